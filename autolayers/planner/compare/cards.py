@@ -114,29 +114,29 @@ class Wanted:
         low, high = 0, self.model.n_layer
         middle, tries = high // 2, 0
         while low < high:
-            found = problem.evaluator.candidate(self._with_experts(middle), FULL)
-            left = min(found.spare.values(), default=-1) if found is not None else -1
+            candidate = problem.evaluator.candidate(self._with_experts(middle), FULL)
+            left = min(candidate.spare.values(), default=-1) if candidate is not None else -1
             low, high = (low, middle) if left >= 0 else (middle + 1, high)
             tries += 1
             # if nothing else took another size
             # The fewest layers whose experts are as large as what has to be in RAM, if only these
             # change.
             expected = bisect_left(self._experts, self._experts[middle] - left)
-            known = found is not None and tries <= _GUESSES
-            middle = max(low, min(expected, high - 1)) if known else (low + high) // 2
+            by_size = candidate is not None and tries <= _GUESSES
+            middle = max(low, min(expected, high - 1)) if by_size else (low + high) // 2
         return low
 
     @lazy
     def _experts(self) -> list[int]:
         """Bytes of the experts of the first layers, for each number of layers."""
-        found = [0] * self.model.n_layer
+        sizes = [0] * self.model.n_layer
         for name, info in self.model.tensors.items():
             layer = re.fullmatch(rf"blk\.(\d+){EXPERTS_REGEX}.*", name)
-            if layer and int(layer[1]) < len(found):
+            if layer and int(layer[1]) < len(sizes):
                 # E.g. "blk.12.ffn_up_exps.weight" counts for layer 12. The first layers of some
                 # mixtures are dense and have none.
-                found[int(layer[1])] += info.n_bytes
-        return list(accumulate(found, initial=0))
+                sizes[int(layer[1])] += info.n_bytes
+        return list(accumulate(sizes, initial=0))
 
     def _on(self, name: str, count: int) -> Problem:
         devices = tuple(numbered([Device.hypothetical(name)] * count))
@@ -160,21 +160,21 @@ class Wanted:
         # Most cards of a list are too small; two bounds of bytes say so without a graph.
         if not evaluator.may_fit(params, any_split=True):
             return None
-        found = evaluator.candidate(params, FULL)
+        candidate = evaluator.candidate(params, FULL)
         # llama.cpp splits by free memory; another split may fit where that does not.
-        if found is not None and not found.fits and count > 1:
-            found = self._split(problem, found)
-        if found is None or not found.fits:
+        if candidate is not None and not candidate.fits and count > 1:
+            candidate = self._split(problem, candidate)
+        if candidate is None or not candidate.fits:
             return None
-        speed, device = problem.cost.price(found), problem.machine.devices[0]
+        speed, device = problem.cost.price(candidate), problem.machine.devices[0]
         return Runs(
             name,
             card.description,
             count,
             device.total,
             # The fullest device decides what could still be added.
-            min(found.spare.values()),
-            found.breakdown.resident,
+            min(candidate.spare.values()),
+            candidate.breakdown.resident,
             speed,
             measured=beside(self.model, [name] * count, device.backend, speed),
         )
@@ -209,18 +209,18 @@ def find(
     ones: the least memory first, the fastest first among equals. A GPU that suffices alone is
     listed neither in pairs nor with experts in RAM. `say` is told if not all were tried."""
     wanted = Wanted(model, request, n_ctx)
-    found: dict[str, list[Runs]] = {}
+    by_kind: dict[str, list[Runs]] = {}
     # Cards that run it alone are not listed again as pairs or with experts in RAM.
     alone: set[str] = set()
     for kind in TRIED:
         # Those that are too slow alone count too: a second one computes after the first, and adds
         # no speed.
         running = list(_of_kind(wanted, kind, alone, least, say))
-        found[kind] = [runs for runs in running if runs.speed.generation >= least]
+        by_kind[kind] = [runs for runs in running if runs.speed.generation >= least]
         alone |= {runs.name for runs in running if runs.count == 1}
-    found[EXPERTS] = _fastest(found[EXPERTS])
+    by_kind[EXPERTS] = _fastest(by_kind[EXPERTS])
     return {
-        kind: sorted(found[kind], key=lambda runs: (_gib(runs.memory), -runs.speed.generation))
+        kind: sorted(by_kind[kind], key=lambda runs: (_gib(runs.memory), -runs.speed.generation))
         for kind in KINDS
     }
 
@@ -276,9 +276,9 @@ def _fastest(runs: Sequence[Runs]) -> list[Runs]:
     return [each for each in runs if each.name in USUAL or each is fastest[_gib(each.memory)]]
 
 
-def example(found: Mapping[str, Sequence[Runs]]) -> Runs | None:
+def example(by_kind: Mapping[str, Sequence[Runs]]) -> Runs | None:
     """One of them to plan for: a usual card where one runs it."""
-    rows = [runs for kind in KINDS for runs in found[kind]]
+    rows = [runs for kind in KINDS for runs in by_kind[kind]]
     usual = [runs for runs in rows if runs.name in USUAL and runs.count == 1]
     return next(iter([*usual, *rows]), None)
 
@@ -290,17 +290,17 @@ def by_size() -> list[tuple[str, Card]]:
 def _strongest() -> list[tuple[str, Card]]:
     """Of each size of memory each backend's strongest card, and the usual ones, the smallest first:
     with experts in RAM most sizes run a model."""
-    found: dict[tuple[int, str], tuple[str, Card]] = {}
+    strongest_of: dict[tuple[int, str], tuple[str, Card]] = {}
     for name, card in CARDS.items():
         # A size of each backend, e.g. one of AMD beside one of NVIDIA.
         kind = _gib(card.usable * MiB), card.backend
         if (
             not card.unified
             and not _built_in(name)
-            and (kind not in found or _power(card) > _power(found[kind][1]))
+            and (kind not in strongest_of or _power(card) > _power(strongest_of[kind][1]))
         ):
-            found[kind] = name, card
-    strongest = {name for name, _ in found.values()}
+            strongest_of[kind] = name, card
+    strongest = {name for name, _ in strongest_of.values()}
     return [(name, card) for name, card in by_size() if name in strongest or name in USUAL]
 
 

@@ -149,15 +149,15 @@ def _assess(model: Model, request: Request) -> Choice:
     """How a model runs as `autolayers MODEL` plans it, if that has the wanted context; else with at
     least that; with a smaller one if nothing else fits."""
     # More than the model was trained for is not wanted of it.
-    least = min(wanted_ctx(request), max(1, model.n_ctx_train))
+    wanted = min(wanted_ctx(request), max(1, model.n_ctx_train))
     free = request.with_flags(n_ctx=None).with_goals(n_ctx=None, n_ctx_min=None)
     try:
         # A given context leaves the free plan nothing to decide.
         own = None if _gives_ctx(request) else plan_request(model, free)
-        if own is not None and own.fits and own.breakdown.n_ctx_seq >= least:
+        if own is not None and own.fits and own.breakdown.n_ctx_seq >= wanted:
             return _choice(own, True)
         # The free plan chose less context because it is faster; now at least as much as wanted.
-        plan = plan_request(model, free.with_goals(n_ctx_min=least))
+        plan = plan_request(model, free.with_goals(n_ctx_min=wanted))
         if plan.fits:
             return _choice(plan, True)
         # Nothing with the wanted context fits: what would run with less is shown, as one that does
@@ -291,30 +291,30 @@ def _recommended(choices: Sequence[Choice], files: Sequence[int]) -> tuple[int, 
 def _fastest_readable(choices: Sequence[Choice], files: Sequence[int]) -> int:
     """Return the fastest of the best; instead of a poor one, that of those that are not and can
     still be read."""
-    found = _fastest_of_best(choices, files)
+    fastest = _fastest_of_best(choices, files)
     # Below Q3 the text suffers visibly, so a slower file that can still be read is better.
     above = [i for i in files if choices[i].level >= POOR and choices[i].rate >= READABLE]
-    return _fastest_of_best(choices, above) if choices[found].level < POOR and above else found
+    return _fastest_of_best(choices, above) if choices[fastest].level < POOR and above else fastest
 
 
 def _fastest_of_best(choices: Sequence[Choice], files: Sequence[int]) -> int:
     """Of those that are not much slower than the fastest the best level up to GOOD, and of that
     level the fastest."""
     # Half of the fastest: within that people prefer quality to speed.
-    least = _NEAR_RATE * max(choices[i].rate for i in files)
-    near = [i for i in files if choices[i].rate >= least]
+    slowest = _NEAR_RATE * max(choices[i].rate for i in files)
+    near = [i for i in files if choices[i].rate >= slowest]
     return max(near, key=lambda i: (min(choices[i].level, GOOD), choices[i].rate, -i))
 
 
 def _closest(choices: Sequence[Choice], files: Sequence[int]) -> int:
     """The closest to the original; the larger one where nothing says so."""
-    found, *others = files
+    closest, *others = files
     for i in others:
-        nearer = compared(choices[i], choices[found])
+        nearer = compared(choices[i], choices[closest])
         # Nothing decides between them: more bits are at least no worse.
-        if nearer > 0 or (not nearer and choices[i].size > choices[found].size):
-            found = i
-    return found
+        if nearer > 0 or (not nearer and choices[i].size > choices[closest].size):
+            closest = i
+    return closest
 
 
 def _larger_and_no_slower(one: Choice, other: Choice) -> bool:

@@ -86,7 +86,7 @@ class Usual:
 
     @property
     def band(self) -> str:
-        at = next(i for i, (most, _) in enumerate(_BANDS) if self.median <= most)
+        at = next(i for i, (highest, _) in enumerate(_BANDS) if self.median <= highest)
         # A model of few weights loses more by the same type: one band lower, at most the last.
         return _BANDS[min(len(_BANDS) - 1, at + self.small)][1]
 
@@ -126,8 +126,8 @@ def usual(model: Model) -> Usual | None:
     """By the type that most of the matrices' bytes have; None for unquantised and unknown ones."""
     weights = sum(info.n_elements for info in model.header.tensors.values())
     name = main_type(model)
-    found = TYPES.get(_ALIKE.get(name, name))
-    return None if found is None else Usual(name, *found, weights < SMALL)
+    figures = TYPES.get(_ALIKE.get(name, name))
+    return None if figures is None else Usual(name, *figures, weights < SMALL)
 
 
 def level(usual: Usual | None, measured: Measured | None, bits_per_weight: float) -> int:
@@ -138,12 +138,14 @@ def level(usual: Usual | None, measured: Measured | None, bits_per_weight: float
     divergence = measured.kld if measured else usual.median if usual else None
     if divergence is None:
         return max(_LEVELS[-1], min(_LEVELS[0], int(bits_per_weight)))
-    return next(bits for (most, _), bits in zip(_BANDS, _LEVELS, strict=True) if divergence <= most)
+    return next(
+        bits for (highest, _), bits in zip(_BANDS, _LEVELS, strict=True) if divergence <= highest
+    )
 
 
 def read(text: str, source: str) -> list[Measured]:
     """The measurements in llama-perplexity's output, of one file or several after each other."""
-    found: list[Measured] = []
+    measurements: list[Measured] = []
     file = size = ""
     kld: tuple[float, float] | None = None
     for line in text.splitlines():
@@ -154,25 +156,25 @@ def read(text: str, source: str) -> list[Measured]:
             size = size or f"{match[1]} {match[2]}"
         elif match := _KLD.search(line):
             kld = float(match[1]), float(match[2])
-            found.append(Measured(*kld, None, source, file, size))
+            measurements.append(Measured(*kld, None, source, file, size))
         # Printed some lines after the KLD, so the measurement is completed.
         elif (match := _TOP.search(line)) and kld:
-            last = found.pop()
-            found.append(
+            last = measurements.pop()
+            measurements.append(
                 Measured(last.kld, last.error, float(match[1]), source, last.file, last.size)
             )
             kld = None
-    return found
+    return measurements
 
 
 def of(model: Model, measured: Sequence[Measured]) -> Measured | None:
     """The measurement of this very file: of its name, and of its size where the output has that."""
     name = _base(model.path)
     n_bytes = sum(info.n_bytes for info in model.header.tensors.values())
-    said = {"", f"{n_bytes / 2**30:.2f} GiB", f"{n_bytes / 2**20:.2f} MiB"}
+    sizes = {"", f"{n_bytes / 2**30:.2f} GiB", f"{n_bytes / 2**20:.2f} MiB"}
     return next(
         # The last measurement counts, where one file was measured again.
-        (one for one in reversed(measured) if _base(one.file) == name and one.size in said),
+        (one for one in reversed(measured) if _base(one.file) == name and one.size in sizes),
         None,
     )
 
@@ -185,6 +187,6 @@ def closer(one: Measured, other: Measured) -> int:
     """1 where the first is closer to the original, -1 where the other is, 0 where they are
     equal."""
     # A tiny negative mean is noise around 0.
-    here, there = max(0.0, one.kld), max(0.0, other.kld)
-    low, high = min(here, there), max(here, there)
-    return 0 if high - low < EQUAL or high < EQUAL_FACTOR * low else 1 if here < there else -1
+    own, others = max(0.0, one.kld), max(0.0, other.kld)
+    low, high = min(own, others), max(own, others)
+    return 0 if high - low < EQUAL or high < EQUAL_FACTOR * low else 1 if own < others else -1

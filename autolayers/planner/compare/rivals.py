@@ -95,27 +95,27 @@ def rivals(problem: Problem, threads: tuple[int, ...] = ()) -> list[Rival]:
     `threads`: thread counts to try if the CPU computes. Raises LaunchRefused, and DoesNotFit if no
     launch fits."""
     cost, chosen = problem.reference, _chosen(problem)
-    found: dict[str, list[Candidate]] = {}
+    by_kind: dict[str, list[Candidate]] = {}
     # The plan's own launch is of no kind, so that every kind is still tried.
     for kind, candidate in [("", chosen), *_alternatives(problem, chosen)]:
         if candidate is not None and candidate.fits:
-            known = found.setdefault(kind, [])
+            of_kind = by_kind.setdefault(kind, [])
             # Two launches of a kind that take the same time would be measured twice for nothing.
-            near = [cost.speed(other).request / cost.speed(candidate).request for other in known]
+            near = [cost.speed(other).request / cost.speed(candidate).request for other in of_kind]
             if all(not 1 / ALIKE < ratio < ALIKE for ratio in near):
-                known.append(candidate)
-    chosen_first = [_rival(problem, candidate) for candidate in _near(cost, chosen, found)]
+                of_kind.append(candidate)
+    chosen_first = [_rival(problem, candidate) for candidate in _near(cost, chosen, by_kind)]
     more = _with_threads(problem, chosen_first, threads)
     # Threads take the place of the last launches, so that the number of measurements stays.
     return [*chosen_first[: MOST - len(more)], *more]
 
 
 def _with_threads(
-    problem: Problem, found: Sequence[Rival], threads: tuple[int, ...]
+    problem: Problem, rivals: Sequence[Rival], threads: tuple[int, ...]
 ) -> list[Rival]:
     """Return the first launch in which the CPU computes with each number of threads, unless one is
     given."""
-    rival = next((rival for rival in found if rival.clock.on_cpu), None)
+    rival = next((rival for rival in rivals if rival.clock.on_cpu), None)
     if rival is None or problem.given.n_threads is not None:
         return []
     return [
@@ -153,8 +153,8 @@ def room_in(engine: Engine, model: Model, request: Request) -> Callable[[Rival, 
         # A test needs only its own tokens: one sequence, without slots.
         cells = test.prompt + test.generate + test.depth
         params = replace(rival.params, n_ctx=cells, n_parallel=1, kv_unified=None)
-        found = evaluator.candidate(params, FULL, last=True)
-        return max([0, *[-left for left in found.spare.values()]]) if found else 0
+        candidate = evaluator.candidate(params, FULL, last=True)
+        return max([0, *[-left for left in candidate.spare.values()]]) if candidate else 0
 
     return missing
 
@@ -169,7 +169,9 @@ def _chosen(problem: Problem) -> Candidate:
     return chosen
 
 
-def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]]) -> list[Candidate]:
+def _near(
+    cost: CostModel, chosen: Candidate, by_kind: dict[str, list[Candidate]]
+) -> list[Candidate]:
     """The plan's launch, and those that may be faster within both predictions' uncertainty; for
     unknown devices, all of them. The best of each kind come first."""
     best = cost.speed(chosen)
@@ -186,7 +188,7 @@ def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]])
         return replace(params, n_gpu_layers=params.layers_wanted(everything))
 
     order: dict[Params, tuple[int, float, Candidate]] = {}
-    for kind in found.values():
+    for kind in by_kind.values():
         kind.sort(key=lambda candidate: cost.speed(candidate).request)
         for rank, candidate in enumerate(kind):
             # The optimistic end of its own range.

@@ -32,15 +32,16 @@ class Case:
         return self.request.machine
 
     @property
-    def asked(self) -> Request:
+    def typed_request(self) -> Request:
         """The request with this case's context and cache type."""
-        asked = self.request.with_flags(n_ctx=self.n_ctx)
+        typed_request = self.request.with_flags(n_ctx=self.n_ctx)
         # llama.cpp's default is not written: the flags stay those that people would type.
         if self.cache_type == "f16":
-            return asked
+            return typed_request
         # -ctv may be given by itself, and then stays.
-        return asked.with_flags(
-            cache_type_k=self.cache_type, cache_type_v=asked.params.cache_type_v or self.cache_type
+        return typed_request.with_flags(
+            cache_type_k=self.cache_type,
+            cache_type_v=typed_request.params.cache_type_v or self.cache_type,
         )
 
 
@@ -124,16 +125,18 @@ def _powers(model: Model) -> list[int]:
     return powers or [model.n_ctx_train or CONTEXTS[0]]
 
 
-def sweep(asked: Sequence[Case]) -> Iterator[Point]:
+def sweep(wanted: Sequence[Case]) -> Iterator[Point]:
     """The cases, each planned on demand."""
     # What was measured of a model serves its other cases: only the context, cache or machine
     # differs.
-    known: dict[int, Known] = {}  # by model
-    for case in asked:
+    measurements: dict[int, Known] = {}  # by model
+    for case in wanted:
         plan, reason = None, ""
         try:
             plan = plan_request(
-                case.model, case.asked, known=known.setdefault(id(case.model), Known())
+                case.model,
+                case.typed_request,
+                known=measurements.setdefault(id(case.model), Known()),
             )
         except LaunchRefused as refusal:
             reason = str(refusal)

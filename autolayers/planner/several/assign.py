@@ -140,12 +140,12 @@ class Search:
         self.choices, self.limits, self.alike = choices, limits, alike
         self.state = _State(dict(limits), ram, limits, servers)
         # Takes no memory from the others, so that no choice of all models can cost less.
-        self.least = [
+        self.lower_bounds = [
             choice.weight * min([choice.cut_price, *(o.price for o in choice.options)])
             for choice in choices
         ]
         # price, crowding, options
-        self.found: tuple[float, float, tuple[Option, ...]] | None = None
+        self.best_so_far: tuple[float, float, tuple[Option, ...]] | None = None
         self.steps = self.cuts = 0
 
     @property
@@ -173,12 +173,16 @@ class Search:
             # rest[k]: what the models of by_size[k:] cost at least.
             rest = [0.0]
             for i in reversed(by_size):
-                rest.append(rest[-1] + self.least[i])
+                rest.append(rest[-1] + self.lower_bounds[i])
             self._branch(by_size, 0, 0.0, rest[::-1], ())
             exact = self.complete
         else:
             self._improve()
-        return None if self.found is None else Assignment(self.found[2], self.found[0], exact)
+        return (
+            None
+            if self.best_so_far is None
+            else Assignment(self.best_so_far[2], self.best_so_far[0], exact)
+        )
 
     def _fitting(self, i: int) -> list[Option]:
         """The options of a model that still fit: the cheapest first; on a tie, on the emptiest
@@ -219,11 +223,11 @@ class Search:
             if limit > 0
         )
         if (
-            self.found is None
-            or price * _EQUAL < self.found[0]
-            or (price <= self.found[0] * _EQUAL and crowding < self.found[1])
+            self.best_so_far is None
+            or price * _EQUAL < self.best_so_far[0]
+            or (price <= self.best_so_far[0] * _EQUAL and crowding < self.best_so_far[1])
         ):
-            self.found = price, crowding, chosen
+            self.best_so_far = price, crowding, chosen
 
     def _one_after_another(self, order: Sequence[int]) -> None:
         """Each model takes the best option that the models before it leave."""
@@ -274,21 +278,21 @@ class Search:
         # Splits are laid out last, when it is known what the other models leave.
         own = price + choice.weight * choice.cut_price
         if choice.cut is not None and self._promising(
-            (own + rest[at + 1]) * (CUT_GAIN if self.found else 1)
+            (own + rest[at + 1]) * (CUT_GAIN if self.best_so_far else 1)
         ):
             self._branch(order, at + 1, own, rest, (*cuts, i))
 
     def _promising(self, price: float) -> bool:
         if self.steps > STEPS:
             return False
-        if self.found is None:
+        if self.best_so_far is None:
             return price < float("inf")
         # Equal prices are searched only at first, for the crowding: with many equal devices they
         # are too numerous.
         return (
-            price <= self.found[0] * _EQUAL
+            price <= self.best_so_far[0] * _EQUAL
             if self.steps < _TIES
-            else price * _EQUAL < self.found[0]
+            else price * _EQUAL < self.best_so_far[0]
         )
 
     def _alike(self, option: Option) -> object:
@@ -304,7 +308,7 @@ class Search:
         price = self._bound(cuts)
         # A split has to promise half a per cent: finding its layout takes a whole search of its
         # own.
-        if not self._promising(price * (CUT_GAIN if cuts and self.found else 1)):
+        if not self._promising(price * (CUT_GAIN if cuts and self.best_so_far else 1)):
             return
         # Who is split first gets the most of what is left. Three in all six orders would use up
         # MOST_CUTS.
@@ -332,8 +336,8 @@ class Search:
     def _improve(self) -> None:
         """Starting from the best choice, one model at a time takes another option, as long as that
         helps."""
-        while self.found is not None and self.steps <= STEPS:
-            before = self.found
+        while self.best_so_far is not None and self.steps <= STEPS:
+            before = self.best_so_far
             for i, option in enumerate(before[2]):
                 self.state.take(i, option)
             for i in self._movable(before[2]):
@@ -347,7 +351,7 @@ class Search:
             for i in list(self.state.chosen):
                 self.state.give_back(i)
             # By price and crowding: the options themselves have no order.
-            if self.found[:2] >= before[:2]:
+            if self.best_so_far[:2] >= before[:2]:
                 return
 
     def _movable(self, chosen: Sequence[Option]) -> Iterator[int]:

@@ -53,12 +53,12 @@ class Groups:
 
     def plans(self) -> dict[int, Plan]:
         """The plan of each model, by its index."""
-        found = {
+        by_index = {
             i: plan
             for group, members in zip(self.groups, self.members, strict=True)
             for i, plan in zip(members, group.plans, strict=True)
         }
-        return dict(sorted(found.items()))
+        return dict(sorted(by_index.items()))
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -113,17 +113,17 @@ class _Question:
     def _whole(self, i: int) -> list[Option]:
         """A model's launches that are fully offloaded and fit by themselves."""
         model = self.models[i]
-        launches = Launches(lambda: model, self.asked(i))
-        found = list(launches.whole)
+        launches = Launches(lambda: model, self.request_of(i))
+        options = list(launches.whole)
         # A split over devices is an option only of a model that no single device holds.
-        if not found and launches.divisible:
+        if not options and launches.divisible:
             cut = _whole_cut(launches, self.machine.limits, None)
-            found = [] if cut is None else [cut]
+            options = [] if cut is None else [cut]
             # The split is laid out again for each set, in what the others leave. Of many models it
             # stays this one.
-            if found and len(self.models) <= MOST_EXACT:
+            if options and len(self.models) <= MOST_EXACT:
                 self.cut[i] = launches
-        return [option for option in found if option.fits(self.machine.limits, self.ram)]
+        return [option for option in options if option.fits(self.machine.limits, self.ram)]
 
     def choice(self, i: int) -> Choice:
         """The options of one model of a set."""
@@ -144,14 +144,14 @@ class _Question:
             whole, key=lambda i: -max(sum(option.takes.values()) for option in self.options[i])
         )
 
-    def asked(self, i: int) -> Request:
+    def request_of(self, i: int) -> Request:
         """The request for one model, with the files that are loaded with it."""
         return self.own.get(i, self.request)
 
     def alone(self, i: int) -> Plan | None:
         """A model's plan for the whole machine; None if llama.cpp would refuse it."""
         try:
-            return settled(plan_request(self.models[i], self.asked(i)))
+            return settled(plan_request(self.models[i], self.request_of(i)))
         except LaunchRefused as refusal:
             self.refused.append((i, str(refusal)))
             return None
@@ -177,9 +177,11 @@ class _Sets:
 
     # Requests for models a and b in a row need no swap if both are in one set. That has the
     # probability sum(weight of set ** 2) / sum(weights) ** 2, so the squares are maximised.
-    def __init__(self, asked: _Question, models: Sequence[int], weights: Sequence[float]) -> None:
-        self.asked, self.models, self.weights = asked, models, weights
-        self.alike = {device.name: kind(device) for device in asked.machine.devices}
+    def __init__(
+        self, question: _Question, models: Sequence[int], weights: Sequence[float]
+    ) -> None:
+        self.question, self.models, self.weights = question, models, weights
+        self.alike = {device.name: kind(device) for device in question.machine.devices}
         self.searched, self.proven = 0, True
         self.seconds: dict[int, float] = {}  # for each set that fits, by its bits
 
@@ -221,16 +223,16 @@ class _Sets:
     def chosen(self, members: Sequence[int]) -> Assignment | None:
         """The launches of a set with the fewest seconds."""
         search = Search(
-            [self.asked.choice(i) for i in members],
-            self.asked.machine.limits,
-            self.asked.ram,
+            [self.question.choice(i) for i in members],
+            self.question.machine.limits,
+            self.question.ram,
             self.alike,
-            self.asked.servers,
+            self.question.servers,
         )
-        found = search.best()
+        assignment = search.best()
         # None proves that the set does not fit only if the search saw everything.
-        self.proven &= found is not None or search.complete
-        return found
+        self.proven &= assignment is not None or search.complete
+        return assignment
 
     def _members(self, mask: int) -> list[int]:
         return [i for bit, i in enumerate(self.models) if mask >> bit & 1]
@@ -253,33 +255,33 @@ class _Sets:
         elif self._may_fit(members):
             self.searched += 1
             self.proven &= self.searched <= _MOST_SEARCHED
-            found = self.chosen(members) if self.searched <= _MOST_SEARCHED else None
-            if found is not None:
-                self.seconds[mask] = found.price
+            assignment = self.chosen(members) if self.searched <= _MOST_SEARCHED else None
+            if assignment is not None:
+                self.seconds[mask] = assignment.price
 
     def _one_after_the_other(self, members: Sequence[int]) -> float | None:
         """Return the seconds of a set whose models fit, each on what those before it leave; None if
         they do not, or if one of several may be split."""
         # What a split takes depends on what the others leave, so only the search can tell.
-        if len(members) > 1 and any(i in self.asked.cut for i in members):
+        if len(members) > 1 and any(i in self.question.cut for i in members):
             return None
-        group = _Group(self.asked, dict(self.asked.machine.limits), self.asked.ram, {})
-        if not all(group.place(i, self.asked.options[i]) for i in members):
+        group = _Group(self.question, dict(self.question.machine.limits), self.question.ram, {})
+        if not all(group.place(i, self.question.options[i]) for i in members):
             return None
         return sum(option.price for option in group.chosen.values())
 
     def _may_fit(self, members: Sequence[int]) -> bool:
         """Whether the least that each model takes fits in total."""
         # All devices counted as one, which never rejects a set that fits.
-        least = sum(
-            min(sum(option.takes.values()) for option in self.asked.options[i]) for i in members
+        smallest_bytes = sum(
+            min(sum(option.takes.values()) for option in self.question.options[i]) for i in members
         )
-        return least <= sum(self.asked.machine.limits.values())
+        return smallest_bytes <= sum(self.question.machine.limits.values())
 
 
 @dataclass
 class _Group:
-    asked: _Question
+    question: _Question
     left: dict[str, int]
     ram: int | None
     chosen: dict[int, Option]
@@ -297,40 +299,42 @@ class _Group:
             ),
         )
         self.chosen[i] = option
-        for name, size in held(option.takes, self.asked.machine.limits, self.asked.servers).items():
+        for name, size in held(
+            option.takes, self.question.machine.limits, self.question.servers
+        ).items():
             self.left[name] -= size
         self.ram = None if self.ram is None else self.ram - option.ram
         return True
 
 
-def _sets(asked: _Question, weights: Sequence[float]) -> tuple[list[dict[int, Option]], bool]:
+def _sets(question: _Question, weights: Sequence[float]) -> tuple[list[dict[int, Option]], bool]:
     """The sets of models that are loaded at the same time, each with its launches, and whether no
     others need fewer swaps. Many models are sorted by size, largest or smallest first, and each
     joins the first set that it fits into."""
-    order = asked.by_size()
+    order = question.by_size()
     # At ten models (3 ** 10 - 1) / 2 = 29,524 pairs of a set and its first part are compared.
     if len(order) <= MOST_EXACT:
-        sets = _Sets(asked, order, weights)
-        found = []
+        sets = _Sets(question, order, weights)
+        sets_of_options = []
         for members in sets.best():
             chosen = sets.chosen(members)
-            options = chosen.chosen if chosen else [asked.options[i][0] for i in members]
-            found.append(dict(zip(members, options, strict=True)))
-        return found, sets.proven
+            options = chosen.chosen if chosen else [question.options[i][0] for i in members]
+            sets_of_options.append(dict(zip(members, options, strict=True)))
+        return sets_of_options, sets.proven
     # Largest first packs tightly; smallest first puts the most models into the first set.
-    ways = [_one_after_another(asked, some) for some in (order, order[::-1])]
+    ways = [_one_after_another(question, some) for some in (order, order[::-1])]
     return max(
         ways, key=lambda sets: sum(sum(weights[i] for i in chosen) ** 2 for chosen in sets)
     ), False
 
 
-def _one_after_another(asked: _Question, order: Sequence[int]) -> list[dict[int, Option]]:
+def _one_after_another(question: _Question, order: Sequence[int]) -> list[dict[int, Option]]:
     """Each model in the first set that it fits into."""
     packed: list[_Group] = []
     for i in order:
-        if not any(group.place(i, asked.options[i]) for group in packed):
-            packed.append(_Group(asked, dict(asked.machine.limits), asked.ram, {}))
-            packed[-1].place(i, asked.options[i])
+        if not any(group.place(i, question.options[i]) for group in packed):
+            packed.append(_Group(question, dict(question.machine.limits), question.ram, {}))
+            packed[-1].place(i, question.options[i])
     return [dict(sorted(group.chosen.items())) for group in packed]
 
 
@@ -338,29 +342,29 @@ def plan_groups(models: Sequence[Model], request: Request, weights: Sequence[flo
     """Groups with the fewest swaps between them; no model fits into a group that is requested as
     often as its own, or more often. `weights` say how often each model is requested, by default
     equally."""
-    asked, machine = _Question(models, request), request.machine
+    question, machine = _Question(models, request), request.machine
     factors = tuple(weights) or (1.0,) * len(models)
-    found: list[tuple[tuple[int, ...], Together]] = []
-    packed, proven = _sets(asked, factors)
+    planned: list[tuple[tuple[int, ...], Together]] = []
+    packed, proven = _sets(question, factors)
     for chosen in packed:
         members = tuple(chosen)
         # SharedOut takes the options alone, so the price may stay 0.
         best = Assignment(tuple(chosen.values()), 0.0, exact=len(members) <= MOST_EXACT)
         plans = SharedOut(Some(models, members), request, best).plans()
         own = tuple(factors[i] for i in members)
-        found.append((members, Together(tuple(with_others(plans, machine)), machine, own)))
+        planned.append((members, Together(tuple(with_others(plans, machine)), machine, own)))
     # Models that need RAM even alone have the machine to themselves.
-    for i, options in asked.options.items():
-        plan = None if options else asked.alone(i)
+    for i, options in question.options.items():
+        plan = None if options else question.alone(i)
         if plan is not None:
-            found.append(((i,), Together((plan,), machine, (factors[i],))))
+            planned.append(((i,), Together((plan,), machine, (factors[i],))))
     # By the models' order, as no two groups have the same first model.
-    found.sort(key=lambda it: it[0])
+    planned.sort(key=lambda it: it[0])
     return Groups(
-        tuple(group for _, group in found),
-        tuple(members for members, _ in found),
+        tuple(group for _, group in planned),
+        tuple(members for members, _ in planned),
         machine,
-        tuple(asked.refused),
+        tuple(question.refused),
         proven,
     )
 
@@ -375,51 +379,55 @@ def plan_any(
     """The launches with which the most models, `limit` of them where it is given, may be loaded at
     once, whichever they are. `own`: the request for a model, by its index, where it is not that of
     all."""
-    asked, machine = _Question(models, request, own), request.machine
-    order = asked.by_size()
+    question, machine = _Question(models, request, own), request.machine
+    order = question.by_size()
     # A model that fills the machine cannot be loaded with any other, so no two of "any" fit.
-    alone = tuple(i for i, options in asked.options.items() if not options)
-    most, chosen = (1, None) if alone else _most_together(asked, order, limit)
+    alone = tuple(i for i, options in question.options.items() if not options)
+    count, chosen = (1, None) if alone else _most_together(question, order, limit)
     if chosen is None:
-        plans = {i: plan for i in asked.options if (plan := asked.alone(i)) is not None}
-        return AnyOf(tuple(plans.values()), tuple(plans), 1, machine, alone, tuple(asked.refused))
-    machines = _machines(asked, chosen, most)
-    found = []
+        plans = {i: plan for i in question.options if (plan := question.alone(i)) is not None}
+        return AnyOf(
+            tuple(plans.values()), tuple(plans), 1, machine, alone, tuple(question.refused)
+        )
+    machines = _machines(question, chosen, count)
+    plans_of_any = []
     for i, option in sorted(chosen.items()):
-        mine = replace(asked.asked(i), machine=machines[i])
+        mine = replace(question.request_of(i), machine=machines[i])
         plan = settled(measured_plan(models[i], option, mine, Known()))
-        found.append(with_own_servers(plan, machine.devices))
-    return AnyOf(tuple(found), tuple(sorted(chosen)), most, machine, (), tuple(asked.refused))
+        plans_of_any.append(with_own_servers(plan, machine.devices))
+    return AnyOf(
+        tuple(plans_of_any), tuple(sorted(chosen)), count, machine, (), tuple(question.refused)
+    )
 
 
 def _most_together(
-    asked: _Question, order: Sequence[int], limit: int | None
+    question: _Question, order: Sequence[int], limit: int | None
 ) -> tuple[int, dict[int, Option] | None]:
     """Return how many models, two or more, may be loaded at once, whichever they are, and an option
     of each model."""
-    for most in range(min(len(order), limit or len(order)), 1, -1):
-        chosen = _any(asked, order, most)
+    for count in range(min(len(order), limit or len(order)), 1, -1):
+        chosen = _any(question, order, count)
         if chosen is not None:
-            return most, chosen
+            return count, chosen
     return 1, None
 
 
-def _machines(asked: _Question, chosen: Mapping[int, Option], most: int) -> dict[int, Machine]:
-    """Return the part of the machine that each model has, so that any `most` of them have
+def _machines(question: _Question, chosen: Mapping[int, Option], count: int) -> dict[int, Machine]:
+    """Return the part of the machine that each model has, so that any `count` of them have
     theirs."""
-    machine = asked.machine
+    machine = question.machine
     devices = {
         # What the options take of one device, for each model that uses it.
         name: _parts(
             {i: option.takes[name] for i, option in chosen.items() if name in option.takes},
             limit,
-            most,
+            count,
         )
         for name, limit in machine.limits.items()
     }
     ram = None
-    if asked.ram is not None:
-        ram = _parts({i: option.ram for i, option in chosen.items()}, asked.ram, most)
+    if question.ram is not None:
+        ram = _parts({i: option.ram for i, option in chosen.items()}, question.ram, count)
     return {
         i: replace(
             machine,
@@ -430,25 +438,25 @@ def _machines(asked: _Question, chosen: Mapping[int, Option], most: int) -> dict
     }
 
 
-def _parts(needs: Mapping[int, int], limit: int, most: int) -> dict[int, int]:
-    """Bytes that each may take, so that any `most` of them stay within the limit: the heaviest
+def _parts(needs: Mapping[int, int], limit: int, count: int) -> dict[int, int]:
+    """Bytes that each may take, so that any `count` of them stay within the limit: the heaviest
     share the spare memory equally, then each other model gets what the heaviest leave."""
-    spare = (limit - _heaviest(list(needs.values()), most)) // max(1, min(most, len(needs)))
-    found = {i: need + spare for i, need in needs.items()}
+    spare = (limit - _heaviest(list(needs.values()), count)) // max(1, min(count, len(needs)))
+    parts = {i: need + spare for i, need in needs.items()}
     # Where a model is none of the heaviest, it may grow until it and the heaviest others fill the
     # device.
-    for i in sorted(found, key=lambda i: found[i]):
-        others = [size for j, size in found.items() if j != i]
-        found[i] = max(found[i], limit - _heaviest(others, most - 1))
-    return found
+    for i in sorted(parts, key=lambda i: parts[i]):
+        others = [size for j, size in parts.items() if j != i]
+        parts[i] = max(parts[i], limit - _heaviest(others, count - 1))
+    return parts
 
 
 class _Held:
-    """What options take of each device and of RAM, if any `most` of them are used at once."""
+    """What options take of each device and of RAM, if any `count` of them are used at once."""
 
-    def __init__(self, asked: _Question, most: int) -> None:
-        self.asked, self.most = asked, most
-        self.limits = asked.machine.limits
+    def __init__(self, question: _Question, count: int) -> None:
+        self.question, self.count = question, count
+        self.limits = question.machine.limits
         self.sizes: dict[str, list[int]] = {name: [] for name in self.limits}
         self.ram: list[int] = []
 
@@ -466,32 +474,32 @@ class _Held:
     def fitting(self, options: Sequence[Option]) -> Iterator[Option]:
         """The options that fit too: the fastest first, of equal ones that on devices with the most
         left."""
-        found = [option for option in options if self._fits(option)]
-        return iter(sorted(found, key=lambda option: (option.price, self._heaviest(option))))
+        fits_too = [option for option in options if self._fits(option)]
+        return iter(sorted(fits_too, key=lambda option: (option.price, self._heaviest(option))))
 
     def _fits(self, option: Option) -> bool:
-        ram = self.asked.ram
-        if ram is not None and _heaviest([*self.ram, option.ram], self.most) > ram:
+        ram = self.question.ram
+        if ram is not None and _heaviest([*self.ram, option.ram], self.count) > ram:
             return False
         return all(
-            _heaviest([*self.sizes[name], size], self.most) <= self.limits[name]
+            _heaviest([*self.sizes[name], size], self.count) <= self.limits[name]
             for name, size in self._takes(option)
         )
 
     def _heaviest(self, option: Option) -> int:
-        return max((_heaviest(self.sizes[name], self.most) for name in option.takes), default=0)
+        return max((_heaviest(self.sizes[name], self.count) for name in option.takes), default=0)
 
     def _takes(self, option: Option) -> list[tuple[str, int]]:
-        return list(held(option.takes, self.limits, self.asked.servers).items())
+        return list(held(option.takes, self.limits, self.question.servers).items())
 
 
-def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option] | None:
-    """An option of each model, so that any `most` of them fit: the fastest that leaves one for the
+def _any(question: _Question, order: Sequence[int], count: int) -> dict[int, Option] | None:
+    """An option of each model, so that any `count` of them fit: the fastest that leaves one for the
     models after it. None if not found in STEPS steps."""
-    taken = _Held(asked, most)
+    taken = _Held(question, count)
     chosen: list[Option] = []
     # Depth first without recursion: the options that each model up to this one has not tried.
-    untried = [taken.fitting(asked.options[order[0]])]
+    untried = [taken.fitting(question.options[order[0]])]
     for _ in range(STEPS):
         option = next(untried[-1], None)
         if option is not None:
@@ -499,7 +507,7 @@ def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option]
             taken.take(option)
             if len(chosen) == len(order):
                 return dict(zip(order, chosen, strict=True))
-            untried.append(taken.fitting(asked.options[order[len(chosen)]]))
+            untried.append(taken.fitting(question.options[order[len(chosen)]]))
             continue
         untried.pop()
         if not chosen:
@@ -508,9 +516,9 @@ def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option]
     return None
 
 
-def _heaviest(sizes: Sequence[int], most: int) -> int:
-    """The most bytes that any `most` of these take."""
-    return sum(sorted(sizes, reverse=True)[:most])
+def _heaviest(sizes: Sequence[int], count: int) -> int:
+    """The most bytes that any `count` of these take."""
+    return sum(sorted(sizes, reverse=True)[:count])
 
 
 # Reads a model only when it is wanted (model.models), as outlines of many are not kept.

@@ -53,9 +53,9 @@ def plan_matrix(models: Sequence[Model], request: Request, weights: Sequence[flo
     # Each way leaves out one more of the largest models, which then get the whole machine.
     for largest in range(min(_MOST_WAYS, len(order) - 1)):
         some = order[largest:]
-        found = plan_any(Some(models, some), request)
-        if found.most > 1:
-            mine = {some[i]: plan for i, plan in zip(found.numbers, found.plans, strict=True)}
+        fixed = plan_any(Some(models, some), request)
+        if fixed.most > 1:
+            mine = {some[i]: plan for i, plan in zip(fixed.numbers, fixed.plans, strict=True)}
             ways.append(_Way({**plans, **mine}, machine, factors))
     best = max(ways, key=lambda way: round(way.together, 9))
     return Matrix(
@@ -143,15 +143,15 @@ def _grown_sets(
     order: Sequence[int], fits: Callable[[Sequence[int]], bool]
 ) -> tuple[tuple[int, ...], ...]:
     """Those that grow from each pair."""
-    found: dict[tuple[int, ...], None] = {}
+    sets: dict[tuple[int, ...], None] = {}
     for at, first in enumerate(order):
         for second in order[at:]:
             # Enough sets: only those of one model each are still wanted, so that none is missing.
-            if len(found) >= _MOST_SETS and first != second:
+            if len(sets) >= _MOST_SETS and first != second:
                 continue
             members = [first]
             for other in (second, *order):
                 if other not in members and fits([*members, other]):
                     members.append(other)
-            found[tuple(sorted(members))] = None
-    return tuple(found)
+            sets[tuple(sorted(members))] = None
+    return tuple(sets)

@@ -107,24 +107,24 @@ def plan_together(
     read each on demand (model.models): only outlines of planned models are kept. Raises
     LaunchRefused.
     """
-    known, machine = _Measured(), request.machine
+    measurements, machine = _Measured(), request.machine
     factors = tuple(weights) or (1.0,) * len(models)
     # Both tests are cheap, and spare a search that finds nothing.
     cannot = _too_large(models, machine) or _too_many(len(models), request)
-    shared = None if cannot else _shared(models, request, factors, known)
+    shared = None if cannot else _shared(models, request, factors, measurements)
     if shared is None:
-        plans = _by_size(models, request, known)
+        plans = _by_size(models, request, measurements)
         return Together(tuple(plans), machine, factors)
-    sharing, found = shared
-    plans = SharedOut(models, request, found, known).plans()
+    sharing, assignment = shared
+    plans = SharedOut(models, request, assignment, measurements).plans()
     alone = tuple(sharing.alone(i) for i in range(len(models)))
     return Together(
         tuple(with_others(plans, machine)),
         machine,
         factors,
         alone,
-        _costs(sharing, found, plans),
-        found.exact,
+        _costs(sharing, assignment, plans),
+        assignment.exact,
     )
 
 
@@ -154,7 +154,7 @@ def _too_many(count: int, request: Request) -> bool:
 
 
 def _shared(
-    models: Sequence[Model], request: Request, weights: Sequence[float], known: _Measured
+    models: Sequence[Model], request: Request, weights: Sequence[float], measurements: _Measured
 ) -> tuple[Sharing, Assignment] | None:
     """The best launches at the smallest contexts; of several cache types, the first with which all
     are fully offloaded. None if they do not fit together."""
@@ -163,16 +163,16 @@ def _shared(
     best: tuple[Sharing, Assignment] | None = None
     # In the order of --kv-types: the first type with which all layers fit is the answer, even if
     # another one is faster.
-    for asked in _with_cache_types(request):
-        sharing = Sharing(_launches(models, asked, known), weights, machine, ram)
-        found = sharing.best()
-        if found is None or not _is_whole(found):
-            found = _finer(sharing, found)
-        if found is None:
+    for typed in _with_cache_types(request):
+        sharing = Sharing(_launches(models, typed, measurements), weights, machine, ram)
+        assignment = sharing.best()
+        if assignment is None or not _is_whole(assignment):
+            assignment = _finer(sharing, assignment)
+        if assignment is None:
             continue
-        if best is None or found.price < best[1].price:
-            best = sharing, found
-        if _is_whole(found):
+        if best is None or assignment.price < best[1].price:
+            best = sharing, assignment
+        if _is_whole(assignment):
             break
     return best
 
@@ -185,34 +185,34 @@ def _with_cache_types(request: Request) -> list[Request]:
     return [request.with_flags(cache_type_k=name, cache_type_v=name) for name in types]
 
 
-def _launches(models: Sequence[Model], request: Request, known: _Measured) -> list[Launches]:
+def _launches(models: Sequence[Model], request: Request, measurements: _Measured) -> list[Launches]:
     """Return the launches of each model; of many models only their options are kept."""
-    found: list[Launches] = []
+    launches: list[Launches] = []
     for i, model in enumerate(models):
-        found.append(Launches(partial(models.__getitem__, i), request, known.of(model)))
+        launches.append(Launches(partial(models.__getitem__, i), request, measurements.of(model)))
         # Before the next model is read, so that only one is in memory.
         if len(models) > MOST_EXACT:
-            found[-1].settle()
-    return found
+            launches[-1].settle()
+    return launches
 
 
-def _is_whole(found: Assignment) -> bool:
+def _is_whole(assignment: Assignment) -> bool:
     """Return whether all models are fully offloaded."""
-    return all(option.whole for option in found.chosen)
+    return all(option.whole for option in assignment.chosen)
 
 
-def _finer(sharing: Sharing, found: Assignment | None) -> Assignment | None:
+def _finer(sharing: Sharing, assignment: Assignment | None) -> Assignment | None:
     """What was found, or, if better, the models planned one after another with what each leaves: a
     separate plan can also use parts of layers."""
     if len(sharing.launches) > MOST_EXACT:
-        return found
+        return assignment
     # In the given order, as people start them by hand.
     left, ram = dict(sharing.machine.limits), sharing.ram
     chosen: list[Option] = []
     for launches in sharing.launches:
         option = _with_what_is_left(launches, left, ram)
         if option is None or not option.fits(left, ram):
-            return found
+            return assignment
         chosen.append(option)
         takes = held(option.takes, sharing.machine.limits, sharing.servers)
         left.update({name: left[name] - size for name, size in takes.items()})
@@ -220,8 +220,8 @@ def _finer(sharing: Sharing, found: Assignment | None) -> Assignment | None:
     price = sum(
         weight * option.price for weight, option in zip(sharing.weights, chosen, strict=True)
     )
-    if found is not None and found.price <= price:
-        return found
+    if assignment is not None and assignment.price <= price:
+        return assignment
     return Assignment(tuple(chosen), price, exact=False)
 
 
@@ -240,9 +240,9 @@ def _planned_alone(launches: Launches, left: Mapping[str, int], ram: int | None)
     machine = replace(
         launches.machine, limits=dict(left), ram=None if ram is None else RAM_MARGIN + ram
     )
-    asked = replace(launches.request.with_params(launches.params), machine=machine, notes=())
+    own_request = replace(launches.request.with_params(launches.params), machine=machine, notes=())
     try:
-        plan = plan_request(launches.read(), asked, known=launches.known)
+        plan = plan_request(launches.read(), own_request, known=launches.known)
     except LaunchRefused:
         return None
     return launches.option(
@@ -264,15 +264,15 @@ class SharedOut:
         self,
         models: Sequence[Model],
         request: Request,
-        found: Assignment,
-        known: _Measured | None = None,
+        assignment: Assignment,
+        measurements: _Measured | None = None,
     ) -> None:
-        self.models, self.request, self.chosen = models, request, found.chosen
+        self.models, self.request, self.chosen = models, request, assignment.chosen
         self.machine = machine = request.machine
-        self.known = known or _Measured()
+        self.measurements = measurements or _Measured()
         self.spare = dict(machine.limits)
         self.ram_spare = None if machine.ram is None else machine.ram - RAM_MARGIN
-        for option in found.chosen:
+        for option in assignment.chosen:
             self._take(option.takes, option.ram)
 
     def _take(self, takes: Mapping[str, int], ram: int, sign: int = 1) -> None:
@@ -285,7 +285,7 @@ class SharedOut:
         # First what is partly in RAM: more memory takes weights off the CPU, which gains more than
         # context.
         order = sorted(range(len(self.chosen)), key=lambda i: self.chosen[i].whole)
-        found: dict[int, Plan] = {}
+        plan_of: dict[int, Plan] = {}
         for position, i in enumerate(order):
             option = self.chosen[i]
             # The models that still have no plan share the spare memory.
@@ -310,23 +310,23 @@ class SharedOut:
             )
             mine = replace(self.request, machine=replace(self.machine, limits=limits, ram=ram))
             plan = settled(
-                measured_plan(self.models[i], option, mine, self.known.of(self.models[i]))
+                measured_plan(self.models[i], option, mine, self.measurements.of(self.models[i]))
             )
-            found[i] = with_own_servers(plan, self.machine.devices)
+            plan_of[i] = with_own_servers(plan, self.machine.devices)
             # What the plan really takes replaces what the option would have taken.
             self._take(option.takes, option.ram, -1)
             self._take(takes_of(plan), plan.host.taken)
-        return [found[i] for i in range(len(order))]
+        return [plan_of[i] for i in range(len(order))]
 
 
-def measured_plan(model: Model, option: Option, request: Request, known: Known) -> Plan:
+def measured_plan(model: Model, option: Option, request: Request, measurements: Known) -> Plan:
     """The best plan on the option's devices, or the option itself if that is better."""
     chosen, n_ctx = option.params, request.params.n_ctx
     # Only devices and cache types stay: there the planner may place layers better than the option.
-    there = request.with_flags(
+    on_devices = request.with_flags(
         device=chosen.device, cache_type_k=chosen.cache_type_k, cache_type_v=chosen.cache_type_v
     )
-    plan = plan_request(model, there, known=known)
+    plan = plan_request(model, on_devices, known=measurements)
     larger = n_ctx is None and plan.breakdown.n_ctx > (chosen.n_ctx or 0)
     # More context may take WIDER longer; without it the plan has to be as fast as the option.
     if plan.fits and plan.speed.request <= option.seconds * (WIDER.factor if larger else 1 + 1e-9):
@@ -336,11 +336,11 @@ def measured_plan(model: Model, option: Option, request: Request, known: Known) 
         strategy=None, kv_types=()
     )
     try:
-        other = plan_request(model, literal, known=known)
+        other = plan_request(model, literal, known=measurements)
     except LaunchRefused:
         return plan
-    fitting = [found for found in (plan, other) if found.fits]
-    return min(fitting, key=lambda found: found.speed.request, default=plan)
+    fitting = [either for either in (plan, other) if either.fits]
+    return min(fitting, key=lambda either: either.speed.request, default=plan)
 
 
 class _Measured:
@@ -351,22 +351,22 @@ class _Measured:
 
     def of(self, model: Model) -> Known:
         # Puts it last: the first is the one that was not used for the longest time.
-        found = self.last[model.path] = self.last.pop(model.path, Known())
+        measurements = self.last[model.path] = self.last.pop(model.path, Known())
         if len(self.last) > KEPT:
             del self.last[next(iter(self.last))]
-        return found
+        return measurements
 
 
 def _costs(
-    sharing: Sharing, found: Assignment, plans: Sequence[Plan]
+    sharing: Sharing, assignment: Assignment, plans: Sequence[Plan]
 ) -> tuple[tuple[float, ...], ...]:
     """Seconds that each model adds to every other's request under `plans`."""
-    n = len(found.chosen)
+    n = len(assignment.chosen)
     rows = []
     for i in range(n):
         row = [0.0] * n
         # Where no model is slower than alone, none costs another anything.
-        less = sharing.without(i) if 1 < n <= MOST_EXACT and sharing.slower(found) else None
+        less = sharing.without(i) if 1 < n <= MOST_EXACT and sharing.slower(assignment) else None
         if less is not None:
             others = [j for j in range(n) if j != i]
             for j, option in zip(others, less.chosen, strict=True):
@@ -382,7 +382,7 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
         for name, size in takes_of(plan).items():
             left[name] -= size
         ram = None if ram is None else ram - plan.host.taken
-    found = []
+    with_free = []
     for plan in plans:
         # What all leave, and what it takes itself: as if the others were other programs.
         taken = takes_of(plan)
@@ -390,14 +390,14 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
             replace(row, free=left[row.name] + taken.get(row.name, 0)) for row in plan.devices
         )
         free = None if ram is None else ram + plan.host.taken
-        found.append(replace(plan, devices=devices, host=replace(plan.host, free=free)))
-    return found
+        with_free.append(replace(plan, devices=devices, host=replace(plan.host, free=free)))
+    return with_free
 
 
 # --- where they do not fit
 
 
-def _by_size(models: Sequence[Model], request: Request, known: _Measured) -> list[Plan]:
+def _by_size(models: Sequence[Model], request: Request, measurements: _Measured) -> list[Plan]:
     """A plan for each, with a share of the leftover memory in proportion to its size, and whole RPC
     servers."""
     machine = request.machine
@@ -417,9 +417,9 @@ def _by_size(models: Sequence[Model], request: Request, known: _Measured) -> lis
         }
         # one margin is enough for all
         share = None if ram is None else RAM_MARGIN + ram * sizes[i] // rest
-        asked = _with_least_context(_on_own_servers(request, owners, i), model)
-        asked = replace(asked, machine=replace(machine, limits=mine, ram=share))
-        plan = settled(plan_request(model, asked, known=known.of(model)))
+        own_request = _with_least_context(_on_own_servers(request, owners, i), model)
+        own_request = replace(own_request, machine=replace(machine, limits=mine, ram=share))
+        plan = settled(plan_request(model, own_request, known=measurements.of(model)))
         plans.append(with_own_servers(plan, machine.devices))
         limits = {
             name: max(0, limit - takes_of(plan).get(name, 0)) for name, limit in limits.items()

@@ -110,10 +110,10 @@ class Launches:
     @lazy
     def whole(self) -> list[Option]:
         """All layers on one device, for each device with enough memory."""
-        found = (self.option(self._at(home)) for home in self.homes)
+        launches = (self.option(self._at(home)) for home in self.homes)
         return [
             option
-            for option in found
+            for option in launches
             if option is not None
             and all(size <= self.machine.limits[name] for name, size in option.takes.items())
         ]
@@ -121,16 +121,16 @@ class Launches:
     @lazy
     def ideal(self) -> dict[Home, float]:
         """Seconds of its request with all layers on each device, if the memory sufficed."""
-        found = {}
+        seconds = {}
         for home in self.homes:
             static = self.evaluator.static(self._at(home))
             # llama.cpp would refuse this launch, so the device is no home for the model.
-            found[home] = (
+            seconds[home] = (
                 float("inf")
                 if static is None
                 else self.cost.predict(self._at(home), static).request
             )
-        return found
+        return seconds
 
     @lazy
     def slowest(self) -> float:
@@ -148,29 +148,29 @@ class Launches:
     def option(self, params: Params) -> Option | None:
         """A launch, measured; None if llama.cpp would refuse it."""
         if params not in self._options:
-            found = (
+            candidate = (
                 # Weights and caches alone rule a launch out without its graphs.
                 self.evaluator.candidate(params, FULL) if self.evaluator.may_fit(params) else None
             )
             self._options[params] = (
-                None if found is None else self._measured(found, self.machine.limits)
+                None if candidate is None else self._measured(candidate, self.machine.limits)
             )
-            if found is not None:
-                self._learn(found)
+            if candidate is not None:
+                self._learn(candidate)
         return self._options[params]
 
     def _at(self, home: Home) -> Params:
         return replace(self.params, device=home, n_gpu_layers=self.ladders.top)
 
-    def _measured(self, found: Candidate, limits: Mapping[str, int]) -> Option:
-        takes = {name: limits[name] - left for name, left in found.spare.items()}
-        seconds, params = self.cost.speed(found).request, found.params
+    def _measured(self, candidate: Candidate, limits: Mapping[str, int]) -> Option:
+        takes = {name: limits[name] - left for name, left in candidate.spare.items()}
+        seconds, params = self.cost.speed(candidate).request, candidate.params
         # Everything that may be on devices is, and no tensor rule was added to the given ones.
         whole = params.layers_wanted(self.ladders.everything) == min(
             self.ladders.top, self.ladders.everything
         ) and len(params.overrides) == len(self.given.overrides)
         return Option(
-            params, takes, self._in_ram(found), seconds, self._price(seconds, len(takes)), whole
+            params, takes, self._in_ram(candidate), seconds, self._price(seconds, len(takes)), whole
         )
 
     def _price(self, seconds: float, n_devices: int) -> float:
@@ -191,7 +191,7 @@ class Launches:
                 {*range(1, ladder.top, max(1, ladder.top // self.few)), ladder.top}
                 for ladder in ladders
             ]
-        found = []
+        options = []
         for ladder, numbers in zip(ladders, self._numbers[home], strict=True):
             for number in sorted(numbers) if like is not None else ():
                 # Its neighbours, up to those that are tried already.
@@ -200,21 +200,21 @@ class Launches:
                     numbers.update(
                         range(max(1, number - step + 1), min(ladder.top, number + step - 1) + 1)
                     )
-            found += [self._estimated(ladder.with_in_ram(number)) for number in sorted(numbers)]
-        return [option for option in found if option is not None]
+            options += [self._estimated(ladder.with_in_ram(number)) for number in sorted(numbers)]
+        return [option for option in options if option is not None]
 
     def _ladders(self, base: Params) -> list[Ladder]:
         """The ways of keeping weights in RAM."""
         # A given number of layers is used as it is, unless --strategy asks for more.
         if self.ladders.literal and self.policy.strategy is None:
             return []
-        found = []
+        ladders = []
         for like in self._batches(base):
-            found += [
+            ladders += [
                 self.ladders.in_ram(like),
                 self.ladders.bare(like) or self.ladders.layers(like),
             ]
-        return [ladder for ladder in found if ladder is not None]
+        return [ladder for ladder in ladders if ladder is not None]
 
     def _batches(self, base: Params) -> list[Params]:
         """The flags, and with a larger micro-batch unless that is given or no prompt is longer."""
@@ -228,10 +228,10 @@ class Launches:
 
     def _estimated(self, params: Params) -> Option | None:
         """A launch with underestimated graph buffers and margin, until it is measured."""
-        known = self._options.get(params)
+        option = self._options.get(params)
         static = self.evaluator.static(params)
-        if known is not None or static is None:
-            return known
+        if option is not None or static is None:
+            return option
         if params.device not in self._least:
             # Buffers and margins are learned from one launch: with no layers on the device they are
             # the smallest. This one is the next best if llama.cpp refuses that.
@@ -247,25 +247,30 @@ class Launches:
     def _least_besides(self, params: Params) -> dict[str, int]:
         """The least that measured launches with this micro-batch took of each device besides
         weights and caches, or those with any."""
-        known = self._least.get(params.device, {})
-        return known.get(params.n_ubatch or N_UBATCH) or next(iter(known.values()), {})
-
-    def _in_ram(self, found: Candidate) -> int:
-        """Bytes of system memory that a launch certainly needs."""
-        return self.evaluator.in_ram(found.breakdown) + serving.certain(
-            found.params, found.breakdown
+        by_micro_batch = self._least.get(params.device, {})
+        return by_micro_batch.get(params.n_ubatch or N_UBATCH) or next(
+            iter(by_micro_batch.values()), {}
         )
 
-    def _learn(self, found: Candidate) -> None:
-        static = self.evaluator.static(found.params)
+    def _in_ram(self, candidate: Candidate) -> int:
+        """Bytes of system memory that a launch certainly needs."""
+        return self.evaluator.in_ram(candidate.breakdown) + serving.certain(
+            candidate.params, candidate.breakdown
+        )
+
+    def _learn(self, candidate: Candidate) -> None:
+        static = self.evaluator.static(candidate.params)
         if static is not None:
-            home, ram = found.params.device, self._in_ram(found) - self.evaluator.in_ram(static)
-            least = self._least.setdefault(home, {}).setdefault(
-                found.params.n_ubatch or N_UBATCH, {}
+            home, ram = (
+                candidate.params.device,
+                self._in_ram(candidate) - self.evaluator.in_ram(static),
+            )
+            smallest = self._least.setdefault(home, {}).setdefault(
+                candidate.params.n_ubatch or N_UBATCH, {}
             )
             # The least of all that were measured, so that no estimate is above the real size.
-            for name, size in found.overheads(self.machine.limits).items():
-                least[name] = min(size, least.get(name, size))
+            for name, size in candidate.overheads(self.machine.limits).items():
+                smallest[name] = min(size, smallest.get(name, size))
             self._ram[home] = min(ram, self._ram.get(home, ram))
 
     # --- cut over devices
@@ -329,9 +334,9 @@ class Launches:
 
     def _measure(self, params: Params) -> None:
         """Notes what a launch over several devices takes besides weights and caches."""
-        found = self.evaluator.candidate(params, FULL)
-        if found is not None:
-            self._of_cuts.record(self._point(params), found, 0)
+        candidate = self.evaluator.candidate(params, FULL)
+        if candidate is not None:
+            self._of_cuts.record(self._point(params), candidate, 0)
 
     def _cut(
         self, names: tuple[str, ...], left: Mapping[str, int], ram: int | None
@@ -356,8 +361,8 @@ class Launches:
             self._fewest_in_ram(placed(ladder), ladder, left, ram)
             for ladder in self._ladders(frame.given)
         ]
-        found = [option for option in options if option is not None]
-        return min(found, key=lambda option: option.price) if found else None
+        possible = [option for option in options if option is not None]
+        return min(possible, key=lambda option: option.price) if possible else None
 
     def _fewest_in_ram(
         self, kind: Kind, ladder: Ladder, left: Mapping[str, int], ram: int | None

@@ -67,12 +67,16 @@ def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
     if not params.rpc:
         return plan
     endpoints = _endpoints(remote, params.rpc)
-    kept = _used_servers(plan, endpoints)
-    if not endpoints or len(kept) == len(params.rpc):
+    endpoints_used = _used_servers(plan, endpoints)
+    if not endpoints or len(endpoints_used) == len(params.rpc):
         return plan
     # llama.cpp numbers RPC devices over all servers of --rpc: without the first, RPC1 becomes RPC0.
-    names = _numbered(devices, [name for name, endpoint in endpoints.items() if endpoint in kept])
-    fewer = _renamed(replace(params, rpc=kept), names, [device.name for device in devices])
+    names = _numbered(
+        devices, [name for name, endpoint in endpoints.items() if endpoint in endpoints_used]
+    )
+    fewer = _renamed(
+        replace(params, rpc=endpoints_used), names, [device.name for device in devices]
+    )
     return replace(plan, params=fewer, flags=rewritten(plan.flags, params, fewer))
 
 

@@ -57,7 +57,7 @@ class Sharing:
         self.many = len(launches) > MOST_EXACT  # too many to keep each one's measurements
 
     @lazy
-    def least(self) -> list[float]:
+    def shortest(self) -> list[float]:
         """Weighted seconds of each model with all layers on the best device, if the memory
         sufficed."""
         return [
@@ -67,38 +67,38 @@ class Sharing:
 
     def best(self) -> Assignment | None:
         """The best launch of each; None if they do not fit together."""
-        found = self._assign()
+        assignment = self._assign()
         # Each model is as fast as it can be on any device, so nothing else needs to be measured.
-        if found is not None and not self.slower(found):
-            return found
+        if assignment is not None and not self.slower(assignment):
+            return assignment
         # Splits keep their measurements, for which many models have no room.
         if not self.many:
             self.cut = [launches.divisible for launches in self.launches]
         self._spill(self._assign())
         best: Assignment | None = None
         for _ in range(ROUNDS):
-            found = self._assign()
-            if found is None:
+            assignment = self._assign()
+            if assignment is None:
                 return best
-            if _is_as_good(best, found):
+            if _is_as_good(best, assignment):
                 return best
             # All its sizes are measured, and those of other options at most too small.
-            if not self._refine(found):
-                return found
+            if not self._refine(assignment):
+                return assignment
             # Estimated sizes are lower bounds, so what was chosen may not fit. Its real sizes make
             # the next choice better.
-            best = _cheaper(best, self._measured(found))
+            best = _cheaper(best, self._measured(assignment))
         # An unmeasured choice that promises less may remain.
         return best and replace(best, exact=False)
 
     def alone(self, i: int) -> float:
         """Seconds of a model's request with the machine to itself, by the options known so far."""
-        found = self._assign([i])
-        return found.chosen[0].seconds if found else float("inf")
+        assignment = self._assign([i])
+        return assignment.chosen[0].seconds if assignment else float("inf")
 
-    def slower(self, found: Assignment) -> bool:
+    def slower(self, assignment: Assignment) -> bool:
         """Whether any model is slower than on its best device."""
-        return found.price > sum(self.least) * _EQUAL
+        return assignment.price > sum(self.shortest) * _EQUAL
 
     def without(self, j: int) -> Assignment | None:
         """The best launches of the others, from the options so far."""
@@ -118,39 +118,40 @@ class Sharing:
         spilled = [option for options in self.spilled[i].values() for option in options]
         return self.launches[i].choice(self.weights[i], spilled, self.cut[i])
 
-    def _spill(self, found: Assignment | None) -> None:
+    def _spill(self, assignment: Assignment | None) -> None:
         """Adds launches partly in RAM if they could reduce the sum below this."""
-        total = sum(self.least)
+        total = sum(self.shortest)
         for i, launches in enumerate(self.launches):
             for home, seconds in launches.ideal.items():
                 # Helps only if this model here and all others at their best would beat the sum so
                 # far.
                 if (
-                    found is None
-                    or total - self.least[i] + self.weights[i] * seconds < found.price / _EQUAL
+                    assignment is None
+                    or total - self.shortest[i] + self.weights[i] * seconds
+                    < assignment.price / _EQUAL
                 ):
                     self.spilled[i][home] = launches.spilled(home)
             if self.many:
                 launches.settle()
 
-    def _measured(self, found: Assignment) -> Assignment | None:
+    def _measured(self, assignment: Assignment) -> Assignment | None:
         """The same launches with their measured sizes, if they fit together."""
         options = [
             launches.option(option.params)
-            for launches, option in zip(self.launches, found.chosen, strict=True)
+            for launches, option in zip(self.launches, assignment.chosen, strict=True)
         ]
         sure = [
             Choice([option] if option else [], weight)
             for option, weight in zip(options, self.weights, strict=True)
         ]
         again = assign(sure, self.machine.limits, self.ram, servers=self.servers)
-        return again and replace(again, exact=found.exact)
+        return again and replace(again, exact=assignment.exact)
 
-    def _refine(self, found: Assignment) -> bool:
+    def _refine(self, assignment: Assignment) -> bool:
         """Measures the estimated ones of these launches and adds their neighbours as options; False
         if none was estimated."""
         changed = False
-        for i, option in enumerate(found.chosen):
+        for i, option in enumerate(assignment.chosen):
             if option.measured:
                 continue
             changed = True

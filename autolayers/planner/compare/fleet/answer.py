@@ -43,17 +43,19 @@ class Server:
 
     @property
     def rate(self) -> float:
-        found = self.plan.speed.requests
+        requests = self.plan.speed.requests
         # `rate` of a plan is with the GPU for itself; sharers that are busy at once get equal parts
         # of its time.
         return (
-            found.row.served.rate if isinstance(found, Requests) else self.plan.speed.generation
+            requests.row.served.rate
+            if isinstance(requests, Requests)
+            else self.plan.speed.generation
         ) / self.share
 
     @property
     def first(self) -> float:
-        found = self.plan.speed.requests
-        return (found.row.served.first if isinstance(found, Requests) else 0.0) * self.share
+        requests = self.plan.speed.requests
+        return (requests.row.served.first if isinstance(requests, Requests) else 0.0) * self.share
 
 
 @dataclass(frozen=True)
@@ -125,11 +127,11 @@ class FleetPlan:
     @lazy
     def on(self) -> dict[str, list[Place]]:
         """The servers of each machine, by its name."""
-        found: dict[str, list[Place]] = {box.name: [] for box in self.fleet.machines}
+        places: dict[str, list[Place]] = {box.name: [] for box in self.fleet.machines}
         for place in self.places:
             for name in place.machines:
-                found[name].append(place)
-        return found
+                places[name].append(place)
+        return places
 
     @lazy
     def kind_of(self) -> dict[str, Kind]:

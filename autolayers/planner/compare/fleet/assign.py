@@ -82,7 +82,7 @@ def assign(
     solved = _solved(sorts, room, weights, _QUICK if quick else _SECONDS) if solver else None
     if solved is not None:
         return _Assigned(tuple(search.filled(solved.counts)), solved.bound)
-    counts, bound = search.found(1 if quick else _STARTS)
+    counts, bound = search.searched(1 if quick else _STARTS)
     return _Assigned(tuple(counts), bound)
 
 
@@ -230,7 +230,7 @@ class _Search:
             return left[takes[0][0]] >= takes[0][1]
         return all(left[kind] >= gpus for kind, gpus in takes)
 
-    def found(self, starts: int) -> tuple[list[int], float | None]:
+    def searched(self, starts: int) -> tuple[list[int], float | None]:
         """The best choice that moves lead to, from the whole servers of the relaxed problem and
         where each is quick from other starts; and the bound, the relaxed problem's users."""
         relaxed = self._relaxed()
@@ -261,12 +261,12 @@ class _Search:
         ) > LARGE:
             return None
         takes, shares = matrices(self.sorts, len(self.room), self.weights)
-        found = largest(
+        solution = largest(
             [0.0] * len(self.sorts) + [1.0],
             [*takes, *([-each for each in row] for row in shares)],
             [*map(float, self.room), *[0.0] * len(self.weights)],
         )
-        return found and (found[0][:-1], found[1])
+        return solution and (solution[0][:-1], solution[1])
 
     def _is_small(self, counts: Sequence[int]) -> bool:
         return sum(count > 0 for count in counts) * len(self.sorts) < SMALL
@@ -300,17 +300,17 @@ class _Search:
                 self.moves += 1
                 # What is then left is filled, so that no move wastes a machine.
                 now = self.filled(self._with(fewer, added, block))
-                found = self.worth(now)
-                if found > worth:
-                    return now, found
+                now_worth = self.worth(now)
+                if now_worth > worth:
+                    return now, now_worth
         return None
 
     def _removals(self, counts: Sequence[int]) -> list[tuple[int, ...]]:
         """Return the sorts to remove servers of: each that has some, then pairs if there are
         few."""
-        there = [i for i, count in enumerate(counts) if count]
-        pairs = combinations(there, 2) if self._is_small(counts) else ()
-        return [*((i,) for i in there), *pairs]
+        used = [i for i, count in enumerate(counts) if count]
+        pairs = combinations(used, 2) if self._is_small(counts) else ()
+        return [*((i,) for i in used), *pairs]
 
     def _useful(self, counts: Sequence[int], removed: tuple[int, ...]) -> list[int]:
         """The sorts that may help: of many those that serve one of the three models that are served
@@ -347,7 +347,7 @@ def _solved(
     count = len(sorts)
     takes, shares = matrices(sorts, len(room), weights)
     with silenced():
-        found = milp(
+        solution = milp(
             # milp minimises, so the users are negated. Counts are whole, the number of users is
             # not.
             [0.0] * count + [-1.0],
@@ -359,11 +359,11 @@ def _solved(
             ],
             options={"time_limit": seconds, "mip_rel_gap": _GAP},
         )
-    if found.x is None:
+    if solution.x is None:
         return None
     # HiGHS has a bound even if the time was up before the proof.
-    bound = -float(found.mip_dual_bound) if found.mip_dual_bound is not None else None
-    return _Assigned(tuple(round(each) for each in found.x[:count]), bound)
+    bound = -float(solution.mip_dual_bound) if solution.mip_dual_bound is not None else None
+    return _Assigned(tuple(round(each) for each in solution.x[:count]), bound)
 
 
 @contextmanager
@@ -371,11 +371,11 @@ def silenced() -> Iterator[None]:
     """HiGHS prints some lines to standard output, which is for the answer."""
     sys.stdout.flush()
     # Below Python: HiGHS is C++ and writes to file descriptor 1 itself.
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    stdout, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 1)
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout, 1)
+        os.close(stdout)
         os.close(nowhere)

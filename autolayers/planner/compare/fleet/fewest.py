@@ -61,11 +61,11 @@ def fewest(
     problem = _Problem(sorts, room, needed, costs, alone)
     if possibilities(sorts, room) <= ALL:
         # All that serve: the caller's choice is one, so there is at least one.
-        there = [each for each in choices(sorts, room) if problem.serves(each)]
-        return min(there, key=problem.rank)
+        serving = [each for each in choices(sorts, room) if problem.serves(each)]
+        return min(serving, key=problem.rank)
     # Without SciPy, or without an answer in time, the search by moves gives a good one.
-    found = problem.solved() if solver and has_solver() else None
-    return tuple(problem.searched(counts) if found is None else found)
+    solution = problem.solved() if solver and has_solver() else None
+    return tuple(problem.searched(counts) if solution is None else solution)
 
 
 class _Problem:
@@ -113,7 +113,7 @@ class _Problem:
         """Servers of a sort that fail together."""
         return count if self.together[i] else 1
 
-    def most(self, sort: Sort) -> int:
+    def room_for(self, sort: Sort) -> int:
         """Servers of a sort that there is room for."""
         return min(self.room[kind] // size for kind, size in sort.takes)
 
@@ -154,7 +154,7 @@ class _Problem:
         """With the servers of one more sort that this model needs."""
         left = self._left(counts)
         users, largest = self._users(counts, model)
-        found = []
+        ways = []
         for i, sort in enumerate(self.sorts):
             each = dict(sort.serves).get(model, 0)
             # While its largest server is away the others must serve all, so as many more are
@@ -165,10 +165,10 @@ class _Problem:
             # Rounded up.
             count = -(-lacking // each) if each else 0
             if count and count <= min(left[kind] // size for kind, size in sort.takes):
-                found.append((count * self.gpus[i], count * self.costs[i], i, count))
-        if not found:
+                ways.append((count * self.gpus[i], count * self.costs[i], i, count))
+        if not ways:
             return None
-        *_, i, count = min(found)
+        *_, i, count = min(ways)
         return [*counts[:i], counts[i] + count, *counts[i + 1 :]]
 
     def _left(self, counts: Sequence[int]) -> list[int]:
@@ -263,40 +263,40 @@ class _Problem:
         sorts, models = len(self.sorts), len(self.needed)
         # Columns of the solver, see _Columns.
         at = _Columns(sorts, models)
-        most = [self.most(sort) for sort in self.sorts]
+        highest_counts = [self.room_for(sort) for sort in self.sorts]
         # No model's largest server has more users than this, so that `top` switches a rule off.
         top = float(
             max(
-                each * self._fails(i, most[i])
+                each * self._fails(i, highest_counts[i])
                 for i, sort in enumerate(self.sorts)
                 for _, each in sort.serves
             )
         )
-        rules = self._rules(at, most, top)
+        rules = self._rules(at, highest_counts, top)
         # Servers up to the room for them, 0 or 1 for `used` and `waits`, users for `largest`.
-        highest = [*most, *[1] * sorts, *[top] * models, *[1] * models]
+        highest = [*highest_counts, *[1] * sorts, *[top] * models, *[1] * models]
         # 1: whole numbers. `largest` may be fractional, as it is only compared.
         kinds = [1] * (2 * sorts) + [0] * models + [1] * models
         answer: list[int] | None = None
         for goal in self._goals(at):
-            found = _minimised(goal, rules, highest, kinds)
-            if found.x is None:
+            solution = _minimised(goal, rules, highest, kinds)
+            if solution.x is None:
                 # Time is up: what the rules before gave is still a choice that serves all.
                 return answer
-            answer = [round(each) for each in found.x[:sorts]]
+            answer = [round(each) for each in solution.x[:sorts]]
             # Rules before this one may not get worse: its value is fixed, with a little room for
             # rounding.
-            rules.append((-round(found.fun) - 1e-6, {i: -each for i, each in goal.items()}))
+            rules.append((-round(solution.fun) - 1e-6, {i: -each for i, each in goal.items()}))
         return answer
 
-    def _rules(self, at: _Columns, most: Sequence[int], top: float) -> list[Rule]:
+    def _rules(self, at: _Columns, highest_counts: Sequence[int], top: float) -> list[Rule]:
         """Return what every answer keeps: the room, the users of each model, and those that wait
         while its largest server is away, of `top` users at most."""
         rules: list[Rule] = []
         # GPUs of a kind: at most the room. All rules are "at least", so both sides are negated.
-        for kind, there in enumerate(self.room):
+        for kind, gpus in enumerate(self.room):
             takes = [dict(sort.takes).get(kind, 0) for sort in self.sorts]
-            rules.append((-float(there), {i: -float(each) for i, each in enumerate(takes) if each}))
+            rules.append((-float(gpus), {i: -float(each) for i, each in enumerate(takes) if each}))
         for model, needs in enumerate(self.needed):
             slots = self._slots(model)
             away = {at.largest + model: -1.0, at.waits + model: top}
@@ -307,7 +307,7 @@ class _Problem:
                 # all count.
                 servers = i if self.together[i] else at.used + i
                 rules.append((0.0, {at.largest + model: 1.0, servers: -users}))
-        for i, count in enumerate(most):
+        for i, count in enumerate(highest_counts):
             # `used` is 1 where any server of the sort runs: count / most, rounded up by the solver.
             rules.append((0.0, {at.used + i: float(count), i: -1.0}))
         return rules
@@ -329,10 +329,10 @@ class _Problem:
 
 def _removals(counts: Sequence[int]) -> list[tuple[int, ...]]:
     """Return one or two servers to remove, by their sorts."""
-    there = [i for i, count in enumerate(counts) if count]
+    used = [i for i, count in enumerate(counts) if count]
     # Two of one sort are a pair too, where there are two.
-    pairs = [*combinations(there, 2), *((i, i) for i in there if counts[i] > 1)]
-    return [*((i,) for i in there), *pairs]
+    pairs = [*combinations(used, 2), *((i, i) for i in used if counts[i] > 1)]
+    return [*((i,) for i in used), *pairs]
 
 
 def _minimised(
@@ -343,13 +343,13 @@ def _minimised(
 
     width = len(highest)
     matrix = _matrix([numbers for _, numbers in rules], width)
-    least = [start for start, _ in rules]
+    lower_bounds = [start for start, _ in rules]
     with silenced():
         return milp(
             [goal.get(at, 0.0) for at in range(width)],
             integrality=kinds,
             bounds=Bounds([0.0] * width, highest),
-            constraints=[LinearConstraint(matrix, least, float("inf"))],
+            constraints=[LinearConstraint(matrix, lower_bounds, float("inf"))],
             options={"time_limit": _SECONDS, "mip_rel_gap": _GAP},
         )
 

@@ -85,12 +85,12 @@ def sizes(gpus: int) -> list[int]:
     >>> sizes(8), sizes(6), sizes(3)
     ([1, 2, 4, 8], [1, 2, 6], [1, 3])
     """
-    found = [1]
-    while found[-1] < gpus:
-        double = 2 * found[-1]
+    steps = [1]
+    while steps[-1] < gpus:
+        double = 2 * steps[-1]
         # 6 GPUs are not halved twice: 1, 2, 6.
-        found.append(double if gpus % double == 0 else gpus)
-    return found
+        steps.append(double if gpus % double == 0 else gpus)
+    return steps
 
 
 def planned(
@@ -114,16 +114,16 @@ def options_of(
     tried: a server for each of them serves more users. `shares`: with rows of one GPU, as other
     models may be on it too."""
     known = known or Known()
-    found: dict[tuple[int, int], Option] = {}
+    options: dict[tuple[int, int], Option] = {}
     for number, kind in enumerate(kinds):
         for gpus in sizes(kind.gpus):
             machine = part(kind, gpus, request.policy)
             option = option_of(model, request, machine, wanted, shares and gpus == 1, known)
-            found[number, gpus] = option
+            options[number, gpus] = option
             # More GPUs for one server would serve fewer users than as many servers of this size.
             if option.users and option.whole:
                 break
-    return found
+    return options
 
 
 def option_of(

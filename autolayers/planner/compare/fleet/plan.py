@@ -105,20 +105,20 @@ class _Planner:
         self._plan_models()
         sorts = self._alone()
         self._refuse_models(sorts)
-        there = self._not_refused()
-        sorts = [sort for sort in sorts if sort.serves[0][0] in there]
-        sorts += self._sharing(there)
-        there, sorts, counts, bound = self._served(sorts, there)
-        weights = self._shares(there)
+        served_models = self._not_refused()
+        sorts = [sort for sort in sorts if sort.serves[0][0] in served_models]
+        sorts += self._sharing(served_models)
+        served_models, sorts, counts, bound = self._served(sorts, served_models)
+        weights = self._shares(served_models)
         self.step("planning the servers")
         # Floats may make 40 users 39.999999.
-        possible = int(_most(sorts, counts, there, weights) + 1e-6)
-        users = self._users(there, weights, possible)
+        possible = int(_most(sorts, counts, served_models, weights) + 1e-6)
+        users = self._users(served_models, weights, possible)
         # Without a number of users all machines serve as many as they can.
         if self.wanted.users is not None and not self.interrupted:
-            counts = self._fewest(sorts, counts, there, users)
+            counts = self._fewest(sorts, counts, served_models, users)
         servers, places = self._servers(sorts, counts, users)
-        again = {} if self.interrupted else self._again(sorts, there, weights)
+        again = {} if self.interrupted else self._again(sorts, served_models, weights)
         return FleetPlan(
             self.fleet,
             self.names,
@@ -134,7 +134,7 @@ class _Planner:
             tuple(self._failing(servers, places, users, again)),
             # While a model waits for a machine nobody is served in the wanted ratio, so any machine
             # helps.
-            tuple(self._next(sorts, counts, there, 0 if self.waiting else possible)),
+            tuple(self._next(sorts, counts, served_models, 0 if self.waiting else possible)),
             self._notes(possible, bound),
             self.interrupted,
         )
@@ -142,11 +142,11 @@ class _Planner:
     def _not_refused(self) -> list[int]:
         """Return the models that a machine may serve. Raises DoesNotFit without one."""
         refused = {each.model for each in self.unserved}
-        # Numbers of models stay those of the command; `there` are those still served.
-        there = [i for i in range(len(self.models)) if i not in refused]
-        if not there:
+        # Numbers of models stay those of the command, though some of them are not served.
+        possible = [i for i in range(len(self.models)) if i not in refused]
+        if not possible:
             raise self._served_none()
-        return there
+        return possible
 
     def _served_none(self) -> DoesNotFit:
         return DoesNotFit("; ".join(each.why for each in self.unserved))
@@ -165,10 +165,10 @@ class _Planner:
             for at in range(0, len(self.models), count):
                 chunk = range(at, min(at + count, len(self.models)))
                 self.step(f"planning model {at + 1} of {len(self.models)}")
-                for i, found in zip(chunk, in_processes(options, chunk), strict=True):
-                    if isinstance(found, AutolayersError):
-                        raise found
-                    self.options[i] = found
+                for i, options_found in zip(chunk, in_processes(options, chunk), strict=True):
+                    if isinstance(options_found, AutolayersError):
+                        raise options_found
+                    self.options[i] = options_found
         except KeyboardInterrupt:
             # Not even the first model is planned: there is no answer to give.
             if not self.options[0]:
@@ -213,11 +213,11 @@ class _Planner:
             # It fits somewhere, but is too slow there for what was promised.
             elif any(option.fits for option in options.values()):
                 best = max(options.values(), key=lambda option: option.best)
-                said = " and ".join(self.wanted.each.words())
+                promise = " and ".join(self.wanted.each.words())
                 self.unserved.append(
                     Unserved(
                         i,
-                        f"{self.names[i]}: no machine gives {said}; the fastest gives one user "
+                        f"{self.names[i]}: no machine gives {promise}; the fastest gives one user "
                         f"{best.best:.1f}",
                     )
                 )
@@ -245,15 +245,15 @@ class _Planner:
         ]
         most_together = min(_SPAN, len(self.fleet.machines))
         together = f" and no {most_together} together hold" if most_together > 1 else " holds"
-        said = (
+        why = (
             f"{self.names[i]}: no machine{together} it: {human(lacking)} are missing on "
             f"{' + '.join(names)}"
         )
         card = self._card(i)
         return (
-            f"{said}; {card} would hold it"
+            f"{why}; {card} would hold it"
             if card
-            else f"{said}; no card that is known holds it alone"
+            else f"{why}; no card that is known holds it alone"
         )
 
     def _card(self, i: int) -> str:
@@ -274,18 +274,18 @@ class _Planner:
     def _together(self, i: int) -> list[Sort]:
         """Machines by RPC, as few as hold the model, of these up to three sorts with the least
         memory."""
-        found: list[Sort] = []
+        spanning: list[Sort] = []
         for count in range(2, min(_SPAN, len(self.fleet.machines)) + 1):
             # The least memory first, so that large machines stay free for others.
             for takes in self._spans(count, self.models[i].size)[:TRIED]:
                 sort = self._spanning(i, takes)
-                found += [] if sort is None else [sort]
-                if len(found) == 3:
+                spanning += [] if sort is None else [sort]
+                if len(spanning) == 3:
                     break
             # Fewer machines are always taken: each one more adds a hop to every token.
-            if found:
+            if spanning:
                 break
-        return found
+        return spanning
 
     def _spans(self, count: int, size: int) -> list[Takes]:
         """What `count` whole machines take, the head's kind first, whose memory may hold `size`
@@ -293,15 +293,15 @@ class _Planner:
         kinds = self.fleet.kinds
         # Combinations of more kinds would be too numerous.
         largest = sorted(range(len(kinds)), key=lambda kind: -_memory(kinds[kind]))[:LARGEST]
-        found: list[tuple[int, Takes]] = []
+        spans: list[tuple[int, Takes]] = []
         for members in combinations_with_replacement(sorted(largest), count):
             numbers = Counter(members)
             # A kind with one machine cannot give two.
-            there = all(len(kinds[kind].machines) >= n for kind, n in numbers.items())
+            enough = all(len(kinds[kind].machines) >= n for kind, n in numbers.items())
             memory = sum(_memory(kinds[kind]) for kind in members)
-            if there and memory >= _NEEDED * size:
-                found += [(memory, takes) for takes in self._by_head(numbers)]
-        return [takes for _, takes in sorted(found)]
+            if enough and memory >= _NEEDED * size:
+                spans += [(memory, takes) for takes in self._by_head(numbers)]
+        return [takes for _, takes in sorted(spans)]
 
     def _by_head(self, numbers: Counter[int]) -> Iterator[Takes]:
         """Yield what these numbers of machines of each kind take, for each kind that may be the
@@ -354,32 +354,32 @@ class _Planner:
 
     # --- which are chosen
 
-    def _shares(self, there: Sequence[int]) -> list[float]:
-        whole = sum(self.weights[i] for i in there)
-        return [self.weights[i] / whole for i in there]
+    def _shares(self, models: Sequence[int]) -> list[float]:
+        whole = sum(self.weights[i] for i in models)
+        return [self.weights[i] / whole for i in models]
 
-    def _sharing(self, there: Sequence[int]) -> list[Sort]:
+    def _sharing(self, models: Sequence[int]) -> list[Sort]:
         """Sorts of several models on one GPU, where there are few GPUs for the models."""
-        if not self.may_share or len(there) < 2:
+        if not self.may_share or len(models) < 2:
             return []
-        weights = {i: self.weights[i] for i in there}
-        found = []
+        weights = {i: self.weights[i] for i in models}
+        sorts = []
         for number, kind in enumerate(self.fleet.kinds):
             if not _has_single_gpus(kind):
                 continue
             machine = part(kind, 1, self.request.policy)
             # A model may have no option here: its search was interrupted.
             fitting = {
-                i: self.options[i][number, 1] for i in there if self.options[i].get((number, 1))
+                i: self.options[i][number, 1] for i in models if self.options[i].get((number, 1))
             }
-            found += [
+            sorts += [
                 Sort(((number, 1),), serves)
                 for serves in sharers(fitting, machine, weights, self.wanted.each)
             ]
-        return found
+        return sorts
 
     def _served(
-        self, sorts: list[Sort], there: list[int]
+        self, sorts: list[Sort], models: list[int]
     ) -> tuple[list[int], list[Sort], tuple[int, ...], float | None]:
         """The models that are served, the sorts, how many of each, and the bound. A model whose
         promise no machine keeps once it is measured is noted and left out, and so is one for which
@@ -387,41 +387,41 @@ class _Planner:
         while True:
             # The choice may depend on plans that fail once they are measured, so it is made again
             # with fewer models.
-            sorts, counts, bound = self._chosen(sorts, there, self._shares(there))
+            sorts, counts, bound = self._chosen(sorts, models, self._shares(models))
             users = served(sorts, counts, len(self.models))
-            if all(users[i] for i in there):
-                return there, sorts, counts, bound
-            out = self._left_out(sorts, there, users)
-            there = [i for i in there if i not in out]
-            sorts = [sort for sort in sorts if _models_of([sort]).issubset(there)]
-            if not there:
+            if all(users[i] for i in models):
+                return models, sorts, counts, bound
+            out = self._left_out(sorts, models, users)
+            models = [i for i in models if i not in out]
+            sorts = [sort for sort in sorts if _models_of([sort]).issubset(models)]
+            if not models:
                 raise self._served_none()
 
     def _left_out(
-        self, sorts: Sequence[Sort], there: Sequence[int], users: Sequence[int]
+        self, sorts: Sequence[Sort], models: Sequence[int], users: Sequence[int]
     ) -> list[int]:
         """Note the models whose promise no machine keeps; if there are none, those for which no
         machine is left, which then wait for one."""
         # No sort is left: each that had it was measured and did not keep the promise.
         possible = _models_of(sorts)
-        refused = [i for i in there if i not in possible]
+        refused = [i for i in models if i not in possible]
         if refused:
-            said = " and ".join(self.wanted.each.words())
+            promise = " and ".join(self.wanted.each.words())
             self.unserved += [
-                Unserved(i, f"{self.names[i]}: no machine gives {said}") for i in refused
+                Unserved(i, f"{self.names[i]}: no machine gives {promise}") for i in refused
             ]
             return refused
-        left = [i for i in there if not users[i]]
+        left = [i for i in models if not users[i]]
         self.unserved += [Unserved(i, f"{self.names[i]}: no machine is left for it") for i in left]
         self.waiting |= {i: _of_model(sorts, i) for i in left}
         return left
 
     def _chosen(
-        self, sorts: list[Sort], there: Sequence[int], weights: Sequence[float]
+        self, sorts: list[Sort], models: Sequence[int], weights: Sequence[float]
     ) -> tuple[list[Sort], tuple[int, ...], float | None]:
         """The sorts and how many of each, those that share a GPU planned together; early if a model
         has none left."""
-        place = {i: at for at, i in enumerate(there)}
+        place = {i: at for at, i in enumerate(models)}
         room = self._room()
         # Launches of one model were planned already; a shared GPU is only estimated
         # (sharing.sharers).
@@ -430,16 +430,16 @@ class _Planner:
         while True:
             number += 1
             self.step(f"choosing servers, round {number}")
-            found = assign([_placed(sort, place) for sort in sorts], room, weights)
-            new = _unsure(sorts, found.counts, sure)
+            assigned = assign([_placed(sort, place) for sort in sorts], room, weights)
+            new = _unsure(sorts, assigned.counts, sure)
             if not new or self.interrupted:
-                return sorts, found.counts, found.bound
+                return sorts, assigned.counts, assigned.bound
             # Those that failed are gone in the next round; those that hold stay without another
             # test.
             sure |= self._kept(new)
             sorts = _remaining(sorts, new, sure, number >= ROUNDS)
             # A model lost its last sort: the caller decides what becomes of it.
-            if not _models_of(sorts).issuperset(there):
+            if not _models_of(sorts).issuperset(models):
                 return sorts, (0,) * len(sorts), None
 
     def _kept(self, sorts: Sequence[Sort]) -> set[Sort]:
@@ -472,11 +472,11 @@ class _Planner:
 
     # --- servers and their places
 
-    def _users(self, there: Sequence[int], weights: Sequence[float], possible: int) -> list[int]:
+    def _users(self, models: Sequence[int], weights: Sequence[float], possible: int) -> list[int]:
         # Never more than are possible: the rest has no slot.
         number = possible if self.wanted.users is None else min(possible, self.wanted.users)
         users = [0] * len(self.models)
-        for i, count in zip(there, dealt(number, weights), strict=True):
+        for i, count in zip(models, dealt(number, weights), strict=True):
             users[i] = count
         return users
 
@@ -484,26 +484,26 @@ class _Planner:
         self,
         sorts: Sequence[Sort],
         counts: Sequence[int] | dict[int, int],
-        there: Sequence[int],
+        models: Sequence[int],
         users: Sequence[int],
     ) -> tuple[int, ...]:
         """How many servers of each sort the users take, each model one at least. Only sorts whose
         sharing of a GPU is planned are chosen from, and without a promise none of these where the
         others serve all users."""
         sure = _choosable(sorts, counts)
-        needed = [max(1, users[i]) for i in there]
+        needed = [max(1, users[i]) for i in models]
         # Without a promise sharing only slows everybody down, so it is the last resort.
         if not self.wanted.each.promise:
-            apart = self._unshared(sorts, sure, there, needed)
+            apart = self._unshared(sorts, sure, models, needed)
             if apart is not None:
                 sure, counts = [*apart], apart
-        place = {i: at for at, i in enumerate(there)}
+        place = {i: at for at, i in enumerate(models)}
         placed = [_placed(sorts[i], place) for i in sure]
         costs = [self._cost(sorts[i]) for i in sure]
-        found = fewest(
+        chosen_counts = fewest(
             placed, self._room(), needed, costs, self._alone_kinds(), [counts[i] for i in sure]
         )
-        number = dict(zip(sure, found, strict=True))
+        number = dict(zip(sure, chosen_counts, strict=True))
         return tuple([number.get(i, 0) for i in range(len(sorts))])
 
     def _alone_kinds(self) -> list[bool]:
@@ -511,11 +511,11 @@ class _Planner:
         return [len(kind.machines) == 1 for kind in self.fleet.kinds]
 
     def _unshared(
-        self, sorts: Sequence[Sort], sure: Sequence[int], there: Sequence[int], needed: list[int]
+        self, sorts: Sequence[Sort], sure: Sequence[int], models: Sequence[int], needed: list[int]
     ) -> dict[int, int] | None:
         """Return the number of servers of each sort that shares no GPU; None if these do not serve
         all users."""
-        place = {i: at for at, i in enumerate(there)}
+        place = {i: at for at, i in enumerate(models)}
         apart = [i for i in sure if len(sorts[i].serves) == 1]
         own = [_placed(sorts[i], place) for i in apart]
         weights = [each / sum(needed) for each in needed]
@@ -540,7 +540,7 @@ class _Planner:
         self, sorts: Sequence[Sort], counts: Sequence[int], users: Sequence[int]
     ) -> tuple[list[Server], list[Place]]:
         """The launches for the slots that each gets, and their machines."""
-        there = served(sorts, counts, len(self.models))
+        possible = served(sorts, counts, len(self.models))
         largest = self._largest_servers(sorts, counts)
         servers: list[Server] = []
         of_sort: dict[int, list[int]] = {}
@@ -548,7 +548,9 @@ class _Planner:
             # Servers of one sort are the same launch: planned once, placed `count` times.
             if not count:
                 continue
-            slots = [self._slots(users[i], each, there[i], largest[i]) for i, each in sort.serves]
+            slots = [
+                self._slots(users[i], each, possible[i], largest[i]) for i, each in sort.serves
+            ]
             plans = self._plans(sort, slots)
             of_sort[number] = list(range(len(servers), len(servers) + len(plans)))
             servers += [
@@ -570,13 +572,13 @@ class _Planner:
         """Whether its servers fail together, on the only machine of a kind."""
         return any(len(self.fleet.kinds[kind].machines) == 1 for kind, _ in sort.takes)
 
-    def _slots(self, users: int, each: int, there: int, largest: int) -> int:
-        """Slots of a server that can have `each` of the `there` that are possible in all: its part
+    def _slots(self, users: int, each: int, possible: int, largest: int) -> int:
+        """Slots of a server that can have `each` of the `possible` ones in all: its part
         of the users, and of those of a server that fails."""
         # While the largest server is away, the others take its users.
         if self.wanted.users is None:
             return each
-        left = there - largest if there > largest else there
+        left = possible - largest if possible > largest else possible
         # At least one slot, at most what was measured.
         return min(each, max(1, users), max(1, ceil(users * each / left)))
 
@@ -650,14 +652,18 @@ class _Planner:
         names: list[str] = []
         gpus: tuple[int, ...] | None = None
         for kind, size in sort.takes:
-            found = self.fleet.kinds[kind]
-            for _ in range(max(1, size // found.gpus)):
+            kind_of_machine = self.fleet.kinds[kind]
+            for _ in range(max(1, size // kind_of_machine.gpus)):
                 name = self._machine(
-                    found.machines[: used[kind]], kind, min(size, found.gpus), free, at
+                    kind_of_machine.machines[: used[kind]],
+                    kind,
+                    min(size, kind_of_machine.gpus),
+                    free,
+                    at,
                 )
                 # The numbers of its GPUs, e.g. (2, 3); all of a machine that it takes whole.
                 taken, free[name] = free[name][:size], free[name][size:]
-                gpus = tuple(taken) if size < found.gpus else None
+                gpus = tuple(taken) if size < kind_of_machine.gpus else None
                 names.append(name)
         return tuple(names), gpus
 
@@ -692,30 +698,30 @@ class _Planner:
     # --- what if
 
     def _again(
-        self, sorts: Sequence[Sort], there: Sequence[int], weights: Sequence[float]
+        self, sorts: Sequence[Sort], models: Sequence[int], weights: Sequence[float]
     ) -> dict[int, int]:
         """The users served without one machine of each kind."""
         kinds = self.fleet.kinds
         if len(kinds) > _RENEWED:
             return {}
         return {
-            number: self._with_room(sorts, there, weights, {number: -kind.gpus})
+            number: self._with_room(sorts, models, weights, {number: -kind.gpus})
             for number, kind in enumerate(kinds)
         }
 
     def _with_room(
         self,
         sorts: Sequence[Sort],
-        there: Sequence[int],
+        models: Sequence[int],
         weights: Sequence[float],
         more: dict[int, int],
         room: Sequence[int] = (),
     ) -> int:
-        place = {i: at for at, i in enumerate(there)}
+        place = {i: at for at, i in enumerate(models)}
         # `room` is that of kinds that are bought in addition.
         rooms = [size + more.get(kind, 0) for kind, size in enumerate([*self._room(), *room])]
-        found = assign([_placed(sort, place) for sort in sorts], rooms, weights, quick=True)
-        return int(_most(sorts, found.counts, there, weights) + 1e-6)
+        assigned = assign([_placed(sort, place) for sort in sorts], rooms, weights, quick=True)
+        return int(_most(sorts, assigned.counts, models, weights) + 1e-6)
 
     def _failing(
         self,
@@ -733,7 +739,7 @@ class _Planner:
             for name in place.machines:
                 own = lost.setdefault(name, {})
                 own[server.model] = own.get(server.model, 0) + server.slots
-        found = []
+        failing = []
         for number, kind in enumerate(self.fleet.kinds):
             # Users of each model that have no slot left without this machine's.
             waiting = {
@@ -743,11 +749,11 @@ class _Planner:
                 for box in kind.machines
             }
             name = max(waiting, key=waiting.__getitem__)
-            found.append(Failing(number, name, waiting[name], again.get(number)))
-        return found
+            failing.append(Failing(number, name, waiting[name], again.get(number)))
+        return failing
 
     def _next(
-        self, sorts: Sequence[Sort], counts: Sequence[int], there: Sequence[int], than: int
+        self, sorts: Sequence[Sort], counts: Sequence[int], models: Sequence[int], than: int
     ) -> list[Next]:
         """Machines that serve more users `than` these, the most first: one more of each kind, and a
         desktop with a usual card for the model that is served worst, the first of those for which
@@ -757,31 +763,31 @@ class _Planner:
         kinds = self.fleet.kinds
         # A model without a machine counts with the others, as the new machine is for it.
         for i, own in [*self.waiting.items()][:1]:
-            there, sorts, counts = [*there, i], [*sorts, *own], [*counts, *[0] * len(own)]
-        weights = self._shares(there)
-        found = []
+            models, sorts, counts = [*models, i], [*sorts, *own], [*counts, *[0] * len(own)]
+        weights = self._shares(models)
+        ideas = []
         if len(kinds) <= _RENEWED:
-            found = [
+            ideas = [
                 Next(
                     f"another {kind.machines[0].name}: {kind.title}",
                     number,
-                    self._with_room(sorts, there, weights, {number: kind.gpus}),
+                    self._with_room(sorts, models, weights, {number: kind.gpus}),
                     _memory(kind),
                 )
                 for number, kind in enumerate(kinds)
             ]
         users = served(sorts, counts, len(self.models))
         # Who has the fewest users for its weight limits all others.
-        short = min(there, key=lambda i: users[i] / self.weights[i])
+        short = min(models, key=lambda i: users[i] / self.weights[i])
         try:
             bought = in_processes(
-                lambda name: self._bought(name, short, sorts, there, weights), USUAL
+                lambda name: self._bought(name, short, sorts, models, weights), USUAL
             )
-            found += [each for each in bought if isinstance(each, Next)]
+            ideas += [each for each in bought if isinstance(each, Next)]
         except KeyboardInterrupt:
             self.interrupted = True
         return sorted(
-            (each for each in found if each.users > than),
+            (each for each in ideas if each.users > than),
             key=lambda each: (-each.users, each.memory),
         )
 
@@ -790,7 +796,7 @@ class _Planner:
         name: str,
         short: int,
         sorts: Sequence[Sort],
-        there: Sequence[int],
+        models: Sequence[int],
         weights: Sequence[float],
     ) -> Next:
         """A desktop with a card, for the model that is short."""
@@ -803,7 +809,7 @@ class _Planner:
         return Next(
             kind.title,
             None,
-            self._with_room([*sorts, extra], there, weights, {}, [1]),
+            self._with_room([*sorts, extra], models, weights, {}, [1]),
             _memory(kind),
         )
 
@@ -874,9 +880,9 @@ def _placed(sort: Sort, place: dict[int, int]) -> Sort:
 
 
 def _most(
-    sorts: Sequence[Sort], counts: Sequence[int], there: Sequence[int], weights: Sequence[float]
+    sorts: Sequence[Sort], counts: Sequence[int], models: Sequence[int], weights: Sequence[float]
 ) -> float:
-    place = {i: at for at, i in enumerate(there)}
+    place = {i: at for at, i in enumerate(models)}
     return most([_placed(sort, place) for sort in sorts], counts, weights)
 
 

@@ -38,13 +38,13 @@ def sharers(
 ) -> list[tuple[tuple[int, int], ...]]:
     """Sets of models that fit together, with the users of each."""
     usable = [i for i, option in options.items() if option.fits and option.whole]
-    found = []
+    sharing = []
     # By size, so that neighbours in the list are of similar size.
     for models in _sets(sorted(usable, key=lambda i: options[i].device)):
         users = _users(models, options, machine, weights, wanted)
         if users:
-            found.append(tuple(users.items()))
-    return found
+            sharing.append(tuple(users.items()))
+    return sharing
 
 
 def _sets(models: Sequence[int]) -> Iterable[tuple[int, ...]]:
@@ -109,8 +109,8 @@ def _lacks_ram(machine: Machine, options: Sequence[Option]) -> bool:
 def _kept(row: tuple[int, float, float], share: int, wanted: Users) -> bool:
     _, rate, first = row
     # Without a promise nobody may be slower than people bear (plan.TOO_SLOW).
-    least = wanted.rate if wanted.promise else TOO_SLOW
-    return rate / share >= least and (not wanted.first or first * share <= wanted.first)
+    slowest = wanted.rate if wanted.promise else TOO_SLOW
+    return rate / share >= slowest and (not wanted.first or first * share <= wanted.first)
 
 
 def shared(
@@ -148,10 +148,10 @@ def shared(
 
 def _keeps(plan: Plan, users: int, models: int, wanted: Users) -> bool:
     """Return whether a plan fits and keeps the promise beside the other models."""
-    found = plan.speed.requests
-    if not plan.fits or not isinstance(found, Requests):
+    requests = plan.speed.requests
+    if not plan.fits or not isinstance(requests, Requests):
         return False
-    return _kept((users, found.row.served.rate, found.row.served.first), models, wanted)
+    return _kept((users, requests.row.served.rate, requests.row.served.first), models, wanted)
 
 
 def _within(machine: Machine, taken: int, ram: int) -> Machine:

@@ -55,11 +55,11 @@ def _table(rows: Sequence[Sequence[float]], limits: Sequence[float]) -> list[lis
 
 def _solution(table: Sequence[Sequence[float]], basis: Sequence[int], count: int) -> list[float]:
     """Return x, of `count` numbers, in the table's last column."""
-    found = [0.0] * count
+    values = [0.0] * count
     for i, j in enumerate(basis):
         if j < count:
-            found[j] = table[i][-1]
-    return found
+            values[j] = table[i][-1]
+    return values
 
 
 def _leaving_row(table: Sequence[Sequence[float]], basis: Sequence[int], enters: int) -> int | None:
