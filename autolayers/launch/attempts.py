@@ -114,19 +114,16 @@ class Attempts:
                 self._ended(outcome)
                 return code
             if failure is not None and other is None:
-                say(
-                    f"out of memory on {failure.device or 'an unnamed device'} while loading: "
-                    f"{failure.message}"
-                )
+                _say_out_of_memory(failure)
             # The last attempt has said why it died
             if attempt == self.retries:
                 return code
             # each attempt starts from what the last one taught
-            known, request = bool(smaller or other), other or smaller or request
+            has_changed, request = bool(smaller or other), other or smaller or request
             why_not = (
                 # Without new knowledge the search would return the launch that has just failed
                 self._plan_again(request)
-                if known
+                if has_changed
                 else "cannot plan again: the size of the memory is unknown"
             )
             if why_not and not self._proposed(outcome, request, started, why_not):
@@ -177,10 +174,10 @@ class Attempts:
     def _proposed(self, outcome: Outcome, request: Request, started: Plan, why_not: str) -> bool:
         """Takes the launch that `explain` proposes for this log, unless it is without some given
         flags: they are named then."""
-        found = self._diagnosis(outcome, request)
-        launch = found.launch
+        diagnosis = self._diagnosis(outcome, request)
+        launch = diagnosis.launch
         # A proposal that takes as much would fail in the same way
-        if launch is None or not _less(launch.plan, started, found.device):
+        if launch is None or not _less(launch.plan, started, diagnosis.device):
             say(why_not)
             return False
         # the user decides whether to give up a flag
@@ -216,18 +213,18 @@ class Attempts:
         # Smaller margins and the smallest context before a
         # GPU loses all its layers, which costs more
         for gentler in _gentler(request, best[0]):
-            found = self._or(best, gentler)
-            if found[0].fits and with_layers <= _with_layers(found[0]):
-                return found
-            best = best if best[0].fits else found
+            answer = self._or(best, gentler)
+            if answer[0].fits and with_layers <= _with_layers(answer[0]):
+                return answer
+            best = best if best[0].fits else answer
         # graph buffers, where all else is given
         if not best[0].fits and request.params.n_ubatch is None:
             # Compute buffers shrink with the micro-batch; layers and context stay as given
             small = request.asking(
                 replace(request.arguments, params=replace(request.params, n_ubatch=_SMALL_BATCH))
             )
-            found = self._or(best, small)
-            best = found if found[0].fits else best
+            answer = self._or(best, small)
+            best = answer if answer[0].fits else best
         return best
 
     def _or(self, best: tuple[Plan, list[str]], other: Request) -> tuple[Plan, list[str]]:
@@ -394,9 +391,11 @@ class Attempts:
             for line in comparison.lines
             if line.difference is not None
         ]
-        found = {self.session.model.architecture: named(parts)}
+        differences = {self.session.model.architecture: named(parts)}
         checked_builds.keep(
-            program, CheckedBuild(build.number, build.commit, date, found), self.session.environ
+            program,
+            CheckedBuild(build.number, build.commit, date, differences),
+            self.session.environ,
         )
 
     def _keep(self, comparison: LogComparison) -> None:
@@ -484,7 +483,7 @@ def _device(failure: OutOfMemory, predicted: Breakdown) -> str | None:
         return name
     # "CUDA1" of a ROCm build's log means ROCm1
     number = name.lstrip(string.ascii_letters)
-    return next((known for known in predicted.devices if known.endswith(number)), name)
+    return next((device for device in predicted.devices if device.endswith(number)), name)
 
 
 def _with_less_ram(
@@ -545,9 +544,9 @@ def _held(launch: LaunchLog, device: str, usage: Usage, requested: int) -> int:
     """Return the bytes that were allocated on a device when it was asked for `requested` more: the
     log's, or the prediction if the log level shows no buffers. Weights come first, then caches,
     which may be two, then graph buffers."""
-    found = used(launch)
+    held_by_device = used(launch)
     # META: under -sm tensor the log has one line for all devices
-    seen = found.get(device, 0) + found.get(META, 0)
+    seen = held_by_device.get(device, 0) + held_by_device.get(META, 0)
     if seen:
         return seen
     before = 0

@@ -150,12 +150,12 @@ def in_its_words(params: Params, known: Collection[str]) -> tuple[list[str], lis
     return words, lacking
 
 
-def _said(flag: str, value: str, known: Collection[str]) -> list[str]:
+def _said(flag: str, value: str, flags: Collection[str]) -> list[str]:
     """Return a flag and its value in this build's form; [] if it has none."""
-    # `known` are names of the --help, where -rpc has two spellings
-    if flag in known or (flag == "-rpc" and "--rpc" in known):
+    # `flags` are names of the --help, where -rpc has two spellings
+    if flag in flags or (flag == "-rpc" and "--rpc" in flags):
         return [flag, value]
-    if flag == "-lm" and "-mmp" in known:  # older builds: one switch each
+    if flag == "-lm" and "-mmp" in flags:  # older builds: one switch each
         return (
             ["-mmp", str(int("mmap" in value or value == "auto"))]
             if value != "dio" and "mlock" not in value
@@ -215,7 +215,7 @@ def measure(
 ) -> Rates:
     """Runs one test of a launch. Raises BenchFailed if it fails, exceeds its time or prints
     impossible values."""
-    asked = [
+    command = [
         *program.words,
         *words,
         "-p",
@@ -231,7 +231,7 @@ def measure(
     ]
     begin = time.monotonic()
     try:
-        answer = ask(asked, environ, timeout)
+        answer = ask(command, environ, timeout)
     except NoAnswer as error:
         raise BenchFailed(str(error)) from None
     # A bound for all times that its rows may claim
@@ -257,9 +257,11 @@ def rows_of_text(text: str) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of its output, a list or one per line."""
     try:
         # -o json is one list, -o jsonl an object on each line, between lines of the log
-        found = json.loads(text)
+        content = json.loads(text)
         yield from (
-            row for row in (found if isinstance(found, list) else [found]) if isinstance(row, dict)
+            row
+            for row in (content if isinstance(content, list) else [content])
+            if isinstance(row, dict)
         )
         return
     except (ValueError, RecursionError):
@@ -271,11 +273,6 @@ def rows_of_text(text: str) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(row, dict):
             yield row
-
-
-def _is_time(ns: object) -> bool:
-    """Return whether it is a positive number of nanoseconds."""
-    return isinstance(ns, int) and not isinstance(ns, bool) and ns > 0
 
 
 def _how_it_ended(answer: Answer) -> str:
@@ -294,18 +291,13 @@ def _rate(
     clock."""
     what = "prompt" if prompt else "generation"
     row = next(
-        (
-            row
-            for row in rows
-            if (row.get("n_prompt"), row.get("n_gen"), row.get("n_depth", 0))
-            == (prompt, generate, depth)
-        ),
+        (row for row in rows if _test_of(row) == (prompt, generate, depth)),
         None,
     )
     if row is None:
         raise BenchFailed(f"no {what} of {prompt or generate} tokens in its output")
     samples = row.get("samples_ns")
-    if not isinstance(samples, list) or not samples or not all(map(_is_time, samples)):
+    if not _are_times(samples):
         raise BenchFailed(f"the times of its {what} are not numbers of nanoseconds")
     # Its clock may be a virtual machine's, which jumps: 5 % and 0.1 s are allowed
     if sum(samples) > 1.05e9 * took + 1e8:

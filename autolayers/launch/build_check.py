@@ -116,13 +116,13 @@ def check(
                 ]
                 more += ["--spec-type", "draft-mtp"] * job.drafts
                 launches = [(*VARIANTS[0], *more)] if job.more else variants
-                found = _check_one(program, job, path, devices, environ, build, launches)
+                result = _check_one(program, job, path, devices, environ, build, launches)
             if not job.more:
-                return found
+                return result
             return replace(
-                found,
+                result,
                 name=f"{job.name} {job.more}",
-                architecture=f"{found.architecture} {job.more}",
+                architecture=f"{result.architecture} {job.more}",
             )
 
         try:
@@ -286,6 +286,8 @@ def _free_port() -> int:
 
 
 def _reason(tail: bytes) -> str:
-    found = _REASON.findall(tail)
-    text = (found[-1] if found else tail.strip().rpartition(b"\n")[2]).decode("utf-8", "replace")
+    reasons = _REASON.findall(tail)
+    text = (reasons[-1] if reasons else tail.strip().rpartition(b"\n")[2]).decode(
+        "utf-8", "replace"
+    )
     return printable(" ".join(text.split()))[:200] or "it ended without a message"

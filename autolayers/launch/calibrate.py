@@ -154,9 +154,9 @@ def keep_probe(session: Session, plan: Plan, rate: float) -> bool:
 
 def ratios(runs: Iterable[Run]) -> list[Ratio]:
     """Return the geometric mean of each kind and class."""
-    found: dict[tuple[str, str, str, int | None], list[Run]] = {}
+    groups: dict[tuple[str, str, str, int | None], list[Run]] = {}
     for run in runs:
-        found.setdefault((run.kind, run.placement, run.backend, run.build), []).append(run)
+        groups.setdefault((run.kind, run.placement, run.backend, run.build), []).append(run)
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     return [
         Ratio(
@@ -167,7 +167,7 @@ def ratios(runs: Iterable[Run]) -> list[Ratio]:
             *key[2:],
             max(run.date or today for run in alike),
         )
-        for key, alike in found.items()
+        for key, alike in groups.items()
     ]
 
 

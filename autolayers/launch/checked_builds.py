@@ -34,10 +34,10 @@ class CheckedBuild:
 def digest(program: str) -> str:
     """SHA-256 over the names, sizes and times of a program and of llama.cpp's libraries next to it
     (or in ../lib); "" where there is no such file."""
-    found = files(program)
+    paths = files(program)
     sum_ = hashlib.sha256()
     try:
-        for path in found:
+        for path in paths:
             facts = os.stat(path)
             # Sizes and times, not contents: libraries have hundreds of MB, and each launch asks
             sum_.update(
@@ -70,22 +70,22 @@ def load(program: str, environ: Mapping[str, str]) -> CheckedBuild | None:
     return next(iter(store.entries("builds", _name(program), environ, of)), None)
 
 
-def keep(program: str, found: CheckedBuild, environ: Mapping[str, str]) -> None:
+def keep(program: str, checked: CheckedBuild, environ: Mapping[str, str]) -> None:
     """Keeps a result in addition to what is known of the same files; of an architecture the newest
     counts. Raises AutolayersError."""
     with state.locked(environ):
         before = load(program, environ)
         # `check` of one architecture keeps what is known of the others
-        known = {**(before.architectures if before else {}), **found.architectures}
+        architectures = {**(before.architectures if before else {}), **checked.architectures}
         state.keep(
             state.path(environ, "builds", _name(program) + ".json"),
             {
                 "program": os.path.realpath(program),
                 "digest": digest(program),
-                "build": found.build,
-                "commit": found.commit,
-                "date": found.date,
-                "architectures": known,
+                "build": checked.build,
+                "commit": checked.commit,
+                "date": checked.date,
+                "architectures": architectures,
             },
         )
 

@@ -106,21 +106,21 @@ def _needs(use: Use) -> dict[tuple[str, int], tuple[DeviceRow, Ram]]:
     message = max([tensor.n_bytes for tensor in use.plan.model.tensors.values()], default=0)
     # The plan lists remote devices as RPC0, RPC1, ... in the order of machines and their devices
     rows = iter([row for row in use.plan.devices if backend_of(row.name).remote])
-    found = {}
+    needs = {}
     for box in use.boxes:
         for i, device in enumerate(box.devices):
             row = next(rows)
             # A GPU with memory of its own takes no RAM for weights
             own = row.used if device.in_ram or device.backend == CPU.name else 0
-            found[box.name, i] = row, ram_of(message + own, 0, 0)
-    return found
+            needs[box.name, i] = row, ram_of(message + own, 0, 0)
+    return needs
 
 
 # --- systemd
 
 
 def _systemd(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[str, str]:
-    found, needs = {}, _needs(use)
+    texts, needs = {}, _needs(use)
     for box in use.boxes:
         for i, device in enumerate(box.devices):
             _runs_linux(box, device, "systemd")
@@ -153,11 +153,11 @@ def _systemd(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
                 "[Install]",
                 "WantedBy=multi-user.target",
             ]
-            found[f"{_folder(box.name)}/llama-rpc-{i}.service"] = "\n".join(lines) + "\n"
-    found[f"{_folder(cluster.head.name)}/llama-server.service"] = systemd_file.write(
+            texts[f"{_folder(box.name)}/llama-rpc-{i}.service"] = "\n".join(lines) + "\n"
+    texts[f"{_folder(cluster.head.name)}/llama-server.service"] = systemd_file.write(
         _head(use, arguments)
     )
-    return found
+    return texts
 
 
 def _runs_linux(box: Box, device: Device, what: str) -> None:
@@ -186,13 +186,13 @@ def _published(box: Box) -> str:
 
 
 def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[str, str]:
-    found, needs = {}, _needs(use)
+    texts, needs = {}, _needs(use)
     for box in use.boxes:
         lines = [*_comment(), f"# {_image_note(image)}", "services:"]
         for i, device in enumerate(box.devices):
             _runs_linux(box, device, "compose")
             row = row_of(device.backend)
-            command, most = words(box, i, "0.0.0.0"), needs[box.name, i][1].request // MiB
+            command, mib = words(box, i, "0.0.0.0"), needs[box.name, i][1].request // MiB
             # Within the container it listens on all addresses:
             # the published one limits who reaches it
             at = _published(box)
@@ -208,11 +208,11 @@ def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
                 "      - type: volume",
                 "        source: rpc-cache",
                 "        target: /root/.cache",
-                f"    mem_limit: {most}m",
+                f"    mem_limit: {mib}m",
                 "    deploy:",
                 "      resources:",
                 "        limits:",
-                f"          memory: {most}m",
+                f"          memory: {mib}m",
             ]
             if row.gpu_driver:
                 lines += [
@@ -226,12 +226,12 @@ def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
                 lines += ["    devices:", *(f"      - {node}" for node in row.device_nodes)]
             # Also after a reboot of that machine
             lines += ["    restart: unless-stopped"]
-        found[f"{_folder(box.name)}/compose.yaml"] = (
+        texts[f"{_folder(box.name)}/compose.yaml"] = (
             "\n".join([*lines, "volumes:", "  rpc-cache:"]) + "\n"
         )
     head = compose_file.write(_head(use, arguments, image))
-    found[f"{_folder(cluster.head.name)}/compose.yaml"] = f"# {_image_note(image)}\n{head}"
-    return found
+    texts[f"{_folder(cluster.head.name)}/compose.yaml"] = f"# {_image_note(image)}\n{head}"
+    return texts
 
 
 def _image_note(image: str) -> str:

@@ -134,12 +134,12 @@ class WrappedCommand:
 
     def files_here(self, params: Params) -> Params:
         """`params` with the companions' paths on this machine."""
-        found: dict[str, Any] = {name: getattr(params, name) for name in FILES}
+        paths: dict[str, Any] = {name: getattr(params, name) for name in FILES}
         here: dict[str, Any] = {
             name: tuple(map(self.here, value))
             if isinstance(value, tuple)
             else value and self.here(value)
-            for name, value in found.items()
+            for name, value in paths.items()
         }
         return replace(params, **here)
 
@@ -230,9 +230,9 @@ def _plain(words: Sequence[str], program: str, command: str) -> tuple[str, ...]:
     if program == "llama-bench":  # its flags differ
         unknown, plain = words, words
     else:
-        found = list(items_of_fork(words))
-        unknown = [item.name for item in found if item.flag is None]
-        plain = [word for item in found for word in item.words]
+        items = list(items_of_fork(words))
+        unknown = [item.name for item in items if item.flag is None]
+        plain = [word for item in items for word in item.words]
     own = own_flags(command)
     for name in (word.partition("=")[0] for word in unknown):
         if name.startswith("--") and name.replace("_", "-") in own:
@@ -427,13 +427,13 @@ def _said(name: str, value: Any, build: Build | None = None) -> list[str]:
 
 
 def field_of(flag: str) -> str:
-    found = lookup(flag)
-    return found[0].field if found else ""
+    rows = lookup(flag)
+    return rows[0].field if rows else ""
 
 
 def _accumulates(flag: str) -> bool:
-    found = lookup(flag)
-    return found is not None and found[0].accumulates
+    rows = lookup(flag)
+    return rows is not None and rows[0].accumulates
 
 
 def complete(command: WrappedCommand, added: Sequence[str]) -> list[str]:

@@ -92,18 +92,18 @@ def _file(keys: list[Key], tensors: Iterable[tuple[str, Shape]]) -> bytes:
     """Return a GGUF header with f32 tensors."""
     tensors = list(tensors)
     # Version 3, little-endian
-    found = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
-    found += b"".join(_string(key) + struct.pack("<I", kind) + value for key, kind, value in keys)
+    data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
+    data += b"".join(_string(key) + struct.pack("<I", kind) + value for key, kind, value in keys)
     offset = 0
     for name, ne in tensors:
         # Rank, lengths, type (0 is f32), offset in the data
-        found += _string(name) + struct.pack(f"<I{len(ne)}QIQ", len(ne), *ne, 0, offset)
+        data += _string(name) + struct.pack(f"<I{len(ne)}QIQ", len(ne), *ne, 0, offset)
         size = 4
         for length in ne:
             size *= length
         # general.alignment is 32 where a file does not say it
         offset += -(-size // 32) * 32
-    return found + bytes(-len(found) % 32)
+    return data + bytes(-len(data) % 32)
 
 
 def _string(value: str) -> bytes:

@@ -63,7 +63,7 @@ class _Instance:
 
 def names_of(paths: Sequence[str]) -> list[str]:
     """Return what clients call the models: their files' names, numbered where two are the same."""
-    found: list[str] = []
+    names: list[str] = []
     for path in paths:
         base = path.replace("\\", "/").rpartition("/")[2]
         name = (
@@ -73,9 +73,9 @@ def names_of(paths: Sequence[str]) -> list[str]:
             or "model"
         )
         # e.g. "qwen3-8b", "qwen3-8b-2"
-        number = sum(other == name or other.startswith(f"{name}-") for other in found) + 1
-        found.append(name if name not in found else f"{name}-{number}")
-    return found
+        number = sum(other == name or other.startswith(f"{name}-") for other in names) + 1
+        names.append(name if name not in names else f"{name}-{number}")
+    return names
 
 
 def _refuse_same_names(kind: str, machines: Iterable[str]) -> None:
@@ -92,31 +92,24 @@ def _refuse_same_names(kind: str, machines: Iterable[str]) -> None:
 
 
 def files(
-    kind: str, found: FleetPlan, paths: Sequence[str], arguments: Arguments, say: Say
+    kind: str, plan: FleetPlan, paths: Sequence[str], arguments: Arguments, say: Say
 ) -> dict[str, str]:
     """Path -> text. Raises UsageError for a launch that this kind of file cannot express."""
     for flag in ("--port", "--host"):
         if arguments.value(flag) is not None:
             raise UsageError(f"{flag}: the files of a fleet give each server its own")
     # `use` is set for a model over several machines
-    across = [server for server in found.servers if server.use is not None]
+    across = [server for server in plan.servers if server.use is not None]
     if across and kind not in (*_RPC, *_BALANCERS):
         raise UsageError(
-            f"{found.names[across[0].model]} spans machines by RPC, which --format {kind} cannot "
+            f"{plan.names[across[0].model]} spans machines by RPC, which --format {kind} cannot "
             f"start: --format {' or '.join(_RPC)}"
         )
     if arguments.own.get("gpumem") and kind != "kubernetes":
         raise UsageError(f"--gpumem is for --format kubernetes, not {kind}")
-    name_of = kubernetes.label if kind in ("kubernetes", "llmkube") else folder
-    seen: dict[str, str] = {}
-    for box in found.fleet.machines:
-        if (other := seen.setdefault(name_of(box.name), box.name)) != box.name:
-            raise UsageError(
-                f"the files of the machines {other!r} and {box.name!r} would have the same names: "
-                "rename one"
-            )
-    instances = list(_instances(found, paths, arguments))
-    text = KINDS[kind](found, instances, arguments)
+    _refuse_same_names(kind, (box.name for box in plan.fleet.machines))
+    instances = list(_instances(plan, paths, arguments))
+    text = KINDS[kind](plan, instances, arguments)
     for warning in dict.fromkeys(warning for each in instances for warning in each.launch.warnings):
         say(warning)
     if kind in ("compose", "llama-swap"):
@@ -129,15 +122,17 @@ def folder(name: str) -> str:
     return plain_name(name).lstrip(".") or "machine"
 
 
-def _instances(found: FleetPlan, paths: Sequence[str], arguments: Arguments) -> Iterator[_Instance]:
-    addresses = {box.name: box.address or box.name for box in found.fleet.machines}
-    for name, places in found.on.items():
+def _instances(
+    fleet_plan: FleetPlan, paths: Sequence[str], arguments: Arguments
+) -> Iterator[_Instance]:
+    addresses = {box.name: box.address or box.name for box in fleet_plan.fleet.machines}
+    for name, places in fleet_plan.on.items():
         first = [place for place in places if place.machines[0] == name]
         for number, place in enumerate(first):
-            server = found.servers[place.server]
+            server = fleet_plan.servers[place.server]
             # One sort of server runs in several places; over
             # RPC each place has its own devices and plan
-            plan = server.plan if server.use is None else found.use(place).plan
+            plan = server.plan if server.use is None else fleet_plan.use(place).plan
             words = to_words(Params(model=paths[server.model]))
             more = ("--host", "0.0.0.0", "--port", str(PORT + number))
             launch = LaunchFile(
@@ -156,7 +151,7 @@ def _instances(found: FleetPlan, paths: Sequence[str], arguments: Arguments) -> 
                 name,
                 addresses[name],
                 PORT + number,
-                found.names[server.model],
+                fleet_plan.names[server.model],
                 place,
                 server,
                 launch,
@@ -164,47 +159,47 @@ def _instances(found: FleetPlan, paths: Sequence[str], arguments: Arguments) -> 
 
 
 def _by_machine(instances: Sequence[_Instance]) -> dict[str, list[_Instance]]:
-    found: dict[str, list[_Instance]] = {}
+    groups: dict[str, list[_Instance]] = {}
     for each in instances:
-        found.setdefault(each.machine, []).append(each)
-    return found
+        groups.setdefault(each.machine, []).append(each)
+    return groups
 
 
 def _by_model(instances: Sequence[_Instance]) -> dict[str, list[_Instance]]:
-    found: dict[str, list[_Instance]] = {}
+    groups: dict[str, list[_Instance]] = {}
     for each in instances:
-        found.setdefault(each.model, []).append(each)
-    return found
+        groups.setdefault(each.model, []).append(each)
+    return groups
 
 
 # --- the machines
 
 
 def _compose(
-    found: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
+    plan: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
     texts: dict[str, str] = {}
     for machine, own in _by_machine(instances).items():
         if own[0].server.use is not None:
-            texts |= _across("compose", found, own[0], arguments)
+            texts |= _across("compose", plan, own[0], arguments)
             continue
         services = {f"llama-server-{each.port}": (each.launch, each.place.gpus) for each in own}
         texts[f"{folder(machine)}/compose.yaml"] = compose.write_services(services)
     return texts
 
 
-def _across(kind: str, found: FleetPlan, each: _Instance, arguments: Arguments) -> dict[str, str]:
+def _across(kind: str, plan: FleetPlan, each: _Instance, arguments: Arguments) -> dict[str, str]:
     """Return the files of a server that spans machines."""
     from ..devices.cluster_file import Cluster
 
-    use = found.use(each.place)
+    use = plan.use(each.place)
     image = str(arguments.own.get("image") or cluster.IMAGE)
     words = replace(
         arguments,
         rest=(*arguments.rest, "--host", "0.0.0.0", "--port", str(each.port)),
         params=replace(arguments.params, model=each.launch.model),
     )
-    return cluster.files(kind, use, Cluster(found.head(each.place), use.boxes), words, image)
+    return cluster.files(kind, use, Cluster(plan.head(each.place), use.boxes), words, image)
 
 
 def _by_server(instances: Sequence[_Instance]) -> dict[int, list[_Instance]]:
@@ -216,7 +211,7 @@ def _by_server(instances: Sequence[_Instance]) -> dict[int, list[_Instance]]:
 
 
 def _kubernetes(
-    found: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
+    plan: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
     """Return a Deployment for each sort of server, on the nodes where it belongs, and a Service for
     each model."""
@@ -229,7 +224,7 @@ def _kubernetes(
             for each in group:
                 texts |= {
                     f"{kubernetes.label(each.machine)}-rpc/{path}": text
-                    for path, text in _across("kubernetes", found, each, arguments).items()
+                    for path, text in _across("kubernetes", plan, each, arguments).items()
                 }
             continue
         if first.server.share > 1 and not shares:
@@ -261,9 +256,9 @@ def _kubernetes(
 
 def _with_port(words: Sequence[str], port: int) -> list[str]:
     """Return the words with another port: each pod has its own ports."""
-    found = [*words]
-    found[found.index("--port") + 1] = str(port)
-    return found
+    moved = [*words]
+    moved[moved.index("--port") + 1] = str(port)
+    return moved
 
 
 def _label(name: str) -> str:
@@ -273,7 +268,7 @@ def _label(name: str) -> str:
 
 
 def _llmkube(
-    found: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
+    plan: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
     """Return a Model and an InferenceService for each server, on its node."""
     texts = []
@@ -296,7 +291,7 @@ def _llmkube(
 
 
 def _llama_swap(
-    found: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
+    plan: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
     """Return a configuration for llama-swap on each machine, all of whose models stay loaded, and
     one with them as peers. A model of several machines has there also the name MODEL@MACHINE; MODEL
@@ -364,7 +359,7 @@ def _swap(machine: str, own: Sequence[_Instance]) -> str:
 
 
 def _litellm(
-    found: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
+    plan: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
     """config.yaml of LiteLLM's proxy: a deployment for each server."""
     lines = ["# LITELLM_MASTER_KEY=sk-... litellm --config litellm.yaml", "model_list:"]
@@ -391,9 +386,7 @@ def _litellm(
     return {"litellm.yaml": "\n".join(lines) + "\n"}
 
 
-def _nginx(
-    found: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
-) -> dict[str, str]:
+def _nginx(plan: FleetPlan, instances: Sequence[_Instance], arguments: Arguments) -> dict[str, str]:
     """Return a configuration of nginx: http://BALANCER:8000/MODEL/v1/..., of a single model without
     its name too."""
     models = _by_model(instances)
@@ -430,7 +423,7 @@ def _nginx(
 
 
 def _haproxy(
-    found: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
+    plan: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
     """Return a configuration of HAProxy: as nginx's, and requests beyond the slots of all servers
     wait in its queue. A server that takes no connection is down at once: it has the fewest

@@ -50,9 +50,9 @@ def understood(
         )
         return replace(command, meant=words), notes
     # -fa of commits before it took a value
-    asked = _with_values(command.words) if build.bare_flash else command.words
+    valued = _with_values(command.words) if build.bare_flash else command.words
     words, engine, notes = ik_words.meant(
-        asked, types=(*listed, *ik_words.OWN_TYPES), listed=build.flags or ()
+        valued, types=(*listed, *ik_words.OWN_TYPES), listed=build.flags or ()
     )
     return replace(command, meant=words, engine=engine), notes
 

@@ -68,7 +68,7 @@ def _of(entry: Any) -> Kept:
     """Return an entry of the file. Raises where it is not one, or its flags are not
     llama-server's."""
     # Fields are converted one by one: the file may be anything
-    kept = Kept(
+    plan = Kept(
         str(entry["model"]),
         str(entry["question"]),
         {str(name): int(size) for name, size in entry["free"].items()},
@@ -78,11 +78,11 @@ def _of(entry: Any) -> Kept:
         entry.get("faster"),
         entry.get("smaller"),
     )
-    launch = parse(kept.flags, command=None)
+    launch = parse(plan.flags, command=None)
     if launch.rest or launch.positional:
         raise ValueError
-    _ = kept.hints  # raises where they are none
-    return kept
+    _ = plan.hints  # raises where they are none
+    return plan
 
 
 def question_of(request: Request) -> str:
@@ -104,7 +104,7 @@ def question_of(request: Request) -> str:
         machine.threads,
     )
     # The version of autolayers is part of it: a newer one may plan better
-    asked = "\n".join(
+    question = "\n".join(
         [
             __version__,
             state.machine_name(),
@@ -118,7 +118,7 @@ def question_of(request: Request) -> str:
     )
     import hashlib
 
-    return hashlib.sha256(asked.encode()).hexdigest()
+    return hashlib.sha256(question.encode()).hexdigest()
 
 
 def _free(request: Request) -> dict[str, int]:
@@ -134,28 +134,31 @@ def find(
     spare = dict.fromkeys(request.machine.limits, _MORE)
     spare["Host"] = max(_MORE, (request.machine.ram_total or 0) // _MORE_RAM)
     # The newest plan of the same launch first
-    for kept in reversed(store.entries("plans", "kept", environ, _of)):
-        if (kept.model, kept.question, set(kept.free)) != (model, question, set(free)):
+    for plan in reversed(store.entries("plans", "kept", environ, _of)):
+        if (plan.model, plan.question, set(plan.free)) != (model, question, set(free)):
             continue
         # Less memory than then is decided by measuring again; much more may allow a better plan
-        if all(size <= kept.free[name] + spare[name] for name, size in free.items()):
-            return _literal(kept, request, again)
+        if all(size <= plan.free[name] + spare[name] for name, size in free.items()):
+            return _literal(plan, request, again)
     return None
 
 
-def _literal(kept: Kept, request: Request, again: Callable[[Request], Plan]) -> Plan | None:
+def _literal(earlier: Kept, request: Request, again: Callable[[Request], Plan]) -> Plan | None:
     """Return the kept launch on the memory that is free now, None if it does not fit."""
     arguments = request.arguments
-    params = replace(parse(kept.flags, command=None).params, model=arguments.params.model)
+    params = replace(parse(earlier.flags, command=None).params, model=arguments.params.model)
     # Own flags that the kept flags answer, such as --ctx, would be solved again
     own = {name: value for name, value in arguments.own.items() if name not in tuned.ANSWERED}
     with contextlib.suppress(AutolayersError):
         plan = again(request.asking(replace(arguments, params=params, own=own)))
         # Other flags mean that something which `question_of` does not know has changed
-        if plan.fits and plan.flags == kept.flags:
-            faster, smaller = kept.hints
+        if plan.fits and plan.flags == earlier.flags:
+            faster, smaller = earlier.hints
             return replace(
-                plan, paid=kept.paid, idle=kept.idle, why=Reasons(faster=faster, smaller=smaller)
+                plan,
+                paid=earlier.paid,
+                idle=earlier.idle,
+                why=Reasons(faster=faster, smaller=smaller),
             )
     return None
 
@@ -163,7 +166,7 @@ def _literal(kept: Kept, request: Request, again: Callable[[Request], Plan]) -> 
 def keep(model: str, request: Request, plan: Plan, environ: Mapping[str, str]) -> None:
     """Adds a plan that fits; a directory that cannot be written is no reason not to launch."""
     if plan.fits:
-        kept = Kept(
+        entry = Kept(
             model,
             question_of(request),
             _free(request),
@@ -174,4 +177,4 @@ def keep(model: str, request: Request, plan: Plan, environ: Mapping[str, str]) -
             plan.smaller.to_dict() if plan.smaller else None,
         )
         with contextlib.suppress(AutolayersError):
-            store.add("plans", "kept", environ, kept, _of, _MOST, ("model", "question", "free"))
+            store.add("plans", "kept", environ, entry, _of, _MOST, ("model", "question", "free"))

@@ -62,12 +62,14 @@ def load(model: str, environ: Mapping[str, str]) -> list[Observation]:
 
 
 def find(
-    known: Sequence[Observation], build: int, backend: str, flags: Sequence[str]
+    observations: Sequence[Observation], build: int, backend: str, flags: Sequence[str]
 ) -> Observation | None:
     """Return the newest observation of exactly this launch."""
     launch = (build, backend, tuple(flags))
     # reversed: the newest is last in the file
-    return next((o for o in reversed(known) if (o.build, o.backend, o.flags) == launch), None)
+    return next(
+        (o for o in reversed(observations) if (o.build, o.backend, o.flags) == launch), None
+    )
 
 
 def keep(model: str, observation: Observation, environ: Mapping[str, str]) -> None:

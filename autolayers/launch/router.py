@@ -102,22 +102,22 @@ def listed(directory: str) -> list[Listed]:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError as error:
         raise ModelError(f"--models-dir {directory}: {error.strerror}") from None
-    found = []
+    models = []
     for entry in entries:
         # One model in a directory, named by it; files next
         # to the directories are models of their own
         if entry.is_dir():
-            found += _of_directory(entry)
+            models += _of_directory(entry)
         elif (
             entry.is_file()
             and entry.name.endswith(".gguf")
             and not _loaded_with_another(entry.name)
         ):
             # As string_replace_all there: wherever ".gguf" stands in the name
-            found.append(Listed(entry.name.replace(".gguf", ""), entry.path))
-    if not found:
+            models.append(Listed(entry.name.replace(".gguf", ""), entry.path))
+    if not models:
         raise ModelError(f"--models-dir {directory}: no GGUF model in it")
-    return found
+    return models
 
 
 def _of_directory(entry: os.DirEntry[str]) -> list[Listed]:
@@ -174,24 +174,27 @@ def plan_router(
     # Older builds have no router: without a model they end
     if why := request.build.lacks("--models-preset"):
         raise UsageError(f"{why}: leave out autolayers run")
-    most = _number(read.value("--models-max"))
-    chosen, beside = _companions(models, request)
-    found = plan_any(
-        Models([entry.path for entry in chosen], read_model), request, limit=most, own=beside
+    models_max = _number(read.value("--models-max"))
+    chosen, requests = _companions(models, request)
+    answer = plan_any(
+        Models([entry.path for entry in chosen], read_model),
+        request,
+        limit=models_max,
+        own=requests,
     )
-    for i, reason in found.refused:
+    for i, reason in answer.refused:
         say(reason if chosen[i].name in reason else f"{chosen[i].name}: {reason}")
-    plans = {chosen[i].name: plan for i, plan in zip(found.numbers, found.plans, strict=True)}
+    plans = {chosen[i].name: plan for i, plan in zip(answer.numbers, answer.plans, strict=True)}
     if not plans:
         raise ModelError(
             f"--models-dir {read.value('--models-dir')}: none of its models can be planned"
         )
     fitting = {name: plan for name, plan in plans.items() if plan.fits}
     # The user's number stays in the command: said, not changed
-    if most is not None and most > found.most:
-        say(f"--models-max {most}: {found.most} of these models fit at a time")
-    elif read.value("--models-max") == "0" and found.most < len(chosen):
-        say(f"--models-max 0: {found.most} of these {len(chosen)} models fit at a time")
+    if models_max is not None and models_max > answer.most:
+        say(f"--models-max {models_max}: {answer.most} of these models fit at a time")
+    elif read.value("--models-max") == "0" and answer.most < len(chosen):
+        say(f"--models-max 0: {answer.most} of these {len(chosen)} models fit at a time")
     paths = {entry.name: entry.path for entry in chosen}
     sections = []
     for name, plan in fitting.items():
@@ -201,7 +204,7 @@ def plan_router(
             say(f"{error}: left out")
     text = "\n".join(["version = 1", "", *sections])
     # Without it the router keeps four models loaded (params.models_max), fitting or not
-    words = () if read.value("--models-max") else ("--models-max", str(found.most))
+    words = () if read.value("--models-max") else ("--models-max", str(answer.most))
     return _Routed(text, words, plans)
 
 
@@ -222,8 +225,8 @@ def _companions(models: list[Listed], request: Request) -> tuple[list[Listed], d
                     mmproj=entry.mmproj,
                     model_draft=request.params.model_draft or entry.draft,
                 )
-                beside = companions_of(params, request.arguments)
-                own[len(chosen)] = replace(request.with_params(params), companions=beside)
+                companions = companions_of(params, request.arguments)
+                own[len(chosen)] = replace(request.with_params(params), companions=companions)
             chosen.append(entry)
         except (ModelError, LaunchRefused) as error:
             say(f"{entry.name}: {error}")

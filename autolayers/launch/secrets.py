@@ -24,7 +24,7 @@ _VARIABLES = ("LLAMA_API_KEY", "HF_TOKEN")
 
 def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return (the words without secrets, the environment variables that carry them instead)."""
-    kept: list[str] = []
+    public: list[str] = []
     names: list[str] = []
     for item in items_of_fork(words):
         row = item.flag if isinstance(item.flag, Argument) else None
@@ -35,14 +35,14 @@ def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
         ):
             names.append(row.env)
         else:
-            kept += item.words
-    return kept, names
+            public += item.words
+    return public, names
 
 
 def launcher_without_secrets(command: WrappedCommand) -> tuple[list[str], list[str]]:
     """Return the same for the words before the program: `env LLAMA_API_KEY=x`, and `docker run -e
     LLAMA_API_KEY=x`, which becomes `-e LLAMA_API_KEY`, the caller's variable."""
-    kept: list[str] = []
+    public: list[str] = []
     names: list[str] = []
     for word in command.launcher:
         # `docker run -eNAME=x` is one word; of `-e NAME=x` the second word is without an option
@@ -58,10 +58,10 @@ def launcher_without_secrets(command: WrappedCommand) -> tuple[list[str], list[s
         if equals and name in _VARIABLES:
             names.append(name)
             # Docker takes a variable without a value from its caller; `env` needs no word for that
-            kept += [option + name] if command.container else []
+            public += [option + name] if command.container else []
         else:
-            kept.append(word)
-    return kept, names
+            public.append(word)
+    return public, names
 
 
 def _has_credentials(url: str) -> bool:

@@ -157,7 +157,7 @@ def _server(process: Any, program: str, words: tuple[str, ...]) -> Server:
     }
     # Process 1 adopts those whose parent has ended
     parent = asked(lambda: process.parent().name(), "") if asked(process.ppid, 0) > 1 else ""
-    known = ("ollama", "llama-swap", "llama-server")
+    starters = ("ollama", "llama-swap", "llama-server")
     return Server(
         process.info["pid"],
         words,
@@ -165,13 +165,13 @@ def _server(process: Any, program: str, words: tuple[str, ...]) -> Server:
         asked(process.cwd, "/"),
         environ,
         # Linux cuts a process's name off after 15 characters
-        next((name for name in known if parent.startswith(name[:15])), ""),
+        next((name for name in starters if parent.startswith(name[:15])), ""),
         asked(lambda: process.memory_info().rss, 0),
         asked(process.create_time, 0.0),
     )
 
 
-def look(server: Server, found: Inventory) -> Running:
+def look(server: Server, inventory: Inventory) -> Running:
     """Return what a server is and should be."""
     notes: list[str] = []
     try:
@@ -191,8 +191,8 @@ def look(server: Server, found: Inventory) -> Running:
     # -hf names no file, but /props does
     name = arguments.params.model or str(props.get("model_path") or "")
     driver = held(server.pid)
-    devices = [device for device in found.devices if device.kind != "rpc"]
-    use = _predicted(server, arguments, name, build, devices, driver, found, notes)
+    devices = [device for device in inventory.devices if device.kind != "rpc"]
+    use = _predicted(server, arguments, name, build, devices, driver, inventory, notes)
     rows = _rows(devices, driver, use)
     # rss counts mapped weights as far as they are in memory
     rows.append(Row("RAM", server.rss or None, use.resident if use else None))
@@ -250,10 +250,10 @@ def _stranger(server: Server) -> str:
         return "gone"
     try:
         # e.g. "net:[4026531840]": 127.0.0.1 of another one is another machine's
-        here, there = os.readlink("/proc/self/ns/net"), os.readlink(f"/proc/{server.pid}/ns/net")
+        here, theirs = os.readlink("/proc/self/ns/net"), os.readlink(f"/proc/{server.pid}/ns/net")
     except OSError:  # no such namespaces on this system
         return ""
-    return "" if here == there else "in a container's own network: not asked"
+    return "" if here == theirs else "in a container's own network: not asked"
 
 
 def _authorization(server: Server, arguments: Arguments) -> str:
@@ -286,11 +286,11 @@ def _ask(address: str, authorization: str) -> object:
             "GET", address, Limit(_PATIENCE), authorization=authorization, own=True
         ) as answer:
             content = answer.content(_ANSWER)
-            found: object = json.loads(content)
+            parsed: object = json.loads(content)
             return (
                 {"loading": True}
                 if answer.status == 503
-                else found
+                else parsed
                 if answer.status == 200
                 else None
             )
@@ -314,7 +314,7 @@ def _predicted(
     build: int,
     devices: list[Device],
     driver: Mapping[str, int],
-    found: Inventory,
+    inventory: Inventory,
     notes: list[str],
 ) -> Breakdown | None:
     """Return what the launch allocates; with no -ngl what --fit chose with the memory that was
@@ -344,12 +344,15 @@ def _predicted(
             for device in devices
         ]
         own = {"llama-build": build} if build else {}
-        asked = Request.of(
-            replace(arguments, params=params, own=own), devices=then, host=found.host, checked=False
+        launched = Request.of(
+            replace(arguments, params=params, own=own),
+            devices=then,
+            host=inventory.host,
+            checked=False,
         )
         # -1 is auto: llama-server's --fit has chosen
         if params.n_gpu_layers in (None, -1) and params.fit is not False and then:
-            chosen = fit_choice(model, asked)
+            chosen = fit_choice(model, launched)
             params = chosen.params if chosen else params
             notes.append("placed as --fit does with the memory that is free without it")
         estimator = Estimator(
@@ -361,13 +364,13 @@ def _predicted(
         return None
 
 
-def beside(found: Inventory, stopped: Running | None = None) -> dict[str, int]:
+def beside(inventory: Inventory, stopped: Running | None = None) -> dict[str, int]:
     """Return the bytes that are free now, or would be without one of the servers: what another
     launch may take."""
     more = {row.device: row.held or 0 for row in stopped.rows} if stopped else {}
     free = {
         device.name: device.free + more.get(device.name, 0)
-        for device in found.devices
+        for device in inventory.devices
         if device.kind != "rpc"
     }
-    return {**free, "RAM": found.host.available + more.get("RAM", 0)}
+    return {**free, "RAM": inventory.host.available + more.get("RAM", 0)}

@@ -131,7 +131,7 @@ class Session:
                 digest,
                 request,
                 self.environ,
-                lambda asked: self.planner(self.model, asked, advise=False),
+                lambda planned: self.planner(self.model, planned, advise=False),
             )
             if plan is not None:
                 return plan
@@ -167,14 +167,14 @@ class Session:
     def _cached(self, name: str, read: Arguments) -> str:
         """Return the file that -hf uses from a cache of this machine; the name if it is not
         downloaded yet."""
-        found, path, notes = hf_cache.look_up(name, self.seen)
+        cached, path, notes = hf_cache.look_up(name, self.seen)
         if not path:
             return name
         for note in notes:
             say(note)
         if read.value("--no-mmproj") is None:
-            self.projector = hf_cache.projector(found, path) or None
-        return found.files[path]
+            self.projector = hf_cache.projector(cached, path) or None
+        return cached.files[path]
 
     def _files_here(self, params: Params) -> Params:
         """With the model's own projector, and a container's files as paths of this machine."""
@@ -222,18 +222,18 @@ class Session:
 
     def _corrected(self, plan: Plan, request: Request, advise: bool) -> Plan:
         """Plans again if an earlier launch with these flags used more than predicted."""
-        found = self._observed(plan)
+        observation = self._observed(plan)
         worse = {
             device: size
-            for device, size in (found.differences if found else {}).items()
+            for device, size in (observation.differences if observation else {}).items()
             if size > 0
         }
-        if found is None or not worse:
+        if observation is None or not worse:
             return plan
         for device, size in worse.items():
             say(
-                f"observed {found.date[:10] or 'before'}: {device} uses {mib(size)} more than "
-                "predicted with these flags; the plan includes it"
+                f"observed {observation.date[:10] or 'before'}: {device} uses {mib(size)} more "
+                "than predicted with these flags; the plan includes it"
             )
         # META: -sm tensor has one line for all devices, so each may have taken it
         devices = tuple(
@@ -245,16 +245,16 @@ class Session:
     def _checked(self, plan: Plan) -> Plan:
         """Return the plan with the results of `autolayers check` for this program."""
         program = None if self.another_build else self.program()
-        known = checked_builds.load(program, self.environ) if program else None
+        checked = checked_builds.load(program, self.environ) if program else None
         # {} or None: no difference, or not checked
-        differs = known.architectures.get(self.model.architecture) if known else None
-        if known is None or not differs:
+        differs = checked.architectures.get(self.model.architecture) if checked else None
+        if checked is None or not differs:
             return plan
         parts = ", ".join(
             f"{part} {'+' if size > 0 else ''}{mib(size)}" for part, size in differs.items()
         )
         warning = (
-            f"checked on this build on {known.date[:10]}: {self.model.architecture} does not "
+            f"checked on this build on {checked.date[:10]}: {self.model.architecture} does not "
             f"allocate as predicted ({parts})"
         )
         return replace(

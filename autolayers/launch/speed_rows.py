@@ -65,7 +65,7 @@ def rows_of(
     test: Trial,
 ) -> list[dict[str, Any]]:
     """Return two rows for each launch."""
-    found = []
+    rows = []
     name, month = model_name(model), time.strftime("%Y-%m", time.gmtime())
     for one in measured:
         machine = _machine(devices, host, one.rates.processor)
@@ -100,8 +100,8 @@ def rows_of(
             }
             digest = hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
             # The same measurement has the same id wherever it is sent twice
-            found.append({"id": f"t{digest[:10]}", **row})
-    return found
+            rows.append({"id": f"t{digest[:10]}", **row})
+    return rows
 
 
 def model_name(model: Model) -> str:
@@ -112,9 +112,9 @@ def model_name(model: Model) -> str:
         sizes[info.type] = sizes.get(info.type, 0) + info.n_elements
     # Elements, not bytes, e.g. "qwen3moe-30.5b-q4_k"
     count = sum(sizes.values())
-    most = max(sizes, key=lambda type_: sizes[type_], default="")
+    main_type = max(sizes, key=lambda type_: sizes[type_], default="")
     size = f"{count / 1e9:.3g}b" if count >= 1e9 else f"{count / 1e6:.3g}m"
-    return f"{model.architecture}-{size}-{most}".lower()
+    return f"{model.architecture}-{size}-{main_type}".lower()
 
 
 def _machine(devices: Sequence[Device], host: Host | None, processor: str) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _device(device: Device) -> dict[str, Any]:
     remote = device.kind == "rpc"
     card = None if remote else described(device.description, device.total >> 20)
     # e.g. "rtx-3090"
-    name = next((name for name, known in CARDS.items() if known is card), None)
+    name = next((name for name, row in CARDS.items() if row is card), None)
     return {
         "card": name or ("rpc" if remote else "unknown"),
         "name": device.name,

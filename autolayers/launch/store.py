@@ -31,10 +31,10 @@ def entries(
     with contextlib.suppress(AutolayersError):  # no home directory
         file = state.path(environ, folder, name + ".json")
         # None for a file that is missing and for one that is no JSON: only the latter is reported
-        found = state.read(file)
-        if found is None and os.path.isfile(file):
+        content = state.read(file)
+        if content is None and os.path.isfile(file):
             say(f"{file} is damaged and ignored")
-        for entry in found if isinstance(found, list) else (found,):
+        for entry in content if isinstance(content, list) else (content,):
             # One bad row, such as a later version's, must not lose the others
             with contextlib.suppress(
                 AutolayersError, ValueError, TypeError, KeyError, AttributeError, OverflowError
@@ -57,7 +57,7 @@ def add(
     with state.locked(environ):
         # The lock is held from reading to writing: two launches at once would lose one's record
         file, new = state.path(environ, folder, name + ".json"), vars(record)
-        kept = [
+        others = [
             row
             for row in map(vars, entries(folder, name, environ, make))
             if any(row[field] != new[field] for field in key)
@@ -65,4 +65,4 @@ def add(
         if (bad := state.set_aside(file)) is not None:
             say(f"{file} is kept as {bad}")
         # The oldest are first, so the last ones stay
-        state.keep(file, [*kept, new][-most:])
+        state.keep(file, [*others, new][-most:])

@@ -80,12 +80,12 @@ def run(
     child: subprocess.Popen[bytes] | None = None
     watcher: Watcher | None = None
     early: list[int] = []  # signals that came before the child was there
-    asked = threading.Event()
+    requested = threading.Event()
 
     def forward(number: int, _: FrameType | None) -> None:
         # others, such as SIGUSR1, are the server's own business
         if number in _ENDING:
-            asked.set()
+            requested.set()
         if child is None:
             early.append(number)
         else:
@@ -112,18 +112,18 @@ def run(
                 _signal(child, number)
             # The watcher is a child of this process too, and no part of the launch
             end = functools.partial(adopter.end_all, watcher.pid if watcher is not None else 0)
-            code, launch, log = _supervised(child, end, asked, on_ready, out, err)
+            code, launch, log = _supervised(child, end, requested, on_ready, out, err)
     finally:
         if watcher is not None:
             watcher.dismiss()
         for number, handler in before.items():
             signal.signal(number, handler)
     # 137: a shell between us and the server
-    killed = code in (-9, 137) and not asked.is_set()
+    killed = code in (-9, 137) and not requested.is_set()
     return Outcome(
         128 - code if code < 0 else code,
         launch,
-        asked.is_set(),
+        requested.is_set(),
         killed,
         killed and _oom_kills() > kills,
         log,
@@ -133,7 +133,7 @@ def run(
 def _supervised(
     child: subprocess.Popen[bytes],
     end_all: Callable[[], None],
-    asked: threading.Event,
+    requested: threading.Event,
     on_ready: Callable[[LaunchLog], None] | None,
     out: IO[bytes] | None,
     err: IO[bytes] | None,
@@ -171,7 +171,7 @@ def _supervised(
     def enforce() -> None:
         """Ends a child that does not end when it is asked to."""
         # a second of delay at most, and no busy waiting
-        while not asked.wait(1.0):
+        while not requested.wait(1.0):
             if ended.is_set():
                 return
         if not ended.wait(_PATIENCE):

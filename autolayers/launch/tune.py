@@ -82,7 +82,7 @@ def _trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: fl
     generate = min(work.generate, TOKENS, max(1, n_ctx // 2))
     prompt = max(1, min(work.prompt, n_ctx - generate))
     widest = max(rival.params.n_ubatch or N_UBATCH for rival in rivals)
-    least = min(prompt, widest)
+    shortest = min(prompt, widest)
     test = Trial(prompt, generate, min(work.depth, max(0, n_ctx - prompt - generate)))
     # One share is left for repetitions of the closest
     share = limit / (len(rivals) + 1)
@@ -90,8 +90,8 @@ def _trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: fl
         # First the depth, which is a prompt of its own before the test
         if test.depth:
             test = replace(test, depth=test.depth // 2 if test.depth > 512 else 0)
-        elif test.prompt > least:
-            test = replace(test, prompt=max(least, test.prompt // 2))
+        elif test.prompt > shortest:
+            test = replace(test, prompt=max(shortest, test.prompt // 2))
         elif test.generate > 16:
             test = replace(test, generate=test.generate // 2)
         else:
@@ -103,7 +103,7 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
     """Measures each launch once, then those near the best again while there is time; a line on
     stderr for each. A short test of the first launch determines the length of the tests."""
     end = time.monotonic() + limit
-    found: dict[int, Measured] = {}
+    measured: dict[int, Measured] = {}
     took: dict[int, float] = {}
     test = PROBE
     try:
@@ -116,11 +116,13 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
         )
         # Turn 0 measures all of them, the later ones those that are close to the best or doubtful
         for turn in range(ROUNDS):
-            best = min((known.seconds for known in found.values()), default=0.0)
+            best = min((launch.seconds for launch in measured.values()), default=0.0)
             near = [
-                i for i in range(len(rivals)) if turn == 0 or (i in found and found[i].again(best))
+                i
+                for i in range(len(rivals))
+                if turn == 0 or (i in measured and measured[i].again(best))
             ]
-            if turn and (len(near) < 2 and not any(found[i].rates.doubt for i in near)):
+            if turn and (len(near) < 2 and not any(measured[i].rates.doubt for i in near)):
                 break
             for i in near:
                 left = end - time.monotonic()
@@ -128,26 +130,26 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
                 if left <= 0 or took.get(i, 0.0) > left:
                     if turn == 0:
                         say(
-                            f"the time limit of {limit:g} s is reached: {len(found)} of "
+                            f"the time limit of {limit:g} s is reached: {len(measured)} of "
                             f"{len(rivals)} measured"
                         )
-                    return _outcome(found, test)
+                    return _outcome(measured, test)
                 begin = time.monotonic()
                 one = _measure(i, rivals, bench, test, left, slower)
                 took[i] = time.monotonic() - begin
                 if one is not None:
-                    found[i] = _better(found.get(i), one)
+                    measured[i] = _better(measured.get(i), one)
     except KeyboardInterrupt:
-        say(f"interrupted: {len(found)} of {len(rivals)} measured")
-        return _outcome(found, test, interrupted=True)
-    return _outcome(found, test)
+        say(f"interrupted: {len(measured)} of {len(rivals)} measured")
+        return _outcome(measured, test, interrupted=True)
+    return _outcome(measured, test)
 
 
 def quick(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
     """Measures each launch once by a short test, in order, while there is time; a line on stderr
     for each."""
     end = time.monotonic() + limit
-    found: dict[int, Measured] = {}
+    measured: dict[int, Measured] = {}
     n_ctx = min(rival.n_ctx_seq for rival in rivals)
     test = Trial(
         max(1, min(QUICK.prompt, n_ctx - QUICK.generate)), min(QUICK.generate, max(1, n_ctx // 2))
@@ -164,15 +166,17 @@ def quick(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
                 break
             one = _measure(i, rivals, bench, test, left, 1.0)
             if one is not None:
-                found[i] = one
+                measured[i] = one
     except KeyboardInterrupt:
-        say(f"interrupted: {len(found)} of {len(rivals)} measured")
-        return _outcome(found, test, interrupted=True)
-    return _outcome(found, test)
+        say(f"interrupted: {len(measured)} of {len(rivals)} measured")
+        return _outcome(measured, test, interrupted=True)
+    return _outcome(measured, test)
 
 
-def _outcome(found: Mapping[int, Measured], test: Trial, interrupted: bool = False) -> Outcome:
-    return Outcome(tuple(sorted(found.values(), key=lambda one: one.seconds)), test, interrupted)
+def _outcome(measured: Mapping[int, Measured], test: Trial, interrupted: bool = False) -> Outcome:
+    return Outcome(
+        tuple(sorted(measured.values(), key=lambda launch: launch.seconds)), test, interrupted
+    )
 
 
 def _probe(rivals: Sequence[Rival], bench: Bench, end: float) -> float:

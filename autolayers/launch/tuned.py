@@ -108,19 +108,19 @@ def measured_plan(
     `again`, and a line that says so; `plan` and "" where none was. `build` "": any, the last that
     was measured. Where n_gpu_layers alone is asked for, a launch that needs more flags is only
     named."""
-    found = find(model, devices, arguments, build, environ)
-    if found is None or not plan.fits:
+    answer = find(model, devices, arguments, build, environ)
+    if answer is None or not plan.fits:
         return plan, ""
-    params = replace(parse(found.flags, command=None).params, model=arguments.params.model)
-    rates = f"{found.token:.1f} tokens/s, prompts {found.prompt:.0f}"
-    line = f"measured by autolayers tune on {found.date[:10]}: {rates}"
+    params = replace(parse(answer.flags, command=None).params, model=arguments.params.model)
+    rates = f"{answer.token:.1f} tokens/s, prompts {answer.prompt:.0f}"
+    line = f"measured by autolayers tune on {answer.date[:10]}: {rates}"
     # `-q` prints n_gpu_layers alone: it must not name one that holds only with other flags
     if arguments.own.get("format") == "number":
         alone = replace(arguments.params, n_gpu_layers=params.n_gpu_layers)
         if to_words(alone) != to_words(params):
             return plan, (
-                f"autolayers tune measured a launch on {found.date[:10]} that -ngl alone does not "
-                f"say: {' '.join(found.flags)} ({rates})"
+                f"autolayers tune measured a launch on {answer.date[:10]} that -ngl alone does not "
+                f"say: {' '.join(answer.flags)} ({rates})"
             )
         if plan.n_gpu_layers == params.n_gpu_layers:
             return plan, line
@@ -130,7 +130,7 @@ def measured_plan(
     if not measured.fits:
         return (
             plan,
-            f"the launch that autolayers tune measured on {found.date[:10]} does not fit now: "
+            f"the launch that autolayers tune measured on {answer.date[:10]} does not fit now: "
             f"predicted again",
         )
     return measured, line

@@ -156,13 +156,23 @@ def compare(
             )
     output = _sum(launch, "output")
     # Logits and embeddings, in RAM, a buffer of the context
-    known = next((extra for extra in predicted.extras if extra.name == "output buffer"), None)
-    if known is not None:
-        lines.append(Line(known.device, known.name, known.size, output, round(_ROUNDING * MiB) + 1))
+    output_buffer = next(
+        (extra for extra in predicted.extras if extra.name == "output buffer"), None
+    )
+    if output_buffer is not None:
+        lines.append(
+            Line(
+                output_buffer.device,
+                output_buffer.name,
+                output_buffer.size,
+                output,
+                round(_ROUNDING * MiB) + 1,
+            )
+        )
     return LogComparison((*lines, *_companions(launch, predicted)), tuple(spills(launch, margins)))
 
 
-def in_use(found: LogComparison, predicted: Breakdown, devices: int) -> LogComparison:
+def in_use(comparison: LogComparison, predicted: Breakdown, devices: int) -> LogComparison:
     """Return the comparison with what is no difference in a launch on `devices` devices: with
     several a load may take less than llama.cpp measures, which is what is predicted, and a warm-up
     may grow a graph buffer by what is predicted for use."""
@@ -175,7 +185,9 @@ def in_use(found: LogComparison, predicted: Breakdown, devices: int) -> LogCompa
             return "as predicted for use"
         return "less: pipelined" if devices > 1 and line.difference < 0 else ""
 
-    return replace(found, lines=tuple(replace(line, usual=usual(line)) for line in found.lines))
+    return replace(
+        comparison, lines=tuple(replace(line, usual=usual(line)) for line in comparison.lines)
+    )
 
 
 def _companions(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
@@ -276,19 +288,19 @@ def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str
 
 def used(launch: LaunchLog) -> dict[str, int]:
     """Device -> bytes of all its buffers in the log, of all models and contexts."""
-    found: dict[str, float] = {}
+    sums: dict[str, float] = {}
     for load in launch.loads:
         for buffers in load.buffers.values():
             for name, sizes in buffers.items():
-                found[launch.device_of(name)] = (
-                    found.get(launch.device_of(name), 0) + sum(sizes) * MiB
+                sums[launch.device_of(name)] = (
+                    sums.get(launch.device_of(name), 0) + sum(sizes) * MiB
                 )
     for name, size in (
         *launch.projector.items(),
         *((n, sum(of)) for n, of in launch.projector_model.items()),
     ):
-        found[launch.device_of(name)] = found.get(launch.device_of(name), 0) + size * MiB
-    return {device: round(size) for device, size in found.items()}
+        sums[launch.device_of(name)] = sums.get(launch.device_of(name), 0) + size * MiB
+    return {device: round(size) for device, size in sums.items()}
 
 
 def spills(launch: LaunchLog, margins: dict[str, int] | None = None) -> list[str]:

@@ -56,12 +56,12 @@ def listening(process: int, port: int) -> str | None:
         own = psutil.Process(process)
         for each in (own, *own.children(recursive=True)):
             # its name before psutil 6
-            found = (
+            connections = (
                 each.net_connections("tcp")
                 if hasattr(each, "net_connections")
                 else each.connections("tcp")
             )
-            for row in found:
+            for row in connections:
                 if row.status == psutil.CONN_LISTEN and row.laddr.port == port:
                     return address(row.laddr.ip, None, port)[0]
     # A server in a container belongs to another user
@@ -91,8 +91,8 @@ def speed(
         f"Bearer {key}" if key else "",
     )
     try:
-        found: Any = json.loads(answer or b"")
-        return float(found["timings"]["predicted_per_second"])
+        content: Any = json.loads(answer or b"")
+        return float(content["timings"]["predicted_per_second"])
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
 

@@ -149,11 +149,11 @@ def _model(launch: LaunchFile) -> str:
 
 def _context(n_ctx: int) -> int:
     """--contextsize for a cache of `n_ctx` cells."""
-    least, most = _CONTEXTS
-    if not least <= n_ctx - _MORE_CELLS <= most:
+    smallest, largest = _CONTEXTS
+    if not smallest <= n_ctx - _MORE_CELLS <= largest:
         raise UsageError(
-            f"koboldcpp's --contextsize is {least} to {most} and {_MORE_CELLS} cells are added to "
-            f"it: {n_ctx} is impossible, plan with -c {most} or less"
+            f"koboldcpp's --contextsize is {smallest} to {largest} and {_MORE_CELLS} cells are "
+            f"added to it: {n_ctx} is impossible, plan with -c {largest} or less"
         )
     return n_ctx - _MORE_CELLS
 
@@ -200,15 +200,15 @@ def _attention(launch: LaunchFile) -> list[str]:
 
 
 def _overrides(p: Params) -> list[str]:
-    said = to_words(Params(overrides=p.overrides))
+    words = to_words(Params(overrides=p.overrides))
     # --moecpu N: experts of the first N layers in RAM; 999 is all of them
-    if said[:1] == ["-ncmoe"] and len(said) == 2:
-        return ["--moecpu", said[1]]
-    if said == ["-cmoe"]:
+    if words[:1] == ["-ncmoe"] and len(words) == 2:
+        return ["--moecpu", words[1]]
+    if words == ["-cmoe"]:
         return ["--moecpu", "999"]
     return (
         ["--overridetensors", ",".join(f"{pattern}={buffer}" for pattern, buffer in p.overrides)]
-        if said
+        if words
         else []
     )
 
@@ -269,15 +269,15 @@ def _adapter(launch: LaunchFile) -> list[str]:
 def _rest(launch: LaunchFile) -> list[str]:
     """Arguments that do not affect memory, the last of each. KoboldCpp's default is to listen on
     all addresses and another port."""
-    found = dict(launch.arguments.given)
+    values = dict(launch.arguments.given)
     # Nobody else in the network was meant to reach it
-    found.setdefault("--host", "127.0.0.1")
-    found.setdefault("--port", launch.port)
+    values.setdefault("--host", "127.0.0.1")
+    values.setdefault("--port", launch.port)
     words: list[str] = []
     for flag, name in _FLAGS.items():
-        if flag in found and name:
-            words += [name, found[flag]] if found[flag] else [name]
-    certificate, key = found.get("--ssl-cert-file"), found.get("--ssl-key-file")
+        if flag in values and name:
+            words += [name, values[flag]] if values[flag] else [name]
+    certificate, key = values.get("--ssl-cert-file"), values.get("--ssl-key-file")
     if certificate or key:
         if not (certificate and key):
             raise UsageError(

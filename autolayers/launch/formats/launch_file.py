@@ -57,11 +57,11 @@ class LaunchFile:
         self.image = ""  # of a container, empty: llama.cpp's own
         self.shares = ""  # what divides its GPU by memory: --gpumem
         # A service or container starts without this shell's variables and config files
-        said = _said_elsewhere(command.words, environ, config_files)
-        if not _downloads(parse([*command.words, *said, *added], command=None).params.model):
+        settings = _said_elsewhere(command.words, environ, config_files)
+        if not _downloads(parse([*command.words, *settings, *added], command=None).params.model):
             # A token of the Hub is of no use to a program that downloads nothing
-            said = without(said, "-hft")
-        words = [*command.words, *said, *added]
+            settings = without(settings, "-hft")
+        words = [*command.words, *settings, *added]
         if not command.container:  # its launcher has another working directory
             # A service starts in another directory, so a relative path would name nothing
             words = moved(words, lambda path, _: os.path.abspath(path))
@@ -118,10 +118,10 @@ class LaunchFile:
     def program(self) -> list[str]:
         """The launcher with an absolute path: services do not search the user's PATH."""
         first, *others = self.launcher
-        found = shutil.which(first)
-        if found is None and not self.command.container:
+        path = shutil.which(first)
+        if path is None and not self.command.container:
             self.warnings.append(f"{first} is not in PATH here: write its full path into the file")
-        return [os.path.abspath(found) if found else first, *others]
+        return [os.path.abspath(path) if path else first, *others]
 
     @property
     def model(self) -> str:
@@ -176,8 +176,8 @@ class LaunchFile:
             if name in fields or name in _OF_THE_SERVER or not _is_set(name, value):
                 continue
             # The flag's name is the first word, e.g. "-ot" of ["-ot", "exps=CPU"]
-            said = next(iter(to_words(Params(**{name: value}))), name)
-            raise UsageError(f"{target} has nothing like {said}: plan without it")
+            flag_name = next(iter(to_words(Params(**{name: value}))), name)
+            raise UsageError(f"{target} has nothing like {flag_name}: plan without it")
         given = [
             flag
             for flag, _ in self.arguments.given
@@ -225,15 +225,15 @@ def _said_elsewhere(
     that affects memory but the model."""
     typed = parse(words, command=None)
     rows = {row[0].canonical for flag, _ in typed.given if (row := lookup(flag))}
-    found: list[str] = []
+    settings: list[str] = []
     for flag, value in parse((), environ, config_files, command=None).given:
         row = lookup(flag)
         if row is None or row[0].canonical in rows or row[0].field not in ("", "model"):
             continue
         if row[0].field != "model" or typed.params.model is None:
             # Fields other than the model are the plan's flags already
-            found += [flag, *_values(row[0], value)]
-    return found
+            settings += [flag, *_values(row[0], value)]
+    return settings
 
 
 def _values(argument: Argument, text: str) -> list[str]:
@@ -266,7 +266,7 @@ def one_sequence(arguments: Arguments, target: str) -> Params:
 def moved(words: Sequence[str], where: Callable[[str, bool], str]) -> list[str]:
     """Return the words with each path of this machine replaced by `where(path, whether it is
     written to)`."""
-    found: list[str] = []
+    new_words: list[str] = []
     for item in items(words):
         kind = item.flag.kind if isinstance(item.flag, Argument) else None
         if (
@@ -275,15 +275,15 @@ def moved(words: Sequence[str], where: Callable[[str, bool], str]) -> list[str]:
             or not item.value
             or item.value.startswith(_ELSEWHERE)
         ):
-            found += item.words
+            new_words += item.words
         else:
-            found += [
+            new_words += [
                 # `paths` is the kind's own way to find paths in a value, e.g. FILE:SCALE of
                 # --lora-scaled
                 item.words[0],
                 kind.paths(item.value, partial(_new_path, where, kind.written)),
             ]
-    return found
+    return new_words
 
 
 def _new_path(where: Callable[[str, bool], str], written: bool, path: str) -> str:

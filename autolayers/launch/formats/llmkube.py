@@ -127,14 +127,14 @@ def _resources(mib: int, gpus: int) -> list[str]:
 def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], list[str]]:
     """Return the lines of the fields that words have, and the words that have none. A word that is
     given twice, or that the schema does not admit, stays a word."""
-    found = list(items(words))
-    names = list(map(_canonical, found))
+    given = list(items(words))
+    names = list(map(_canonical, given))
     lines: list[str] = []
     rest: list[str] = []
     overrides: list[str] = []
     # the operator writes the experts' words before the overrides, and the first that matches counts
     ordered = "-ot" not in names or not {"-cmoe", "-ncmoe"} & set(names[names.index("-ot") :])
-    for item, name in zip(found, names, strict=True):
+    for item, name in zip(given, names, strict=True):
         line, value = "", item.value or ""
         # A field holds one value; the words' order would be lost if one of two became a field
         if names.count(name) == 1 and (ordered or "cmoe" not in name):
@@ -151,9 +151,11 @@ def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], 
 def _field(name: str, value: str, on_gpu: bool) -> str:
     """Return the line of a typed field; "": there is none for this value."""
     if name in _NUMBERS:
-        field, least, most = _NUMBERS[name]
+        field, smallest, largest = _NUMBERS[name]
         return (
-            f"  {field}: {int(value)}" if value.isdecimal() and least <= int(value) <= most else ""
+            f"  {field}: {int(value)}"
+            if value.isdecimal() and smallest <= int(value) <= largest
+            else ""
         )
     if name in _TYPES:
         # bf16 and a fork's types stay words

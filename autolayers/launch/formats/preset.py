@@ -103,14 +103,14 @@ def _flat(words: Sequence[str]) -> Iterator[Item]:
     """Yield the words of today's llama-server, overrides as one argument: a preset keeps one value
     per argument, in its own order."""
     params = parse(words, command=None).params
-    found = list(items(words))
-    kinds = {item.flag.canonical for item in found if isinstance(item.flag, Argument)} & {
+    given = list(items(words))
+    kinds = {item.flag.canonical for item in given if isinstance(item.flag, Argument)} & {
         *_OVERRIDES
     }
     # The first override that matches a tensor counts: mixed kinds lose their order in a preset, and
     # of two -ncmoe one would be lost
-    mixed = len(kinds) > 1 or sum(item.name in ("-ncmoe", "-ncffn") for item in found) > 1
-    for item in found:
+    mixed = len(kinds) > 1 or sum(item.name in ("-ncmoe", "-ncffn") for item in given) > 1
+    for item in given:
         flag = item.flag if isinstance(item.flag, Argument) else None
         if flag is None and not item.name:
             raise UsageError(
