@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -63,8 +64,16 @@ class Timer:
 def main() -> None:
     asked: list[bool] = []
     at_least, static = Estimator.at_least, Estimator.static
-    Estimator.at_least = lambda *args, **more: asked.append(True) or at_least(*args, **more)  # type: ignore
-    Estimator.static = lambda *args, **more: asked.append(False) or static(*args, **more)  # type: ignore
+
+    def counted_bound(*args: Any, **options: Any) -> Any:
+        asked.append(True)
+        return at_least(*args, **options)
+
+    def counted_launch(*args: Any, **options: Any) -> Any:
+        asked.append(False)
+        return static(*args, **options)
+
+    Estimator.at_least, Estimator.static = counted_bound, counted_launch
     cost = Timer(CostModel, COST_MODEL)
     print(f"{'':81} full  static      ms  cost model")
     for name, flags, what in QUESTIONS:

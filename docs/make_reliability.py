@@ -82,7 +82,8 @@ FINDINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "small headers took 40 s, and all questions waited",
         (
             "tests/planner/test_budget.py::test_a_plan_whose_budget_is_spent_is_the_best_so_far",
-            "tests/planner/test_budget.py::test_what_is_compared_with_a_plan_is_within_its_budget_too",
+            "tests/planner/test_budget.py::"
+            "test_what_is_compared_with_a_plan_is_within_its_budget_too",
             "tests/web/test_service.py::test_a_small_question_passes_a_large_one",
             "tests/web/test_service.py::test_nothing_is_computed_for_a_client_that_has_gone",
         ),
@@ -151,7 +152,8 @@ FINDINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "F16",
         "tokens that no client can send or anybody guesses",
         (
-            "tests/web/test_service.py::test_a_token_that_no_client_can_send_or_anybody_guesses_is_refused",
+            "tests/web/test_service.py::"
+            "test_a_token_that_no_client_can_send_or_anybody_guesses_is_refused",
         ),
     ),
     (

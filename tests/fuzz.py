@@ -360,11 +360,11 @@ def _command(words: list[str], environ: Mapping[str, str] = {}) -> str:
     ):
         code = cli.main(words)
     assert code in (0, 1, 2, 3, 4, 5), code
-    assert isinstance(out.buffer, io.BytesIO) and isinstance(err.buffer, io.BytesIO)
     for stream in (out, err):
         stream.flush()
-        said = stream.buffer.getvalue().decode("utf-8", "surrogateescape")  # type: ignore[attr-defined]
-        assert stream is out or said.replace("\n", "").isprintable(), said
+        assert isinstance(stream.buffer, io.BytesIO)
+        text = stream.buffer.getvalue().decode("utf-8", "surrogateescape")
+        assert stream is out or text.replace("\n", "").isprintable(), text
     return f"exit {code}"
 
 

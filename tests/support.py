@@ -318,7 +318,9 @@ def command(
                 stream.flush()
         finally:
             os.chdir(before)
-    return CompletedProcess(words, code, *(stream.buffer.getvalue() for stream in made[1:]))  # type: ignore[attr-defined]
+    out, err = (stream.buffer for stream in made[1:])
+    assert isinstance(out, BytesIO) and isinstance(err, BytesIO)
+    return CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def says(*words: str | os.PathLike[str], **more: Any) -> CompletedProcess[str]:

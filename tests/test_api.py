@@ -144,9 +144,10 @@ first: a.Choice = a.choose(["a.gguf"], gpu=["24GiB", "8GiB"])[0]
 host: a.Host = a.discover().host
 error: type[Exception] = a.DoesNotFit
 used: int = a.estimate("m.gguf", ["-ngl", "33"], ["24GiB"]).host_resident
-rates = [point.plan.speed.prompt for point in a.sweep("m.gguf", contexts=[4096], gpu="8GiB") if point.plan]
+points = a.sweep("m.gguf", contexts=[4096], gpu="8GiB")
+rates = [point.plan.speed.prompt for point in points if point.plan]
 cause: bool = a.explain("log.txt").known
-""",  # noqa: E501
+""",
         encoding="utf-8",
     )
     done = subprocess.run(

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,9 @@ def test_every_flag_is_offered(offers) -> None:  # type: ignore[no-untyped-def]
         ("autolayers m.gguf --gpu 24GiB,rtx-309", {"rtx-3090", "rtx-3090-ti"}),
     ],
 )
-def test_values_are_completed(offers, line: str, values: set[str]) -> None:  # type: ignore[no-untyped-def]
+def test_values_are_completed(
+    offers: Callable[[str], set[str]], line: str, values: set[str]
+) -> None:
     assert offers(line) == values
 
 

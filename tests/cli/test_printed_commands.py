@@ -30,13 +30,15 @@ HOSTILE = [
     "x\\",
     "~ !! {a,b} %self (touch P)",
 ]
-LOG = """$ llama-server -m /models/llama-3.1-8b-Q4_K_M.gguf -a {alias} -c 131072
+LOG = """\
+$ llama-server -m /models/llama-3.1-8b-Q4_K_M.gguf -a {alias} -c 131072
 build: 11549 (abc) with cc
 llama_model_load_from_file_impl: using device CUDA0 (NVIDIA GeForce RTX 3090) - 8000 MiB free
-ggml_backend_cuda_buffer_type_alloc_buffer: allocating 8300.00 MiB on device 0: cudaMalloc failed: out of memory
+ggml_backend_cuda_buffer_type_alloc_buffer: \
+allocating 8300.00 MiB on device 0: cudaMalloc failed: out of memory
 alloc_tensor_range: failed to allocate CUDA0 buffer of size 8703180800
 llama_model_load: error loading model: unable to allocate CUDA0 buffer
-"""  # noqa: E501
+"""
 
 
 def program_lines(text: str, *programs: str) -> list[str]:

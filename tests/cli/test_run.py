@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from fake_rpc import FakeRpc
@@ -194,13 +195,15 @@ def running(pid: int) -> bool:
         return os.path.isdir("/proc/1") is False
 
 
-OOM = """load_tensors: offloaded {n}/11 layers to GPU
+OOM = """\
+load_tensors: offloaded {n}/11 layers to GPU
 load_tensors:        CUDA0 model buffer size =   100.00 MiB
-ggml_backend_cuda_buffer_type_alloc_buffer: allocating {mib}.00 MiB on device 0: cudaMalloc failed: out of memory
+ggml_backend_cuda_buffer_type_alloc_buffer: \
+allocating {mib}.00 MiB on device 0: cudaMalloc failed: out of memory
 alloc_tensor_range: failed to allocate CUDA0 buffer of size {size}
 llama_model_load: error loading model: unable to allocate CUDA0 buffer
 srv    load_model: failed to load model
-"""  # noqa: E501
+"""
 FINE = (
     "load_tensors:  CPU model buffer size = {host}.00 MiB\n"
     "load_tensors:  CUDA0 model buffer size = {gpu} MiB\nsrv  llama_server: model loaded\n"
@@ -1132,5 +1135,5 @@ def test_a_terminal_still_gets_the_log_in_colours(
         assert child.wait(60) == 0 and b"\x1b[32mx: model loaded\x1b[0m" in seen
     finally:
         os.close(ours)
-    called = fake.calls()[-1]["words"]
-    assert [word for word in called if "color" in word or word == "on"] == added  # type: ignore[attr-defined]
+    called: Any = fake.calls()[-1]["words"]
+    assert [word for word in called if "color" in word or word == "on"] == added

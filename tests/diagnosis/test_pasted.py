@@ -34,8 +34,8 @@ def test_a_log_that_people_paste(case: dict[str, object]) -> None:
         if case[name] is not None:
             assert getattr(answer, name) == case[name]
     assert str(case["line"]) in answer.line and "..." not in answer.line and len(answer.line) <= 100
-    assert [words for words in case["tries"] if words not in text] == []  # type: ignore[attr-defined]
-    assert [words for words in case["never"] if words in text] == []  # type: ignore[attr-defined]
+    assert [words for words in case["tries"] if words not in text] == []
+    assert [words for words in case["never"] if words in text] == []
     # A launch can be copied: it has its model
     assert all(" -m " in line for line in text.split("\n") if line.startswith("llama-server "))
 

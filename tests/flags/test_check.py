@@ -18,7 +18,7 @@ import autolayers
 from autolayers.cli import main
 from autolayers.errors import UsageError
 from autolayers.flags.check import nearest, read
-from autolayers.flags.own import COMMANDS
+from autolayers.flags.own import COMMANDS, Command
 from autolayers.launch import command as commands
 
 MODEL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
@@ -294,12 +294,12 @@ def test_files_in_the_wrong_place_are_refused(words: str, message: str) -> None:
 @pytest.mark.parametrize(
     "command", [command for command in COMMANDS.values() if command.llama], ids=lambda c: c.name
 )
-def test_what_a_newer_llama_cpp_may_know_passes_where_it_is_asked_for(command: object) -> None:
+def test_what_a_newer_llama_cpp_may_know_passes_where_it_is_asked_for(command: Command) -> None:
     words = ["m", "--strict-flags", "off", "--brand-new", "7", "-c", "8k"]
-    arguments = read(command.name, words)  # type: ignore[attr-defined]
+    arguments = read(command.name, words)
     assert arguments.rest == ("--brand-new", "7") and arguments.positional == ("m",)
     with pytest.raises(UsageError, match="--retry is no flag"):
-        read(command.name, ["m", "--strict-flags", "off", "--retry", "7"])  # type: ignore[attr-defined]
+        read(command.name, ["m", "--strict-flags", "off", "--retry", "7"])
 
 
 def test_flags_that_touch_no_memory_pass_through(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,7 +36,8 @@ here = os.path.dirname(os.path.abspath(__file__))
 if "--version" in words:
     sys.exit(print("version: 0.5.0 (build 11311, commit abcdef12)"))
 if "--help" in words:
-    sys.exit(print("-ngl, --n-gpu-layers N\\n-lm, --load-mode MODE\\n-lv, --verbosity N\\n - 4: trace\\n"))
+    sys.exit(print("-ngl, --n-gpu-layers N\\n-lm, --load-mode MODE\\n"
+                   "-lv, --verbosity N\\n - 4: trace\\n"))
 if "--list-devices" in words:
     sys.exit(print("Available devices:\\n  (none)"))
 name = os.path.basename(words[words.index("-m") + 1]).removesuffix(".gguf")
@@ -68,7 +69,7 @@ if "--lora" in words:
         print(f"x: CPU {part} buffer size = {size / 1048576 + more:.2f} MiB")
 print("srv llama_server: model loaded", flush=True)
 signal.pause()
-"""  # noqa: E501
+"""
 NAMES = ("gemma3-dense", "qwen3-dense", "llama-moe")
 BOTH, SEES = "llama-moe with a draft and an adapter", "gemma3-dense with a projector"
 WORDS = "-ngl 99 -c 1024 -np 1 -lm none"

@@ -44,7 +44,8 @@ general:
   -ot,   --override-tensor        override where model weights are stored
   -cmoe, --cpu-moe                keep all MoE weights in CPU memory
   -ncmoe, --n-cpu-moe N           keep MoE weights of the first N layers in CPU memory
-         --no-mmap                do not memory-map model (slower load but may reduce pageouts if not using mlock)
+         --no-mmap                do not memory-map model (slower load but may reduce \
+pageouts if not using mlock)
   -rtr,  --run-time-repack        repack tensors if interleaved variant is available
   -ngl,  --gpu-layers N           number of layers to store in VRAM
   -sm,   --split-mode SPLIT_MODE  how to split the model across multiple GPUs, one of:
@@ -54,7 +55,7 @@ general:
   -mg,   --main-gpu i             the GPU to use for the model (with split-mode = none),
          --fit                    automatically determine which tensors to offload to the GPU(s)
          --fit-margin N           safety margin in MiB when auto-fitting model offloading
-"""  # noqa: E501
+"""
 TURBO = """----- common params -----
 
 -h,    --help, --usage                  print usage and exit

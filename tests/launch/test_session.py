@@ -6,6 +6,7 @@ What a session reads once, and asks of the planner.
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support import HEADERS
@@ -109,7 +110,8 @@ def test_what_was_held_before_a_failure_is_predicted_where_the_log_does_not_say(
     use = SimpleNamespace(devices={"CUDA0": usage}, host=usage, resident=usage.total)
     machine = Request.of(devices=hypothetical("2GiB"), host=Host(2 * GiB, 2 * GiB, "given"))
     failure = OutOfMemory(device, requested * MiB, "failed")
-    smaller = smaller_machine(machine, SimpleNamespace(breakdown=use), LaunchLog(), failure)  # type: ignore[arg-type]
+    plan: Any = SimpleNamespace(breakdown=use)
+    smaller = smaller_machine(machine, plan, LaunchLog(), failure)
     assert smaller is not None
     left = (
         (smaller.machine.ram or 0) + 64 * MiB

@@ -154,5 +154,7 @@ def test_a_given_number_is_launched_as_it_is() -> None:
     for words in ("-ngl 3", "-ngl 7 --fit off -c 131072"):
         found = layers_alone(*alone((900,), words))
         evaluator, given = alone((900,), words)
-        assert found is not None and found.params == launched(evaluator, given).params  # type: ignore[union-attr]
+        expected = launched(evaluator, given)
+        assert found is not None and expected is not None
+        assert found.params == expected.params
         assert found.params.n_gpu_layers == given.n_gpu_layers

@@ -14,6 +14,7 @@ import random
 import sys
 import weakref
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from support import HEADERS, blocks, header, model, requested, slow, swept
@@ -118,7 +119,10 @@ class Case:
         host = rng.choice([None, Host(1 << 40, ram, "given")])
         self.machine = Machine.of(devices, host, None, {})
         self.request = requested(self.params, self.policy, self.machine)
-        self.launches = [Launches(lambda m=m: m, self.request) for m in self.models]  # type: ignore[misc]
+        self.launches = [
+            Launches(partial(self.models.__getitem__, i), self.request)
+            for i in range(len(self.models))
+        ]
 
     def planned(self) -> Together:
         return multi.plan_together(self.models, self.request, self.weights)

@@ -29,13 +29,15 @@ FILES = [
         ("speeds/models", "iq4_xs"),
     )
 ]
-OUTPUT = """llama_model_loader: loaded meta data with 30 key-value pairs and 9 tensors from {path} (version GGUF V3)
+OUTPUT = """\
+llama_model_loader: loaded meta data with 30 key-value pairs and 9 tensors from {path} \
+(version GGUF V3)
 print_info: file size   = {size} (4.88 BPW)
 ====== KL divergence statistics ======
 Mean    KLD:   {kld} ±   0.000123
 Maximum KLD:   9.123456
 Same top p: 94.123 ± 0.123 %
-"""  # noqa: E501
+"""
 
 
 def output(name: str, kld: str, size: str = "") -> str:

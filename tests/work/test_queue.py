@@ -6,6 +6,8 @@ slots and prompts.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from autolayers.flags.workload import Workload
@@ -26,7 +28,8 @@ class Clock:
 
 
 def run(users: int, slots: int, prompt: int = 500, generate: int = 100):
-    return simulate(Clock(), Workload(prompt, generate), users, slots, 8192)  # type: ignore[arg-type]
+    clock: Any = Clock()
+    return simulate(clock, Workload(prompt, generate), users, slots, 8192)
 
 
 def test_one_user_waits_for_the_prompt_alone() -> None:
