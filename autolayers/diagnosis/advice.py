@@ -365,10 +365,10 @@ def _template(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
 def context_needed(verdict: Verdict, facts: Facts) -> int:
     """-c for the request that was refused and 1024 tokens of an answer, twice the slot's where it
     was full; for each slot, where they do not share it. 0 where the log does not say."""
-    asked, has = (int(verdict.detail.get(key, 0)) for key in ("asked", "has"))
+    requested, has = (int(verdict.detail.get(key, 0)) for key in ("asked", "has"))
     need = (
-        asked + 1024
-        if asked
+        requested + 1024
+        if requested
         else 2 * (facts.number("n_ctx_slot", "n_ctx_seq", "n_ctx_per_seq", "n_ctx") or has)
     )
     # Rounded up to 1024; -c is divided among slots without a unified cache
@@ -424,19 +424,19 @@ def _flag(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     """The flag that is most like one that no build has."""
     refused = verdict.detail.get("flag", "")
     # A flag that exists was refused for its value: no other one is meant
-    known = [name for row in ARGUMENTS for name in row.names]
-    meant = None if refused in known else nearest(refused, known)
+    names = [name for row in ARGUMENTS for name in row.names]
+    meant = None if refused in names else nearest(refused, names)
     if meant:
         yield Advice((_remedy(meant, f"instead of {refused[:40]}, if that is meant"),))
 
 
 def _context(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
-    whole, asked = context_needed(verdict, facts), verdict.detail.get("asked")
+    whole, requested = context_needed(verdict, facts), verdict.detail.get("asked")
     if not whole:
         return
     why = (
-        f"takes the request of {asked} tokens and 1024 of an answer"
-        if asked
+        f"takes the request of {requested} tokens and 1024 of an answer"
+        if requested
         else "twice the context"
     )
     apart, slots = _apart(facts), facts.number("n_seq_max", "n_slots")

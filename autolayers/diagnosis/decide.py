@@ -84,7 +84,10 @@ _START = re.compile(
 
 
 @dataclass(frozen=True)
-class Found:
+class Hit:
+    """A sign in a line. `cause` and `weight` are the sign's, unless the lines around it say
+    otherwise."""
+
     sign: Sign
     at: int  # index among the lines
     line: Line
@@ -112,9 +115,9 @@ def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
     """The cause, with what else there is behind it."""
     # signs are words; what they mean depends on the lines around them
     # e.g. "buffer of size": of the GPU, of RAM, or over a driver's limit
-    found = _refined(_signs(lines), lines, facts)
+    hits = _refined(_signs(lines), lines, facts)
     # no words of a failure: figures may still show what is slow or unused
-    if not found:
+    if not hits:
         figures = [*_by_figures(lines, facts)]
         # "healthy", "unknown" or "not_in_log"
         nothing = _nothing(lines, facts)
@@ -124,8 +127,8 @@ def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
         return replace(
             wrong[0], others=tuple(figure for figure in figures if figure is not wrong[0])
         )
-    chosen = _chosen(lines, found)
-    verdict = _verdict(chosen, found, lines, facts)
+    chosen = _chosen(lines, hits)
+    verdict = _verdict(chosen, hits, lines, facts)
     figures = [*_by_figures(lines, facts)]
     # of something that no sign names
     if chosen.weight < 5 and (ended := _nothing(lines, facts)).fatal:
@@ -140,7 +143,7 @@ def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
         verdict, figures[0] = figures[0], verdict
     others: dict[str, Verdict] = {}
     # one line for each other cause, the heaviest sign of it
-    for other in sorted(found, key=lambda one: -one.weight):
+    for other in sorted(hits, key=lambda hit: -hit.weight):
         if (
             # 9 is why something failed: with another cause named it is part of that one's event.
             # 2 and less say nothing by themselves
@@ -149,18 +152,18 @@ def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
             and other.weight > 2
             and other.cause not in others
         ):
-            others[other.cause] = _verdict(other, found, lines, facts)
+            others[other.cause] = _verdict(other, hits, lines, facts)
     for figure in figures:
         if figure.cause != verdict.cause:
             others.setdefault(figure.cause, figure)
     # what ended the launch is one cause: others of that kind followed from it
     if verdict.fatal:
-        others = {name: one for name, one in others.items() if not one.fatal}
+        others = {name: behind for name, behind in others.items() if not behind.fatal}
     return replace(verdict, others=tuple(others.values())[:6])
 
 
-def _signs(lines: Sequence[Line]) -> list[Found]:
-    found = []
+def _signs(lines: Sequence[Line]) -> list[Hit]:
+    hits = []
     for at, line in enumerate(lines):
         lower = line.text.lower()
         # why pinned memory was refused, where that line does not say it
@@ -171,48 +174,47 @@ def _signs(lines: Sequence[Line]) -> list[Found]:
         for sign in SIGNS:
             groups = sign.match(line.text, lower)
             if groups is not None:
-                found.append(Found(sign, at, line, groups, sign.cause, sign.weight))
+                hits.append(Hit(sign, at, line, groups, sign.cause, sign.weight))
                 # a log can repeat one refusal for every request
-                if len(found) > 2000:
-                    return found
+                if len(hits) > 2000:
+                    return hits
                 # One sign a line: rows are in the order in which they count
                 break
-    return found
+    return hits
 
 
-def _chosen(lines: Sequence[Line], found: Sequence[Found]) -> Found:
+def _chosen(lines: Sequence[Line], hits: Sequence[Hit]) -> Hit:
     """The heaviest sign of the last start that failed, of equals the first."""
-    heaviest = max(one.weight for one in found)
+    heaviest = max(hit.weight for hit in hits)
     # a service's journal has several starts; an older failure may be mended by now
     # 8 and 9 are failures (sign.py)
     if heaviest >= 8:
         starts = [at for at, line in enumerate(lines) if _START.search(line.text)]
-        last = max(one.at for one in found if one.weight >= 8)
+        last = max(hit.at for hit in hits if hit.weight >= 8)
         # A start writes several of these lines; what lies within one is one run
         begin = next(
             (
                 at
                 for at in reversed(starts)
-                if at <= last
-                and not any(one.weight >= 8 for one in found if at - 40 <= one.at < at)
+                if at <= last and not any(hit.weight >= 8 for hit in hits if at - 40 <= hit.at < at)
             ),
             0,
         )
-        run = [one for one in found if one.at >= begin]
-        heaviest = max(one.weight for one in run)
-        found = run
+        run = [hit for hit in hits if hit.at >= begin]
+        heaviest = max(hit.weight for hit in run)
+        hits = run
     # Later ones mostly follow from the first
-    return min((one for one in found if one.weight == heaviest), key=lambda one: one.at)
+    return min((hit for hit in hits if hit.weight == heaviest), key=lambda hit: hit.at)
 
 
-def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts: Facts) -> Verdict:
+def _verdict(chosen: Hit, hits: Sequence[Hit], lines: Sequence[Line], facts: Facts) -> Verdict:
     """Return the cause that a sign shows, with its phase, device, bytes and evidence."""
     # a driver refuses one buffer with the words of full memory, too
     same = (chosen.cause, "oom_device") if chosen.cause == "buffer_limit" else (chosen.cause,)
-    near = [one for one in found if chosen.at <= one.at <= chosen.at + _NEAR and one.cause in same]
+    near = [hit for hit in hits if chosen.at <= hit.at <= chosen.at + _NEAR and hit.cause in same]
     device, size = _device(chosen, near, lines, facts), _bytes(near)
     # The chosen sign is one of `near`
-    after = lines[chosen.at : max(one.at for one in near) + _NEAR]
+    after = lines[chosen.at : max(hit.at for hit in near) + _NEAR]
     if chosen.cause == "context_limit" and any(_STOPPED.search(line.text) for line in after):
         return Verdict(chosen.cause, "run", None, None, True, (chosen.line.number,), chosen.groups)
     may_survive = chosen.cause in ("rpc_lost", "oom_device", "buffer_limit")
@@ -241,7 +243,7 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
         size,
         fatal,
         # Lines of one event, each once: Ollama's line and its msg= have one number
-        tuple(dict.fromkeys(one.line.number for one in near))[:8],
+        tuple(dict.fromkeys(hit.line.number for hit in near))[:8],
         {**chosen.groups, "sign": chosen.sign.word},
     )
 
@@ -250,12 +252,12 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
 _STOPPED = re.compile(r"failed to generate|exiting main loop")
 
 
-def _asserted(chosen: Found, after: Sequence[Line]) -> bool:
+def _asserted(chosen: Hit, after: Sequence[Line]) -> bool:
     """Whether the program ended on a warning of full memory."""
     return chosen.cause == "oom_device" and any("GGML_ASSERT" in line.text for line in after)
 
 
-def _with(sign: Found, figure: str, value: str) -> Found:
+def _with(sign: Hit, figure: str, value: str) -> Hit:
     """Return a found sign with one more figure."""
     return replace(sign, groups={**sign.groups, figure: value})
 
@@ -276,7 +278,7 @@ _FIT = {
 }
 
 
-def _given_to_fit(chosen: Found, facts: Facts) -> str:
+def _given_to_fit(chosen: Hit, facts: Facts) -> str:
     """The flag that --fit may not change: as the command has it, otherwise as llama.cpp's help has
     it."""
     for word, flags in _FIT.items():
@@ -313,12 +315,12 @@ _OF_MODEL = re.compile(
 )
 
 
-def _survived(chosen: Found, facts: Facts) -> bool:
+def _survived(chosen: Hit, facts: Facts) -> bool:
     """Whether the launch came up after it."""
     return any(chosen.line.number < number for number in (facts.ready, facts.measured))
 
 
-def _part(chosen: Found, phase: str, fatal: bool, lines: Sequence[Line]) -> str:
+def _part(chosen: Hit, phase: str, fatal: bool, lines: Sequence[Line]) -> str:
     """What a cause is said of, where that is not the model's launch as a whole: a row of
     Cause.lines."""
     after = [line.text for line in lines[chosen.at : chosen.at + _RETRIED]]
@@ -341,7 +343,7 @@ def _part(chosen: Found, phase: str, fatal: bool, lines: Sequence[Line]) -> str:
     return "retried" if not fatal and (again or (chosen.weight >= 8 and phase != "run")) else ""
 
 
-def _ignored(chosen: Found, lines: Sequence[Line]) -> bool:
+def _ignored(chosen: Hit, lines: Sequence[Line]) -> bool:
     """Whether the projector's warm-up was refused its graph, which clip.cpp goes on from."""
     after = [line.text for line in lines[chosen.at : chosen.at + _NEAR]]
     return (
@@ -351,7 +353,7 @@ def _ignored(chosen: Found, lines: Sequence[Line]) -> bool:
     )
 
 
-def _ended_by_image(chosen: Found, lines: Sequence[Line]) -> bool:
+def _ended_by_image(chosen: Hit, lines: Sequence[Line]) -> bool:
     """Whether it went on from that until the first image (alloc_compute_meta reserves no graph)."""
     return _ignored(chosen, lines) and any(
         _CRASHED.search(line.text) for line in lines[chosen.at + 1 :]
@@ -366,7 +368,7 @@ _LOST = re.compile(
 )
 
 
-def _of_projector(chosen: Found, lines: Sequence[Line]) -> bool:
+def _of_projector(chosen: Hit, lines: Sequence[Line]) -> bool:
     """Whether the projector of images or sound was refused, and not the model."""
     # The lines after it name who asked, e.g. "clip_model_loader: ..." or "llama_context: ..."
     for line in lines[chosen.at : chosen.at + 5]:
@@ -412,121 +414,121 @@ def _why_no_gpu(lines: Sequence[Line]) -> str:
 # --- what a sign really says
 
 
-def _refined(found: list[Found], lines: Sequence[Line], facts: Facts) -> list[Found]:
+def _refined(hits: list[Hit], lines: Sequence[Line], facts: Facts) -> list[Hit]:
     refined = []
-    for one in found:
-        cause = one.cause
+    for hit in hits:
+        cause = hit.cause
         # e.g. "oom_device" -> `_memory`, which may return "oom_host" or "buffer_limit"
         rule = _RULES.get(cause)
-        weight = one.weight
+        weight = hit.weight
         if rule:
-            cause, weight = rule(one, lines, facts)
+            cause, weight = rule(hit, lines, facts)
         if cause:
-            refined.append(replace(one, cause=cause, weight=weight))
+            refined.append(replace(hit, cause=cause, weight=weight))
     # What follows a refusal says what kind it was
     # a driver first says that memory is short, then that one buffer was too large
-    for i, one in enumerate(refined):
-        if one.cause in ("oom_device", "oom_host") and one.weight >= 8:
-            after = [other for other in refined[i + 1 : i + 6] if other.at - one.at <= 3]
+    for i, hit in enumerate(refined):
+        if hit.cause in ("oom_device", "oom_host") and hit.weight >= 8:
+            after = [other for other in refined[i + 1 : i + 6] if other.at - hit.at <= 3]
             kinds = {other.cause for other in after}
-            if "buffer_limit" in kinds and one.cause == "oom_device":
-                refined[i] = replace(one, cause="buffer_limit")
+            if "buffer_limit" in kinds and hit.cause == "oom_device":
+                refined[i] = replace(hit, cause="buffer_limit")
         # a refusal without a buffer's name right after one of host memory is the same refusal
-        if one.cause == "oom_device" and one.weight == 8 and not one.groups:
+        if hit.cause == "oom_device" and hit.weight == 8 and not hit.groups:
             before = [
                 other
                 for other in refined[:i]
-                if one.at - other.at <= 4 and other.cause == "oom_host"
+                if hit.at - other.at <= 4 and other.cause == "oom_host"
             ]
             if before:
-                refined[i] = replace(one, cause="oom_host")
+                refined[i] = replace(hit, cause="oom_host")
     last = len(lines) - 1
     return [
-        one
-        for one in refined
+        hit
+        for hit in refined
         # a start that takes long is a cause only if nothing came after it
-        if one.sign.cause != "start_timeout"
-        or one.weight > 2
-        or (one.at >= last - 1 and not facts.ready)
+        if hit.sign.cause != "start_timeout"
+        or hit.weight > 2
+        or (hit.at >= last - 1 and not facts.ready)
     ]
 
 
-def _memory(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
+def _memory(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     """A refusal: of RAM where the buffer is the host's, of a driver's limit where the size says
     so."""
-    name = one.groups.get("name", "")
+    name = hit.groups.get("name", "")
     # pinned memory is RAM, whatever device it is for
     # e.g. "CUDA_Host", "CPU_Mapped", "CPU_REPACK"
     if name and (name.partition("[")[0].endswith("_Host") or name.startswith(BUFFERS)):
-        return "oom_host", one.weight
-    if one.sign.limit and _over_limit(one, lines, facts):
-        return "buffer_limit", one.weight
-    after = lines[one.at + 1 : one.at + _RETRIED]
+        return "oom_host", hit.weight
+    if hit.sign.limit and _over_limit(hit, lines, facts):
+        return "buffer_limit", hit.weight
+    after = lines[hit.at + 1 : hit.at + _RETRIED]
     # pipeline parallelism: it goes on
     if any("retrying without" in line.text for line in after):
-        return "oom_device", min(one.weight, 5)
-    return "oom_device", one.weight
+        return "oom_device", min(hit.weight, 5)
+    return "oom_device", hit.weight
 
 
-def _over_limit(one: Found, lines: Sequence[Line], facts: Facts) -> bool:
+def _over_limit(hit: Hit, lines: Sequence[Line], facts: Facts) -> bool:
     """Whether the allocation was over the driver's limit for one, though memory was free."""
     # Mesa's driver says so where the kernel had no memory
-    if any("amdgpu: Failed to allocate a buffer" in line.text for line in lines[: one.at]):
+    if any("amdgpu: Failed to allocate a buffer" in line.text for line in lines[: hit.at]):
         return False
     # without a size, the free memory around it must tell
-    size = _bytes([one])
+    size = _bytes([hit])
     left = [device.free or device.total for device in facts.devices.values()]
     if size is not None:
         # 100 MiB refused is a full card; 4.5 GiB on a card that has more is a limit
         return size >= _LIMIT and not (left and all(left) and max(left) < size)
     # "Error OP": SYCL's line for an operation that the driver refused
-    around = " ".join(line.text for line in lines[max(0, one.at - 3) : one.at + 4])
+    around = " ".join(line.text for line in lines[max(0, hit.at - 3) : hit.at + 4])
     return max(left, default=0) >= 16 * GiB or "Error OP" in around
 
 
-def _host(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
-    if one.sign.word != "cache state:":
-        return "oom_host", one.weight
+def _host(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
+    if hit.sign.word != "cache state:":
+        return "oom_host", hit.weight
     # the prompt cache within its own limit is no failure: only a large part of RAM is
-    size, limit = _bytes([one]) or 0, _number(one.groups.get("left", "0")) * MiB
-    return ("oom_host", one.weight) if size >= 2 * GiB and size >= 0.75 * limit else ("", 0)
+    size, limit = _bytes([hit]) or 0, _number(hit.groups.get("left", "0")) * MiB
+    return ("oom_host", hit.weight) if size >= 2 * GiB and size >= 0.75 * limit else ("", 0)
 
 
-def _file(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
+def _file(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     """Whether a newer program reads the file, or none."""
-    said, word = one.groups, one.sign.word
+    groups, word = hit.groups, hit.sign.word
     bad = False
     if word in ("unknown model architecture", "unknown pre-tokenizer type"):
         # a name that llama.cpp never had belongs to another program
-        what = said.get("what", "")
+        what = groups.get("what", "")
         bad = not what or (what not in NAMES and what.lower() in _FOREIGN)
     # An empty type: a projector of before the key, which no newer build reads either
     elif word == "unknown projector type":
-        bad = not said.get("what", "").strip("'\"") and bool(said.get("colon"))
+        bad = not groups.get("what", "").strip("'\"") and bool(groups.get("colon"))
     elif word == "invalid ggml type":
         # a type that a newer build reads, unless that build is years away
-        first = _OFFICIAL.get(int(said["type"]))
+        first = _OFFICIAL.get(int(groups["type"]))
         bad = first is None or bool(facts.build and first - facts.build > _YEAR)
     elif word == "wrong number of tensors":
         # one or two tensors more are a newer revision; many are another model
-        missing = int(said["due"]) - int(said["there"])
+        missing = int(groups["due"]) - int(groups["there"])
         bad = not 0 < missing <= 2 or _trained(lines)
     # A missing tensor behind the last block is a draft's (MTP), which newer builds know
-    elif "tensor" in said and "due" not in said:
-        number = re.match(r"blk\.(\d{1,4})\.", said["tensor"])
+    elif "tensor" in groups and "due" not in groups:
+        number = re.match(r"blk\.(\d{1,4})\.", groups["tensor"])
         # experts that are missing in the first block were never converted
-        bad = number is not None and int(number[1]) == 0 and "exps" in said["tensor"]
-        bad = bad or (number is None and "token_embd" in said["tensor"])
-    elif "due" in said:
-        bad = _fewer_heads(said["tensor"], said["due"], said["there"])
-    return ("bad_model" if bad else "old_build"), one.weight
+        bad = number is not None and int(number[1]) == 0 and "exps" in groups["tensor"]
+        bad = bad or (number is None and "token_embd" in groups["tensor"])
+    elif "due" in groups:
+        bad = _fewer_heads(groups["tensor"], groups["due"], groups["there"])
+    return ("bad_model" if bad else "old_build"), hit.weight
 
 
 def _trained(lines: Sequence[Line]) -> bool:
     return any("training." in line.text for line in lines)
 
 
-def _fewer_heads(tensor: str, due: str, there: str) -> bool:
+def _fewer_heads(tensor: str, due: str, got: str) -> bool:
     """A K or V that is a whole number of times smaller than expected: the file does not say its KV
     heads."""
     first, second = (
@@ -535,7 +537,7 @@ def _fewer_heads(tensor: str, due: str, there: str) -> bool:
             for part in re.split(r"[,x]", text.replace(" ", "").strip(","))
             if (size := whole(part)) is not None
         ]
-        for text in (due, there)
+        for text in (due, got)
     )
     # e.g. expected 4096, 4096, got 4096, 1024: the key head_count_kv is missing
     if not re.search(r"attn_(?:k|v|qkv)\.", tensor) or len(first) < 2 or len(second) < 2:
@@ -543,18 +545,18 @@ def _fewer_heads(tensor: str, due: str, there: str) -> bool:
     return first[0] == second[0] and 0 < second[1] < first[1] and first[1] % second[1] == 0
 
 
-def _gpu(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
+def _gpu(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     """One backend without a device says little where another has one."""
     # A build with several backends says of each that it found nothing
-    there = any(device.free for device in facts.devices.values())
+    has_gpu = any(device.free for device in facts.devices.values())
     # Ollama tries one driver after another
-    if one.sign.said in _TRIED and any(_DISCOVERED.search(line.text) for line in lines):
+    if hit.sign.said in _TRIED and any(_DISCOVERED.search(line.text) for line in lines):
         return "", 0
     return (
-        one.cause,
+        hit.cause,
         2
-        if there and "failed to initialize" in one.sign.word + " no cuda-capable device"
-        else one.weight,
+        if has_gpu and "failed to initialize" in hit.sign.word + " no cuda-capable device"
+        else hit.weight,
     )
 
 
@@ -569,7 +571,7 @@ _DISCOVERED = re.compile(r"inference compute\b.{0,200}\blibrary=(?!cpu)|offloade
 
 
 # cause of a sign -> what makes another cause or weight of it; "" drops the sign
-_RULES: dict[str, Callable[[Found, Sequence[Line], Facts], tuple[str, int]]] = {
+_RULES: dict[str, Callable[[Hit, Sequence[Line], Facts], tuple[str, int]]] = {
     "oom_device": _memory,
     "oom_host": _host,
     "old_build": _file,
@@ -580,9 +582,7 @@ _RULES: dict[str, Callable[[Found, Sequence[Line], Facts], tuple[str, int]]] = {
 # --- where, when, how much
 
 
-def _device(
-    chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: Facts
-) -> str | None:
+def _device(chosen: Hit, near: Sequence[Hit], lines: Sequence[Line], facts: Facts) -> str | None:
     cause, after = chosen.cause, lines[chosen.at : chosen.at + _NEAR]
     if cause in ("oom_host", "partial_offload"):
         return HOST
@@ -612,8 +612,8 @@ def _device(
     if cause == "op_unsupported" and "name" in chosen.groups:
         return named(chosen.groups["name"], facts)
     if cause == "op_unsupported":
-        said = _LACKING.search(chosen.line.text)
-        return (said[1] or said[2]) if said else facts.gpu() or None
+        lacking = _LACKING.search(chosen.line.text)
+        return (lacking[1] or lacking[2]) if lacking else facts.gpu() or None
     # -sm row on a backend without split buffers
     if cause == "bad_combo" and (split := _SPLIT.search(chosen.line.text)):
         return split[1]
@@ -621,11 +621,11 @@ def _device(
     if not of_device and chosen.sign.word != "!(split && ne02":
         return None
     # the buffer's name is the surest: it names the device
-    names = [one.groups["name"] for one in near if "name" in one.groups]
+    names = [hit.groups["name"] for hit in near if "name" in hit.groups]
     if names:
         return named(names[0], facts)
     # then the number in the driver's line, or in those after it
-    index = next((one.groups["index"] for one in near if "index" in one.groups), None)
+    index = next((hit.groups["index"] for hit in near if "index" in hit.groups), None)
     if index is None:
         index = next((match[1] for line in after if (match := _CURRENT.search(line.text))), None)
         if index is None and (only := _of_command(facts)):
@@ -659,8 +659,8 @@ def _overridden(facts: Facts) -> str | None:
     words = facts.words
     value = next((b for a, b in pairwise(words) if a in ("-ot", "--override-tensor")), "")
     # e.g. "exps=CUDA1"
-    found = re.search(r"=([A-Z][A-Za-z]{1,10}\d{1,2})['\"]?$", value)
-    return found[1] if found else None
+    match = re.search(r"=([A-Z][A-Za-z]{1,10}\d{1,2})['\"]?$", value)
+    return match[1] if match else None
 
 
 def named(buffer: str, facts: Facts) -> str:
@@ -669,21 +669,21 @@ def named(buffer: str, facts: Facts) -> str:
     base = buffer.partition("[")[0]
     if old_name(base):
         return old_name(base)
-    found = facts.launch.device_of(buffer) if "[" in buffer else device_of(buffer)
-    return HOST if found == "Host" else found
+    device = facts.launch.device_of(buffer) if "[" in buffer else device_of(buffer)
+    return HOST if device == "Host" else device
 
 
-def _bytes(near: Sequence[Found]) -> int | None:
-    for one in near:
+def _bytes(near: Sequence[Hit]) -> int | None:
+    for hit in near:
         # Bytes before MiB, which are rounded
-        if "bytes" in one.groups:
-            return int(one.groups["bytes"])
-    for one in near:
-        if "mib" in one.groups:
+        if "bytes" in hit.groups:
+            return int(hit.groups["bytes"])
+    for hit in near:
+        if "mib" in hit.groups:
             # A comma where the system's language writes one
-            return int(float(one.groups["mib"].replace(",", ".")) * MiB)
-        if "gib" in one.groups:
-            return int(_number(one.groups["gib"]) * GiB)
+            return int(float(hit.groups["mib"].replace(",", ".")) * MiB)
+        if "gib" in hit.groups:
+            return int(_number(hit.groups["gib"]) * GiB)
     return None
 
 
@@ -694,7 +694,7 @@ def _number(text: str) -> float:
         return 0.0
 
 
-def _phase(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: Facts) -> str:
+def _phase(chosen: Hit, near: Sequence[Hit], lines: Sequence[Line], facts: Facts) -> str:
     """Return when it failed: by the sign, then the lines after it, then those before it."""
     # e.g. "cache" of "failed to allocate buffer for kv cache", "" of "cudaMalloc failed"
     own = chosen.sign.phase
@@ -734,7 +734,7 @@ def _phase(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: F
     return own or ("compute" if chosen.cause == "buffer_limit" else "load")
 
 
-def _in_request(chosen: Found, lines: Sequence[Line]) -> bool:
+def _in_request(chosen: Hit, lines: Sequence[Line]) -> bool:
     """Whether graph buffers were refused in a request: no line after it says that the context was
     not made, and one that the program was ended by it."""
     after = " ".join(line.text for line in lines[chosen.at : chosen.at + _NEAR])
@@ -773,7 +773,7 @@ _LOADING = re.compile(
 )
 
 
-def _before(chosen: Found, lines: Sequence[Line], facts: Facts) -> str:
+def _before(chosen: Hit, lines: Sequence[Line], facts: Facts) -> str:
     """The phase by what was done last before a device or a machine was gone; "" where nothing
     tells."""
     for line in reversed(lines[max(0, chosen.at - 40) : chosen.at + 2]):
@@ -950,8 +950,8 @@ _GONE = re.compile(
 
 
 def _nothing(lines: Sequence[Line], facts: Facts) -> Verdict:
-    """Serving and no error: healthy. An error that is not known: unknown. Else the failure is not
-    in these lines."""
+    """Serving and no error: healthy. An error that is not known: unknown. Otherwise the failure is
+    not in these lines."""
     struck = [
         line
         for line in lines

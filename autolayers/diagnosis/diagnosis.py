@@ -18,7 +18,7 @@ from .facts import Facts
 from .lines import lines, read
 from .mended import Mended, mended
 from .slow import Compared, compared
-from .working import Asked, merged, working
+from .working import Inputs, merged, working
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,33 +130,33 @@ class Diagnosis:
 
     def figures(self) -> list[tuple[str, int | str, str]]:
         """(name, bytes or text, a word on it)."""
-        facts, verdict, found = self.facts, self.verdict, list[tuple[str, int | str, str]]()
+        facts, verdict, figures = self.facts, self.verdict, list[tuple[str, int | str, str]]()
         device = facts.devices.get(verdict.device or "")
         # oom_device and oom_host
         if (verdict.bytes and verdict.cause.startswith("oom")) or (
             verdict.cause == "buffer_limit" and verdict.bytes
         ):
-            found.append(
+            figures.append(
                 ("asked", verdict.bytes, f"line {verdict.evidence[0]}" if verdict.evidence else "")
             )
         if device is not None and device.free:
-            found.append(("free", device.free, "before the load"))
+            figures.append(("free", device.free, "before the load"))
         if verdict.device and (held := facts.held(verdict.device)):
-            found.append(("held", held, "buffers that lie there"))
+            figures.append(("held", held, "buffers that lie there"))
         if device is not None and device.total:
-            found.append(("total", device.total, device.description))
+            figures.append(("total", device.total, device.description))
         if self.launch is not None and self.launch.predicted is not None and verdict.bytes:
-            found.append(
+            figures.append(
                 ("predicted", self.launch.predicted, "of that part for the flags that were given")
             )
         if self.launch is not None and self.launch.header:
-            found.append(
+            figures.append(
                 ("model", self.launch.header, "its bundled header stands for the file's: not exact")
             )
         if facts.build:
             # ik_llama.cpp counts its own builds
             old = not facts.ik and facts.build < NEWEST - _OLD
-            found.append(
+            figures.append(
                 (
                     "build",
                     f"b{facts.build}",
@@ -168,10 +168,10 @@ class Diagnosis:
         why = verdict.detail.get("why", "").strip().removeprefix("error: ")
         # the line may quote the reason already
         if why and printable(why[:20]) not in self.line:
-            found.append(("said", why, f"line {verdict.evidence[0]}" if verdict.evidence else ""))
-        found += [("context", text, note) for text, note in _contexts(facts)]
+            figures.append(("said", why, f"line {verdict.evidence[0]}" if verdict.evidence else ""))
+        figures += [("context", text, note) for text, note in _contexts(facts)]
         if facts.swap is not None:
-            found.append(
+            figures.append(
                 (
                     "swap",
                     facts.swap,
@@ -179,9 +179,9 @@ class Diagnosis:
                 )
             )
         if facts.shared:
-            found.append(("shared", facts.shared, "its memory is the system's"))
+            figures.append(("shared", facts.shared, "its memory is the system's"))
         if facts.offloaded:
-            found.append(
+            figures.append(
                 (
                     "layers",
                     "{} of {} on the GPU".format(*facts.offloaded),
@@ -189,13 +189,13 @@ class Diagnosis:
                 )
             )
         if self.rates is not None:
-            found.append(("speed", self.rates.text, ""))
+            figures.append(("speed", self.rates.text, ""))
             if self.rates.prompts is not None:
-                found.append(("prompts", self.rates.prompts.text, ""))
+                figures.append(("prompts", self.rates.prompts.text, ""))
         # more than a split per device and the way back: the CPU computes in between
         if facts.splits and facts.splits[0] > 2 + 2 * len(facts.devices):
-            found.append(("splits", f"{facts.splits[0]} of the graph", f"line {facts.splits[1]}"))
-        return found
+            figures.append(("splits", f"{facts.splits[0]} of the graph", f"line {facts.splits[1]}"))
+        return figures
 
     def text(self) -> str:
         """The page, without colours; nothing in it can steer a terminal."""
@@ -242,18 +242,18 @@ def explain(
     log names may be read. Raises NoLog for a log that cannot be read, UsageError for what is no
     log.
     """
-    found, numbered = [], 0
+    all_lines, numbered = [], 0
     for log in logs:
         first, last, dropped = _read(log)
         part = lines(first, last, dropped)
-        found += [type(line)(line.number + numbered, line.text, line.level) for line in part]
+        all_lines += [type(line)(line.number + numbered, line.text, line.level) for line in part]
         # line numbers go on over several files
         numbered += first.count(b"\n") + last.count(b"\n") + dropped
-    facts = Facts.of(found)
+    facts = Facts.of(all_lines)
     # given words count more than those of the log
     facts.words = merged(facts.words, words)
-    verdict = decide(found, facts)
-    machine = Asked(model, own, tuple(devices) if devices is not None else None, host, files)
+    verdict = decide(all_lines, facts)
+    machine = Inputs(model, own, tuple(devices) if devices is not None else None, host, files)
     # A text is what is missing for a plan, "" that no plan helps
     works = working(verdict, facts, machine)
     launch, missing = (None, works) if isinstance(works, str) else (works, "")
@@ -271,10 +271,10 @@ def explain(
     for advice in of(verdict, facts):
         # an advice replaces the general remedy with the same flags
         theirs = {remedy.flags for remedy in advice.remedies} - {()}
-        kept = (
+        general = (
             [] if advice.instead else [remedy for remedy in remedies if remedy.flags not in theirs]
         )
-        remedies = [*(remedy for remedy in advice.remedies if _known(remedy, build)), *kept]
+        remedies = [*(remedy for remedy in advice.remedies if _known(remedy, build)), *general]
     device = facts.devices.get(verdict.device or "")
     if (
         verdict.cause == "oom_device"
@@ -355,7 +355,7 @@ def _read(log: object) -> tuple[bytes, bytes, int]:
 
 def _contexts(facts: Facts) -> Iterator[tuple[str, str]]:
     """A context that is smaller than was asked for, and why."""
-    asked = next(
+    requested = next(
         (
             int(value)
             for flag, value in pairwise(facts.words)
@@ -372,13 +372,13 @@ def _contexts(facts: Facts) -> Iterator[tuple[str, str]]:
     slots = facts.values.get("n_seq_max") or facts.values.get("n_slots")
     if facts.reduced:
         yield f"{facts.reduced[1]}", f"--fit made it smaller, from {facts.reduced[0]}"
-    elif isinstance(has, int) and 0 < has < asked:
+    elif isinstance(has, int) and 0 < has < requested:
         shared = (
             f"{slots} slots share it"
             if isinstance(slots, int) and slots > 1
             else "the model was trained for less"
         )
-        yield f"{has} a slot", f"of the {asked} that -c asks for: {shared}"
+        yield f"{has} a slot", f"of the {requested} that -c asks for: {shared}"
 
 
 # --- the line
@@ -389,9 +389,9 @@ def said(verdict: Verdict, facts: Facts) -> str:
     terminal."""
     device = facts.devices.get(verdict.device or "")
     part, cause = verdict.detail.get("part", ""), CAUSES[verdict.cause]
-    asked = f": {_size(verdict.bytes)} asked" if verdict.bytes else ""
+    size_asked = f": {_size(verdict.bytes)} asked" if verdict.bytes else ""
     if (verdict.cause == "buffer_limit" or (part and not verdict.fatal)) and verdict.bytes:
-        asked = f" of {_size(verdict.bytes)}"
+        size_asked = f" of {_size(verdict.bytes)}"
     left = ""
     if verdict.bytes and device is not None and device.free and verdict.phase != "run":
         held = facts.held(device.name)
@@ -416,7 +416,7 @@ def said(verdict: Verdict, facts: Facts) -> str:
                 line.format(
                     device=of_device,
                     what=_what(verdict),
-                    asked=asked,
+                    asked=size_asked,
                     left=left,
                     detail=detail,
                     held=held_,
@@ -454,61 +454,61 @@ _ENDS = ("not within the file bounds", "not within file bounds", "failed to seek
 
 def _detail(verdict: Verdict, facts: Facts) -> str:
     """What the sign says besides: an architecture, a flag, a file."""
-    said, cause = verdict.detail, verdict.cause
-    if cause in ("old_build", "bad_model") and "what" in said:
-        since = _first_build(said["what"])
+    groups, cause = verdict.detail, verdict.cause
+    if cause in ("old_build", "bad_model") and "what" in groups:
+        since = _first_build(groups["what"])
         # e.g. ": qwen3next, which b7056 knows": the build to update to
-        known = f", which b{since} knows" if since else ""
-        return f": {said['what'][:40]}{known}"
-    if "type" in said:
-        return f": tensors of type {ik_type(said['type']) or said['type']}"
-    if cause == "bad_file" and "tensor" in said and said["sign"] in _ENDS:
-        return f": it ends before its tensor {said['tensor'][:40]} does"
-    if "tensor" in said:
-        return f": tensor {said['tensor'][:40]}"
-    if cause == "bad_flag" and "flag" in said:
-        why = said.get("why", "").strip().removeprefix("error: ")
-        return f": {said['flag'][:30]}" + (f", {why}" if 0 < len(why) <= _REASON else "")
-    if cause == "bad_file" and "magic" in said:
-        return f": it begins with {said['magic'][:8]!r}" + {
+        first_build = f", which b{since} knows" if since else ""
+        return f": {groups['what'][:40]}{first_build}"
+    if "type" in groups:
+        return f": tensors of type {ik_type(groups['type']) or groups['type']}"
+    if cause == "bad_file" and "tensor" in groups and groups["sign"] in _ENDS:
+        return f": it ends before its tensor {groups['tensor'][:40]} does"
+    if "tensor" in groups:
+        return f": tensor {groups['tensor'][:40]}"
+    if cause == "bad_flag" and "flag" in groups:
+        why = groups.get("why", "").strip().removeprefix("error: ")
+        return f": {groups['flag'][:30]}" + (f", {why}" if 0 < len(why) <= _REASON else "")
+    if cause == "bad_file" and "magic" in groups:
+        return f": it begins with {groups['magic'][:8]!r}" + {
             "vers": ", a pointer of Git LFS",
             "<!do": ", a web page",
             "<htm": ", a web page",
-        }.get(said["magic"][:4].lower(), "")
-    if cause == "bad_file" and "idx" in said:
+        }.get(groups["magic"][:4].lower(), "")
+    if cause == "bad_file" and "idx" in groups:
         return ": this is not the first part of a split model"
-    if cause == "bad_file" and "status" in said:
-        return f": its download was refused with status {said['status']}"
-    if cause == "missing_library" and "library" in said:
-        return f": {said['library'][:40]}"
-    if cause == "missing_library" and "symbol" in said:
+    if cause == "bad_file" and "status" in groups:
+        return f": its download was refused with status {groups['status']}"
+    if cause == "missing_library" and "library" in groups:
+        return f": {groups['library'][:40]}"
+    if cause == "missing_library" and "symbol" in groups:
         return " or of another build"
-    if cause == "fit_gave_up" and "flag" in said:
-        return f", because {said['flag']} is given"
+    if cause == "fit_gave_up" and "flag" in groups:
+        return f", because {groups['flag']} is given"
     if cause == "context_limit":
-        return _limit(said, facts)
+        return _limit(groups, facts)
     if cause == "partial_offload" and facts.offloaded:
         return ": {} of {}".format(*facts.offloaded)
     if cause == "partial_offload" and verdict.bytes:
         return f", short by {_size(verdict.bytes)}"
-    if said.get("why"):
-        return f": {said['why'].strip()}"
+    if groups.get("why"):
+        return f": {groups['why'].strip()}"
     return ""
 
 
-def _limit(said: dict[str, str], facts: Facts) -> str:
+def _limit(groups: dict[str, str], facts: Facts) -> str:
     """What a request took and what its slot has."""
     slot = (
         facts.values.get("n_ctx_slot")
         or facts.values.get("n_ctx_seq")
         or facts.values.get("n_ctx_per_seq")
     )
-    has = said.get("has") or (str(slot) if isinstance(slot, int) else "")
-    if "asked" in said and has:
-        return f": {said['asked']} tokens asked of a slot of {has}"
-    if "lost" in said:
-        return f", {said['lost']} tokens"
-    return f" after {has} tokens" if "part" in said and has else ""
+    has = groups.get("has") or (str(slot) if isinstance(slot, int) else "")
+    if "asked" in groups and has:
+        return f": {groups['asked']} tokens asked of a slot of {has}"
+    if "lost" in groups:
+        return f", {groups['lost']} tokens"
+    return f" after {has} tokens" if "part" in groups and has else ""
 
 
 def _first_build(architecture: str) -> int:

@@ -90,15 +90,15 @@ class Facts:
         for line in lines:
             # ROCm's backend is CUDA's source, whose words its log has too
             hidden = [b.built_from for b, _ in BUILT_FROM if b.name in named]
-            for name, said in fields(line.text):
-                facts.launch.take(name, said)
+            for name, groups in fields(line.text):
+                facts.launch.take(name, groups)
                 if name == "backend":
-                    if said["value"] not in hidden:
-                        named.setdefault(said["value"])
+                    if groups["value"] not in hidden:
+                        named.setdefault(groups["value"])
                 else:
                     take = _TAKEN.get(name)
                     if take is not None:
-                        take(facts, said, line)
+                        take(facts, groups, line)
             _name_built_from(line.text, named)
         facts.backends = tuple(named)
         facts._complete()
@@ -124,126 +124,126 @@ class Facts:
 
     # --- one line: a method for each field
 
-    def _free(self, said: dict[str, str], _: Line) -> None:
-        self._device(said["name"], said.get("description", ""), free=int(said["mib"]) * MiB)
+    def _free(self, groups: dict[str, str], _: Line) -> None:
+        self._device(groups["name"], groups.get("description", ""), free=int(groups["mib"]) * MiB)
 
-    def _listed(self, said: dict[str, str], _: Line) -> None:
+    def _listed(self, groups: dict[str, str], _: Line) -> None:
         self._device(
-            said["name"],
-            said["description"],
-            int(said["mib"]) * MiB,
-            int(said.get("free", 0)) * MiB,
+            groups["name"],
+            groups["description"],
+            int(groups["mib"]) * MiB,
+            int(groups.get("free", 0)) * MiB,
         )
 
-    def _started_device(self, said: dict[str, str], line: Line) -> None:
+    def _started_device(self, groups: dict[str, str], line: Line) -> None:
         """A device as its backend lists it when it starts."""
-        of = backend(said["value"])
-        size = int(said.get("mib", 0)) * MiB
+        of = backend(groups["value"])
+        size = int(groups.get("mib", 0)) * MiB
         # Metal prints recommendedMaxWorkingSetSize in MB of 10^6 bytes
-        free = int(int(said.get("mb", 0)) * 1e6)  # of what shares the system's memory
-        name = f"{of.name}{said.get('index', 0)}"
-        if of.old_name and self._is_old(of.old_name, name, said, line.text):
+        free = int(int(groups.get("mb", 0)) * 1e6)  # of what shares the system's memory
+        name = f"{of.name}{groups.get('index', 0)}"
+        if of.old_name and self._is_old(of.old_name, name, groups, line.text):
             name = of.old_name
         capability = (
-            (int(said["major"]), int(said["minor"]))
-            if "major" in said and "minor" in said
+            (int(groups["major"]), int(groups["minor"]))
+            if "major" in groups and "minor" in groups
             else None
         )
-        self._device(name, said.get("description", ""), size or free, free, capability)
+        self._device(name, groups.get("description", ""), size or free, free, capability)
 
-    def _is_old(self, old_name: str, name: str, said: dict[str, str], text: str) -> bool:
+    def _is_old(self, old_name: str, name: str, groups: dict[str, str], text: str) -> bool:
         """Whether a line is of a build that calls its only device by the backend's old name."""
-        if "mb" in said:
+        if "mb" in groups:
             return old_name in self.devices or name not in self.devices
         return self.era == "A" or f"ggml_{old_name.lower()}_init" in text
 
-    def _gpu(self, said: dict[str, str], _: Line) -> None:
+    def _gpu(self, groups: dict[str, str], _: Line) -> None:
         """A GPU as Ollama's server lists it."""
-        found = pairs(said["fields"])
-        library = found.get("library", "")
+        values = pairs(groups["fields"])
+        library = values.get("library", "")
         if library.lower() in ("", HOST.lower()):
             return
         of, name, description = (
             OLLAMA.get(library.lower()),
-            found.get("name", ""),
-            found.get("description", ""),
+            values.get("name", ""),
+            values.get("description", ""),
         )
         # A card's name in place of llama.cpp's, e.g. "NVIDIA RTX A4000": numbered as it comes
         if not re.fullmatch(r"[A-Za-z]{2,12}\d{1,3}", name):
             prefix = (of.old_name or of.name) if of else library[:12]
             index = sum(device.startswith(prefix) for device in self.devices)
             name, description = f"{prefix}{index}", description or name
-        capability = capability_of(found.get("compute", "")) if of and of.nvidia else None
+        capability = capability_of(values.get("compute", "")) if of and of.nvidia else None
         self._device(
             name,
             description[:90],
-            size_of(found.get("total", "")),
-            size_of(found.get("available", "")),
+            size_of(values.get("total", "")),
+            size_of(values.get("available", "")),
             capability,
         )
 
-    def _ram(self, said: dict[str, str], _: Line) -> None:
-        self.ram = int(said["mib"]) * MiB, int(said["free"]) * MiB
+    def _ram(self, groups: dict[str, str], _: Line) -> None:
+        self.ram = int(groups["mib"]) * MiB, int(groups["free"]) * MiB
 
-    def _system_memory(self, said: dict[str, str], _: Line) -> None:
-        self.ram = size_of(said["total"]), size_of(said["free"])
+    def _system_memory(self, groups: dict[str, str], _: Line) -> None:
+        self.ram = size_of(groups["total"]), size_of(groups["free"])
 
-    def _swap(self, said: dict[str, str], _: Line) -> None:
-        self.swap = size_of(said["free"])
+    def _swap(self, groups: dict[str, str], _: Line) -> None:
+        self.swap = size_of(groups["free"])
 
-    def _build(self, said: dict[str, str], _: Line) -> None:
+    def _build(self, groups: dict[str, str], _: Line) -> None:
         # The first of each figure counts: a log may go on with another start
-        self.build = self.build or int(said.get("new") or said["old"])
+        self.build = self.build or int(groups.get("new") or groups["old"])
 
-    def _model(self, said: dict[str, str], _: Line) -> None:
-        self.model = self.model or said["path"]
+    def _model(self, groups: dict[str, str], _: Line) -> None:
+        self.model = self.model or groups["path"]
 
-    def _printed(self, said: dict[str, str], _: Line) -> None:
-        self.printed[_NAMES.get(said["key"], said["key"])] = said["said"].strip()
+    def _printed(self, groups: dict[str, str], _: Line) -> None:
+        self.printed[_NAMES.get(groups["key"], groups["key"])] = groups["said"].strip()
 
-    def _figure(self, said: dict[str, str], _: Line) -> None:
-        value = said["said"]
+    def _figure(self, groups: dict[str, str], _: Line) -> None:
+        value = groups["said"]
         # The last one that is printed counts
-        self.values[said["key"]] = int(value) if value.isdigit() else value
+        self.values[groups["key"]] = int(value) if value.isdigit() else value
 
-    def _offloaded(self, said: dict[str, str], line: Line) -> None:
-        self.offloaded = int(said["layers"]), int(said["of"]), line.number
+    def _offloaded(self, groups: dict[str, str], line: Line) -> None:
+        self.offloaded = int(groups["layers"]), int(groups["of"]), line.number
 
-    def _splits(self, said: dict[str, str], line: Line) -> None:
-        self.splits = int(said["n"]), line.number
+    def _splits(self, groups: dict[str, str], line: Line) -> None:
+        self.splits = int(groups["n"]), line.number
 
-    def _cache_types(self, said: dict[str, str], _: Line) -> None:
-        self.cache_types.update(said)
+    def _cache_types(self, groups: dict[str, str], _: Line) -> None:
+        self.cache_types.update(groups)
 
-    def _reduced(self, said: dict[str, str], _: Line) -> None:
-        self.reduced = int(said["before"]), int(said["after"])
+    def _reduced(self, groups: dict[str, str], _: Line) -> None:
+        self.reduced = int(groups["before"]), int(groups["after"])
 
-    def _slots(self, said: dict[str, str], _: Line) -> None:
-        self.values.update({key: int(value) for key, value in said.items()})
+    def _slots(self, groups: dict[str, str], _: Line) -> None:
+        self.values.update({key: int(value) for key, value in groups.items()})
 
-    def _shared(self, said: dict[str, str], _: Line) -> None:
-        self.shared = self.shared or said["name"].strip('"')[:60]
+    def _shared(self, groups: dict[str, str], _: Line) -> None:
+        self.shared = self.shared or groups["name"].strip('"')[:60]
 
-    def _program(self, said: dict[str, str], _: Line) -> None:
-        self.words = self.words or _words(said["command"])
+    def _program(self, groups: dict[str, str], _: Line) -> None:
+        self.words = self.words or _words(groups["command"])
 
     def _serving(self, _: dict[str, str], line: Line) -> None:
         self.ready = self.ready or line.number
 
-    def _rate(self, said: dict[str, str], line: Line) -> None:
+    def _rate(self, groups: dict[str, str], line: Line) -> None:
         """What a request took; a rate of a handful of tokens says nothing."""
         self.measured = line.number
-        if "n" in said and int(said["n"]) >= _FEW_TOKENS:
-            self.rates[said["value"]] = float(said["rate"])
-            self.counts[said["value"]] = int(said["n"])
+        if "n" in groups and int(groups["n"]) >= _FEW_TOKENS:
+            self.rates[groups["value"]] = float(groups["rate"])
+            self.counts[groups["value"]] = int(groups["n"])
 
-    def _threads(self, said: dict[str, str], _: Line) -> None:
-        self.threads = int(said["n"]), int(said["total"])
+    def _threads(self, groups: dict[str, str], _: Line) -> None:
+        self.threads = int(groups["n"]), int(groups["total"])
 
-    def _chip(self, said: dict[str, str], _: Line) -> None:
-        self.chip = self.chip or said["chip"]
+    def _chip(self, groups: dict[str, str], _: Line) -> None:
+        self.chip = self.chip or groups["chip"]
 
-    def _unfused(self, said: dict[str, str], line: Line) -> None:
+    def _unfused(self, groups: dict[str, str], line: Line) -> None:
         self.unfused = self.unfused or line.number
 
     def _of_ik(self, *_: object) -> None:
@@ -252,8 +252,8 @@ class Facts:
     def _of_ollama(self, *_: object) -> None:
         self.ollama = True
 
-    def _era(self, said: dict[str, str], _: Line) -> None:
-        self.era = self.era or said["value"]
+    def _era(self, groups: dict[str, str], _: Line) -> None:
+        self.era = self.era or groups["value"]
 
     # ---
 
@@ -320,9 +320,7 @@ class Facts:
         where there are none."""
         sizes = self.launch.loads[-1].buffers.get(part, {}) if self.launch.loads else {}
         whole = sum(map(sum, sizes.values()))
-        host = sum(
-            sum(found) for name, found in sizes.items() if self.launch.device_of(name) == "Host"
-        )
+        host = sum(sum(mib) for name, mib in sizes.items() if self.launch.device_of(name) == "Host")
         return host / whole if whole else 0.0
 
     def held(self, device: str) -> int:
@@ -336,9 +334,9 @@ class Facts:
             sum(
                 size
                 for sizes in load.buffers.values()
-                for name, found in sizes.items()
+                for name, mib in sizes.items()
                 if of(name) == of(device)
-                for size in found
+                for size in mib
             )
             * MiB
         )
@@ -386,9 +384,9 @@ def _name_built_from(text: str, named: dict[str, None]) -> None:
 
 
 def _card(description: str) -> int:
-    known = described(description, 0)
+    card = described(description, 0)
     try:
-        return (known or find(description)).usable * MiB
+        return (card or find(description)).usable * MiB
     except UsageError:
         return 0
 

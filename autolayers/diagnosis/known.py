@@ -90,16 +90,16 @@ def known(facts: Facts, words: Sequence[str]) -> Known | None:
     for name in _names(facts, words):
         quant = _quant(name) or _quant_of(printed.get("ftype", ""))
         for bundled_name in _alike(name, quant):
-            found = _agreeing(bundled_name, facts, quant)
-            if found is not None:
-                return found
+            header = _agreeing(bundled_name, facts, quant)
+            if header is not None:
+                return header
     # no name that tells: the figures alone, if there are two
     quant = _quant_of(printed.get("ftype", ""))
     # Two figures and the architecture: few models share them
     if quant and "arch" in printed and sum(key in printed for key in _FIGURES) > 1:
         for name in bundled.models():
-            if name.endswith(f"-{quant}") and (found := _agreeing(name, facts, quant)):
-                return found
+            if name.endswith(f"-{quant}") and (header := _agreeing(name, facts, quant)):
+                return header
     return None
 
 
@@ -136,7 +136,7 @@ def _alike(given: str, quant: str) -> list[str]:
     if not quant or not given:
         return []
     tokens = _TOKEN.findall(_QUANT.sub("", given.lower()))
-    found = []
+    entries = []
     for name in bundled.models():
         theirs = _quant(name)
         base = _TOKEN.findall(name.removesuffix(theirs).rstrip("-"))
@@ -147,13 +147,13 @@ def _alike(given: str, quant: str) -> list[str]:
             and all(token in rest for token in base)
             and not (set(tokens) - set(base)) & _OTHERS
         ):
-            found.append(
+            entries.append(
                 # Sorted: the longest name that matches, then the same
                 # quantisation, then larger ones, the smallest first
                 (-len(base), theirs != quant, _bits(theirs) < _bits(quant), _bits(theirs), name)
             )
-    longest = min(found, default=(0,))[0]
-    return [entry[4] for entry in sorted(found) if entry[0] == longest]
+    longest = min(entries, default=(0,))[0]
+    return [entry[4] for entry in sorted(entries) if entry[0] == longest]
 
 
 def _agreeing(name: str, facts: Facts, quant: str) -> Known | None:

@@ -189,13 +189,13 @@ def _cleaned(number: int, data: bytes) -> Iterable[Line]:
     level = ""
     # e.g. journald before docker compose before the router before llama.cpp's own
     for _ in range(4):
-        found = next(
+        prefix_match = next(
             (match for match in (prefix.match(text) for prefix in _PREFIXES) if match), None
         )
-        if found is None:
+        if prefix_match is None:
             break
-        level = found.groupdict().get("level") or level
-        text = text[found.end() :]
+        level = prefix_match.groupdict().get("level") or level
+        text = text[prefix_match.end() :]
     if text.startswith("{") and '"msg"' in text:
         text = _json_message(text)
     if match := _LEVEL.search(text):

@@ -138,23 +138,23 @@ class LaunchLog:
             else device_of(buffer)
         )
 
-    def take(self, name: str, said: dict[str, str]) -> None:
+    def take(self, name: str, groups: dict[str, str]) -> None:
         """Adds what a line says: a field of logs.LAUNCH, its figures; other fields are not this
         record's."""
         if name == "buffer":
-            self._buffer(said)
+            self._buffer(groups)
         elif name == "offloaded":
-            self._load().offloaded = int(said["layers"]), int(said["of"])
+            self._load().offloaded = int(groups["layers"]), int(groups["of"])
         elif name == "projector":
-            self._projector(said)
+            self._projector(groups)
         elif name == "device":
-            self._device(said)
+            self._device(groups)
         elif name == "breakdown":
-            self.breakdown[said["name"]] = tuple(int(said[column]) for column in _COLUMNS)
+            self.breakdown[groups["name"]] = tuple(int(groups[column]) for column in _COLUMNS)
         elif name == "host":
-            self.host = int(said["model"]), int(said["context"]), int(said["compute"])
+            self.host = int(groups["model"]), int(groups["context"]), int(groups["compute"])
         elif name == "old":
-            self.old[said["value"]] = float(said["mib"])
+            self.old[groups["value"]] = float(groups["mib"])
         elif name == "load":
             # A line that starts a load is printed several times before the first buffer
             if not self.loads or self.loads[-1].buffers:
@@ -163,20 +163,20 @@ class LaunchLog:
             self._load().contexts += 1
         elif name == "ready":
             self.ready = True
-            self.url = said["url"].rstrip("/") if "url" in said else self.url
+            self.url = groups["url"].rstrip("/") if "url" in groups else self.url
 
     def _load(self) -> Load:
         if not self.loads:
             self.loads.append(Load())
         return self.loads[-1]
 
-    def _buffer(self, said: dict[str, str]) -> None:
-        name, size = said["name"], float(said["mib"])
-        if said["where"] in ("alloc_compute_meta", "reserve_compute_meta"):
+    def _buffer(self, groups: dict[str, str]) -> None:
+        name, size = groups["name"], float(groups["mib"])
+        if groups["where"] in ("alloc_compute_meta", "reserve_compute_meta"):
             self.projector[name] = size
             return
         load = self._load()
-        part = _PARTS.get(said.get("what", "model"), "context")
+        part = _PARTS.get(groups.get("what", "model"), "context")
         # Weights and adapters belong to the model, whatever the number of its contexts
         if load.contexts > 1 and part in ("context", "compute", "output"):
             part += " (second)"  # a second context on the same weights (MTP)
@@ -186,18 +186,18 @@ class LaunchLog:
             sizes.clear()
         sizes.append(size)
 
-    def _projector(self, said: dict[str, str]) -> None:
+    def _projector(self, groups: dict[str, str]) -> None:
         weights = self.projector_model
-        if "backend" in said:
-            weights.setdefault(said["backend"], [])
+        if "backend" in groups:
+            weights.setdefault(groups["backend"], [])
         elif weights:
             # Sizes follow the line that names the backend; images and sound have one each
-            weights[next(reversed(weights))].append(float(said["mib"]))
+            weights[next(reversed(weights))].append(float(groups["mib"]))
 
-    def _device(self, said: dict[str, str]) -> None:
-        self.free[said["name"]] = int(said["mib"])
-        if said["name"].startswith(Rpc.name):
-            self.endpoints.setdefault(said.get("description", ""), []).append(said["name"])
+    def _device(self, groups: dict[str, str]) -> None:
+        self.free[groups["name"]] = int(groups["mib"])
+        if groups["name"].startswith(Rpc.name):
+            self.endpoints.setdefault(groups.get("description", ""), []).append(groups["name"])
 
     @property
     def out_of_memory(self) -> OutOfMemory | None:
@@ -250,8 +250,8 @@ class LogReader:
         if text.startswith("{") and '"msg"' in text:  # --log-jsonl
             text = _json_message(text)
         launch = self.launch
-        for name, said in fields(text, LAUNCH):
-            launch.take(name, said)
+        for name, groups in fields(text, LAUNCH):
+            launch.take(name, groups)
         # Once it serves, a refusal is no failed load
         if not launch.ready and (failure := out_of_memory(text, launch.device_of)):
             launch.failures.append(failure)

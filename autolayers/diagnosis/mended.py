@@ -1,8 +1,8 @@
 """The launch that starts where memory is not the reason: the command of a log, with as few words
 changed as may be.
 
-    found = mended(verdict, facts, asked)  # None where no command helps: a cut file, an old build
-    found.words, found.changed, found.dropped
+    mend = mended(verdict, facts, inputs)  # None where no command helps: a cut file, an old build
+    mend.words, mend.changed, mend.dropped
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..flags.parse import Item
     from .decide import Verdict
     from .facts import Facts
-    from .working import Asked
+    from .working import Inputs
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Mended:
         }
 
 
-def mended(verdict: Verdict, facts: Facts, asked: Asked) -> Mended | None:
+def mended(verdict: Verdict, facts: Facts, inputs: Inputs) -> Mended | None:
     """The command that helps against a cause; None without a command in the log, or where none
     helps."""
     rule = _RULES.get(verdict.cause)
     # Without the command there is nothing to change
     if rule is None or not facts.words:
         return None
-    path = facts.model or (asked.model.path if asked.model is not None else "")
+    path = facts.model or (inputs.model.path if inputs.model is not None else "")
     try:
         return rule(verdict, [*items(with_model(facts.words, path))])
     except UsageError:  # a command that was cut
@@ -110,8 +110,8 @@ def _port(verdict: Verdict, given: list[Item]) -> Mended | None:
 def _flag(verdict: Verdict, given: list[Item]) -> Mended | None:
     """The flag that is meant, or none."""
     refused = verdict.detail.get("flag", "")
-    known = [name for row in ARGUMENTS for name in row.names]
-    meant = None if refused in known else nearest(refused, known)
+    names = [name for row in ARGUMENTS for name in row.names]
+    meant = None if refused in names else nearest(refused, names)
 
     def change(item: Item) -> tuple[str, ...] | None:
         # The log names the flag as it was written

@@ -1,6 +1,6 @@
 """How fast the server of a log is, next to what is predicted for it, and what helps most.
 
-found = compared(verdict, facts, asked, launch)  # None: model, machine or rates are not known
+found = compared(verdict, facts, inputs, launch)  # None: model, machine or rates are not known
 found.answers, found.prompts  # _Rate: measured, predicted, lowest, in tokens/s
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..work.speed import Speed
     from .decide import Verdict
     from .facts import Facts
-    from .working import Asked, Prepared
+    from .working import Inputs, Prepared
 
 _SLOWER = 1.15  # below the predicted range by this is no noise of a measurement
 _FASTER = 1.3  # what another launch must promise, to be worth a restart
@@ -149,14 +149,14 @@ class Compared:
 
 
 def compared(
-    verdict: Verdict, facts: Facts, asked: Asked, launch: Launch | None
+    verdict: Verdict, facts: Facts, inputs: Inputs, launch: Launch | None
 ) -> Compared | None:
     """The rates of a server that answers; None where the log says too little to predict any."""
     measured = facts.rates.get("answer", 0.0)
     if not measured or verdict.cause not in _CAUSES:
         return None
     try:
-        given = prepared(verdict, facts, asked)
+        given = prepared(verdict, facts, inputs)
         if isinstance(given, str):
             return None
         # Predicted as it ran: a rate is compared with the same launch's

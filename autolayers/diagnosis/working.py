@@ -1,7 +1,7 @@
 """The launch that works on the machine that a log shows: planned with its devices, free memory,
 build and flags.
 
-    found = working(verdict, facts, Asked(model))       # a Launch, or what is missing for one
+    found = working(verdict, facts, Inputs(model))       # a Launch, or what is missing for one
     found.words, found.plan.fits
 """
 
@@ -69,7 +69,7 @@ SECRET = ("--api-key", "-hft", "-mu", "-mmu")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Inputs:
     """What is known beside the log: the model, own flags (--gpu, --ram, --machine), the machine.
     `files`: whether a model's file that the log names may be read."""
 
@@ -128,16 +128,16 @@ _NO_SUCH = "no launch is planned: the command's flags are not for this machine o
 _OF_ANOTHER = "the log is not of this model: more was refused than it has, so no launch is planned"
 
 
-def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
+def working(verdict: Verdict, facts: Facts, inputs: Inputs) -> Launch | str:
     """What is missing, where the model's file is not here, the machine is not known, or nothing
     fits; "" where no launch helps."""
     # not a lack of memory: the context itself must grow
     if verdict.cause == "context_limit":
-        return _longer(verdict, facts, asked)
+        return _longer(verdict, facts, inputs)
     if verdict.cause not in _MEMORY:
         return ""
     try:
-        given = prepared(verdict, facts, asked)
+        given = prepared(verdict, facts, inputs)
         if isinstance(given, str):
             return given
         model, request = given.model, given.request
@@ -195,12 +195,12 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
         return ""
 
 
-def _longer(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
+def _longer(verdict: Verdict, facts: Facts, inputs: Inputs) -> Launch | str:
     """The launch with a context for what was asked; "" where the log says too little, or none
     fits."""
     need = context_needed(verdict, facts)
     try:
-        given = prepared(verdict, facts, asked) if need else ""
+        given = prepared(verdict, facts, inputs) if need else ""
         if isinstance(given, str):
             return ""
         params = replace(given.request.params, n_ctx=need)
@@ -216,7 +216,7 @@ def _longer(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
 @dataclass(frozen=True)
 class Prepared:
     """The launch of a log as it was given: its words, the model (`header`: the bundled one that
-    stands for it) and what is asked of the machine."""
+    stands for it) and the request for the machine."""
 
     words: tuple[str, ...]
     arguments: Arguments
@@ -225,35 +225,35 @@ class Prepared:
     request: Request
 
 
-def prepared(verdict: Verdict, facts: Facts, asked: Asked) -> Prepared | str:
+def prepared(verdict: Verdict, facts: Facts, inputs: Inputs) -> Prepared | str:
     """The launch as it was given, or what is missing for planning it. Raises UsageError for a
     command that no build reads, other AutolayersErrors for a model that cannot be read."""
-    path = facts.model or (asked.model.path if asked.model is not None else "")
+    path = facts.model or (inputs.model.path if inputs.model is not None else "")
     # the command if the log shows it, otherwise what the context printed of itself
     words = with_model(facts.words or _known(facts), path)
     arguments = parse(words, command=None)
     # The given model first, the log's file next, a bundled header last
-    model, header = asked.model or (_model(arguments, facts) if asked.files else None), ""
+    model, header = inputs.model or (_model(arguments, facts) if inputs.files else None), ""
     if model is None:
         # without the file, a bundled header of the same model will do
-        found = known(facts, words)
-        if found is None:
+        bundled = known(facts, words)
+        if bundled is None:
             return _NO_MODEL
-        model, header = found.model, found.name
+        model, header = bundled.model, bundled.name
     arguments = replace(
         arguments,
         # flags that the build lacks are the log's own business here
         # The log's build decides which flags and sizes hold
-        own={**_build(facts), **_but_machine(asked.own), "strict-flags": "off"},
+        own={**_build(facts), **_but_machine(inputs.own), "strict-flags": "off"},
         positional=(),
     )
     # None: nothing says what memory there is
-    devices, host = _machine(verdict, facts, asked)
+    devices, host = _machine(verdict, facts, inputs)
     if devices is None:
         # What the user is asked to add
         return _NO_RAM if verdict.cause == "oom_host" else _NO_GPU
     request = Request.of(
-        replace(arguments, params=_without_files(arguments.params, asked.files)),
+        replace(arguments, params=_without_files(arguments.params, inputs.files)),
         devices=devices,
         host=host,
         checked=False,
@@ -263,10 +263,10 @@ def prepared(verdict: Verdict, facts: Facts, asked: Asked) -> Prepared | str:
 
 def changed_launch(given: Prepared, plan: Plan, predicted: int | None = None) -> Launch:
     """The command with what a plan changes."""
-    said, changed, dropped = _command(given.words, given.arguments, plan)
+    words, changed, dropped = _command(given.words, given.arguments, plan)
     return Launch(
         given.request.build.number,
-        said,
+        words,
         tuple(given.request.machine.devices),
         plan,
         changed,
@@ -282,12 +282,12 @@ def merged(logged: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
     try:
         # -c and --ctx-size are one flag
         theirs = {_canonical(item) for item in items(given)} - {""}
-        kept = [
+        words = [
             word for item in items(logged) if _canonical(item) not in theirs for word in item.words
         ]
     except UsageError:  # a command that was cut or has what no build knows
-        kept = list(logged)
-    return (*kept, *given)
+        words = list(logged)
+    return (*words, *given)
 
 
 def _canonical(item: Item) -> str:
@@ -364,17 +364,17 @@ def _without_files(params: Params, files: bool) -> Params:
 
 
 def _machine(
-    verdict: Verdict, facts: Facts, asked: Asked
+    verdict: Verdict, facts: Facts, inputs: Inputs
 ) -> tuple[list[Device] | None, Host | None]:
     """The log's devices and RAM; those that are given instead."""
-    host = asked.host or (Host(*facts.ram, "log") if facts.ram else None)
-    if asked.devices is not None:
-        return list(asked.devices), host
+    host = inputs.host or (Host(*facts.ram, "log") if facts.ram else None)
+    if inputs.devices is not None:
+        return list(inputs.devices), host
     # --gpu and --machine describe the machine for this plan alone
-    own = asked.own or {}
+    own = inputs.own or {}
     if own.get("gpu") or own.get("machine"):
         request = Request.of(replace(parse((), command=None), own=dict(own)), checked=False)
-        return list(request.machine.devices), asked.host or request.host or host
+        return list(request.machine.devices), inputs.host or request.host or host
     # A server's devices, where the command has their servers
     served = "--rpc" in facts.words
     # RPC devices count only if the command reaches their servers
@@ -398,11 +398,11 @@ def _machine(
             host = Host(left, left, "log")
         elif verdict.bytes and verdict.fatal and verdict.phase in ("load", "cache", "compute"):
             # what was held, and less than what was refused
-            most = facts.held(HOST) + verdict.bytes - 1
+            limit = facts.held(HOST) + verdict.bytes - 1
             host = (
-                Host(most, most, "log")
+                Host(limit, limit, "log")
                 if host is None
-                else replace(host, available=min(host.available, most))
+                else replace(host, available=min(host.available, limit))
             )
         if host is None:
             return None, None
@@ -476,9 +476,9 @@ def _command(
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """(the command's words with what the plan changes, the changes alone, what they take the place
     of), without what may be secret."""
-    kept: list[str] = []
+    kept_words: list[str] = []
     dropped: list[str] = []
-    said: set[str] = set()
+    kept_fields: set[str] = set()
     for item in items(words, None):
         row = item.flag if isinstance(item.flag, Argument) else None
         # addresses may hold keys
@@ -491,15 +491,15 @@ def _command(
         ):
             dropped += item.words
             continue
-        kept += item.words
-        said.add(row.canonical if not row.field else row.field)
+        kept_words += item.words
+        kept_fields.add(row.canonical if not row.field else row.field)
     changed: list[str] = []
     for item in items(plan.flags, None):
         row = item.flag if isinstance(item.flag, Argument) else None
         # Words that the plan adds: fields that no kept word sets
-        if row is not None and row.field not in said:
+        if row is not None and row.field not in kept_fields:
             changed += item.words
-    return (*kept, *changed), tuple(changed), tuple(dropped)
+    return (*kept_words, *changed), tuple(changed), tuple(dropped)
 
 
 def _refused(
@@ -516,9 +516,9 @@ def _refused(
         # the log shows no sizes at the default level: what was loaded before is predicted
         before = usage.model + (usage.context if verdict.phase == "compute" else 0)
     # One byte less than what would have been held
-    most = before + verdict.bytes - 1
+    limit = before + verdict.bytes - 1
     return [
-        replace(device, free=min(device.free, most)) if device.name == verdict.device else device
+        replace(device, free=min(device.free, limit)) if device.name == verdict.device else device
         for device in devices
     ]
 
