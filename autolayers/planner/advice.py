@@ -115,8 +115,8 @@ class _Advice:
                 need -= self.model.size - model.size
             if need > self.machine.ram + sum(self.machine.limits.values()):
                 return None
-        found = self.launch(given) if model is None else _solution(self.problem.of(model))
-        return found if found is not None and found.fits else None
+        candidate = self.launch(given) if model is None else _solution(self.problem.of(model))
+        return candidate if candidate is not None and candidate.fits else None
 
     # --- flags
 
@@ -134,10 +134,10 @@ class _Advice:
             single = [change for change in single if change not in smaller]
             chain = [merged, *single]
         for change in single:
-            found = self.fits(replace(self.given, **change))  # type: ignore[arg-type]
-            if found is not None:
+            candidate = self.fits(replace(self.given, **change))  # type: ignore[arg-type]
+            if candidate is not None:
                 enough += 1
-                yield self._words(change, found)
+                yield self._words(change, candidate)
                 if enough == SHOWN:
                     return
         together: dict[str, object] = {}
@@ -146,23 +146,23 @@ class _Advice:
             together |= change
             if len(together) == len(change):
                 continue
-            found = self.fits(replace(self.given, **together))  # type: ignore[arg-type]
-            if found is not None:
-                yield self._words(together, found)
+            candidate = self.fits(replace(self.given, **together))  # type: ignore[arg-type]
+            if candidate is not None:
+                yield self._words(together, candidate)
                 return
 
-    def _words(self, change: dict[str, object], found: Candidate) -> Remedy:
+    def _words(self, change: dict[str, object], candidate: Candidate) -> Remedy:
         params, own = Params(**change), list[str]()  # type: ignore[arg-type]
-        if params.overrides and params.overrides == found.params.overrides:
-            left, own = overrides.own_experts(self.problem.evaluator, found.params)
+        if params.overrides and params.overrides == candidate.params.overrides:
+            left, own = overrides.own_experts(self.problem.evaluator, candidate.params)
             params = replace(params, overrides=left.overrides)
         words = [*to_words(params, self.problem.build.knows), *own]
         # The user's own word for the context.
-        said = "--ctx" if self.policy.n_ctx is not None else "-c"
-        speed = self.problem.cost.speed(found)
+        ctx_word = "--ctx" if self.policy.n_ctx is not None else "-c"
+        speed = self.problem.cost.speed(candidate)
         return Remedy(
             "flags",
-            flags=tuple(said if word == "-c" else word for word in words),
+            flags=tuple(ctx_word if word == "-c" else word for word in words),
             speed=speed.generation,
         )
 
@@ -218,16 +218,22 @@ class _Advice:
     def _may_shorten(self) -> bool:
         """Whether nothing that was given asks for more than the smallest context."""
         work = self.policy.workload
-        asked = self.given.n_ctx, self.policy.n_ctx, self.policy.n_ctx_min, work.depth, work.context
-        return not any(asked) and self.short.breakdown.n_ctx > SMALLEST
+        wishes = (
+            self.given.n_ctx,
+            self.policy.n_ctx,
+            self.policy.n_ctx_min,
+            work.depth,
+            work.context,
+        )
+        return not any(wishes) and self.short.breakdown.n_ctx > SMALLEST
 
     def _largest_context(self) -> int:
         """The largest that fits with the other flags, 0 for none: what --ctx max finds, or with
         more in RAM, to an eighth of it."""
         open_ = replace(self.given, n_ctx=None)
-        found = [self.launch(open_, n_ctx=most) for most in (None, "max")]
+        launches = [self.launch(open_, n_ctx=goal) for goal in (None, "max")]
         fits = max(
-            (launch.breakdown.n_ctx for launch in found if launch is not None and launch.fits),
+            (launch.breakdown.n_ctx for launch in launches if launch is not None and launch.fits),
             default=0,
         )
         too_large = self.short.breakdown.n_ctx
@@ -250,7 +256,7 @@ class _Advice:
     def memory(self) -> Iterator[Remedy]:
         """System memory to add, device memory to add, or both if neither alone suffices; RAM that a
         GPU shares, which cannot be added, with the smallest context too."""
-        alone = [found for found in (self._more("ram"), self._more("vram")) if found is not None]
+        alone = [remedy for remedy in (self._more("ram"), self._more("vram")) if remedy is not None]
         both = None if alone else self._more("memory")
         yield from alone if both is None else (both,)
         if self._of_ram() and self._may_shorten():
@@ -315,9 +321,9 @@ class _Advice:
     def _held(self, ram: int) -> bool:
         """Return whether other programs hold the missing `ram`: the machine has that much more
         than is available, apart from what the system itself takes."""
-        known, total = self.machine.ram, self.machine.ram_total
+        available, total = self.machine.ram, self.machine.ram_total
         return bool(
-            ram and known is not None and total is not None and known + ram + ALONE <= total
+            ram and available is not None and total is not None and available + ram + ALONE <= total
         )
 
     def _with(self, more: dict[str, int], ram: int) -> Machine:
@@ -330,14 +336,17 @@ class _Advice:
             for device in self.machine.devices
         )
         limits = {name: limit + more.get(name, 0) for name, limit in self.machine.limits.items()}
-        known = self.machine.ram
+        available = self.machine.ram
         for device in devices:
             if device.name in self._of_ram():
                 limits[device.name] = min(device.total, limits[device.name] + ram)
-            elif device.in_ram and known is not None:
-                limits[device.name] = min(limits[device.name], known + ram)
+            elif device.in_ram and available is not None:
+                limits[device.name] = min(limits[device.name], available + ram)
         return replace(
-            self.machine, devices=devices, limits=limits, ram=None if known is None else known + ram
+            self.machine,
+            devices=devices,
+            limits=limits,
+            ram=None if available is None else available + ram,
         )
 
     # --- file

@@ -80,8 +80,8 @@ def plan_in_steps(
         reasons.all()
         yield replace(plan, why=reasons)
         return
-    for found in reasons.in_steps():
-        yield replace(plan, why=found)
+    for explained in reasons.in_steps():
+        yield replace(plan, why=explained)
 
 
 def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]]:
@@ -122,17 +122,19 @@ def _bare(problem: Problem) -> Params:
     """The launch with the least that the flags allow, where the budget did not last for any."""
     given = problem.given
     layers = 0 if given.n_gpu_layers in (None, -1) else given.n_gpu_layers
-    return replace(given, n_ctx=given.n_ctx or contexts(problem, given).least, n_gpu_layers=layers)
+    return replace(
+        given, n_ctx=given.n_ctx or contexts(problem, given).smallest, n_gpu_layers=layers
+    )
 
 
 def _best_way(problem: Problem) -> Solved:
     """As _search, of the first way to launch the model that suits it."""
     # The first way that suits is the answer; the last one, with the usual flags, is taken anyhow.
     for given in ways(problem):
-        found = _search(problem.with_given(given))
-        if found.candidate is not None and suits(problem, found.candidate):
+        solved = _search(problem.with_given(given))
+        if solved.candidate is not None and suits(problem, solved.candidate):
             break
-    return found
+    return solved
 
 
 def _search(problem: Problem) -> Solved:
@@ -149,8 +151,8 @@ def _search(problem: Problem) -> Solved:
             return with_draft(problem)
     from .search import search  # -q needs none
 
-    found = search(problem)
-    solved = Solved(problem, found.candidate, paid=found.paid)
+    result = search(problem)
+    solved = Solved(problem, result.candidate, paid=result.paid)
     if leaner(problem.evaluator.engine) is not None:
         from .one.added import with_fewer_logits
 
@@ -247,7 +249,7 @@ class _Answer:
     def _kept(self) -> tuple[str, ...]:
         here = serving.saved(self.candidate.params, self.use, self.policy.workload)
         return (
-            (serving.kept(self.policy.agents, here),)
+            (serving.why_kept(self.policy.agents, here),)
             if self.policy.agents and here is not None
             else ()
         )
@@ -350,14 +352,14 @@ def _layers(
     """Where each layer's weights are. Builds no graphs until it is read."""
     params = with_draft_type(params, companions)
     placement = placer.place(params, devices, resolve(placer.model, params, placer.rules).load_mtp)
-    found: list[dict[str, int]] = [{} for _ in range(len(placement.dev_layer) + 2)]
+    by_layer: list[dict[str, int]] = [{} for _ in range(len(placement.dev_layer) + 2)]
     for group in placement.groups:
         # Group -1 is the input layer, so each group's place is one further.
-        buffers = found[group.layer + 1]
+        buffers = by_layer[group.layer + 1]
         for buffer, size in group.buffers.items():
             buffers[buffer] = buffers.get(buffer, 0) + size
     names = ("input", *map(str, range(len(placement.dev_layer))), "output")
-    return tuple(map(LayerRow, names, (HOST, *placement.dev_layer, placement.dev_output), found))
+    return tuple(map(LayerRow, names, (HOST, *placement.dev_layer, placement.dev_output), by_layer))
 
 
 def _flags(evaluator: Evaluator, params: Params, given: Params, build: Build) -> list[str]:
@@ -370,8 +372,8 @@ def _flags(evaluator: Evaluator, params: Params, given: Params, build: Build) ->
     if not given.overrides:
         params, experts = own_experts(evaluator, params)
         own = ((EXPERTS_REGEX, "-ncmoe"), (FFN_REGEX, "-ncffn"))
-        known = tuple(regex for regex, flag in own if build.knows(flag))
-        params = replace(params, overrides=merged(params.overrides, known))
+        with_flag = tuple(regex for regex, flag in own if build.knows(flag))
+        params = replace(params, overrides=merged(params.overrides, with_flag))
     # What the program says in words of its own (engine.words) is not written twice.
     in_its_words: dict[str, Any] = dict.fromkeys(build.engine.fields)
     params = replace(params, **in_its_words)

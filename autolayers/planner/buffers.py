@@ -45,7 +45,7 @@ class Buffers:
 
     def __init__(self, limits: Mapping[str, int]) -> None:
         self.limits = limits
-        self.known: dict[Point, Taken] = {}
+        self.taken: dict[Point, Taken] = {}
         self.version = 0  # changes with what is known
         # frames, contexts and micro-batches that no launch fits
         self.full: set[tuple[object, int, int]] = set()
@@ -66,14 +66,14 @@ class Buffers:
         fixed = {
             name: size - compute[name] for name, size in candidate.overheads(self.limits).items()
         }
-        before, self.version = self.known.get(point), self.version + 1
+        before, self.version = self.taken.get(point), self.version + 1
         # they only grow, so that a search ends
         if before is not None and not candidate.fits_devices:
             compute = {
                 name: max(size, before.compute.get(name, 0)) for name, size in compute.items()
             }
             fixed = {name: max(size, before.fixed.get(name, 0)) for name, size in fixed.items()}
-        self.known[point] = Taken(fixed, compute, ram, flash, cached)
+        self.taken[point] = Taken(fixed, compute, ram, flash, cached)
 
     def record_output(self, point: Point, name: str, candidate: Candidate) -> None:
         """Notes what a device takes that has the output layer alone."""
@@ -85,17 +85,17 @@ class Buffers:
         no attention: at least those measured with a smaller context and micro-batch; a part of
         `usual` before anything was measured."""
         frame, _, n_ctx, n_ubatch = point
-        known = [
+        sizes = [
             size
             for (of, device, ctx, batch), size in self.output.items()
             if (of, device) == (frame, name) and ctx <= n_ctx and batch <= n_ubatch
         ]
-        return max(known, default=usual // SHARE)
+        return max(sizes, default=usual // SHARE)
 
     def at(self, point: Point) -> dict[str, int]:
         """Expected bytes on each device."""
         frame, kind, n_ctx, n_ubatch = point
-        same = {key[2:]: taken for key, taken in self.known.items() if key[:2] == (frame, kind)}
+        same = {key[2:]: taken for key, taken in self.taken.items() if key[:2] == (frame, kind)}
         if same:
             return self._of(same, n_ctx, n_ubatch, 1.0)
         # The same frame and related kind, the same kind of any frame, any kind of this frame,
@@ -106,9 +106,9 @@ class Buffers:
             (LEAST, (frame, "")),
             (LEAST, (None, "")),
         ):
-            known = {key[2:]: taken for key, taken in self.known.items() if _matches(key, *like)}
-            if known:
-                return self._of(known, n_ctx, n_ubatch, share)
+            related = {key[2:]: taken for key, taken in self.taken.items() if _matches(key, *like)}
+            if related:
+                return self._of(related, n_ctx, n_ubatch, share)
         return self.guess()
 
     def guess(self) -> dict[str, int]:
@@ -127,7 +127,7 @@ class Buffers:
         that of others, as graph buffers are nearly all of it."""
         frame, kind, n_ctx, n_ubatch = point
         alike = {
-            key[2:]: taken.ram for key, taken in self.known.items() if key[:2] == (frame, kind)
+            key[2:]: taken.ram for key, taken in self.taken.items() if key[:2] == (frame, kind)
         }
         # With the same micro-batch if there is one: graph buffers in RAM are proportional to it.
         same = {(ctx, size): ram for (ctx, size), ram in alike.items() if size == n_ubatch}
@@ -145,16 +145,16 @@ class Buffers:
         frame, kind, n_ctx, n_ubatch = point
         return any(
             _matches(key, frame, _related(kind)) and key[3] == n_ubatch and key[2] <= n_ctx
-            for key in self.known
+            for key in self.taken
         )
 
     def _of(
-        self, known: Mapping[tuple[int, int], Taken], n_ctx: int, n_ubatch: int, share: float
+        self, measured: Mapping[tuple[int, int], Taken], n_ctx: int, n_ubatch: int, share: float
     ) -> dict[str, int]:
         """Bytes by the nearest micro-batch's launches, at another context on the line between two
         of them."""
-        nearest = _nearest(n_ubatch, {size for _, size in known})
-        points = {ctx: taken for (ctx, size), taken in known.items() if size == nearest}
+        nearest = _nearest(n_ubatch, {size for _, size in measured})
+        points = {ctx: taken for (ctx, size), taken in measured.items() if size == nearest}
         # The nearest micro-batch was measured, not this one: grow or shrink by the least factor.
         share *= _growth(n_ubatch / nearest)
         below = max([ctx for ctx in points if ctx <= n_ctx], default=None)
@@ -179,9 +179,9 @@ class Buffers:
     def _sum(self, near: Taken, compute: Mapping[str, int], share: float) -> dict[str, int]:
         """The sums; a device that the launch did not use takes as much as the least of the
         others."""
-        found = {name: size + int(compute[name] * share) for name, size in near.fixed.items()}
-        least = min(found.values(), default=0)
-        return {name: found.get(name, least) for name in self.limits}
+        sums = {name: size + int(compute[name] * share) for name, size in near.fixed.items()}
+        smallest = min(sums.values(), default=0)
+        return {name: sums.get(name, smallest) for name in self.limits}
 
 
 def _growth(ratio: float) -> float:

@@ -148,11 +148,11 @@ class Kind:
             yield from self._as_given(at)
             return
         ladder = self.ladder(n_ctx)
-        found = None if ladder is None else self._most(ladder)
-        if ladder is None or found is None:
+        placed = None if ladder is None else self._most(ladder)
+        if ladder is None or placed is None:
             return
         # The most on the devices is nearly always the fastest, so only that is promised.
-        count, params = found
+        count, params = placed
         yield params
         if self.name == "layers" and count > 1 and at.kv_offload is False:
             # their caches stay in RAM, so layers may be slower there than the output alone
@@ -203,18 +203,18 @@ class Kind:
         if self.name == "layers" and self.frame.ladders.in_ram(ladder.base) is not None:
             top -= 1  # all layers are the top of the finer ladder
         # Without any layer it would be the kind "none".
-        least = 1 if self.name in ("layers", "bare") else 0
-        least = ladder.top if self.frame.whole else least
+        lowest = 1 if self.name in ("layers", "bare") else 0
+        lowest = ladder.top if self.frame.whole else lowest
         # A given split or rules of devices: sizes of single layers say nothing.
         if (len(self.frame.names) > 1 and not self.frame.splits) or not self._layers(ladder)[0]:
-            return self._most_as_given(ladder, least, top)
+            return self._most_as_given(ladder, lowest, top)
         whole = self.buffers.at(self.point(ladder(ladder.top)))
         partly = self.buffers.at(self.point(ladder(1)))
         none = self.buffers.at(self.point(ladder(0)))
         # After several failures one layer less, then two ...
-        most = self._at_most(ladder, top, whole, partly) - max(0, self.failed - PATIENCE - 1)
+        bound = self._at_most(ladder, top, whole, partly) - max(0, self.failed - PATIENCE - 1)
         # A bound by all memory together; which device holds what is decided for each count.
-        for count in range(max(least, most), least - 1, -1):
+        for count in range(max(lowest, bound), lowest - 1, -1):
             buffers = whole if count == ladder.top else partly if count else none
             params = self.divided(ladder, count, buffers)
             if params is not None:
@@ -257,9 +257,9 @@ class Kind:
         """Bytes for layers on a device."""
         return self.limits[name] - buffers.get(name, 0) + self.hope
 
-    def _most_as_given(self, ladder: Ladder, least: int, top: int) -> tuple[int, Params] | None:
+    def _most_as_given(self, ladder: Ladder, lowest: int, top: int) -> tuple[int, Params] | None:
         """The same where flags decide how layers or matrices are divided."""
-        low, high = least - 1, top
+        low, high = lowest - 1, top
         while low < high:
             # The top first: it is usual, and has buffers of its own.
             middle = high if high == top else (low + high + 1) // 2
@@ -269,7 +269,7 @@ class Kind:
                 high = top - 1
             else:
                 high = middle - 1
-        return None if low < least else (low, ladder(low))
+        return None if low < lowest else (low, ladder(low))
 
     def _should_fit(self, params: Params) -> bool:
         use = self.evaluator.static(params)
@@ -401,18 +401,18 @@ class Kind:
         """The split with which a request takes least; among devices alike the last one that is
         nearly as fast."""
         # Backwards: `next` then takes the last one that is fast enough.
-        found = [short(split) for split in dict.fromkeys(splits[::-1]) if split is not None]
-        if len(found) == 1:
-            return found[0]
+        possible = [short(split) for split in dict.fromkeys(splits[::-1]) if split is not None]
+        if len(possible) == 1:
+            return possible[0]
         times = [
             self.cost.predict(shared(self.evaluator, params, split), static).compared
-            for split in found
+            for split in possible
         ]
         names = self.frame.names[:MOST_SHARES]
         # Equal devices: people expect an even split, so it wins if it is nearly as fast.
         alike = len({(self.cost.devices[name].bandwidth, self.limits[name]) for name in names}) == 1
         limit = min(times) * (_AS_FAST if alike else 1.0)
-        return next(split for split, time in zip(found, times, strict=True) if time <= limit)
+        return next(split for split, time in zip(possible, times, strict=True) if time <= limit)
 
     def _own_first(
         self,
@@ -422,10 +422,10 @@ class Kind:
         own: tuple[int, ...],
     ) -> tuple[float, ...]:
         """The program's own split, if it is nearly as fast as the fastest."""
-        found = dict.fromkeys([split for split in splits if split is not None])
+        possible = dict.fromkeys([split for split in splits if split is not None])
         times = {
             split: self.cost.predict(shared(self.evaluator, params, split), static).compared
-            for split in found
+            for split in possible
         }
         best = min(times, key=lambda split: times[split])
         near = own in times and times[own] <= times[best] * _AS_FAST
@@ -477,13 +477,13 @@ class Kind:
         if use is None:
             return None
         n_ctx = params.n_ctx
-        if span.fixed or span.most is None or n_ctx is None:
+        if span.fixed or span.largest is None or n_ctx is None:
             return self._launch(params, use)
-        most = span.most
+        largest = span.largest
         # A cache in RAM is read by the CPU, slowly, so no more than 32k of it are chosen.
         if use.host.context and self.problem.policy.n_ctx != "max":
-            most = max(n_ctx, min(most, ENOUGH * (span.step // CELL_BLOCK)))
-        n_ctx, use = self._largest(params, use, n_ctx, most)
+            largest = max(n_ctx, min(largest, ENOUGH * (span.step // CELL_BLOCK)))
+        n_ctx, use = self._largest(params, use, n_ctx, largest)
         return self._launch(replace(params, n_ctx=n_ctx), use)
 
     def _launch(self, params: Params, use: Static) -> Launch:

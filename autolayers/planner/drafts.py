@@ -46,18 +46,18 @@ def drafts(problem: Problem) -> str:
     """The type of the launch's drafts; "" for none, or if only its text decides what it gains
     (n-grams). A draft model is used without --spec-type too where it may be given."""
     companions = problem.request.companions
-    said = with_draft_type(problem.given, companions).spec_type
-    if said:
-        return next((kind for kind in said if kind.startswith("draft-")), "")
+    types = with_draft_type(problem.given, companions).spec_type
+    if types:
+        return next((kind for kind in types if kind.startswith("draft-")), "")
     return _SIMPLE if companions.draft is not None else ""
 
 
 def with_draft(problem: Problem) -> Solved:
     """The launch of a model with a draft."""
     plain = _without(problem)
-    said = bool(with_draft_type(problem.given, problem.request.companions).spec_type)
+    typed = bool(with_draft_type(problem.given, problem.request.companions).spec_type)
     # With --spec-type the user decides; llama-server then says what it cannot do.
-    other = "" if said else _other_vocabulary(problem)
+    other = "" if typed else _other_vocabulary(problem)
     variants = [] if other else _variants(problem)
     tried = [choice for variant in variants if (choice := _tried(variant, plain)) is not None]
     drafting = max(
@@ -66,7 +66,7 @@ def with_draft(problem: Problem) -> Solved:
         default=None,
     )
     # builds before the names draft with every model that is given
-    idle = None if said or _number(problem) < NAMED else _idle(problem, plain)
+    idle = None if typed or _number(problem) < NAMED else _idle(problem, plain)
     best = drafting
     # Drafting must gain GAIN over a draft that only waits, as its rates depend on the text.
     if idle is not None and (drafting is None or drafting.rate < idle.rate * GAIN):
@@ -102,9 +102,9 @@ def _free(problem: Problem) -> bool:
 
 def _variants(problem: Problem) -> list[Problem]:
     """What to try: drafting where the flags put the draft, and with it in RAM."""
-    said = with_draft_type(problem.given, problem.request.companions).spec_type
+    typed = with_draft_type(problem.given, problem.request.companions).spec_type
     # From these builds on a draft model is only used if --spec-type says so.
-    if not said and _number(problem) >= NAMED:
+    if not typed and _number(problem) >= NAMED:
         problem = problem.with_flags(spec_type=(_SIMPLE,))
     return [problem, problem.with_flags(device_draft=())] if _free(problem) else [problem]
 
@@ -124,13 +124,13 @@ def _other_vocabulary(problem: Problem) -> str:
 
 def _without(problem: Problem) -> Choice | None:
     """The launch without the draft."""
-    kept = tuple([kind for kind in problem.given.spec_type if not kind.startswith("draft-")])
+    other_types = tuple([kind for kind in problem.given.spec_type if not kind.startswith("draft-")])
     bare = problem.of(problem.model, replace(problem.request.companions, draft=None)).with_flags(
         model_draft=None,
         draft_n_max=None,
         device_draft=None,
         n_gpu_layers_draft=None,
-        spec_type=kept,
+        spec_type=other_types,
     )
     return _fitting(bare, search(bare).candidate, "")
 
@@ -140,17 +140,17 @@ def _idle(problem: Problem, plain: Choice | None) -> Choice | None:
     the way."""
     # First on the model's devices; if it is in the way there, in RAM.
     variant = problem
-    found = _like(variant, plain)
-    if (found is None or not found.fits) and _free(problem):
+    candidate = _like(variant, plain)
+    if (candidate is None or not candidate.fits) and _free(problem):
         variant = problem.with_flags(device_draft=())
-        found = _like(variant, plain)
-    if found is None or not found.fits:
-        found = search(variant).candidate
-    return _fitting(variant, found, "idle")
+        candidate = _like(variant, plain)
+    if candidate is None or not candidate.fits:
+        candidate = search(variant).candidate
+    return _fitting(variant, candidate, "idle")
 
 
-def _fitting(problem: Problem, found: Candidate | None, where: str) -> Choice | None:
-    return None if found is None or not found.fits else Choice(problem, found, where)
+def _fitting(problem: Problem, candidate: Candidate | None, where: str) -> Choice | None:
+    return None if candidate is None or not candidate.fits else Choice(problem, candidate, where)
 
 
 def _like(variant: Problem, plain: Choice | None) -> Candidate | None:
@@ -174,10 +174,10 @@ def _tried(variant: Problem, plain: Choice | None) -> Choice | None:
         _share(variant),
     )
     problem = variant.drafting_with(drafting)
-    found = _like(problem, plain)
-    if found is None or not found.fits:
-        found = search(problem).candidate
-    if found is None:
+    candidate = _like(problem, plain)
+    if candidate is None or not candidate.fits:
+        candidate = search(problem).candidate
+    if candidate is None:
         return None
     where = (
         "RAM"
@@ -186,16 +186,16 @@ def _tried(variant: Problem, plain: Choice | None) -> Choice | None:
         if drafting.model is not None
         else "the model's device"
     )
-    found_draft = problem.cost.speed(found).draft
-    if given.draft_n_max is not None or found_draft is None:
-        return Choice(problem, found, where)
+    draft = problem.cost.speed(candidate).draft
+    if given.draft_n_max is not None or draft is None:
+        return Choice(problem, candidate, where)
     # The number that is predicted best; fewer tokens where that does not fit.
-    numbers = range(found_draft.n, 0, -1) if _number(problem) >= NAMED else ()
+    numbers = range(draft.n, 0, -1) if _number(problem) >= NAMED else ()
     for n in numbers:
-        fewer = problem.evaluator.candidate(replace(found.params, draft_n_max=n), FULL)
+        fewer = problem.evaluator.candidate(replace(candidate.params, draft_n_max=n), FULL)
         if fewer is not None and fewer.fits:
             return Choice(problem.drafting_with(replace(drafting, n=n)), fewer, where)
-    return Choice(problem.drafting_with(replace(drafting, n=DRAFT_N_MAX)), found, where)
+    return Choice(problem.drafting_with(replace(drafting, n=DRAFT_N_MAX)), candidate, where)
 
 
 def _share(problem: Problem) -> tuple[float, int] | None:
@@ -210,11 +210,11 @@ def _place(problem: Problem) -> str:
     if problem.request.companions.draft is None:
         return ""
     # llama.cpp puts the draft on -devd, otherwise where the model is.
-    params, there = problem.given, problem.machine.devices
+    params, machine_devices = problem.given, problem.machine.devices
     devices = params.device_draft if params.device_draft is not None else params.device
-    if devices == () or params.n_gpu_layers_draft == 0 or not there:
+    if devices == () or params.n_gpu_layers_draft == 0 or not machine_devices:
         return HOST
-    return devices[0] if devices else there[0].name
+    return devices[0] if devices else machine_devices[0].name
 
 
 def _reasons(best: Choice, tried: list[Choice], plain: Choice | None) -> tuple[str, ...]:

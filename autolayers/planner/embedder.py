@@ -80,13 +80,13 @@ def _context(problem: Problem) -> int:
     return problem.given.n_ctx or wanted or problem.model.n_ctx_train
 
 
-def suits(problem: Problem, found: Candidate) -> bool:
+def suits(problem: Problem, candidate: Candidate) -> bool:
     """Whether the first way may be taken that this is the launch of: it fits, and its micro-batches
     take no layer off the GPUs."""
     everything = problem.everything
     # Larger micro-batches are only worth it while nothing leaves the GPUs.
-    return found.fits and (
-        not problem.machine.devices or found.params.layers_wanted(everything) == everything
+    return candidate.fits and (
+        not problem.machine.devices or candidate.params.layers_wanted(everything) == everything
     )
 
 

@@ -152,12 +152,12 @@ class Evaluator:
         `refusal`), or if the budget is spent and it is not the `last`."""
         # What was measured more fully serves all who want less.
         if params in self._candidates:
-            known = self._candidates[params]
-            if known is None or isinstance(known.breakdown, Breakdown) or fidelity == PROMPT:
-                return known
+            earlier = self._candidates[params]
+            if earlier is None or isinstance(earlier.breakdown, Breakdown) or fidelity == PROMPT:
+                return earlier
             # A lower bound that does not fit is enough to know.
-            if fidelity == FIT and not known.fits_devices:
-                return known
+            if fidelity == FIT and not earlier.fits_devices:
+                return earlier
         if not last and self.exhausted:
             return None
 
@@ -189,26 +189,28 @@ class Evaluator:
             self.estimator.meter.ends = False
         return self._candidates[params]
 
-    def usage(self, params: Params, most: Mapping[str, int], fidelity: Fidelity) -> Measured | None:
+    def usage(
+        self, params: Params, limits: Mapping[str, int], fidelity: Fidelity
+    ) -> Measured | None:
         """What llama.cpp's measuring says that the launch allocates, without margins; a lower bound
-        where a device would need more than `most` has for it."""
+        where a device would need more than `limits` has for it."""
 
         def too_much(use: Static) -> bool:
-            return any(use.devices[name].total > size for name, size in most.items())
+            return any(use.devices[name].total > size for name, size in limits.items())
 
         candidate = self._candidates.get(params)
-        known: Measured | None = self._usages.get(params)
+        measured: Measured | None = self._usages.get(params)
         # llama.cpp's measuring allocates the same for most launches: then both share a measurement.
         if candidate is not None and candidate.breakdown.as_measured:
-            known = candidate.breakdown
-        if known is None or (
-            isinstance(known, LowerBound) and fidelity != PROMPT and not too_much(known)
+            measured = candidate.breakdown
+        if measured is None or (
+            isinstance(measured, LowerBound) and fidelity != PROMPT and not too_much(measured)
         ):
             if self.exhausted:
                 return None
             self.estimator.meter.ends = True
             try:
-                known = self.estimator.at_least(
+                measured = self.estimator.at_least(
                     params,
                     self.machine.devices,
                     lambda use: fidelity == PROMPT or too_much(use),
@@ -216,22 +218,22 @@ class Evaluator:
                 )
             except LaunchRefused as refusal:
                 self.refusal = self.refusal or refusal
-                known = None
+                measured = None
             except OverBudget:
                 return None
             finally:
                 self.estimator.meter.ends = False
-            self._usages[params] = known
-        return known
+            self._usages[params] = measured
+        return measured
 
     def compute_range(self, n_ctx: int | None) -> dict[str, tuple[int, int]]:
         """The smallest and the largest graph buffer of a device in all launches measured with this
         context."""
-        found: dict[str, tuple[int, int]] = {}
+        ranges: dict[str, tuple[int, int]] = {}
         uses = [
-            (params, known.breakdown)
-            for params, known in self._candidates.items()
-            if known is not None
+            (params, candidate.breakdown)
+            for params, candidate in self._candidates.items()
+            if candidate is not None
         ]
         for params, use in (*uses, *self._usages.items()):
             if use is not None and params.n_ctx == n_ctx:
@@ -239,9 +241,9 @@ class Evaluator:
                     # A device without weights has no graph buffer, which would make all ranges
                     # begin at 0.
                     if usage.model:
-                        least, largest = found.get(name, (usage.compute, usage.compute))
-                        found[name] = min(least, usage.compute), max(largest, usage.compute)
-        return found
+                        smallest, largest = ranges.get(name, (usage.compute, usage.compute))
+                        ranges[name] = min(smallest, usage.compute), max(largest, usage.compute)
+        return ranges
 
     def static(self, params: Params) -> Static | None:
         """Weights and caches without graph buffers: cheap, and a lower bound. None if llama.cpp
@@ -371,8 +373,8 @@ class Evaluator:
             if not taken:
                 continue
             margins[device.name] = self.margin(device, params, use)
-            kept = sum(size for _, size in margins[device.name])
-            spare[device.name] = self.machine.limits[device.name] - kept - taken
+            margin_size = sum(size for _, size in margins[device.name])
+            spare[device.name] = self.machine.limits[device.name] - margin_size - taken
         ram = self.machine.ram
         needed = RAM_MARGIN + self.in_ram(use) + serving.certain(params, use)
         return Candidate(params, use, margins, spare, None if ram is None else ram - needed)

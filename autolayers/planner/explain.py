@@ -108,11 +108,11 @@ def alternative(
         change = {
             name: getattr(candidate.params, name) for name in ("overrides", "n_batch", "n_ubatch")
         }
-        asked = 0 if given.n_gpu_layers in (None, -1) else given.layers_wanted(everything)
+        given_layers = 0 if given.n_gpu_layers in (None, -1) else given.layers_wanted(everything)
         # It must take experts out of RAM, and keep the given layers.
         if (
             candidate.breakdown.host.model >= chosen.breakdown.host.model
-            or candidate.params.layers_wanted(everything) < asked
+            or candidate.params.layers_wanted(everything) < given_layers
         ):
             return None
     speed, n_ctx = cost.price(candidate), candidate.breakdown.n_ctx
@@ -158,17 +158,17 @@ def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None
     evaluator, cost, everything = problem.evaluator, problem.cost, problem.everything
     # As if the upload rate were OF_LINK of the bus: the machine's own is not known.
     machine = replace(problem.machine, expert_upload=cost.host.bus * OF_LINK)
-    found = None if evaluator.exhausted else search(problem.on(machine)).candidate
-    if found is None or not found.fits or not found.params.moe_cache_mib:
+    candidate = None if evaluator.exhausted else search(problem.on(machine)).candidate
+    if candidate is None or not candidate.fits or not candidate.params.moe_cache_mib:
         return None
-    speed = cost.price(found)
+    speed = cost.price(candidate)
     if speed.generation <= cost.price(chosen).generation * FASTER:
         return None
     return Alternative(
-        (FLAG, str(found.params.moe_cache_mib)),
-        evaluator.described(found.params),
-        found.params.layers_wanted(everything),
-        found.breakdown.n_ctx,
+        (FLAG, str(candidate.params.moe_cache_mib)),
+        evaluator.described(candidate.params),
+        candidate.params.layers_wanted(everything),
+        candidate.breakdown.n_ctx,
         speed,
     )
 
@@ -294,13 +294,13 @@ def levers(
     frees: of the next step's launch, if there is one."""
     # The bytes freed matter for the next step, so it is measured on that.
     base = (evaluator.candidate(step[1], FIT) if step else None) or candidate
-    found = []
+    useful = []
     for name, words, values in _usual_changes(candidate):
         after = evaluator.candidate(replace(base.params, **values), FIT)  # type: ignore[arg-type]
         saved = 0 if after is None else _on_devices(base.breakdown) - _on_devices(after.breakdown)
         if after is not None and saved > 0:
-            found.append(Lever(name, words, saved, base is not candidate and after.fits))
-    return tuple(found)
+            useful.append(Lever(name, words, saved, base is not candidate and after.fits))
+    return tuple(useful)
 
 
 def _usual_changes(

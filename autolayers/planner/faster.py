@@ -44,10 +44,10 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     if sum(usage.total for usage in use.devices.values()) + _overheads(chosen) > _room(problem):
         return None
     # The bound holds: now the launch is planned as it would be.
-    found = search(other).candidate
-    if found is None or not found.fits:
+    candidate = search(other).candidate
+    if candidate is None or not candidate.fits:
         return None
-    rate = cost.price(found).generation
+    rate = cost.price(candidate).generation
     words = to_words(Params(cache_type_k=CACHE, cache_type_v=CACHE))
     return Faster(tuple(words), rate) if rate >= GAIN * cost.price(chosen).generation else None
 
@@ -104,8 +104,12 @@ def _rate_on_devices(problem: Problem, chosen: Candidate) -> float | None:
         device=None,
         n_threads=None,
     )
-    found = problem.evaluator.candidate(whole, FULL)
-    return None if found is None or not found.fits else problem.cost.price(found).generation
+    candidate = problem.evaluator.candidate(whole, FULL)
+    return (
+        None
+        if candidate is None or not candidate.fits
+        else problem.cost.price(candidate).generation
+    )
 
 
 def _room_for_weights(problem: Problem, chosen: Candidate) -> int:

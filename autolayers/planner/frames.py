@@ -108,10 +108,12 @@ def _contexts(problem: Problem, given: Params) -> Contexts:
         given.cache_type_k == problem.given.cache_type_k
         or not low(given.cache_type_k or "f16")
         or all(map(low, types))
-        or span.most is None
+        or span.largest is None
     ):
         return span
-    return replace(span, most=max(span.least or 0, min(span.most, FINE_ABOVE * streams(given))))
+    return replace(
+        span, largest=max(span.smallest or 0, min(span.largest, FINE_ABOVE * streams(given)))
+    )
 
 
 def streams(given: Params) -> int:
@@ -139,7 +141,7 @@ class Frames:
             yield replace(self.given, tensor_split=shares)
 
     def at_least(self, given: Params) -> Params:
-        return replace(given, n_ctx=contexts(self.problem, given).least)
+        return replace(given, n_ctx=contexts(self.problem, given).smallest)
 
     def _devices(self, given: Params) -> Iterator[Frame]:
         """All devices in their best order, and one of them alone."""
@@ -218,8 +220,12 @@ def slots(problem: Problem, given: Params) -> Iterator[Params]:
     cells = given.n_ctx or (policy.n_ctx if isinstance(policy.n_ctx, int) else 0)
     each = work.prompt + work.generate + work.depth
     # No more slots than the given context has room for.
-    most = min(work.requests, max(1, cells // each)) if cells else work.requests
-    counts = (None, most) if most <= N_PARALLEL else (most, max(N_PARALLEL, most // 2), N_PARALLEL)
+    highest = min(work.requests, max(1, cells // each)) if cells else work.requests
+    counts = (
+        (None, highest)
+        if highest <= N_PARALLEL
+        else (highest, max(N_PARALLEL, highest // 2), N_PARALLEL)
+    )
     for count in dict.fromkeys(counts):
         yield replace(given, n_parallel=count)
 
@@ -301,13 +307,13 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
     every = (
         itertools.permutations(best) if len(best) <= FEW else iter([tuple(best), tuple(best[::-1])])
     )
-    found: dict[tuple[object, ...], tuple[str, ...]] = {}
+    by_rank: dict[tuple[object, ...], tuple[str, ...]] = {}
     # The best, the listed one, and with few devices all others; each rank order once.
     for order in (tuple(best), tuple(names), *every):
-        kept = (
+        listed = (
             tuple(names)
             if [rank(name) for name in order] == [rank(name) for name in names]
             else order
         )
-        found.setdefault(tuple([rank(name) for name in kept]), kept)
-    return [None if list(order) == names else order for order in found.values()]
+        by_rank.setdefault(tuple([rank(name) for name in listed]), listed)
+    return [None if list(order) == names else order for order in by_rank.values()]

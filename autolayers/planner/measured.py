@@ -77,15 +77,21 @@ def beside(model: Model, cards: Sequence[str], backend: str, speed: Speed) -> Me
     if not all(cards):
         return None
     work = speed.workload
-    asked = Asked.of(model, cards, backend, speed.kind, depth=work.depth)
-    if not asked.active:
+    launch = Asked.of(model, cards, backend, speed.kind, depth=work.depth)
+    if not launch.active:
         return None
     # The share of the weights that are on devices must be similar for rows to be comparable.
-    asked = asked.sharing(1 - speed.in_ram / asked.active)
-    found = Measured(nearest(asked.at(work.depth + work.prompt), "tg"), nearest(asked, "pp"))
-    if found.generation is None and found.prompt is None:
+    launch = launch.sharing(1 - speed.in_ram / launch.active)
+    nearest_rows = Measured(
+        nearest(launch.at(work.depth + work.prompt), "tg"), nearest(launch, "pp")
+    )
+    if nearest_rows.generation is None and nearest_rows.prompt is None:
         return None
     # Rows are of plain launches: one request, no draft, and no correction by own measurements.
     plain = speed.draft is None and work.requests == 1 and not speed.correction.runs
-    pulled = drawn(asked, "tg", speed.generation, speed.generation_spread) if plain else None
-    return found if pulled is None else Measured(found.generation, found.prompt, *pulled)
+    pulled = drawn(launch, "tg", speed.generation, speed.generation_spread) if plain else None
+    return (
+        nearest_rows
+        if pulled is None
+        else Measured(nearest_rows.generation, nearest_rows.prompt, *pulled)
+    )

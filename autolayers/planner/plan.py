@@ -127,9 +127,9 @@ class Faster:
         return {"flags": list(self.flags), "tokens_per_second": round(self.rate, 3)}
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Faster:
+    def of(cls, values: Mapping[str, Any]) -> Faster:
         """What `to_dict` gave. Raises KeyError, TypeError or ValueError."""
-        return cls(tuple(map(str, said["flags"])), float(said["tokens_per_second"]))
+        return cls(tuple(map(str, values["flags"])), float(values["tokens_per_second"]))
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,9 @@ class Smaller:
         return {"type": self.type, "size": self.size, "tokens_per_second": round(self.rate, 3)}
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Smaller:
+    def of(cls, values: Mapping[str, Any]) -> Smaller:
         """What `to_dict` gave. Raises KeyError, TypeError or ValueError."""
-        return cls(str(said["type"]), int(said["size"]), float(said["tokens_per_second"]))
+        return cls(str(values["type"]), int(values["size"]), float(values["tokens_per_second"]))
 
 
 @dataclass(frozen=True)

@@ -245,25 +245,25 @@ def of_context(problem: Problem, n_ctx_seq: int) -> tuple[Price, float]:
 def of_filling(problem: Problem, params: Params, use: Static) -> float:
     """The price of the context; where the cache is in RAM that of the part that it pays to fill,
     times what filling it costs. A given context is filled."""
-    most, whole = use.n_ctx_seq, of_context(problem, use.n_ctx_seq)[1]
+    full, whole = use.n_ctx_seq, of_context(problem, use.n_ctx_seq)[1]
     if problem.policy.workload != CHAT or not use.host.context:
         return whole
     # A given context is used whole, so what a full one costs counts.
     if problem.fills:
-        return problem.cost.growth(params, use, most)
+        return problem.cost.growth(params, use, full)
     if not chooses_context(problem):
         return whole
     floor = problem.policy.n_ctx_min or problem.given.fit_ctx or FIT_PARAMS_MIN_CTX
     # From the smallest context that counts upwards: filling more pays until the cache in RAM is too
     # slow.
-    least, part = float("inf"), min(floor, most)
+    lowest, part = float("inf"), min(floor, full)
     while True:
         price = of_context(problem, part)[1] * problem.cost.growth(params, use, part)
-        if price >= least or part == most:
-            return min(price, least)
-        least, part = price, min(2 * part, most)
+        if price >= lowest or part == full:
+            return min(price, lowest)
+        lowest, part = price, min(2 * part, full)
 
 
-def _halvings(row: Price, n_ctx: int, most: int) -> float:
+def _halvings(row: Price, n_ctx: int, larger: int) -> float:
     # E.g. 1.04 ** 2 for a quarter of the context.
-    return float(row.factor ** log2(most / max(1, n_ctx)))
+    return float(row.factor ** log2(larger / max(1, n_ctx)))

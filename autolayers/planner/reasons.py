@@ -57,7 +57,7 @@ class _Parts:
     candidate: Candidate
 
     @lazy
-    def asked(self) -> Problem:
+    def undrafted(self) -> Problem:
         """The problem without what the launch drafts with, and with the requests that were
         asked for."""
         return self.problem.drafting_with(None).with_goals(workload=self.workload)
@@ -98,7 +98,7 @@ class _Parts:
         from .advice import remedies
 
         # Without the draft: advice is about the model's own launch.
-        return remedies(self.asked, self.candidate)
+        return remedies(self.undrafted, self.candidate)
 
     @property
     def may_hint(self) -> bool:
@@ -192,16 +192,16 @@ class Explained(Reasons):
             meter.budget = start + max(0, budget - before) // len(work)
             return row[1](), meter.spent - start, meter.refused
 
-        found: dict[str, list[Any]] = {}
+        by_part: dict[str, list[Any]] = {}
         spent = 0
         for (name, _), answer in zip(work, in_processes(timed, work, self.processes), strict=True):
             if not isinstance(answer, AutolayersError):
-                found.setdefault(name, []).append(answer[0])
+                by_part.setdefault(name, []).append(answer[0])
                 spent += answer[1]
                 meter.refused = meter.refused or answer[2]
         # What the processes spent counts for the question.
         meter.budget, meter.spent = budget, max(meter.spent, before + spent)
-        return found
+        return by_part
 
     def answers(self, part: str) -> Iterator[Any]:
         """The answers of a part's tasks, one after the other."""
@@ -287,16 +287,16 @@ class Explained(Reasons):
 
     def in_steps(self) -> Iterator[Reasons]:
         """What is known, with one part more each time."""
-        known = Reasons()
+        so_far = Reasons()
         if self.tasks.get("price"):
-            yield (known := replace(known, fit_choice=self.fit_choice))
-            yield (known := replace(known, price=self.price, levers=self.levers))
+            yield (so_far := replace(so_far, fit_choice=self.fit_choice))
+            yield (so_far := replace(so_far, price=self.price, levers=self.levers))
         for other in self._alternatives():
-            yield (known := replace(known, alternatives=(*known.alternatives, other)))
+            yield (so_far := replace(so_far, alternatives=(*so_far.alternatives, other)))
         advice = self.parts.advice()
         while (remedy := next(advice, None)) is not None:
-            yield (known := replace(known, remedies=(*known.remedies, remedy)))
+            yield (so_far := replace(so_far, remedies=(*so_far.remedies, remedy)))
         smaller = self.smaller
         cut = (NO_MORE,) if self.meter.refused and not self.ended else ()
         if smaller is not None or cut:
-            yield replace(known, smaller=smaller, warnings=cut)
+            yield replace(so_far, smaller=smaller, warnings=cut)

@@ -118,11 +118,12 @@ def _pinned(seen: Solution) -> Iterator[str]:
     # WDDM is the driver model of Windows, which WSL2 shares.
     if not total or not any(device.wddm for device in machine.devices):
         return
-    size, most = pinned(seen), total // _PINNED
-    if size > most:
+    size, limit = pinned(seen), total // _PINNED
+    if size > limit:
         yield (
             f"{human(size)} of RAM would be pinned; Windows and WSL2 pin only about half of it, "
-            f"{human(most)}: loading may fail; without --no-mmap the weights are mapped, not pinned"
+            f"{human(limit)}: loading may fail; without --no-mmap the weights are mapped, not "
+            "pinned"
         )
 
 
@@ -340,20 +341,20 @@ def how_to_raise(machine: Machine, candidate: Candidate, movable: int) -> tuple[
         return ()
     total = machine.ram_total or ram
     # The system keeps a part, and what other programs hold cannot be given away.
-    most = min(total - kept(total), ram - RAM_MARGIN)
-    found = []
+    highest = min(total - kept(total), ram - RAM_MARGIN)
+    lines = []
     for device in machine.devices:
         spare = candidate.spare.get(device.name, 0)
-        limit = min(device.total + ram_spare + movable - max(0, spare), most)
+        limit = min(device.total + ram_spare + movable - max(0, spare), highest)
         # Only where the limit is what binds, and a budget of the user does not.
         binds = spare < WORTH and machine.limits[device.name] == device.total
         setting = _setting(device, limit)
         if setting and binds and limit - device.total >= WORTH:
-            found.append(
+            lines.append(
                 f"{device.name} may use {device.total // MiB} MiB of the RAM: {setting}, and "
                 f"leaves {(total - limit) / GiB:.1f} GiB to the system"
             )
-    return tuple(found)
+    return tuple(lines)
 
 
 def _setting(device: Device, limit: int) -> str:
@@ -367,11 +368,11 @@ def _setting(device: Device, limit: int) -> str:
     if not is_amds(device):
         return ""
     here = parameters(device.driver, limit)
-    there = (
+    elsewhere = (
         f"Linux: {parameters(NEWEST, limit)}, before 6.15 amdgpu.gttsize={limit // MiB} too; "
         "Windows: more in the firmware"
     )
-    return f"a larger GTT gives it more ({f'kernel parameters {here}' if here else there})"
+    return f"a larger GTT gives it more ({f'kernel parameters {here}' if here else elsewhere})"
 
 
 @dataclass(frozen=True)

@@ -74,12 +74,16 @@ class Found:
 def search(problem: Problem) -> Found:
     """The best launch of a problem, fully measured; one that does not fit if none does."""
     given = plain(problem)
-    asked = problem.with_given(given)
-    found = _with_most_context(asked) if asked.policy.n_ctx == "max" else _by_cache_type(asked)
-    if found.candidate is None:
-        return found
+    plain_problem = problem.with_given(given)
+    result = (
+        _with_most_context(plain_problem)
+        if plain_problem.policy.n_ctx == "max"
+        else _by_cache_type(plain_problem)
+    )
+    if result.candidate is None:
+        return result
     changes = _changes(given, problem.given)
-    params = found.candidate.params
+    params = result.candidate.params
     # The plan keeps the words that were given: -sm layer stays in the answer though it changes
     # nothing.
     back = {
@@ -90,10 +94,10 @@ def search(problem: Problem) -> Found:
             problem.machine.devices
         )
     if not back:
-        return found
+        return result
     as_given = replace(params, **back)  # type: ignore[arg-type]
     same = problem.evaluator.candidate(as_given, FULL, last=True)
-    return replace(found, candidate=same or found.candidate)
+    return replace(result, candidate=same or result.candidate)
 
 
 def _with_most_context(problem: Problem) -> Found:
@@ -103,11 +107,11 @@ def _with_most_context(problem: Problem) -> Found:
     # does not.
     best = _by_cache_type(problem.with_goals(n_ctx=None)).candidate
     whole = best is not None and best.fits and problem.whole(best) and bool(problem.machine.devices)
-    most = _by_cache_type(problem, whole)
+    widest = _by_cache_type(problem, whole)
     return (
         Found(best)
-        if best is not None and best.fits and not _has_as_much(most.candidate, best)
-        else most
+        if best is not None and best.fits and not _has_as_much(widest.candidate, best)
+        else widest
     )
 
 
@@ -125,15 +129,19 @@ def _by_cache_type(problem: Problem, whole: bool = False) -> Found:
     answers = []
     for name in types:
         typed = replace(given, cache_type_k=name, cache_type_v=name)
-        least = contexts(problem, typed).least or 0
+        smallest = contexts(problem, typed).smallest or 0
         # A coarse cache is for short contexts, unless only coarse ones are allowed.
-        if low(name) and not all(map(low, types)) and least > FINE_ABOVE * streams(typed):
+        if low(name) and not all(map(low, types)) and smallest > FINE_ABOVE * streams(typed):
             continue
         # The first type in the given order with which everything is on devices.
-        found = _by_slots(problem, typed, whole)
-        if found.candidate is not None and found.candidate.fits and problem.whole(found.candidate):
-            return found
-        answers.append(found)
+        result = _by_slots(problem, typed, whole)
+        if (
+            result.candidate is not None
+            and result.candidate.fits
+            and problem.whole(result.candidate)
+        ):
+            return result
+        answers.append(result)
     return _best(problem, answers)
 
 
@@ -145,12 +153,14 @@ def _by_slots(problem: Problem, given: Params, whole: bool) -> Found:
 
 def _best(problem: Problem, answers: list[Found]) -> Found:
     """The one that is worth most, or the first if none fits."""
-    fitting = [found for found in answers if found.candidate is not None and found.candidate.fits]
+    fitting = [
+        answer for answer in answers if answer.candidate is not None and answer.candidate.fits
+    ]
     if fitting:
-        return min(fitting, key=lambda found: _worth(problem, found.candidate))
+        return min(fitting, key=lambda answer: _worth(problem, answer.candidate))
     # Nothing fits: an answer that says by how much is better than none.
-    there = [found for found in answers if found.candidate is not None]
-    return next(iter(there), Found(None))
+    possible = [answer for answer in answers if answer.candidate is not None]
+    return next(iter(possible), Found(None))
 
 
 def _worth(problem: Problem, candidate: Candidate | None) -> float:
@@ -274,10 +284,14 @@ class Search:
                 kind = Kind(frame, name, frame.given, self.buffers)
                 if name in ("given", "none"):
                     continue
-                found = most(kind, frame.contexts.least, self.fidelity)
-                launch = None if found is None or not found.fits else kind.launch(found.params)
+                candidate = most(kind, frame.contexts.smallest, self.fidelity)
+                launch = (
+                    None
+                    if candidate is None or not candidate.fits
+                    else kind.launch(candidate.params)
+                )
                 if launch is not None:
-                    self._push(_Node(kind, launch.params.n_ctx, launch, found), launch.worth)
+                    self._push(_Node(kind, launch.params.n_ctx, launch, candidate), launch.worth)
         return self._run()
 
     # --- best first
@@ -287,7 +301,7 @@ class Search:
         finer: Launch | None = None
         whole: Launch | None = None
         for name in frame.names_of_kinds:
-            node = _Node(Kind(frame, name, frame.given, self.buffers), frame.contexts.least)
+            node = _Node(Kind(frame, name, frame.given, self.buffers), frame.contexts.smallest)
             # A kind with less on the devices is no faster, so its bound is that of the one with
             # more.
             more = whole or (finer if name == "bare" else None)
@@ -300,7 +314,7 @@ class Search:
                 finer = launch if name in ("experts", "ffn") else finer
                 # Only a launch with everything on the devices bounds all later kinds.
                 whole = launch if node.kind.whole(launch.params) else whole
-                self._bound_micro_batches(node.kind, frame.contexts.least, launch)
+                self._bound_micro_batches(node.kind, frame.contexts.smallest, launch)
 
     def _bound_micro_batches(self, kind: Kind, n_ctx: int | None, launch: Launch) -> None:
         """A bound of the kind's launches with other micro-batches: as if these took no memory, nor
@@ -345,7 +359,7 @@ class Search:
     def _probe(self, node: _Node, before: Launch | None) -> None:
         """Where a kind promises nothing by what others take, opens its smallest launch, which says
         what it takes."""
-        if not self.buffers.known:
+        if not self.buffers.taken:
             self.closed.append(node)
             return
         kind = node.kind
@@ -365,7 +379,7 @@ class Search:
         self._push(node, smallest.worth if before is None else min(before.worth, smallest.worth))
 
     def _push(self, node: _Node, bound: float) -> None:
-        node.guessed = not self.buffers.known
+        node.guessed = not self.buffers.taken
         # Then the promise rests on guesses alone (Buffers.guess).
         # Of equal bounds the frame with the most memory first, then the one that came first.
         heapq.heappush(
@@ -377,7 +391,7 @@ class Search:
         while self.heap:
             bound, _, _, node = heapq.heappop(self.heap)
             # Now there is something to predict the closed kinds by, so they may promise after all.
-            if self.closed and self.buffers.known:
+            if self.closed and self.buffers.taken:
                 closed, self.closed = self.closed, []
                 for each in closed:
                     self._promise(each)
@@ -401,7 +415,7 @@ class Search:
                 new = node.launch is None
                 launch = self._promise(node)  # by what was measured since
                 # Its first promise: other micro-batches of this kind have no bound yet.
-                if launch is not None and new and node.n_ctx == node.kind.frame.contexts.least:
+                if launch is not None and new and node.n_ctx == node.kind.frame.contexts.smallest:
                     self._bound_micro_batches(node.kind, node.n_ctx, launch)
             for size in node.sizes:
                 self._promise(_Node(node.kind.with_micro_batch(size), node.n_ctx))
@@ -509,14 +523,14 @@ class Search:
     def _next_context(self, node: _Node) -> int | None:
         """The next larger context to try with the same kind, None if this launch has as much."""
         span, launch, n_ctx = node.kind.frame.contexts, node.launch, node.n_ctx
-        if span.fixed or span.most is None or node.kind.name == "none":
+        if span.fixed or span.largest is None or node.kind.name == "none":
             return None
         if launch is None or n_ctx is None:
             return None
         reached = launch.params.n_ctx or 0
         # The next doubling above what this launch already has.
-        while n_ctx <= reached < span.most:
-            n_ctx = min(2 * n_ctx, span.most)
+        while n_ctx <= reached < span.largest:
+            n_ctx = min(2 * n_ctx, span.largest)
         return n_ctx if n_ctx > reached else None
 
     def _worth(self, node: _Node) -> float:
@@ -586,25 +600,25 @@ class Search:
         """Other splits, for contexts between that of this one and the next that was tried."""
         frame, use = winner.kind.frame, winner.measured
         span = frame.contexts
-        if not frame.splits or span.fixed or span.most is None:
+        if not frame.splits or span.fixed or span.largest is None:
             return False
         if winner.n_ctx is None or use is None:
             return False
         here = use.breakdown.n_ctx
         # Above twice the context the next promise begins.
-        most = min(2 * here, span.most)
+        farthest = min(2 * here, span.largest)
         limit = self._worth(winner)
         grid = [
             # A quarter, half and three quarters of the way, in whole steps.
             n
             for part in range(1, 4)
-            if (n := (here + (most - here) * part // 4) // span.step * span.step) > here
+            if (n := (here + (farthest - here) * part // 4) // span.step * span.step) > here
             and (winner.kind, n) not in self.opened
         ]
-        found = [launch for n in grid if (launch := winner.kind.promise(n)) is not None]
+        launches = [launch for n in grid if (launch := winner.kind.promise(n)) is not None]
         better = [
             (launch.worth, n)
-            for launch, n in zip(found, grid, strict=False)
+            for launch, n in zip(launches, grid, strict=False)
             if launch.worth < limit
         ]
         # The best of the grid; the next round looks around it again.
@@ -617,24 +631,24 @@ class Search:
 
     def _parts(self, winner: _Node) -> bool:
         """Layers placed by --fit's rules: parts of them on each device."""
-        frame, found = winner.kind.frame, winner.measured
+        frame, measured = winner.kind.frame, winner.measured
         given = self.problem.given
         # --strategy layers wants whole layers; given rules or numbers leave nothing to place.
         if self.policy.strategy == "layers" or given.overrides or frame.ladders.literal:
             return False
         # With everything on devices parts of layers are of no use.
-        if found is None or not self.cost.in_ram(found):
+        if measured is None or not self.cost.in_ram(measured):
             return False
         before = len(self.heap)
         listed = self._listed(winner)
         # With the winner's context, and with the one that its promise began at, which may leave
         # room for more layers.
-        contexts = (given.n_ctx or found.params.n_ctx, winner.n_ctx)
+        contexts = (given.n_ctx or measured.params.n_ctx, winner.n_ctx)
         for of, n_ctx in dict.fromkeys(itertools.product((frame.given, listed), contexts)):
             kind = winner.kind
             if of != frame.given:
                 kind = Kind(Frame(self.problem, of, self.whole), kind.name, of, self.buffers)
-            for candidate in parts(self.problem, replace(of, n_ctx=n_ctx), found, self.fidelity):
+            for candidate in parts(self.problem, replace(of, n_ctx=n_ctx), measured, self.fidelity):
                 node = _Node(kind, n_ctx, winner.launch, candidate)
                 self._push(node, self._worth(node))
         return len(self.heap) > before
@@ -644,16 +658,21 @@ class Search:
     def _finished(self, winner: _Node) -> Candidate | None:
         """The launch with an expert cache if that pays and the largest context that fits, measured
         in full; None if it does not fit after all: then its kind's next promise is open."""
-        found = winner.measured
-        assert found is not None
+        candidate = winner.measured
+        assert candidate is not None
         frame = winner.kind.frame
         # An upload rate is known only where it was measured; without it the gain would be a guess.
         if self.evaluator.machine.expert_upload and may_cache(self.problem, frame.given):
-            found = with_expert_cache(
-                self.evaluator, self.cost, frame.ladders, found, winner.kind.shape, self.fidelity
+            candidate = with_expert_cache(
+                self.evaluator,
+                self.cost,
+                frame.ladders,
+                candidate,
+                winner.kind.shape,
+                self.fidelity,
             )
-        found = self._grown(frame, found)
-        answer = self.evaluator.candidate(found.params, FULL, last=True)
+        candidate = self._grown(frame, candidate)
+        answer = self.evaluator.candidate(candidate.params, FULL, last=True)
         # PROMPT is a lower bound: from here on graphs are computed until it is known whether they
         # fit.
         if answer is not None and not answer.fits:
@@ -672,26 +691,26 @@ class Search:
             self._again(node, answer, float("inf"))
         return None
 
-    def _grown(self, frame: Frame, found: Candidate) -> Candidate:
-        span, n_ctx = frame.contexts, found.params.n_ctx
-        if span.fixed or span.most is None or n_ctx is None or n_ctx >= span.most:
-            return found
-        make = partial(_with_context, found.params)
-        most = self._useful(frame, found.params, n_ctx, span.most)
-        more = largest_context(self.evaluator, make, n_ctx, most, span.step, self.fidelity)
-        return found if more is None else more
+    def _grown(self, frame: Frame, candidate: Candidate) -> Candidate:
+        span, n_ctx = frame.contexts, candidate.params.n_ctx
+        if span.fixed or span.largest is None or n_ctx is None or n_ctx >= span.largest:
+            return candidate
+        make = partial(_with_context, candidate.params)
+        largest = self._useful(frame, candidate.params, n_ctx, span.largest)
+        more = largest_context(self.evaluator, make, n_ctx, largest, span.step, self.fidelity)
+        return candidate if more is None else more
 
     def _with_less_context(self, frame: Frame, answer: Candidate) -> Candidate | None:
         """The largest context below this one's that fits in full."""
         span, n_ctx = frame.contexts, answer.params.n_ctx
-        if span.fixed or span.least is None or n_ctx is None or n_ctx <= span.least:
+        if span.fixed or span.smallest is None or n_ctx is None or n_ctx <= span.smallest:
             return answer
         make = partial(_with_context, answer.params)
-        less = largest_context(self.evaluator, make, span.least, n_ctx, span.step, FIT, answer)
+        less = largest_context(self.evaluator, make, span.smallest, n_ctx, span.step, FIT, answer)
         return answer if less is None else self.evaluator.candidate(less.params, FULL, last=True)
 
-    def _useful(self, frame: Frame, params: Params, least: int, most: int) -> int:
-        """The largest context of least..most that leaves enough system memory and, above 32k per
+    def _useful(self, frame: Frame, params: Params, low: int, high: int) -> int:
+        """The largest context of low..high that leaves enough system memory and, above 32k per
         sequence, whose tokens are fast enough; --ctx max skips both checks."""
         ram, step = self.evaluator.machine.ram, frame.contexts.step
         # 32k for each stream: the step is that of all streams.
@@ -710,27 +729,27 @@ class Search:
                 _TOKEN_SECONDS, _TOKEN_GROWTH / speed.generation
             )
 
-        if self.policy.n_ctx == "max" or most <= least or useful(most):
-            return most
+        if self.policy.n_ctx == "max" or high <= low or useful(high):
+            return high
         # In steps, none of them below the least.
-        first = least // step
+        first = low // step
         return max(
-            least,
-            (first + last(0, most // step - first, lambda n: useful((first + n) * step))) * step,
+            low,
+            (first + last(0, high // step - first, lambda n: useful((first + n) * step))) * step,
         )
 
     def _paid(self, winner: _Node, answer: Candidate) -> tuple[int, float]:
         """What a context that is larger than the smallest costs."""
         span = winner.kind.frame.contexts
-        if span.fixed or span.least is None or answer.breakdown.n_ctx <= span.least:
+        if span.fixed or span.smallest is None or answer.breakdown.n_ctx <= span.smallest:
             return 0, 1.0
         # What the same kind would promise with the smallest context: usually faster, as more layers
         # fit.
-        least = winner.kind.promise(span.least)
-        if least is None:
+        smallest = winner.kind.promise(span.smallest)
+        if smallest is None:
             return 0, 1.0
-        fastest = self.cost.predict(least.params, least.use).compared
-        return least.use.n_ctx, self.cost.speed(answer).compared / fastest
+        fastest = self.cost.predict(smallest.params, smallest.use).compared
+        return smallest.use.n_ctx, self.cost.speed(answer).compared / fastest
 
     # --- where nothing fits
 
@@ -751,8 +770,10 @@ class Search:
         else:
             # No layer on the devices takes the least; it says how much RAM is missing.
             launch = replace(given, n_gpu_layers=0)
-        found = self._least_short(given)
-        answer = None if found is None else self.evaluator.candidate(found.params, FULL, last=True)
+        nearest = self._least_short(given)
+        answer = (
+            None if nearest is None else self.evaluator.candidate(nearest.params, FULL, last=True)
+        )
         return Found(answer or self.evaluator.candidate(launch, FULL, last=True))
 
     def _least_short(self, given: Params) -> Candidate | None:
@@ -765,11 +786,11 @@ class Search:
             return None
         limited = self.evaluator.machine.ram is not None and not given.overrides
         rival = fit(self.evaluator, given, self.fidelity) if limited else None
-        found = [*self.short, *([rival] if rival is not None and rival.fits_devices else [])]
+        short = [*self.short, *([rival] if rival is not None and rival.fits_devices else [])]
         # Nothing that swaps more than --fit's own answer.
         if rival is not None and rival.fits_devices:
-            found = [candidate for candidate in found if candidate.ram_missing <= rival.ram_missing]
-        return self.cost.fastest(found)
+            short = [candidate for candidate in short if candidate.ram_missing <= rival.ram_missing]
+        return self.cost.fastest(short)
 
 
 def _placed_alike(one: Params, other: Params) -> bool:

@@ -52,13 +52,13 @@ def limits(params: Params, use: Breakdown, spare: int) -> dict[str, int]:
         # Otherwise half of the memory for checkpoints at most, and the rest for prompts.
         if each * (CTX_CHECKPOINTS - 1) > spare // 2:
             count = min(ENOUGH if prompts else CTX_CHECKPOINTS, 1 + spare // 2 // each)
-    found = {} if count == CTX_CHECKPOINTS else {"ctx_checkpoints": count}
+    flags = {} if count == CTX_CHECKPOINTS else {"ctx_checkpoints": count}
     if prompts:
         # In steps, so that the flags stay the same when free memory changes by some MiB.
         left = (spare - each * (count - 1)) // MiB // STEP * STEP
         if left < CACHE_RAM:
-            found["cache_ram"] = left
-    return found
+            flags["cache_ram"] = left
+    return flags
 
 
 @dataclass(frozen=True)
@@ -130,13 +130,13 @@ def keeping(
         left = None if spare is None else spare - each * max(0, count - 1)
         if left is None or agents * size <= left:
             break
-    kept = agents if left is None else max(0, min(agents, left // size))
+    conversations = agents if left is None else max(0, min(agents, left // size))
     # Rounded up to MiB, the unit of --cache-ram.
-    found = {"cache_ram": -(-kept * size // MiB)}
-    return found if count == here.checkpoints else {**found, "ctx_checkpoints": count}
+    flags = {"cache_ram": -(-conversations * size // MiB)}
+    return flags if count == here.checkpoints else {**flags, "ctx_checkpoints": count}
 
 
-def kept(agents: int, here: Saved) -> str:
+def why_kept(agents: int, here: Saved) -> str:
     """Why --cache-ram was set for conversations."""
     count = agents if here.count is None else min(agents, here.count)
     more = (

@@ -68,14 +68,14 @@ def _why(
     """Why one of them is."""
     if device.kind == "igpu" and any(each.kind == "gpu" for each in evaluator.machine.devices):
         return "llama.cpp uses an integrated GPU only where there is no other, or -dev names it"
-    there = _seconds_with(evaluator, cost, given, chosen, device)
-    if there is None:
+    with_it = _seconds_with(evaluator, cost, given, chosen, device)
+    if with_it is None:
         free = human(evaluator.machine.limits[device.name])
         return f"no layer fits into the {free} that are free"
     here = cost.price(chosen).request
-    if there <= here * 1.005:
+    if with_it <= here * 1.005:
         return f"a request takes {here:.1f} s with it too"
-    return f"a request would take {there:.1f} s with it, instead of {here:.1f} s"
+    return f"a request would take {with_it:.1f} s with it, instead of {here:.1f} s"
 
 
 def _seconds_with(
@@ -84,8 +84,8 @@ def _seconds_with(
     """Seconds of a request with the fastest launch that uses it: one layer of another device, or
     one that the search measured, otherwise llama.cpp's own split, --fit's launch or one layer; None
     if none fits."""
-    found = [each for each in evaluator.measured if isinstance(each.breakdown, Breakdown)]
-    found += filter(None, [_with_a_layer(evaluator, chosen, device)])
+    launches = [each for each in evaluator.measured if isinstance(each.breakdown, Breakdown)]
+    launches += filter(None, [_with_a_layer(evaluator, chosen, device)])
     own = replace(chosen.params, device=None, tensor_split=None)
     ways: tuple[Callable[[], Candidate | None], ...] = (
         lambda: evaluator.candidate(replace(own, n_gpu_layers=ALL), FIT),
@@ -94,8 +94,10 @@ def _seconds_with(
     )
     # First what is measured already; each way costs a launch, so only until one fits.
     for way in (lambda: None, *ways):
-        found += filter(None, [way()])
-        with_it = [cost.price(each).request for each in found if each.fits and _used(each, device)]
+        launches += filter(None, [way()])
+        with_it = [
+            cost.price(each).request for each in launches if each.fits and _used(each, device)
+        ]
         if with_it:
             return min(with_it)
     return None
@@ -113,10 +115,10 @@ def _with_a_layer(evaluator: Evaluator, chosen: Candidate, device: Device) -> Ca
         shares[chosen.params.main_gpu or 0] = float(
             own.layers_wanted(evaluator.model.hparams.n_layer_all + 1)
         )
-    most = max(shares)
-    if most < 2:
+    largest = max(shares)
+    if largest < 2:
         return None
     # One layer from the device with the most to this one.
-    shares[shares.index(most)] -= 1
+    shares[shares.index(largest)] -= 1
     shares[names.index(device.name)] += 1
     return evaluator.candidate(replace(own, tensor_split=tuple(shares)), FIT)

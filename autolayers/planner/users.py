@@ -143,7 +143,7 @@ class _People:
         good = max(map(_total, tried)) / GAIN
         if _total(each) >= good and each is not None and each.row.served.rate >= TOO_SLOW:
             return each
-        return next(found for found in tried[::-1] if _total(found) >= good)
+        return next(launch for launch in tried[::-1] if _total(launch) >= good)
 
     def _most_slots(self, users: int, slots: int, best: _Launch | None) -> _Launch | None:
         """The launch with the most slots, from `slots` to twice as many, that has all weights on
@@ -158,13 +158,13 @@ class _People:
                 high = middle
         return best
 
-    def _whole(self, found: _Launch | None) -> bool:
-        return found is not None and found.row.fits and not found.in_ram
+    def _whole(self, launch: _Launch | None) -> bool:
+        return launch is not None and launch.row.fits and not launch.in_ram
 
-    def _serves_more(self, fewer: _Launch | None, found: _Launch | None) -> bool:
+    def _serves_more(self, fewer: _Launch | None, launch: _Launch | None) -> bool:
         if fewer is None or not fewer.row.fits:
             return False
-        return _total(fewer) > _total(found) * GAIN
+        return _total(fewer) > _total(launch) * GAIN
 
     def _with_slots(self, users: int, slots: int) -> _Launch | None:
         # A given context is that of all slots.
@@ -185,14 +185,14 @@ class _People:
                 return grown
             if half is not None and self._whole(self.launch(1)):
                 return self._solved(half, users)
-        found = self._solved(problem, users)
-        whole = self._whole(found)
-        one = found if users == 1 else self.launch(1)
+        launch = self._solved(problem, users)
+        whole = self._whole(launch)
+        one = launch if users == 1 else self.launch(1)
         partly = one is not None and one.row.fits and one.in_ram  # so it is for more
         if whole or partly or half is None:
-            return found
+            return launch
         smaller = self._solved(half, users)
-        return smaller if self._serves_more(smaller, found) else found
+        return smaller if self._serves_more(smaller, launch) else launch
 
     def _asking(self, users: int) -> Problem:
         """The problem with this many requests at once."""
@@ -255,12 +255,12 @@ class _People:
     def keeps(self, users: int) -> bool:
         """Who waits for a slot gets nothing until then, which a promised first token alone
         counts."""
-        found = self.launch(users)
-        if found is None or not found.row.fits:
+        launch = self.launch(users)
+        if launch is None or not launch.row.fits:
             return False
-        return (found.row.slots >= users or self.waits) and self.wanted.kept(found.row.served)
+        return (launch.row.slots >= users or self.waits) and self.wanted.kept(launch.row.served)
 
-    def most(self) -> int:
+    def most_users(self) -> int:
         """The largest number of people that keeps the promise, 0 for none."""
         if self.wanted.grows:
             return self._most_grown()
@@ -275,17 +275,17 @@ class _People:
         return low
 
     def _most_grown(self) -> int:
-        """As `most`, where a number is priced at once and other launches take a search each: more
-        are tried up to what memory has room for, then the number where the rate should be as
+        """As `most_users`, where a number is priced at once and other launches take a search each:
+        more are tried up to what memory has room for, then the number where the rate should be as
         promised."""
         if not self.keeps(1):
             return 0
         low = 1
         while True:
             low = self._most_from(low)
-            found, more = self._known[low], self._room(low) + 1
+            launch, more = self._known[low], self._room(low) + 1
             # With q8_0 already, or without more room: nothing else to try.
-            if found is None or found.candidate.params.cache_type_k or more > MOST:
+            if launch is None or launch.candidate.params.cache_type_k or more > MOST:
                 return low
             # where memory ends for f16, caches of q8_0 are also read faster
             if not self.keeps(more):
@@ -314,10 +314,10 @@ class _People:
     def _room(self, low: int) -> int:
         """More people than `low`, one at least, that GPUs which hold its launch should have room
         for."""
-        found, each = self._known.get(low), self.each(low)
-        if found is None or not each or not self._whole(found):
+        launch, each = self._known.get(low), self.each(low)
+        if launch is None or not each or not self._whole(launch):
             return MOST
-        return low + max(1, min(found.candidate.spare.values(), default=0) // each)
+        return low + max(1, min(launch.candidate.spare.values(), default=0) // each)
 
     def _between(self, low: int, high: int) -> int:
         """A number between one that keeps the promise and one that does not."""
@@ -339,28 +339,28 @@ class _People:
 
     def each(self, users: int) -> int:
         """Bytes of one more person's cache."""
-        found, slots = self.launch(users), self.slots(users + 1)
+        launch, slots = self.launch(users), self.slots(users + 1)
         if (
-            found is None
+            launch is None
             or self.given.n_ctx is not None
             or slots == self.slots(users)
-            or found.row.slots < users
+            or launch.row.slots < users
         ):
             return 0
-        more = replace(found.candidate.params, n_parallel=slots, n_ctx=slots * self.context)
+        more = replace(launch.candidate.params, n_parallel=slots, n_ctx=slots * self.context)
         use = self.problem.evaluator.static(more)
         return (
             0
             if use is None
             else use.host.context
             + sum(usage.context for usage in use.devices.values())
-            - found.row.context
+            - launch.row.context
         )
 
 
-def _total(found: _Launch | None) -> float:
+def _total(launch: _Launch | None) -> float:
     """Tokens per second of all together, 0 of a launch that does not fit."""
-    return found.row.served.total if found is not None and found.row.fits else 0.0
+    return launch.row.served.total if launch is not None and launch.row.fits else 0.0
 
 
 def too_many(requests: object) -> Iterator[str]:
@@ -371,9 +371,9 @@ def too_many(requests: object) -> Iterator[str]:
     row = requests.row
     if row.fits and row.served.rate >= TOO_SLOW:
         return
-    said = f"{row.users} users at once do not fit"
+    trouble = f"{row.users} users at once do not fit"
     if row.fits:
-        said = (
+        trouble = (
             f"{row.users} users at once get {row.served.rate:.1f} tokens/s each, which nobody "
             f"waits for"
         )
@@ -383,11 +383,11 @@ def too_many(requests: object) -> Iterator[str]:
         if each.fits and each.served.rate >= TOO_SLOW and each.users < row.users
     ]
     if not served:
-        yield f"{said}: a smaller model or more GPUs"
+        yield f"{trouble}: a smaller model or more GPUs"
         return
-    most = max(served, key=lambda each: each.served.total)
+    best = max(served, key=lambda each: each.served.total)
     yield (
-        f"{said}: --users {most.users} gives each {most.served.rate:.1f}, "
+        f"{trouble}: --users {best.users} gives each {best.served.rate:.1f}, "
         "and the others wait in llama-server's queue"
     )
 
@@ -399,10 +399,10 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
             "--ctx-per-user and -c both say how large the caches are: give one of them"
         )
     people = _People(problem, wanted)
-    kept = people.most() if wanted.promise and not wanted.alone else None
-    users = wanted.count or kept or 1
-    found = people.launch(users)
-    if found is None:
+    most_users = people.most_users() if wanted.promise and not wanted.alone else None
+    users = wanted.count or most_users or 1
+    chosen = people.launch(users)
+    if chosen is None:
         return people.unsolved(users)
     table: list[Row] = []
     # Without a promise people see the table, and the number with the most tokens in all.
@@ -414,45 +414,48 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
             table.append(launch.row)
             if len(table) > 1 and launch.row.served.total < table[-2].served.total:
                 break  # more people get less in all
-        there = [row for row in (*table, found.row) if row.fits]
-        kept = max(there, key=lambda row: row.served.total).users if there else 0
+        fitting = [row for row in (*table, chosen.row) if row.fits]
+        most_users = max(fitting, key=lambda row: row.served.total).users if fitting else 0
     if wanted.alone:
-        kept = users if found.row.fits else None
-    short = not found.row.fits or (wanted.promise and not people.keeps(users))
+        most_users = users if chosen.row.fits else None
+    short = not chosen.row.fits or (wanted.promise and not people.keeps(users))
     # Then more machines are named, each for as many as this one serves.
-    machines = -(-users // kept) if kept and kept < users and short else None
-    requests = Requests(found.row, kept or None, people.each(users), machines, tuple(table))
+    machines = -(-users // most_users) if most_users and most_users < users and short else None
+    requests = Requests(chosen.row, most_users or None, people.each(users), machines, tuple(table))
     return Solved(
-        found.problem, found.candidate, _reasons(requests, wanted, found.in_ram), requests=requests
+        chosen.problem,
+        chosen.candidate,
+        _reasons(requests, wanted, chosen.in_ram),
+        requests=requests,
     )
 
 
-def _reasons(found: Requests, wanted: Users, in_ram: bool) -> tuple[str, ...]:
+def _reasons(requests: Requests, wanted: Users, in_ram: bool) -> tuple[str, ...]:
     """What each person gets, what one more takes, and what the promise allows."""
-    row, served = found.row, found.row.served
+    row, served = requests.row, requests.row.served
     lines = [
         f"{row.users} user{'s' * (row.users != 1)}, all busy: {served.rate:.1f} tokens/s "
         f"each, "
         f"{served.total:.0f} in all, the first token within {served.first:.1f} s (19 of 20)"
-        + (f"; each further one takes {human(found.each)}" if found.each else "")
+        + (f"; each further one takes {human(requests.each)}" if requests.each else "")
     ]
     if row.slots < row.users:
         why = "all of them together would get less" if in_ram else "weights would leave the GPUs"
         lines.append(f"{row.slots} slots: with more {why}; the others wait in llama-server's queue")
     if wanted.promise and not wanted.alone:
-        said = " and ".join(wanted.words())
-        if found.most is None:
-            lines.append(f"no number of users gets {said} here")
-        elif found.machines:
+        promise = " and ".join(wanted.words())
+        if requests.most is None:
+            lines.append(f"no number of users gets {promise} here")
+        elif requests.machines:
             lines.append(
-                f"{said}: at most {found.most} user{'s' * (found.most != 1)}; {row.users} "
+                f"{promise}: at most {requests.most} user{'s' * (requests.most != 1)}; {row.users} "
                 f"need "
-                f"{found.machines} such machines, each with its llama-server"
+                f"{requests.machines} such machines, each with its llama-server"
             )
         else:
-            lines.append(f"{said}: up to {found.most} user{'s' * (found.most != 1)}")
-    elif found.machines:
+            lines.append(f"{promise}: up to {requests.most} user{'s' * (requests.most != 1)}")
+    elif requests.machines:
         lines.append(
-            f"{row.users} do not fit: {found.machines} such machines for {found.most} each"
+            f"{row.users} do not fit: {requests.machines} such machines for {requests.most} each"
         )
     return tuple(lines)

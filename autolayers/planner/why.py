@@ -65,12 +65,12 @@ class Why:
 def why(model: Model, request: Request) -> Why:
     """Raises LaunchRefused where llama.cpp would refuse every launch."""
     problem = Problem(model, request)
-    found = search(problem)
-    chosen = found.candidate
+    result = search(problem)
+    chosen = result.candidate
     if chosen is None:
         raise problem.evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
     # The promises that nearly won have no sizes yet.
-    for params in found.others[:WORSE]:
+    for params in result.others[:WORSE]:
         problem.evaluator.candidate(params, FIT)
     now = problem.cost.speed(chosen).compared
     return Why(
@@ -182,12 +182,13 @@ def _smaller(problem: Problem, now: float) -> str:
 
 def _outcome(other: Problem, now: float) -> str:
     try:
-        found = search(other).candidate
+        candidate = search(other).candidate
     # Another machine or file may be refused for its own reasons: not an error of this plan.
     except AutolayersError:  # of this machine or file alone
-        found = None
-    if found is None or not found.fits:
+        candidate = None
+    if candidate is None or not candidate.fits:
         return "fits no better"
-    seconds = other.cost.speed(found).compared
+    seconds = other.cost.speed(candidate).compared
     change = f"{now / seconds:.2f} times as fast" if seconds < 0.99 * now else "no faster"
-    return f"{other.evaluator.described(found.params)}, context {found.breakdown.n_ctx}, {change}"
+    placement, n_ctx = other.evaluator.described(candidate.params), candidate.breakdown.n_ctx
+    return f"{placement}, context {n_ctx}, {change}"

@@ -24,11 +24,11 @@ def describe(placement: Placement, params: Params, everything: int) -> str:
 
 def _by_layer(placement: Placement) -> dict[int, list[PlacedTensor]]:
     """The tensors of each layer, in the order of the file."""
-    found: dict[int, list[PlacedTensor]] = {}
+    tensors_of: dict[int, list[PlacedTensor]] = {}
     for group in placement.groups:
         if 0 <= group.layer < len(placement.dev_layer):
-            found.setdefault(group.layer, []).extend(group.tensors.values())
-    return found
+            tensors_of.setdefault(group.layer, []).extend(group.tensors.values())
+    return tensors_of
 
 
 class _Moved:
@@ -72,9 +72,9 @@ class _Moved:
         if self.layers["experts"] and not self.spared:
             yield "all experts in RAM"
             self.layers["experts"].clear()
-        for what, found in self.layers.items():
-            if found:
-                yield f"{what} of {_many(len(found), 'layer')} in RAM"
+        for what, layers in self.layers.items():
+            if layers:
+                yield f"{what} of {_many(len(layers), 'layer')} in RAM"
         if self.others:
             yield f"{_many(self.others, 'more tensor')} in RAM"
         if self.elsewhere and not self.placement.shares:

@@ -233,7 +233,7 @@ def _wider(one: Plan, other: Plan) -> bool:
 def least(asked: Question) -> int:
     """The least context that the plan may have."""
     problem = problem_of(asked)
-    return contexts(problem, problem.given).least or 0
+    return contexts(problem, problem.given).smallest or 0
 
 
 def contexts_grow(asked: Question, found: Plan) -> Iterator[str]:

@@ -76,7 +76,7 @@ def test_each_slot_has_a_cache_of_its_own() -> None:
     def of(*words: str) -> tuple[int | None, int]:
         asked = problem(*words)
         found = contexts(asked, asked.given)
-        return found.least, found.step // CELL_BLOCK
+        return found.smallest, found.step // CELL_BLOCK
 
     assert of() == (4096, 1)
     assert of("-np", "4") == (16384, 4)

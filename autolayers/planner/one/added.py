@@ -44,17 +44,17 @@ def kept_fused(problem: Problem, solved: Solved) -> Solved:
         changes["n_parallel"] = 1
     if given.op_offload is None:
         changes["op_offload"] = False
-    best, found, flag = chosen, solved, ""
+    best, best_solved, flag = chosen, solved, ""
     for name, value in changes.items():
-        asked = problem.with_flags(**{name: value})
-        other = search(asked)
+        changed = problem.with_flags(**{name: value})
+        other = search(changed)
         candidate = other.candidate
         if candidate is None or (best.fits and not candidate.fits):
             continue
         # What fits beats what does not; otherwise the faster one.
         if candidate.fits > best.fits or cost.speed(candidate).compared < cost.speed(best).compared:
             best, flag = candidate, FLAGS[name]
-            found = Solved(asked, candidate, paid=other.paid)
+            best_solved = Solved(changed, candidate, paid=other.paid)
     if not flag:
         return solved
     before, after = cost.speed(chosen).prompt, cost.speed(best).prompt
@@ -64,7 +64,7 @@ def kept_fused(problem: Problem, solved: Solved) -> Solved:
         f"operations: prompts "
         f"about {before:.3g} tokens/s instead of {after:.3g}"
     )
-    return replace(found, reasons=(why,))
+    return replace(best_solved, reasons=(why,))
 
 
 def with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
@@ -82,17 +82,17 @@ def with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
         return solved  # there is nothing to gain
     build = replace(request.build, engine=lean)
     # Its graphs are others, so nothing measured is reused; the budget stays that of the question.
-    asked = replace(
+    lean_problem = replace(
         problem,
         request=replace(request.with_goals(build=build), build=build),
         known=None,
         meter=problem.evaluator.estimator.meter,
     )
-    other = search(asked)
+    other = search(lean_problem)
     candidate = other.candidate
     if candidate is None or not candidate.fits:
         return solved
-    after = worth(asked, candidate.params, candidate.breakdown) * LEAN.factor
+    after = worth(lean_problem, candidate.params, candidate.breakdown) * LEAN.factor
     if chosen.fits and worth(problem, chosen.params, use) <= after:
         return solved
     rows = candidate.params.n_ubatch
@@ -100,7 +100,7 @@ def with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
         "-wgt 1: buffers for the logits of one token, which is what one sequence asks for, instead "
         f"of those of each of {rows}"
     )
-    return Solved(asked, candidate, (why,), other.paid)
+    return Solved(lean_problem, candidate, (why,), other.paid)
 
 
 def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, ...]]:

@@ -34,7 +34,7 @@ def largest_count(
         return best
     # Weights and caches alone rule counts out without a graph.
     ceiling = last(-1, top, lambda count: evaluator.may_fit(make(count)))
-    low, found = _between(
+    low, largest = _between(
         evaluator,
         make,
         -1,
@@ -51,7 +51,7 @@ def largest_count(
         candidate = evaluator.candidate(make(low + 2), fidelity)
         if candidate is not None and candidate.fits_devices:
             return candidate
-    return found
+    return largest
 
 
 def largest_context(
@@ -67,30 +67,30 @@ def largest_context(
     between them, or None. `above` is the launch at `high`, if known not to fit; then the smallest
     is tried only if no other fits."""
     # The largest first, as nothing could be better.
-    most = above or (
+    at_high = above or (
         evaluator.candidate(make(high), fidelity) if evaluator.may_fit(make(high)) else None
     )
-    if most is not None and most.fits:
-        return most
-    least = evaluator.candidate(make(low), fidelity) if low < high and above is None else None
-    if above is None and (least is None or not least.fits):
+    if at_high is not None and at_high.fits:
+        return at_high
+    at_low = evaluator.candidate(make(low), fidelity) if low < high and above is None else None
+    if above is None and (at_low is None or not at_low.fits):
         return None
     first = low // step  # in steps, none of them below `low`
-    _, found = _between(
+    _, largest = _between(
         evaluator,
         lambda n: make((first + n) * step),
         0,
         -(-high // step) - first,
         fidelity,
-        least,
-        most,
+        at_low,
+        at_high,
         lambda it: it.fits,
         1.0,
     )
     # Only now: in most searches some larger one fits.
-    if found is None and above is not None:
-        least = evaluator.candidate(make(low), fidelity)
-    return found or least
+    if largest is None and above is not None:
+        at_low = evaluator.candidate(make(low), fidelity)
+    return largest or at_low
 
 
 def _between(
@@ -109,42 +109,42 @@ def _between(
     (low, None) if none does. `below` and `above` are their launches, or similar ones, if measured;
     if neither is, `overheads` are assumed. A larger number needs at least this `share` of the
     overheads of one that fits."""
-    found: Candidate | None = None
+    best: Candidate | None = None
     first, end = low, high
     steps = 0
     while low + 1 < high:
         if steps < 5:
-            known = [
+            points = [
                 (n, measured)
                 for n, measured in ((first, below), (end, above))
                 if measured is not None
             ]
 
-            # `known` as a default, as the function is made in a loop.
-            def expected(n: int, known: list[tuple[int, Candidate]] = known) -> bool:
-                return _expected(evaluator, make(n), n, known, overheads or {})
+            # `points` as a default, as the function is made in a loop.
+            def expected(n: int, points: list[tuple[int, Candidate]] = points) -> bool:
+                return _expected(evaluator, make(n), n, points, overheads or {})
 
-            guess = last(low, high - 1, expected) if known or overheads else high - 1
+            guess = last(low, high - 1, expected) if points or overheads else high - 1
         else:  # buffer sizes are not monotonic here: fall back to bisection
             guess = (low + high) // 2
         guess = min(max(guess, low + 1), high - 1)
         # Too large for certain: it needs `share` of the overheads of one that fits.
-        if found is not None and not _may_fit(evaluator, make(guess), found, share):
+        if best is not None and not _may_fit(evaluator, make(guess), best, share):
 
-            def may(n: int, alike: Candidate = found) -> bool:
+            def may(n: int, alike: Candidate = best) -> bool:
                 return _may_fit(evaluator, make(n), alike, share)
 
             high = last(low, guess - 1, may) + 1
             continue
         candidate = evaluator.candidate(make(guess), fidelity)
         if candidate is not None and fits(candidate):
-            found, low, first, below = candidate, guess, guess, candidate
+            best, low, first, below = candidate, guess, guess, candidate
         else:
             high = guess
             if candidate is not None:
                 end, above = guess, candidate
         steps += 1
-    return low, found
+    return low, best
 
 
 def last(low: int, high: int, holds: Callable[[int], bool], near: int = -1) -> int:
@@ -171,7 +171,7 @@ def _expected(
     evaluator: Evaluator,
     params: Params,
     n: int,
-    known: list[tuple[int, Candidate]],
+    points: list[tuple[int, Candidate]],
     overheads: Mapping[str, int],
 ) -> bool:
     """Whether these flags should fit: weights and caches are known, the rest is extrapolated from
@@ -179,13 +179,13 @@ def _expected(
     static, limits = evaluator.static(params), evaluator.machine.limits
     if static is None:
         return False
-    if not known:
+    if not points:
         return all(
             taken + overheads.get(name, 0) <= limits[name]
             for name in static.devices
             if (taken := _static(static, name))
         )
-    (first, near), (second, far) = known[0], known[-1]
+    (first, near), (second, far) = points[0], points[-1]
     # On the line through the overheads of the two that were measured.
     part = 0.0 if first == second else (n - first) / (second - first)
     for name in near.spare.keys() | far.spare.keys():

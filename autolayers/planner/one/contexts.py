@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Contexts:
-    """The contexts to choose from: `most` is preferred, `least` the minimum; equal if the context
-    is fixed."""
+    """The contexts to choose from: `largest` is preferred, `smallest` the minimum; equal if the
+    context is fixed."""
 
-    least: int | None
-    most: int | None
+    smallest: int | None
+    largest: int | None
     step: int = CELL_BLOCK
 
     @property
     def fixed(self) -> bool:
-        return self.least == self.most
+        return self.smallest == self.largest
 
 
 def contexts(problem: Problem, params: Params) -> Contexts:

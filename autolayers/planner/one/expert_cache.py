@@ -51,36 +51,36 @@ def with_expert_cache(
     evaluator: Evaluator,
     cost: CostModel,
     ladders: Ladders,
-    found: Candidate,
+    plain: Candidate,
     params: Params,
     fidelity: Fidelity,
 ) -> Candidate:
-    """`found`, or a launch with a cache that makes the request faster by more than the error of
+    """`plain`, or a launch with a cache that makes the request faster by more than the error of
     comparisons: with as many layers' experts on the GPUs, half of them or none, and the largest
     cache that fits."""
     # By DOUBT faster, as hits depend on the text.
-    best, limit = found, cost.speed(found).request / DOUBT
-    for shape in _shapes(ladders, found, params):
+    best, limit = plain, cost.speed(plain).request / DOUBT
+    for shape in _shapes(ladders, plain, params):
         cached = _largest(evaluator, shape, fidelity)
         if cached is not None and cost.speed(cached).request < limit:
             best, limit = cached, cost.speed(cached).request
     return best
 
 
-def _shapes(ladders: Ladders, found: Candidate, params: Params) -> Iterator[Params]:
+def _shapes(ladders: Ladders, plain: Candidate, params: Params) -> Iterator[Params]:
     """Launches whose cache may be worth more than their experts on the GPUs."""
     # Without experts in RAM there is nothing to cache.
-    if not any(buffer == HOST for _, buffer in found.params.overrides):
+    if not any(buffer == HOST for _, buffer in plain.params.overrides):
         return
-    yield found.params
-    rung = ladders.of(found.params, params)
+    yield plain.params
+    rung = ladders.of(plain.params, params)
     if rung is None or rung[0].kind != "experts":
         return
     ladder, count = rung
     # Fewer layers' experts on the devices leave more of them for the cache.
     for fewer in dict.fromkeys((count // 2, 0)):
         if fewer < count:
-            yield replace(found.params, overrides=ladder(fewer).overrides)
+            yield replace(plain.params, overrides=ladder(fewer).overrides)
 
 
 def _largest(evaluator: Evaluator, shape: Params, fidelity: Fidelity) -> Candidate | None:

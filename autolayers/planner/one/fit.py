@@ -80,8 +80,8 @@ def fit(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Candidate | 
     Whether it fits is decided by the plan's own margins, not by --fit's.
     """
 
-    def measure(params: Params, most: Mapping[str, int]) -> Static | None:
-        return evaluator.usage(params, most, FIT)
+    def measure(params: Params, limits: Mapping[str, int]) -> Static | None:
+        return evaluator.usage(params, limits, FIT)
 
     params = _Fit(evaluator, given, measure).choose()
     return None if params is None else evaluator.candidate(params, fidelity)
@@ -97,7 +97,7 @@ def fit_with_overheads(
     used device, and if it filled the devices up to `targets` (None: to its own margin). Measures
     nothing."""
 
-    def measure(params: Params, most: Mapping[str, int]) -> Static | None:
+    def measure(params: Params, limits: Mapping[str, int]) -> Static | None:
         return _with_compute(evaluator.static(params), overheads)
 
     return _Fit(evaluator, given, measure, targets).choose()
@@ -107,20 +107,20 @@ def fit_estimated(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Pa
     """What --fit would choose if graph buffers are close to those of earlier launches; only what
     that leaves undecided is measured."""
 
-    def measure(params: Params, most: Mapping[str, int]) -> Static | None:
-        static, known = evaluator.static(params), evaluator.compute_range(params.n_ctx)
+    def measure(params: Params, limits: Mapping[str, int]) -> Static | None:
+        static, ranges = evaluator.static(params), evaluator.compute_range(params.n_ctx)
         if static is None:
             return None
-        for name, limit in most.items():
+        for name, limit in limits.items():
             taken = static.devices[name].total
             if not taken:
                 continue
-            least, largest = known.get(name, (0, limit))
+            smallest, largest = ranges.get(name, (0, limit))
             # A launch whose buffers may decide either way is measured; the smallest and largest
             # known ones, with an eighth more on both sides, decide the others.
-            if taken + least * 7 // 8 <= limit < taken + largest * 9 // 8:
-                return evaluator.usage(params, most, fidelity)
-        return _with_compute(static, {name: sum(sizes) // 2 for name, sizes in known.items()})
+            if taken + smallest * 7 // 8 <= limit < taken + largest * 9 // 8:
+                return evaluator.usage(params, limits, fidelity)
+        return _with_compute(static, {name: sum(sizes) // 2 for name, sizes in ranges.items()})
 
     return _Fit(evaluator, given, measure).choose()
 
@@ -137,8 +137,8 @@ def _with_compute(use: Static | None, compute: Mapping[str, int]) -> Static | No
 
 
 class _Fit:
-    """One run of common_params_fit_impl. `measure(params, most)` returns what a launch allocates,
-    or a lower bound above `most` for some device; `targets`: bytes up to which to fill each
+    """One run of common_params_fit_impl. `measure(params, limits)` returns what a launch allocates,
+    or a lower bound above `limits` for some device; `targets`: bytes up to which to fill each
     device."""
 
     def __init__(
@@ -172,13 +172,16 @@ class _Fit:
         # Automatic slots share one unified cache; several that are given have a stream each.
         streams = 1 if given.kv_unified or slots != given.n_parallel else slots
         # n_ctx_max and n_ctx_min_total: both for each stream.
-        most, least = model.n_ctx_train * streams, (given.fit_ctx or FIT_PARAMS_MIN_CTX) * streams
+        largest, smallest = (
+            model.n_ctx_train * streams,
+            (given.fit_ctx or FIT_PARAMS_MIN_CTX) * streams,
+        )
         if automatic:
-            self.n_ctx = most
-        asked = replace(given, n_ctx=self.n_ctx)
+            self.n_ctx = largest
+        with_context = replace(given, n_ctx=self.n_ctx)
         self.names = self.evaluator.device_names(given)
         if not self.names:
-            return asked
+            return with_context
         free = {device.name: device.free for device in self.evaluator.machine.devices}
         # 1024 MiB by default; the last of several values is also that of all further devices.
         wanted = given.fit_target or (FIT_PARAMS_TARGET,)
@@ -189,19 +192,19 @@ class _Fit:
         if self.up_to is not None:
             self.targets = {name: self.up_to[name] for name in self.names}
         total = sum(self.targets.values())
-        if automatic and most > least and self._crowded(most, least):
-            self.n_ctx = least
+        if automatic and largest > smallest and self._crowded(largest, smallest):
+            self.n_ctx = smallest
             return self._placed()
-        full = self.measure(asked, {} if automatic else self.targets)
+        full = self.measure(with_context, {} if automatic else self.targets)
         if full is None:
             return None
         used = self._used(full)
         # Step 1: nothing needs to change.
         if all(use <= target for use, target in zip(used, self.targets.values(), strict=True)):
-            return asked
+            return with_context
         # Step 2: less context, if all devices together lack memory.
-        if automatic and sum(used) > total and most > least:
-            enough = self._shrink(most, least, full)
+        if automatic and sum(used) > total and largest > smallest:
+            enough = self._shrink(largest, smallest, full)
             # One device then holds everything; of several each still needs its layers.
             if enough is None or (enough and len(self.names) == 1):
                 return replace(given, n_ctx=self.n_ctx)
@@ -218,7 +221,7 @@ class _Fit:
             return replace(given, n_ctx=self.n_ctx)
         return self._place()
 
-    def _crowded(self, most: int, least: int) -> bool:
+    def _crowded(self, largest: int, smallest: int) -> bool:
         """Whether bounds show that even the smallest context is too large: what both take, by which
         others are interpolated, then need not be measured."""
         total, alone = sum(self.targets.values()), len(self.names) == 1
@@ -226,9 +229,9 @@ class _Fit:
         def taken(use: Static | None) -> int:
             return 0 if use is None else sum(self._used(use))
 
-        if taken(self.evaluator.static(replace(self.given, n_ctx=most))) <= total:
+        if taken(self.evaluator.static(replace(self.given, n_ctx=largest))) <= total:
             return False
-        at_least = replace(self.given, n_ctx=least)
+        at_least = replace(self.given, n_ctx=smallest)
         small = self.evaluator.static(at_least)
         # Measured only where weights and caches alone are not too much: on one device this decides.
         if alone and taken(small) < total:
@@ -238,7 +241,7 @@ class _Fit:
     def _used(self, use: Static) -> list[int]:
         return [use.devices[name].total for name in self.names]
 
-    def _shrink(self, most: int, least: int, full: Static) -> bool | None:
+    def _shrink(self, largest: int, smallest: int, full: Static) -> bool | None:
         """Sets the context between the two by linear interpolation; False if even the smallest is
         too large."""
         target = sum(self.targets.values())
@@ -247,17 +250,19 @@ class _Fit:
             # sixth.
             per_layer = sum(full.devices[name].model for name in self.names) // max(1, self.n_layer)
             target -= (len(self.names) + 1) * per_layer // (6 if self.experts else 2)
-        small = self.measure(replace(self.given, n_ctx=least), {})
+        small = self.measure(replace(self.given, n_ctx=smallest), {})
         if small is None:
             return None
-        self.n_ctx = least
+        self.n_ctx = smallest
         used_least, used_most = sum(self._used(small)), sum(self._used(full))
         if target <= used_least:
             return False
-        n_ctx = least + (most - least) * (target - used_least) // max(1, used_most - used_least)
+        n_ctx = smallest + (largest - smallest) * (target - used_least) // max(
+            1, used_most - used_least
+        )
         # 256 cells for each stream, as `align` in fit.cpp.
-        step = CELL_BLOCK * max(1, least // (self.given.fit_ctx or FIT_PARAMS_MIN_CTX))
-        self.n_ctx = max(n_ctx - n_ctx % step, least)
+        step = CELL_BLOCK * max(1, smallest // (self.given.fit_ctx or FIT_PARAMS_MIN_CTX))
+        self.n_ctx = max(n_ctx - n_ctx % step, smallest)
         return True
 
     # --- layers
@@ -286,11 +291,12 @@ class _Fit:
             overrides=tuple(rules),
         )
 
-    def _memory(self, shape: _Shape, *devices: int, most: int | None = None) -> list[int]:
+    def _memory(self, shape: _Shape, *devices: int, ceiling: int | None = None) -> list[int]:
         """Bytes per device. Measuring stops as soon as one of these devices exceeds its target (or
-        `most`)."""
+        `ceiling`)."""
         limits = {
-            self.names[d]: self.targets[self.names[d]] if most is None else most for d in devices
+            self.names[d]: self.targets[self.names[d]] if ceiling is None else ceiling
+            for d in devices
         }
         use = self.measure(self._params(shape), limits)
         return [1 << 62] * len(self.names) if use is None else self._used(use)
@@ -353,7 +359,7 @@ class _Fit:
         if memory_high[device] <= target:
             return high
         # a lower bound is enough for the first guess
-        memory = self._memory(low, device, most=0)
+        memory = self._memory(low, device, ceiling=0)
         delta = size(high) - size(low)
         while delta > 1:
             # step_size of fit.cpp: where the line between both would meet the target.

@@ -121,11 +121,11 @@ class Ladders:
         """As many layers on the GPUs as allowed: all, or the given number."""
         return replace(params, n_gpu_layers=self.top)
 
-    def of(self, found: Params, params: Params) -> tuple[Ladder, int] | None:
+    def of(self, launch: Params, params: Params) -> tuple[Ladder, int] | None:
         """The ladder that a launch is on, for these flags, and its count; None if no count is
         solved: that of layers may be given, or 0."""
-        solved = found.overrides[len(self.given.overrides) :]
-        count = found.n_gpu_layers or 0
+        solved = launch.overrides[len(self.given.overrides) :]
+        count = launch.n_gpu_layers or 0
         every = len(solved) == self.n_layer and count < self.top  # layer's FFN weights
         bare = every or any(pattern == EXPERTS_REGEX for pattern, _ in solved)
         # Whole layers, with all experts or FFN weights in RAM or with no rule that was added.
@@ -153,8 +153,8 @@ class Ladders:
         if n is None or n < 0 or n >= self.everything:
             return None
         # exact layer counts would not cover one more layer; shares do
-        kept = self.given.tensor_split is not None or params.split_mode == "tensor"
-        split = params.tensor_split if kept else None
+        keeps_split = self.given.tensor_split is not None or params.split_mode == "tensor"
+        split = params.tensor_split if keeps_split else None
         return f"layer {n + 1} of {self.everything}", replace(
             params, n_gpu_layers=n + 1, tensor_split=split
         )

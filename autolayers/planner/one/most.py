@@ -49,9 +49,9 @@ def most(kind: Kind, n_ctx: int | None, fidelity: Fidelity) -> Candidate | None:
         # By what was measured, as long as that still teaches something; then halves.
         if guesses < GUESSES:
             guess = max(low + 1, last(low, high - 1, should_fit, high - 1))
-        found = divided(kind, ladder, guess, fidelity)
-        low, high = (low, guess) if found is None else (guess, high)
-        best = found or best
+        candidate = divided(kind, ladder, guess, fidelity)
+        low, high = (low, guess) if candidate is None else (guess, high)
+        best = candidate or best
         guesses += 1
     return best
 

@@ -74,10 +74,10 @@ def with_part_of_experts_on_host(model: Model, params: Params, layer: int) -> li
         if f"blk.{layer}.ffn_{kind}_exps.weight" in model.tensors
     ]
     rules = [
-        # Of up, gate and down the first `kept` stay: r"blk\.12\.ffn_(gate|down)_(ch|)exps" keeps
+        # Of up, gate and down the first `stays` stay: r"blk\.12\.ffn_(gate|down)_(ch|)exps" keeps
         # up.
-        (rf"blk\.{layer}\.ffn_({'|'.join(kinds[kept:])})_(ch|)exps", HOST)
-        for kept in range(len(kinds) - 1, 0, -1)
+        (rf"blk\.{layer}\.ffn_({'|'.join(kinds[stays:])})_(ch|)exps", HOST)
+        for stays in range(len(kinds) - 1, 0, -1)
     ]
     return [replace(params, overrides=(*params.overrides, rule)) for rule in rules]
 
@@ -92,16 +92,16 @@ def merged(
 ) -> tuple[tuple[str, str], ...]:
     """The same tensor rules, shorter: neighbours that differ only in the layer are merged. Those
     with a flag of their own (-ncmoe, -ncffn) stay: `own`."""
-    found: list[tuple[list[str], str, str]] = []
+    groups: list[tuple[list[str], str, str]] = []
     for pattern, buffer in rules:
         layer, dot, rest = pattern.removeprefix(_BLOCK).partition("\\.")
         # Of one layer, and without a flag of its own.
         one = pattern.startswith(_BLOCK) and layer.isdigit() and dot and dot + rest not in own
-        if one and found and found[-1][0] and found[-1][1:] == (rest, buffer):
-            found[-1][0].append(layer)
+        if one and groups and groups[-1][0] and groups[-1][1:] == (rest, buffer):
+            groups[-1][0].append(layer)
         else:
-            found.append(([layer], rest, buffer) if one else ([], pattern, buffer))
-    return tuple((_pattern(layers, rest), buffer) for layers, rest, buffer in found)
+            groups.append(([layer], rest, buffer) if one else ([], pattern, buffer))
+    return tuple((_pattern(layers, rest), buffer) for layers, rest, buffer in groups)
 
 
 def _pattern(layers: list[str], rest: str) -> str:

@@ -161,10 +161,10 @@ def slices(evaluator: Evaluator, cost: CostModel, given: Params) -> list[tuple[f
     if all(max(each) <= ALIKE * min(each) for each in (limits, rates)):
         return [None]
     wanted = [rates, _left_for_slices(evaluator, given, names)]
-    found = [
+    shares = [
         _nearest_slices(evaluator, given, names, parts) for parts in wanted if _all_have(parts)
     ]
-    return list(dict.fromkeys((None, *found)))
+    return list(dict.fromkeys((None, *shares)))
 
 
 def _all_have(parts: Sequence[float]) -> bool:

@@ -39,7 +39,7 @@ def parts(problem: Problem, given: Params, best: Candidate, fidelity: Fidelity) 
     # First by bounds; only if these leave something better are its real graph buffers needed.
     if not search.by_its_own(at):
         search.measured(fit_estimated(evaluator, at, fidelity))
-    return search.found
+    return search.better
 
 
 class _Parts:
@@ -48,7 +48,7 @@ class _Parts:
     def __init__(self, problem: Problem, best: Candidate, fidelity: Fidelity) -> None:
         self.problem, self.evaluator, self.fidelity = problem, problem.evaluator, fidelity
         self.limit = worth(problem, best.params, best.breakdown)
-        self.found: list[Candidate] = []
+        self.better: list[Candidate] = []
 
     def measured(self, shape: Params | None) -> Candidate | None:
         """The candidate for a shape that should be worth more than all that fits so far."""
@@ -65,7 +65,7 @@ class _Parts:
             return None
         candidate = self.evaluator.candidate(shape, self.fidelity)
         if candidate is not None and candidate.fits and _can_be_written(candidate):
-            self.found.append(candidate)
+            self.better.append(candidate)
             self.limit = min(self.limit, worth(self.problem, shape, candidate.breakdown))
         return candidate
 
@@ -77,12 +77,17 @@ class _Parts:
         if candidate is None or candidate.fits:
             return
         params, span = candidate.params, contexts(self.problem, self.problem.given)
-        if span.fixed or span.least is None or params.n_ctx is None or params.n_ctx <= span.least:
+        if (
+            span.fixed
+            or span.smallest is None
+            or params.n_ctx is None
+            or params.n_ctx <= span.smallest
+        ):
             return
         less = largest_context(
             self.evaluator,
             lambda n_ctx: replace(params, n_ctx=n_ctx),
-            span.least,
+            span.smallest,
             params.n_ctx,
             span.step,
             self.fidelity,

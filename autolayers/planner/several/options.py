@@ -61,7 +61,7 @@ class Launches:
         self.read, self.request, self.known = read, request, known or Known()
         self.given, self.policy, self.machine = request.params, request.policy, request.machine
         # The smallest context: what is left becomes context at the end (multi.SharedOut).
-        self.params = replace(self.given, n_ctx=contexts(self.problem, self.given).least)
+        self.params = replace(self.given, n_ctx=contexts(self.problem, self.given).smallest)
         self.ladders = Ladders(self.problem, self.given)
         self.few = FEW
         self._options: dict[Params, Option | None] = {}
@@ -347,7 +347,7 @@ class Launches:
         )
         frame = Frame(self.problem, replace(self.params, device=every))
         whole = Ladder("layers", frame.given, self.ladders.everything)
-        if not self._of_cuts.known:
+        if not self._of_cuts.taken:
             # The first launch tells how large graph buffers over several devices are.
             self._measure(whole(self.ladders.top))
 
@@ -384,7 +384,7 @@ class Launches:
     def _of_split(self, params: Params) -> dict[str, int]:
         """Bytes per device that are neither weights nor caches in launches over several devices, as
         last measured."""
-        return self._of_cuts.at(self._point(params)) if self._of_cuts.known else {}
+        return self._of_cuts.at(self._point(params)) if self._of_cuts.taken else {}
 
     @staticmethod
     def _point(params: Params) -> Point:
