@@ -75,29 +75,29 @@ PROJECTORS = {
 
 def size(name: str) -> int:
     """Return the bytes of the projector's file; 0 if none is known."""
-    found = PROJECTORS.get(stem(name))
-    return found.bf16 if found else 0
+    row = PROJECTORS.get(stem(name))
+    return row.bf16 if row else 0
 
 
 def header(name: str) -> Header | None:
     """Return the projector, its weights in one piece, and what its graph depends on."""
-    found = PROJECTORS.get(stem(name))
-    if found is None:
+    row = PROJECTORS.get(stem(name))
+    if row is None:
         return None
     metadata: dict[str, object] = {
         "general.architecture": "clip",
-        "clip.projector_type": found.kind,
+        "clip.projector_type": row.kind,
         "clip.has_vision_encoder": True,
-        "clip.has_audio_encoder": found.audio,
-        "clip.vision.patch_size": found.patch,
-        "clip.vision.image_size": found.side,
-        "clip.vision.embedding_length": found.width,
-        "clip.vision.feed_forward_length": found.ff,
-        "clip.vision.attention.head_count": found.heads,
+        "clip.has_audio_encoder": row.audio,
+        "clip.vision.patch_size": row.patch,
+        "clip.vision.image_size": row.side,
+        "clip.vision.embedding_length": row.width,
+        "clip.vision.feed_forward_length": row.ff,
+        "clip.vision.attention.head_count": row.heads,
     }
     # Counted twice, as clip_init loads it for images and for sound
-    both = _BOTH if found.audio else 0
-    weights = [_tensor("v.all", found.bf16 - both), _tensor("mm.all", both)]
+    both = _BOTH if row.audio else 0
+    weights = [_tensor("v.all", row.bf16 - both), _tensor("mm.all", both)]
     tensors = {weight.name: weight for weight in weights if weight.n_bytes}
     return Header(3, 32, metadata, tensors, (FileInfo("mmproj", None, 0),))
 

@@ -158,8 +158,8 @@ _LARGE = re.compile(r"^q\d_k_xl$")
 
 def product(name: str) -> str:
     """Return the bundled model as people call it, with its quantisation."""
-    found = MODELS.get(stem(name))
-    return f"{found.name} {quantisation(name)}" if found else name
+    row = MODELS.get(stem(name))
+    return f"{row.name} {quantisation(name)}" if row else name
 
 
 def of(name: str) -> Published | None:
@@ -170,12 +170,12 @@ def of(name: str) -> Published | None:
 def download(name: str) -> Sequence[str]:
     """llama-server's flags that download the bundled model, without the projector that is not in
     its plan; () if no repository is known."""
-    found = MODELS.get(stem(name))
-    if found is None or not found.repository or name in _ELSEWHERE:
+    row = MODELS.get(stem(name))
+    if row is None or not row.repository or name in _ELSEWHERE:
         return ()
     # -hf needs no tag where there is a single file
     quant = "" if stem(name) in _ONE_FILE else f":{quantisation(name)}"
-    return ("-hf", found.repository + quant, *(("--no-mmproj",) if found.vision else ()))
+    return ("-hf", row.repository + quant, *(("--no-mmproj",) if row.vision else ()))
 
 
 def stem(name: str) -> str:
@@ -185,7 +185,7 @@ def stem(name: str) -> str:
 
 def quantisation(name: str) -> str:
     """Q4_K_M or UD-Q4_K_XL of a bundled name."""
-    found = _QUANTISATION.search(name)
-    kind = found[1].upper() if found else ""
+    match = _QUANTISATION.search(name)
+    kind = match[1].upper() if match else ""
     # e.g. "q4_k_xl" -> "UD-Q4_K_XL"
     return f"UD-{kind}" if _LARGE.match(kind.lower()) else kind

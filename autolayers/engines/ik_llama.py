@@ -88,10 +88,10 @@ def leaner(engine: Engine) -> Engine | None:
 
     llm_build_context makes a worst-case graph with logits of each token of a micro-batch, or of as
     many tokens as -wgt says; a server of one sequence asks for those of the last token."""
-    said = engine.said
-    if not isinstance(said, Said) or said.logit_rows or "-wgt" in engine.words:
+    settings = engine.said
+    if not isinstance(settings, Said) or settings.logit_rows or "-wgt" in engine.words:
         return None
-    return replace(engine, said=replace(said, logit_rows=1), words=(*engine.words, "-wgt", "1"))
+    return replace(engine, said=replace(settings, logit_rows=1), words=(*engine.words, "-wgt", "1"))
 
 
 _TEXT = """

@@ -43,10 +43,10 @@ def created(architecture: str) -> frozenset[str]:
 
 def unread(architecture: str, names: Iterable[str]) -> list[str]:
     """Those of a file's tensors that the loader does not create ("wrong number of tensors")."""
-    known = created(architecture)
-    return [name for name in names if known and _short(name) not in known]
+    created_names = created(architecture)
+    return [name for name in names if created_names and _short(name) not in created_names]
 
 
 def _short(name: str) -> str:
-    found = re.sub(r"^blk\.\d+\.", "", name).removesuffix(".weight")
-    return re.sub(r"\.\d+$", ".N", found)
+    short = re.sub(r"^blk\.\d+\.", "", name).removesuffix(".weight")
+    return re.sub(r"\.\d+$", ".N", short)

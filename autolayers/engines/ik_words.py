@@ -141,8 +141,8 @@ def meant(
     notes). `known`: own flags, `types`: own types of a cache, `listed`: what its help has, which
     older ones have more of. Raises UsageError.
     """
-    said, left = Said(), list(words)
-    found: list[str] = []
+    settings, left = Said(), list(words)
+    plain: list[str] = []
     own: list[str] = []
     fields: list[str] = []
     notes: list[str] = []
@@ -151,34 +151,36 @@ def meant(
         count = known.get(word)
         if word in CACHES and left and is_own_type(left[0]) and left[0].lower() in types:
             type_ = left.pop(0)
-            found += [word, _bound(type_)]
+            plain += [word, _bound(type_)]
             if known and type_.lower() in OWN_TYPES and "draft" not in CACHES[word]:
                 field = f"type_{CACHES[word].lower()}"
-                said = replace(said, **{field: _spelt(type_)})  # type: ignore[arg-type]
+                settings = replace(settings, **{field: _spelt(type_)})  # type: ignore[arg-type]
                 own += [word, type_]
                 fields.append(f"cache_{field}")
                 continue
             notes.append(
                 f"{word} {type_} is a type of {program} alone: the {CACHES[word]} "
-                f"cache is planned as {found[-1]}, an upper bound"
+                f"cache is planned as {plain[-1]}, an upper bound"
             )
         elif count is None:
             _check_layers(word, left[0] if left and known is WORDS else "")
-            found.append(word)
+            plain.append(word)
         else:
             if word == "--fit" and left and left[0] in ("on", "off"):
                 raise UsageError(f"unknown argument: {left[0]} ({program}'s --fit takes no value)")
             value = left.pop(0) if count and left else ""
             if count and not value and word not in FLASH:
                 raise UsageError(f"{word} needs a value")
-            said = said if word in _GONE and word in listed else _with(said, word, value)
+            settings = (
+                settings if word in _GONE and word in listed else _with(settings, word, value)
+            )
             more = _llama_words(word, value)
-            found += more
+            plain += more
             own += [] if more and word not in _UNMAPPED else [word, *[value] * count]
-    _refuse(said)
-    cuts = said.split in SPLITS or said.fit
-    engine = replace(IK_LLAMA, said=said, words=tuple(own), fields=tuple(fields), cuts=cuts)
-    return tuple(found), engine, notes
+    _refuse(settings)
+    cuts = settings.split in SPLITS or settings.fit
+    engine = replace(IK_LLAMA, said=settings, words=tuple(own), fields=tuple(fields), cuts=cuts)
+    return tuple(plain), engine, notes
 
 
 def _check_layers(flag: str, value: str) -> None:
@@ -223,7 +225,7 @@ def _llama_words(flag: str, value: str) -> Sequence[str]:
     return ("--no-mmap",) if flag in _UNMAPPED else ()
 
 
-def _with(said: Said, flag: str, value: str) -> Said:
+def _with(settings: Said, flag: str, value: str) -> Said:
     """What this flag adds. Raises UsageError."""
     if flag in _GONE:
         raise UsageError(
@@ -236,21 +238,21 @@ def _with(said: Said, flag: str, value: str) -> Said:
             number = max(128, number)  # build_deepseek2: 1 to 127 are 128
         if flag == "--fit-margin":
             number = number or FIT_MARGIN
-        return replace(said, **{_NUMBERS[flag]: number})  # type: ignore[arg-type]
+        return replace(settings, **{_NUMBERS[flag]: number})  # type: ignore[arg-type]
     if flag in _SWITCHES:
         name, meaning = _SWITCHES[flag]
-        return replace(said, **{name: meaning})
+        return replace(settings, **{name: meaning})
     if flag in ("-sm", "--split-mode"):
-        return replace(said, split=value if value in SPLITS else "")
+        return replace(settings, split=value if value in SPLITS else "")
     if flag in ("-grt", "--graph-reduce-type"):
         if value not in ("f32", "f16", "bf16", "q8_0"):
             raise UsageError(f"{flag} {value}: one of f32, f16, bf16 and q8_0 is needed")
-        return replace(said, reduces_as=value)
+        return replace(settings, reduces_as=value)
     if flag in ("-gfm", "--gpu-fit-margin"):
         numbers = [_number(flag, part) for part in value.split(",")]
         if len(numbers) % 2:
             raise UsageError(f"{flag} {value}: pairs of a device and MiB are needed")
-        return replace(said, margins=tuple(zip(numbers[::2], numbers[1::2], strict=True)))
+        return replace(settings, margins=tuple(zip(numbers[::2], numbers[1::2], strict=True)))
     if flag in _ENDS:
         type_, _, count = value.partition(",")
         if type_.lower() not in (*CACHE_TYPES, *OWN_TYPES):
@@ -258,8 +260,8 @@ def _with(said: Said, flag: str, value: str) -> Said:
                 f"{flag} {value}: a type of a cache and a number of layers are needed, TYPE,N"
             )
         end = flag.removeprefix("-ct"), _spelt(type_), _number(flag, count)
-        return replace(said, ends=(*said.ends, end))
-    return said
+        return replace(settings, ends=(*settings.ends, end))
+    return settings
 
 
 def _number(flag: str, value: str) -> int:
@@ -268,7 +270,7 @@ def _number(flag: str, value: str) -> int:
     return int(value)
 
 
-def _refuse(said: Said) -> None:
+def _refuse(settings: Said) -> None:
     """Raises UsageError for words that it does not take together."""
-    if said.fit and said.moe_layers:
+    if settings.fit and settings.moe_layers:
         raise UsageError("-ncmoe | --n-cpu-moe cannot be used with --fit")

@@ -55,11 +55,11 @@ ENGINES = {
 
 def engine(name: str) -> Engine:
     """The program of this name. Raises UsageError."""
-    found = ENGINES.get(name)
-    if found is None:
+    row = ENGINES.get(name)
+    if row is None:
         other = "; for Ollama: autolayers ollama" if name == "ollama" else ""
         raise UsageError(f"--engine {name}: expected one of {', '.join(ENGINES)}{other}")
-    return found
+    return row
 
 
 def of_program(name: str) -> Engine:

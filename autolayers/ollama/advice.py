@@ -82,11 +82,11 @@ class Advice:
     @property
     def parameters(self) -> dict[str, int]:
         """What to write into a Modelfile."""
-        found = {} if self.num_gpu is None else {"num_gpu": self.num_gpu}
-        found["num_ctx"] = self.num_ctx
+        values = {} if self.num_gpu is None else {"num_gpu": self.num_gpu}
+        values["num_ctx"] = self.num_ctx
         if self.pin_batch:
-            found["num_batch"] = self.num_batch
-        return found
+            values["num_batch"] = self.num_batch
+        return values
 
     def over(self, existing: Mapping[str, object]) -> dict[str, int]:
         """Return the parameters that replace these: a num_gpu that should not be set becomes -1,
@@ -101,10 +101,12 @@ class Advice:
         """The plan's reasons, with Ollama's names for the settings."""
         levers = {lever.name: lever for lever in self.plan.levers}
         # Reasons that name llama-server's flags are said again with Ollama's settings
-        found = [reason for reason in self.plan.reasons if reason.partition(" (")[0] not in levers]
-        if self.num_gpu is None or not any(reason.endswith(" missing") for reason in found):
-            return found
-        return found + [self._saving(lever) for lever in self._useful_levers()]
+        reasons = [
+            reason for reason in self.plan.reasons if reason.partition(" (")[0] not in levers
+        ]
+        if self.num_gpu is None or not any(reason.endswith(" missing") for reason in reasons):
+            return reasons
+        return reasons + [self._saving(lever) for lever in self._useful_levers()]
 
     def _useful_levers(self) -> list[Lever]:
         """Return those that free memory and that Ollama has a setting for."""
@@ -363,8 +365,8 @@ class _Question:
         plain = self.ask(0, given or 0, use, layers=False)
         if not plain.fits:
             return 0, num_batch
-        found = plain.breakdown
-        return found.n_ctx // self.parallel, given or found.n_ubatch
+        breakdown = plain.breakdown
+        return breakdown.n_ctx // self.parallel, given or breakdown.n_ubatch
 
     def visible(self, n_ctx: int) -> list[Device]:
         return rules.visible_devices(
@@ -455,9 +457,9 @@ class _Question:
         if partly.pin:
             return _Choice(plan, plan.n_gpu_layers, partly.more, notes=(why,), own=own)
         # Whole layers in RAM cost attention too; experts alone cost less
-        asked = partly.n_ctx, partly.batch, partly.use
-        server, words = _server_settings(self.ask(*asked, layers=False))
-        exact = self.ask(*asked, words, layers=False)
+        launch = partly.n_ctx, partly.batch, partly.use
+        server, words = _server_settings(self.ask(*launch, layers=False))
+        exact = self.ask(*launch, words, layers=False)
         # LLAMA_ARG_FIT_TARGET is in whole MiB: rounded up
         margins = ",".join(str(-(-row.margin // MiB)) for row in exact.devices)
         note = (
@@ -469,14 +471,14 @@ class _Question:
     def _several(self, partly: _Partly, own: FitChoice, layers: int) -> _Choice:
         """Several GPUs on which --fit finds a better split than the one by free memory, which any
         num_gpu selects."""
-        plan, pin, asked = partly.plan, partly.pin, (partly.n_ctx, partly.batch, partly.use)
+        plan, pin, launch = partly.plan, partly.pin, (partly.n_ctx, partly.batch, partly.use)
         notes = [
             f"any num_gpu splits the layers by free memory, which fits {plan.n_gpu_layers} of "
             f"{self.everything}; without it Ollama places {layers}"
             + ("" if pin else ", so num_gpu is not set (--pin sets it)")
         ]
         # The best split for whole layers, which only the server's environment can say
-        best = self.ask(*asked, ("--strategy", "layers"), layers=False)
+        best = self.ask(*launch, ("--strategy", "layers"), layers=False)
         if best.fits and best.n_gpu_layers > layers and best.params.tensor_split:
             split = ",".join(f"{share:g}" for share in best.params.tensor_split)
             notes.append(
@@ -489,7 +491,7 @@ class _Question:
         if own.params.tensor_split:
             words += ["-ts", ",".join(f"{share:g}" for share in own.params.tensor_split)]
         return _Choice(
-            self.ask(*asked, words, layers=False),
+            self.ask(*launch, words, layers=False),
             None,
             tuple(words),
             False,
@@ -613,18 +615,22 @@ def _placing(plan: Plan) -> Iterator[tuple[str, str, str]]:
 def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the environment of `ollama serve` that places this model as planned, and the same as
     llama-server's flags. It applies to every model served."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     words: dict[str, str] = {}
     for flag, name, value in _placing(plan):
         if flag == "-ot" and _PART_OF_A_LAYER.match(value):
             # a regex would need quoting for whatever starts the server: the layer's other experts
             # move too
-            flag, name, value = "-ncmoe", _EXPERTS, str(int(found.get(_EXPERTS, "0")) + 1)
+            flag, name, value = (
+                "-ncmoe",
+                _EXPERTS,
+                str(int(values.get(_EXPERTS, "0")) + 1),
+            )
         # Several -ot are one variable, separated by commas; a switch's value is 1
-        more = name in found and flag == "-ot"
-        found[name] = f"{found[name]},{value}" if more else value or "1"
-        words[flag] = found[name] if value else ""
-    variables = tuple(f"{name}={value}" for name, value in found.items())
+        more = name in values and flag == "-ot"
+        values[name] = f"{values[name]},{value}" if more else value or "1"
+        words[flag] = values[name] if value else ""
+    variables = tuple(f"{name}={value}" for name, value in values.items())
     return variables, tuple(filter(None, chain.from_iterable(words.items())))
 
 

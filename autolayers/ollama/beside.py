@@ -121,9 +121,9 @@ def _guess(info: Mapping[str, Any], size: int, n_ctx: int, settings: Settings) -
 
 def _allowed(guess: int, devices: Sequence[Device], settings: Settings) -> int:
     """Of the best single GPU where the guess fits one, otherwise of all of the best backend's."""
-    most = max((device.free for device in devices), default=0)
-    if not settings.spread and guess <= PACKED * most:
-        return int(PACKED * most)
+    largest = max((device.free for device in devices), default=0)
+    if not settings.spread and guess <= PACKED * largest:
+        return int(PACKED * largest)
     sums: dict[str, int] = {}
     for device in devices:
         sums[device.backend] = sums.get(device.backend, 0) + device.free

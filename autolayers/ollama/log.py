@@ -142,11 +142,11 @@ class Log:
         words: tuple[str, ...] = ()
         launch = LaunchLog()
         for line in lines_with(self._text(), _LOAD):
-            for name, said in fields(line, _LOAD):
+            for name, groups in fields(line, _LOAD):
                 if name == "started":
                     # Another start: what came before belongs to an earlier load
-                    words, launch = tuple(plain(said["command"]).split()[1:]), LaunchLog()
-                launch.take(name, said)
+                    words, launch = tuple(plain(groups["command"]).split()[1:]), LaunchLog()
+                launch.take(name, groups)
         return words, launch
 
     def _text(self) -> str:
@@ -154,14 +154,14 @@ class Log:
             return self._tail(self._start, _TAIL)
         return self._journal(["-n", "20000", f"--since=@{self._since}"])
 
-    def _tail(self, start: int, most: int) -> str:
-        """Return the file's bytes from an offset on, at most its last `most`."""
+    def _tail(self, start: int, limit: int) -> str:
+        """Return the file's bytes from an offset on, at most its last `limit`."""
         try:
             with open(str(self.path), "rb") as stream:
                 end = stream.seek(0, os.SEEK_END)
                 # a log that was started again is shorter
-                stream.seek(max(start if end >= start else 0, end - most))
-                return stream.read(most).decode("utf-8", "replace")
+                stream.seek(max(start if end >= start else 0, end - limit))
+                return stream.read(limit).decode("utf-8", "replace")
         except OSError:
             return ""
 
@@ -195,17 +195,17 @@ def started(text: str) -> ServerLog:
     at: dict[str, str] = {}
     loads: list[_Load] = []
     for line in lines_with(text, _SERVER):
-        for name, said in fields(line, _SERVER):
+        for name, groups in fields(line, _SERVER):
             if name == "settings":
-                settings = _set_variables(said["map"])
+                settings = _set_variables(groups["map"])
                 # The server started again: GPUs and loads of before do not count
                 gpus, at, loads = {}, {}, []
-            elif name == "gpu" and (gpu := _gpu(said["fields"])):
+            elif name == "gpu" and (gpu := _gpu(groups["fields"])):
                 gpus[gpu.name], at[gpu.name] = gpu, _time(line)
             elif name == "started":
                 loads.append(_Load(_time(line), []))
             elif name == "device" and loads:
-                loads[-1].free.append((said["name"], line, int(said["mib"]) * MiB))
+                loads[-1].free.append((groups["name"], line, int(groups["mib"]) * MiB))
     _apply_loads(loads, gpus, at)
     return ServerLog(settings, tuple(gpus.values()), at)
 
@@ -213,8 +213,8 @@ def started(text: str) -> ServerLog:
 def _set_variables(text: str) -> dict[str, str]:
     """Return the variables that are set, of a "server config" line. For the others it prints the
     zero of their type."""
-    found = dict(_SETTING.findall(text))
-    return {key: value for key, value in found.items() if value not in ("", "0", "false")}
+    values = dict(_SETTING.findall(text))
+    return {key: value for key, value in values.items() if value not in ("", "0", "false")}
 
 
 def _apply_loads(loads: Sequence[_Load], gpus: dict[str, Device], at: dict[str, str]) -> None:
@@ -253,30 +253,30 @@ def _found(
 
 def _time(line: str) -> str:
     """Return the time that a line begins with, "" if it has none."""
-    found = _TIME.search(line)
-    return found[1] if found else ""
+    match = _TIME.search(line)
+    return match[1] if match else ""
 
 
 def _gpu(line: str) -> Device | None:
     """Return a GPU of an "inference compute" line; sizes are rounded to 0.1, so 0.05 is subtracted
     from the free memory."""
-    found = pairs(line)
-    library, total = found.get("library", ""), size_of(found.get("total", ""))
+    values = pairs(line)
+    library, total = values.get("library", ""), size_of(values.get("total", ""))
     if library.lower() in ("", "cpu") or not total:
         return None
-    free = size_of(found.get("available", "")) or total
+    free = size_of(values.get("available", "")) or total
     # "11.5 GiB" -> GiB, whose 20th part is 0.05
-    unit = size_of("1 " + found.get("available", "").rpartition(" ")[2]) or MiB
+    unit = size_of("1 " + values.get("available", "").rpartition(" ")[2]) or MiB
     return Device(
-        name=found.get("name") or f"{library}0",
+        name=values.get("name") or f"{library}0",
         total=total,
         free=max(0, min(total, free - unit // 20)),
-        description=found.get("description", ""),
+        description=values.get("description", ""),
         backend=canonical(library),
-        kind="igpu" if found.get("type", "").lower() in ("igpu", "integrated") else "gpu",
-        compute_capability=capability_of(found.get("compute", ""))
+        kind="igpu" if values.get("type", "").lower() in ("igpu", "integrated") else "gpu",
+        compute_capability=capability_of(values.get("compute", ""))
         if canonical(library) == DEFAULT.name
         else None,
-        pci_id=found.get("pci_id", "").lower() or None,
+        pci_id=values.get("pci_id", "").lower() or None,
         source="Ollama's log",
     )

@@ -180,7 +180,7 @@ class Modelfile:
     def parameters(self) -> dict[str, Value]:
         """Return the parameters that `ollama create` would send; raises ModelfileError if it would
         refuse."""
-        found: dict[str, Value] = {}
+        values: dict[str, Value] = {}
         for command in self.commands:
             if command.name == "requires":
                 if not _SEMVER.fullmatch(
@@ -194,12 +194,12 @@ class Modelfile:
                     value = _value_of(command.name, command.args)
                 except ValueError as error:
                     raise ModelfileError(str(error), command.line, self.source) from None
-                earlier = found.get(command.name)
+                earlier = values.get(command.name)
                 # `stop` adds up; of all others the last counts
                 if isinstance(earlier, list) and isinstance(value, list):
                     value = earlier + value
-                found[command.name] = value
-        return found
+                values[command.name] = value
+        return values
 
     def _from(self) -> _Instruction:
         return self.named("model")[-1]
@@ -454,15 +454,15 @@ def _value(text: str, at: int) -> tuple[str | None, int, int, int]:
     """Return the value that starts at `at`: unquoted text (None: never closed), its first and last
     position, and the position of the newline that closed it."""
     # The value's lines, without what does not print, each with its line end
-    kept: list[str] = []
+    pieces: list[str] = []
     opening, stop, args = "", at, None
     while True:
         newline = _NEWLINE.search(text, stop)
         end = newline.start() if newline else len(text)
-        kept.append(_printable(text[stop:end]))
+        pieces.append(_printable(text[stop:end]))
         # only the first line can be closed without ending in its opening quotes
-        if not opening or kept[-1].rstrip(_BLANK).endswith(opening):
-            written = "".join(kept).strip(_SPACE)
+        if not opening or pieces[-1].rstrip(_BLANK).endswith(opening):
+            written = "".join(pieces).strip(_SPACE)
             args = _unquoted(written)
             if args is not None:
                 break
@@ -470,7 +470,7 @@ def _value(text: str, at: int) -> tuple[str | None, int, int, int]:
             opening = '"""' if written.startswith('"""') else '"'
         if newline is None:
             return None, at, at, end
-        kept.append(newline.group())
+        pieces.append(newline.group())
         stop = newline.end()
     first, last = _bounds(text, at, end)
     return args, first, last, end
@@ -531,13 +531,13 @@ def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 def _newline_of(text: str, at: int = 0) -> str:
     """Return the first newline from a position on, in the file's style."""
-    found = _NEWLINE.search(text, at)
+    newline = _NEWLINE.search(text, at)
     return (
         "\n"
-        if found is None
+        if newline is None
         else "\r\n"
-        if text.startswith("\r\n", found.start())
-        else found.group()
+        if text.startswith("\r\n", newline.start())
+        else newline.group()
     )
 
 

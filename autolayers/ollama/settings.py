@@ -82,11 +82,11 @@ class Settings:
             return environ.get(name, "").strip(" \t\"'")
 
         def number(name: str) -> int | None:
-            said = text(name)
-            if said and not (said.isascii() and said.isdecimal() and len(said) <= _DIGITS):
-                ignored.append(f"{name}={said[:40]} is not a number: Ollama uses its default")
+            digits = text(name)
+            if digits and not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS):
+                ignored.append(f"{name}={digits[:40]} is not a number: Ollama uses its default")
                 return None
-            return int(said) if said else None
+            return int(digits) if digits else None
 
         def truth(name: str) -> bool | None:
             # anything but a Go boolean counts as set
@@ -130,7 +130,7 @@ def _margins(text: str) -> tuple[int, ...]:
 def used(settings: Settings, devices: Sequence[Device]) -> tuple[list[Device], list[str]]:
     """Return (the devices that Ollama's server uses, why it uses no other), by discover/runner.go:
     filterIntegratedGPUs and integratedGPUAllowedByDefault."""
-    kept: list[Device] = []
+    used_devices: list[Device] = []
     notes: list[str] = []
     for device in devices:
         why = _dropped(settings, device)
@@ -140,8 +140,8 @@ def used(settings: Settings, devices: Sequence[Device]) -> tuple[list[Device], l
                 f"does not use {why}"
             )
         else:
-            kept.append(device)
-    return kept, notes
+            used_devices.append(device)
+    return used_devices, notes
 
 
 def _dropped(settings: Settings, device: Device) -> str:
@@ -176,7 +176,7 @@ def default_context(settings: Settings, devices: Sequence[Device]) -> int:
     if settings.context_length is not None:
         return settings.context_length
     total = sum(max(0, device.total - settings.gpu_overhead) for device in devices)
-    return next(n_ctx for least, n_ctx in _CONTEXTS if total >= least)
+    return next(n_ctx for memory, n_ctx in _CONTEXTS if total >= memory)
 
 
 def clamped(n_ctx: int, model: Model, vision: bool) -> int:

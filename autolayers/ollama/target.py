@@ -196,19 +196,19 @@ def _named(modelfile: Modelfile, name: str, environ: Mapping[str, str], server: 
         ) from None
 
 
-def _target(label: str, found: Header, **rest: Any) -> Target:
-    model = Model(found, found.files[0].path, checked=False)  # Ollama's own engine takes more
-    return Target(label, model, sum(file.promised for file in found.files), **rest)
+def _target(label: str, header: Header, **rest: Any) -> Target:
+    model = Model(header, header.files[0].path, checked=False)  # Ollama's own engine takes more
+    return Target(label, model, sum(file.promised for file in header.files), **rest)
 
 
 def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
     """From /api/show; the parts that it hides are at most the rest of /api/tags' size."""
-    found = header(text, answer)
+    model_header = header(text, answer)
     # All layers of the manifest, so the rest of it is what /api/show does not describe
     whole = _listed_size(text, server)
     modelfile = str(answer.get("modelfile", ""))
     others = answer.get("projector_info") or "ADAPTER " in modelfile or "DRAFT " in modelfile
-    hidden = max(0, whole - found.n_bytes) if others else 0
+    hidden = max(0, whole - model_header.n_bytes) if others else 0
     notes = [f"{text} is planned from the description of the server at {server.url}"]
     if hidden:
         notes.append(
@@ -223,7 +223,7 @@ def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
     parameters = _shown_parameters(str(answer.get("parameters") or ""))
     return _target(
         text,
-        found,
+        model_header,
         parameters=parameters,
         hidden=hidden,
         remote=not server.is_local,
@@ -248,16 +248,16 @@ def _listed_size(text: str, server: Server) -> int:
 def _shown_parameters(text: str) -> dict[str, int]:
     """Return the numbers of /api/show's lines such as "num_ctx 8192" (large ones as
     1.048576e+06)."""
-    found = {}
+    numbers = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name in ("num_ctx", "num_batch", "num_gpu", "main_gpu", "draft_num_predict"):
             try:
                 # Go prints large numbers as 1.048576e+06
-                found[name] = int(float(value))
+                numbers[name] = int(float(value))
             except (ValueError, OverflowError):
                 continue
-    return found
+    return numbers
 
 
 def _path(text: str, directory: str) -> str:
@@ -276,13 +276,13 @@ def _files(path: str, text: str) -> list[str]:
             f"FROM {text} holds weights that Ollama converts first: give the converted GGUF with "
             "--model PATH"
         )
-    found = sorted(
+    paths = sorted(
         glob.glob(os.path.join(glob.escape(path), "*.gguf"))
         or [file for file in glob.glob(os.path.join(glob.escape(path), "*.bin")) if is_gguf(file)]
     )
-    if not found:
+    if not paths:
         raise ModelError(f"FROM {text}: no GGUF in that directory")
-    return found
+    return paths
 
 
 def is_gguf(path: str) -> bool:

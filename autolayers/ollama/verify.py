@@ -208,17 +208,17 @@ def _differences(advice: Advice, arguments: Sequence[str]) -> tuple[str, ...]:
     if not arguments:
         return ()
     started, planned = parse(arguments, command=None), parse(advice.words, command=None)
-    found = []
+    lines = []
     for flag, setting in _SETTINGS:
         # A flag that is missing in both has the same default
         theirs = started.value(flag) or _DEFAULTS.get(flag, "")
         ours = planned.value(flag) or _DEFAULTS.get(flag, "")
         if theirs != ours:
-            found.append(
+            lines.append(
                 f"the server started llama-server with {flag} {theirs or '(nothing)'}, the plan "
                 f"has {ours or '(nothing)'}: {setting} differs there"
             )
-    return tuple(found)
+    return tuple(lines)
 
 
 def _loaded(server: Server, name: str) -> Mapping[str, Any]:

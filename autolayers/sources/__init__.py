@@ -101,9 +101,9 @@ def _hub(name: str, environ: Mapping[str, str]) -> Header:
     from ..net import NetError
     from . import hf_cache
 
-    found, cached = hf_cache.header(name, environ)
-    if found is not None:
-        return found
+    cached_header, cached = hf_cache.header(name, environ)
+    if cached_header is not None:
+        return cached_header
     partly = hf_cache.what_is_unfinished(cached)
     try:
         if is_offline(environ):

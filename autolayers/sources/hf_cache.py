@@ -71,20 +71,20 @@ def look_up(
     invalid name."""
     repository, revision, wanted, quant = parse_name(name)
     nothing = _Cached(repository)
-    for found in _caches(repository, revision, environ, platform):
-        path, notes = found.model(wanted, quant)
+    for cache in _caches(repository, revision, environ, platform):
+        path, notes = cache.model(wanted, quant)
         if path:
             # llama-server looks in the first directory alone
-            if found.elsewhere:
+            if cache.elsewhere:
                 notes = [
                     *notes,
-                    f"{found.files[path]} was read; llama-server looks only in {found.elsewhere} "
+                    f"{cache.files[path]} was read; llama-server looks only in {cache.elsewhere} "
                     "and would download the model again",
                 ]
-            return found, path, notes
+            return cache, path, notes
         # What several caches have together is only named in messages: no launch mixes them
         nothing = _Cached(
-            repository, {**found.files, **nothing.files}, (*nothing.unfinished, *found.unfinished)
+            repository, {**cache.files, **nothing.files}, (*nothing.unfinished, *cache.unfinished)
         )
     return nothing, "", []
 
@@ -92,49 +92,49 @@ def look_up(
 def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, _Cached]:
     """Return the Header of an hf: name's model, under its name on the Hub; None if no cache has all
     of it. Raises ModelError for an unreadable file."""
-    found, path, notes = look_up(name, environ)
+    cache, path, notes = look_up(name, environ)
     if not path:
-        return None, found
-    read = read_header(found.files[path])
+        return None, cache
+    read = read_header(cache.files[path])
     at = "" if (revision := parse_name(name)[1]) == "main" else f"@{revision}"
     # Renamed: a plan's words should name the model, not a blob's path here
     files = tuple(
-        FileInfo(f"hf:{found.repository}/{part}{at}", file.size, file.promised, file.data_offset)
+        FileInfo(f"hf:{cache.repository}/{part}{at}", file.size, file.promised, file.data_offset)
         for part, file in zip(parts_of(path, len(read.files)), read.files, strict=True)
     )
-    if mmproj := projector(found, path):
+    if mmproj := projector(cache, path):
         notes = [
             *notes,
-            f"`llama-server -hf` loads {os.path.basename(mmproj)} of {found.repository} too, which "
+            f"`llama-server -hf` loads {os.path.basename(mmproj)} of {cache.repository} too, which "
             f"is not in this plan: give it with --mmproj {shell([mmproj])}, or launch with "
             "--no-mmproj",
         ]
     return Header(
         read.version, read.alignment, read.metadata, read.tensors, files, (*read.notes, *notes)
-    ), found
+    ), cache
 
 
-def projector(found: _Cached, model: str) -> str:
+def projector(cache: _Cached, model: str) -> str:
     """Return the projector that `llama-server -hf` loads with a model, as a path of this machine;
     "" if none."""
-    path = projector_of([*found.files], model)
-    return found.files[path] if path and path != model else ""
+    path = projector_of([*cache.files], model)
+    return cache.files[path] if path and path != model else ""
 
 
-def what_there_is(found: _Cached) -> str:
+def what_there_is(cache: _Cached) -> str:
     """ "; there is: hf:USER/REPO:Q8_0" of the complete models that are here, "" if there are
     none."""
-    models = [path for path in models_of([*found.files]) if found.whole(path)]
-    return f"; {choices(found.repository, models)}" if models else ""
+    models = [path for path in models_of([*cache.files]) if cache.whole(path)]
+    return f"; {choices(cache.repository, models)}" if models else ""
 
 
-def what_is_unfinished(found: _Cached) -> str:
+def what_is_unfinished(cache: _Cached) -> str:
     """Return the unfinished download of the repository, and how to resume it; "" if there is
     none."""
     return (
-        f"only partly downloaded: {found.unfinished[0]} is not finished; `llama-server -hf "
-        f"{shell([found.repository])}` resumes it"
-        if found.unfinished
+        f"only partly downloaded: {cache.unfinished[0]} is not finished; `llama-server -hf "
+        f"{shell([cache.repository])}` resumes it"
+        if cache.unfinished
         else ""
     )
 
@@ -182,15 +182,15 @@ def _caches(
 ) -> Iterator[_Cached]:
     places = directories(environ, platform)
     for place in places:
-        found = _hub_layout(
+        cache = _hub_layout(
             os.path.join(place, "models--" + repository.replace("/", "--")), repository, revision
         )
-        if found is not None:
+        if cache is not None:
             yield (
-                found
+                cache
                 # only the first one is llama-server's
                 if place == places[0]
-                else _Cached(repository, found.files, found.unfinished, places[0])
+                else _Cached(repository, cache.files, cache.unfinished, places[0])
             )
     old = old_directory(environ, platform)
     # The older layout has no commits
@@ -232,8 +232,8 @@ def _commit(refs: str, revision: str) -> str:
             return ""
         return commit if _COMMIT.fullmatch(commit) else ""
 
-    if found := read(revision):
-        return found
+    if sha := read(revision):
+        return sha
     # a repository whose only branch is not main
     return next(filter(None, map(read, _entries(refs) if revision == "main" else ())), "")
 

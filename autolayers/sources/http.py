@@ -161,22 +161,22 @@ class Remote:
     def _take_empty(self, answer: Response) -> None:
         """The file has no byte at all. Raises if the server merely refuses the range."""
         answer.close()
-        found = _content_range(answer)
+        match = _content_range(answer)
         # 416 is also how a server says that it dislikes ranges
-        if self._at or not found or found[3] not in ("0", "*"):
+        if self._at or not match or match[3] not in ("0", "*"):
             raise self.get.error("the server refuses to send a range of the file")
         self._size, self._done = 0, True
 
     def _ranged_size(self, answer: Response, last: int) -> int | None:
         """Return the bytes of the whole file, None if the answer does not say. Raises for another
         range."""
-        found = _content_range(answer)
-        size = int(found[3]) if found and found[3] != "*" else None
-        if not found or found[1] is None or not self._continues(int(found[1]), int(found[2]), size):
+        match = _content_range(answer)
+        size = int(match[3]) if match and match[3] != "*" else None
+        if not match or match[1] is None or not self._continues(int(match[1]), int(match[2]), size):
             answer.close()
             raise self.get.error("the server sends a different range than requested")
         # never more than what was requested, whatever the server claims
-        self._end = min(int(found[2]), last) + 1
+        self._end = min(int(match[2]), last) + 1
         return size
 
     def _continues(self, first: int, last: int, size: int | None) -> bool:
@@ -281,27 +281,27 @@ class Get:
         return self.error(f"{error}{more}")
 
     def _refusal(self, answer: Response) -> str:
-        said = one_line(answer.headers.get("X-Error-Message", ""))
-        said = f" ({said})" if said else ""
+        message = one_line(answer.headers.get("X-Error-Message", ""))
+        message = f" ({message})" if message else ""
         # the Hub answers 401 for what does not exist, too
         if answer.status == 401:
             if self._sent:
-                return f"the server does not accept the token in HF_TOKEN{said}"
+                return f"the server does not accept the token in HF_TOKEN{message}"
             return (
-                f"not public, or not there{said}; for a private or gated model of Hugging Face set "
-                "HF_TOKEN"
+                f"not public, or not there{message}; for a private or gated model of Hugging Face "
+                "set HF_TOKEN"
             )
         if answer.status == 403:
             return (
-                f"access denied{said}; accept a gated model's licence on its page, and use the "
+                f"access denied{message}; accept a gated model's licence on its page, and use the "
                 "HF_TOKEN of that account"
             )
         if answer.status in (404, 410):
-            return f"not found{said}; check the name"
+            return f"not found{message}; check the name"
         if answer.status == 429:
             wait = answer.headers.get("Retry-After", "")
             when = f"in {wait} s" if wait.isdecimal() and len(wait) < 8 else "later"
             return f"too many requests: try again {when}, with HF_TOKEN for more"
         if answer.status >= 500:
             return f"the server fails (HTTP {answer.status}): try again later"
-        return f"the server answers HTTP {answer.status} {answer.reason}".rstrip() + said
+        return f"the server answers HTTP {answer.status} {answer.reason}".rstrip() + message

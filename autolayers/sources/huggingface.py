@@ -54,10 +54,10 @@ class Hub:
 
     def token_for(self, url: str) -> str:
         """HF_TOKEN, for this Hub only, and only over an encrypted or local connection."""
-        asked = origin(url)
+        requested = origin(url)
         # (scheme, host, port)
-        safe = asked[0] == "https" or is_loopback(asked[1])
-        return self._token if safe and asked == self._origin else ""
+        safe = requested[0] == "https" or is_loopback(requested[1])
+        return self._token if safe and requested == self._origin else ""
 
     def file_url(self, url: str) -> str:
         """Return the link of a file, for the link of its page."""
@@ -111,20 +111,20 @@ class Hub:
             Remote(part.url, self.token_for, f"hf:{repository}/{file}{at}", limit)
             for part, file in zip(parts, paths, strict=True)
         ]
-        found = read_header(list(named))
+        header = read_header(list(named))
         return Header(
-            found.version,
-            found.alignment,
-            found.metadata,
-            found.tensors,
-            found.files,
-            (*found.notes, *notes),
+            header.version,
+            header.alignment,
+            header.metadata,
+            header.tensors,
+            header.files,
+            (*header.notes, *notes),
         )
 
     def files(self, repository: str, revision: str, name: str, limit: Limit) -> list[str]:
         """Return the paths of a repository's files, in the Hub's order. `name` is for errors."""
         url = self.listing_url(repository, revision)
-        found: list[str] = []
+        paths: list[str] = []
         for _ in range(_MAX_PAGES):
             answer, following = Get(url, self.token_for, name, limit).json()
             if not isinstance(answer, list):
@@ -132,12 +132,12 @@ class Hub:
                     f"{name}: {public(self.endpoint)} answers with no list of files; is "
                     "HF_ENDPOINT right?"
                 )
-            found += [path for path in map(_path_of, answer) if path is not None]
-            if len(found) > MAX_FILES:
+            paths += [path for path in map(_path_of, answer) if path is not None]
+            if len(paths) > MAX_FILES:
                 break
             # A next page on another host would get the token
             if not following or not _same_origin(following, url):
-                return found
+                return paths
             url = following
         raise ModelError(
             f"{name}: its list of files does not end; name one: hf:{repository}/FILE.gguf"
@@ -198,10 +198,10 @@ def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, lis
 def words_of(repository: str, files: list[str], path: str) -> tuple[str, ...]:
     """llama-server's flags for this file: -hf with its quant if that is unambiguous, otherwise with
     its name."""
-    found = named(path)
+    quant = named(path)
     # The short form only where llama-server would choose this very file
-    if found and choose(repository, files, found[1])[0] == path:
-        return "-hf", f"{repository}:{found[1]}"
+    if quant and choose(repository, files, quant[1])[0] == path:
+        return "-hf", f"{repository}:{quant[1]}"
     return "-hf", repository, "-hff", path
 
 
@@ -236,7 +236,7 @@ def models_of(files: list[str]) -> list[str]:
 def projector_of(files: list[str], model: str) -> str:
     """Return the projector that belongs to a model: in its directory or one above
     (find_best_mmproj)."""
-    found = [
+    projectors = [
         path
         for path in files
         if path.lower().endswith(".gguf")
@@ -245,7 +245,7 @@ def projector_of(files: list[str], model: str) -> str:
         and (model.startswith(path.rpartition("/")[0] + "/") or "/" not in path)
     ]
     # The one with the most directories in common
-    return max(found, key=lambda path: path.count("/"), default="")
+    return max(projectors, key=lambda path: path.count("/"), default="")
 
 
 def has_parts(path: str) -> int:

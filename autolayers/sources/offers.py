@@ -64,19 +64,19 @@ def _bare(name: str) -> str:
 
 
 def _directory(place: str) -> list[Offer]:
-    found: list[str] = []
+    paths: list[str] = []
     for here, folders, files in os.walk(place):
         folders.sort()
-        found += [
+        paths += [
             os.path.join(here, name) for name in sorted(files) if name.lower().endswith(".gguf")
         ]
         # A home directory or / would be walked for minutes
-        if len(found) > MAX_FILES:
+        if len(paths) > MAX_FILES:
             raise ModelError(
                 f"{place}: more than {MAX_FILES} GGUF files; name a directory further down"
             )
     # Slashes: the names of shards are matched as the Hub writes them
-    models = models_of([path.replace(os.sep, "/") for path in found])
+    models = models_of([path.replace(os.sep, "/") for path in paths])
     if not models:
         raise ModelError(f"{place}: no GGUF model in this directory or below it")
     return [Offer(_bare(os.path.relpath(path, place)), path, ("-m", path)) for path in models]
@@ -137,8 +137,8 @@ def _files_of(
 
 
 def _ollama(environ: Mapping[str, str]) -> list[Offer]:
-    found: list[Offer] = []
-    known: set[tuple[str, tuple[str, ...]]] = set()  # two tags of one file are one offer
+    rows: list[Offer] = []
+    offered: set[tuple[str, tuple[str, ...]]] = set()  # two tags of one file are one offer
     # :latest last, as it is mostly another tag's second name
     for name in sorted(names(environ), key=lambda name: str(name).endswith(":latest")):
         if name.is_cloud:
@@ -151,11 +151,11 @@ def _ollama(environ: Mapping[str, str]) -> list[Offer]:
         except ModelError:
             continue  # made of safetensors
         same = str(name).rpartition(":")[0], words
-        if words and same in known:
+        if words and same in offered:
             continue
-        known.add(same)
-        found.append(Offer(str(name), f"ollama:{name}", words, ("ollama", "run", str(name))))
-    return found or _listed(environ)
+        offered.add(same)
+        rows.append(Offer(str(name), f"ollama:{name}", words, ("ollama", "run", str(name))))
+    return rows or _listed(environ)
 
 
 def _listed(environ: Mapping[str, str]) -> list[Offer]:

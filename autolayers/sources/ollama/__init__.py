@@ -49,5 +49,5 @@ def stored_or_shown(
 def read_header(text: str, environ: Mapping[str, str]) -> Header:
     """Return the header of the model that `ollama run TEXT` would load. Raises ModelError,
     OllamaError."""
-    found = stored_or_shown(text, environ, Server.from_environment(environ))
-    return read(found.model) if isinstance(found, Stored) else header(text, found)
+    model = stored_or_shown(text, environ, Server.from_environment(environ))
+    return read(model.model) if isinstance(model, Stored) else header(text, model)

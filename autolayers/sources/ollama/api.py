@@ -86,8 +86,8 @@ def base_url(host: str) -> str:
     'http://127.0.0.1:11434'
     """
     text = host.strip(" \t\r\n\"'")
-    scheme, found, rest = text.partition("://")
-    if not found:
+    scheme, separator, rest = text.partition("://")
+    if not separator:
         scheme, rest = "http", text
         # envconfig.Host has this case too: the service is https
         if rest == "ollama.com":
@@ -96,7 +96,7 @@ def base_url(host: str) -> str:
     if scheme not in ("http", "https"):
         raise OllamaError(f"OLLAMA_HOST {text!r}: only http and https are supported")
     # a scheme brings its own port
-    port: str = {"http": "80", "https": "443"}[scheme] if found else str(_DEFAULT_PORT)
+    port: str = {"http": "80", "https": "443"}[scheme] if separator else str(_DEFAULT_PORT)
     default = port
     hostport, _, path = rest.partition("/")
     # % begins the zone of an IPv6 address, e.g. fe80::1%eth0
@@ -183,12 +183,14 @@ class Server:
         try:
             # e.g. "there is llama3.1:8b" for llama3.1, which means llama3.1:latest
             wanted = Name.parse(name).model.lower()
-            known = [str(entry.get("name")) for entry in self.tags()]
-            found = [other for other in known if Name.parse(other).model.lower() == wanted]
+            names = [str(entry.get("name")) for entry in self.tags()]
+            others = [other for other in names if Name.parse(other).model.lower() == wanted]
         except AutolayersError:
             return ""
         return (
-            f"; there is {', '.join(one_line(other, 100) for other in found[:10])}" if found else ""
+            f"; there is {', '.join(one_line(other, 100) for other in others[:10])}"
+            if others
+            else ""
         )
 
     def ps(self, patience: float | None = None) -> list[dict[str, Any]]:
@@ -340,7 +342,7 @@ class Server:
 
 def _error_of(objects: list[dict[str, Any]]) -> str:
     """Return the first error that an answer names, or ""."""
-    return next((str(found["error"]) for found in objects if found.get("error")), "")
+    return next((str(answer["error"]) for answer in objects if answer.get("error")), "")
 
 
 def _is_own(host: str) -> bool:
@@ -366,7 +368,7 @@ def _text(content: bytes) -> str:
 
 def _is_too_large(content: bytes) -> bool:
     """Return whether an answer has more of some mark than any answer of Ollama."""
-    return any(sum(content.count(mark) for mark in marks) > most for marks, most in _MOST)
+    return any(sum(content.count(mark) for mark in marks) > limit for marks, limit in _MOST)
 
 
 def _objects(content: bytes) -> list[dict[str, Any]]:
@@ -380,16 +382,16 @@ def _objects(content: bytes) -> list[dict[str, Any]]:
         return [whole] if isinstance(whole, dict) else []
     except (ValueError, RecursionError):
         pass
-    found: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
     for line in filter(bytes.strip, content.splitlines()):
         try:
             part = json.loads(line)
         except (ValueError, RecursionError):
             # half a line: only an error that came before it still counts
-            return [entry for entry in found if entry.get("error")]
+            return [entry for entry in parts if entry.get("error")]
         if isinstance(part, dict):
-            found.append(part)
-    return found
+            parts.append(part)
+    return parts
 
 
 def _bytes(value: object) -> int:

@@ -69,12 +69,12 @@ def header(name: str, answer: Mapping[str, Any]) -> Header:
     # (and plans print it)
     metadata.setdefault("general.name", name)
     alignment = _alignment(metadata)
-    found: dict[str, TensorInfo] = {}
+    infos: dict[str, TensorInfo] = {}
     unknown: list[str] = []
     at = 0
     for entry in tensors:
         tensor = _tensor(name, entry, at)
-        found[tensor.name] = tensor
+        infos[tensor.name] = tensor
         if not tensor.exact:
             unknown.append(tensor.type)
         # Each tensor starts at a multiple of general.alignment
@@ -83,7 +83,7 @@ def header(name: str, answer: Mapping[str, Any]) -> Header:
         f"{name}: tensors of the type {type_}, which autolayers does not know, are counted as f32"
         for type_ in unknown[:1]
     )
-    return Header(3, alignment, metadata, found, (FileInfo(f"ollama:{name}", None, at),), notes)
+    return Header(3, alignment, metadata, infos, (FileInfo(f"ollama:{name}", None, at),), notes)
 
 
 def _value(value: Any) -> object:
@@ -111,17 +111,17 @@ def _tensor(model: str, entry: object, offset: int) -> TensorInfo:
             # ggml's four extents, the fastest first, as the server writes them
             ne = (*shape, 1, 1, 1, 1)[:4]
             # Ollama writes Q4_K, ggml q4_K
-            known = _TYPES.get(type_.lower())
-            size = n_bytes(known or "f32", ne)
+            ggml_type = _TYPES.get(type_.lower())
+            size = n_bytes(ggml_type or "f32", ne)
             return TensorInfo(
                 printable(name),
-                known or printable(type_),
+                ggml_type or printable(type_),
                 ne,
                 len(shape),
                 offset,
                 size,
                 0,
-                known is not None,
+                ggml_type is not None,
             )
     raise ModelError(
         f"{model}: the Ollama server describes a tensor as {str(entry)[:100]!r}, which cannot be "

@@ -131,12 +131,12 @@ def roots(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]
     if given:
         return [os.path.abspath(os.path.expanduser(given))]
     home = environ.get("USERPROFILE" if platform == "win32" else "HOME") or os.path.expanduser("~")
-    found = [os.path.join(home, ".ollama", "models")]
+    places = [os.path.join(home, ".ollama", "models")]
     if platform.startswith("linux"):
         # the installer's service runs as its own user; the container image runs as root
         homes = [_home_of("ollama"), "/usr/share/ollama", "/root"]
-        found += [os.path.join(user, ".ollama", "models") for user in homes if user]
-    return list(dict.fromkeys(found))
+        places += [os.path.join(user, ".ollama", "models") for user in homes if user]
+    return list(dict.fromkeys(places))
 
 
 def find(text: str, environ: Mapping[str, str], places: Sequence[str] | None = None) -> Stored:
@@ -184,14 +184,14 @@ def names(environ: Mapping[str, str], places: Sequence[str] | None = None) -> li
     and one may not be read."""
     errors: list[OSError] = []
     for place in roots(environ) if places is None else places:
-        found = []
+        stored = []
         for directory in _MANIFESTS:
             root = os.path.join(place, directory)
             for path, folders, files in os.walk(root, onerror=errors.append):
                 folders.sort()
-                found += _of_folder(os.path.relpath(path, root).split(os.sep), files)
-        if found:
-            return found
+                stored += _of_folder(os.path.relpath(path, root).split(os.sep), files)
+        if stored:
+            return stored
     denied = next((error for error in errors if isinstance(error, PermissionError)), None)
     if denied:
         raise _unreadable(denied)
@@ -302,10 +302,12 @@ def _remote(place: str, name: Name, manifest: str) -> str:
     config = content.get("config") if isinstance(content, dict) else None
     digest = _DIGEST.fullmatch(str(config.get("digest"))) if isinstance(config, dict) else None
     try:
-        said = _json(_blob(place, name, f"sha256:{digest[1]}")) if digest else None
+        details = _json(_blob(place, name, f"sha256:{digest[1]}")) if digest else None
     except StoreUnreadable:
         return ""
-    return printable(str(said.get("remote_host") or "")[:200]) if isinstance(said, dict) else ""
+    return (
+        printable(str(details.get("remote_host") or "")[:200]) if isinstance(details, dict) else ""
+    )
 
 
 def _blob(place: str, name: Name, digest: str) -> str:
