@@ -79,15 +79,15 @@ K_QUANTS = frozenset(("q4_K", "q5_K", "q6_K"))
 def backend(name: str) -> type[Backend]:
     """Return the backend of that name; unknown.Unknown for any other."""
     name = ALIASES.get(name, name)
-    known = BACKENDS.get(name, "unknown.Unknown")
-    if isinstance(known, str):
-        file, _, title = known.partition(".")
-        found: type[Backend] = getattr(import_module(f"{__name__}.{file}"), title)
+    row = BACKENDS.get(name, "unknown.Unknown")
+    if isinstance(row, str):
+        file, _, title = row.partition(".")
+        loaded: type[Backend] = getattr(import_module(f"{__name__}.{file}"), title)
         # the class takes the place of its name: the next call imports nothing
         if name in BACKENDS:
-            BACKENDS[name] = found
-        known = found
-    return known
+            BACKENDS[name] = loaded
+        row = loaded
+    return row
 
 
 def canonical(name: str) -> str:
@@ -98,11 +98,11 @@ def canonical(name: str) -> str:
 
 def signs() -> dict[Sign, tuple[str, ...]]:
     """Return what backends print when something fails, and the names of those that do."""
-    found: dict[Sign, tuple[str, ...]] = {}
+    names_by_sign: dict[Sign, tuple[str, ...]] = {}
     for b in map(backend, BACKENDS):
         for sign in b.signs:
-            found[sign] = (*found.get(sign, ()), b.name)
-    return found
+            names_by_sign[sign] = (*names_by_sign.get(sign, ()), b.name)
+    return names_by_sign
 
 
 def backend_of(device_name: str) -> type[Backend]:
@@ -115,8 +115,8 @@ def backend_of(device_name: str) -> type[Backend]:
 def on(device: Device, index: int = 0, rules: Rules = NEWEST_RULES) -> Backend:
     """Return the backend on one device, number `index` of a launch, by a build's rules. A CPU as a
     device is an RPC server's."""
-    known = backend(device.backend)
-    return (backend("RPC-CPU") if known is Cpu else known)(device, index, rules)
+    row = backend(device.backend)
+    return (backend("RPC-CPU") if row is Cpu else row)(device, index, rules)
 
 
 def together(devices: Sequence[Device], rules: Rules = NEWEST_RULES) -> Meta:

@@ -73,8 +73,10 @@ class Sign:
             import re  # planning needs none of this
 
             self._compiled = re.compile(self.pattern)
-        found = self._compiled.search(text)
-        return {key: value for key, value in found.groupdict().items() if value} if found else None
+        matched = self._compiled.search(text)
+        return (
+            {key: value for key, value in matched.groupdict().items() if value} if matched else None
+        )
 
     def __repr__(self) -> str:
         return f"Sign({self.cause!r}, {self.word!r})"

@@ -45,19 +45,19 @@ class Build:
 
     def knows(self, flag: str) -> bool:
         """Return whether this build accepts a flag. Unknown builds are treated as the newest."""
-        found = lookup(flag)
+        entry = lookup(flag)
         if (
             self.engine.lacks
-            and found is not None
-            and self._has_not(found[0].names + found[0].negated)
+            and entry is not None
+            and self._has_not(entry[0].names + entry[0].negated)
         ):
             return False
         # its --help is the truth, also of a fork with flags of its own
         if self.flags is not None:
-            names = (*found[0].names, *found[0].negated) if found else (flag,)
+            names = (*entry[0].names, *entry[0].negated) if entry else (flag,)
             return any(name in self.flags for name in names)
-        return found is None or found[0].first <= self.rules.number <= (
-            found[0].last or self.rules.number
+        return entry is None or entry[0].first <= self.rules.number <= (
+            entry[0].last or self.rules.number
         )
 
     def _has_not(self, names: tuple[str, ...]) -> bool:
@@ -71,10 +71,10 @@ class Build:
         if flag in self.engine.lacks:
             return f"{self.engine.name} has no {flag}"
         # nothing is known of a build without a number and without a --help
-        found = lookup(flag) if (self.flags or self.number) and not self.fork else None
-        if found is None or self.knows(flag):
+        entry = lookup(flag) if (self.flags or self.number) and not self.fork else None
+        if entry is None or self.knows(flag):
             return ""
-        row = found[0]
+        row = entry[0]
         name = f"b{self.number}" if self.number else "this llama.cpp"
         if self._is_before(row.first):
             return f"{name} has no {flag}, which came with b{row.first}"

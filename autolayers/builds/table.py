@@ -620,10 +620,10 @@ class Rules(EarlyRules):
         # this is one of those already
         if self.changed:
             return ()
-        found = (Rules(self.number, self.why, changed=True),) if self.doubts else ()
+        alternatives = (Rules(self.number, self.why, changed=True),) if self.doubts else ()
         if 0 < self.oldest < self.number:
-            found = (*found, Rules(self.oldest, self.why))
-        return tuple([other.of(self.engine) for other in found])
+            alternatives = (*alternatives, Rules(self.oldest, self.why))
+        return tuple([other.of(self.engine) for other in alternatives])
 
     def of(self, engine: Engine) -> Rules:
         """Return these rules, which no one else has yet, as those of a program."""

@@ -162,15 +162,15 @@ def measured(host: Host, environ: Mapping[str, str]) -> Host:
     from .measure import load
 
     # a rate by measuring goes before one from the firmware's tables
-    known = load(environ)
-    if known is None:
+    rates = load(environ)
+    if rates is None:
         return host
     return replace(
         host,
-        bandwidth=known.get("ram") or host.bandwidth,
-        bus=known.get("bus"),
-        disk=known.get("disk"),
-        bandwidth_source="measured" if known.get("ram") else host.bandwidth_source,
+        bandwidth=rates.get("ram") or host.bandwidth,
+        bus=rates.get("bus"),
+        disk=rates.get("disk"),
+        bandwidth_source="measured" if rates.get("ram") else host.bandwidth_source,
     )
 
 

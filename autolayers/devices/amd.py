@@ -160,8 +160,10 @@ def _watts(path: str, name: str) -> int | None:
         sensors = sorted(os.listdir(f"{path}/hwmon"))
     except OSError:
         return None
-    found = [number for sensor in sensors if (number := _number(f"{path}/hwmon/{sensor}/{name}"))]
-    return found[0] // 1_000_000 or None if found else None
+    microwatts = [
+        number for sensor in sensors if (number := _number(f"{path}/hwmon/{sensor}/{name}"))
+    ]
+    return microwatts[0] // 1_000_000 or None if microwatts else None
 
 
 def _text(path: str) -> str:

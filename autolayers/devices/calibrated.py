@@ -71,42 +71,42 @@ def keep(rows: Iterable[Kept], environ: Mapping[str, str]) -> None:
     AutolayersError."""
     # two tunes at once must not lose each other's rows
     with state.locked(environ):
-        known = {kept.key: kept for kept in _all(environ)}
+        by_key = {entry.key: entry for entry in _all(environ)}
         for row in rows:
-            before = known.pop(row.key, None)
+            before = by_key.pop(row.key, None)
             if before is not None:
                 n = before.n + row.n
                 # the geometric mean: ratios of 0.5 and 2 make 1
                 mean = (before.n * log(before.ratio) + row.n * log(row.ratio)) / n
                 row = replace(row, n=n, ratio=exp(mean))
-            known[row.key] = row
-        state.keep(_file(environ), [vars(kept) for kept in known.values()][-_MOST:])
+            by_key[row.key] = row
+        state.keep(_file(environ), [vars(entry) for entry in by_key.values()][-_MOST:])
 
 
 def load(
     devices: Sequence[Device], environ: Mapping[str, str]
 ) -> tuple[tuple[Ratio, ...], list[str]]:
     """Return what was measured on this machine, and a note if all of it is old."""
-    found, old = [], []
-    for kept in _all(environ):
-        if kept.machine == state.machine_name():
+    ratios, old = [], []
+    for row in _all(environ):
+        if row.machine == state.machine_name():
             # a new driver or card changes what a class of launches reaches
-            why = _changed(kept, devices)
+            why = _changed(row, devices)
             if why:
-                old.append(f"the measured speeds of {kept.date[:10]} are old: {why} ({_AGAIN})")
+                old.append(f"the measured speeds of {row.date[:10]} are old: {why} ({_AGAIN})")
             else:
-                found.append(
+                ratios.append(
                     Ratio(
-                        kept.kind,
-                        kept.placement,
-                        kept.ratio,
-                        kept.n,
-                        kept.backend,
-                        kept.build,
-                        kept.date,
+                        row.kind,
+                        row.placement,
+                        row.ratio,
+                        row.n,
+                        row.backend,
+                        row.build,
+                        row.date,
                     )
                 )
-    return tuple(found), old[-1:] if not found else []
+    return tuple(ratios), old[-1:] if not ratios else []
 
 
 def with_ratios(
@@ -130,32 +130,32 @@ def with_ratios(
 def forget(environ: Mapping[str, str]) -> int:
     """Drops what was measured on this machine; how many runs. Raises AutolayersError."""
     with state.locked(environ):
-        known = _all(environ)
-        others = [kept for kept in known if kept.machine != state.machine_name()]
-        if len(others) < len(known):
-            state.keep(_file(environ), [vars(kept) for kept in others])
-    return sum(kept.n for kept in known) - sum(kept.n for kept in others)
+        rows = _all(environ)
+        others = [row for row in rows if row.machine != state.machine_name()]
+        if len(others) < len(rows):
+            state.keep(_file(environ), [vars(row) for row in others])
+    return sum(row.n for row in rows) - sum(row.n for row in others)
 
 
-def _changed(kept: Kept, devices: Sequence[Device]) -> str:
+def _changed(row: Kept, devices: Sequence[Device]) -> str:
     """Return what is no longer as it was; "" if nothing."""
-    here = [device for device in devices if device.backend == kept.backend]
-    if kept.version != __version__:
-        return f"of autolayers {kept.version}"
+    here = [device for device in devices if device.backend == row.backend]
+    if row.version != __version__:
+        return f"of autolayers {row.version}"
     # nothing of this backend is planned, so nothing contradicts it
-    if kept.backend != HOST and not here:
+    if row.backend != HOST and not here:
         return ""  # not planned for now; Device.measured has its backend's alone
-    gone = set(kept.cards) - {device.description for device in here}
-    for card in kept.cards:
+    gone = set(row.cards) - {device.description for device in here}
+    for card in row.cards:
         if card in gone:
             return f"with {card}, which is not here"
-    return _changed_driver(kept, here)
+    return _changed_driver(row, here)
 
 
-def _changed_driver(kept: Kept, here: Sequence[Device]) -> str:
+def _changed_driver(row: Kept, here: Sequence[Device]) -> str:
     driver = next((device.driver for device in here), "")
-    if kept.driver and driver and kept.driver != driver:
-        return f"with driver {kept.driver}, now {driver}"
+    if row.driver and driver and row.driver != driver:
+        return f"with driver {row.driver}, now {driver}"
     return ""
 
 
@@ -166,36 +166,36 @@ def _file(environ: Mapping[str, str]) -> str:
 def _all(environ: Mapping[str, str]) -> list[Kept]:
     """Everything kept, oldest first, without entries that are not right."""
     try:
-        found = state.read(_file(environ))
+        entries = state.read(_file(environ))
     except AutolayersError:
         return []
     rows = []
-    for entry in found if isinstance(found, list) else ():
+    for entry in entries if isinstance(entries, list) else ():
         try:
             # written by another version, or by hand
-            kept = Kept(**{**entry, "cards": tuple(entry["cards"])})
+            row = Kept(**{**entry, "cards": tuple(entry["cards"])})
         except (TypeError, KeyError):
             continue
-        if _right(kept):
-            rows.append(kept)
+        if _right(row):
+            rows.append(row)
     return rows
 
 
-def _right(kept: Kept) -> bool:
+def _right(row: Kept) -> bool:
     """Return whether an entry of the file has the types and ranges that autolayers writes."""
     texts: tuple[Any, ...] = (
-        kept.machine,
-        kept.backend,
-        kept.date,
-        kept.driver,
-        kept.version,
-        *kept.cards,
+        row.machine,
+        row.backend,
+        row.date,
+        row.driver,
+        row.version,
+        *row.cards,
     )
-    if kept.kind not in KINDS or kept.placement not in CLASSES:
+    if row.kind not in KINDS or row.placement not in CLASSES:
         return False
     if not all(isinstance(text, str) for text in texts):
         return False
-    if kept.build is not None and not isinstance(kept.build, int):
+    if row.build is not None and not isinstance(row.build, int):
         return False
-    ratio = isinstance(kept.ratio, (int, float)) and 1e-3 < kept.ratio < 1e3
-    return ratio and isinstance(kept.n, int) and 0 < kept.n < 1e6
+    ratio = isinstance(row.ratio, (int, float)) and 1e-3 < row.ratio < 1e3
+    return ratio and isinstance(row.n, int) and 0 < row.n < 1e6

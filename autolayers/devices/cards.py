@@ -67,15 +67,15 @@ _SHARED = {VULKAN: lambda gib: gib * 512, METAL: working_set}
 
 def _cards() -> dict[str, Card]:
     """Return the rows of cards.csv; one without its own size has one for each size of RAM."""
-    found = {}
+    cards = {}
     for row in rows("devices/cards.csv"):
         major, _, minor = row["compute_capability"].partition(".")
         sizes = [int(gib) for gib in row["ram_gib"].split()] or [0]
         capability = (int(major), int(minor)) if major else None
         for gib in sizes:
             name = row["name"] if row["mib"] else f"{row['name']}-{gib}g"
-            found[name] = _card_of(row, capability, gib)
-    return found
+            cards[name] = _card_of(row, capability, gib)
+    return cards
 
 
 def _card_of(row: Mapping[str, str], capability: tuple[int, int] | None, gib: int) -> Card:

@@ -82,12 +82,12 @@ class Cluster:
     def devices(self, boxes: Sequence[Box] | None = None) -> list[Device]:
         """Return the devices that a llama-server on the head sees: these machines' (None: all) and
         its own, in llama.cpp's order."""
-        found: list[Device] = []
+        devices: list[Device] = []
         # RPC devices are numbered through, box after box
         for box in self.boxes if boxes is None else boxes:
             for device in box.devices:
-                found.append(_over_rpc(box, device, len(found)))
-        return [*found, *self.head.devices]
+                devices.append(_over_rpc(box, device, len(devices)))
+        return [*devices, *self.head.devices]
 
 
 def _over_rpc(box: Box, device: Device, number: int) -> Device:
@@ -167,25 +167,25 @@ def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
     servers = _servers(cluster)
     answers = in_threads(lambda server: ask(server[0].endpoints[server[1]]), servers)
     notes: list[str] = []
-    kept: dict[str, list[tuple[Device, int]]] = {box.name: [] for box in cluster.boxes}
+    served: dict[str, list[tuple[Device, int]]] = {box.name: [] for box in cluster.boxes}
     for (box, i), answer in zip(servers, answers, strict=True):
         device, endpoint = box.devices[i], box.endpoints[i]
         if isinstance(answer, DeviceError):
             notes.append(f"box {box.name}: {answer}: left out")
         elif isinstance(answer, list) and not _can_be(answer, device):
-            said = _reported(answer)
+            reported = _reported(answer)
             notes.append(
-                f"box {box.name}: {endpoint} reports {said}, but the file has one device of "
+                f"box {box.name}: {endpoint} reports {reported}, but the file has one device of "
                 f"{human(device.total)}: left out"
             )
         elif isinstance(answer, list):
-            found = replace(
+            measured = replace(
                 device, total=answer[0].total, free=answer[0].free, includes_context=True
             )
-            kept[box.name].append((found, box.ports[i]))
+            served[box.name].append((measured, box.ports[i]))
         else:
             raise answer
-    boxes = [_with_devices(box, kept[box.name]) for box in cluster.boxes if kept[box.name]]
+    boxes = [_with_devices(box, served[box.name]) for box in cluster.boxes if served[box.name]]
     return Cluster(cluster.head, tuple(boxes)), notes
 
 
@@ -237,9 +237,9 @@ def _box(path: str, name: str, row: Any, link: tuple[float, float] | None) -> Bo
     bind = row.get("bind", address)
     if not (_is_address(address) and _is_address(bind)):
         raise UsageError(f"{what}: address and bind must be host names or IP addresses")
-    most = 65535 - len(devices)
-    if type(port) is not int or not 0 < port <= most:
-        raise UsageError(f"{what}: port must be a whole number from 1 to {most}")
+    last_port = 65535 - len(devices)
+    if type(port) is not int or not 0 < port <= last_port:
+        raise UsageError(f"{what}: port must be a whole number from 1 to {last_port}")
     return Box(
         name, tuple(devices), host, address, tuple(range(port, port + len(devices))), bind, link
     )
@@ -251,7 +251,7 @@ def _links(
     """Return the links between the head and the other machines."""
     if not isinstance(rows, list):
         raise UsageError(f"{path}: links must be a list")
-    found: dict[str, tuple[float, float]] = {}
+    links: dict[str, tuple[float, float]] = {}
     for number, row in enumerate(rows, 1):
         what = f"{path}: link {number}"
         _known(path, row, _LINK, f"link {number}")
@@ -263,39 +263,39 @@ def _links(
         ):
             raise UsageError(f'{what}: "between" must be the names of two boxes')
         if head in ends:  # llama.cpp copies between two servers through the head
-            found[ends[ends[0] == head]] = (
+            links[ends[ends[0] == head]] = (
                 rate_of(row.get("bandwidth"), what),
                 time_of(row.get("latency"), what),
             )
-    return found
+    return links
 
 
 def rate_of(value: Any, what: str) -> float:
     """Return the bytes per second of 1.25e8, "1Gbit/s" or "125MB/s"."""
-    found = _RATE.fullmatch(value) if isinstance(value, str) else None
-    if found:
+    match = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if match:
         # "Mibit" and "MiB" count by 1024, network speeds by 1000
-        base = 1024 if found[3] else 1000
-        value = float(found[1]) * base ** _POWERS[found[2]] / (1 if found[4] == "B" else 8)
+        base = 1024 if match[3] else 1000
+        value = float(match[1]) * base ** _POWERS[match[2]] / (1 if match[4] == "B" else 8)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1e4 <= value <= 1e13:
         raise UsageError(f'{what}: bandwidth must be bytes per second, or "1Gbit/s"')
     return float(value)
 
 
 def time_of(value: Any, what: str) -> float:
-    found = _TIME.fullmatch(value) if isinstance(value, str) else None
-    if found:
-        value = float(found[1]) * _SECONDS[found[2]]
+    match = _TIME.fullmatch(value) if isinstance(value, str) else None
+    if match:
+        value = float(match[1]) * _SECONDS[match[2]]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 10:
         raise UsageError(f'{what}: latency must be seconds of a round trip, or "0.3ms"')
     return float(value)
 
 
-def _known(path: str, row: Any, known: Sequence[str], what: str) -> None:
+def _known(path: str, row: Any, keys: Sequence[str], what: str) -> None:
     if not isinstance(row, dict):
         raise UsageError(f"{path}: {what} is not an object")
     for key in row:
-        if key not in known:
+        if key not in keys:
             raise UsageError(
-                f"{path}: {what} has an unknown key {str(key)[:40]!r} (known: {', '.join(known)})"
+                f"{path}: {what} has an unknown key {str(key)[:40]!r} (known: {', '.join(keys)})"
             )

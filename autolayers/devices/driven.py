@@ -23,7 +23,7 @@ def chosen(word: str) -> type[Backend]:
     ones."""
     # a remote backend is chosen by --rpc, not by a word
     names = {
-        name.lower(): known for name in (*BACKENDS, *ALIASES) if not (known := backend(name)).remote
+        name.lower(): kind for name in (*BACKENDS, *ALIASES) if not (kind := backend(name)).remote
     }
     if word.lower() not in names:
         raise UsageError(f"--backend {word}: llama.cpp has {', '.join(sorted(set(names)))}")

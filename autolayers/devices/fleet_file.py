@@ -120,11 +120,11 @@ def read(path: str) -> Fleet:
 
 def _kinds_of(machines: Sequence[Box]) -> tuple[Kind, ...]:
     """Return the kinds, in the order of their first machines."""
-    found: dict[object, list[Box]] = {}
+    boxes_of: dict[object, list[Box]] = {}
     for box in machines:
         # a fleet of 10,000 equal machines is planned once
-        found.setdefault(_likeness(box), []).append(box)
-    return tuple(_kind(boxes) for boxes in found.values())
+        boxes_of.setdefault(_likeness(box), []).append(box)
+    return tuple(_kind(boxes) for boxes in boxes_of.values())
 
 
 def _likeness(box: Box) -> object:
@@ -285,25 +285,25 @@ def _box(path: str, name: str, data: Any, what: str) -> Box:
     return Box(name, tuple(devices), host, name)
 
 
-def _json(path: str, most: int = _MAX_SIZE) -> Any:
+def _json(path: str, limit: int = _MAX_SIZE) -> Any:
     """Return the JSON of a file. Raises UsageError, also for an object that has a key twice."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         # JSON would keep the last of two machines with one name, silently
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        values = dict(pairs)
+        if len(values) < len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
             raise UsageError(f"{path}: {twice[:60]} is listed twice: rename one")
-        return found
+        return values
 
     try:
         with open(path, "rb") as file:
-            text = file.read(most + 1)
+            text = file.read(limit + 1)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-    if len(text) > most:
-        raise UsageError(f"{path}: more than {human(most)}")
+    if len(text) > limit:
+        raise UsageError(f"{path}: more than {human(limit)}")
     try:
         return json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
@@ -314,11 +314,11 @@ def _stem(path: str) -> str:
     return os.path.basename(path).rpartition(".")[0] or os.path.basename(path)
 
 
-def _known(path: str, row: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+def _known(path: str, row: Mapping[str, Any], keys: Sequence[str], what: str) -> None:
     if not isinstance(row, dict):
         raise UsageError(f"{path}: {what} is not an object")
     for key in row:
-        if key not in known:
+        if key not in keys:
             raise UsageError(
-                f"{path}: {what} has an unknown key {str(key)[:40]!r} (known: {', '.join(known)})"
+                f"{path}: {what} has an unknown key {str(key)[:40]!r} (known: {', '.join(keys)})"
             )

@@ -143,7 +143,7 @@ def hypothetical(spec: str, ram: int = 0) -> list[Device]:
     >>> [device.name for device in hypothetical("24GiB,2x12GiB")]
     ['CUDA0', 'CUDA1', 'CUDA2']
     """
-    found: list[Device] = []
+    devices: list[Device] = []
     # "--gpu none" is meant for the CPU: -dev has that word
     if spec.strip().lower() in ("0", "none", "no", "cpu"):
         raise UsageError(f"--gpu {spec}: -dev none plans for the CPU alone")
@@ -153,22 +153,22 @@ def hypothetical(spec: str, ram: int = 0) -> list[Device]:
             raise UsageError(
                 f"an empty device in --gpu {spec!r} (write for example 24GiB,12GiB or 2x24GiB)"
             )
-        if not 1 <= count <= MAX_DEVICES or len(found) + count > MAX_DEVICES:
+        if not 1 <= count <= MAX_DEVICES or len(devices) + count > MAX_DEVICES:
             raise UsageError(f"--gpu {spec!r}: llama.cpp uses 1 to {MAX_DEVICES} devices")
-        found += [Device.hypothetical(what, ram=ram)] * count
-    return numbered(found)
+        devices += [Device.hypothetical(what, ram=ram)] * count
+    return numbered(devices)
 
 
 def of_one_machine(spec: str, ram: int = 0) -> list[Device]:
     """Return the devices of `--gpu`. Raises UsageError also for GPUs of several machines with
     unified memory."""
-    found = hypothetical(spec, ram)
-    if sum(device.ram is not None for device in found) > 1:
+    devices = hypothetical(spec, ram)
+    if sum(device.ram is not None for device in devices) > 1:
         raise UsageError(
             f"--gpu {spec!r}: GPUs that share the system's memory are one a machine (autolayers "
             "cluster plans several machines)"
         )
-    return found
+    return devices
 
 
 def numbered(devices: list[Device]) -> list[Device]:

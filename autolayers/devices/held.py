@@ -19,10 +19,10 @@ _MOST = 4096  # file descriptors that are looked at
 
 def held(pid: int, root: str = "/") -> dict[str, int]:
     """Empty where no driver tells."""
-    found = _drm(os.path.join(root, "proc", str(pid), "fdinfo"))
+    sizes = _drm(os.path.join(root, "proc", str(pid), "fdinfo"))
     for pci, size in _nvml(pid).items():
-        found[pci] = found.get(pci, 0) + size
-    return found
+        sizes[pci] = sizes.get(pci, 0) + size
+    return sizes
 
 
 def _drm(folder: str) -> dict[str, int]:
@@ -43,11 +43,11 @@ def _drm(folder: str) -> dict[str, int]:
         key = fields["drm-pdev"].strip(), fields.get("drm-client-id", name).strip()
         # one client may have several descriptors, each with the same numbers
         clients[key] = max(clients.get(key, 0), _memory(fields))
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for (pci, _), size in clients.items():
         if size:
-            found[pci] = found.get(pci, 0) + size
-    return found
+            sizes[pci] = sizes.get(pci, 0) + size
+    return sizes
 
 
 def _size(text: str) -> int | None:
@@ -84,7 +84,7 @@ def _nvml(pid: int) -> dict[str, int]:
         pynvml.nvmlInit()
     except Exception:  # no driver, or none that answers: devices.nvml says which
         return {}
-    found: dict[str, int] = {}
+    held_here: dict[str, int] = {}
     try:
         for index in range(pynvml.nvmlDeviceGetCount()):
             with suppress(pynvml.NVMLError, AttributeError):
@@ -102,10 +102,10 @@ def _nvml(pid: int) -> dict[str, int]:
                             if process.pid == pid
                         ]
                 if sizes:
-                    found[f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"] = max(sizes)
+                    held_here[f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"] = max(sizes)
     except Exception:
         return {}
     finally:
         with suppress(Exception):
             pynvml.nvmlShutdown()
-    return found
+    return held_here

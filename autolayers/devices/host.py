@@ -56,9 +56,9 @@ def nodes(root: str = "/") -> int | None:
 def cores(root: str = "/") -> int | None:
     """Physical cores that this process may use at once, of Intel's hybrids the fast ones, on which
     alone llama.cpp computes by default (common_cpu_get_num_math); None if unknown."""
-    found = _cores(root)
+    physical = _cores(root)
     # a quota of two CPUs makes eight cores two
-    return None if found is None else min(found, quota(root))
+    return None if physical is None else min(physical, quota(root))
 
 
 def _cpuinfo(root: str, fast: set[int]) -> tuple[int, set[tuple[str, str]]]:
@@ -82,14 +82,14 @@ def _cpuinfo(root: str, fast: set[int]) -> tuple[int, set[tuple[str, str]]]:
 
 def _cpus(text: str) -> set[int]:
     """Return the numbers of a list of CPUs, 0-15,32; none if it is not one."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
         last = last or first
         if not (first.isdecimal() and last.isdecimal() and len(first) < 6 and len(last) < 6):
             return set()
-        found |= set(range(int(first), int(last) + 1))
-    return found
+        numbers |= set(range(int(first), int(last) + 1))
+    return numbers
 
 
 def _cores(root: str) -> int | None:
@@ -97,7 +97,7 @@ def _cores(root: str) -> int | None:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     # Intel's hybrids list their fast CPUs here; other machines lack the file
     fast = _cpus(file_text(root, "sys/devices/cpu_core/cpus"))
-    count, found = _cpuinfo(root, fast)
+    count, cores = _cpuinfo(root, fast)
     if fast:
         usable = len(fast & os.sched_getaffinity(0)) or usable
     if not usable or (not count and root != "/"):
@@ -106,10 +106,10 @@ def _cores(root: str) -> int | None:
         import psutil
 
         return min(usable, psutil.cpu_count(logical=False) or usable)
-    if not found or not count:
+    if not cores or not count:
         return usable
     # in proportion: an affinity mask may have one of a core's two threads
-    return max(1, min(len(found), round(usable * len(found) / count)))
+    return max(1, min(len(cores), round(usable * len(cores) / count)))
 
 
 def _psutil() -> tuple[int, int, str]:

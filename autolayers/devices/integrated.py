@@ -81,5 +81,5 @@ def integrated(description: str) -> tuple[float, float] | None:
     second of the RAM that it usually comes with; None if unknown."""
     import re  # few calls
 
-    found = next((row for row in _KNOWN if re.search(row[0], description)), None)
-    return None if found is None else (found[1] * 1e12, found[2] * 1e9)
+    known_row = next((row for row in _KNOWN if re.search(row[0], description)), None)
+    return None if known_row is None else (known_row[1] * 1e12, known_row[2] * 1e9)

@@ -51,21 +51,19 @@ def run(
     """Return the listing's text. Raises DeviceError."""
     # llama.cpp handles --list-devices as soon as it reads it: later flags would be ignored
     command = [program, *(["--rpc", ",".join(rpc)] if rpc else []), "--list-devices"]
-    kept = {
+    environment = {
         name: value
         for name, value in environ.items()
         if not name.startswith("LLAMA_ARG_") or name == "LLAMA_ARG_RPC"
     }
     try:
-        answer = ask(command, kept, timeout)
+        answer = ask(command, environment, timeout)
     except NoAnswer as error:
         raise DeviceError(f"{program} --list-devices: {error}: its devices are unknown") from None
     if answer.code:
-        said = _complaint(answer.err)
-        raise DeviceError(
-            f"{program} --list-devices failed "
-            f"({_reason(answer.code)}{f': {said}' if said else ''}): its devices are unknown"
-        )
+        complaint = _complaint(answer.err)
+        why = f"{_reason(answer.code)}: {complaint}" if complaint else _reason(answer.code)
+        raise DeviceError(f"{program} --list-devices failed ({why}): its devices are unknown")
     return answer.out
 
 
@@ -101,19 +99,19 @@ def parse(text: str) -> tuple[list[Device], list[str]]:
         name, description = match["name"], match["description"]
         # "CUDA0" -> "CUDA"
         prefix = name.rstrip("0123456789")
-        known = backend(prefix)
+        row = backend(prefix)
         total, free = int(match["total"]) * MiB, int(match["free"]) * MiB
         if total == 0:
             # BLAS and the like compute in system RAM and have no memory
-            if known.context_first or known.free_is_total:
+            if row.context_first or row.free_is_total:
                 notes.append(f"{name} ({description}) does not report its memory and is left out")
             continue
-        warning = known.free_doubt
+        warning = row.free_doubt
         if free > total:
             warning = f"{name} reports more free memory than its total; its total is used"
-        elif free == total and known.free_is_total:
+        elif free == total and row.free_is_total:
             warning = "free is the GPU's total: the driver does not report other programs' use"
-        kind = "rpc" if known.remote else _kind(description, total)
+        kind = "rpc" if row.remote else _kind(description, total)
         listed.append(
             Device(
                 name,
@@ -122,7 +120,7 @@ def parse(text: str) -> tuple[list[Device], list[str]]:
                 description,
                 canonical(prefix),
                 kind,
-                includes_context=known.context_first,
+                includes_context=row.context_first,
                 source="list-devices",
                 warning=warning,
             )
@@ -194,10 +192,10 @@ def enrich(devices: list[Device], cards: list[Device]) -> list[Device]:
 
     Both name devices in CUDA's order; a different description means that they are different GPUs.
     """
-    known = {card.name: card for card in cards}
+    by_name = {card.name: card for card in cards}
     result = []
     for device in devices:
-        card = known.get(device.name)
+        card = by_name.get(device.name)
         # positions alone would join different cards where a mask is set
         if card and card.description == device.description:
             device = replace(

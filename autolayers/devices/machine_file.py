@@ -153,14 +153,14 @@ def _dotted(device: Device) -> str | None:
 def _devices(rows: list[Any]) -> list[Device]:
     if len(rows) > MAX_DEVICES:
         raise _Wrong(f"{len(rows)} devices: llama.cpp uses at most {MAX_DEVICES}")
-    found: list[Device] = []
+    devices: list[Device] = []
     for number, row in enumerate(rows, 1):
-        device = _device(row, f"device {number}", found)
+        device = _device(row, f"device {number}", devices)
         # -dev, budgets and plans name devices
-        if device.name in {other.name for other in found}:
+        if device.name in {other.name for other in devices}:
             raise _Wrong(f"two devices are called {device.name}")
-        found.append(device)
-    return found
+        devices.append(device)
+    return devices
 
 
 def _device(row: Any, what: str, before: list[Device]) -> Device:
@@ -196,9 +196,9 @@ def _check_numbers(
     whole: bool = False,
 ) -> None:
     """Replace the values of these keys by numbers. Raises _Wrong for one outside its limits."""
-    for key, (least, most) in limits.items():
+    for key, (low, high) in limits.items():
         if key in values:
-            values[key] = _number(values[key], least, most, f"{what}: {key}", whole=whole)
+            values[key] = _number(values[key], low, high, f"{what}: {key}", whole=whole)
 
 
 def _check_type(
@@ -346,13 +346,13 @@ def _measured(row: Any, what: str) -> Ratio:
     )
 
 
-def _number(value: Any, least: float, most: float, what: str, whole: bool = False) -> Any:
+def _number(value: Any, low: float, high: float, what: str, whole: bool = False) -> Any:
     # True is an int for Python, and no number for a reader of JSON
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not least <= value <= most or (whole and value != int(value)):
+    if not number or not low <= value <= high or (whole and value != int(value)):
         raise _Wrong(
-            f"{what} must be {'a whole number' if whole else 'a number'} from {least:g} to "
-            f"{most:g}, not {str(value)[:40]}"
+            f"{what} must be {'a whole number' if whole else 'a number'} from {low:g} to "
+            f"{high:g}, not {str(value)[:40]}"
         )
     return int(value) if whole else float(value)
 
@@ -372,9 +372,9 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
-def _known(row: dict[str, Any], known: frozenset[str], what: str) -> None:
+def _known(row: dict[str, Any], keys: frozenset[str], what: str) -> None:
     for key in row:
-        if key not in known:
+        if key not in keys:
             raise _Wrong(
-                f"{what} has an unknown key {str(key)[:40]!r} (known: {', '.join(sorted(known))})"
+                f"{what} has an unknown key {str(key)[:40]!r} (known: {', '.join(sorted(keys))})"
             )

@@ -42,5 +42,5 @@ def macos_of(name: str) -> int | None:
         return None
     import re  # few calls
 
-    found = re.search(r"\bmac ?os[ -]?(\d{1,2})\b", name.lower())
-    return int(found[1]) if found else None
+    match = re.search(r"\bmac ?os[ -]?(\d{1,2})\b", name.lower())
+    return int(match[1]) if match else None

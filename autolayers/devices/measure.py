@@ -39,17 +39,17 @@ class _CannotMeasure(AutolayersError):
 def load(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
     """Return the last measurement of this machine; None if it is missing or unreadable."""
     try:
-        found = state.read(_file(environ))
+        record = state.read(_file(environ))
     except AutolayersError:
         return None
     if (
-        not isinstance(found, dict)
-        or found.get("schema") != 1
-        or found.get("machine") != state.machine_name()
+        not isinstance(record, dict)
+        or record.get("schema") != 1
+        or record.get("machine") != state.machine_name()
     ):
         return None
-    rates = [found[name] for name in ("ram", "bus", "disk", *BUS) if name in found]
-    return found if rates and all(map(_is_rate, rates)) else None
+    rates = [record[name] for name in ("ram", "bus", "disk", *BUS) if name in record]
+    return record if rates and all(map(_is_rate, rates)) else None
 
 
 def _is_rate(value: object) -> bool:
@@ -122,8 +122,8 @@ def ram(size: int) -> float:
         buffers = list(threads.map(fresh, range(count)))
 
         def once() -> None:
-            for found in threads.map(lambda buffer: search(buffer, 0, share), buffers):
-                assert found is None
+            for position in threads.map(lambda buffer: search(buffer, 0, share), buffers):
+                assert position is None
 
         return count * share / _best(once)
 
@@ -131,14 +131,14 @@ def ram(size: int) -> float:
 def _rates(copies: Mapping[str, Callable[[], None]]) -> dict[str, float]:
     """Return the bytes per second of each copy that works. Raises CannotMeasure if `bus` does
     not."""
-    found = {}
+    rates = {}
     for name, copy in copies.items():
         try:
-            found[name] = _BUS / _best(copy)
+            rates[name] = _BUS / _best(copy)
         except _CannotMeasure:
             if name == "bus":
                 raise
-    return found
+    return rates
 
 
 def bus() -> dict[str, float]:
@@ -158,7 +158,7 @@ def bus() -> dict[str, float]:
             raise _CannotMeasure(f"the bus cannot be measured: {name} failed (CUDA error {code})")
 
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    pinned, there, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t(_BUS)
+    pinned, on_device, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t(_BUS)
     call("cuInit", 0)
     call("cuDeviceGet", ctypes.byref(device), 0)
     call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
@@ -168,18 +168,18 @@ def bus() -> dict[str, float]:
         plain = ctypes.create_string_buffer(_BUS)
         for buffer in (pinned, plain):
             ctypes.memset(buffer, 1, _BUS)
-        call("cuMemAlloc_v2", ctypes.byref(there), size)
+        call("cuMemAlloc_v2", ctypes.byref(on_device), size)
         to, back = "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2"
         copies = {
-            "bus": (to, there, pinned),
-            "bus_pageable": (to, there, plain),
-            "bus_back": (back, pinned, there),
-            "bus_back_pageable": (back, plain, there),
+            "bus": (to, on_device, pinned),
+            "bus_pageable": (to, on_device, plain),
+            "bus_back": (back, pinned, on_device),
+            "bus_back_pageable": (back, plain, on_device),
         }
         return _rates({name: partial(call, *words, size) for name, words in copies.items()})
     finally:
-        if there:
-            cuda.cuMemFree_v2(there)
+        if on_device:
+            cuda.cuMemFree_v2(on_device)
         if pinned:
             cuda.cuMemFreeHost(pinned)
         cuda.cuDevicePrimaryCtxRelease_v2(device)

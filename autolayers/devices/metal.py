@@ -62,9 +62,9 @@ def _ask() -> tuple[str, int, bool] | None:
 
 
 def answers() -> Iterator[tuple[str, int, bool]]:
-    found = _read_metal()
-    if found is not None:
-        yield found
+    answer = _read_metal()
+    if answer is not None:
+        yield answer
 
 
 def _read_metal() -> tuple[str, int, bool] | None:

@@ -104,11 +104,11 @@ def candidates(name: str) -> list[str]:
         return []
     import re  # few calls
 
-    found = _of_maker(name, _candidates(name))
-    if not found and re.search(r"\d{4} *m$", name.strip().lower()):
+    keys = _of_maker(name, _candidates(name))
+    if not keys and re.search(r"\d{4} *m$", name.strip().lower()):
         # 4090M, as laptops' GPUs are often called
-        found = _of_maker(name, _candidates(name.strip()[:-1] + " laptop"))
-    return found
+        keys = _of_maker(name, _candidates(name.strip()[:-1] + " laptop"))
+    return keys
 
 
 def _with_its_size(wanted: str) -> str | None:
@@ -230,8 +230,8 @@ def _normal(name: str) -> str:
 
     text = name.lower()
     # in the table's order: chips before the words that everybody adds
-    for said, meant in _SAID:
-        text = re.sub(said, meant, text)
+    for pattern, meant in _SAID:
+        text = re.sub(pattern, meant, text)
     return " ".join(text.split())
 
 
@@ -245,10 +245,10 @@ def _letters(text: str) -> str:
 
 def _plain(name: str) -> str:
     """ "NVIDIA RTX-4060 Ti 16GB" and "rtx4060ti16g" give the same letters."""
-    known = _PLAIN.get(name)
-    if known is None:
-        known = _PLAIN[name] = _bare(_letters(_normal(name)))
-    return known
+    letters = _PLAIN.get(name)
+    if letters is None:
+        letters = _PLAIN[name] = _bare(_letters(_normal(name)))
+    return letters
 
 
 def _bare(letters: str) -> str:
@@ -290,8 +290,8 @@ def _of_maker(name: str, keys: Iterable[str]) -> list[str]:
     """Return those of the maker that the name has, if it has one: a GTX 580 is no RX 580."""
     import re  # few calls
 
-    said = {maker for maker, words in _MAKERS if re.search(rf"(?<![a-z])({words})", name.lower())}
-    return [key for key in keys if said <= {_maker(CARDS[key])}]
+    makers = {maker for maker, words in _MAKERS if re.search(rf"(?<![a-z])({words})", name.lower())}
+    return [key for key in keys if makers <= {_maker(CARDS[key])}]
 
 
 def _maker(card: Card) -> str:

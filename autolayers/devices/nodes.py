@@ -62,11 +62,11 @@ def nodes(path: str, data: dict[str, Any]) -> tuple[list[Box], list[str]]:
         if why := _unusable(row):
             notes.append(f"node {name}: {why}: left out")
             continue
-        devices, said = _gpus(path, name, row)
-        if said:
-            unknown.setdefault(said, []).append(name)
+        devices, doubt = _gpus(path, name, row)
+        if doubt:
+            unknown.setdefault(doubt, []).append(name)
         machines.append(Box(name, devices, _host(path, name, row), _address(row) or name))
-    notes += [_note(names, said) for said, names in unknown.items()]
+    notes += [_note(names, doubt) for doubt, names in unknown.items()]
     return machines, notes
 
 
@@ -78,10 +78,10 @@ def _name(path: str, number: int, row: Mapping[str, Any]) -> str:
     return name
 
 
-def _note(names: list[str], said: str) -> str:
+def _note(names: list[str], doubt: str) -> str:
     """Return one line for all nodes that it is said of."""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"node {names[0]}{more}: {said}"
+    return f"node {names[0]}{more}: {doubt}"
 
 
 def quantity(text: object) -> int | None:
@@ -90,8 +90,8 @@ def quantity(text: object) -> int | None:
     >>> quantity("64Gi") == 64 << 30
     True
     """
-    found = _MEMORY.fullmatch(text) if isinstance(text, str) else None
-    return int(int(found[1]) * _UNITS[found[2]]) if found else None
+    match = _MEMORY.fullmatch(text) if isinstance(text, str) else None
+    return int(int(match[1]) * _UNITS[match[2]]) if match else None
 
 
 def _gpu(
@@ -110,8 +110,8 @@ def _gpu(
 
 
 def _part(row: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = row.get(key)
-    return found if isinstance(found, dict) else {}
+    value = row.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _unusable(row: Mapping[str, Any]) -> str:
@@ -130,8 +130,8 @@ def _unusable(row: Mapping[str, Any]) -> str:
 
 
 def _address(row: Mapping[str, Any]) -> str:
-    found = _part(row, "status").get("addresses")
-    for address in found if isinstance(found, list) else []:
+    addresses = _part(row, "status").get("addresses")
+    for address in addresses if isinstance(addresses, list) else []:
         if isinstance(address, dict) and address.get("type") == "InternalIP":
             return str(address.get("address", ""))[:60]
     return ""

@@ -103,11 +103,11 @@ def _ask(
 ) -> int | None:
     """Adds the GPUs from number `first` on; the number to go on with if one ended or blocked the
     process."""
-    asked, why = None, "ended the process that asked it"
+    gpu, why = None, "ended the process that asked it"
     try:
         for row in apart(__name__, "answers", root, str(first), silence=timeout):
             if isinstance(row, dict):
-                asked = row.get("gpu", asked)
+                gpu = row.get("gpu", gpu)
                 notes += row.get("notes", ())
                 cards += [_device(card) for card in row.get("cards", ())]
                 # without it the process ended early, by what it asked last
@@ -115,11 +115,11 @@ def _ask(
                     return None
     except NoAnswer:
         why = f"did not answer within {timeout:g} s"
-    if asked is None:
+    if gpu is None:
         notes.append(f"the NVIDIA driver {why} (NVML)")
         return None
-    notes.append(f"GPU {asked} is left out: the NVIDIA driver {why} (NVML)")
-    return int(asked) + 1
+    notes.append(f"GPU {gpu} is left out: the NVIDIA driver {why} (NVML)")
+    return int(gpu) + 1
 
 
 def _device(row: Mapping[str, Any]) -> Device:
@@ -185,8 +185,8 @@ def _initialised() -> tuple[Any, str]:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         code = int(getattr(error, "value", 999))
-        said = _INIT.get(code, f"the NVIDIA driver does not answer (NVML: {error})")
-        return None, "" if code == _NO_LIBRARY else said
+        problem = _INIT.get(code, f"the NVIDIA driver does not answer (NVML: {error})")
+        return None, "" if code == _NO_LIBRARY else problem
     except Exception as error:
         return None, f"the NVIDIA driver does not answer (NVML: {error})"
     return pynvml, ""
@@ -208,15 +208,15 @@ class _Driver:
 
     def count(self) -> int:
         try:
-            found = int(self.nvml.nvmlDeviceGetCount())
+            count = int(self.nvml.nvmlDeviceGetCount())
         except Exception as error:
             self.notes.append(f"the NVIDIA driver's answers make no sense (NVML: {error})")
             return 0
-        if found > _MOST_GPUS:
+        if count > _MOST_GPUS:
             self.notes.append(
-                f"the NVIDIA driver counts {found} GPUs: at most {_MOST_GPUS} are asked (NVML)"
+                f"the NVIDIA driver counts {count} GPUs: at most {_MOST_GPUS} are asked (NVML)"
             )
-        return found
+        return count
 
     def gpu(self, index: int) -> list[Device]:
         """Return one GPU or its MIG instances; none, with a note, where its answers make no
@@ -230,7 +230,7 @@ class _Driver:
         try:
             # (current, pending): 1 is enabled
             mode = self.ask("nvmlDeviceGetMigMode", handle)
-            found = (
+            devices = (
                 self.instances(index, handle) if mode and mode[0] == 1 else self.card(index, handle)
             )
         # pynvml unpacks what the driver answers: nonsense raises anything
@@ -238,10 +238,12 @@ class _Driver:
             self.notes.append(f"GPU {index} is left out: its answers make no sense (NVML: {error})")
             return []
         # a lost GPU may answer with all bits set
-        if any(card.total > _MOST_MEMORY for card in found):
-            self.notes.append(f"GPU {index} is left out: it reports {found[0].total} bytes (NVML)")
+        if any(card.total > _MOST_MEMORY for card in devices):
+            self.notes.append(
+                f"GPU {index} is left out: it reports {devices[0].total} bytes (NVML)"
+            )
             return []
-        return found
+        return devices
 
     def card(self, index: int, handle: object) -> list[Device]:
         """Return one device, or its MIG instances in MIG mode; none, with a note, if it does not
@@ -278,7 +280,7 @@ class _Driver:
 
     def instances(self, index: int, handle: object) -> list[Device]:
         """Return the MIG instances of one GPU, in NVML's order."""
-        found = []
+        devices = []
         parent = self.ask("nvmlDeviceGetName", handle) or f"NVIDIA GPU {index}"
         for i in range(
             min(_MOST_INSTANCES, self.ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0)
@@ -292,17 +294,17 @@ class _Driver:
                 self.ask("nvmlDeviceGetName", instance) or parent, handle, memory.total, memory.free
             )
             # an instance has an unknown share of the parent's figures
-            found.append(
+            devices.append(
                 replace(
                     device, uuid=self.ask("nvmlDeviceGetUUID", instance), bandwidth=None, n_sm=None
                 )
             )
-        if not found:
+        if not devices:
             self.notes.append(
                 f"GPU {index} ({parent}) is in MIG mode or not permitted, "
                 "and no instance of it can be used"
             )
-        return found
+        return devices
 
     def device(self, name: str, handle: object, total: int, free: int) -> Device:
         pci = self.ask("nvmlDeviceGetPciInfo", handle)

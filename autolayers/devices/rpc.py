@@ -59,8 +59,8 @@ def refine(devices: Iterable[Device], endpoints: Sequence[str]) -> list[Device]:
     )
     refined = []
     for device in devices:
-        said, endpoint = next(remaining, (None, "")) if device.kind == "rpc" else (None, "")
-        refined.append(_with(device, said, endpoint) if said else device)
+        answer, endpoint = next(remaining, (None, "")) if device.kind == "rpc" else (None, "")
+        refined.append(_with(device, answer, endpoint) if answer else device)
     return refined
 
 
@@ -71,16 +71,16 @@ def unavailable(endpoints: Sequence[str]) -> list[str]:
     return [str(answer) for answer in answers if isinstance(answer, Unavailable)]
 
 
-def _with(device: Device, said: Served, endpoint: str) -> Device:
+def _with(device: Device, served: Served, endpoint: str) -> Device:
     """Return the device with its server's backend (CPU or GPU, by its alignment), its memory if
     unknown so far, and the link's rates if the server is on this machine."""
     host = address(endpoint)[0]
     if host in ("localhost", "::1") or host.startswith("127."):
         device = replace(device, link=device.link or _LOOPBACK[0], latency=_LOOPBACK[1])
     device = replace(
-        device, backend=RpcCpu.name if said.alignment == CPU.alignment else device.backend
+        device, backend=RpcCpu.name if served.alignment == CPU.alignment else device.backend
     )
-    return device if device.total else replace(device, free=said.free, total=said.total)
+    return device if device.total else replace(device, free=served.free, total=served.total)
 
 
 def _ask(endpoints: Sequence[str]) -> tuple[list[list[Served] | None], list[str]]:

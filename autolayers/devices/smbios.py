@@ -65,8 +65,8 @@ def _channel(device: str, bank: str) -> str:
     import re  # few calls
 
     for text in (bank, device):
-        found = re.search(r"(.*?channel[ _-]?[A-Z0-9])", text, re.IGNORECASE)
-        if found:
-            return found[1].upper()
-    found = re.search(r"^(.*DIMM[ _-]?[A-Z])\d?$", device, re.IGNORECASE)
-    return found[1].upper() if found else ""
+        match = re.search(r"(.*?channel[ _-]?[A-Z0-9])", text, re.IGNORECASE)
+        if match:
+            return match[1].upper()
+    match = re.search(r"^(.*DIMM[ _-]?[A-Z])\d?$", device, re.IGNORECASE)
+    return match[1].upper() if match else ""

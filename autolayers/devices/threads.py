@@ -26,10 +26,10 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
     if allowed is None and hasattr(os, "sched_getaffinity"):
         allowed = os.sched_getaffinity(0)
     # a container's --cpus is a quota, and hides no CPU
-    most = quota(root)
+    allowed_at_once = quota(root)
     if allowed is None:
         return None
-    every_cpu = _is_every_cpu(root, min(len(allowed), most))
+    every_cpu = _is_every_cpu(root, min(len(allowed), allowed_at_once))
     if every_cpu and not file_text(root, f"{_CPU}0/cpu_capacity"):
         return None  # avoids reading hundreds of files
     cores = _cores(root)
@@ -37,7 +37,7 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
         return None
     may_run = [cpus[0] for cpus in cores if not set(cpus).isdisjoint(allowed)]
     # one thread a core: hyperthreads of a core share its units
-    count = max(1, min(_fast_ones(root, may_run), most))
+    count = max(1, min(_fast_ones(root, may_run), allowed_at_once))
     return count if count < len(cores) else None
 
 
@@ -78,7 +78,7 @@ def group_folders(path: str) -> list[str]:
 
 def quota(root: str) -> int:
     """Return the whole number of CPUs that this process's control groups allow at once."""
-    least = 1 << 30
+    smallest = 1 << 30
     for line in file_text(root, "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -94,8 +94,8 @@ def quota(root: str) -> int:
             words = read(root, parts[:depth])
             if len(words) == 2 and all(map(str.isdecimal, words)) and int(words[1]):
                 # "200000 100000" is two CPUs' time; "max" has no number
-                least = min(least, max(1, int(words[0]) // int(words[1])))
-    return least
+                smallest = min(smallest, max(1, int(words[0]) // int(words[1])))
+    return smallest
 
 
 def _quota_words(root: str, group: list[str]) -> list[str]:

@@ -31,13 +31,13 @@ def with_ttm(devices: Sequence[Device], root: str = "/") -> list[Device]:
     import re  # few calls
 
     # "6.17.0-14-generic"
-    found = re.match(r"(\d{1,4})\.(\d{1,4})", file_text(root, "proc/sys/kernel/osrelease"))
-    if found is None:
+    version = re.match(r"(\d{1,4})\.(\d{1,4})", file_text(root, "proc/sys/kernel/osrelease"))
+    if version is None:
         return list(devices)
     module = (
         _OWN_PACKAGE if os.path.isdir(f"{root.rstrip('/')}/sys/module/{_OWN_PACKAGE}") else "ttm"
     )
-    driver = f"{module} of Linux {found[1]}.{found[2]}"
+    driver = f"{module} of Linux {version[1]}.{version[2]}"
     return [
         replace(device, driver=driver) if is_amds(device) and not device.driver else device
         for device in devices
@@ -54,10 +54,10 @@ def parameters(driver: str, limit: int) -> str:
     other driver."""
     import re  # few calls
 
-    found = re.fullmatch(r"(ttm|amdttm) of Linux (\d{1,4})\.(\d{1,4})", driver)
-    if found is None:
+    match = re.fullmatch(r"(ttm|amdttm) of Linux (\d{1,4})\.(\d{1,4})", driver)
+    if match is None:
         return ""
-    module, version = found[1], (int(found[2]), int(found[3]))
+    module, version = match[1], (int(match[2]), int(match[3]))
     # 12582912 pages of 4 KiB are 48 GiB
     pages = f"{module}.pages_limit={limit // _PAGE}"
     return (

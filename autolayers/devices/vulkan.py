@@ -82,7 +82,7 @@ def query(environ: Mapping[str, str] | None = None) -> list[Device]:
 def with_limits(devices: Sequence[Device], known: Sequence[Device]) -> list[Device]:
     """`devices` with the limits of the `known` ones, matched by name and position."""
     left = list(known)
-    found = []
+    completed = []
     for device in devices:
         # two equal cards are matched in their order: each stands for one
         twin = next(
@@ -98,8 +98,8 @@ def with_limits(devices: Sequence[Device], known: Sequence[Device]) -> list[Devi
         if twin is not None:
             left.remove(twin)
             device = replace(device, limits=twin.limits)
-        found.append(device)
-    return found
+        completed.append(device)
+    return completed
 
 
 def _same(one: str, other: str) -> bool:

@@ -81,7 +81,7 @@ class Arena:
     def take(self, size: int) -> tuple[int, int]:
         """Return (chunk, offset) of a new block: the best fit; a chunk's last block only if nothing
         else fits."""
-        found: list[int] | None = None
+        gap: list[int] | None = None
         where = 0
         # ggml_dyn_tallocr_alloc: holes between live tensors first, as they cost nothing; the last
         # block of a chunk is its open end, and taking from it may raise the peak
@@ -89,8 +89,8 @@ class Arena:
             best = ENDLESS
             for block in chunk.free[:-1]:
                 if size <= block[1] <= best:
-                    found, where, best = block, c, block[1]
-        if found is None:
+                    gap, where, best = block, c, block[1]
+        if gap is None:
             reuse_best = -ENDLESS
             for c, chunk in enumerate(self.chunks):
                 if not chunk.free:
@@ -101,22 +101,22 @@ class Arena:
                 reuse = chunk.peak - block[0] - size
                 better = (reuse_best < 0 and reuse > reuse_best) or 0 <= reuse < reuse_best
                 if block[1] >= size and better:
-                    found, where, reuse_best = block, c, reuse
+                    gap, where, reuse_best = block, c, reuse
                     if self.first_fit:
                         break
-        if found is None:
+        if gap is None:
             # ggml_dyn_tallocr_new_chunk: a tensor above the device's limit gets a chunk of its own
             # size, and the last chunk has no limit; the backend allocates it or reports an error
             last = len(self.chunks) == _MAX_CHUNKS - 1
             self.chunks.append(_Chunk(ENDLESS if last else max(size, self.max_chunk)))
             where = len(self.chunks) - 1
-            found = self.chunks[where].free[0]
+            gap = self.chunks[where].free[0]
         chunk = self.chunks[where]
-        offset = found[0]
-        found[0] += size
-        found[1] -= size
-        if found[1] == 0:
-            chunk.free.remove(found)
+        offset = gap[0]
+        gap[0] += size
+        gap[1] -= size
+        if gap[1] == 0:
+            chunk.free.remove(gap)
         if offset + size > chunk.peak:
             chunk.peak = offset + size
         return where, offset
@@ -202,27 +202,27 @@ def allocate(
             root.n_views += 1
         if node.is_input:
             place(node, backend)
-        found = []
+        inputs = []
         for source in node.src:
             if source.buffer is None:
-                found.append(source)
+                inputs.append(source)
                 source.n_children += 1
                 if source.is_input:
                     place(source, backend)
-        parents.append(found)
+        parents.append(inputs)
     wanted = {id(node) for pair in marks for node in pair}
     order = {id(tensor): i for i, (tensor, _) in enumerate((*leafs, *nodes))} if wanted else {}
     seen: dict[int, object] = {}
-    for (node, backend), found in zip(nodes, parents, strict=True):
+    for (node, backend), inputs in zip(nodes, parents, strict=True):
         if wanted and id(node) in wanted:
             seen.setdefault(id(node), _laid_out(arenas, live, order))
-        for source in found:
+        for source in inputs:
             # only leafs are without a place here: nodes come after what they read
             if not source.own and source.view_src is None:
                 place(source, backend)
         if not node.own and node.view_src is None and node.buffer is None:
             place(node, backend)
-        for parent in found:
+        for parent in inputs:
             parent.n_children -= 1
             if parent.n_children == 0 and parent.n_views == 0:
                 root = parent.view_src

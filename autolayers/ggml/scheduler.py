@@ -274,13 +274,13 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
     def graph_input(leaf: Tensor) -> None:
         if leaf.copies is None:
             leaf.copies = {}
-        known = leaf.backend in leaf.copies
-        if not known:
+        has_copy = leaf.backend in leaf.copies
+        if not has_copy:
             leaf.copies[leaf.backend] = copies_of(leaf, keep_first=True)
-        if not known or rules.copies_every_input:
+        if not has_copy or rules.copies_every_input:
             graph_inputs.append(leaf)
 
-    limit = most = (
+    limit = max_inputs = (
         0 if rules.any_split_inputs else _MAX_SPLIT_INPUTS if rules.split_inputs_30 else _MAX_SRC
     )
     pipelined = n_copies > 1 and not rules.copies_every_input
@@ -302,7 +302,7 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
             for s in t.src:
                 if s.backend == current or readable(s, current):
                     continue
-                full = most and len(inputs) >= most
+                full = max_inputs and len(inputs) >= max_inputs
                 # a weight that is copied starts a split, so that the memory of the previous copy
                 # is free again: one weight of the layer is on the device at a time, not all
                 if s.weight or (full and (s.copies is None or current not in s.copies)):
@@ -311,7 +311,7 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
         if new:
             current = t.backend
             inputs = []
-            most = limit
+            max_inputs = limit
             parts.append((i, current, inputs))
         for j, s in enumerate(t.src):
             if pipelined and s.is_input:
@@ -325,12 +325,12 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
                     for copy in made:
                         copy.backend = current
                     inputs.append(s)
-                    if most and len(inputs) > most:  # one node had several more
+                    if max_inputs and len(inputs) > max_inputs:  # one node had several more
                         if not rules.split_inputs_grow:
                             raise LaunchRefused(
-                                f"more than {most} inputs of one split: llama.cpp aborts"
+                                f"more than {max_inputs} inputs of one split: llama.cpp aborts"
                             )
-                        most *= 2
+                        max_inputs *= 2
                 t.src = (*t.src[:j], made[0], *t.src[j + 1 :])
 
     # inputs of a pipeline
@@ -362,9 +362,9 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
             out.append((s.copies[b][0], b))  # type: ignore[index]
         for t in part:
             out.append((t, t.backend))
-            kept = alloc_deps.get(id(t)) if alloc_deps else None
-            if kept:
-                tensors = list(kept.values())
+            dependencies = alloc_deps.get(id(t)) if alloc_deps else None
+            if dependencies:
+                tensors = list(dependencies.values())
                 for k in range(0, len(tensors), _MAX_SRC):
                     out.append((_dependency(tensors[k : k + 10]), b))
     if n_copies > 1:
@@ -378,8 +378,8 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
     return result
 
 
-def _dependency(kept: list[Tensor]) -> Tensor:
-    """Return a node that reads `kept` and computes nothing: a view of the first, so it takes no
+def _dependency(tensors: list[Tensor]) -> Tensor:
+    """Return a node that reads `tensors` and computes nothing: a view of the first, so it takes no
     memory."""
-    first = kept[0]
-    return Tensor("NONE", first.type, first.ne, tuple(kept), first.nb, first)
+    first = tensors[0]
+    return Tensor("NONE", first.type, first.ne, tuple(tensors), first.nb, first)

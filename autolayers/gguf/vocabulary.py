@@ -52,9 +52,9 @@ def _skip(window: ReadWindow, name: str, kind: int, n: int) -> None:
 
 def _one(window: ReadWindow) -> bytes:
     n = window.u64()
-    kept = min(n, _LONGEST)
-    window.need(kept)
-    found = window.buf[window.pos : window.pos + kept]
-    window.pos += kept
-    window.skip(n - kept)
-    return found
+    length = min(n, _LONGEST)
+    window.need(length)
+    text = window.buf[window.pos : window.pos + length]
+    window.pos += length
+    window.skip(n - length)
+    return text

@@ -82,5 +82,5 @@ def builder(architecture: str, mtp: bool = False) -> Builder | None:
     """The builder of an architecture's graph, or of its MTP block's; None if that is not
     modelled."""
     module = import_module(f"{__name__}.{_FILE_OF.get(architecture, 'rows')}")
-    found: Builder | None = module.BUILDERS.get(architecture)
-    return getattr(found, "mtp", None) if mtp else found
+    build: Builder | None = module.BUILDERS.get(architecture)
+    return getattr(build, "mtp", None) if mtp else build

@@ -20,8 +20,8 @@ def build_delta_net_autoregressive(
     beta = g.reshape(beta, 1, 1, heads, n_seqs)
     # decay, then the delta rule: what the state says of k is replaced by v, by the share beta
     state = g.mul(state, g.unary("EXP", gate))
-    known = g.sum_rows(g.mul(state, k))
-    change = g.mul(g.sub(v, g.transpose(known)), beta)
+    recalled = g.sum_rows(g.mul(state, k))
+    change = g.mul(g.sub(v, g.transpose(recalled)), beta)
     k = g.repeat(k, *state.ne)
     state = g.add(state, g.mul(k, g.transpose(change)))
     out = g.sum_rows(g.mul(state, q))
@@ -84,12 +84,12 @@ def build_delta_net_chunking(
     # chunks follow each other: each starts from the state that the last one left
     for i in range(n_chunks):
         values, keys = part(v_t, i), part(k_cd, i)
-        scores, asked, kept = part(kq, i), part(q_grown, i), part(k_left, i)
+        scores, queries, keys_left = part(kq, i), part(q_grown, i), part(k_left, i)
         fresh = g.sub(values, g.mul_mat(keys, state))
         own = g.mul_mat(fresh, scores)
-        out = g.add(g.mul_mat(state, asked), own)
+        out = g.add(g.mul_mat(state, queries), own)
         v = Tensor("SET", v.type, v.ne, (v, out), v.nb, v)
-        update = g.mul_mat(kept, fresh)
+        update = g.mul_mat(keys_left, fresh)
         state = g.add(g.mul(state, part(last_grown, i)), update)
     row = row_size(v.type, size)
     # without the padding

@@ -23,7 +23,7 @@ ROUTING = Routing("softmax", norm_w=True, probs_b=None, biases=False, scales=Tru
 
 def build_conv_state(llm: Llm, states: Tensor, mixed: Tensor, kernel: int, channels: int) -> Tensor:
     """The last inputs of the convolution, then this batch's; the newest are stored."""
-    g, kept = llm.graph, snapshots(llm)
+    g, n_states = llm.graph, snapshots(llm)
     before = g.reshape(build_rs(llm, states), kernel - 1, channels, llm.n_seqs)
     conv = g.concat(before, g.transpose(mixed), 0)
     # the window before each of the newest tokens, for a draft that may be rejected
@@ -33,7 +33,7 @@ def build_conv_state(llm: Llm, states: Tensor, mixed: Tensor, kernel: int, chann
         conv,
         states,
         kernel - 1,
-        [(max(0, first - slot), slot) for slot in reversed(range(kept))],
+        [(max(0, first - slot), slot) for slot in reversed(range(n_states))],
     )
     return conv
 
@@ -60,24 +60,24 @@ def build_recurrent_attn(
 
     Returns the output, shaped as `v`. `flat`: the states are stored as one row (kimi-linear).
     """
-    g, kept = llm.graph, snapshots(llm)
+    g, n_states = llm.graph, snapshots(llm)
     size, heads, n_tok, n_seqs = v.ne
     kind = "gdn_ch" if n_tok > 1 else "gdn_ar"
     # states for rollback exist in the fused op alone
-    if not llm.fused_ops[kind] and kept == 1:
+    if not llm.fused_ops[kind] and n_states == 1:
         build = build_delta_net_chunking if n_tok > 1 else build_delta_net_autoregressive
         output, fresh = build(g, q, k, v, gate, beta, start)
         shape = (states.ne[0] * n_seqs,) if flat else (states.ne[0], n_seqs)
         g.expand(g.cpy(fresh, g.view(states, shape, () if flat else (states.nb[1],))))
         return output
-    out = g.gated_delta_net(q, k, v, gate, beta, start, kept)
+    out = g.gated_delta_net(q, k, v, gate, beta, start, n_states)
     llm.fused_nodes.append((kind, out, il))
     # the op's result is one buffer: the output of all tokens, then the new states
     row, width = size * heads * F32, size * size * heads
     # views of one result: the output lives as long as the states are read
     output = g.view(out, (size, heads, n_tok, n_seqs), (size * F32, row, row * n_tok))
     offset = row * n_tok * n_seqs
-    if kept == 1:
+    if n_states == 1:
         fresh = g.view(
             out, (size, size, heads, n_seqs), (size * F32, size * size * F32, width * F32), offset
         )
@@ -85,7 +85,7 @@ def build_recurrent_attn(
         g.expand(g.cpy(fresh, g.view(states, shape, () if flat else (states.nb[1],))))
         return output
     # a state after each of the last tokens, one for each slot of the cache
-    written = min(n_tok, kept)
+    written = min(n_tok, n_states)
     fresh = g.view(out, (width, n_seqs, written), (width * F32, width * n_seqs * F32), offset)
     slot = n_cells(llm) * states.ne[0] * F32
     place = g.view(states, (width, n_seqs, written), (states.nb[1], slot))

@@ -49,8 +49,8 @@ def build_samplers(llm: Llm, logits: Tensor) -> None:
         # --top-k's default
         best = g.top_k(one, min(40, one.ne[0]))
         # logits as a column, from which get_rows picks single elements
-        kept = g.get_rows(g.reshape(one, 1, one.ne[0]), best)
-        shares = llm.output(g.soft_max(g.reshape(kept, kept.ne[1])))
+        candidates = g.get_rows(g.reshape(one, 1, one.ne[0]), best)
+        shares = llm.output(g.soft_max(g.reshape(candidates, candidates.ne[1])))
         chosen = g.argmax(g.sub(shares, g.input(f"uniform{i}", "f32", 1)))
         g.expand(llm.output(g.get_rows(g.reshape(best, 1, best.ne[0]), chosen)))
 

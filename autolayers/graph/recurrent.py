@@ -65,8 +65,8 @@ def n_cells(llm: Llm) -> int:
 def snapshots(llm: Llm) -> int:
     """States kept per sequence: the last, and those a rejected draft goes back to."""
     # a rejected draft cannot be undone in a state, so one is kept for every drafted token
-    kept: int = llm.cparams.n_rs_seq + 1
-    return kept
+    count: int = llm.cparams.n_rs_seq + 1
+    return count
 
 
 def build_rs(

@@ -167,5 +167,5 @@ def _larger(one: Usage, other: Usage) -> Usage:
     )
 
 
-def _in_use(found: Breakdown, name: str) -> int:
-    return found.devices.get(name, found.host).compute + (found.runtime_peak or {}).get(name, 0)
+def _in_use(use: Breakdown, name: str) -> int:
+    return use.devices.get(name, use.host).compute + (use.runtime_peak or {}).get(name, 0)

@@ -137,10 +137,10 @@ class _Builder:
         buffer = self.buffer(il)
         key = (name, type_, dims, buffer)
         # most layers are alike: one record for all of them
-        known = None if self.divided else self.tensors.get(key)
-        if known is not None:
-            self.buffers[buffer] += known.size
-            return known
+        twin = None if self.divided else self.tensors.get(key)
+        if twin is not None:
+            self.buffers[buffer] += twin.size
+            return twin
         ne = (dims[0], dims[1], dims[2] if len(dims) > 2 else 1, 1)
         # padding is the device's own: 128 bytes on CUDA, 32 in RAM
         row = self.rows.get(buffer, CPU)
@@ -226,18 +226,18 @@ class _Builder:
         reused = self.reused(wanted, {il for il, _ in rows})
         self.keep(kind, n_cells, n_stream, rows, reused)
 
-    def reused(self, wanted: Filter, there: set[int]) -> dict[int, int]:
+    def reused(self, wanted: Filter, owners: set[int]) -> dict[int, int]:
         """Return the layers without their own cache, and the layer whose cache each reads."""
         hp, own = self.hp, self.hp.n_layer_kv_from_start
-        found = {}
+        readers = {}
         # Gemma 3n and 4: the last layers read the last cache of their own kind
         # layer_reuse_cb: `own` is n_layer_kv_from_start, the number of layers with a cache
         for il in range(own, hp.n_layer_all) if own >= 2 else ():
             # the last full layer is the last with a cache, the last sliding one is before it
             source = own - (2 if hp.is_swa(il) else 1)
-            if wanted(il) and source in there:
-                found[il] = source
-        return found
+            if wanted(il) and source in owners:
+                readers[il] = source
+        return readers
 
     def window(
         self, wanted: Filter, *, k_only: bool | None = None, unified: bool | None = None

@@ -47,13 +47,13 @@ def with_draft_type(params: Params, companions: Companions) -> Params:
     if draft is None or any(name != "none" for name in params.spec_type):
         return params
     if draft.row.draft_type:
-        found = "draft-dspark" if "markov_w1.weight" in draft.tensors else draft.row.draft_type
+        spec_type = "draft-dspark" if "markov_w1.weight" in draft.tensors else draft.row.draft_type
     # an MTP head that was saved as a model of its own
     elif f"blk.{draft.hparams.n_layer_all - 1}.nextn.eh_proj.weight" in draft.tensors:
-        found = "draft-mtp"
+        spec_type = "draft-mtp"
     else:
         return params
-    return replace(params, spec_type=(found,))
+    return replace(params, spec_type=(spec_type,))
 
 
 def layer_inputs(model: Model, companions: Companions) -> tuple[int, ...]:
@@ -79,11 +79,11 @@ def refuse_unfit(model: Model, companions: Companions) -> None:
 
 def _refuse_other_projector(model: Model, header: Header | None) -> None:
     """Of a projector whose embeddings are not as wide as the model's (mtmd_context)."""
-    found, due = width(header) if header else 0, model.hparams.n_embd_inp
-    if header and found and found != due:
+    projected, n_embd = width(header) if header else 0, model.hparams.n_embd_inp
+    if header and projected and projected != n_embd:
         raise LaunchRefused(
-            f"--mmproj {header.files[0].path}: mismatch between text model (n_embd = {due}) and "
-            f"mmproj (n_embd = {found}): it is for another model"
+            f"--mmproj {header.files[0].path}: mismatch between text model (n_embd = {n_embd}) and "
+            f"mmproj (n_embd = {projected}): it is for another model"
         )
 
 

@@ -439,17 +439,17 @@ def _rollback(params: Params, rules: Rules) -> int:
 
 
 def _flash_attention(
-    model: Model, asked: str, type_k: str, type_v: str, split_mode: str, rules: Rules
+    model: Model, wanted: str, type_k: str, type_v: str, split_mode: str, rules: Rules
 ) -> str:
     hp, row = model.hparams, model.row
     # ik_llama.cpp: on but for -fa off
-    if asked == "auto" and rules.engine.one_cache:
-        asked = "on"
+    if wanted == "auto" and rules.engine.one_cache:
+        wanted = "on"
     # builds whose -fa is a switch, off by default
-    if asked == "auto" and not rules.flash_word:
-        asked = "off"
+    if wanted == "auto" and not rules.flash_word:
+        wanted = "off"
     # llama_init_from_model: some architectures (Grok) have none
-    flash_attn = asked if row.flash_attn else "off"
+    flash_attn = wanted if row.flash_attn else "off"
     # older builds force it off for such models (llama_init_from_model)
     if not rules.flash_unlike_heads and hp.head_k(0) != hp.head_v(0):
         flash_attn = "off"

@@ -139,7 +139,7 @@ def _backtracks(pattern: str) -> bool:
     choices, bars = [0], [0]  # of each group that is open
     inside = 0  # choices in what the next token may repeat
     for token in _TOKEN.finditer(_ANYTHING.sub("", pattern)):
-        text, found = token[0], inside
+        text, repeated = token[0], inside
         inside = 0
         if text.startswith("("):
             choices.append(0)
@@ -151,22 +151,22 @@ def _backtracks(pattern: str) -> bool:
         elif text == "|":
             bars[-1] += 1
         elif token["repeat"]:
-            least, most = _times(token)
-            if found and most != 1:
+            lower, upper = _times(token)
+            if repeated and upper != 1:
                 return True
-            choices[-1] += _REPETITION if most not in (1, least) else int(most != least)
+            choices[-1] += _REPETITION if upper not in (1, lower) else int(upper != lower)
     return choices[0] + bars[0].bit_length() > _MOST_CHOICES
 
 
 def _times(token: re.Match[str]) -> tuple[int, int | None]:
     """Return how often a repetition repeats: at least and, None without a limit, at most."""
-    known: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
-    if token["repeat"] in known:
-        return known[token["repeat"]]
-    least = int(token["least"] or 0)
+    bounds: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+    if token["repeat"] in bounds:
+        return bounds[token["repeat"]]
+    lower = int(token["least"] or 0)
     if not token["to"]:
-        return least, least
-    return least, int(token["most"]) if token["most"] else None
+        return lower, lower
+    return lower, int(token["most"]) if token["most"] else None
 
 
 class TensorMatcher:
@@ -207,7 +207,7 @@ class TensorMatcher:
             else:
                 search = ecmascript(pattern).search
                 tried = ((i, search(name)) for i, name in enumerate(self.names))
-            self._found[pattern] = [i for i, found in self._in_time(pattern, tried) if found]
+            self._found[pattern] = [i for i, matched in self._in_time(pattern, tried) if matched]
         return self._found[pattern]
 
     def _in_time(self, pattern: str, tried: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:

@@ -125,8 +125,8 @@ class Estimator:
         """`known`: measurements of an earlier, equal Estimator, which this one adds to. `meter`: of
         the question that it works for, with others."""
         build = _that_loads(model, build)
-        found = build.rules if isinstance(build, Build) else build
-        self.rules = found if isinstance(found, Rules) else rules(found)
+        given = build.rules if isinstance(build, Build) else build
+        self.rules = given if isinstance(given, Rules) else rules(given)
         self.companions = companions
         # before anything is placed: a broken file has no sizes
         refuse_unfit(model, companions)
@@ -186,9 +186,9 @@ class Estimator:
         """Return the whole launch; `runtime` also finds what the graph buffers may grow to in use
         (`runtime_peak`). `measuring`: not what it allocates, but what llama.cpp's measuring says of
         it (common_fit, no weights loaded)."""
-        found = self.at_least(params, devices, None, runtime, measuring)
-        assert isinstance(found, Breakdown)
-        return found
+        whole = self.at_least(params, devices, None, runtime, measuring)
+        assert isinstance(whole, Breakdown)
+        return whole
 
     def at_least(
         self,
@@ -225,7 +225,7 @@ class Estimator:
                 )
             self._measured = graphs, measured
         measured = self._measured[1]
-        found = self._whole(launch, devices, measured, measuring)
+        whole = self._whole(launch, devices, measured, measuring)
         # A build of unknown age or with local changes may be several: the largest of each
         # part is told,
         # except where one of them refuses the launch.
@@ -236,11 +236,11 @@ class Estimator:
                     self.model, other, self.companions, meter=self.meter
                 )
             with suppress(LaunchRefused):
-                found = larger(
-                    found, self._others[which].breakdown(params, devices, runtime, measuring)
+                whole = larger(
+                    whole, self._others[which].breakdown(params, devices, runtime, measuring)
                 )
-        self._known.launches[key] = found
-        return found
+        self._known.launches[key] = whole
+        return whole
 
     def _measure(
         self,
@@ -286,7 +286,7 @@ class Estimator:
             self._weights_of_layers[key] = self.placer.by_layer(*key)
         weights = self._weights_of_layers[key]
         caches = self._caches_by_layer(params, context, device, len(weights))
-        return tuple([Usage(model, kept) for model, kept in zip(weights, caches, strict=True)])
+        return tuple([Usage(model, cache) for model, cache in zip(weights, caches, strict=True)])
 
     def _caches_by_layer(
         self, params: Params, context: Context, device: Device, count: int
@@ -557,8 +557,8 @@ class Estimator:
             raise LaunchRefused(
                 "quantized V cache was requested, but this requires Flash Attention"
             )
-        found = self._facts(Breakdown, launch, devices, measured.sizes, measured.flash_attn)
-        warnings, exact = list(found.warnings), found.exact
+        facts = self._facts(Breakdown, launch, devices, measured.sizes, measured.flash_attn)
+        warnings, exact = list(facts.warnings), facts.exact
         if measured.warning:
             exact = False
             warnings.append(measured.warning)
@@ -593,11 +593,11 @@ class Estimator:
         if measured.runtime is not None:
             names = [*(device.name for device in placement.devices), "Host"]
             peak = {
-                name: max(0, most - size)
-                for name, most, size in zip(names, measured.runtime, measured.sizes, strict=True)
+                name: max(0, runtime - size)
+                for name, runtime, size in zip(names, measured.runtime, measured.sizes, strict=True)
             }
         return replace(
-            found,
+            facts,
             exact=exact,
             warnings=tuple(warnings),
             extras=(*more, *always),

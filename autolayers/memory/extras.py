@@ -89,15 +89,15 @@ def extras_of(
     `context`, `placement` and `memory` are the launch's own. `measuring`: as llama.cpp's measuring
     says. A draft's State is added to `states`, what its graph costs to `meter`.
     """
-    found: list[Extra] = []
+    extras: list[Extra] = []
     warnings: list[str] = []
     if companions.mmproj is not None:
-        found += _projector(companions.mmproj, params, devices, warnings)
+        extras += _projector(companions.mmproj, params, devices, warnings)
     # without a type llama-server loads -md and uses it for nothing
     if companions.draft is not None and all(name == "none" for name in params.spec_type):
         warnings.append("the draft model is loaded but not used without --spec-type draft-simple")
     if companions.draft is not None or "draft-mtp" in params.spec_type:
-        found += _draft(
+        extras += _draft(
             model,
             params,
             devices,
@@ -111,12 +111,12 @@ def extras_of(
             meter,
         )
     if "ngram-mod" in params.spec_type:
-        found.append(Extra("n-gram table", "Host", _NGRAM_MOD, True))
+        extras.append(Extra("n-gram table", "Host", _NGRAM_MOD, True))
     for header in companions.loras:
-        found += _lora(header, model, placement)
+        extras += _lora(header, model, placement)
     if params.control_vector:
-        found += _control_vector(model, placement)
-    return tuple(found), tuple(warnings)
+        extras += _control_vector(model, placement)
+    return tuple(extras), tuple(warnings)
 
 
 def _device(name: str, placement: Placement) -> str:
@@ -246,7 +246,7 @@ def _draft(
 ) -> list[Extra]:
     """common_speculative_init_result: a separate model, or a second context on the target's MTP
     blocks. Its caches are f16 unless -ctkd and -ctvd say otherwise, whatever the target's are."""
-    found: list[Extra] = []
+    extras: list[Extra] = []
     mtp = "draft-mtp" in params.spec_type
     label = "MTP" if draft is None else "draft"
     theirs = _params_of_draft(params, context, draft)
@@ -295,12 +295,12 @@ def _draft(
     doubt = context.rules.warning_for(whose.row)
     exact = not doubt and not whose.inexact
     if draft is not None:
-        found += [
+        extras += [
             Extra("draft model weights", device, size, exact and their_placement.exact)
             for device, size in _summed(their_placement.buffers, their_placement).items()
         ]
         warnings += [*draft.inexact, *([doubt] if doubt else [])]
-    found += [
+    extras += [
         Extra(f"{label} context", device, size, exact)
         for device, size in _summed(their_memory.buffers, their_placement).items()
     ]
@@ -308,7 +308,9 @@ def _draft(
     # token again
     n_vocab = whose.hparams.n_vocab or model.hparams.n_vocab
     row = n_vocab * (4 if sampled else 1) + whose.hparams.n_embd_out + 1
-    found.append(Extra(f"{label} output buffer", "Host", context.n_seq_max * rows * row * 4, False))
+    extras.append(
+        Extra(f"{label} output buffer", "Host", context.n_seq_max * rows * row * 4, False)
+    )
     names = [*(device.name for device in their_placement.devices), "Host"]
     # Vocabularies mapped to the target's (d2t) and Markov heads omit up to one small tensor per row
     # that is not modelled
@@ -317,14 +319,14 @@ def _draft(
         if {"d2t", "markov_w1.weight"} & whose.tensors.keys()
         else 0
     )
-    found += [
+    extras += [
         Extra(f"{label} compute", name, size + unsure, exact and not (unsure or measured.warning))
         for name, size in zip(names, measured.sizes, strict=True)
         if size
     ]
     if measured.warning:
         warnings.append(f"{label}: {measured.warning}")
-    return found
+    return extras
 
 
 def _params_of_draft(params: Params, context: Context, draft: Model | None) -> Params:

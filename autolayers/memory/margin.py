@@ -103,12 +103,12 @@ def margin(
     # weights, caches and graph are allocated apart, and each is rounded up to a page
     n_buffers = bool(usage.model) + bool(usage.context) * caches + bool(usage.compute)
     ops = ops or ops_of(model, params, use)
-    found = parts(device, ops, usage, n_buffers, peak.get(device.name, 0))
+    named = parts(device, ops, usage, n_buffers, peak.get(device.name, 0))
     more = (
         ("temporaries of the draft", _again(device, params, use, ops, draft)),
         ("sums between devices", _sums(device, model, params, use)),
     )
-    return (*found, *[(name, size) for name, size in more if size])
+    return (*named, *[(name, size) for name, size in more if size])
 
 
 def _again(device: Device, params: Params, use: Static, ops: Ops, draft: Model | None) -> int:

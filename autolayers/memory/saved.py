@@ -72,7 +72,7 @@ def state_of(hp: Hparams, context: Context, memory: Memory) -> State:
     dsv4 = not kinds.isdisjoint(_RATIOS)
     # what a checkpoint leaves out: nothing of caches that always roll back
     gated = "swa" in kinds or "recurrent" in kinds
-    fixed = kept = _BEGIN + _DSV4 * dsv4
+    fixed = saved = _BEGIN + _DSV4 * dsv4
     cell = kept_cell = windowed = 0
     rows: list[tuple[int, int]] = []
     for cache in memory.caches:
@@ -90,7 +90,7 @@ def state_of(hp: Hparams, context: Context, memory: Memory) -> State:
             cell += each
         # PARTIAL_ONLY: full attention is rolled back by dropping cells, so it is not saved again
         if cache.recurrent or cache.kind == "swa" or not gated:
-            kept += size
+            saved += size
         if not gated:
             kept_cell += each
     # a symmetric window looks half of it back, and forward
@@ -102,7 +102,7 @@ def state_of(hp: Hparams, context: Context, memory: Memory) -> State:
         window if windowed else 0,
         hp.swa_type == "chunked" and windowed > 0,
         tuple(rows),
-        kept,
+        saved,
         kept_cell,
     )
 

@@ -44,13 +44,13 @@ def serving(
     checkpoint = checkpoint_of(memory, context, states)
     # 0 turns them off
     n = CTX_CHECKPOINTS if params.ctx_checkpoints is None else max(0, params.ctx_checkpoints)
-    found = _output(model, params, context)
+    extras = _output(model, params, context)
     # other programs keep no prompts
     if not context.rules.engine.serves:
-        return (*found, *_bookkeeping(memory)), ()
+        return (*extras, *_bookkeeping(memory)), ()
     # builds without the flag make no checkpoints
     if checkpoint and n and here.knows("-ctxcp"):
-        found.append(
+        extras.append(
             Extra(
                 "context checkpoints",
                 "Host",
@@ -69,10 +69,10 @@ def serving(
         size = mib * MiB
         if not rules.prompt_limit:  # such a build saves a prompt of any size
             size = max(size, n * checkpoint + _caches(memory))
-        found.append(
+        extras.append(
             Extra("prompt cache", "Host", size, True, upper_limit=True, bounded_by="cache_ram")
         )
-    return (*found, *_bookkeeping(memory)), warnings
+    return (*extras, *_bookkeeping(memory)), warnings
 
 
 def _bookkeeping(memory: Memory) -> list[Extra]:

@@ -142,12 +142,12 @@ class Slices:
                 )
             for place, width in self._cuts(length, granule, rotation % len(self.devices)):
                 widths[place] += times * width
-        found = []
+        parts = []
         for device, width in zip(self.devices, widths, strict=True):
             dims = list(ne)
             dims[axis] = width
-            found.append((device, (dims[0], dims[1], dims[2], dims[3])))
-        return found
+            parts.append((device, (dims[0], dims[1], dims[2], dims[3])))
+        return parts
 
     def _cut(self, name: str, ne: Ne) -> tuple[Cut | None, int, str]:
         """get_tensor_config: the cut of a tensor (None: uncut, on every device), its layer, and its
@@ -175,9 +175,9 @@ class Slices:
             return own if own in BY_NAME else "f32"
         # attn_output.weight of layers with attention, ssm_out.weight of the others
         for matrix in by:
-            found = f"blk.{il}.{matrix}"
-            if found in self.loaded:
-                type_ = self.model.tensors[found].type
+            name_of_matrix = f"blk.{il}.{matrix}"
+            if name_of_matrix in self.loaded:
+                type_ = self.model.tensors[name_of_matrix].type
                 return type_ if type_ in BY_NAME else "f32"
         raise LaunchRefused(
             f"-sm tensor cuts {name} as {' or '.join(by)} of its layer, which is not loaded; "
@@ -215,9 +215,9 @@ class Slices:
             if fused_qkv and not hp.is_recr(il):
                 self._cut_only_if(rules.cuts_gated_qkv, "a fused QKV with gates")
                 return [(2 * hp.n_head(il) * hp.head_k(il), 1), (hp.n_embd_v_gqa(il), 2)]
-            found = self._of_delta_net(base)
-            if found:
-                return found
+            segments = self._of_delta_net(base)
+            if segments:
+                return segments
             return [(size // 2, 2)] if base.startswith("ffn_gate_up") else [(size, 1)]
         if fused_qkv:
             return self._of_fused_qkv(il, size)
@@ -349,7 +349,7 @@ class Slices:
         for place in order if self.shares else ():
             total = float32(total + float32(self.shares[place]))
             cumulated.append(total)
-        found, low = [], 0
+        cuts, low = [], 0
         for j, place in enumerate(order):
             # the last device gets all that is left
             high = length
@@ -360,6 +360,6 @@ class Slices:
                     high = int(float32(length * (j + 1) // n))
                 high -= high % granule
             spare = 0 if self.exact else granule
-            found.append((place, min(length, high - low + spare)))
+            cuts.append((place, min(length, high - low + spare)))
             low = high
-        return found
+        return cuts

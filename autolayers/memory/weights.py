@@ -115,11 +115,11 @@ class Placement:
     @lazy
     def _by_name(self) -> dict[str, PlacedTensor]:
         # name -> its first tensor
-        found: dict[str, PlacedTensor] = {}
+        tensors: dict[str, PlacedTensor] = {}
         # backwards, so that the first tensor of a name wins: later ones are copies
         for group in reversed(self.groups):
-            found.update(group.tensors)
-        return found
+            tensors.update(group.tensors)
+        return tensors
 
     @lazy
     def output(self) -> PlacedTensor | None:
@@ -135,9 +135,9 @@ class Placement:
     def lookup(self, name: str, block: int | None = None) -> PlacedTensor | None:
         """Return the created tensor `name`; None if the file lacks it or it was skipped. Of rope
         factors, the copy on the device of `block`."""
-        found = self._by_name.get(name)
+        first = self._by_name.get(name)
         # rope factors are duplicated to each device that has layers
-        if found is not None and block is not None and name.startswith("rope_f"):
+        if first is not None and block is not None and name.startswith("rope_f"):
             # rope_freqs, rope_factors_long: read by every layer, on its own device
             here = self.dev_layer[block]
             return next(
@@ -148,9 +148,9 @@ class Placement:
                     and self.is_host(p.buffer) == (here == HOST)
                     and (here in (HOST, p.buffer))
                 ),
-                found,
+                first,
             )
-        return found
+        return first
 
     def is_host(self, buffer: str) -> bool:
         return buffer not in self._devices
@@ -257,14 +257,14 @@ class WeightPlacer:
             for name in {target for _, target in params.overrides} - {HOST}
         ]
         devices = [device, *others]
-        found = [0] * n
+        sizes = [0] * n
         # the input layer (-1) is never on a device
         for group in self._table(load_mtp).place(
             params, devices, devices, [device.name] * n, every_copy=True
         ):
             if group.layer >= 0:
-                found[group.layer] += group.buffers.get(device.name, 0)
-        return found
+                sizes[group.layer] += group.buffers.get(device.name, 0)
+        return sizes
 
     def _table(self, load_mtp: bool) -> _Table:
         if load_mtp not in self._tables:
@@ -407,19 +407,19 @@ class _Table:
         if key not in self._supported:
             hp = self.model.hparams
             alike: dict[Hashable, bool] = {}  # layers repeat
-            found = []
+            answers = []
             for item in self.created:
                 op, info = item.weight.op, item.weight.info
                 shape = (op, info.type, info.ne)
                 if shape not in alike:
-                    known = info.type in BY_NAME
+                    is_known = info.type in BY_NAME
                     alike[shape] = (
                         weight_supported(backend, buffer, op, info, hp)
-                        if known
+                        if is_known
                         else not buffer.repack
                     )
-                found.append(alike[shape])
-            self._supported[key] = found
+                answers.append(alike[shape])
+            self._supported[key] = answers
         return self._supported[key]
 
     def host_buffers(self, pinned: Backend | None, repack: bool) -> list[str]:
@@ -429,9 +429,9 @@ class _Table:
         # the order of make_cpu_buft_list: pinned, repacked, plain
         if key not in self._host:
             # plain memory takes whatever the others refuse
-            found = [HOST] * len(self.created)
+            buffers = [HOST] * len(self.created)
             if repack:
-                found = [
+                buffers = [
                     REPACK if yes else HOST
                     for yes in self.supported(Cpu(rules=self.rules), REPACKED)
                 ]
@@ -439,11 +439,11 @@ class _Table:
             if pinned and buffer:
                 # older builds put repacked buffers before pinned ones
                 first = REPACK if self.rules.repacks_first else None
-                found = [
+                buffers = [
                     buffer.name if yes and other != first else other
-                    for yes, other in zip(self.supported(pinned, buffer), found, strict=True)
+                    for yes, other in zip(self.supported(pinned, buffer), buffers, strict=True)
                 ]
-            self._host[key] = found
+            self._host[key] = buffers
         return self._host[key]
 
     def overridden(
@@ -457,17 +457,17 @@ class _Table:
                 from .ecmascript import TensorMatcher
 
                 self._matcher = TensorMatcher([item.weight.info.name for item in self.created])
-            found: dict[int, str] = {}
+            targets: dict[int, str] = {}
             # llama.cpp stops at the first pattern that matches: in reverse, the first wins here too
             for pattern, target in reversed(overrides):
-                found.update(dict.fromkeys(self._matcher.find(pattern), target))
+                targets.update(dict.fromkeys(self._matcher.find(pattern), target))
             # only groups with an overridden member differ from the table's own
             group_of = {
                 i: number for number, (_, members) in enumerate(self.groups) for i in members
             }
             self._overridden[overrides] = {
-                number: tuple([found.get(i) for i in self.groups[number][1]])
-                for number in {group_of[i] for i in found}
+                number: tuple([targets.get(i) for i in self.groups[number][1]])
+                for number in {group_of[i] for i in targets}
             }
         return self._overridden[overrides]
 
@@ -513,7 +513,7 @@ class _Placing:
     ) -> list[WeightGroup]:
         """Return all nonempty groups, with their layers on the devices of `dev_of`; `targets`: the
         overrides."""
-        found: list[WeightGroup] = []
+        groups: list[WeightGroup] = []
         seen = _Seen()
         for number, (layer, members) in enumerate(self.table.groups):
             device = HOST if layer < 0 else dev_of[layer]
@@ -526,8 +526,8 @@ class _Placing:
                     key, self.made(layer, members, key, seen)
                 )
             if group.tensors:
-                found.append(group)
-        return found
+                groups.append(group)
+        return groups
 
     def made(
         self, layer: int, members: list[int], key: tuple[Any, ...], seen: _Seen
@@ -624,13 +624,13 @@ class _Placing:
         """Return whether an earlier copy in this buffer serves for the tensor; if not, the buffer
         has it now."""
         name = item.weight.info.name
-        there = seen.there.setdefault(name, ())
+        buffers = seen.there.setdefault(name, ())
         # created before token_embd, so nothing is there to share with
         always_copied = self.table.model.row.tied == "first" and name == "token_embd.weight"
         shared = item.duplicate and not always_copied and not self.setting.every_copy
-        if buffer in there:
+        if buffer in buffers:
             return shared
-        seen.there[name] = (*there, buffer)
+        seen.there[name] = (*buffers, buffer)
         return False
 
     def resident(self, info: TensorInfo, buffer: str, size: int, seen: _Seen) -> int:

@@ -167,12 +167,12 @@ def _guess(tensors: Mapping[str, TensorInfo], prefix: str) -> dict[str, Any]:
     numbers = {name.split(".")[1] for name in tensors if name.startswith("blk.")}
     blocks = [block for number in numbers if (block := whole(number)) is not None]
     embedding = tensors.get("token_embd.weight")
-    found = {"context_length": 4096}
+    facts = {"context_length": 4096}
     if blocks:
-        found["block_count"] = max(blocks) + 1
+        facts["block_count"] = max(blocks) + 1
     if embedding is not None:
-        found["embedding_length"] = embedding.ne[0]
-    return {prefix + key: value for key, value in found.items()}
+        facts["embedding_length"] = embedding.ne[0]
+    return {prefix + key: value for key, value in facts.items()}
 
 
 _NO_VOCABULARY = ("none", "no_vocab")  # values of tokenizer.ggml.model
@@ -239,8 +239,8 @@ class Hparams:
                 continue
             if value is not None:
                 # a graph that repeats something a billion times would never be built
-                most = _REPEATS.get(name, LARGEST)
-                self.__dict__[name] = checked(self._prefix + key, value, like, most)
+                largest = _REPEATS.get(name, LARGEST)
+                self.__dict__[name] = checked(self._prefix + key, value, like, largest)
 
     def _mapped_deepstack(self) -> int:
         """Count the inputs that the mapping of layers names."""
@@ -375,9 +375,9 @@ class Hparams:
     def of(self, metadata: Mapping[str, Any]) -> Hparams:
         """Return the same, with a part of the header's metadata."""
         # without __init__, which would read tensors that the outline has no longer
-        found = object.__new__(Hparams)
-        found.__dict__.update(self.__dict__, _metadata=metadata)
-        return found
+        partial = object.__new__(Hparams)
+        partial.__dict__.update(self.__dict__, _metadata=metadata)
+        return partial
 
     # reading keys
 
@@ -405,10 +405,10 @@ class Hparams:
 
     def _array(self, key: str) -> tuple[int, ...]:
         value = self.get(key)
-        found: tuple[int, ...] = (
+        numbers: tuple[int, ...] = (
             checked(self._prefix + key, value, ()) if isinstance(value, tuple) else ()
         )
-        return found
+        return numbers
 
     def _vocabulary(self) -> int:
         # a header's list is kept as its length (ArrayInfo): texts are read only where

@@ -182,9 +182,16 @@ class Model:
         # a key that this build ignores is taken out, so that its default holds
         unread = self._unread_lists(row, rules)
         if any(isinstance(header.metadata.get(key), (list, tuple)) for key in unread):
-            kept = {name: value for name, value in header.metadata.items() if name not in unread}
+            metadata = {
+                name: value for name, value in header.metadata.items() if name not in unread
+            }
             header = Header(
-                header.version, header.alignment, kept, header.tensors, header.files, header.notes
+                header.version,
+                header.alignment,
+                metadata,
+                header.tensors,
+                header.files,
+                header.notes,
             )
         same = row is self.row and header is self.header
         return self if same else Model(header, self.path, row, checked=self.checked)
@@ -300,12 +307,12 @@ def _override(key: str, text: str) -> Any:
 
 def _instead(header: Header) -> str:
     """Return the kind of a file that is not a model; "" for a model."""
-    for there, what, flag in (
+    for is_kind, what, flag in (
         (is_projector, "a projector for images or sound", "--mmproj"),
         (is_adapter, "an adapter", "--lora"),
         (is_control_vector, "a control vector", "--control-vector"),
     ):
-        if there(header):
+        if is_kind(header):
             return f"{what}; give it with {flag}, and its model with -m"
     # an importance matrix is a GGUF file as well
     matrix = header.metadata.get("general.type") == "imatrix"

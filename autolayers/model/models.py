@@ -26,8 +26,8 @@ class Models(Sequence["Model"]):
 
     def __getitem__(self, i: Any) -> Any:
         name = self.names[i]
-        found = self._last.pop(name) if name in self._last else self.read(name)
-        self._last[name] = found
+        model = self._last.pop(name) if name in self._last else self.read(name)
+        self._last[name] = model
         if len(self._last) > KEPT:
             del self._last[next(iter(self._last))]
-        return found
+        return model

@@ -54,8 +54,8 @@ FILE_TYPES = {
 def quantisation(path: str, metadata: Mapping[str, object]) -> str:
     """Return Q4_K_M or the like; "" if neither says it."""
     name = path if path.lower().endswith(".gguf") else f"{path}.gguf"
-    if found := named(name):
-        return found[1].upper()
+    if match := named(name):
+        return match[1].upper()
     kind = metadata.get("general.file_type")
     return FILE_TYPES.get(kind, "") if isinstance(kind, int) else ""
 

@@ -93,15 +93,15 @@ class Loader:
         # a few kinds of blocks, whatever their number
         kinds = {frozenset(keys): place for place, keys in blocks.items()}
         # two blocks of a kind that differ by one tensor: the shorter one is damaged
-        found = []
+        names = []
         for keys, (stack, block) in kinds.items():
             # blocks of an encoder are not missing what a decoder's have
             alike = [others for others, (like, _) in kinds.items() if like == stack]
             for key in _one_more(keys, alike):
                 entry = self.created.get(key)
                 if entry is not None and not entry.some:
-                    found.append(_full_name(stack, block, key))
-        return found
+                    names.append(_full_name(stack, block, key))
+        return names
 
     def wrong_number(self, unread: int) -> str:
         """Return what llama.cpp says of a file with this many tensors that it does not create."""
@@ -159,8 +159,8 @@ class Loader:
         # tensors outside of blocks have block -1
         info = min(wrong, key=lambda info: self._places[info.name][1])
         shape = self.shape(info.name)
-        due = ", ".join([str(extents[0]) if extents else "any" for extents in shape])
-        there = ", ".join(map(str, info.ne))
+        expected = ", ".join([str(extents[0]) if extents else "any" for extents in shape])
+        actual = ", ".join(map(str, info.ne))
         tokens = self.hparams.n_vocab
         why = (
             f" (the tokenizer has {tokens} tokens)"
@@ -168,8 +168,8 @@ class Loader:
             else ""
         )
         return (
-            f"tensor '{info.name}' has wrong shape; expected {due}, got {there}{why}: llama.cpp "
-            f"does not load it"
+            f"tensor '{info.name}' has wrong shape; expected {expected}, got {actual}{why}: "
+            "llama.cpp does not load it"
         )
 
     def _fits(self, info: TensorInfo) -> bool:
@@ -193,10 +193,10 @@ class Loader:
         """Return what each dimension of a tensor may be; () if the table does not say."""
         _, block, key = self._places.get(name) or _place(name)
         kind, values = self._of(max(block, 0))
-        found = self._shapes.get((key, kind))
-        if found is None:
-            found = self._shapes[key, kind] = self._shape(key, values)
-        return found
+        shape = self._shapes.get((key, kind))
+        if shape is None:
+            shape = self._shapes[key, kind] = self._shape(key, values)
+        return shape
 
     def _shape(self, key: str, values: Mapping[str, int]) -> Shape:
         entry = self.created.get(key)
@@ -274,13 +274,13 @@ def _extents(text: str, values: Mapping[str, int]) -> tuple[int, ...]:
     """Return the sizes that the expression stands for; () if one is not known."""
     if text == "?":
         return ()
-    found = []
+    extents = []
     # several shapes are right: the layer decides, and the file is not refused for either
     for either in text.split("|"):
         # "a?b": b where a is 0
         sizes = [_value(each, values) for each in either.split("?")]
-        found.append(next(filter(None, sizes), 0))
-    return tuple(found) if min(found) >= 0 else ()
+        extents.append(next(filter(None, sizes), 0))
+    return tuple(extents) if min(extents) >= 0 else ()
 
 
 def _value(text: str, values: Mapping[str, int]) -> int:
@@ -430,7 +430,7 @@ def _created(architecture: str) -> dict[str, Created]:
     """Return the architecture's row of the table, by the names of its tensors; {} if it has
     none."""
     usual = dict([text.split(":") for text in SHAPES.split()])
-    found = {}
+    rows = {}
     for text in CREATED.get(architecture, "").split():
         for word in _members(text):
             name, _, shape = word.partition(":")
@@ -438,8 +438,8 @@ def _created(architecture: str) -> dict[str, Created]:
             mark, name = name[len(name.rstrip("!*")) :], name.rstrip("!*")
             shape = shape or usual[name]
             dims = tuple(shape.removesuffix("~").split(","))
-            found[_whole_name(name)] = Created(dims, mark == "!", mark == "*", shape.endswith("~"))
-    return found
+            rows[_whole_name(name)] = Created(dims, mark == "!", mark == "*", shape.endswith("~"))
+    return rows
 
 
 def _members(text: str) -> list[str]:

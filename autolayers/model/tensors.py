@@ -118,18 +118,18 @@ def classify(row: Architecture, name: str) -> tuple[str, int, str, bool]:
         stem, suffix = head, tail
     _, block, stem = split(stem)
     if block < 0:
-        known = stem in _MODEL_CLASS
+        is_known = stem in _MODEL_CLASS
         place, op = _MODEL_CLASS.get(stem, (OUTPUT, "MUL_MAT"))
         place = row.places.get(stem, place)
         # load_tensors creates these with block 0, so they follow its device
         if place == REPEATING:
             block = 0
     else:
-        place, op, known = REPEATING, _BLOCK_OP.get(stem, "MUL_MAT"), stem in _BLOCK_OP
+        place, op, is_known = REPEATING, _BLOCK_OP.get(stem, "MUL_MAT"), stem in _BLOCK_OP
         op = row.ops.get(stem, op)
     # a bias is added, whatever its matrix is: by expert if that is
     if suffix == "bias":
         op = "ADD_ID" if op == "MUL_MAT_ID" else "ADD" if op != "NONE" else op
     elif suffix in ("lora_a", "lora_b"):
         op = "MUL_MAT_ID"
-    return place, block, op, known
+    return place, block, op, is_known

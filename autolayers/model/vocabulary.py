@@ -47,8 +47,8 @@ def unlike(model: Model, draft: Model, *, only_added: bool = True) -> str:
     if types[0] != types[1]:
         return f"the draft's vocabulary is {types[1]}, the model's {types[0]}"
     for end in ("bos", "eos"):
-        if found := _ends(model, draft, end, only_added):
-            return found
+        if difference := _ends(model, draft, end, only_added):
+            return difference
     return _sizes(model, draft) or _texts(
         model, draft, min(model.hparams.n_vocab, draft.hparams.n_vocab)
     )

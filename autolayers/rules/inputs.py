@@ -117,13 +117,13 @@ def _overhead(value: object) -> float:
     return number
 
 
-def _size(name: str, least: int) -> Callable[[object], int]:
+def _size(name: str, smallest: int) -> Callable[[object], int]:
     def parse(value: object) -> int:
         if isinstance(value, str):
             size = parse_size(value)
         else:
             size = round(_number(value, f"a size for {name}", "24GiB"))
-        if not least <= size <= 1 << 60:
+        if not smallest <= size <= 1 << 60:
             raise UsageError(
                 f"not a possible size for {name}: {value!r} (write for example 24GiB or 400MB)"
             )

@@ -140,8 +140,8 @@ def generation(cc: int) -> int:
 
 def _effective(ratio: int, head: int) -> int:
     """gqa_ratio_eff: how many heads of a group one tile of a kernel computes."""
-    effective, most = 1, 32 if head == 320 else 16 if head in (192, 576) else 8
-    while ratio % (2 * effective) == 0 and effective < most:
+    effective, limit = 1, 32 if head == 320 else 16 if head in (192, 576) else 8
+    while ratio % (2 * effective) == 0 and effective < limit:
         effective *= 2
     return effective
 

@@ -44,8 +44,8 @@ def _keep_weighted(nodes: list[Tensor], i: int, add_alloc_dep: AddAllocDep) -> i
     match = _weighted_reduction(nodes, i)
     if match is None:
         return 1
-    kept, length = match
-    for tensor in kept:
+    inputs, length = match
+    for tensor in inputs:
         add_alloc_dep(tensor, nodes[i + length - 1])
     return length
 
@@ -181,7 +181,7 @@ def _weighted_reduction(nodes: list[Tensor], start: int) -> tuple[list[Tensor], 
     match = _weighted(nodes[start], nodes[start + 1])
     if match is None:
         return None
-    weighted, n_mul, kept = match
+    weighted, n_mul, inputs = match
     # a view of each expert, and one addition less
     used, n_tokens = weighted.ne[1], weighted.ne[2] * weighted.ne[3]
     length = 2 * used + n_mul - 1
@@ -190,7 +190,7 @@ def _weighted_reduction(nodes: list[Tensor], start: int) -> tuple[list[Tensor], 
     total = _sum_of_views(nodes[start + n_mul : start + length], weighted)
     if total is None or total.ne != (weighted.ne[0], n_tokens, 1, 1):
         return None
-    return (kept, length) if _fusible(nodes[start : start + length], (total,)) else None
+    return (inputs, length) if _fusible(nodes[start : start + length], (total,)) else None
 
 
 def _weighted(first: Tensor, second: Tensor) -> tuple[Tensor, int, list[Tensor]] | None:

@@ -76,11 +76,11 @@ _PLAIN = ("f32", "f16", "bf16")
 def context(capability: tuple[int, int], n_sm: int | None = None) -> int:
     """Return the bytes of a CUDA context with llama.cpp's kernels in it; `n_sm` multiprocessors, if
     known."""
-    most = next(size for floor, size in _CONTEXTS if capability >= floor)
+    bound = next(size for floor, size in _CONTEXTS if capability >= floor)
     # a table's value is what was seen with everything else
     if not n_sm or capability in _BY_TABLE:
-        return most
-    return min(most, _CONTEXT + _CONTEXT_PER_SM * n_sm)
+        return bound
+    return min(bound, _CONTEXT + _CONTEXT_PER_SM * n_sm)
 
 
 def workspace(capability: tuple[int, int]) -> int:
@@ -102,9 +102,9 @@ def pool(
     needs += [_matmul(weight, ops.n_tokens, nvidia, capability, n_sm) for weight in ops.weights]
     # the head is multiplied with the rows that have output
     needs += [_matmul(weight, ops.n_outputs, nvidia, capability, n_sm) for weight in ops.outputs]
-    most = max(needs)
-    most += most // (10 if nvidia else 2)
-    return -(-most // PAGE) * PAGE
+    largest = max(needs)
+    largest += largest // (10 if nvidia else 2)
+    return -(-largest // PAGE) * PAGE
 
 
 def _matmul(weight: Matmul, n: int, nvidia: bool, cc: tuple[int, int], n_sm: int) -> int:

@@ -242,8 +242,8 @@ def _ssm_scan(op: Tensor, rules: Rules) -> bool:
     d_state, head_dim, n_head = s.ne[:3]
     # template instances of ssm_scan: one decay per head for Mamba-2, state 16 for Mamba-1
     if op.src[3].ne[0] == 1:  # Mamba-2
-        known = d_state in (128, 256) or (d_state == 96 and rules.scans_96)
-        return known and head_dim % 16 == 0
+        has_kernel = d_state in (128, 256) or (d_state == 96 and rules.scans_96)
+        return has_kernel and head_dim % 16 == 0
     if isinstance(op.param, int) and op.param > 1:
         return False
     return (d_state, head_dim, op.src[4].ne[1]) == (16, 1, 1) and n_head % 128 == 0

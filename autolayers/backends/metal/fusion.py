@@ -330,8 +330,8 @@ _FUSIONS = (
 @cache
 def known(rules: Rules) -> ByFirst:
     """Return a build's sequences by their first operation."""
-    found: ByFirst = {}
+    by_first: ByFirst = {}
     for fusion in _FUSIONS:
         if fusion.rule is None or rules.has(fusion.rule):
-            found.setdefault(fusion.ops[0], []).append(fusion)
-    return found
+            by_first.setdefault(fusion.ops[0], []).append(fusion)
+    return by_first

@@ -90,16 +90,16 @@ def packs(nodes: list[Tensor], rules: Rules) -> list[_Pack]:
     """Return the nodes, grouped by fusion."""
     real = [i for i, node in enumerate(nodes) if node.op not in EMPTY]
     at = {i: n for n, i in enumerate(real)}
-    found, by_first = [], known(rules)
+    packed, by_first = [], known(rules)
     i = 0
     while i < len(nodes):
         if not rules.metal_fusions:
             length = run(nodes, i)
         else:
             length = span(nodes, real, at[i], by_first) if i in at else 1
-        found.append(_Pack(nodes[i : i + length], rules))
+        packed.append(_Pack(nodes[i : i + length], rules))
         i += length
-    return found
+    return packed
 
 
 def reorder(nodes: list[Tensor], rules: Rules = NEWEST_RULES) -> list[Tensor]:

@@ -97,10 +97,10 @@ class _Order:
         self.sequences: dict[int, list[tuple[str, ...]]] = {}  # by their first node
         self.within_qsa: dict[int, int] = {}  # where the sequence around a node begins
         for i, op in enumerate(self.ops):
-            found = [s for s in _BEGINNING.get(op, ()) if tuple(self.ops[i : i + len(s)]) == s]
-            if found:
-                self.sequences[i] = found
-                if _TOPK_QSA in found:
+            patterns = [s for s in _BEGINNING.get(op, ()) if tuple(self.ops[i : i + len(s)]) == s]
+            if patterns:
+                self.sequences[i] = patterns
+                if _TOPK_QSA in patterns:
                     self.within_qsa.update(dict.fromkeys(range(i, i + len(_TOPK_QSA)), i))
 
     def run(self) -> list[Tensor]:
@@ -308,7 +308,7 @@ def _sources(nodes: list[Tensor]) -> list[list[int]]:
     # by id of the memory's owner: nodes that are it or view it
     same: dict[int, list[int]] = {}
     readers: dict[int, list[int]] = {}  # the same: nodes that read it
-    found = []
+    sources = []
     for j, node in enumerate(nodes):
         base = node.view_src or node
         low = j - AHEAD
@@ -338,5 +338,5 @@ def _sources(nodes: list[Tensor]) -> list[list[int]]:
                 readers.setdefault(owner, []).append(j)
         where[id(node)] = j
         same.setdefault(id(base), []).append(j)
-        found.append(list(before))
-    return found
+        sources.append(list(before))
+    return sources

@@ -157,13 +157,13 @@ def _sources(nodes: list[Tensor]) -> list[list[int]]:
     """Of each node the earlier ones within reach that it reads, or that lie in the same tensor."""
     where: dict[int, int] = {}
     same: dict[int, list[int]] = {}  # by id of the memory's owner
-    found = []
+    sources = []
     for j, node in enumerate(nodes):
         owner = id(node.view_src or node)
         before = {where.get(id(source), -1) for source in node.src} | set(
             same.get(owner, ())[-AHEAD:]
         )
-        found.append([c for c in before if c > j - AHEAD and c >= 0])
+        sources.append([c for c in before if c > j - AHEAD and c >= 0])
         where[id(node)] = j
         same.setdefault(owner, []).append(j)
-    return found
+    return sources

@@ -32,13 +32,16 @@ class _Compressed:
         self.all_rows = self.rows * (1 + rollback)
         blocks = n // ratio + llm.n_seqs
         # no more rows than the states have can be new
-        kept = min(n, self.rows)
+        stored_rows = min(n, self.rows)
 
         def ids(name: str, size: int, type_: str = "i32") -> Tensor:
             return g.input(f"dsv4_{kind}_{name}", type_, size)
 
         self.pos = ids("state_pos", n)
-        self.persist = ids("state_persist_src_idxs", kept), ids("state_persist_dst_idxs", kept)
+        self.persist = (
+            ids("state_persist_src_idxs", stored_rows),
+            ids("state_persist_dst_idxs", stored_rows),
+        )
         self.restore = self.snapshot = None
         if rollback:
             self.restore = (

@@ -42,13 +42,13 @@ class KimiK3(KimiLinear):
         them."""
         if bank is None:
             return cur
-        g, n, kept = llm.graph, llm.n_tokens, bank.ne[1]
+        g, n, n_residuals = llm.graph, llm.n_tokens, bank.ne[1]
         weight = llm.need(score)
-        old = g.reshape(g.sum_rows(g.mul(g.rms_norm(bank), weight)), kept, n)
+        old = g.reshape(g.sum_rows(g.mul(g.rms_norm(bank), weight)), n_residuals, n)
         new = g.sum_rows(g.mul(g.rms_norm(cur), weight))
         probs = g.soft_max(g.concat(old, new, 0))
-        of_old = g.cont(g.view(probs, (kept, n), (probs.nb[1],)))
-        of_new = g.cont(g.view(probs, (1, n), (probs.nb[1],), kept * probs.nb[0]))
+        of_old = g.cont(g.view(probs, (n_residuals, n), (probs.nb[1],)))
+        of_new = g.cont(g.view(probs, (1, n), (probs.nb[1],), n_residuals * probs.nb[0]))
         return g.add(g.hc_pre(bank, of_old), g.mul(cur, of_new))
 
     def slots(self, llm: Llm) -> int:

@@ -70,7 +70,7 @@ def build_mamba2_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
     g, hp, n_tok, n_seqs = llm.graph, llm.hparams, llm.n_seq_tokens, llm.n_seqs
     d_conv, d_inner, d_state = hp.ssm_d_conv, hp.ssm_d_inner, hp.ssm_d_state
     # ssm.time_step_rank is the number of heads here
-    n_head, n_group, kept = hp.ssm_dt_rank, hp.ssm_n_group, snapshots(llm)
+    n_head, n_group, n_states = hp.ssm_dt_rank, hp.ssm_n_group, snapshots(llm)
     head_dim, channels = d_inner // n_head, d_inner + 2 * n_group * d_state
     conv_all, ssm_all = state(llm, il, 0), state(llm, il, 1)
     conv = g.reshape(build_rs(llm, conv_all), d_conv - 1, channels, n_seqs)
@@ -102,11 +102,11 @@ def build_mamba2_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
 
     def scan(states: Tensor, ids: Tensor) -> Tensor:
         ssm = g.reshape(states, d_state, head_dim, n_head, ssm_all.ne[1])
-        return g.ssm_scan(ssm, x, dt, llm.need_layer(il, "ssm_a"), b, c, ids, kept)
+        return g.ssm_scan(ssm, x, dt, llm.need_layer(il, "ssm_a"), b, c, ids, n_states)
 
     # outputs, then a state for each kept token
     y_ssm = build_rs(llm, ssm_all, scan)
-    width, written = d_state * d_inner, min(n_tok, kept)
+    width, written = d_state * d_inner, min(n_tok, n_states)
     row = width * F32
     shape = width, n_seqs, written
     fresh = g.view(y_ssm, shape, (row, row * n_seqs), x.nelements * F32)

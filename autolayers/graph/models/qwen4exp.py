@@ -339,7 +339,7 @@ class Qwen4Exp(GatedDeltaNet):
         store: Tensor = cache.layers[il][0]
         cells = store.ne[1] * store.ne[2]
         raw_keys = g.view(store, (head, cells), (store.nb[1],))
-        kept = g.view(store, (head, cells), (store.nb[1],), row_size(store.type, head))
+        pooled_keys = g.view(store, (head, cells), (store.nb[1],), row_size(store.type, head))
         rows = g.get_rows(raw_keys, g.reshape(pools.new_members, size * n_new))
         rows = g.reshape(rows, head, size, n_new)
         parts = [g.view(rows, (head, n_new), (rows.nb[2],), i * rows.nb[1]) for i in range(size)]
@@ -348,9 +348,9 @@ class Qwen4Exp(GatedDeltaNet):
         fresh = llm.rms_norm(il, "indexer.k_norm", fresh)
         fresh = g.rope(g.reshape(fresh, head, 1, n_new), pools.new_pos)
         fresh = g.reshape(fresh, head, n_new)
-        g.expand(g.set_rows(kept, fresh, pools.new_cells))
+        g.expand(g.set_rows(pooled_keys, fresh, pools.new_cells))
         # older pools come from cells that earlier micro-batches wrote
-        pooled = g.reshape(g.get_rows(kept, pools.cells), head, 1, pools.count)
+        pooled = g.reshape(g.get_rows(pooled_keys, pools.cells), head, 1, pools.count)
 
         q = g.reshape(llm.linear(il, "indexer.q_proj", cur), head, n_head, n)
         q = g.rope(llm.rms_norm(il, "indexer.q_norm", q), pos)

@@ -57,17 +57,19 @@ def measure(
     if build is not None:
         halt = None if enough is None else lambda sizes, steps: enough(spread(sizes), steps)
         try:
-            found = _simulated(
+            buffers = _simulated(
                 model, params, context, placement, memory, cache, runtime, build, halt, measuring
             )
             return replace(
-                found, sizes=spread(found.sizes), runtime=found.runtime and spread(found.runtime)
+                buffers,
+                sizes=spread(buffers.sizes),
+                runtime=buffers.runtime and spread(buffers.runtime),
             )
         # a broken or unknown file gets the bound instead of a traceback
         except Contradiction:
             pass
-    found = upper_bound(model, params, context, placement, memory)
-    return replace(found, sizes=spread(_joined(found.sizes))) if together else found
+    buffers = upper_bound(model, params, context, placement, memory)
+    return replace(buffers, sizes=spread(_joined(buffers.sizes))) if together else buffers
 
 
 def _joined(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -138,7 +140,7 @@ def _simulated(
         bound = upper_bound(model, params, context, placement, memory).sizes
         bound = _joined(bound) if placement.slices else bound
         sizes = tuple(
-            [max(size + size // _ORDERS, most) for size, most in zip(sizes, bound, strict=True)]
+            [max(size + size // _ORDERS, limit) for size, limit in zip(sizes, bound, strict=True)]
         )
     # builds without the fused operation ran the delta net as a chain of small ones
     if model.row.delta_net and not context.rules.fused_delta_nets:
@@ -152,13 +154,13 @@ def _simulated(
     # then and never freed. This builder does not mark them, so they are added.
     if context.layer_inputs and not _keeps_inputs(build):
         hp = model.hparams
-        kept = (
+        inputs = (
             (len(context.layer_inputs) + 2 * max(1, hp.dsv4_hc_mult))
             * hp.n_embd
             * context.n_ubatch
             * 4
         )
-        sizes = tuple(size + kept for size in sizes)
+        sizes = tuple(size + inputs for size in sizes)
         warning = (
             warning
             or f"what the draft reads of {model.architecture}'s layers is counted on every device"

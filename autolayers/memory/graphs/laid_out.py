@@ -124,11 +124,11 @@ class Graphs:
                 n_outputs = max(n_outputs, n_tokens)
         self.shape = (n_tokens, n_seqs, n_outputs)
         # below this number of tokens no device asks for a copy of a weight in RAM (offload_op)
-        least = min(
+        smallest_batch = min(
             [b.offload_min_batch for b in setting.backends if b.offload_min_batch],
             default=n_tokens + 1,
         )
-        self.layers = setting.few if n_tokens < least else setting.many
+        self.layers = setting.few if n_tokens < smallest_batch else setting.many
         self.short = self.layers.repeats is not None  # layers that repeat are left out
         self._known: dict[bool, _Allocated] = {}  # with the builder's pins, and without
         self._llm: Llm | None = None
@@ -146,19 +146,19 @@ class Graphs:
     @property
     def places(self) -> dict[int, tuple[int, ...]]:
         """The backends of each layer's nodes, once `sizes` was asked for."""
-        known = next(iter(self._known.values()))
-        numbers = self.layers.copies(known.layers)
+        graph = next(iter(self._known.values()))
+        numbers = self.layers.copies(graph.layers)
         return {
             il: places
-            for layer, places in known.places.items()
+            for layer, places in graph.places.items()
             for il in numbers.get(layer, (layer,))
         }
 
     @property
     def steps(self) -> Walk:
         """As a launch runs them, once `sizes` was asked for."""
-        known = next(iter(self._known.values()))
-        return Walk(known.steps, self.layers.copies(known.layers))
+        graph = next(iter(self._known.values()))
+        return Walk(graph.steps, self.layers.copies(graph.layers))
 
     def built(self, pins: bool = True) -> Llm:
         """The graph, every node with its backend."""
@@ -223,12 +223,12 @@ class Graphs:
                 # by a builder that builds all layers
                 if not self.short and key != (self.key, pins):
                     graphs[self.key, pins], graphs[key] = graphs[key], None
-            known = graphs[key]
-            if known is not None:
+            graph = graphs[key]
+            if graph is not None:
                 # a cached graph asks no backend, so what it left undecided is told again
-                for backend, undecided in zip(backends, known.undecided, strict=True):
+                for backend, undecided in zip(backends, graph.undecided, strict=True):
                     backend.undecided |= undecided
-                return known
+                return graph
             self.short = False
 
     def _measured(self, pins: bool) -> _Allocated | None:
@@ -245,10 +245,10 @@ class Graphs:
                 block = block_of(node)
                 layer = layer if block < 0 else block
                 places.setdefault(layer, []).append(node.backend)
-            found = {layer: tuple(backends) for layer, backends in places.items()}
+            backends_of = {layer: tuple(backends) for layer, backends in places.items()}
             # the builder's pins mostly change nothing: the same places are laid out once
             other = self._known.get(not pins)
-            sizes = other.sizes if other and other.places == found else self._laid_out(llm)
+            sizes = other.sizes if other and other.places == backends_of else self._laid_out(llm)
         except BROKEN as error:
             raise Contradiction(str(error)) from error
         finally:
@@ -258,7 +258,7 @@ class Graphs:
             if sizes is None
             else _Allocated(
                 sizes,
-                found,
+                backends_of,
                 steps,
                 self.layers.numbers(self.short),
                 tuple([b.undecided for b in backends]),
@@ -302,11 +302,12 @@ class Graphs:
                 for a, other in zip(arenas, setting.backends, strict=False)
                 if other.buffer is b.buffer
             )
-            known = next(shared, None)
+            same_buffer = next(shared, None)
             # newer builds cut a graph's buffer into chunks of at most max_size (Vulkan, SYCL)
             largest = b.buffer.max_size if rules.graph_chunks else ENDLESS
             arenas.append(
-                known or Arena(b.buffer.alignment, b.alloc_size, largest, not rules.best_chunk)
+                same_buffer
+                or Arena(b.buffer.alignment, b.alloc_size, largest, not rules.best_chunk)
             )
         steady = allocate(ready.nodes, ready.leafs, arenas, marks)
         return tuple([arena.peak for arena in arenas]) if steady else None

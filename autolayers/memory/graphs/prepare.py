@@ -41,7 +41,7 @@ def prepare(
     weights: type[Weights] | None = None,
 ) -> Setting:
     """Everything `reserve` needs, for one launch. `weights`: what looks them up."""
-    found = weights or Weights
+    lookup = weights or Weights
     hp = model.hparams
     backends: list[Backend] = [
         on(device, i, context.rules) for i, device in enumerate(placement.devices)
@@ -73,7 +73,7 @@ def prepare(
         hparams=hp,
         context=context,
         build=build,
-        weights=lambda: found(model, placement, buffers, cache.absent).__getitem__,
+        weights=lambda: lookup(model, placement, buffers, cache.absent).__getitem__,
         caches=_Caches(memory, context, hp, buffers).of,
         backends=backends,
         dev_layer=dev_layer,
@@ -170,7 +170,7 @@ def _caches_of(memory: Memory, il: int) -> Hashable:
 def _of_group(group: WeightGroup, hosts: frozenset[str]) -> tuple[int, int, int]:
     """What weights are like: with the types of those that may be copied, without, and without any
     type."""
-    found: tuple[list[Hashable], list[Hashable], list[Hashable]] = [], [], []
+    facts: tuple[list[Hashable], list[Hashable], list[Hashable]] = [], [], []
     for name, tensor in group.tensors.items():
         # "blk.12.ffn_up_exps.weight" -> "ffn_up_exps.weight"
         short = name.partition(".")[2].partition(".")[2]
@@ -178,10 +178,10 @@ def _of_group(group: WeightGroup, hosts: frozenset[str]) -> tuple[int, int, int]
         info, alike = tensor.info, "K" if tensor.info.type in K_QUANTS else tensor.info.type
         # op offload copies a weight into the compute buffer: its size, hence its type, decides
         copied = tensor.buffer in hosts
-        found[0].append((short, info.type if copied else alike, info.ne, tensor.buffer))
-        found[1].append((short, alike, info.ne, tensor.buffer))
-        found[2].append((short, info.ne, tensor.buffer))
-    return hash(tuple(found[0])), hash(tuple(found[1])), hash(tuple(found[2]))
+        facts[0].append((short, info.type if copied else alike, info.ne, tensor.buffer))
+        facts[1].append((short, alike, info.ne, tensor.buffer))
+        facts[2].append((short, info.ne, tensor.buffer))
+    return hash(tuple(facts[0])), hash(tuple(facts[1])), hash(tuple(facts[2]))
 
 
 def _offloads_all(model: Model, params: Params) -> bool:

@@ -45,10 +45,10 @@ class Repeats:
         # from run to run: leading dense layers, the body, MTP blocks
         first = 0
         while first < len(kinds):
-            period, count, kept = _run(kinds, alike or kinds, first)
-            starts = [first + number * period for number in kept]
+            period, count, numbers = _run(kinds, alike or kinds, first)
+            starts = [first + number * period for number in numbers]
             layers.extend([start + i for start in starts for i in range(period)])
-            if len(kept) < count:
+            if len(numbers) < count:
                 # (a, b): kept periods of one parity, before which the same memory must be free
                 marks.extend(zip(starts[1:], starts[3:], strict=False))
                 # (parity, types) -> the first layer of the period that stands for its like
@@ -58,7 +58,7 @@ class Repeats:
                     twin = like.setdefault(
                         (number % 2, tuple(kinds[start : start + period])), start
                     )
-                    if number not in kept:
+                    if number not in numbers:
                         twins.update({start + i: twin + i for i in range(period)})
             first += count * period
         return cls(tuple(layers), tuple(marks), twins) if twins else None
@@ -97,10 +97,10 @@ class Layers:
         """The layers that each of `numbers` stands for, in a graph with an equal key."""
         short = len(numbers) < len(self.kinds)
         own = dict(zip(self.numbers(short), numbers, strict=True))
-        found = {layer: [il] for il, layer in own.items()}
+        copies = {layer: [il] for il, layer in own.items()}
         for il, twin in (self.repeats.twins if short and self.repeats is not None else {}).items():
-            found[own[twin]].append(il)
-        return found
+            copies[own[twin]].append(il)
+        return copies
 
 
 def _run(
@@ -108,7 +108,7 @@ def _run(
 ) -> tuple[int, int, list[int]]:
     """(layers per period, periods, periods to keep) of the run that begins here, for the period
     that saves most."""
-    best, most = (1, 1, [0]), 0
+    best, saved = (1, 1, [0]), 0
     # the shortest period wins a tie, as it is tried first
     for period in range(1, _LONGEST + 1):
         end = first
@@ -116,31 +116,31 @@ def _run(
             end += 1
         count = (end - first) // period + 1
         # four stay at least: the first one, the next at each parity, and the last one
-        if (count - 4) * period <= most:
+        if (count - 4) * period <= saved:
             continue
-        kept = _kept(
+        numbers = _kept(
             [tuple(kinds[at : at + period]) for at in range(first, first + count * period, period)]
         )
-        if (count - len(kept)) * period > most:
-            best, most = (period, count, kept), (count - len(kept)) * period
+        if (count - len(numbers)) * period > saved:
+            best, saved = (period, count, numbers), (count - len(numbers)) * period
     return best
 
 
 def _kept(kinds: Sequence[Hashable]) -> list[int]:
     """The first and the last period, and the first one of each kind at each parity, all at the
     parity that they have in the whole run."""
-    kept = [0]
+    numbers = [0]
     seen: set[Hashable] = set()
     for number in range(1, len(kinds)):
         kind = number % 2, kinds[number]
         if kind in seen and number < len(kinds) - 1:
             continue
         # keep its predecessor too: what is free before a period alternates between two states
-        if len(kept) % 2 != number % 2:
-            kept.append(number - 1)
-        kept.append(number)
+        if len(numbers) % 2 != number % 2:
+            numbers.append(number - 1)
+        numbers.append(number)
         seen.add(kind)
-    return kept
+    return numbers
 
 
 def block_of(tensor: Tensor) -> int:
@@ -192,5 +192,5 @@ def structures(nodes: Sequence[Tensor], leafs: Sequence[Tensor], n_layer: int) -
                     ],
                 )
             )
-    known: dict[Hashable, int] = {}
-    return tuple([known.setdefault(tuple(row), len(known)) for row in rows])
+    kinds: dict[Hashable, int] = {}
+    return tuple([kinds.setdefault(tuple(row), len(kinds)) for row in rows])

@@ -97,10 +97,11 @@ def reserve(
     setting.cache.fused.setdefault(alike, fused)
     # llama-server: one per slot, and those of drafts (server_output_limits)
     n_outputs = min(n_tokens, c.n_outputs_max)
-    kept = not (c.rules.drops_pins or c.rules.drops_pins_again)  # does a launch keep the pins?
+    # whether a launch keeps the builder's pins
+    keeps_pins = not (c.rules.drops_pins or c.rules.drops_pins_again)
     # its prompt graph on one device and several, pipelined or not (in 243 launches of several);
     # measuring does not
-    pins = kept and not (c.rules.measured and measuring)
+    pins = keeps_pins and not (c.rules.measured and measuring)
     # a second round only where the generation graph decides otherwise than assumed
     while True:
         # a fused operation that falls away changes the prompt graph as well
@@ -110,14 +111,14 @@ def reserve(
             # with a full cache and one sequence it is the largest of those in use
             if pinned and setting.hparams.architecture.graph_grows:
                 first = Graphs(setting, n_tokens, 1, n_outputs, {**fused, "filled": True})
-                least = first.sizes()
+                first_sizes = first.sizes()
             else:
                 first = prompt
-                least = first.sizes(pins)
+                first_sizes = first.sizes(pins)
             seen = Steps(Walk(), first.steps, setting.places)
-            if enough(least, seen):
+            if enough(first_sizes, seen):
                 return _Reserved(
-                    least,
+                    first_sizes,
                     fused,
                     stopped=True,
                     steps=seen,
@@ -131,10 +132,12 @@ def reserve(
         fused = generation.fused
     # sched_reserve: the prompt, one token, then the prompt again, so that no micro-batch
     # reallocates
-    sizes = tuple(map(max, prompt.sizes(pins), generation.sizes(kept)))
+    sizes = tuple(map(max, prompt.sizes(pins), generation.sizes(keeps_pins)))
     # sched_reserve's last step for KIMI_LINEAR and MINIMAX_01, which measuring only splits
     if not measuring and _reserves_alone(setting):
-        sizes = tuple(map(max, sizes, Graphs(setting, n_tokens, 1, n_outputs, fused).sizes(kept)))
+        sizes = tuple(
+            map(max, sizes, Graphs(setting, n_tokens, 1, n_outputs, fused).sizes(keeps_pins))
+        )
     # without pipeline a micro-batch in use is laid out like the prompt graph with its pins
     base = (prompt.sizes() if setting.n_copies == 1 else sizes) if pinned else None
     return _Reserved(
@@ -208,28 +211,28 @@ def _shorter(
         return Graphs(setting, n, n_seqs, min(n, n_outputs), fused).sizes()
 
     # about half of the tokens, three quarters, all but one: multiples of the sequences
-    few, some, most = [
+    shortest, middling, longest = [
         max(n // n_seqs, 1) * n_seqs for n in (n_tokens // 2 - 1, n_tokens * 3 // 4, n_tokens - 1)
     ]
-    highest, lowest = sizes(most), sizes(few)
+    highest, lowest = sizes(longest), sizes(shortest)
     # no jump on any device: two graphs were enough
-    found = tuple(map(max, highest, lowest))
+    peaks = tuple(map(max, highest, lowest))
     if all(
-        low <= high - (most - few) * (whole - high) // n_seqs + whole // _DRIFT
+        low <= high - (longest - shortest) * (whole - high) // n_seqs + whole // _DRIFT
         # the last: the host
         for whole, high, low in list(zip(reserved, highest, lowest, strict=True))[:-1]
     ):
-        return found
+        return peaks
     more = []
-    for size, high, middle, low in zip(found, highest, sizes(some), lowest, strict=True):
+    for size, high, middle, low in zip(peaks, highest, sizes(middling), lowest, strict=True):
         # bytes per token between two sizes that were laid out
         slopes = [
             (a - b) / n
-            for a, b, n in ((high, middle, most - some), (middle, low, some - few))
+            for a, b, n in ((high, middle, longest - middling), (middle, low, middling - shortest))
             if a > b
         ]
         # a jump between two sizes spoils their slope: the flatter one is the line's
-        more.append(max(size, middle, middle + int(min(slopes, default=0) * (n_tokens - some))))
+        more.append(max(size, middle, middle + int(min(slopes, default=0) * (n_tokens - middling))))
     return tuple(more)
 
 
@@ -379,20 +382,20 @@ def _resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
     delta_nets = False
     # resolve_fused_ops asks in this order: attention, delta nets, indexer, hyper connections
     for probe in probes:  # one graph serves all questions until an answer changes it
-        asked = graphs.built().fused_nodes
-        delta_nets = delta_nets or any(kind == "gdn_ar" for kind, _, _ in asked)
+        fused_nodes = graphs.built().fused_nodes
+        delta_nets = delta_nets or any(kind == "gdn_ar" for kind, _, _ in fused_nodes)
         # the chunked delta net has more than one token per sequence, so it has its own graph
         if probe == "gdn_ch" and delta_nets:
             prompt = Graphs(setting, CHUNKED * n_seqs, n_seqs, CHUNKED * n_seqs, fused)
-            asked = prompt.built().fused_nodes
+            fused_nodes = prompt.built().fused_nodes
             prompt.release()
         # device_mismatch: in one layer is enough to disable it in all
-        if any(kind == probe and t.backend != setting.dev_layer[il] for kind, t, il in asked):
+        if any(kind == probe and t.backend != setting.dev_layer[il] for kind, t, il in fused_nodes):
             fused = {**fused, probe: False}
             graphs.release()
             graphs = Graphs(setting, n_seqs, n_seqs, n_seqs, fused)
         # nothing left to ask about in this graph
-        elif not any(kind in probes for kind, _, _ in asked):
+        elif not any(kind in probes for kind, _, _ in fused_nodes):
             break
     setting.cache.asked[key] = graphs.fused
     return graphs

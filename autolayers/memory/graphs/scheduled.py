@@ -83,34 +83,34 @@ class Walk:
             rows.setdefault(step.layer, []).append(step)
         # layers left out of the graph, in reverse: the next one is popped from the end
         more = sorted(
-            [(il, layer) for layer, found in self.numbers.items() for il in found[1:]], reverse=True
+            [(il, layer) for layer, steps in self.numbers.items() for il in steps[1:]], reverse=True
         )
-        found: list[Step] = []
+        steps: list[Step] = []
         for step in self.built:
             il = self.numbers.get(step.layer, (step.layer,))[0]
             while more and il > more[-1][0]:
                 copy, layer = more.pop()
-                found.extend([_renamed(row, copy) for row in rows.get(layer, ())])
-            found.append(_renamed(step, il))
-        return tuple(found)
+                steps.extend([_renamed(row, copy) for row in rows.get(layer, ())])
+            steps.append(_renamed(step, il))
+        return tuple(steps)
 
     def multiplied(self, places: int) -> list[tuple[set[str], set[str]]]:
         """Names of the weights that each place multiplies with, for every token and for those with
         output only."""
-        found: list[tuple[set[str], set[str]]] = [(set(), set()) for _ in range(places)]
+        names_of: list[tuple[set[str], set[str]]] = [(set(), set()) for _ in range(places)]
         for step in self.built:
             if step.kind == WEIGHT:
                 # "blk.3.ffn_up.weight" -> "ffn_up.weight", which every layer that
                 # this one stands for has
                 names, rest = (
-                    found[step.place][step.few],
+                    names_of[step.place][step.few],
                     step.name.partition(".")[2].partition(".")[2],
                 )
                 if step.layer in self.numbers and step.name.startswith(BLOCK):
                     names.update([f"{BLOCK}{il}.{rest}" for il in self.numbers[step.layer]])
                 else:
                     names.add(step.name)
-        return found
+        return names_of
 
 
 def _renamed(step: Step, il: int) -> Step:
@@ -166,13 +166,13 @@ class Steps:
     @lazy
     def _multiplied(self) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
         count = len(self.places)
-        found = {}
+        names_of = {}
         for place, (token, more), (many, few) in zip(
             self.places, self._token.multiplied(count), self._prompt.multiplied(count), strict=True
         ):
             # all of a token's are outputs
-            found[place] = frozenset(many), frozenset(few | ((token | more) - many))
-        return found
+            names_of[place] = frozenset(many), frozenset(few | ((token | more) - many))
+        return names_of
 
 
 def steps_of(nodes: Sequence[Tensor], n_tokens: int = 0) -> tuple[Step, ...]:
@@ -187,7 +187,7 @@ def script_of(
     pins to the CPU is lacked by all; the bits of a weight are the backends that would copy it from
     RAM."""
     # layers repeat: an operation with the same shapes and owners is asked about once
-    known: dict[object, int] = {}
+    lacks_of: dict[object, int] = {}
     # bit sets of the backends of each one's kind: what one CUDA device lacks, all lack
     alike = [
         sum(1 << j for j, other in enumerate(backends) if other.kind == backend.kind)
@@ -218,12 +218,12 @@ def script_of(
             owners,
             *[(source.type, source.ne) for source in node.src],
         )
-        if shape not in known:
+        if shape not in lacks_of:
             lacks = [i for i in owners or range(len(backends)) if not backends[i].supports_op(node)]
-            known[shape] = 0
+            lacks_of[shape] = 0
             for i in lacks:
-                known[shape] |= alike[i] if owners else 1 << i
-        return known[shape]
+                lacks_of[shape] |= alike[i] if owners else 1 << i
+        return lacks_of[shape]
 
     return tuple(_steps(nodes, lacking, n_tokens))
 
