@@ -409,8 +409,8 @@ def launch_and_check(
         run.ready()
         until(lambda: "autolayers: prediction" in run.log)
     finally:
-        # Its exit code is not what is tested here: now and then b11549 hangs after SIGTERM, and ends
-        # with 1 at the second one, which autolayers sends after 30 s
+        # Its exit code is not what is tested here: now and then b11549 hangs after SIGTERM, and
+        # ends with 1 at the second one, which autolayers sends after 30 s
         run.end()
     check(run, file, [*flags, *its_build(binaries)], gpus, spare)
 
