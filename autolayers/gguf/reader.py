@@ -257,7 +257,7 @@ class _MetadataReader:
     def __init__(self, window: ReadWindow) -> None:
         self.window = window
         self.metadata: dict[str, object] = {}
-        self.kept = 0  # bytes as Python objects
+        self.kept_bytes = 0  # of all keys and values, as Python objects
         self.strings = 0  # entries of all string arrays
 
     def read_pair(self) -> None:
@@ -272,14 +272,14 @@ class _MetadataReader:
             raise window.error(f"duplicate metadata key {key[:80]!r}")
         type_ = window.u32()
         # a dictionary's entry and a key of wide characters, rounded up
-        self.kept += 200 + 4 * n
+        self.kept_bytes += 200 + 4 * n
         if type_ == ARRAY:
             self.metadata[key] = self.array(key)
         elif type_ == STRING:
             self.metadata[key] = self.string(key)
         else:
             self.metadata[key] = self.number(key, type_)
-        if self.kept > _MAX_KEPT:
+        if self.kept_bytes > _MAX_KEPT:
             raise window.error(
                 f"more than {_MAX_KEPT >> 20} MiB of metadata outside the vocabulary"
             )
@@ -306,7 +306,7 @@ class _MetadataReader:
         # one call for the whole array, as layers may have hundreds of values
         values = unpack_from(f"<{n}{format_.format[1:]}", window.buf, window.pos)
         window.pos += size
-        self.kept += 40 * n
+        self.kept_bytes += 40 * n
         return values
 
     def string_array(self, key: str, n: int) -> ArrayInfo:
@@ -333,7 +333,7 @@ class _MetadataReader:
         if n > _MAX_KEPT_STRING:
             window.skip(n)
             return ArrayInfo("u8", n)
-        self.kept += 4 * n
+        self.kept_bytes += 4 * n
         return window.text(n)
 
     def number(self, key: str, type_: int) -> object:

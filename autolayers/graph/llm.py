@@ -71,7 +71,7 @@ class Llm:
         self.fused_ops = fused_ops  # the fused ops that llama.cpp would build with
         self.flash_attn = fused_ops["flash_attn"]
         self.n_layer: int = hparams.n_layer
-        self.kept: Sequence[int] | None = None  # the layers to build, None: all
+        self.chosen_layers: Sequence[int] | None = None  # those to build, None: all
         self.skips = False  # a builder left the others out
         self.n_embd: int = hparams.n_embd
         self.n_head: int = hparams.n_head(0)
@@ -101,11 +101,10 @@ class Llm:
 
     @property
     def layers(self) -> Sequence[int]:
-        """The layers to build: all, or those in `kept`, for a builder that runs each of them
-        once."""
+        """Return the layers to build: all, or `chosen_layers` for a builder that runs each once."""
         # remembered, because a caller must know whether the graph that it measures is the whole one
-        self.skips = self.kept is not None
-        return range(self.n_layer) if self.kept is None else self.kept
+        self.skips = self.chosen_layers is not None
+        return range(self.n_layer) if self.chosen_layers is None else self.chosen_layers
 
     # weights
 

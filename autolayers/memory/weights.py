@@ -482,11 +482,11 @@ def _maps(backend: Backend, device: Device, sliced: bool) -> bool:
 class _Seen:
     """What one launch has created so far."""
 
-    __slots__ = ("mapped", "there")
+    __slots__ = ("buffers_of", "mapped")
 
     def __init__(self) -> None:
         # tensors that may be created twice: where they already exist
-        self.there: dict[str, tuple[str, ...]] = {}
+        self.buffers_of: dict[str, tuple[str, ...]] = {}
         self.mapped: set[str] = set()
 
 
@@ -542,13 +542,13 @@ class _Placing:
         """Return a group of only tensor `i`, which may be created twice; empty if its buffer has it
         already."""
         name = self.table.created[i].weight.info.name
-        key = (*key, seen.there.get(name), name in seen.mapped)
+        key = (*key, seen.buffers_of.get(name), name in seen.mapped)
         if key not in self.twins:
             group = self.made(layer, [i], key, seen)
             # equal groups are one object, whatever device led to them
             alike = self.placed.setdefault((key[0], *group.buffers, group.resident), group)
-            self.twins[key] = alike, seen.there[name], name in seen.mapped
-        group, seen.there[name], mapped = self.twins[key]
+            self.twins[key] = alike, seen.buffers_of[name], name in seen.mapped
+        group, seen.buffers_of[name], mapped = self.twins[key]
         if mapped:
             seen.mapped.add(name)
         return group
@@ -624,13 +624,13 @@ class _Placing:
         """Return whether an earlier copy in this buffer serves for the tensor; if not, the buffer
         has it now."""
         name = item.weight.info.name
-        buffers = seen.there.setdefault(name, ())
+        buffers = seen.buffers_of.setdefault(name, ())
         # created before token_embd, so nothing is there to share with
         always_copied = self.table.model.row.tied == "first" and name == "token_embd.weight"
         shared = item.duplicate and not always_copied and not self.setting.every_copy
         if buffer in buffers:
             return shared
-        seen.there[name] = (*buffers, buffer)
+        seen.buffers_of[name] = (*buffers, buffer)
         return False
 
     def resident(self, info: TensorInfo, buffer: str, size: int, seen: _Seen) -> int:

@@ -435,13 +435,13 @@ class Hparams:
         absent = self._metadata.get("tokenizer.ggml.model") in _NO_VOCABULARY
         return isinstance(named, (ArrayInfo, tuple)) and len(named) > 0 and not absent
 
-    def number_at(self, key: str, il: int, like: float, most: int = LARGEST) -> Any:
+    def number_at(self, key: str, il: int, like: float, largest: int = LARGEST) -> Any:
         """Return the value for layer `il` of a key that holds one number for all layers, or one for
         each. `like` as for `checked`, and the default of a layer without one."""
         value = self.get(key, like)
         if isinstance(value, tuple):
             value = value[il] if il < len(value) else like
-        return checked(self._prefix + key, value, like, most)
+        return checked(self._prefix + key, value, like, largest)
 
     def _per_layer(self, key: str, default: int | tuple[int, ...], n: int = 0) -> tuple[int, ...]:
         n = n or self.n_layer_all

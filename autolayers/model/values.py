@@ -11,24 +11,25 @@ if TYPE_CHECKING:
 LARGEST = (1 << 32) - 1  # llama.cpp keeps sizes as uint32_t
 
 
-def _is_like(value: Any, like: object, most: int) -> bool:
+def _is_like(value: Any, like: object, largest: int) -> bool:
     """Return whether `value` is of the kind of `like` and in its range."""
     if isinstance(like, bool):
         return isinstance(value, int) and 0 <= value <= 1
     if isinstance(like, int):
-        return isinstance(value, int) and min(like, 0) <= value <= most
+        return isinstance(value, int) and min(like, 0) <= value <= largest
     if isinstance(like, float):
         return isinstance(value, (int, float))
     if isinstance(like, tuple):
-        return isinstance(value, tuple) and all(_is_like(item, -1, most) for item in value)
+        return isinstance(value, tuple) and all(_is_like(item, -1, largest) for item in value)
     return isinstance(value, str)
 
 
-def checked(key: str, value: Any, like: object, most: int = LARGEST) -> Any:
-    """`value` if it is of the kind of `like`: a bool, an int from 0 (-1 where `like` is below 0) to
-    `most`, a number where `like` is a float, a str, or where it is a tuple a tuple of such ints or
-    -1. Raises ModelError naming the key.
+def checked(key: str, value: Any, like: object, largest: int = LARGEST) -> Any:
+    """Return `value` if it is of the kind of `like`. Raises ModelError naming the key.
+
+    An int is from 0 (-1 where `like` is below 0) to `largest`. Where `like` is a float any number
+    will do, and where it is a tuple a tuple of such ints or -1.
     """
-    if not _is_like(value, like, most):
+    if not _is_like(value, like, largest):
         raise ModelError(f"{key} has an impossible value: {value!r:.60}")
     return int(value) if isinstance(like, int) and not isinstance(like, bool) else value

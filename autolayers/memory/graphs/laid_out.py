@@ -44,7 +44,7 @@ class GraphCache:
         self.groups: dict[WeightGroup, tuple[int, int, int]] = {}
         # by kind of launch: the fused operations that stay
         self.fused: dict[object, dict[str, bool]] = {}
-        self.asked: dict[Hashable, dict[str, bool]] = {}  # the same by graph (Graphs.key)
+        self.fused_of_graph: dict[Hashable, dict[str, bool]] = {}  # the same by graph (Graphs.key)
         # by Graphs.key, None: only the whole one says
         self.graphs: dict[Hashable, _Allocated | None] = {}
         # by kind of context: what layers are like (repeats.py)
@@ -56,7 +56,7 @@ class GraphCache:
         # by which backends are undecided: the results if their property is the other one
         self._others: dict[tuple[bool, ...], GraphCache] = {}
         if before is not None:
-            for name in ("fused", "asked", "graphs", "structures", "absent", "_numbers"):
+            for name in ("fused", "fused_of_graph", "graphs", "structures", "absent", "_numbers"):
                 # another thread may still add to them
                 setattr(self, name, getattr(before, name).copy())
 
@@ -189,9 +189,9 @@ class Graphs:
         # tensors hold their place in a buffer once allocated, so each graph has fresh ones
         llm.caches, llm.states = setting.caches(llm)
         llm.slots, llm.host_buffer = setting.slots or {}, setting.host_buffer
-        llm.kept = self.layers.numbers(True) if self.short else None
+        llm.chosen_layers = self.layers.numbers(True) if self.short else None
         done(llm, setting.build(llm))
-        # a builder that cannot leave layers out has built all of them, whatever `kept` says
+        # a builder that cannot leave layers out has built all of them, whatever was chosen
         self.short = llm.skips
         return llm
 

@@ -118,7 +118,7 @@ def _run(
         # four stay at least: the first one, the next at each parity, and the last one
         if (count - 4) * period <= saved:
             continue
-        numbers = _kept(
+        numbers = _periods_to_keep(
             [tuple(kinds[at : at + period]) for at in range(first, first + count * period, period)]
         )
         if (count - len(numbers)) * period > saved:
@@ -126,7 +126,7 @@ def _run(
     return best
 
 
-def _kept(kinds: Sequence[Hashable]) -> list[int]:
+def _periods_to_keep(kinds: Sequence[Hashable]) -> list[int]:
     """The first and the last period, and the first one of each kind at each parity, all at the
     parity that they have in the whole run."""
     numbers = [0]

@@ -377,8 +377,8 @@ def _resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
     graphs = Graphs(setting, n_seqs, n_seqs, n_seqs, fused)
     # the answer depends on no more than the graph does
     key = graphs.key
-    if key in setting.cache.asked:
-        return Graphs(setting, n_seqs, n_seqs, n_seqs, setting.cache.asked[key])
+    if key in setting.cache.fused_of_graph:
+        return Graphs(setting, n_seqs, n_seqs, n_seqs, setting.cache.fused_of_graph[key])
     delta_nets = False
     # resolve_fused_ops asks in this order: attention, delta nets, indexer, hyper connections
     for probe in probes:  # one graph serves all questions until an answer changes it
@@ -397,5 +397,5 @@ def _resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
         # nothing left to ask about in this graph
         elif not any(kind in probes for kind, _, _ in fused_nodes):
             break
-    setting.cache.asked[key] = graphs.fused
+    setting.cache.fused_of_graph[key] = graphs.fused
     return graphs
