@@ -133,9 +133,9 @@ def plan_together(
     # Imported on demand: most callers plan one model.
     from .planner.several import multi
 
-    asked = Request.of(_all(words, flags), environ, devices=devices, host=host)
+    request = Request.of(_all(words, flags), environ, devices=devices, host=host)
     models = _read_all(models)
-    return multi.plan_together(models, asked, _weighed(weights, len(models)))
+    return multi.plan_together(models, request, _weighed(weights, len(models)))
 
 
 def plan_groups(
@@ -152,9 +152,9 @@ def plan_groups(
     of the requests, equal by default. Raises what `plan` raises."""
     from .planner.several import groups
 
-    asked = Request.of(_all(words, flags), environ, devices=devices, host=host)
+    request = Request.of(_all(words, flags), environ, devices=devices, host=host)
     models = _read_all(models)
-    return groups.plan_groups(models, asked, _weighed(weights, len(models)))
+    return groups.plan_groups(models, request, _weighed(weights, len(models)))
 
 
 def plan_any(
@@ -169,8 +169,8 @@ def plan_any(
     planner.several.groups. Raises what `plan` raises."""
     from .planner.several import groups
 
-    asked = Request.of(_all(words, flags), environ, devices=devices, host=host)
-    return groups.plan_any(_read_all(models), asked)
+    request = Request.of(_all(words, flags), environ, devices=devices, host=host)
+    return groups.plan_any(_read_all(models), request)
 
 
 def choose(
@@ -185,8 +185,8 @@ def choose(
     raises."""
     from .planner.compare.choose import assess
 
-    asked = Request.of(_all(words, flags, "choose"), environ, devices=devices, host=host)
-    return [assess(model, asked) for model in _read_all(models)]
+    request = Request.of(_all(words, flags, "choose"), environ, devices=devices, host=host)
+    return [assess(model, request) for model in _read_all(models)]
 
 
 def sweep(
@@ -204,8 +204,8 @@ def sweep(
     Raises what `plan` raises."""
     from .planner.compare import sweep as compare
 
-    asked = Request.of(_all(words, flags, "sweep"), environ, devices=devices, host=host)
-    return list(compare.sweep(compare.cases([_read(model)], [("", asked)], contexts, types)))
+    request = Request.of(_all(words, flags, "sweep"), environ, devices=devices, host=host)
+    return list(compare.sweep(compare.cases([_read(model)], [("", request)], contexts, types)))
 
 
 def fit_choice(
@@ -217,8 +217,8 @@ def fit_choice(
 ) -> FitChoice | None:
     """Return what `llama-server --fit on`, its default, would choose for these flags; None if it
     refuses them."""
-    asked = Request.of(words, environ, devices=devices, host=host)
-    return answer.fit_choice(model, asked)
+    request = Request.of(words, environ, devices=devices, host=host)
+    return answer.fit_choice(model, request)
 
 
 def estimate(
@@ -243,22 +243,26 @@ def estimate(
     """
     from .flags.params import Params
 
-    model, words, known = _read(model), _all(params, flags), build
+    model, words, build_number = _read(model), _all(params, flags), build
     # Records and Params need nothing of the machine: no device is asked.
     given = _records(devices)
     if isinstance(words, Params) and given is not None:
         params, companions = words, companions_of(words)
     else:
         # Words or names: resolved as a plan would.
-        asked = Request.of(words, devices=devices)
-        if isinstance(asked.policy.n_ctx, str):
-            raise UsageError(f"estimate solves nothing: ctx is a number, not {asked.policy.n_ctx}")
-        params, given, companions = asked.params, [*asked.machine.devices], asked.companions
+        request = Request.of(words, devices=devices)
+        if isinstance(request.policy.n_ctx, str):
+            raise UsageError(
+                f"estimate solves nothing: ctx is a number, not {request.policy.n_ctx}"
+            )
+        params, given, companions = request.params, [*request.machine.devices], request.companions
         # --ctx is autolayers' own
-        params = replace(params, n_ctx=asked.policy.n_ctx or params.n_ctx)
-        known = build or (asked.build.number if "llama-build" in asked.arguments.own else None)
+        params = replace(params, n_ctx=request.policy.n_ctx or params.n_ctx)
+        build_number = build or (
+            request.build.number if "llama-build" in request.arguments.own else None
+        )
     # --override-kv changes the model's own facts, e.g. the experts that are used.
-    estimator = Estimator(model.overridden(params.override_kv), known, companions)
+    estimator = Estimator(model.overridden(params.override_kv), build_number, companions)
     if compute:
         return estimator.breakdown(params, given, runtime, measuring)
     # Without graph buffers and extras: the fields that Static has.

@@ -158,18 +158,18 @@ def files(program: str) -> list[str]:
     # package managers put links into the PATH
     real = os.path.realpath(program)
     folder = os.path.dirname(real)
-    found = [real]
+    paths = [real]
     for place in (folder, os.path.join(os.path.dirname(folder), "lib")):
         try:
             names = sorted(os.listdir(place))
         except OSError:
             continue
-        found += [
+        paths += [
             os.path.join(place, name)
             for name in names
             if name.startswith(_LIBRARIES) and any(ending in name for ending in _ENDINGS)
         ]
-    return found
+    return paths
 
 
 def all_quants(program: str) -> bool | None:
@@ -191,9 +191,9 @@ def between(program: str, flags: frozenset[str]) -> tuple[int, int]:
     """Return (first, last) build that the program may be, by its flags and the architectures that
     its library names."""
     low, high = dates(flags)
-    there = files(program)
+    others = files(program)
     text = _read(
-        next((path for path in there if os.path.basename(path).startswith(_OF_LLAMA)), there[0])
+        next((path for path in others if os.path.basename(path).startswith(_OF_LLAMA)), others[0])
     )
     # the names are in another file
     if b"\0llama\0" not in text or b"\0gpt2\0" not in text:

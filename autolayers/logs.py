@@ -43,11 +43,11 @@ class Row:
         # Most lines are of no kind, and `in` is much faster than a pattern.
         if self.word not in text:
             return None
-        found = re.search(self.pattern, text)
-        if found is None:
+        matched = re.search(self.pattern, text)
+        if matched is None:
             return None
-        said = {name: group for name, group in found.groupdict().items() if group is not None}
-        return {**said, "value": self.value} if self.value else said
+        figures = {name: group for name, group in matched.groupdict().items() if group is not None}
+        return {**figures, "value": self.value} if self.value else figures
 
 
 # Bounded numbers: a log is text from anywhere, and int() refuses more than 4,300 digits.
@@ -297,9 +297,9 @@ ROWS = (*LAUNCH, *SERVER, *_REST)
 def fields(text: str, rows: Sequence[Row] = ROWS) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield (field, its figures) of every row that a line is of, in the table's order."""
     for row in rows:
-        found = row.match(text)
-        if found is not None:
-            yield row.field, found
+        figures = row.match(text)
+        if figures is not None:
+            yield row.field, figures
 
 
 def rows_of(*names: str) -> tuple[Row, ...]:
@@ -351,5 +351,5 @@ def size_of(text: str) -> int:
 
 def capability_of(text: str) -> tuple[int, int] | None:
     """Return the compute capability that "8.6" is, None where it is none."""
-    found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", text, re.ASCII)
-    return (int(found[1]), int(found[2])) if found else None
+    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", text, re.ASCII)
+    return (int(match[1]), int(match[2])) if match else None

@@ -115,11 +115,11 @@ class Response:
         raw = self._response.raw
         with _explained(self._limit):
             # urllib3 2 returns the bytes that have arrived; older versions wait for all n
-            found: bytes = raw.read1(n) if hasattr(raw, "read1") else raw.read(min(n, 1 << 12))
+            data: bytes = raw.read1(n) if hasattr(raw, "read1") else raw.read(min(n, 1 << 12))
             # urllib3 does not complain where a body ends early
-            if not found and raw.length_remaining:
+            if not data and raw.length_remaining:
                 raise ConnectionError(f"{raw.length_remaining} bytes are missing")
-        return found
+        return data
 
     def content(self, most: int) -> bytes:
         """Return the whole body. Raises NetError, also where it is longer than `most` bytes."""
@@ -387,11 +387,11 @@ def _is_inside(host: str) -> bool:
 
     try:
         # "fe80::1%eth0" has a zone after the address.
-        found = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
+        addresses = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
         return is_loopback(host)
     # a public name may resolve to a private address
-    return any(not ip_address(address).is_global for address in found)
+    return any(not ip_address(address).is_global for address in addresses)
 
 
 def public(url: str) -> str:

@@ -38,10 +38,10 @@ def in_threads(
 
     pool = ThreadPoolExecutor(min(THREADS, max(1, len(items))))
     try:
-        asked = [pool.submit(_attempt, work, item) for item in items]
-        for _ in as_completed(asked):
+        futures = [pool.submit(_attempt, work, item) for item in items]
+        for _ in as_completed(futures):
             done()
-        return [future.result() for future in asked]
+        return [future.result() for future in futures]
     finally:
         # on Ctrl-C the downloads that did not begin are dropped
         pool.shutdown(wait=False, cancel_futures=True)
@@ -62,24 +62,24 @@ def in_processes(
     """work(item) for each, in forked copies of this process; results are pickled. Items that a copy
     fails to answer, such as for lack of memory, are computed here."""
     count = min(cores() if workers is None else workers, len(items))
-    found: dict[int, R | AutolayersError] = {}
+    results: dict[int, R | AutolayersError] = {}
     if count > 1:
-        _deal(work, items, count, found, done)
+        _deal(work, items, count, results, done)
     for i, item in enumerate(items):
-        if i not in found:
-            found[i] = _attempt(work, item)
+        if i not in results:
+            results[i] = _attempt(work, item)
             done()
-    return [found[i] for i in range(len(items))]
+    return [results[i] for i in range(len(items))]
 
 
 def _deal(
     work: Callable[[T], R],
     items: Sequence[T],
     count: int,
-    found: dict[int, Any],
+    results: dict[int, Any],
     done: Callable[[], None],
 ) -> None:
-    """Fills `found` with `count` copies of this process. They take item indices, two bytes each,
+    """Fills `results` with `count` copies of this process. They take item indices, two bytes each,
     from one pipe."""
     import pickle
     from multiprocessing.connection import Connection, wait
@@ -115,7 +115,7 @@ def _deal(
             try:
                 # from our own fork
                 i, result = pickle.loads(ready.recv_bytes())
-                found[i] = result
+                results[i] = result
                 done()
             # it is done, or died: what it did not answer is computed by the caller
             except (EOFError, OSError):

@@ -175,30 +175,30 @@ def _copied(module: str, function: str, words: Sequence[str], silence: float) ->
     import warnings
 
     # a fork imports nothing again
-    there, back = os.pipe()
+    read_end, write_end = os.pipe()
     with warnings.catch_warnings():
         # of threads: the copy has this one alone
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if not pid:
         with contextlib.suppress(BaseException):
-            os.close(there)
-            _answer(back, module, function, words)
+            os.close(read_end)
+            _answer(write_end, module, function, words)
         os._exit(1)
-    os.close(back)
+    os.close(write_end)
     try:
         rest, size = b"", 0
         while size <= MOST:
-            if not select.select([there], [], [], silence)[0]:
+            if not select.select([read_end], [], [], silence)[0]:
                 raise NoAnswer(f"it did not answer within {silence:g} s")
-            data = os.read(there, 1 << 16)
+            data = os.read(read_end, 1 << 16)
             if not data:
                 return
             *lines, rest = (rest + data).split(b"\n")
             size += len(data)
             yield from _values(lines)
     finally:
-        os.close(there)
+        os.close(read_end)
         with contextlib.suppress(OSError):
             os.kill(pid, 9)
             # a driver may hold it in the kernel

@@ -61,17 +61,17 @@ def _posix(word: str, bare: frozenset[str]) -> str:
     import re  # of words that are not plain alone
 
     kinds = "".join(map(_kind, word))
-    found = []
+    parts = []
     # text in quotes, quotes and backslashes each escaped, everything else as bytes
     for run in re.finditer(r"(?:a|\\(?=a))+|['\\]+|x+", kinds):
         text = word[run.start() : run.end()]
         if run[0][0] == "x":
-            found.append(f"$'{_bytes(text)}'")
+            parts.append(f"$'{_bytes(text)}'")
         elif "a" in run[0]:
-            found.append(f"'{text}'")
+            parts.append(f"'{text}'")
         else:
-            found.append("".join(f"\\{c}" for c in text))
-    return "".join(found) or "''"
+            parts.append("".join(f"\\{c}" for c in text))
+    return "".join(parts) or "''"
 
 
 def _kind(c: str) -> str:
@@ -85,11 +85,11 @@ def _kind(c: str) -> str:
 def _bytes(text: str) -> str:
     r"""The bytes of a text as \x.. each: of a name that is not UTF-8 its own (PEP 383), of half a
     UTF-16 pair, which a JSON file or a name on Windows can hold, those that UTF-8 would give it."""
-    found = b"".join(
+    data = b"".join(
         c.encode("utf-8", "surrogateescape" if "\udc80" <= c <= "\udcff" else "surrogatepass")
         for c in text
     )
-    return "".join(f"\\x{byte:02x}" for byte in found)
+    return "".join(f"\\x{byte:02x}" for byte in data)
 
 
 def powershell(words: Sequence[str]) -> str:

@@ -145,7 +145,7 @@ def _init(title: str, fields: dict[str, Any]) -> Any:
     """Return __init__ of a class with these fields."""
     names = tuple(fields)
     plain, made = _defaults(fields)
-    known = frozenset(names)
+    known_names = frozenset(names)
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         # the hot path: all fields by position
@@ -157,10 +157,9 @@ def _init(title: str, fields: dict[str, Any]) -> Any:
             _check_positions(title, names, args, kwargs)
             values.update(zip(names, args, strict=False))
         if kwargs:
-            if not known.issuperset(kwargs):
-                raise TypeError(
-                    f"{title}() got an unexpected keyword argument {min(kwargs.keys() - known)!r}"
-                )
+            if not known_names.issuperset(kwargs):
+                unknown = min(kwargs.keys() - known_names)
+                raise TypeError(f"{title}() got an unexpected keyword argument {unknown!r}")
             values.update(kwargs)
         for name, make in made.items():
             if name not in values:

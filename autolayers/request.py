@@ -74,7 +74,7 @@ class Request:
         checked: bool = True,
         amend: Callable[[Inventory], Inventory] | None = None,
         of_program: Engine = LLAMA_SERVER,
-        most: int = 0,
+        max_devices: int = 0,
     ) -> Request:
         """Resolves the words, and detects what they leave open.
 
@@ -84,7 +84,7 @@ class Request:
         `verbatim`: words that the program gets unchanged, besides the plan's flags. Not `checked`:
         the words are not for a llama-server, so the build need not know them. `amend` changes what
         was found on this machine. `of_program`: what the program is, if neither --engine nor its
-        own --help says another. `most`: devices of a machine that comes later (`on`).
+        own --help says another. `max_devices`: those of a machine that comes later (`on`).
 
         Raises UsageError (also for flags that the build lacks), LaunchRefused and ModelError for
         files of --mmproj, -md or --lora, DeviceError.
@@ -92,8 +92,8 @@ class Request:
         if isinstance(words, (list, tuple)):
             # ik_llama.cpp's words mean other things, so they are translated before anything reads
             # them
-            words, said = meant(words)
-            of_program = said or of_program
+            words, words_engine = meant(words)
+            of_program = words_engine or of_program
         arguments = arguments_of(words, environ)
         policy = read_policy(arguments.own)
         _check_one_source(policy, devices)
@@ -105,31 +105,33 @@ class Request:
         params = arguments.params
         # a library or a front end has no --list-devices
         lister = () if build.engine.lists_nothing else program
-        found: Found = (
+        inventory: Found = (
             (_named(devices, policy.ram or 0), None, ())
             if devices is not None
             else _found(policy, params, environ, lister, amend)
         )
-        there, here, notes = found
+        machine_devices, machine_host, notes = inventory
         # measured rates of another build are left out, and said
-        there, here, old = _calibrated(there, here if host is None else host, build)
-        there = _under_backend(there, policy)
+        machine_devices, machine_host, old = _calibrated(
+            machine_devices, machine_host if host is None else host, build
+        )
+        machine_devices = _under_backend(machine_devices, policy)
         # reading a library of several hundred MiB: only where it decides something
         if program and _needs_quants(params, policy, build):
-            there = _with_quants(there, program[-1])
-        host = _host(here, there, policy, params)
+            machine_devices = _with_quants(machine_devices, program[-1])
+        host = _host(machine_host, machine_devices, policy, params)
         notes = (
-            *_without_gpus(notes, build, there),
+            *_without_gpus(notes, build, machine_devices),
             *old,
             *doubts,
-            *_more_than_shared(there, here, policy),
-            *_cores_here(here, host, policy),
+            *_more_than_shared(machine_devices, machine_host, policy),
+            *_cores_here(machine_host, host, policy),
         )
         return cls(
             arguments,
             policy,
             build,
-            _machine(there, host, policy, most),
+            _machine(machine_devices, host, policy, max_devices),
             host,
             companions_of(params, arguments),
             notes,
@@ -187,15 +189,15 @@ def _calibrated(
     """Return the machine with what was measured with this build, or where none is known with the
     newest, and a note if that was another one."""
     # what tune and check have measured here
-    known = ratios(devices, host)
-    if not known:
+    rates = ratios(devices, host)
+    if not rates:
         return devices, host, []
-    number = build.number if build is not TODAY else max(row.build or 0 for row in known)
+    number = build.number if build is not TODAY else max(row.build or 0 for row in rates)
 
     def holds(row: Ratio) -> bool:
         return row.build is None or row.build == number
 
-    notes = [] if any(map(holds, known)) else [_old_speeds(known, number)]
+    notes = [] if any(map(holds, rates)) else [_old_speeds(rates, number)]
     devices = [
         replace(device, measured=tuple(filter(holds, device.measured))) for device in devices
     ]
@@ -254,11 +256,11 @@ def _with_quants(devices: Sequence[Device], program: str) -> Sequence[Device]:
     from .detect import all_quants
 
     path = shutil.which(program)
-    found = None if path is None else all_quants(path)
-    if found is None:
+    every_pair = None if path is None else all_quants(path)
+    if every_pair is None:
         return devices
     return [
-        replace(device, limits={**(device.limits or {}), ALL_QUANTS: int(found)})
+        replace(device, limits={**(device.limits or {}), ALL_QUANTS: int(every_pair)})
         if isinstance(on(device), Cuda)
         else device
         for device in devices
@@ -294,14 +296,14 @@ def meant(words: Sequence[str]) -> tuple[Sequence[str], Engine | None]:
 def _of_engine(build: Build, policy: Policy, of_program: Engine) -> Build:
     """Return the build as the one that --engine names, or that its program is. Raises
     UsageError."""
-    found = of_program if policy.engine in ("", of_program.name) else engine(policy.engine)
-    another = build.fork and not policy.engine and found.name != build.engine.name
-    if found is build.engine or another:
+    named = of_program if policy.engine in ("", of_program.name) else engine(policy.engine)
+    another = build.fork and not policy.engine and named.name != build.engine.name
+    if named is build.engine or another:
         return build
-    if found.is_llama_cpp:
-        return replace(build, engine=found)
+    if named.is_llama_cpp:
+        return replace(build, engine=named)
     return replace(
-        build, engine=found, fork=found.name, doubt=build.doubt or f"{found.name} is not llama.cpp"
+        build, engine=named, fork=named.name, doubt=build.doubt or f"{named.name} is not llama.cpp"
     )
 
 
@@ -395,10 +397,10 @@ def _found(
 
         lister = shutil.which(program[0])
     # --list-devices of that very program: its backends decide what there is.
-    found = discover(environ, lister, params.rpc)
+    inventory = discover(environ, lister, params.rpc)
     if amend is not None:
-        found = amend(found)
-    return found.devices, found.host, found.notes
+        inventory = amend(inventory)
+    return inventory.devices, inventory.host, inventory.notes
 
 
 def _host(
@@ -451,8 +453,8 @@ def _cores_here(here: Host | None, host: Host | None, policy: Policy) -> list[st
     one."""
     if here is None or host is None or host.total <= here.total:
         return []
-    said = policy.cores is not None or policy.machine is not None
-    if said or not host.cores or host.cores != here.cores:
+    decided = policy.cores is not None or policy.machine is not None
+    if decided or not host.cores or host.cores != here.cores:
         return []
     return [
         f"--ram is more than the {human(here.total)} here: planned with the {host.cores} cores "
@@ -461,12 +463,12 @@ def _cores_here(here: Host | None, host: Host | None, policy: Policy) -> list[st
 
 
 def _machine(
-    devices: Sequence[Device], host: Host | None, policy: Policy, most: int = 0
+    devices: Sequence[Device], host: Host | None, policy: Policy, max_devices: int = 0
 ) -> Machine:
-    """Return the machine within --budget and --margin, which may be for as many as `most`
+    """Return the machine within --budget and --margin, which may be for as many as `max_devices`
     devices."""
     # raises for a list longer than the devices
-    policy.margins(max(most, len(devices)))
+    policy.margins(max(max_devices, len(devices)))
     budget = dict(policy.budget)
     # for an RPC server that does not answer, only the budget is known
     devices = [
@@ -546,10 +548,10 @@ def _check_control_vector(path: str) -> None:
 def for_model(model: Model, request: Request) -> Request:
     """Return the request as its program means it for this model, with its draft checked
     (with_draft_checked)."""
-    said = request.build.engine.said
+    own_words = request.build.engine.said
     if (
-        said is not None
-        and (getattr(said, "fit", False) or getattr(said, "moe_layers", 0))
+        own_words is not None
+        and (getattr(own_words, "fit", False) or getattr(own_words, "moe_layers", 0))
         and request.params.n_gpu_layers is None
     ):
         # its own default: these words count

@@ -93,8 +93,8 @@ def read(name: str) -> object:
         with open(name, "rb") as stream:
             # one byte more tells a file that is too large
             data = stream.read(MAX_SIZE + 1)
-        found: object = json.loads(data) if len(data) <= MAX_SIZE else None
-        return found
+        document: object = json.loads(data) if len(data) <= MAX_SIZE else None
+        return document
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -190,9 +190,9 @@ def write(name: str, data: bytes, *, mode: int = 0o666, backup: bool = False) ->
             with open(name, "wb") as stream:
                 stream.write(data)
             return None
-        kept = _back_up(target) if backup and os.path.exists(target) else None
+        backup_path = _back_up(target) if backup and os.path.exists(target) else None
         _replace(target, data, mode)
-        return kept
+        return backup_path
     except OSError as error:
         raise _cannot_write(name, error) from None
 
@@ -205,10 +205,10 @@ def _back_up(name: str) -> str:
     with open(name, "rb") as stream:
         data = stream.read()
     # O_EXCL finds the first free name, without a race
-    for kept in (f"{name}.bak{number or ''}" for number in range(_BACKUPS)):
+    for backup_path in (f"{name}.bak{number or ''}" for number in range(_BACKUPS)):
         with contextlib.suppress(FileExistsError):
-            _create(kept, data, like=os.stat(name))
-            return kept
+            _create(backup_path, data, like=os.stat(name))
+            return backup_path
     raise AutolayersError(f"{name} has {_BACKUPS} backups already: remove some")
 
 

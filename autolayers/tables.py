@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def rows(name: str) -> list[dict[str, str]]:
     """Return the rows of a table, by the names of its columns."""
     lines = [line.partition("#")[0].rstrip() for line in text(name).splitlines()]
-    names, *found = [line.split(",") for line in lines if line]
-    return [dict(zip(names, values, strict=True)) for values in found]
+    names, *records = [line.split(",") for line in lines if line]
+    return [dict(zip(names, values, strict=True)) for values in records]
 
 
 def text(name: str) -> str:

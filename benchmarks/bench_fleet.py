@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 from autolayers.devices.fleet_file import read  # noqa: E402
 from autolayers.flags.users import Users  # noqa: E402
 from autolayers.model import read_model  # noqa: E402
-from autolayers.planner.compare.fleet.assign import Sort, assign, has_solver, most  # noqa: E402
+from autolayers.planner.compare.fleet.assign import Sort, assign, has_solver, users_in_ratio  # noqa: E402
 from autolayers.planner.compare.fleet.plan import Wanted, plan_fleet  # noqa: E402
 from autolayers.request import Request  # noqa: E402
 
@@ -76,7 +76,7 @@ def chosen(machines: int) -> None:
         found = assign(sorts, room, weights, solver=solver)
         seconds = cpu() - start
         bound = bound or found.bound
-        users = most(sorts, found.counts, weights)
+        users = users_in_ratio(sorts, found.counts, weights)
         row += [f"{seconds:8.2f}", f"{100 * users / bound:8.1f} %" if bound else f"{'-':>8}"]
     print(f"{machines:10d} {' '.join(row)}")
 

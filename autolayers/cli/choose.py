@@ -163,7 +163,7 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
     # One header is enough: the cards are known
     (model,) = _models(offered, arguments)[1]
     # No machine: each card is put into this request in turn
-    request = Request.of(arguments, devices=(), most=_MOST_CARDS).said()
+    request = Request.of(arguments, devices=(), max_devices=_MOST_CARDS).said()
     least = float(arguments.own.get("speed", 0.0))
     # A model of 4096 tokens must not rule out every card for the default of 8192
     n_ctx = min(wanted_ctx(request), max(1, model.n_ctx_train))

@@ -54,26 +54,26 @@ def plan_request(
     *,
     explain: bool = False,
     advise: bool = False,
-    known: Known | None = None,
+    measurements: Known | None = None,
     processes: int = 1,
     meter: Meter | None = None,
 ) -> Plan:
     """The plan for a request, whose notes become warnings of the plan. `explain` adds the cost of
     the next step, --fit's own answer and the alternatives, computed by as many `processes`;
-    `advise` adds what would make a launch fit. Plans of one model share `known`, those of one
-    question a `meter`. Raises LaunchRefused."""
-    answer, notes, why = _solved(Problem(model, request, known=known, meter=meter))
+    `advise` adds what would make a launch fit. Plans of one model share `measurements`, those of
+    one question a `meter`. Raises LaunchRefused."""
+    answer, notes, why = _solved(Problem(model, request, measurements=measurements, meter=meter))
     reasons = answer.explained(explain, processes) if explain or advise else NO_REASONS
     return answer.plan(notes, why, reasons)
 
 
 def plan_in_steps(
-    model: Model, request: Request, processes: int = 0, known: Known | None = None
+    model: Model, request: Request, processes: int = 0, measurements: Known | None = None
 ) -> Iterator[Plan]:
     """The plan without its reasons, then the same with one more of them each time, or with
     `processes` to work them out with all: the last is plan_request's with `explain`. Who no longer
-    wants them stops asking. `known` as in plan_request."""
-    answer, notes, why = without_gc(_solved)(Problem(model, request, known=known))
+    wants them stops asking. `measurements` as in plan_request."""
+    answer, notes, why = without_gc(_solved)(Problem(model, request, measurements=measurements))
     yield (plan := answer.plan(notes, why, NO_REASONS))
     reasons = answer.explained(True, processes)
     if processes:

@@ -109,13 +109,13 @@ class Evaluator:
         build: Build | int | None = None,
         target: tuple[int, ...] | None = None,
         companions: Companions = NONE,
-        known: Known | None = None,
+        measurements: Known | None = None,
         meter: Meter | None = None,
     ) -> Evaluator:
         """An Evaluator with an Estimator of its own. `target`: bytes to leave free per device
-        instead of the margin. `known`: earlier measurements of this model for these devices.
+        instead of the margin. `measurements`: earlier ones of this model for these devices.
         `meter`: of the question."""
-        return cls(Estimator(model, build, companions, known, meter), machine, target)
+        return cls(Estimator(model, build, companions, measurements, meter), machine, target)
 
     def on(self, machine: Machine) -> Evaluator:
         """Measures the same model's launches on another machine; nothing is measured there yet."""

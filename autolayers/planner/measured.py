@@ -64,7 +64,7 @@ def measured(model: Model, used: Iterable[tuple[str, str, int]], speed: Speed) -
     backends = {backend_of(name).name for name, _, _ in devices}
     if len(backends) != 1:
         return None
-    return beside(
+    return measured_on(
         model,
         [card_of(description, total) for _, description, total in devices],
         backends.pop(),
@@ -72,7 +72,7 @@ def measured(model: Model, used: Iterable[tuple[str, str, int]], speed: Speed) -
     )
 
 
-def beside(model: Model, cards: Sequence[str], backend: str, speed: Speed) -> Measured | None:
+def measured_on(model: Model, cards: Sequence[str], backend: str, speed: Speed) -> Measured | None:
     """Of a model on these cards: names of `--gpu`, "" for one without."""
     if not all(cards):
         return None

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Problem:
     """A model's file and a Request; what measures and what predicts launches is made on first use.
-    `drafting`: how they draft. Problems of one model share `known`, those of one question a
-    `meter`."""
+    `drafting`: how they draft. Problems of one model share `measurements`, those of one
+    question a `meter`."""
 
     file: Model
     request: Request
     drafting: Drafting | None = None
-    known: Known | None = None
+    measurements: Known | None = None
     meter: Meter | None = None
 
     @property
@@ -91,7 +91,7 @@ class Problem:
             self.policy.build,
             self.policy.margin,
             request.companions,
-            self.known,
+            self.measurements,
             self.meter,
         )
 
@@ -150,7 +150,11 @@ class Problem:
             self.request if companions is None else replace(self.request, companions=companions)
         )
         return replace(
-            self, file=model, request=request, known=None, meter=self.evaluator.estimator.meter
+            self,
+            file=model,
+            request=request,
+            measurements=None,
+            meter=self.evaluator.estimator.meter,
         )
 
     def _measured_alike(self, request: Request, drafting: Drafting | None) -> Problem:

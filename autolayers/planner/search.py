@@ -28,7 +28,7 @@ from .one.bisection import largest_context, last
 from .one.contexts import contexts
 from .one.expert_cache import may_cache, with_expert_cache
 from .one.fit import fit
-from .one.most import most
+from .one.most import with_most_layers
 from .one.parts import parts
 from .prices import ENOUGH, FINE_ABOVE, MICRO_BATCH, ORDER, low, of_context, worth
 
@@ -284,7 +284,7 @@ class Search:
                 kind = Kind(frame, name, frame.given, self.buffers)
                 if name in ("given", "none"):
                     continue
-                candidate = most(kind, frame.contexts.smallest, self.fidelity)
+                candidate = with_most_layers(kind, frame.contexts.smallest, self.fidelity)
                 launch = (
                     None
                     if candidate is None or not candidate.fits

@@ -415,7 +415,7 @@ class Engine:
         `more`."""
         name, request = text(question, "model"), self._request(question)
         # The answer now; the reasons are worked out when `more` asks for them
-        steps = plan_in_steps(self.model(name), request, known=self._known_of(name, request))
+        steps = plan_in_steps(self.model(name), request, measurements=self._known_of(name, request))
         plan = next(steps)
         answer = self._drawn(question, request, plan, False)
         _drop_oldest(self._steps, _MAX_STEPS - 1)

@@ -61,15 +61,15 @@ class Sums:
         # dense, experts: weights in RAM that devices compute with
         self.copied = [0.0, 0.0]
         for row in load.rows:
-            known = self.places.get(row.place)
-            if known is None:
-                known = self.places[row.place] = [0] * 6
-            known[0] += row.dense
-            known[1] += row.experts
-            known[2] += row.work
-            known[3] += row.expert_work
-            known[4] += row.bf16
-            known[5] += row.kernels
+            sums = self.places.get(row.place)
+            if sums is None:
+                sums = self.places[row.place] = [0] * 6
+            sums[0] += row.dense
+            sums[1] += row.experts
+            sums[2] += row.work
+            sums[3] += row.expert_work
+            sums[4] += row.bf16
+            sums[5] += row.kernels
             if row.copied:
                 self.copied[0] += row.dense
                 self.copied[1] += row.experts

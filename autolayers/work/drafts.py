@@ -108,10 +108,10 @@ def checks_of(device: Device | None, build: int = NEWEST, hybrid: bool = False) 
     if device is None:
         return CHECKS["", ""]
     name = device.engine or device.backend
-    found = CHECKS.get((name, generation_of(device))) or CHECKS.get((name, "")) or CHECKS["", ""]
+    checks = CHECKS.get((name, generation_of(device))) or CHECKS.get((name, "")) or CHECKS["", ""]
     if hybrid and name == DEFAULT.name and build < STATES_BEFORE:
-        return replace(found, more=found.more + STATES)
-    return found
+        return replace(checks, more=checks.more + STATES)
+    return checks
 
 
 def accepted(n: int, text: str = "mixed", given: tuple[float, int] | None = None) -> float:
@@ -165,11 +165,11 @@ class Step:
         return (1 + n * share) / ((checked + passes) / self.one + costs.fixed + n * more)
 
 
-def best(gain: Callable[[int], float], most: int = MOST) -> int:
+def best(gain: Callable[[int], float], highest: int = MOST) -> int:
     """The fewest drafted tokens of 1 to `most` whose speedup is nearly the best."""
-    found = {n: gain(n) for n in range(1, most + 1)}
-    top = max(found.values())
-    return next(n for n, value in found.items() if value >= _NEARLY * top)
+    speedups = {n: gain(n) for n in range(1, highest + 1)}
+    top = max(speedups.values())
+    return next(n for n, value in speedups.items() if value >= _NEARLY * top)
 
 
 def _read_of(model: Model, head: bool = False) -> tuple[float, int]:

@@ -140,7 +140,7 @@ class HostFigures:
         unified = [device for device in machine.devices if device.kind == "igpu" or device.unified]
         # Unified memory: the processor reads what the GPU reads.
         shared = max([device.bandwidth or 0 for device in unified], default=0.0)
-        beside = [found[1] for device in unified if (found := integrated(device.description))]
+        gpus = [known_gpu[1] for device in unified if (known_gpu := integrated(device.description))]
         kind = kind_of(machine.ram_total, machine.cores)
         sold = [
             _RAM_BANDWIDTH.get(generation_of(device), 0)
@@ -153,9 +153,9 @@ class HostFigures:
         if kind is DESKTOP:
             count = machine.cores or DESKTOP.cores
             usual = max(sold, default=0) or next(
-                rate for most, rate in _RAM_BY_CORES if count <= most
+                rate for cores_at_most, rate in _RAM_BY_CORES if count <= cores_at_most
             )
-        ram = machine.ram_bandwidth or shared or OF_PEAK * max(beside, default=0.0) or usual
+        ram = machine.ram_bandwidth or shared or OF_PEAK * max(gpus, default=0.0) or usual
         # Measured or given, memory that needs no bus, the slowest link, or a usual one.
         bus = (
             machine.bus_bandwidth

@@ -176,31 +176,31 @@ def card_of(description: str, total: int) -> str:
     """The name of `--gpu` of a device with this description and as many bytes; "" if it is none
     that is known."""
     card = described(description, total >> 20)
-    return next((name for name, known in CARDS.items() if known is card), "")
+    return next((name for name, listed in CARDS.items() if listed is card), "")
 
 
-def alike(asked: Asked, kind: str) -> list[Row]:
+def alike(launch: Asked, kind: str) -> list[Row]:
     """The rows of that model or a twin of it, placed alike on those cards; the nearest first, of
     equal ones the newest."""
-    found = [row for row in rows() if row.kind == kind and _is(row, asked)]
+    matching = [row for row in rows() if row.kind == kind and _is(row, launch)]
     return sorted(
-        found, key=lambda row: (_distance(row, asked), [-ord(letter) for letter in row.date])
+        matching, key=lambda row: (_distance(row, launch), [-ord(letter) for letter in row.date])
     )
 
 
-def nearest(asked: Asked, kind: str) -> Row | None:
+def nearest(launch: Asked, kind: str) -> Row | None:
     """The first of `alike`."""
-    return next(iter(alike(asked, kind)), None)
+    return next(iter(alike(launch, kind)), None)
 
 
-def _is(row: Row, asked: Asked) -> bool:
+def _is(row: Row, launch: Asked) -> bool:
     if (row.architecture, row.backend, row.placement) != (
-        asked.architecture,
-        asked.backend,
-        asked.placement,
+        launch.architecture,
+        launch.backend,
+        launch.placement,
     ):
         return False
-    return abs(log(row.active / asked.active)) <= log(1 + _TWIN) and same(row.cards, asked.cards)
+    return abs(log(row.active / launch.active)) <= log(1 + _TWIN) and same(row.cards, launch.cards)
 
 
 def same(some: Iterable[str], others: Iterable[str]) -> bool:
@@ -213,24 +213,24 @@ def _kind(name: str) -> str:
     return CARDS[name].description if name in CARDS else name
 
 
-def _distance(row: Row, asked: Asked) -> float:
+def _distance(row: Row, launch: Asked) -> float:
     """How far a row is, in halvings of the depth."""
     # Twins within 5 % of the active bytes: the limit itself counts as one halving.
-    size = abs(log(row.active / asked.active)) / log(1 + _TWIN)
-    depth = abs(log2((_KILO + row.depth + row.prompt / 2) / (_KILO + asked.depth)))
+    size = abs(log(row.active / launch.active)) / log(1 + _TWIN)
+    depth = abs(log2((_KILO + row.depth + row.prompt / 2) / (_KILO + launch.depth)))
     less = (_AGED if row.date < _OLD else 0.0) + (0.0 if row.source else _NO_SOURCE)
-    return size + depth + _TENTH * abs(row.share - asked.share) + less
+    return size + depth + _TENTH * abs(row.share - launch.share) + less
 
 
-def drawn(asked: Asked, kind: str, predicted: float, within: float) -> tuple[float, int] | None:
+def drawn(launch: Asked, kind: str, predicted: float, within: float) -> tuple[float, int] | None:
     """What measurements make of a prediction that is off by more than `within`: tokens per second,
     and how many there are; None with fewer than ENOUGH, or if they do not contradict it. Each
     counts by how far its own prediction is off, so that depth and placement do not matter, and
     builds of before 2025 do not."""
     ratios = [
         row.rate / row.predicted
-        for row in alike(asked, kind)
-        if abs(row.share - asked.share) <= _SHARE and row.date >= _OLD
+        for row in alike(launch, kind)
+        if abs(row.share - launch.share) <= _SHARE and row.date >= _OLD
     ]
     if len(ratios) < ENOUGH:
         return None

@@ -43,12 +43,12 @@ class _Slot:
     """A slot at work: tokens of the prompt and of the answer that are left, and those that are in
     its cache."""
 
-    __slots__ = ("asked", "counts", "depth", "first", "left", "prompt", "user")
+    __slots__ = ("counts", "depth", "first", "left", "prompt", "requested", "user")
 
     def __init__(
-        self, user: int, asked: float, work: Workload, n_ctx_seq: int, counts: bool
+        self, user: int, requested: float, work: Workload, n_ctx_seq: int, counts: bool
     ) -> None:
-        self.user, self.asked, self.counts = user, asked, counts
+        self.user, self.requested, self.counts = user, requested, counts
         self.prompt, self.left = min(work.prompt, n_ctx_seq), work.generate
         self.depth = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate))
         self.first = 0.0
@@ -90,7 +90,7 @@ def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: in
         work.depth
     )
     waiting = deque((i * alone / users, i) for i in range(users))
-    asked = [0] * users
+    requests = [0] * users
     busy: list[_Slot] = []
     rates: list[float] = []
     firsts: list[float] = []
@@ -99,8 +99,8 @@ def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: in
         while waiting and len(busy) < slots and waiting[0][0] <= now:
             at, user = waiting.popleft()
             # The first request of each is not counted: not everyone has begun yet.
-            busy.append(_Slot(user, at, work, n_ctx_seq, asked[user] > 0))
-            asked[user] += 1
+            busy.append(_Slot(user, at, work, n_ctx_seq, requests[user] > 0))
+            requests[user] += 1
         if not busy:
             now = max(now, waiting[0][0])
             continue
@@ -137,10 +137,10 @@ def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: in
             done += 1
             # From here on everyone is busy.
             begun = now if done == users else begun
-            if slot.counts and asked[slot.user] <= ROUNDS:
-                since = slot.first if work.generate > 1 else slot.asked
+            if slot.counts and requests[slot.user] <= ROUNDS:
+                since = slot.first if work.generate > 1 else slot.requested
                 rates.append(max(1, work.generate - 1) / (now - since))
-                firsts.append(slot.first - slot.asked)
+                firsts.append(slot.first - slot.requested)
             # Asks again at once: as busy as these people can make it.
             waiting.append((now, slot.user))
     firsts.sort()

@@ -251,12 +251,12 @@ def generation_of(device: Device) -> str:
 def row_of(device: Device) -> str:
     """The generation in RATES: Intel's integrated GPUs of before Xe read at less than half of the
     rate of those since."""
-    found = generation_of(device)
-    if found == "Xe integrated":
+    generation = generation_of(device)
+    if generation == "Xe integrated":
         import re  # few calls
 
-        return "Gen9" if re.search(_GEN9, device.description) else found
-    return found
+        return "Gen9" if re.search(_GEN9, device.description) else generation
+    return generation
 
 
 def rates_of(device: Device) -> Rates:

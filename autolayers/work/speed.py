@@ -358,10 +358,10 @@ class CostModel:
     def later(self, launch: Launch) -> Callable[[], Speed]:
         """A function that computes `price`; if that is known already, it keeps nothing else in
         memory."""
-        known = self._own.get(_key(launch.params, launch.breakdown))
-        if known is None:
+        speed = self._own.get(_key(launch.params, launch.breakdown))
+        if speed is None:
             return lambda: self.price(launch)
-        return lambda: known
+        return lambda: speed
 
     def _where(self, placement: Placement) -> list[str]:
         """The device of each layer that takes part in plain generation, the output layer last; HOST
@@ -543,15 +543,15 @@ class CostModel:
 
     def _assumed(self, clock: Clock, kind: str) -> tuple[tuple[str, float], ...]:
         """Unknown figures that decide this launch's speed."""
-        found = [(name, rate) for name, rate in self._unknown if name in clock.tokens.places]
+        defaults = [(name, rate) for name, rate in self._unknown if name in clock.tokens.places]
         if any(name in clock.work.token.visits for name in self._remote):
-            found.append((NETWORK, NETWORK_RATE))
+            defaults.append((NETWORK, NETWORK_RATE))
         if kind in IN_RAM:
-            found += [("RAM", self.host.ram)] if not self.host.known else []
-            found += [("cores", self.host.cores)] if not clock.host.counted else []
+            defaults += [("RAM", self.host.ram)] if not self.host.known else []
+            defaults += [("cores", self.host.cores)] if not clock.host.counted else []
         if clock.cached is not None and not clock.cached.measured:
-            found.append((UPLOAD, clock.cached.upload))
-        return tuple(found)
+            defaults.append((UPLOAD, clock.cached.upload))
+        return tuple(defaults)
 
     def _missing(self, use: Static) -> float:
         """The share of the weights in RAM that is read from the disk for every token."""
@@ -638,11 +638,11 @@ class CostModel:
         caches = self.caches(params) if params.kv_offload is not False else []
         placement = self.placement(replace(params, n_gpu_layers=None, tensor_split=None))
         graphs = self._work(params, placement)
-        found = {}
+        by_device = {}
         alike: dict[Figures, list[float]] = {}
         for name, device in self.devices.items():
             if device in alike:
-                found[name] = alike[device]
+                by_device[name] = alike[device]
                 continue
             # Equal devices take the same time for each layer.
             rates, seconds = device.rates, [0.0] * (self.weights.hparams.n_layer_all + 1)
@@ -670,9 +670,9 @@ class CostModel:
                     seconds[layer] += work.generate * size / (device.bandwidth * rates.cache)
                     flops = min(work.depth + work.prompt / 2, cache.window) * cache.flops
                     seconds[layer] += work.prompt * flops / (device.fp16 * rates.attention)
-            found[name] = alike[device] = seconds
-        self._seconds[key] = found
-        return found
+            by_device[name] = alike[device] = seconds
+        self._seconds[key] = by_device
+        return by_device
 
     def caches(self, params: Params) -> list[Attention | None]:
         """What attention reads and computes in each layer."""
@@ -754,9 +754,9 @@ def _parts(clock: Clock, work: Workload, use: Static) -> tuple[float, float, int
 
 def _over_depths(clock: Clock, work: Workload, use: Static) -> float:
     """Seconds of the workload, the mean of an empty, a half full and a full context."""
-    most = max(0, use.n_ctx_seq - work.prompt - work.generate)
+    deepest = max(0, use.n_ctx_seq - work.prompt - work.generate)
     seconds = 0.0
-    for depth in (0, most // 2, most):
+    for depth in (0, deepest // 2, deepest):
         first, token, _ = _parts(clock, replace(work, depth=depth), use)
         seconds += first * work.requests + work.generate * token
     return seconds / 3
@@ -774,7 +774,7 @@ def _speed(
     n_ctx_seq = use.n_ctx_seq
     first, token, together = _parts(clock, work, use)
     full = clock.token(n_ctx_seq, together)
-    known = all(figures.known for figures in clock.devices.values())
+    figures_known = all(figures.known for figures in clock.devices.values())
     ram_known = all(name != "RAM" for name, _ in assumed)
     prompts, tokens = corrections
     upload = 1.0
@@ -786,8 +786,8 @@ def _speed(
         work.requests / token,
         together / full,
         first * work.requests + work.generate * token,
-        _doubt(kind, "pp", known, ram_known, prompts.own),
-        _doubt(kind, "tg", known, ram_known, tokens.own and clock.cached is None, upload),
+        _doubt(kind, "pp", figures_known, ram_known, prompts.own),
+        _doubt(kind, "tg", figures_known, ram_known, tokens.own and clock.cached is None, upload),
         kind,
         assumed,
         prompts,
@@ -797,7 +797,7 @@ def _speed(
 
 
 def _doubt(
-    kind: str, part: str, known: bool, ram_known: bool, measured: bool, upload: float = 1.0
+    kind: str, part: str, figures_known: bool, ram_known: bool, measured: bool, upload: float = 1.0
 ) -> float:
     """The factor that 80 % of this class's predictions are within; more if figures of the machine
     are defaults, less if a launch of the class was `measured` there. `upload`: that of an expert
@@ -805,7 +805,7 @@ def _doubt(
     if measured:
         return CALIBRATED[kind, part]
     spread = log(DOUBT[kind, part])
-    if not known:
+    if not figures_known:
         spread = hypot(spread, log(2.0))
     if not ram_known:
         spread = hypot(spread, log(UNKNOWN_RAM[part]))

@@ -56,10 +56,10 @@ def parts(model: Model, params: Params, rules: Rules, placement: Placement) -> b
 def seconds(model: Model, where: Sequence[str], devices: Mapping[str, Figures]) -> float:
     """Of one token of a prompt, in a launch that does. `where`: the device of each layer, another
     name for none."""
-    hp, found = model.hparams, 0.0
+    hp, total = model.hparams, 0.0
     width = hp.ssm_d_inner or hp.n_head(0) * hp.head_v(0)
     for il, name in enumerate(where[: hp.n_layer]):
         if hp.is_recr(il):
             device = devices.get(name)
-            found += width * (IN_RAM if device is None else ON_DEVICE / device.bandwidth)
-    return found
+            total += width * (IN_RAM if device is None else ON_DEVICE / device.bandwidth)
+    return total

@@ -189,23 +189,23 @@ class Weights:
         """What a step reads; of the input's table only single rows, which are negligible."""
         if step.kind != WEIGHT or step.op == "GET_ROWS":
             return None
-        found = self.reads.get(step.name)
+        reads = self.reads.get(step.name)
         # A tied output matrix is the embeddings', which a token reads whole.
         return (
             self.reads.get("token_embd.weight")
-            if found is None and step.name == "output.weight"
-            else found
+            if reads is None and step.name == "output.weight"
+            else reads
         )
 
     @lazy
     def script(self) -> tuple[Step, ...]:
         """Steps for an architecture whose graph is unknown."""
-        found = []
+        steps = []
         for weight in self.model.weights:
             if weight.info.name in self.reads and weight.layer != "input":
                 matrix = sum(n > 1 for n in weight.info.ne) > 1
                 layer = weight.block if weight.layer == "repeating" else OUTPUT
-                found.append(
+                steps.append(
                     Step(
                         WEIGHT,
                         weight.op,
@@ -217,13 +217,13 @@ class Weights:
                     )
                 )
         if "output.weight" not in self.model.tensors:
-            found.append(Step(WEIGHT, "MUL_MAT", "output.weight", "", OUTPUT, 0, _KERNELS_UNKNOWN))
-        return tuple(sorted(found, key=lambda step: step.layer))
+            steps.append(Step(WEIGHT, "MUL_MAT", "output.weight", "", OUTPUT, 0, _KERNELS_UNKNOWN))
+        return tuple(sorted(steps, key=lambda step: step.layer))
 
     def attention(self, memory: Memory, n_ctx: int, flash: bool = True) -> list[Attention | None]:
         """One per layer (output last), from caches allocated for `n_ctx` cells of one sequence."""
         # One sequence of `n_ctx` cells, so that a share of the cells is a share of the context.
-        found: list[Attention | None] = [None] * (self.n_layer + 1)
+        by_layer: list[Attention | None] = [None] * (self.n_layer + 1)
         hp = self.hparams
         for cache in memory.caches:
             sliding = cache.kind == "swa"
@@ -239,10 +239,10 @@ class Weights:
             for il, layer in readers:
                 if il >= hp.n_layer:
                     continue
-                before = found[il] or Attention(0.0, 1 << 62, 0.0, 0, False)
+                before = by_layer[il] or Attention(0.0, 1 << 62, 0.0, 0, False)
                 if recurrent:
                     state = sum(tensor.size for tensor in layer.tensors)
-                    found[il] = replace(before, state=before.state + state)
+                    by_layer[il] = replace(before, state=before.state + state)
                     continue
                 k, v = layer.k, layer.v
                 size = (
@@ -261,7 +261,7 @@ class Weights:
                     if scores and k is not None and v is None
                     else 0
                 )
-                found[il] = Attention(
+                by_layer[il] = Attention(
                     before.cell + size * ratio,
                     min(before.window, window),
                     before.flops + flops,
@@ -272,7 +272,7 @@ class Weights:
                 )
         # Layers alike share one object, so that Sums can count them by its id.
         alike: dict[Attention, Attention] = {}
-        return [cache and alike.setdefault(cache, cache) for cache in found]
+        return [cache and alike.setdefault(cache, cache) for cache in by_layer]
 
 
 class _Sums:
@@ -348,13 +348,13 @@ def fallen(steps: Steps, homes: Sequence[str]) -> dict[tuple[str, str], int]:
     in_ram = {
         step.layer for step in steps.token if step.kind in (WEIGHT, CACHE) and step.place == host
     }
-    found = {
+    on_cpu = {
         (homes[step.layer], step.op, step.layer)
         for step in steps.token
         if step.place == host and 0 <= step.layer < len(homes) and step.layer not in in_ram
     }
     counts: dict[tuple[str, str], int] = {}
-    for device, op, _ in found:
+    for device, op, _ in on_cpu:
         if device != HOST:
             counts[device, op] = counts.get((device, op), 0) + 1
     return counts
@@ -377,10 +377,10 @@ def _load(
     for place, _ in stays:
         visits[place] = visits.get(place, 0) + 1
     handovers, hops = 0.0, 0
-    for (here, before), (there, after) in itertools.pairwise(stays):
-        if HOST in (here, there):
+    for (before_place, kernels_before), (after_place, kernels_after) in itertools.pairwise(stays):
+        if HOST in (before_place, after_place):
             handovers += _LEAST + (1 - _LEAST) * min(
-                1.0, (after if here == HOST else before) / _MANY
+                1.0, (kernels_after if before_place == HOST else kernels_before) / _MANY
             )
         else:
             hops += 1
@@ -427,11 +427,11 @@ class Homes:
         self._works: dict[int, tuple[Placement, Work]] = {}
 
     def _by_layer(self, steps: Sequence[Step]) -> dict[int, list[Step]]:
-        found: dict[int, list[Step]] = {}
+        by_layer: dict[int, list[Step]] = {}
         for step in steps:
             if step.layer != INPUT:
-                found.setdefault(min(step.layer, self.weights.n_layer), []).append(step)
-        return found
+                by_layer.setdefault(min(step.layer, self.weights.n_layer), []).append(step)
+        return by_layer
 
     def knows(self, placement: Placement) -> bool:
         """Whether its Work is known."""
@@ -450,7 +450,7 @@ class Homes:
             if group.layer >= 0:
                 layer = min(group.layer, self.weights.n_layer)
                 groups[layer] = (*groups.get(layer, ()), group)
-        found = [
+        by_layer = [
             self._layer(layer, groups.get(layer, ()), placement, homes[layer])
             for layer in sorted(self.tokens)
         ]
@@ -463,9 +463,9 @@ class Homes:
                     {layer: places for sums in graph for layer, places in sums.attention.items()},
                     homes,
                 )
-                for graph in zip(*found, strict=True)
+                for graph in zip(*by_layer, strict=True)
             ]
-            if found
+            if by_layer
             else [_load(self.weights, (), (), {}, homes)] * 2
         )
         return Work(token, prompt)

@@ -14,7 +14,7 @@ from small_fleets import fleet, taken
 from support import slow
 
 from autolayers.planner.compare.fleet import assign as part
-from autolayers.planner.compare.fleet.assign import Sort, assign, dealt, most, served
+from autolayers.planner.compare.fleet.assign import Sort, assign, dealt, served, users_in_ratio
 from autolayers.planner.compare.fleet.simplex import largest
 
 
@@ -28,7 +28,7 @@ def best(sorts: list[Sort], room: list[int], weights: list[float]) -> float:
             for kind, gpus in sort.takes:
                 left[kind] -= gpus * count
         if min(left) >= 0:
-            found = max(found, most(sorts, counts, weights))
+            found = max(found, users_in_ratio(sorts, counts, weights))
     return found
 
 
@@ -42,7 +42,7 @@ def test_moves_are_within_2_percent_of_all_possibilities(
         sorts, room, weights = fleet(seed, 2, 2 + seed % 2, 4)
         counts = assign(sorts, room, weights, solver=False).counts
         assert all(used <= has for used, has in zip(taken(sorts, counts, room), room, strict=True))
-        assert most(sorts, counts, weights) >= 0.98 * best(sorts, room, weights), seed
+        assert users_in_ratio(sorts, counts, weights) >= 0.98 * best(sorts, room, weights), seed
 
 
 @pytest.mark.parametrize("seeds", [range(3), slow(range(3, 40))])
@@ -54,8 +54,13 @@ def test_the_solver_is_within_2_percent_of_all_possibilities(
     for seed in seeds:
         sorts, room, weights = fleet(seed, 2, 2 + seed % 2, 4)
         found = assign(sorts, room, weights)
-        assert most(sorts, found.counts, weights) >= 0.98 * best(sorts, room, weights), seed
-        assert found.bound is not None and found.bound >= most(sorts, found.counts, weights) - 1e-6
+        assert users_in_ratio(sorts, found.counts, weights) >= 0.98 * best(sorts, room, weights), (
+            seed
+        )
+        assert (
+            found.bound is not None
+            and found.bound >= users_in_ratio(sorts, found.counts, weights) - 1e-6
+        )
 
 
 @pytest.mark.parametrize("seeds", [range(2), slow(range(2, 12))])
@@ -66,7 +71,7 @@ def test_ten_thousand_machines_are_within_2_percent_of_the_bound(seeds: range) -
         by_moves = assign(sorts, room, weights, solver=False)
         bound = assign(sorts, room, weights).bound
         assert bound is not None and by_moves.bound is not None and by_moves.bound >= bound * 0.999
-        assert most(sorts, by_moves.counts, weights) >= 0.98 * bound, seed
+        assert users_in_ratio(sorts, by_moves.counts, weights) >= 0.98 * bound, seed
 
 
 def test_the_relaxed_problem() -> None:
@@ -89,7 +94,7 @@ def test_all_room_is_used_and_users_are_whole() -> None:
         >= 0
         for i in range(3)
     )
-    number = int(most(sorts, counts, weights) + 1e-9)
+    number = int(users_in_ratio(sorts, counts, weights) + 1e-9)
     parts = dealt(number, weights)
     assert sum(parts) == number
     assert all(part <= has for part, has in zip(parts, served(sorts, counts, 4), strict=True))

@@ -13,7 +13,7 @@ from small_fleets import fleet, taken
 from support import slow
 
 from autolayers.planner.compare.fleet import fewest as part
-from autolayers.planner.compare.fleet.assign import Sort, assign, dealt, most, served
+from autolayers.planner.compare.fleet.assign import Sort, assign, dealt, served, users_in_ratio
 from autolayers.planner.compare.fleet.fewest import fewest
 
 MEMORY = [12.0, 24.0, 80.0]
@@ -26,7 +26,7 @@ def problems(
     for seed in seeds:
         sorts, room, weights = fleet(seed, 2, 2 + seed % 2, 4)
         counts = assign(sorts, room, weights).counts
-        possible = int(most(sorts, counts, weights) + 1e-6)
+        possible = int(users_in_ratio(sorts, counts, weights) + 1e-6)
         if possible:
             users = max(1, possible * (1 + seed % 4) // 4)
             yield sorts, room, [max(1, each) for each in dealt(users, weights)], counts

@@ -20,7 +20,7 @@ from autolayers.planner.candidates import Kind
 from autolayers.planner.evaluate import FIT, Evaluator
 from autolayers.planner.frames import Frame
 from autolayers.planner.one.ladder import Ladder
-from autolayers.planner.one.most import divided, launched, layers_alone, most
+from autolayers.planner.one.most import divided, launched, layers_alone, with_most_layers
 from autolayers.planner.problem import Problem
 
 NAME = "llama-3.2-1b-q8_0:6"
@@ -78,7 +78,7 @@ def number(of: Kind, params: Params) -> int:
 )
 def test_no_launch_has_more_layers(name: str, mib: tuple[int, ...]) -> None:
     of = kind(name, mib)
-    found = most(of, 4096, FIT)
+    found = with_most_layers(of, 4096, FIT)
     best = largest(kind(name, mib))
     assert (-1 if found is None else number(of, found.params)) == best
     assert found is None or found.fits_devices
@@ -86,7 +86,7 @@ def test_no_launch_has_more_layers(name: str, mib: tuple[int, ...]) -> None:
 
 def test_a_given_split_stays() -> None:
     of = kind("layers", (1100, 1100), tensor_split=(1.0, 3.0))
-    found = most(of, 4096, FIT)
+    found = with_most_layers(of, 4096, FIT)
     assert found is not None and found.params.tensor_split == (1.0, 3.0)
     assert number(of, found.params) == max(
         n for n in range(8) if fits(of.evaluator, replace(found.params, n_gpu_layers=n))
@@ -108,7 +108,7 @@ def test_of_a_number_of_layers_the_fastest_split_that_fits() -> None:
 
 
 def test_nothing_fits_where_even_buffers_do_not() -> None:
-    assert most(kind("ffn", (260, 260)), 4096, FIT) is None
+    assert with_most_layers(kind("ffn", (260, 260)), 4096, FIT) is None
 
 
 # --- what -q prints

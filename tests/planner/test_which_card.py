@@ -151,12 +151,13 @@ def test_cards_of_every_size_run_a_mixture_with_experts_in_ram(found: Found) -> 
 def test_what_is_too_slow_is_left_out(table: None, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "llama-3.1-8b-q4_k_m"
     monkeypatch.setattr(cards, "MOST", min(cards.MOST, len(cards.CARDS) // 4))
-    fast = find(model(name), requested(Params(), Policy()), N_CTX, least=60)
+    fast = find(model(name), requested(Params(), Policy()), N_CTX, min_rate=60)
     assert all(runs.speed.generation >= 60 for rows in fast.values() for runs in rows)
     assert fast[UNIFIED] and len(fast[ONE]) >= cards.MOST
     # all of one size, though there are more
     assert len({runs.memory >> 30 for runs in fast[ONE]}) < len(fast[ONE])
-    assert not any(find(model(name), requested(Params(), Policy()), N_CTX, least=10_000).values())
+    none = find(model(name), requested(Params(), Policy()), N_CTX, min_rate=10_000)
+    assert not any(none.values())
 
 
 def test_with_experts_in_ram_the_card_of_a_size_has_the_fastest_request(

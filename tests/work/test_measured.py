@@ -17,7 +17,7 @@ from support import FIXTURES, ROOT, model
 
 import autolayers
 from autolayers.machine import CLASSES, Device
-from autolayers.planner.measured import beside
+from autolayers.planner.measured import measured_on
 from autolayers.records import replace
 from autolayers.report.text import plan_text
 from autolayers.work import measured
@@ -118,10 +118,10 @@ def test_what_nobody_measured_is_not_shown(card: str, name: str) -> None:
 
 def test_a_model_without_matrices_has_no_measurement() -> None:
     found = on("rtx-4090", "gpt-oss-20b-mxfp4")
-    assert beside(found.model, ["rtx-4090"], "CUDA", found.speed) is not None
+    assert measured_on(found.model, ["rtx-4090"], "CUDA", found.speed) is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measured, "active", lambda model: 0)
-        assert beside(found.model, ["rtx-4090"], "CUDA", found.speed) is None
+        assert measured_on(found.model, ["rtx-4090"], "CUDA", found.speed) is None
 
 
 def test_a_twin_has_the_same_architecture_and_active_bytes_within_5_percent() -> None:

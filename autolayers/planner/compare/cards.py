@@ -26,7 +26,7 @@ from ..buffers import Buffers
 from ..candidates import Kind
 from ..evaluate import FIT, FULL
 from ..frames import Frame
-from ..measured import beside
+from ..measured import measured_on
 from ..one.ladder import Ladder
 from ..one.most import divided
 from ..problem import Problem
@@ -176,7 +176,7 @@ class Wanted:
             min(candidate.spare.values()),
             candidate.breakdown.resident,
             speed,
-            measured=beside(self.model, [name] * count, device.backend, speed),
+            measured=measured_on(self.model, [name] * count, device.backend, speed),
         )
 
     def _split(self, problem: Problem, own: Candidate) -> Candidate | None:
@@ -202,7 +202,7 @@ def find(
     model: Model,
     request: Request,
     n_ctx: int,
-    least: float = 0.0,
+    min_rate: float = 0.0,
     say: Callable[[str], None] = _nothing,
 ) -> dict[str, list[Runs]]:
     """Return, by category, the smallest GPUs that reach the wanted tokens per second, and the USUAL
@@ -215,8 +215,8 @@ def find(
     for kind in TRIED:
         # Those that are too slow alone count too: a second one computes after the first, and adds
         # no speed.
-        running = list(_of_kind(wanted, kind, alone, least, say))
-        by_kind[kind] = [runs for runs in running if runs.speed.generation >= least]
+        running = list(_of_kind(wanted, kind, alone, min_rate, say))
+        by_kind[kind] = [runs for runs in running if runs.speed.generation >= min_rate]
         alone |= {runs.name for runs in running if runs.count == 1}
     by_kind[EXPERTS] = _fastest(by_kind[EXPERTS])
     return {
@@ -226,7 +226,7 @@ def find(
 
 
 def _of_kind(
-    wanted: Wanted, kind: str, alone: set[str], least: float, say: Callable[[str], None]
+    wanted: Wanted, kind: str, alone: set[str], min_rate: float, say: Callable[[str], None]
 ) -> Iterator[Runs]:
     """Those that run it, until MOST are fast enough; then the USUAL ones."""
     sizes: list[int] = []  # of those that are fast enough
@@ -244,7 +244,7 @@ def _of_kind(
         runs = wanted.on(name, card, 2 if kind == TWO else 1, kind == EXPERTS)
         if runs is None:
             continue
-        if runs.speed.generation >= least:
+        if runs.speed.generation >= min_rate:
             sizes.append(_gib(runs.memory))
         yield runs
 

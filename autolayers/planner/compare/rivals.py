@@ -16,7 +16,7 @@ from ..evaluate import FULL
 from ..frames import MICRO_BATCHES, Frame, processor_alone
 from ..one.fit import fit
 from ..one.ladder import Ladders, may_split_tensors
-from ..one.most import most
+from ..one.most import with_most_layers
 from ..problem import Problem
 from ..search import search
 
@@ -285,4 +285,4 @@ def _leaves_devices(given: Params) -> bool:
 def _most(problem: Problem, kind: str, given: Params) -> Candidate | None:
     """The launch of a kind of placement with the most layers on the devices."""
     buffers = Buffers(problem.machine.limits)
-    return most(Kind(Frame(problem, given), kind, given, buffers), given.n_ctx, FULL)
+    return with_most_layers(Kind(Frame(problem, given), kind, given, buffers), given.n_ctx, FULL)

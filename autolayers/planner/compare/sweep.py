@@ -136,7 +136,7 @@ def sweep(wanted: Sequence[Case]) -> Iterator[Point]:
             plan = plan_request(
                 case.model,
                 case.typed_request,
-                known=measurements.setdefault(id(case.model), Known()),
+                measurements=measurements.setdefault(id(case.model), Known()),
             )
         except LaunchRefused as refusal:
             reason = str(refusal)

@@ -85,7 +85,7 @@ def with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
     lean_problem = replace(
         problem,
         request=replace(request.with_goals(build=build), build=build),
-        known=None,
+        measurements=None,
         meter=problem.evaluator.estimator.meter,
     )
     other = search(lean_problem)

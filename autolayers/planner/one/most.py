@@ -30,7 +30,7 @@ SPLITS = 6  # of one number of layers that are measured
 GUESSES = 4  # numbers that are tried by what was measured, before the range is halved
 
 
-def most(kind: Kind, n_ctx: int | None, fidelity: Fidelity) -> Candidate | None:
+def with_most_layers(kind: Kind, n_ctx: int | None, fidelity: Fidelity) -> Candidate | None:
     """The launch of this kind with the most layers that fits on the devices; None if none does."""
     ladder = kind.ladder(n_ctx)
     if ladder is None:

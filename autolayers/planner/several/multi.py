@@ -242,7 +242,7 @@ def _planned_alone(launches: Launches, left: Mapping[str, int], ram: int | None)
     )
     own_request = replace(launches.request.with_params(launches.params), machine=machine, notes=())
     try:
-        plan = plan_request(launches.read(), own_request, known=launches.known)
+        plan = plan_request(launches.read(), own_request, measurements=launches.measurements)
     except LaunchRefused:
         return None
     return launches.option(
@@ -326,7 +326,7 @@ def measured_plan(model: Model, option: Option, request: Request, measurements: 
     on_devices = request.with_flags(
         device=chosen.device, cache_type_k=chosen.cache_type_k, cache_type_v=chosen.cache_type_v
     )
-    plan = plan_request(model, on_devices, known=measurements)
+    plan = plan_request(model, on_devices, measurements=measurements)
     larger = n_ctx is None and plan.breakdown.n_ctx > (chosen.n_ctx or 0)
     # More context may take WIDER longer; without it the plan has to be as fast as the option.
     if plan.fits and plan.speed.request <= option.seconds * (WIDER.factor if larger else 1 + 1e-9):
@@ -336,7 +336,7 @@ def measured_plan(model: Model, option: Option, request: Request, measurements: 
         strategy=None, kv_types=()
     )
     try:
-        other = plan_request(model, literal, known=measurements)
+        other = plan_request(model, literal, measurements=measurements)
     except LaunchRefused:
         return plan
     fitting = [either for either in (plan, other) if either.fits]
@@ -419,7 +419,7 @@ def _by_size(models: Sequence[Model], request: Request, measurements: _Measured)
         share = None if ram is None else RAM_MARGIN + ram * sizes[i] // rest
         own_request = _with_least_context(_on_own_servers(request, owners, i), model)
         own_request = replace(own_request, machine=replace(machine, limits=mine, ram=share))
-        plan = settled(plan_request(model, own_request, known=measurements.of(model)))
+        plan = settled(plan_request(model, own_request, measurements=measurements.of(model)))
         plans.append(with_own_servers(plan, machine.devices))
         limits = {
             name: max(0, limit - takes_of(plan).get(name, 0)) for name, limit in limits.items()

@@ -56,9 +56,9 @@ class Launches:
     the smallest context."""
 
     def __init__(
-        self, read: Callable[[], Model], request: Request, known: Known | None = None
+        self, read: Callable[[], Model], request: Request, measurements: Known | None = None
     ) -> None:
-        self.read, self.request, self.known = read, request, known or Known()
+        self.read, self.request, self.measurements = read, request, measurements or Known()
         self.given, self.policy, self.machine = request.params, request.policy, request.machine
         # The smallest context: what is left becomes context at the end (multi.SharedOut).
         self.params = replace(self.given, n_ctx=contexts(self.problem, self.given).smallest)
@@ -75,7 +75,7 @@ class Launches:
 
     @lazy
     def problem(self) -> Problem:
-        return Problem(self.read(), self.request, known=self.known)
+        return Problem(self.read(), self.request, measurements=self.measurements)
 
     @property
     def evaluator(self) -> Evaluator:
@@ -93,7 +93,7 @@ class Launches:
         # `lazy` keeps its value in __dict__: without it, the next use reads the model again.
         for name in ("problem", "cost"):
             self.__dict__.pop(name, None)
-        self.known = Known()
+        self.measurements = Known()
 
     @lazy
     def homes(self) -> list[Home]:

@@ -78,7 +78,7 @@ def assign(
         exact = max(choices(sorts, room), key=search.worth)
         # Filled after the choice: worth counts the model served worst, which more servers of others
         # do not change.
-        return _Assigned(tuple(search.filled(exact)), most(sorts, exact, weights))
+        return _Assigned(tuple(search.filled(exact)), users_in_ratio(sorts, exact, weights))
     solved = _solved(sorts, room, weights, _QUICK if quick else _SECONDS) if solver else None
     if solved is not None:
         return _Assigned(tuple(search.filled(solved.counts)), solved.bound)
@@ -119,7 +119,7 @@ def served(sorts: Sequence[Sort], counts: Sequence[int], models: int) -> list[in
     return users
 
 
-def most(sorts: Sequence[Sort], counts: Sequence[int], weights: Sequence[float]) -> float:
+def users_in_ratio(sorts: Sequence[Sort], counts: Sequence[int], weights: Sequence[float]) -> float:
     """Users in the ratio of the weights."""
     users = served(sorts, counts, len(weights))
     # The model that is served worst for its weight limits all, as the ratio is fixed.

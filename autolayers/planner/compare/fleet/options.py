@@ -94,12 +94,16 @@ def sizes(gpus: int) -> list[int]:
 
 
 def planned(
-    model: Model, request: Request, machine: Machine, wanted: Users, known: Known | None = None
+    model: Model,
+    request: Request,
+    machine: Machine,
+    wanted: Users,
+    measurements: Known | None = None,
 ) -> Plan:
     """The plan for these users. Raises LaunchRefused."""
     # `grows`: one person's launch with more slots, and no search for each number of users.
     goals = request.with_goals(users=replace(wanted, grows=True))
-    return plan_request(model, replace(goals, machine=machine, notes=()), known=known)
+    return plan_request(model, replace(goals, machine=machine, notes=()), measurements=measurements)
 
 
 def options_of(
@@ -108,17 +112,17 @@ def options_of(
     kinds: Sequence[Kind],
     wanted: Users,
     shares: bool = False,
-    known: Known | None = None,
+    measurements: Known | None = None,
 ) -> dict[tuple[int, int], Option]:
     """By kind and GPUs. Of more GPUs than it takes to hold a model and keep the promise none are
     tried: a server for each of them serves more users. `shares`: with rows of one GPU, as other
     models may be on it too."""
-    known = known or Known()
+    measurements = measurements or Known()
     options: dict[tuple[int, int], Option] = {}
     for number, kind in enumerate(kinds):
         for gpus in sizes(kind.gpus):
             machine = part(kind, gpus, request.policy)
-            option = option_of(model, request, machine, wanted, shares and gpus == 1, known)
+            option = option_of(model, request, machine, wanted, shares and gpus == 1, measurements)
             options[number, gpus] = option
             # More GPUs for one server would serve fewer users than as many servers of this size.
             if option.users and option.whole:
@@ -132,15 +136,15 @@ def option_of(
     machine: Machine,
     wanted: Users,
     shares: bool = False,
-    known: Known | None = None,
+    measurements: Known | None = None,
 ) -> Option:
     """The option on a part of a machine, which may not fit."""
     try:
-        plan = one = planned(model, request, machine, wanted, known)
+        plan = one = planned(model, request, machine, wanted, measurements)
         if shares and wanted.promise:
             # With a promise no table is made (users.for_users), but those that share a GPU choose
             # from its rows.
-            one = planned(model, request, machine, Users(context=wanted.context), known)
+            one = planned(model, request, machine, Users(context=wanted.context), measurements)
     except AutolayersError as error:
         return Option(0, False, False, 0, 0, 0, 0, (), refused=str(error))
     requests, table = plan.speed.requests, one.speed.requests

@@ -32,7 +32,7 @@ from ..cards import USUAL, by_size
 from ..cards import Wanted as OfCards
 from ..cluster import Use, use_of
 from .answer import Failing, FleetPlan, Next, Place, Server, Unserved, Wanted, served_at
-from .assign import Sort, assign, dealt, has_solver, most, served
+from .assign import Sort, assign, dealt, has_solver, served, users_in_ratio
 from .fewest import fewest
 from .options import Option, busiest, missing, option_of, options_of, part, planned
 from .sharing import shared, sharers
@@ -95,7 +95,7 @@ class _Planner:
         self.options: list[dict[tuple[int, int], Option]] = [{} for _ in models]
         self.uses: dict[Sort, Use] = {}
         self.short: dict[int, tuple[int, Takes]] = {}  # bytes that the closest machines lack
-        self.known: dict[int, Known] = {}  # measurements of models whose servers are planned
+        self.measurements: dict[int, Known] = {}  # measurements of models whose servers are planned
         self.interrupted = False
         self.unserved: list[Unserved] = []
         # models for which no machine is left, and their sorts
@@ -601,9 +601,9 @@ class _Planner:
                 sort, [users for _, users in sort.serves], machine
             )
         ((i, _),) = sort.serves
-        known = self.known.setdefault(i, Known())
+        measurements = self.measurements.setdefault(i, Known())
         wanted = replace(self.wanted.each, count=slots[0])
-        return [planned(self.models[i], self.request, machine, wanted, known)]
+        return [planned(self.models[i], self.request, machine, wanted, measurements)]
 
     def _sharers_plans(self, sort: Sort, slots: Sequence[int], machine: Machine) -> list[Plan]:
         """The plans of models that share a GPU; [] where these slots do not fit."""
@@ -883,7 +883,7 @@ def _most(
     sorts: Sequence[Sort], counts: Sequence[int], models: Sequence[int], weights: Sequence[float]
 ) -> float:
     place = {i: at for at, i in enumerate(models)}
-    return most([_placed(sort, place) for sort in sorts], counts, weights)
+    return users_in_ratio([_placed(sort, place) for sort in sorts], counts, weights)
 
 
 def _memory(kind: Kind) -> int:
