@@ -183,24 +183,33 @@ class Explained(Reasons):
             self.meter,
             [(name, task) for name, tasks in self.tasks.items() for task in tasks],
         )
-        before, budget = meter.spent, meter.budget
+        before, budget, was_refused = meter.spent, meter.budget, meter.refused
+        # They do not share what they spend: each gets an equal part of what is left.
+        part = max(0, budget - before) // max(1, len(work))
 
         def timed(row: tuple[str, Callable[[], Any]]) -> tuple[Any, int, bool]:
             start = meter.spent
-            # nor do they share what they spend
-            # An equal part of what is left of the budget for each task.
-            meter.budget = start + max(0, budget - before) // len(work)
+            # A process computes several tasks: what was refused to one says nothing of the next.
+            meter.budget, meter.refused = start + part, False
             return row[1](), meter.spent - start, meter.refused
 
-        by_part: dict[str, list[Any]] = {}
-        spent = 0
-        for (name, _), answer in zip(work, in_processes(timed, work, self.processes), strict=True):
-            if not isinstance(answer, AutolayersError):
-                by_part.setdefault(name, []).append(answer[0])
-                spent += answer[1]
-                meter.refused = meter.refused or answer[2]
+        answers = in_processes(timed, work, self.processes)
+        spent = sum(answer[1] for answer in answers if not isinstance(answer, AutolayersError))
         # What the processes spent counts for the question.
         meter.budget, meter.spent = budget, max(meter.spent, before + spent)
+        meter.refused = was_refused
+        by_part: dict[str, list[Any]] = {}
+        for (name, task), answer in zip(work, answers, strict=True):
+            if isinstance(answer, AutolayersError):
+                continue
+            result, _, refused = answer
+            if refused and budget - meter.spent > part:
+                # The others left more than its part, which did not last.
+                with suppress(AutolayersError):
+                    result = without_gc(task)()
+            else:
+                meter.refused = meter.refused or refused
+            by_part.setdefault(name, []).append(result)
         return by_part
 
     def answers(self, part: str) -> Iterator[Any]:

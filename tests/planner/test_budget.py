@@ -63,3 +63,19 @@ def test_what_is_compared_with_a_plan_is_within_its_budget_too(
     )
     assert plan.flags == alone.flags and limit.spent < 1.2 * first and plan.alternatives == ()
     assert SAID not in plan.warnings and NO_MORE in plan.warnings
+
+
+@pytest.mark.slow
+def test_a_reason_that_needs_more_than_its_share_gets_what_the_others_left() -> None:
+    """Otherwise a machine with two cores compares less than one with a single core."""
+    words = ["--gpu", "rtx-3090,rtx-3060,gtx-1070", "--ram", "64GiB"]
+    alone, shared = (
+        plan_request(
+            model("llama-3.3-70b-q4_k_m"),
+            Request.of(parse(words, command="plan")),
+            explain=True,
+            processes=count,
+        )
+        for count in (1, 2)
+    )
+    assert shared.to_dict() == alone.to_dict() and NO_MORE not in shared.warnings
