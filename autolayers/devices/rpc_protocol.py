@@ -59,7 +59,7 @@ def ask(endpoint: str, patience: float | None = None) -> list[Served]:
     try:
         with socket.create_connection(address(endpoint), limit.left()) as connection:
             connected = True
-            # a server of another version answers with another size, which is told as such
+            # a server of another version answers with another size, which the error names
             version = _command(connection, limit, _HELLO, bytes(_CAPABILITIES), 4 + _CAPABILITIES)
             if version[0] < 4:
                 raise ValueError(f"its version {version[0]}.{version[1]} is too old to be asked")

@@ -78,7 +78,7 @@ def upper_bound(
     # the generation graph has an output for each slot
     n_outputs = min(n, max(context.n_outputs_max, context.n_seq_max))
     logits = 4 * n_outputs * ((output.ne[1] if output is not None else 0) + 2 * hp.n_embd)
-    # inputs are never freed; with pipeline parallelism there are four of each
+    # with pipeline parallelism there are four of each input, and none is ever freed
     fed = copies * (inputs + (2 * rounds * handed if pipeline else 0))
     # each layer's visits to the CPU are inputs
     if pipeline and (on_cpu or states):

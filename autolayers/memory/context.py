@@ -110,7 +110,7 @@ def resolve(
     embeddings = bool(params.embedding or params.reranking)
     if embeddings and n_batch > n_ubatch:
         n_batch = n_ubatch  # an embedding needs its whole input in one micro-batch
-    # slots come before the context: --fit and -kvu-per-slot multiply by them
+    # slots come before the context: --fit and --kv-unified-per-slot multiply by them
     n_seq_max, unified = _sequences(params, rules)
     if n_seq_max > _MAX_SEQUENCES:
         raise LaunchRefused(f"n_seq_max must be <= {_MAX_SEQUENCES}")

@@ -226,9 +226,8 @@ class Estimator:
             self._measured = graphs, measured
         measured = self._measured[1]
         whole = self._whole(launch, devices, measured, measuring)
-        # A build of unknown age or with local changes may be several: the largest of each
-        # part is told,
-        # except where one of them refuses the launch.
+        # A build of unknown age or with local changes may be one of several: the largest of each
+        # part counts, unless that one refuses the launch.
         for other in self.rules.others():
             which = other.number, other.changed
             if which not in self._others:
@@ -589,7 +588,7 @@ class Estimator:
         always, unlimited = serving(self.model, params, context, memory, self.rules, states)
         warnings += unlimited
         peak = None
-        # only the part above `compute` is told
+        # `runtime_peak` counts from `compute`
         if measured.runtime is not None:
             names = [*(device.name for device in placement.devices), "Host"]
             peak = {

@@ -62,7 +62,7 @@ def serving(
         )
     warnings: tuple[str, ...] = ()
     mib = CACHE_RAM if params.cache_ram is None else params.cache_ram
-    # nothing to count: it is told as a warning
+    # no limit, so no size: a warning instead
     if mib < 0:
         warnings = ("--cache-ram -1: saved prompts may take all of the host's memory",)
     elif mib and here.knows("-cram"):

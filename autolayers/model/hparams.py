@@ -623,7 +623,7 @@ class Hparams:
     def _default_indexers(self, row: Architecture) -> tuple[int, ...]:
         """Return which layers have a full indexer where the header has no types."""
         n = self.n_layer
-        # GLM-5.2's context is told from 5.1's by its length, as in load_arch_hparams
+        # load_arch_hparams tells GLM-5.2 from older ones by its trained context
         if row.indexer == "glm" and self.n_ctx_train >= 1 << 20:
             return (_GLM_5_2_INDEXERS + (0,) * n)[:n]
         if row.indexer in ("glm", "trunk", "types-or-all"):

@@ -78,7 +78,7 @@ def apply_all(inputs: Inputs) -> tuple[dict[str, Result], dict[str, str]]:
         try:
             results[rule.name] = apply(rule, inputs)
         except UsageError as error:
-            # told by name: which options this rule still needs
+            # by name: which options this rule still needs
             refused[rule.name] = str(error)
     if not results:
         raise UsageError(

@@ -225,7 +225,7 @@ class Graphs:
                     graphs[self.key, pins], graphs[key] = graphs[key], None
             graph = graphs[key]
             if graph is not None:
-                # a cached graph asks no backend, so what it left undecided is told again
+                # a cached graph asks no backend, so what it left undecided is set again
                 for backend, undecided in zip(backends, graph.undecided, strict=True):
                     backend.undecided |= undecided
                 return graph

@@ -31,7 +31,6 @@ N_COPIES = 4  # GGML_SCHED_MAX_COPIES: pipeline parallelism
 _HYPER_CONNECTIONS = ("hc_pre", "hc_comb", "hc_post")
 _DELTA_NETS = ("gdn_ar", "gdn_ch")  # the fused delta net, of one token a sequence and of more
 _KEPT = 128  # graphs of GraphCache
-# smaller differences are activations that a shorter micro-batch has fewer of
 _DRIFT = 100  # 1/100: relative change of size that counts as a jump
 CHUNKED = 16  # llm_fused_op_gdn_ch_probe: tokens per sequence of the graph that is asked
 _PINNED_BELOW = 32  # tokens with which graph_get_cb pins layers in RAM too
