@@ -21,12 +21,7 @@ COLOURS = {
     "1": "bold",
     "2": "dim",
     "31": "red",
-    "32": "green",
-    "33": "yellow",
-    "34": "blue",
-    "35": "magenta",
-    "36": "cyan",
-}  # ESC [ code m
+}  # ESC [ code m; a white terminal shows no green or yellow
 
 
 def say(text: str, *table: str) -> None:

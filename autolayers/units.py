@@ -108,6 +108,11 @@ def mib(size: int) -> str:
     return f"{in_mib(size)} MiB"
 
 
+def gib(size: int) -> str:
+    """ "8.00 GiB": of RAM, which people count in GiB."""
+    return f"{size / GiB:.2f} GiB"
+
+
 def at_least(size: int) -> str:
     """Return what is missing, rounded up: GiB with one decimal, MiB below a tenth.
 

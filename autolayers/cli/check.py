@@ -126,7 +126,7 @@ def _verdict_lines(program: str, build: Build, found: Sequence[Checked], style: 
     verdict = f"{states.count('equal')} of {len(states)} models equal in every part"
     return [
         *wrap(f"{program}: {number}{commit}", style.columns),
-        style(verdict, "red" if bad else "green"),
+        style(verdict, "red" if bad else "bold"),
         "",
     ]
 

@@ -357,7 +357,7 @@ def _table(measured: Sequence[Measured], rivals: Sequence[Rival], style: Style) 
         "prompts",
         "predicted",
     )
-    return "\n".join(stacked(head, rows, style, marks={0: "green"})) + "\n\n"
+    return "\n".join(stacked(head, rows, style, marks={0: "bold"})) + "\n\n"
 
 
 def _json(measured: Sequence[Measured], words: Sequence[str]) -> dict[str, object]:

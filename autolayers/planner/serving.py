@@ -8,7 +8,7 @@ from ..flags.write import to_words
 from ..memory.breakdown import Breakdown
 from ..memory.server import CACHE_RAM, CTX_CHECKPOINTS
 from ..records import dataclass
-from ..units import MiB, human
+from ..units import MiB, gib, human
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def reason(before: Params, after: Params, use: Static) -> str:
     added = Params(**{name: getattr(after, name) for name in _bounded(before, use)})
     return (
         f"{' '.join(to_words(added))}: saved prompts and checkpoints could grow to "
-        f"{human(use.growing)} of RAM, but less is left"
+        f"{gib(use.growing)} of RAM, but less is left"
     )
 
 

@@ -20,8 +20,8 @@ from ..planner.compare.choose import (
     front,
 )
 from ..planner.plan import TOO_SLOW
-from ..quoting import shell
 from ..units import GiB
+from .command import command_lines
 from .measured import measured_words
 from .table import Style, fitted, labelled, table, wrap
 from .text import tokens
@@ -64,7 +64,7 @@ def choices_text(
         choice = choices[i]
         taken = advice is not None and i == advice.take
         if taken:
-            marks[at] = "green"
+            marks[at] = "bold"
         elif not choice.fits:
             marks[at] = "dim"
         speed = choice.speed
@@ -89,7 +89,7 @@ def choices_text(
         # Where it is too wide the bits go first: the name says them nearly
         *fitted(head, rows, style, (0, 3), marks, less=(2,)),
         "",
-        *([style(shell(command), "bold"), ""] if command else []),
+        *([*command_lines(command, style), ""] if command else []),
     ]
     beside = choices[advice.take].beside if advice else None
     lines += labelled("measured", measured_words(beside), style)
@@ -321,7 +321,7 @@ def cards_text(
             [
                 *lines,
                 "",
-                *([style(shell(command), "bold"), ""] if command else []),
+                *([*command_lines(command, style), ""] if command else []),
                 *labelled("*", [note], style),
             ]
         )

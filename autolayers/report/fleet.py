@@ -47,7 +47,7 @@ def fleet_text(found: FleetPlan, style: Style | None = None) -> str:
     lines += labelled("free", _free(found), style)
     lines += labelled("buy", _next(found), style)
     for note in [*found.notes, *_warnings(found)]:
-        lines += [style(line, "yellow") for line in wrap(note, style.width, "! ", "  ")]
+        lines += wrap(note, style.width, "! ", "  ")
     return "\n".join(lines) + "\n"
 
 

@@ -49,7 +49,7 @@ def inspect_text(anatomy: ModelLayers, style: Style | None = None) -> str:
     types = [[name, str(n), _cell(size)] for name, n, size in anatomy.types]
     lines += ["", *table(["type", "tensors", "MiB"], types, style)]
     for warning in anatomy.warnings:
-        lines += [style(line, "yellow") for line in wrap(warning, style.width, "! ", "  ")]
+        lines += wrap(warning, style.width, "! ", "  ")
     return "\n".join(lines) + "\n"
 
 

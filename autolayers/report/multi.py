@@ -40,11 +40,11 @@ def together_text(together: Together, style: Style | None = None, rest: Sequence
     for said in _sharing(together):
         lines += wrap(said, style.width, "- ", "  ")
     for warning in of_models(together.plans, [plan.warnings for plan in together.plans]):
-        lines += [style(line, "yellow") for line in wrap(warning, style.width, "! ", "  ")]
+        lines += wrap(warning, style.width, "! ", "  ")
     # A group of one model, of --swap
     alone = len(together.plans) == 1
     lines += [
-        style("fits" if alone else "all fit together", "green")
+        style("fits" if alone else "all fit together", "bold")
         if together.fits
         else style("does not fit" if alone else "they do not fit together", "red")
     ]

@@ -10,21 +10,21 @@ from .table import Style, blocks, shortened, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ..planner.plan import DeviceRow, HostRow, LayerRow, Plan
 
 # Parts of a device's memory: head of the column, its mark in a bar (plain, and of a Unicode
-# terminal), its colour
+# terminal)
 PARTS = (
-    ("weights", "#", "\u2588", "blue"),
-    ("KV", "=", "\u2593", "cyan"),
-    ("compute", "+", "\u2592", "magenta"),
-    ("extra", "x", "\u259e", "magenta"),
-    ("GPU's", "g", "\u259a", "dim"),
-    ("grows", "~", "~", "dim"),
-    ("margin", ":", "\u2591", "yellow"),
-    ("free", ".", "\u00b7", "dim"),
+    ("weights", "#", "\u2588"),
+    ("KV", "=", "\u2593"),
+    ("compute", "+", "\u2592"),
+    ("extra", "x", "\u259e"),
+    ("GPU's", "g", "\u259a"),
+    ("grows", "~", "~"),
+    ("margin", ":", "\u2591"),
+    ("free", ".", "\u00b7"),
 )
 # columns that are shown although all are 0
 _ALWAYS = frozenset(("weights", "KV", "compute", "margin", "free"))
@@ -46,7 +46,6 @@ FULL, HALF = "\u2588", "\u2584"
 LETTERS = "ABCDEFGHIJKLMNOP"  # of devices
 ALIKE = 3  # identical GPUs with the same free memory that share a row
 _SHOWN = GiB // 20  # less is 0.0 GiB
-_FULL = 0.02  # of a device's memory: less left is nearly full
 
 
 def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
@@ -66,12 +65,6 @@ def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
     ]
     room = max(12, style.width // 4)
     names = [shortened(text, room) for text in [*map(name, groups), "RAM"]]
-    # rows that are nearly full, but fit
-    marks = {
-        i: "yellow"
-        for i, device in enumerate(fullest)
-        if 0 <= device.remaining < device.free * _FULL
-    }
     cells = [_cells(row, limit, shown) for row, limit in zip(rows, limits, strict=True)]
     heads = [f"{PARTS[i][0]} {_mark(i, style)}" for i in shown]
     # columns that names and figures need; the bar gets the rest
@@ -81,9 +74,7 @@ def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
     width = min(_BAR[1], style.width - taken - 4)
     # Each head has its mark, so that no legend is needed
     if style.drawn and width >= _BAR[0]:
-        return _with_bars(
-            names, table(heads, cells, style, (), marks), rows, shown, width, style, marks
-        )
+        return _with_bars(names, table(heads, cells, style, ()), rows, shown, width, style)
     heads = [PARTS[i][0] for i in shown]
     return blocks(
         ["GiB", *heads], [[name, *row] for name, row in zip(names, cells, strict=True)], style
@@ -97,18 +88,14 @@ def _with_bars(
     columns: Sequence[int],
     width: int,
     style: Style,
-    marks: Mapping[int, str],
 ) -> list[str]:
     left = max(map(len, [*names, "GiB"]))
     found = [f"{style('GiB'.ljust(left), 'dim')}  {' ' * (width + 2)}  {lines[0]}"]
-    for i, (text, row, line) in enumerate(zip(names, rows, lines[1:], strict=True)):
+    for text, row, line in zip(names, rows, lines[1:], strict=True):
         # What has no column is 0.0 GiB, and gets no cell of the bar
         sizes = [size if i in columns else 0 for i, size in enumerate(row)]
         bar = _bar(sizes, width, style) if any(sizes) else " " * (width + 2)
-        found.append(
-            f"{style(text.ljust(left), marks[i]) if i in marks else text.ljust(left)}  "
-            f"{bar}  {line}"
-        )
+        found.append(f"{text.ljust(left)}  {bar}  {line}")
     return found
 
 
@@ -148,12 +135,43 @@ def layers(plan: Plan, style: Style) -> tuple[list[str], str]:
     room = style.width - 10
     lines = [drawn[at : at + room] for at in range(0, len(drawn), room)]
     named = not (alone and style.blocks)  # else the device's bar has its name
-    meaning = [f"{mark} {device}" for mark, device in zip(whole, devices, strict=False) if named]
+    meaning = _meaning(whole, devices) if named else []
     if any(mark in drawn for mark in part):
-        meaning.append(f"{part if alone else 'small'} partly in RAM")
+        meaning.append(f"{part if alone else 'small letters'} partly in RAM")
     if "." in drawn:
         meaning.append(". on the CPU")
     return lines, "  ".join(meaning)
+
+
+def _meaning(marks: str, devices: Sequence[str]) -> list[str]:
+    """What the letters stand for: "A CUDA0", "B CUDA1", or "A-G CUDA0-6" for three and more."""
+    known = in_ranges(devices)
+    if len(known) == 1 < len(devices):
+        return [f"{marks[0]}-{marks[len(devices) - 1]} {known[0]}"]
+    return [f"{mark} {device}" for mark, device in zip(marks, devices, strict=False)]
+
+
+def in_ranges(devices: Sequence[str]) -> list[str]:
+    """Three or more neighbours as one, "CUDA0-7"; other names as they are."""
+    runs: list[list[str]] = []
+    for device in devices:
+        kind, number = _numbered(device)
+        # 0 is nobody's successor: "CUDA0" after "Vulkan0" begins a new run
+        if runs and number and (kind, number - 1) == _numbered(runs[-1][-1]):
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    found: list[str] = []
+    for run in runs:
+        # "CUDA0, CUDA1" is as short as "CUDA0-1", and clearer
+        found += run if len(run) < 3 else [f"{run[0]}-{_numbered(run[-1])[1]}"]
+    return found
+
+
+def _numbered(name: str) -> tuple[str, int | None]:
+    """A device's name without its number, and the number: ("CUDA", 0)."""
+    kind = name.rstrip("0123456789")
+    return kind, int(name[len(kind) :]) if len(kind) < len(name) else None
 
 
 def placed(line: str, style: Style) -> str:
@@ -245,8 +263,7 @@ def _bar(sizes: Sequence[int], width: int, style: Style) -> str:
             break
         at = max(able, key=lambda i: step * (shares[i] - counts[i]))
         counts[at] += step
-    drawn = [style(_mark(i, style) * count, PARTS[i][3]) for i, count in enumerate(counts) if count]
-    return f"|{''.join(drawn)}|"
+    return f"|{''.join(_mark(i, style) * count for i, count in enumerate(counts))}|"
 
 
 def _layer(row: LayerRow, devices: Sequence[str], whole: str, part: str) -> str:

@@ -7,20 +7,20 @@ out of a bar.
 
 from __future__ import annotations
 
-import os
 from math import ceil
 
 from ..quoting import shell
 from ..units import GiB, at_least
+from .command import command_lines
 from .measured import measured_words
 from .picture import HALF, PARTS, grouped, layers, name, names, placed
 from .table import Style, rounded, shortened, wrap
 from .text import (
     LESS_SURE,
-    SOLD,
     assumptions,
     context_words,
     figures,
+    is_sold,
     larger_card,
     remedy_words,
     shortage,
@@ -54,7 +54,8 @@ def head(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
     lines += [*memory(plan, style), *_layers(plan, style)]
     if not plan.fits:
         return "\n".join([*lines, ""]) + "\n"
-    return "\n".join([*lines, "", *_command([*command, *plan.flags, *rest], style), ""]) + "\n"
+    words = [*command, *plan.flags, *rest]
+    return "\n".join([*lines, "", *command_lines(words, style, _INDENT), ""]) + "\n"
 
 
 def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:
@@ -62,13 +63,14 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
     first, then the command, which cannot run."""
     lines: list[str] = []
     # "200 GiB more on CUDA0" helps nobody
-    for remedy in () if plan.fits else filter(_is_sold, plan.remedies):
+    for remedy in () if plan.fits else filter(is_sold, plan.remedies):
         lines += wrap(f"fits with {_remedy(plan, remedy)}", style.width, "  ", "    ")
     if not plan.fits:
-        lines += [*([""] if lines else []), *_command([*command, *plan.flags, *rest], style), ""]
+        launch = [*command, *plan.flags, *rest]
+        lines += [*([""] if lines else []), *command_lines(launch, style, _INDENT, ""), ""]
     lines += _others(plan, style)
     if plan.smaller is not None:
-        lines += _labelled("smaller", smaller_words(plan), style)
+        lines += _labelled("smaller", smaller_words(plan, rounded), style)
     if plan.fit_choice is not None:
         lines += _labelled("--fit", _rival(plan), style)
     # What somebody measured on such a machine, next to the prediction
@@ -103,7 +105,7 @@ def _layers(plan: Plan, style: Style) -> list[str]:
     first = f"{meaning}{_GAP}" if meaning and not beside else ""
     words = wrap(first + plan.placement, room)
     # Coloured after wrapping: an escape would count as characters
-    lines += [line.replace(meaning, marks) if first else line for line in words]
+    lines += [line.replace(HALF, style(HALF, "ram")) if first else line for line in words]
     labels = [f"{' ' * _INDENT}layers".ljust(left), *[" " * left] * (len(lines) - 1)]
     return [label + line for label, line in zip(labels, lines, strict=True)]
 
@@ -118,18 +120,24 @@ def memory(plan: Plan, style: Style) -> list[str]:
     ]
     rows.append(("RAM", _of_host(plan.host), plan.host.free))
     left = _left(plan)
-    amounts = [_amount(sizes, limit) for _, sizes, limit in rows]
     # All bars are equally wide, whatever the devices have
-    width = min(_WIDEST, style.width - _INDENT - left - max(map(len, amounts)) - 3)
+    held = [_held(sizes, limit) for _, sizes, limit in rows]
+    grown = [_grown(sizes) for _, sizes, _ in rows]
+    whole = [", ".join(filter(None, amounts)) for amounts in zip(held, grown, strict=True)]
+    room = style.width - _INDENT - left - 3
+    narrow = room - max(map(len, whole)) < _LEAST  # then what may grow has a line of its own
+    width = min(_WIDEST, room - max(map(len, held if narrow else whole)))
     lines = []
-    for (title, sizes, limit), amount in zip(rows, amounts, strict=True):
+    for i, (title, sizes, limit) in enumerate(rows):
         place = "ram" if title == "RAM" else "gpu"
         bar = (
             style(drawn(sizes, limit, width, style), place) + "  "
             if style.drawn and width >= _LEAST
             else ""
         )
-        lines.append(f"{' ' * _INDENT}{title.ljust(left)}{bar}{amount}")
+        lines.append(f"{' ' * _INDENT}{title.ljust(left)}{bar}{(held if narrow else whole)[i]}")
+        if narrow and grown[i]:
+            lines.append(" " * (_INDENT + left) + grown[i])
     return lines
 
 
@@ -226,11 +234,6 @@ def _remedy(plan: Plan, remedy: Remedy) -> str:
     return f"{larger} ({words})" if larger else words
 
 
-def _is_sold(remedy: Remedy) -> bool:
-    """Whether a card of today can have what a remedy adds to one device."""
-    return all(size <= max(SOLD) * GiB for _, size in remedy.devices)
-
-
 def _best(plan: Plan) -> list[tuple[str, Alternative]]:
     """The first alternative of each gain, the fastest of those that are faster; the table has them
     all."""
@@ -248,12 +251,17 @@ def _best(plan: Plan) -> list[tuple[str, Alternative]]:
     return list(found.items())
 
 
-def _amount(sizes: Sequence[int], limit: int | None) -> str:
-    """What is held at once, of how much, and what comes with use."""
     # (the last one is the margin)
-    *held, growing, _ = sizes
-    found = f"{sum(held) / GiB:.1f}" + ("" if limit is None else f" of {limit / GiB:.1f}") + " GiB"
-    return found + (f", may grow by {growing / GiB:.1f}" if growing >= GiB // 20 else "")
+def _held(sizes: Sequence[int], limit: int | None) -> str:
+    """What is held at once, of how much."""
+    *held, _, _ = sizes
+    return f"{sum(held) / GiB:.1f}" + ("" if limit is None else f" of {limit / GiB:.1f}") + " GiB"
+
+
+def _grown(sizes: Sequence[int]) -> str:
+    """What comes with use."""
+    growing = sizes[-2]
+    return f"may grow by {growing / GiB:.1f}" if growing >= GiB // 20 else ""
 
 
 def drawn(sizes: Sequence[int], limit: int | None, width: int, style: Style) -> str:
@@ -386,35 +394,6 @@ def _of_host(host: HostRow) -> list[int]:
         host.shared,
         host.growing,
         host.margin,
-    ]
-
-
-def _command(words: Sequence[str], style: Style) -> list[str]:
-    """The command, broken before flags with a backslash, which a shell reads as one line."""
-    whole = shell(list(words))
-    # cmd and PowerShell have no backslash at a line's end; a pipe wants one line
-    if os.name == "nt" or _INDENT + len(whole) <= style.width or not style.drawn:
-        return [style(whole if not style.drawn else " " * _INDENT + whole, "bold")]
-    groups: list[list[str]] = []
-    for word in words:
-        # "-1" is a value: a flag stays on one line with all its values
-        value = word[1:2].isdigit() or not word.startswith("-")
-        if groups and value:
-            groups[-1].append(word)
-        else:
-            groups.append([word])
-    lines = [""]
-    for text in (shell(group) for group in groups):
-        room = style.width - 2 * _INDENT - 2 - len(lines[-1])
-        if lines[-1] and len(text) + 1 > room:
-            lines.append(text)
-        else:
-            lines[-1] += f" {text}" if lines[-1] else text
-    indents = [" " * _INDENT, *[" " * (2 * _INDENT)] * (len(lines) - 1)]
-    ends = [*[" \\"] * (len(lines) - 1), ""]
-    return [
-        style(f"{indent}{line}{end}", "bold")
-        for indent, line, end in zip(indents, lines, ends, strict=True)
     ]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from ..backends import backend_of
 from ..quoting import shell
-from ..units import GiB, human, in_mib
+from ..units import GiB, gib, human, in_mib
+from .command import command_lines
 from .measured import measured_words
-from .picture import grouped, memory, name, names, strip
+from .picture import grouped, in_ranges, memory, name, names, strip
 from .table import LABEL, Style, blocks, labelled, shortened, titled, wrap
 from .table import tokens as tokens
 from .users import each_words, users_table
@@ -60,8 +61,8 @@ def head_text(
         "".ljust(LABEL) if drawn else "layers".ljust(LABEL),
         " " * LABEL,
     )
-    # Unwrapped: it is there to be copied
-    lines += ["", style(shell([*command, *plan.flags, *rest]), "bold"), ""]
+    look = "bold" if plan.fits else ""
+    lines += ["", *command_lines([*command, *plan.flags, *rest], style, look=look), ""]
     if not plan.fits:
         # Instead of the blank line, so that it stands with the command that cannot run
         lines[-1:] = [
@@ -75,9 +76,9 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
     assume."""
     lines: list[str] = []
     # What would fit comes first: nobody reads why something else was chosen
-    for remedy in () if plan.fits else plan.remedies:
+    for remedy in () if plan.fits else filter(is_sold, plan.remedies):
         lines += wrap("fits with " + remedy_words(remedy), style.width, "  ", "    ")
-    if lines:
+    if not plan.fits:
         lines.append("")
     lines += labelled("why", plan.reasons, style)
     lines += _instead(plan, style)
@@ -90,18 +91,18 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
     if verbose:
         lines += ["", *_table(plan, style), ""]
     for warning in plan.warnings:
-        lines += [style(line, "yellow") for line in wrap(warning, style.width, "! ", "  ")]
+        lines += wrap(warning, style.width, "! ", "  ")
     if not plan.exact:
-        lines.append(style("! sizes are upper bounds, not exact", "yellow"))
+        lines.append("! sizes are upper bounds, not exact")
     return "\n".join(lines) + "\n" if lines else ""
 
 
 def _title(plan: Plan, style: Style) -> list[str]:
     """Return the model, and the verdict at the right edge."""
-    verdict, colour = ("fits", "green") if plan.fits else ("does not fit", "red")
+    verdict, colour = ("fits", "bold") if plan.fits else ("does not fit", "red")
     # The RAM is not known, so the verdict has a condition
     if plan.fits and plan.host.free is None:
-        verdict, colour = f"fits if {human(plan.host.needed)} of RAM are free", "yellow"
+        verdict, colour = f"fits if {human(plan.host.needed)} of RAM are free", "bold"
     return titled(plan.model.name, verdict, style, colour, f"{plan.model.size / GiB:.1f} GiB")
 
 
@@ -212,29 +213,6 @@ def assumptions(speed: Speed) -> list[tuple[str, str]]:
     return [*((listed(in_ranges(names)), rate) for rate, names in rates.items()), *cores]
 
 
-def in_ranges(devices: Sequence[str]) -> list[str]:
-    """Three or more neighbours as one, "CUDA0-7"; other names as they are."""
-    runs: list[list[str]] = []
-    for device in devices:
-        kind, number = _numbered(device)
-        # 0 is nobody's successor: "CUDA0" after "Vulkan0" begins a new run
-        if runs and number and (kind, number - 1) == _numbered(runs[-1][-1]):
-            runs[-1].append(device)
-        else:
-            runs.append([device])
-    found: list[str] = []
-    for run in runs:
-        # "CUDA0, CUDA1" is as short as "CUDA0-1", and clearer
-        found += run if len(run) < 3 else [f"{run[0]}-{_numbered(run[-1])[1]}"]
-    return found
-
-
-def _numbered(name: str) -> tuple[str, int | None]:
-    """A device's name without its number, and the number: ("CUDA", 0)."""
-    kind = name.rstrip("0123456789")
-    return kind, int(name[len(kind) :]) if len(kind) < len(name) else None
-
-
 def _narrowed(speed: Speed) -> str:
     """Return the flag that makes the prediction most certain, where something is assumed that one
     says; RAM's speed counts more than the number of cores."""
@@ -293,6 +271,11 @@ def larger_card(plan: Plan, remedy: Remedy) -> str:
     return f"a GPU of {sold} GB" if sold else ""
 
 
+def is_sold(remedy: Remedy) -> bool:
+    """Return whether a card of today can have what a remedy adds to one device."""
+    return all(size <= max(SOLD) * GiB for _, size in remedy.devices)
+
+
 def _instead(plan: Plan, style: Style) -> list[str]:
     """Return the alternatives and their gains."""
     flags = [shell(other.flags) for other in plan.alternatives]
@@ -331,7 +314,7 @@ def hints(plan: Plan) -> list[str]:
     return found
 
 
-def smaller_words(plan: Plan) -> str:
+def smaller_words(plan: Plan, rate: Callable[[float], str] = tokens) -> str:
     """Return a quantisation that is wholly on the GPUs, or that there is none."""
     other = plan.smaller
     assert other is not None
@@ -344,12 +327,12 @@ def smaller_words(plan: Plan) -> str:
             f"no quantisation of this model is wholly on the {gpus} at this context: a smaller "
             f"model is faster"
         )
-    file = f"file of {other.type} ({human(other.size)})"
+    file = f"file of {other.type} ({other.size / GiB:.1f} GiB)"
     if not other.rate:
         return f"a {file} or a smaller model would be wholly on the {gpus}"
     return (
-        f"a {file} is wholly on the {gpus}: about {tokens(other.rate)} tokens/s instead of "
-        f"{tokens(plan.speed.generation)}"
+        f"a {file} is wholly on the {gpus}: about {rate(other.rate)} tokens/s instead of "
+        f"{rate(plan.speed.generation)}"
     )
 
 
@@ -450,11 +433,11 @@ def _memory_words(plan: Plan) -> list[str]:
     found = []
     if host.free is None:
         growing = (
-            f", plus up to {human(host.growing)} for the prompt cache and checkpoints"
+            f", plus up to {gib(host.growing)} for the prompt cache and checkpoints"
             if host.growing
             else ""
         )
-        found.append(f"needs {human(host.needed)} of RAM{growing} (pass --ram to check)")
+        found.append(f"needs {gib(host.needed)} of RAM{growing} (pass --ram to check)")
     found += [
         f"{names(group)}: {len(group)} identical GPUs, the fullest is shown (-v shows each)"
         for group in grouped(plan.devices, False)
@@ -462,7 +445,7 @@ def _memory_words(plan: Plan) -> list[str]:
     ]
     if host.free is None:
         return [*found, *_left_out(plan)]
-    parts = [f"{human(host.shared)} of RAM are the GPU's"] if host.shared else []
+    parts = [f"{gib(host.shared)} of RAM are the GPU's"] if host.shared else []
     if host.growing >= GiB // 20:  # less is 0.0 in the table
         saved = plan.saved
         count = saved.count or 0 if saved else 0
@@ -483,7 +466,7 @@ def _growing(plan: Plan) -> str:
     # Parts of less than 5 % would only make the line longer
     large = [name for name, size in sizes.items() if size >= plan.host.growing / 20]
     of_what = f" ({', '.join(large)})" if large else ""
-    return f"up to {human(plan.host.growing)} of RAM{of_what}"
+    return f"up to {gib(plan.host.growing)} of RAM{of_what}"
 
 
 def _left_out(plan: Plan) -> list[str]:
@@ -496,7 +479,7 @@ def _left_out(plan: Plan) -> list[str]:
     parts = []
     if host.free is not None and host.total is not None and host.total > host.free:
         parts.append(
-            f"{human(host.total - host.free)} of {human(host.total)} of RAM are left to the system"
+            f"{gib(host.total - host.free)} of {gib(host.total)} of RAM are left to the system"
         )
     # --gpu 24GiB says how much to use: no word about a display
     sized = all(device.description.startswith("hypothetical") for device in plan.devices)

@@ -25,7 +25,7 @@ def why_text(found: Why, style: Style | None = None) -> str:
         )
         for row in found.candidates
     ]
-    marks = {i: "green" for i, row in enumerate(found.candidates) if row.chosen}
+    marks = {i: "bold" for i, row in enumerate(found.candidates) if row.chosen}
     lines = stacked(("  GiB", "GPUs", "RAM", "context", "request", ""), rows, style, (0, 5), marks)
     # Factors of planner.prices that counted for the chosen launch
     prices = [

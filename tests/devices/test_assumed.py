@@ -59,7 +59,7 @@ def test_what_is_given_counts_and_what_is_assumed_is_said() -> None:
     assumed = autolayers.plan(model, [*words, "768GiB"], devices=[])
     text = " ".join(plan_text(assumed).split())
     assert "RAM assumed to be 200 GB/s; 32 cores assumed" in text
-    assert "2048.00 MiB of 768.00 GiB of RAM are left to the system" in text
+    assert "2.00 GiB of 768.00 GiB of RAM are left to the system" in text
     assert dict(assumed.speed.assumed) == {"RAM": 200e9, "cores": 32}
     given = autolayers.plan(model, [*words, "768GiB@300GB/s", "--cores", "64"], devices=[])
     assert (

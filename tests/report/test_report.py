@@ -217,6 +217,8 @@ def test_a_summary_offers_no_gpu_that_nobody_sells() -> None:
     huge = Remedy("vram", devices=(("CUDA0", 615 << 30),))
     text = summary(replace(found, why=replace(NO_REASONS, remedies=(huge,))), Style(width=80))
     assert "615" not in text and "fits with" not in text
+    table = plan_text(replace(found, why=replace(NO_REASONS, remedies=(huge,))))
+    assert "615" not in table and "fits with" not in table
     assert "MiB more than is" not in text and "GiB more than is free" in text
 
 
@@ -253,11 +255,48 @@ def test_a_summary_begins_with_the_quantisation_and_has_no_digit_too_many() -> N
 
 
 def test_a_yellow_full_gpu_is_no_warning() -> None:
-    """A white terminal shows all of a summary: no colour carries meaning."""
-    text = summary(
-        plan("qwen3-30b-a3b-q4_k_m", "--gpu rtx-3060 --ram 32GiB"), Style(True, 80, True, True)
-    )
+    """A white terminal shows all of a summary and of the table: no colour carries meaning."""
+    found = plan("qwen3-30b-a3b-q4_k_m", "--gpu rtx-3060 --ram 32GiB")
+    text = summary(found, Style(True, 80, True, True))
     assert set(re.findall(r"\x1b\[(\d+)m", text)) <= {"0", "1"}
+    table = plan_text(found, Style(True, 120, True, True))
+    assert set(re.findall(r"\x1b\[(\d+)m", table)) == {"0", "1", "2"}
+
+
+@pytest.mark.parametrize("gpus", ["rtx-3060", "rtx-3090,rtx-3060", "8xrtx-3060", "24GiB"])
+def test_a_narrow_terminal_keeps_the_bars(gpus: str) -> None:
+    """What may grow has a line of its own before a bar is left out."""
+    found = plan("gpt-oss-20b-mxfp4", f"--gpu {gpus} --ram 64GiB -c 65536")
+    lines = summary(found, Style(width=60, drawn=True, blocks=True)).splitlines()
+    start = lines.index("") + 1
+    rows = [line for line in lines[start : lines.index("", start)] if " GiB" in line]
+    assert all(" of " in row and set(row) & set("\u2588\u00b7") for row in rows)
+    assert any("may grow by 8." in line for line in lines)
+    assert max(map(len, lines)) <= 60
+
+
+def test_a_launch_that_cannot_run_is_not_bold() -> None:
+    """And breaks at flags, in the table too."""
+    found = plan("llama-3.3-70b-q4_k_m", "--gpu rtx-3060 --ram 32GiB")
+    for write in (summary, plan_text):
+        lines = write(
+            found, Style(True, 60, True, True), command=["llama-server", "-m", "llama-3.3-70b.gguf"]
+        ).splitlines()
+        at = next(i for i, line in enumerate(lines) if line.lstrip().startswith("llama-server "))
+        assert lines[at].endswith(" \\") and lines[at + 1].lstrip().startswith("-")
+
+
+def test_neighbours_share_an_entry_below_the_layers() -> None:
+    found = plan("gpt-oss-20b-mxfp4", "--gpu 8xrtx-3060 --ram 64GiB -c 65536")
+    assert "   A-G CUDA0-6\n" in summary(found, Style(width=80, drawn=True, blocks=True))
+
+
+def test_all_experts_in_ram_leave_one_more_layer() -> None:
+    """The next step of -cmoe is a layer, not all experts at once."""
+    found = plan("deepseek-v3.1-q4_k_m", "--gpu rtx-3060 --ram 64GiB")
+    assert "-cmoe" in found.flags
+    more = next(reason for reason in found.reasons if " more on CUDA0" in reason)
+    assert more.startswith(f"layer {found.n_gpu_layers + 1} of 62 would take ")
 
 
 def test_a_picture_has_blue_for_gpus_and_amber_for_ram(tmp_path: pathlib.Path) -> None:
@@ -327,10 +366,8 @@ def test_cards_that_are_alike_share_a_row_and_v_shows_each() -> None:
     assert every == [f"CUDA{i}" for i in range(5)] * 2
 
 
-def test_a_full_devices_row_is_coloured_and_the_margin_is_one_number() -> None:
+def test_the_margin_is_one_number() -> None:
     found = plan("llama-3.1-8b-q4_k_m:8", "--strategy layers", 1.8)
-    rows = plan_text(found, Style(True, width=100, drawn=True)).splitlines()
-    assert any(row.startswith("\x1b[33mCUDA0") for row in rows)
     assert "margin on" not in plan_text(found) and "margin on CUDA0: CUDA context" in plan_text(
         found, verbose=True
     )

@@ -141,8 +141,8 @@ class Ladders:
     def next_step(self, params: Params) -> tuple[str, Params] | None:
         """The launch one rung up, and the name of that rung; None if everything is on the GPUs."""
         solved = params.overrides[len(self.given.overrides) :]
-        if solved:
-            pattern = solved[-1][0]
+        pattern = solved[-1][0] if solved else EXPERTS_REGEX
+        if pattern != EXPERTS_REGEX:  # which has the experts of all layers in RAM
             # blk\\.38\\.ffn_(down)_(ch|)exps
             layer = "".join(filter(str.isdigit, pattern.partition(".ffn_")[0]))
             names = [text for regex, text in ONE_MORE.items() if pattern.endswith(regex)]

@@ -1,0 +1,56 @@
+"""A command on a terminal, which breaks before flags alone."""
+
+from __future__ import annotations
+
+import os
+
+from ..quoting import shell
+from .table import Style
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FURTHER = 2  # columns that the next lines are indented by
+_END = " \\"  # which a shell reads as one line with the next
+
+
+def command_lines(
+    words: Sequence[str], style: Style, indent: int = 0, look: str = "bold"
+) -> list[str]:
+    """Return the command in lines of the terminal's width, which a shell reads as one."""
+    whole = shell(list(words))
+    # A pipe wants one line
+    if not style.drawn:
+        return [_shown(whole, style, look)]
+    # cmd and PowerShell have no backslash at a line's end
+    if os.name == "nt" or indent + len(whole) <= style.width:
+        return [_shown(" " * indent + whole, style, look)]
+    lines = [""]
+    for text in map(shell, _flags(words)):
+        room = style.width - indent - _FURTHER - len(_END) - len(lines[-1])
+        if lines[-1] and len(text) + 1 > room:
+            lines.append(text)
+        else:
+            lines[-1] += f" {text}" if lines[-1] else text
+    first, *others = lines
+    indented = [" " * indent + first, *(" " * (indent + _FURTHER) + line for line in others)]
+    ends = [*[_END] * len(others), ""]
+    return [_shown(line + end, style, look) for line, end in zip(indented, ends, strict=True)]
+
+
+def _flags(words: Sequence[str]) -> list[list[str]]:
+    """The words, each flag with its values."""
+    groups: list[list[str]] = []
+    for word in words:
+        # "-1" is a value: a flag stays on one line with all its values
+        value = word[1:2].isdigit() or not word.startswith("-")
+        if groups and value:
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+    return groups
+
+
+def _shown(line: str, style: Style, look: str) -> str:
+    return style(line, look) if look else line
