@@ -404,6 +404,39 @@ def test_words_are_searched(page: Any) -> None:
     assert len(asked) == 1 and "search=qwen3%208b%20instruct%20please" in asked[0]
 
 
+@pytest.mark.parametrize("page", ["site"], indirect=True)
+def test_a_file_that_was_not_read_yet_is_planned_by_its_button(page: Any) -> None:
+    """The keyboard plans each file of a repository, and reads the header of that file alone."""
+    data = (HEADERS / "qwen3-8b-q4_k_m.gguf").read_bytes().ljust(2 << 20, b"\0")
+    read: list[str] = []
+    size = 5_021_851_200
+
+    def hub(route: Any) -> None:
+        address = route.request.url
+        if "/api/models/" in address:
+            names = ("Qwen3-8B-Q4_K_M.gguf", "Qwen3-8B-Q8_0.gguf")
+            files = [{"type": "file", "path": name, "size": size} for name in names]
+            return route.fulfill(json=files, headers={"Access-Control-Allow-Origin": "*"})
+        read.append(address.rpartition("/")[2].partition("?")[0])
+        headers = {
+            "Access-Control-Allow-Origin": "*",
+            "Access-Control-Expose-Headers": "Content-Range",
+            "Content-Range": f"bytes 0-{len(data) - 1}/{size}",
+        }
+        route.fulfill(status=206, body=data, headers=headers)
+
+    page.route("https://huggingface.co/**", hub)
+    choose(page, model="Qwen/Qwen3-8B-GGUF", gpu="12", ram="32")
+    settled(page)
+    assert set(read) == {"Qwen3-8B-Q4_K_M.gguf"}
+    other = page.locator("#quants button", has_text="Q8_0")
+    other.focus()
+    page.keyboard.press("Enter")
+    answered(page)
+    assert page.input_value("#model").endswith("Q8_0.gguf") and "Qwen3-8B-Q8_0.gguf" in read
+    assert "-hf Qwen/Qwen3-8B-GGUF:Q8_0" in page.inner_text("#command")
+
+
 def test_help_opens_beside_its_button(page: Any) -> None:
     for name in ("model", "gpu", "ram", "ctx"):
         asks, text = page.locator(f"[popovertarget=about-{name}]"), page.locator(f"#about-{name}")
@@ -453,6 +486,12 @@ def test_a_typed_key_does_not_stay_in_the_address(page: Any) -> None:
     answered(page)
     assert "SECRET" not in page.evaluate("location.href")
     assert "-np+1" in page.evaluate("location.hash") and "-np 1" in page.inner_text("#command")
+
+
+@pytest.mark.parametrize("page", ["site"], indirect=True)
+def test_a_link_of_a_dropped_file_asks_for_the_file(page: Any) -> None:
+    page.evaluate("hash => { location.hash = hash }", "model=my-model.gguf&gpu=12&ram=32")
+    page.wait_for_selector("#model-error:has-text('is a file on a computer: drop it on this page')")
 
 
 @pytest.mark.parametrize("page", ["local"], indirect=True)
@@ -676,6 +715,19 @@ def test_what_public_hosts_send_is_checked(
     # the build's answer is right, and nothing loads any more
     assert error in page.inner_text("#status") and page.is_visible("#verdict")
     assert not error or not page.is_visible("#loading")
+    page.context.close()
+
+
+def test_a_page_starts_without_its_first_answer(
+    browser: Any, site: tuple[str, Callable[[], None]]
+) -> None:
+    """first.json may be missing: then Python answers."""
+    page = browser.new_context(service_workers="block").new_page()
+    page.set_default_timeout(PATIENCE)
+    page.route("**/first.json", lambda route: route.fulfill(status=404, body="not here"))
+    page.goto(site[0])
+    page.wait_for_selector("#verdict:has-text('Fits')")
+    assert page.inner_text("#error") == ""
     page.context.close()
 
 
