@@ -406,7 +406,12 @@ class Engine:
             # A machine file has devices; gpu and ram are words that explain reads itself
             if text(question, "machine"):
                 asked["devices"], asked["host"] = request.machine.devices, request.host
-        return explain_log(text(question, "log", MAX_LOG), model=model, **asked)
+        answer = explain_log(text(question, "log", MAX_LOG), model=model, **asked)
+        if model is None:
+            return answer
+        file, fetched = posix(["-m", model.path]), posix(self._launch_words(question))
+        said = answer["text"].replace(f"llama-server {file} ", f"llama-server {fetched} ")
+        return {**answer, "text": said}
 
     # --- plans
 

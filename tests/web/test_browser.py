@@ -105,6 +105,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Callab
     folder = tmp_path_factory.mktemp("site")
     build(folder, str(pyodide))
     shutil.copy(HEADERS / "qwen3-8b-q4_k_m.gguf", folder)
+    (folder / "on").mkdir()
+    (folder / "on" / "one.html").write_text("<!doctype html><title>x</title><h1>One answer</h1>")
     with http.server.ThreadingHTTPServer(
         ("127.0.0.1", 0), functools.partial(_Files, directory=str(folder))
     ) as host:
@@ -527,6 +529,52 @@ def test_the_focus_stays_while_a_table_fills(page: Any) -> None:
     assert page.evaluate("document.activeElement.textContent") == model
 
 
+@pytest.mark.parametrize("page", ["local"], indirect=True)
+def test_a_list_asks_for_each_model_once(page: Any) -> None:
+    """Also if it is opened while the reasons are under way, and opened again."""
+    asked: list[str] = []
+
+    def take(route: Any) -> None:
+        asked.append(json.loads(route.request.post_data)["model"])
+        route.fulfill(json={"error": "not now"})
+
+    page.route("**/call/take", take)
+    choose(page, model="llama-3.2-1b-q8_0", gpu="13", ram="32")
+    for shown in (True, False, True):
+        page.locator("#known-box").evaluate("(box, open) => { box.open = open }", shown)
+        page.wait_for_timeout(100)
+    settled(page)
+    assert len(asked) > 10 and len(asked) == len(set(asked))
+
+
+def test_the_page_leads_to_a_running_server(page: Any) -> None:
+    """The answer names model and machine, and links to llama.cpp, to the model with its size, and
+    to how it is computed."""
+    choose(page, model="qwen3-8b-q4_k_m", gpu="rtx-3060", ram="32")
+    subject = page.inner_text("#subject")
+    assert subject == "Qwen3 8B Q4_K_M on RTX 3060 12 GB, 32 GB of RAM"
+    assert page.get_attribute("#get-llama", "href").endswith("/ggml-org/llama.cpp/releases")
+    model = page.locator("#get-model")
+    assert model.get_attribute("href").startswith("https://huggingface.co/unsloth/Qwen3-8B-GGUF")
+    assert re.fullmatch(r"get the model \(about 4\.\d GiB\)", model.inner_text())
+    assert "-hf unsloth/Qwen3-8B-GGUF:Q4_K_M" in page.inner_text("#command")
+
+
+def test_a_draft_goes_with_its_model(page: Any) -> None:
+    """And by its button."""
+    names = ("llama-3.1-8b-q4_k_m", "llama-3.2-1b-q8_0")
+    page.set_input_files("#file", [str(HEADERS / f"{name}.gguf") for name in names])
+    page.wait_for_selector("#command:has-text('-md ')")
+    page.locator("#more").evaluate("details => { details.open = true }")
+    page.click("#forget-extras")
+    answered(page)
+    assert "-md " not in page.inner_text("#command")
+    page.set_input_files("#file", [str(HEADERS / f"{name}.gguf") for name in names])
+    page.wait_for_selector("#command:has-text('-md ')")
+    choose(page, model="qwen3-8b-q4_k_m")
+    assert "-md " not in page.inner_text("#command") and page.input_value("#draft") == ""
+
+
 def test_layers_have_their_place_and_no_repeated_colour(page: Any) -> None:
     """Eight GPUs are eight rows: a colour says GPU or RAM alone."""
     choose(page, model="llama-3.3-70b-q4_k_m", gpu="8xrtx-3060", ram="64")
@@ -718,6 +766,38 @@ def test_what_public_hosts_send_is_checked(
     page.context.close()
 
 
+def test_the_page_works_before_python_is_there(from_hosts: str, browser: Any) -> None:
+    """Chips are answered by files of the build; a question that needs Python waits for it."""
+    pyodide = pathlib.Path(NODE_MODULES) / "pyodide"
+    if not pyodide.is_dir():
+        pytest.skip("no Pyodide: AUTOLAYERS_NODE_MODULES names the folder where npm installed it")
+    held: list[Any] = []
+    page = browser.new_context(service_workers="block").new_page()
+    page.set_default_timeout(PATIENCE)
+    page.route(re.compile("jsdelivr|unpkg"), held.append)
+    page.goto(from_hosts)
+    page.wait_for_selector("#verdict:has-text('Fits')")
+    page.locator("#chips button", has_text="RTX 4090").click()
+    page.wait_for_selector("#subject:has-text('RTX 4090')")
+    assert page.input_value("#cards input") == "rtx-4090"
+    choose_ram = page.locator("#ram")
+    choose_ram.fill("16")
+    choose_ram.blur()
+    page.wait_for_selector("body[data-asking=plan]")
+    assert "32 GB of RAM" in page.inner_text("#subject")
+
+    def send(route: Any) -> None:
+        headers = {"Access-Control-Allow-Origin": "*"}
+        route.fulfill(path=pyodide / route.request.url.rpartition("/")[2], headers=headers)
+
+    page.unroute_all()
+    page.route(re.compile("jsdelivr|unpkg"), send)
+    while held:
+        send(held.pop())
+    page.wait_for_selector("#subject:has-text('16 GB of RAM')")
+    page.context.close()
+
+
 def test_a_page_starts_without_its_first_answer(
     browser: Any, site: tuple[str, Callable[[], None]]
 ) -> None:
@@ -741,6 +821,11 @@ def test_it_works_without_a_network(page: Any) -> None:
     page.wait_for_selector("body:not(.early)")
     choose(page, model="qwen3-8b-q4_k_m", gpu="12GiB", ram="16")
     assert page.inner_text("#verdict").startswith("Fits. ")
+    page.context.set_offline(False)
+    page.goto(page.address + "on/one.html")
+    page.context.set_offline(True)
+    page.reload()
+    assert page.inner_text("h1") == "One answer"
     page.context.set_offline(False)
 
 

@@ -769,6 +769,8 @@ def test_a_pasted_log_is_explained() -> None:
         "CUDA0 ran out of memory while loading weights"
     )
     assert explain_log(log)["cause"] == "oom_device" and explain_log("")["cause"] == "not_in_log"
+    text = ask("explain", log=log, model="qwen3-8b-q4_k_m", gpu="12", ram="32")["text"]
+    assert "llama-server -hf unsloth/Qwen3-8B-GGUF:Q4_K_M -ngl " in text
     assert ask("explain", log=[1])["kind"] == "UsageError"
 
 

@@ -4,7 +4,7 @@
 import { bars, between, byteTable, strip } from "./bars.js";
 import { showComparison } from "./compare.js";
 import { $, button, element, kept, status } from "./dom.js";
-import { opened, page, product } from "./page.js";
+import { opened, page, subject } from "./page.js";
 import { quoted, rate, sentence, size, thousands } from "./words.js";
 
 const FIELD_OF = { "-c": "ctx", "--ctx": "ctx", "-np": "np", "-ctk": "ctk", "-ctv": "ctv", "-ub": "ub", "-fa": "fa" };
@@ -55,31 +55,18 @@ export function show(answer, question) {
 }
 
 function showVerdict({ plan, verdict, get }, question) {
-  const { here } = page.offer;
   const said = sentence(verdict);
   $("verdict").replaceChildren(element("span", { class: "sign" }, verdict.title), said.slice(verdict.title.length));
   $("verdict").className = verdict.state;
   $("answer").classList.toggle("not", verdict.state === "no");
-  document.title = `${verdict.title}: ${product(question.model)} on ${question.gpu || (here ? "this machine" : "no GPU")} – autolayers`;
   $("subject").textContent = subject(question, plan);
+  document.title = `${verdict.title}: ${$("subject").textContent} – autolayers`;
   $("plain").textContent = verdict.plain;
   $("assumed").textContent = [verdict.assumed && `Predicted: ${verdict.assumed}.`, measuredWords(plan)].filter(Boolean).join(" ");
   $("get-model").hidden = !get;
   if (get) $("get-model").href = get;
   const about = page.offer.names[question.model] ? "about " : "";      // the repository's conversion may be another one
   $("get-model").textContent = `get the model (${about}${size(plan.model.size)})`;
-}
-
-// What the answer is about, so that a picture or a print of it says so.
-function subject(question, plan) {
-  return `${product(question.model)} on ${machineWords(question, plan)}`;
-}
-
-function machineWords({ gpu, ram, machine }, plan) {
-  const { form, offer } = page;
-  const nothing = offer.here ? "this machine" : "the CPU";
-  const cards = machine ? plan.devices.map((device) => device.description) : gpu ? gpu.split(",").map((card) => form.sold(card)) : [nothing];
-  return `${cards.join(", ")}${ram ? `, ${ram.replace(/^(\d+)$/, "$1 GB")} of RAM` : ""}`;
 }
 
 function measuredWords(plan) {
@@ -146,8 +133,8 @@ function use(flags) {
 /** For the chosen shell. */
 export function showCommand() {
   if (!page.latest) return;
-  const words = page.latest.answer.command[$("shell").value].split(" ");
-  $("command").replaceChildren(...words.flatMap((word, i) => [i ? " " : "", element("span", { class: "word" }, word)]));
+  const flags = page.latest.answer.command[$("shell").value].split(/ (?=-\D)/);      // each with its values, on one line
+  $("command").replaceChildren(...flags.flatMap((flag, i) => [i ? " " : "", element("span", { class: "word" }, flag)]));
 }
 
 /** The bars at another context, while its slider is dragged: as placed now, until the plan for it comes.

@@ -2,7 +2,7 @@
 // The memory of a plan as bars, and its layers as a strip. Blue is what the GPUs hold, amber what RAM holds.
 
 import { element, explained, table } from "./dom.js";
-import { size } from "./words.js";
+import { size, withoutMaker } from "./words.js";
 
 /** Part, its name, and what it is. */
 export const PARTS = [
@@ -18,7 +18,7 @@ export const PARTS = [
 /** The rows of devices and RAM: {name, place, free (null: unknown), needed, parts: {part: bytes}, short}. */
 export function rows(plan) {
   const devices = plan.devices.map((d) => ({
-    name: `${d.name} ${d.description}`.trim(), place: "gpu", free: d.free, needed: d.used, parts: d,
+    name: `${d.name} ${withoutMaker(d.description)}`.trim(), place: "gpu", free: d.free, needed: d.used, parts: d,
     short: Math.max(0, -d.remaining),
   }));
   const { host } = plan;

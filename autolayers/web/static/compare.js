@@ -3,7 +3,7 @@
 
 import { $, element, table } from "./dom.js";
 import { bars } from "./bars.js";
-import { page, product } from "./page.js";
+import { page, subject } from "./page.js";
 import { toHash } from "./state.js";
 import { rate, size, thousands } from "./words.js";
 
@@ -38,13 +38,13 @@ export function showComparison() {
   const { latest, pinned } = page;
   $("compare").hidden = !pinned?.answer || !latest;
   if (!pinned?.answer || !latest) return;
-  $("pinned-bars").replaceChildren(title(pinned.state), bars(pinned.answer.plan));
-  $("now-bars").replaceChildren(title(latest.question), bars(latest.answer.plan));
+  $("pinned-bars").replaceChildren(title(pinned.state, pinned.answer.plan), bars(pinned.answer.plan));
+  $("now-bars").replaceChildren(title(latest.question, latest.answer.plan), bars(latest.answer.plan));
   $("comparison").replaceChildren(comparison(pinned.answer, latest.answer));
 }
 
-function title({ model, gpu }) {
-  return element("p", {}, `${product(model)} on ${gpu || "no GPU"}`);
+function title(question, plan) {
+  return element("p", {}, subject(question, plan));
 }
 
 // With what differs.

@@ -22,7 +22,7 @@ export class Form {
       $(id).append(new Option("f16", ""), ...offer.cache_types.filter((type) => type !== "f16").map((type) => new Option(type)));
     }
     $("chips").append(...offer.chips.map((name) => {
-      const chip = element("button", { type: "button", class: "chip" }, name === "none" ? "no GPU" : this.sold(name));
+      const chip = element("button", { type: "button", class: "chip" }, this.sold(name));
       chip.onclick = () => this.setCards([name]);
       return chip;
     }));
@@ -35,11 +35,16 @@ export class Form {
     };
   }
 
-  /** A GPU of the form as it is sold. @param {string} typed */
+  /** The form's GPUs as they are sold: "2 x RTX 3060 12 GB, a GPU of 24 GB". @param {string} typed */
   sold(typed) {
-    const name = canonical(typed, this.offer.cards)[0] ?? typed;
-    const card = this.offer.cards.find((one) => one.name === name);
-    return card ? soldAs(card) : Number(name) ? `a GPU of ${name} GB` : typed;
+    const counts = new Map();
+    for (const name of canonical(typed, this.offer.cards)) counts.set(name, (counts.get(name) ?? 0) + 1);
+    return [...counts].map(([name, count]) => {
+      if (Number(name)) return count > 1 ? `${count} GPUs of ${name} GB` : `a GPU of ${name} GB`;
+      if (name === "none") return "no GPU";
+      const card = this.offer.cards.find((one) => one.name === name);
+      return `${count > 1 ? `${count} x ` : ""}${card ? soldAs(card) : name}`;
+    }).join(", ");
   }
 
   /** A projector and a draft belong to their model. */

@@ -42,7 +42,7 @@ async function builtList(asked) {
   if (!answer?.ok) return null;
   const { rows, question } = await answer.json();
   const same = found.same && asked.ram === question.ram;
-  const of = [question.gpu, question.ram && `${question.ram} GB of RAM`].filter(Boolean).join(", ");
+  const of = [page.form.sold(question.gpu), question.ram && `${question.ram} GB of RAM`].filter(Boolean).join(", ");
   return { rows, same, of };
 }
 

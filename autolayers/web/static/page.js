@@ -25,6 +25,14 @@ export function retake(name) {
   page.form.changed(true);
 }
 
+/** What an answer is about, so that a picture or a print of it says so. @param {any} question @param {any} plan */
+export function subject(question, plan) {
+  const { gpu, ram, machine, model } = question;
+  const nothing = page.offer.here && gpu !== "none" ? "this machine" : "the CPU";
+  const named = machine ? plan.devices.map((device) => device.description).join(", ") : gpu === "none" ? "" : page.form.sold(gpu);
+  return `${product(model)} on ${named || nothing}${ram ? `, ${ram.replace(/^(\d+)$/, "$1 GB")} of RAM` : ""}`;
+}
+
 /** A model as people call it. @param {string} name */
 export function product(name) {
   return page.offer.names[name] ?? name.split("/").pop();

@@ -34,6 +34,16 @@ worker.addEventListener("fetch", (event) => {
   if (address.pathname.endsWith("/" + CONFIG)) {   // a newer build is seen here
     event.respondWith(fetch(event.request).catch(kept));
   } else {
-    event.respondWith(kept().then((found) => found ?? fetch(event.request)));
+    event.respondWith(kept().then((found) => found ?? visited(event.request)));
   }
 });
+
+// Pages of single answers are kept once somebody has read them.
+async function visited(request) {
+  const answer = await fetch(request);
+  const [version] = await caches.keys();
+  if (answer.ok && version && new URL(request.url).pathname.includes("/on/")) {
+    await (await caches.open(version)).put(request, answer.clone());
+  }
+  return answer;
+}

@@ -31,10 +31,15 @@ function quotedWord(word) {
   return runs.map((run) => (/^['\\]+$/.test(run) ? run.replace(/./g, "\\$&") : `'${run}'`)).join("") || "''";
 }
 
+/** @param {string} description of a GPU */
+export function withoutMaker(description) {
+  return description.replace(/^(NVIDIA GeForce|NVIDIA|AMD Radeon|AMD|Intel|Apple) /, "");
+}
+
 /** A card as it is sold: "RTX 4060 Ti 16 GB". @param {{name: string, description: string, gib?: number, ram?: number}} card */
 export function soldAs({ name, description, gib = 0, ram = 0 }) {
   const memory = Number(name.match(/-(\d+)g$/)?.[1] ?? (ram || Math.ceil(gib)));
-  const plain = description.replace(/^(NVIDIA GeForce|NVIDIA|AMD Radeon|AMD|Intel|Apple) /, "");
+  const plain = withoutMaker(description);
   return memory && !/\d ?GB/.test(plain) ? `${plain} ${memory} GB` : plain;
 }
 
