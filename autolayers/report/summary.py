@@ -250,8 +250,9 @@ def _best(plan: Plan) -> list[tuple[str, Alternative]]:
             found[gain] = other
     return list(found.items())
 
-
     # (the last one is the margin)
+
+
 def _held(sizes: Sequence[int], limit: int | None) -> str:
     """What is held at once, of how much."""
     *held, _, _ = sizes
