@@ -274,7 +274,7 @@ def _permuted(t: Tensor) -> bool:
 
 
 def _facts(op: Tensor) -> tuple[Tensor | None, bool, bool]:
-    """Mask, ALiBi, or capped logits."""
+    """Return a flash attention's mask, whether it has ALiBi, and whether its logits are capped."""
     facts: Any = op.param
     mask, alibi, _, softcap = facts
     return mask, alibi, softcap

@@ -164,7 +164,7 @@ def _file(environ: Mapping[str, str]) -> str:
 
 
 def _all(environ: Mapping[str, str]) -> list[Kept]:
-    """Everything kept, oldest first, without entries that are not right."""
+    """Return all measurements that are kept, oldest first, without entries that are not right."""
     try:
         entries = state.read(_file(environ))
     except AutolayersError:

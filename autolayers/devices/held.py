@@ -18,7 +18,7 @@ _MOST = 4096  # file descriptors that are looked at
 
 
 def held(pid: int, root: str = "/") -> dict[str, int]:
-    """Empty where no driver tells."""
+    """Return the bytes by PCI address, empty where no driver tells."""
     sizes = _drm(os.path.join(root, "proc", str(pid), "fdinfo"))
     for pci, size in _nvml(pid).items():
         sizes[pci] = sizes.get(pci, 0) + size

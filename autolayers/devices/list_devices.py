@@ -135,8 +135,8 @@ def _kind(description: str, total: int) -> str:
 
 
 def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list[str]]:
-    """RPC first, then GPUs without duplicates of another backend, then integrated GPUs if there is
-    no other GPU."""
+    """Return the devices that llama.cpp uses: RPC first, then GPUs without duplicates of another
+    backend, then integrated GPUs if there is no other GPU."""
     gpus: list[Device] = []
     remote = [device for device in listed if device.kind == "rpc"]
     for device in listed:
@@ -179,8 +179,8 @@ def _twin(device: Device, gpus: list[Device], listed: list[Device]) -> Device | 
 
 
 def _same_card(one: Device, other: Device) -> bool:
-    """By description, to which Vulkan appends the driver's name: "AMD Radeon RX 7900 XTX (RADV
-    NAVI31)"."""
+    """Compare descriptions, to which Vulkan appends the driver's name: "AMD Radeon RX 7900 XTX
+    (RADV NAVI31)"."""
     return (
         one.description.partition(" (RADV")[0].strip()
         == other.description.partition(" (RADV")[0].strip()

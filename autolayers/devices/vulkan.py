@@ -103,7 +103,8 @@ def with_limits(devices: Sequence[Device], known: Sequence[Device]) -> list[Devi
 
 
 def _same(one: str, other: str) -> bool:
-    """Mesa appends its driver's name: "AMD Radeon RX 7900 XTX (RADV NAVI31)"."""
+    """Compare descriptions, to which Mesa appends its driver's name: "AMD Radeon RX 7900 XTX (RADV
+    NAVI31)"."""
     return one.partition(" (")[0].strip() == other.partition(" (")[0].strip()
 
 

@@ -120,7 +120,7 @@ class Decoder:
         return row.build(llm)
 
     def for_file(self, llm: Llm) -> Decoder:
-        """Itself, or a variant that this file's keys or tensors require."""
+        """Return this decoder, or a variant of it that the file's keys or tensors require."""
         return self
 
     def build(self, llm: Llm) -> Tensor | None:

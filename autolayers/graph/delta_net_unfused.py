@@ -114,7 +114,7 @@ def _decayed(g: Graph, q: Tensor, k: Tensor, k_b: Tensor, sums: Tensor) -> tuple
 def _decayed_kda(
     g: Graph, q: Tensor, k: Tensor, k_b: Tensor, sums: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same with one decay per channel."""
+    """Return what `_decayed` does, with one decay per channel."""
     chunk, size, n_chunks, n = sums.ne
     # chunks and heads share a dimension, as the channels need one of their own
     count = n_chunks * n

@@ -195,7 +195,8 @@ def _ranked(llm: Llm, logits: Tensor, probs: Tensor, il: int, routing: Routing) 
 
 
 def _normalised(llm: Llm, weights: Tensor) -> Tensor:
-    """The chosen experts' weights [n_used, n_tokens] by their sum, [1, n_used, n_tokens]."""
+    """Return the chosen experts' weights [n_used, n_tokens], divided by their sum and reshaped to
+    [1, n_used, n_tokens]."""
     g, total = llm.graph, llm.graph.sum_rows(weights)
     # by the smallest f16, against a division by zero
     if llm.rules.clamps_weights:

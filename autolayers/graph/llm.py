@@ -212,7 +212,7 @@ class Llm:
         return g.scale(cur) if scale and not by_row else cur
 
     def contiguous(self, t: Tensor) -> Tensor:
-        """Itself, or a copy without gaps."""
+        """Return the tensor, or a copy of it without gaps."""
         return t if t.contiguous() else self.graph.cont(t)
 
     def _scales_by_row(self, scale: bool) -> bool:
@@ -563,7 +563,7 @@ class Llm:
     def _flat(
         self, qkv: Tensor, parts: tuple[tuple[int, int, int], ...]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The same as copies of whole rows, without heads."""
+        """Return Q, K and V of a fused projection as copies of whole rows, without heads."""
         g, n, size, row = self.graph, self.n_tokens, qkv.nb[0], qkv.nb[1]
         # a part's rows have the other parts between them: what reads them as rows wants copies
         views = [g.view(qkv, (head * heads, n), (row,), size * at) for head, heads, at in parts]

@@ -24,7 +24,7 @@ def copy_k(g: Graph, k: Tensor, cur: Tensor) -> Tensor:
 
 
 def copy_v(g: Graph, v: Tensor, cur: Tensor, transposed: bool) -> Tensor:
-    """Before Rules.set_rows: the same for values."""
+    """Before Rules.set_rows: values copied to the cache, transposed if that is."""
     width, n_tokens = cur.ne[0] * cur.ne[1], cur.ne[2]
     cur = g.reshape(cur, width, n_tokens)
     if not transposed:
@@ -64,7 +64,7 @@ def heads_of(
 
 
 def split_glu(g: Graph, cur: Tensor, act: str) -> Tensor:
-    """Before Rules.glu_op: the two halves of a gated activation."""
+    """Before Rules.glu_op: a gated activation whose two halves are copied and multiplied."""
     half = cur.ne[0] // 2
     first, second = (
         g.cont(g.view(cur, (half, cur.ne[1]), (cur.nb[1],), at * cur.nb[0])) for at in (0, half)

@@ -399,7 +399,7 @@ def _every(il: int) -> bool:
 
 
 def _without_cache(build: _Builder, model: Model) -> None:
-    """An encoder, which older builds give a cache."""
+    """Add the cache that older builds gave an encoder, which needs none."""
     if not build.context.rules.encoders_without_cache:
         build.attention("attn", build.context.n_ctx_seq, _every)
 
@@ -427,7 +427,7 @@ def _dsa(build: _Builder, model: Model) -> None:
 
 
 def _dsa_iswa(build: _Builder, model: Model) -> None:
-    """The same with sliding layers, which have no indexer."""
+    """As `_dsa`, with sliding layers, which have no indexer."""
     hp, context = model.hparams, build.context
     n = hp.n_layer
     build.attention("attn", context.n_ctx_seq, lambda il: il < n and not hp.is_swa(il))

@@ -78,7 +78,7 @@ def refuse_unfit(model: Model, companions: Companions) -> None:
 
 
 def _refuse_other_projector(model: Model, header: Header | None) -> None:
-    """Of a projector whose embeddings are not as wide as the model's (mtmd_context)."""
+    """Refuse a projector whose embeddings are not as wide as the model's (mtmd_context)."""
     projected, n_embd = width(header) if header else 0, model.hparams.n_embd_inp
     if header and projected and projected != n_embd:
         raise LaunchRefused(
@@ -88,7 +88,8 @@ def _refuse_other_projector(model: Model, header: Header | None) -> None:
 
 
 def _refuse_other_adapters(model: Model, companions: Companions) -> None:
-    """Of an adapter whose pairs do not fit the model's weights (llama_adapter_lora_init_impl)."""
+    """Refuse an adapter whose pairs do not fit the model's weights
+    (llama_adapter_lora_init_impl)."""
     for header in companions.loras:
         path = header.files[0].path
         for name, a in header.tensors.items():

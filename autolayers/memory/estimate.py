@@ -92,8 +92,8 @@ class _Launch:
 
 
 def _that_loads(model: Model, build: Build | Rules | int | None) -> Build | Rules | int | None:
-    """The build, or where none is given and the newest has not the architecture the one that it was
-    recorded of."""
+    """Return `build`, or where the user named none and the newest build lacks the architecture, the
+    build that it was recorded of."""
     number = model.row.exact_from
     # an architecture that the newest modelled build has: nothing to correct
     if not number or model.row.after < NEWEST:

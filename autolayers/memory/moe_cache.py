@@ -145,7 +145,8 @@ def _in_ram(
 
 
 def _free(placement: Placement, caches: Mapping[str, int] | None) -> list[int]:
-    """Of each device when the expert cache is made: ggml_backend_dev_memory."""
+    """Return the free memory of each device when the expert cache is made
+    (ggml_backend_dev_memory)."""
     if caches is None:
         return [device.free for device in placement.devices]
     return [

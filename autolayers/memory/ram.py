@@ -41,7 +41,7 @@ def ram_of(resident: int, growing: int | None, mapped: int) -> Ram:
 
 
 def _whole(size: int) -> int:
-    """With what the process itself takes and its page tables."""
+    """Add what the process itself takes and its page tables."""
     tables = _PAGE_TABLES * MiB
     return -(-(size + RUNTIME) * _PAGE_TABLES // (tables - MiB)) * MiB
 

@@ -45,7 +45,7 @@ class State:
     kept_cell: int = 0
 
     def size(self, n: int) -> int:
-        """Of a conversation of n tokens."""
+        """Return the bytes of a saved conversation of n tokens."""
         return (
             self.fixed
             + n * self.cell
@@ -55,7 +55,7 @@ class State:
         )
 
     def checkpoint(self, n: int) -> int:
-        """Of a checkpoint after n tokens."""
+        """Return the bytes of a checkpoint after n tokens."""
         return self.kept + n * self.kept_cell + self._seen(n) * self.windowed
 
     def _seen(self, n: int) -> int:
@@ -66,7 +66,7 @@ class State:
 
 
 def state_of(hp: Hparams, context: Context, memory: Memory) -> State:
-    """Of one sequence of a context with these caches."""
+    """Return the saved state of one sequence of a context with these caches."""
     # which caches there are decides what a checkpoint must hold
     kinds = {cache.kind for cache in memory.caches}
     dsv4 = not kinds.isdisjoint(_RATIOS)

@@ -273,7 +273,7 @@ class Slices:
         return self._of_heads(base, il, block, count, ne)
 
     def _of_states(self, base: str, block: int) -> int:
-        """A recurrent layer: whole heads of its state."""
+        """Return the granule of a recurrent layer: whole heads of its state."""
         head = self.hp.ssm_d_state
         # granularity_qkv
         whole = lcm(lcm(block, _PERFORMANCE), head) if head else 0
@@ -286,7 +286,7 @@ class Slices:
         return whole if base in _CUT_BY_STATES else 1
 
     def _of_heads(self, base: str, il: int, block: int, count: int, ne: Ne) -> list[int]:
-        """Attention: whole groups of heads that share a key."""
+        """Return the granule of attention: whole groups of heads that share a key."""
         hp = self.hp
         head_k, head_v, n_kv = hp.head_k(il), hp.head_v(il), hp.n_head_kv(il)
         n_gqa = hp.n_head(il) // n_kv

@@ -686,7 +686,7 @@ class Hparams:
         return self._is_recr[il]
 
     def has_kv(self, il: int) -> bool:
-        """False: the layer reads the cache of an earlier one."""
+        """Whether the layer has its own cache; otherwise it reads that of an earlier one."""
         return self.n_layer_kv_from_start < 0 or il < self.n_layer_kv_from_start
 
     def has_indexer(self, il: int) -> bool:

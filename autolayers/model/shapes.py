@@ -111,14 +111,16 @@ class Loader:
         )
 
     def _turned(self) -> str:
-        """Of heads that are rotated in part, where the architecture rotates them as a whole."""
+        """Say what is wrong with heads that are rotated in part, where the architecture rotates
+        them as a whole."""
         n_rot, head = self.hparams.n_rot_full, self.hparams.n_embd_head_k_full
         if not self.hparams.architecture.whole_rope or n_rot == head:
             return ""
         return f"invalid n_rot: {n_rot}, expected {head}: llama.cpp does not load it"
 
     def _missing(self) -> str:
-        """Of the tensors that every file has, and of those that every block of the file has."""
+        """Say which tensor the file lacks of those that every file has, or that every block of the
+        file has."""
         n_layer = self.hparams.n_layer
         # in file order, each once; MTP blocks have other tensors
         blocks = dict.fromkeys(
@@ -138,7 +140,7 @@ class Loader:
         return ""
 
     def _too_deep(self) -> str:
-        """Of blocks that block_count does not count."""
+        """Say that the file has blocks that block_count does not count."""
         last = self.hparams.n_layer_all - 1
         deep = [
             name

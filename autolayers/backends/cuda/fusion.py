@@ -102,8 +102,8 @@ def _shared_at(nodes: list[Tensor], ops: list[str], i: int) -> int:
 
 
 def _shared_expert(routed: list[Tensor], shared: list[Tensor]) -> bool:
-    """Of two matrices and a gate each: ggml_cuda_match_shared_expert, with
-    ggml_cuda_should_fuse_mul_mat of both."""
+    """Whether routed and shared experts, each of two matrices and a gate, may run as one kernel:
+    ggml_cuda_match_shared_expert, with ggml_cuda_should_fuse_mul_mat of both."""
     if not _is_gated(*routed) or not _is_gated(*shared):
         return False
     ours, theirs = routed[2], shared[2]

@@ -60,16 +60,16 @@ def shaders(ops: Ops, cooperative_matrix2: bool, n_sm: int | None = None) -> int
 
 
 def _activations(weight: Matmul, n: int, cooperative_matrix2: bool) -> int:
-    """As f16, padded to a tile; q8_1 is smaller. MUL_MAT_ID pads each token's rows (1 or `n_used`)
-    if it converts them."""
+    """Return the bytes of activations as f16, padded to a tile; q8_1 is smaller. MUL_MAT_ID pads
+    each token's rows (1 or `n_used`) if it converts them."""
     if weight.n_used and (cooperative_matrix2 or weight.type == "bf16"):
         return 2 * weight.k * n * -(-weight.n_used // _ID_TILE) * _ID_TILE
     return 2 * weight.k * -(-n // _TILE) * _TILE * (weight.n_used or weight.n_mat)
 
 
 def _attention(ops: Ops, cooperative_matrix2: bool) -> tuple[int, int]:
-    """x, y. Flash attention copies a layer's quantised cache as f16 without cooperative matrix
-    2."""
+    """Return the bytes of prealloc_x and prealloc_y. Flash attention copies a layer's quantised
+    cache as f16 without cooperative matrix 2."""
     n_kv = ops.n_kv * ops.n_stream
     if ops.flash_attn:
         # other shaders dequantise while they read

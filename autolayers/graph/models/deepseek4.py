@@ -186,7 +186,8 @@ class DeepSeek4(Decoder):
 
     @staticmethod
     def _grouped(weight: Tensor, groups: int) -> Tensor:
-        """Loaded as one matrix per group whatever its shape in the file (TENSOR_ALLOW_RESHAPE)."""
+        """Return the weight as one matrix per group, whatever its shape in the file
+        (TENSOR_ALLOW_RESHAPE)."""
         if weight.ne[2] != groups:
             rows = weight.ne[1] * weight.ne[2] // groups
             weight.ne = (weight.ne[0], rows, groups, 1)

@@ -61,11 +61,12 @@ class GraphCache:
                 setattr(self, name, getattr(before, name).copy())
 
     def number(self, key: Hashable) -> int:
-        """The same for equal keys."""
+        """Return a small number for `key`, the same for equal keys."""
         return self._numbers.setdefault(key, len(self._numbers))
 
     def otherwise(self, undecided: tuple[bool, ...]) -> GraphCache:
-        """That of the same devices where these have the other of two properties."""
+        """Return the cache for the same devices where the undecided ones have the other of two
+        properties."""
         if undecided not in self._others:
             self._others[undecided] = GraphCache(meter=self.meter)
         return self._others[undecided]

@@ -168,8 +168,8 @@ def _caches_of(memory: Memory, il: int) -> Hashable:
 
 
 def _of_group(group: WeightGroup, hosts: frozenset[str]) -> tuple[int, int, int]:
-    """What weights are like: with the types of those that may be copied, without, and without any
-    type."""
+    """Return what a group's weights are like in three degrees, as hashes: with the types of those
+    that may be copied, without those, and without any type."""
     facts: tuple[list[Hashable], list[Hashable], list[Hashable]] = [], [], []
     for name, tensor in group.tensors.items():
         # "blk.12.ffn_up_exps.weight" -> "ffn_up_exps.weight"

@@ -77,7 +77,8 @@ class Layers:
         return cls(tuple(kinds), None if len(kinds) < few else Repeats.of(kinds, alike))
 
     def key(self, short: bool) -> Hashable:
-        """Equal for graphs, short or full, that differ only in their layers' numbers."""
+        """Return a key that is equal for graphs, short or full, that differ only in their layers'
+        numbers."""
         repeats = self.repeats
         if not short or repeats is None:
             return self.kinds
@@ -86,7 +87,7 @@ class Layers:
         return tuple([self.kinds[il] for il in repeats.layers]), marks
 
     def numbers(self, short: bool) -> tuple[int, ...]:
-        """The layers of such a graph."""
+        """Return the layers of a graph that is `short` or not."""
         return (
             self.repeats.layers
             if short and self.repeats is not None
