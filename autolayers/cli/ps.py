@@ -11,7 +11,7 @@ from ..devices import discover
 from ..errors import AutolayersError, UsageError
 from ..flags.check import read
 from ..launch.secrets import without_secrets
-from ..launch.servers import beside, look, servers
+from ..launch.servers import free_memory, look, servers
 from ..output import clear, emit, say, show
 from ..report.table import Style
 from ..units import human, whole
@@ -74,8 +74,8 @@ def one(pid: int, as_json: bool = False) -> int:
                 {
                     "schema": 1,
                     **running.to_dict(),
-                    "free": beside(found),
-                    "without": beside(found, running),
+                    "free": free_memory(found),
+                    "without": free_memory(found, running),
                 },
                 indent=1,
             )
@@ -88,7 +88,11 @@ def one(pid: int, as_json: bool = False) -> int:
         say(f"{name} is left out of the output")
     show(
         one_text(
-            running, words, beside(found), beside(found, running), Style.of(sys.stdout, os.environ)
+            running,
+            words,
+            free_memory(found),
+            free_memory(found, running),
+            Style.of(sys.stdout, os.environ),
         )
     )
     return 0
@@ -97,15 +101,15 @@ def one(pid: int, as_json: bool = False) -> int:
 def _now() -> tuple[list[Any], dict[str, int], list[dict[str, Any]], list[dict[str, Any]]]:
     found = discover(os.environ)
     running = [look(server, found) for server in servers()]
-    return running, beside(found), *_ollama(found)
+    return running, free_memory(found), *_ollama(found)
 
 
 def _ollama(found: Inventory) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return what Ollama has loaded and why so much of it is in RAM, by /api/ps and its log, and
     which others it would load beside it; nothing is loaded for it."""
     from ..diagnosis.diagnosis import explain
-    from ..ollama.beside import beside as others
     from ..ollama.log import Log
+    from ..ollama.other_models import other_models
     from ..ollama.settings import Settings
     from ..sources.ollama.api import OllamaError, Server
 
@@ -132,7 +136,9 @@ def _ollama(found: Inventory) -> tuple[list[dict[str, Any]], list[dict[str, Any]
         devices = [device for device in found.devices if device.kind != "rpc"]
         return rows, [
             other.to_dict()
-            for other in others(server, devices, Settings.from_environment(said), loaded, most)
+            for other in other_models(
+                server, devices, Settings.from_environment(said), loaded, most
+            )
         ]
     # What is loaded is still worth printing
     except AutolayersError:

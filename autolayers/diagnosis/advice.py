@@ -365,11 +365,11 @@ def _template(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
 def context_needed(verdict: Verdict, facts: Facts) -> int:
     """-c for the request that was refused and 1024 tokens of an answer, twice the slot's where it
     was full; for each slot, where they do not share it. 0 where the log does not say."""
-    requested, has = (int(verdict.detail.get(key, 0)) for key in ("asked", "has"))
+    requested, slot = (int(verdict.detail.get(key, 0)) for key in ("asked", "has"))
     need = (
         requested + 1024
         if requested
-        else 2 * (facts.number("n_ctx_slot", "n_ctx_seq", "n_ctx_per_seq", "n_ctx") or has)
+        else 2 * (facts.number("n_ctx_slot", "n_ctx_seq", "n_ctx_per_seq", "n_ctx") or slot)
     )
     # Rounded up to 1024; -c is divided among slots without a unified cache
     return -(-need // 1024) * 1024 * _apart(facts) if verdict.phase == "run" else 0

@@ -270,11 +270,13 @@ def explain(
     ]
     for advice in of(verdict, facts):
         # an advice replaces the general remedy with the same flags
-        theirs = {remedy.flags for remedy in advice.remedies} - {()}
+        replaced = {remedy.flags for remedy in advice.remedies} - {()}
         general = (
-            [] if advice.instead else [remedy for remedy in remedies if remedy.flags not in theirs]
+            []
+            if advice.instead
+            else [remedy for remedy in remedies if remedy.flags not in replaced]
         )
-        remedies = [*(remedy for remedy in advice.remedies if _known(remedy, build)), *general]
+        remedies = [*(remedy for remedy in advice.remedies if _has_flag(remedy, build)), *general]
     device = facts.devices.get(verdict.device or "")
     if (
         verdict.cause == "oom_device"
@@ -329,7 +331,7 @@ def _slow(verdict: Verdict, rates: Compared) -> Verdict:
     return replace(verdict, cause="slow", phase="run", device=None, detail=detail)
 
 
-def _known(remedy: Remedy, build: Build | None) -> bool:
+def _has_flag(remedy: Remedy, build: Build | None) -> bool:
     """Whether a build has the remedy's flag."""
     return (
         build is None
@@ -364,7 +366,7 @@ def _contexts(facts: Facts) -> Iterator[tuple[str, str]]:
         0,
     )
     # A slot's context by the names of three eras of the log
-    has = (
+    n_ctx = (
         facts.values.get("n_ctx_seq")
         or facts.values.get("n_ctx_per_seq")
         or facts.values.get("n_ctx_slot")
@@ -372,13 +374,13 @@ def _contexts(facts: Facts) -> Iterator[tuple[str, str]]:
     slots = facts.values.get("n_seq_max") or facts.values.get("n_slots")
     if facts.reduced:
         yield f"{facts.reduced[1]}", f"--fit made it smaller, from {facts.reduced[0]}"
-    elif isinstance(has, int) and 0 < has < requested:
+    elif isinstance(n_ctx, int) and 0 < n_ctx < requested:
         shared = (
             f"{slots} slots share it"
             if isinstance(slots, int) and slots > 1
             else "the model was trained for less"
         )
-        yield f"{has} a slot", f"of the {requested} that -c asks for: {shared}"
+        yield f"{n_ctx} a slot", f"of the {requested} that -c asks for: {shared}"
 
 
 # --- the line
@@ -503,12 +505,12 @@ def _limit(groups: dict[str, str], facts: Facts) -> str:
         or facts.values.get("n_ctx_seq")
         or facts.values.get("n_ctx_per_seq")
     )
-    has = groups.get("has") or (str(slot) if isinstance(slot, int) else "")
-    if "asked" in groups and has:
-        return f": {groups['asked']} tokens asked of a slot of {has}"
+    n_ctx = groups.get("has") or (str(slot) if isinstance(slot, int) else "")
+    if "asked" in groups and n_ctx:
+        return f": {groups['asked']} tokens asked of a slot of {n_ctx}"
     if "lost" in groups:
         return f", {groups['lost']} tokens"
-    return f" after {has} tokens" if "part" in groups and has else ""
+    return f" after {n_ctx} tokens" if "part" in groups and n_ctx else ""
 
 
 def _first_build(architecture: str) -> int:

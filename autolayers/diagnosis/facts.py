@@ -109,15 +109,15 @@ class Facts:
         otherwise of the one that the log shows."""
         # e.g. index 1: "CUDA1", "Vulkan1"
         names = [name for name in self.devices if name.rstrip("0123456789") + str(index) == name]
-        theirs = [name for name in names if self.devices[name].backend in printed_by]
-        if theirs or names:
-            return (theirs or names)[0]
+        printing = [name for name in names if self.devices[name].backend in printed_by]
+        if printing or names:
+            return (printing or names)[0]
         return self._by_backend(index, printed_by)
 
     def _by_backend(self, index: int, printed_by: Sequence[str]) -> str:
         """Name a GPU that the log does not show, "" where it shows no backend either."""
-        theirs = [name for name in self.backends if canonical(name) in printed_by]
-        backends = theirs or self.backends or printed_by
+        printing = [name for name in self.backends if canonical(name) in printed_by]
+        backends = printing or self.backends or printed_by
         if not backends:
             return ""
         return f"{backends[0]}{index if backend(canonical(backends[0])).numbered else ''}"

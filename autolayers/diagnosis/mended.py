@@ -63,16 +63,16 @@ def mended(verdict: Verdict, facts: Facts, inputs: Inputs) -> Mended | None:
         return None
 
 
-def _made(
+def _with_changes(
     given: Iterable[Item],
     change: Callable[[Item], tuple[str, ...] | None],
     why: str,
-    more: tuple[str, ...] = (),
+    appended: tuple[str, ...] = (),
 ) -> Mended | None:
     """The command with what `change` gives in place of a flag's words (None keeps them, () leaves
-    them out) and `more`; None where that is the same."""
+    them out) and `appended`; None where that is the same."""
     words: list[str] = []
-    changed: list[str] = [*more]
+    changed: list[str] = [*appended]
     dropped: list[str] = []
     for item in given:
         other = change(item)
@@ -87,7 +87,9 @@ def _made(
         changed += other
         dropped += item.words
     return (
-        Mended((*words, *more), tuple(changed), tuple(dropped), why) if changed or dropped else None
+        Mended((*words, *appended), tuple(changed), tuple(dropped), why)
+        if changed or dropped
+        else None
     )
 
 
@@ -103,8 +105,10 @@ def _port(verdict: Verdict, given: list[Item]) -> Mended | None:
         return None
     other = ("--port", str(int(taken) + 1))
     if any(_is(item, "--port") for item in given):
-        return _made(given, lambda item: other if _is(item, "--port") else None, "another port")
-    return _made(given, lambda item: None, "another port", other)
+        return _with_changes(
+            given, lambda item: other if _is(item, "--port") else None, "another port"
+        )
+    return _with_changes(given, lambda item: None, "another port", other)
 
 
 def _flag(verdict: Verdict, given: list[Item]) -> Mended | None:
@@ -119,7 +123,9 @@ def _flag(verdict: Verdict, given: list[Item]) -> Mended | None:
             return None
         return (meant, *item.words[1:]) if meant else ()
 
-    return _made(given, change, f"{refused} is {meant} here" if meant else f"without {refused}")
+    return _with_changes(
+        given, change, f"{refused} is {meant} here" if meant else f"without {refused}"
+    )
 
 
 def _file(verdict: Verdict, given: list[Item]) -> Mended | None:
@@ -128,7 +134,7 @@ def _file(verdict: Verdict, given: list[Item]) -> Mended | None:
         return _without_projector(given)
     if "idx" not in verdict.detail:
         return None
-    return _made(
+    return _with_changes(
         given,
         lambda item: (
             (item.words[0], re.sub(r"-\d{5}-of-(?=\d{5}\.gguf$)", "-00001-of-", item.value))
@@ -142,7 +148,7 @@ def _file(verdict: Verdict, given: list[Item]) -> Mended | None:
 def _without_projector(given: list[Item]) -> Mended | None:
     """The model alone: its projector is in the command, or -hf brings it."""
     named = any(_is(item, *_PROJECTOR) for item in given)
-    return _made(
+    return _with_changes(
         given,
         lambda item: () if _is(item, *_PROJECTOR) else None,
         "without the projector: text alone",
@@ -164,7 +170,7 @@ def _pair(verdict: Verdict, given: list[Item]) -> Mended | None:
         if "draft" in word or "vocab_type" in word
         else ("--lora", "--lora-scaled", "--control-vector")
     )
-    return _made(
+    return _with_changes(
         given,
         lambda item: () if item.name in names or _is(item, *names) else None,
         "without the file of another model",
@@ -175,7 +181,7 @@ def _combination(verdict: Verdict, given: list[Item]) -> Mended | None:
     """Flash attention for a quantised V cache; without that cache where it is on already, or where
     the type's blocks do not divide the model's heads."""
     if which := verdict.detail.get("cache", "").lower():
-        return _made(
+        return _with_changes(
             given,
             lambda item: () if _is(item, f"-ct{which}") else None,
             f"the {which.upper()} cache as f16",
@@ -186,17 +192,19 @@ def _combination(verdict: Verdict, given: list[Item]) -> Mended | None:
     # With it on, the backend has no kernel for this cache: the cache must change
     on = any(_is(item, "-fa") and item.value in ("on", "1", "enabled") for item in given)
     if on:
-        return _made(given, lambda item: () if _is(item, "-ctv") else None, "the V cache as f16")
+        return _with_changes(
+            given, lambda item: () if _is(item, "-ctv") else None, "the V cache as f16"
+        )
     if any(_is(item, "-fa") for item in given):
-        return _made(given, lambda item: ("-fa", "on") if _is(item, "-fa") else None, why)
-    return _made(given, lambda item: None, why, ("-fa", "on"))
+        return _with_changes(given, lambda item: ("-fa", "on") if _is(item, "-fa") else None, why)
+    return _with_changes(given, lambda item: None, why, ("-fa", "on"))
 
 
 def _projector(verdict: Verdict, given: list[Item]) -> Mended | None:
     """The projector in RAM, where the GPU has no room for it."""
     if not verdict.detail.get("part", "").startswith("projector"):
         return None
-    return _made(
+    return _with_changes(
         given,
         lambda item: () if _is(item, "--mmproj-offload") else None,
         "the projector in RAM",

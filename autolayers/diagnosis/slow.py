@@ -91,8 +91,8 @@ class Compared:
     @property
     def text(self) -> str:
         """The answers' rates on one line."""
-        more = f", {self.better:.1f} for the launch below" if self.launch is not None else ""
-        return self.answers.text + more
+        better = f", {self.better:.1f} for the launch below" if self.launch is not None else ""
+        return self.answers.text + better
 
     def to_dict(self) -> dict[str, object]:
         """Tokens/s of an answer, and of a prompt."""

@@ -22,7 +22,7 @@ from ..records import dataclass, replace
 from ..request import Request
 from ..units import GiB
 from .advice import context_needed
-from .known import known
+from .bundled_header import bundled_header
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ SECRET = ("--api-key", "-hft", "-mu", "-mmu")
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is known beside the log: the model, own flags (--gpu, --ram, --machine), the machine.
+    """What is known besides the log: the model, own flags (--gpu, --ram, --machine), the machine.
     `files`: whether a model's file that the log names may be read."""
 
     model: Model | None = None
@@ -230,13 +230,13 @@ def prepared(verdict: Verdict, facts: Facts, inputs: Inputs) -> Prepared | str:
     command that no build reads, other AutolayersErrors for a model that cannot be read."""
     path = facts.model or (inputs.model.path if inputs.model is not None else "")
     # the command if the log shows it, otherwise what the context printed of itself
-    words = with_model(facts.words or _known(facts), path)
+    words = with_model(facts.words or _logged_words(facts), path)
     arguments = parse(words, command=None)
     # The given model first, the log's file next, a bundled header last
     model, header = inputs.model or (_model(arguments, facts) if inputs.files else None), ""
     if model is None:
         # without the file, a bundled header of the same model will do
-        bundled = known(facts, words)
+        bundled = bundled_header(facts, words)
         if bundled is None:
             return _NO_MODEL
         model, header = bundled.model, bundled.name
@@ -281,9 +281,12 @@ def merged(logged: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
     have one."""
     try:
         # -c and --ctx-size are one flag
-        theirs = {_canonical(item) for item in items(given)} - {""}
+        given_flags = {_canonical(item) for item in items(given)} - {""}
         words = [
-            word for item in items(logged) if _canonical(item) not in theirs for word in item.words
+            word
+            for item in items(logged)
+            if _canonical(item) not in given_flags
+            for word in item.words
         ]
     except UsageError:  # a command that was cut or has what no build knows
         words = list(logged)
@@ -294,7 +297,7 @@ def _canonical(item: Item) -> str:
     return item.flag.canonical if isinstance(item.flag, Argument) else item.name
 
 
-def _known(facts: Facts) -> tuple[str, ...]:
+def _logged_words(facts: Facts) -> tuple[str, ...]:
     """The command that the log shows, otherwise what the context says of itself."""
     if facts.words:
         return facts.words
@@ -383,7 +386,7 @@ def _machine(
         for device in facts.devices.values()
         if device.total and (served or device.kind != "rpc")
     ]
-    # Free memory where it is known; a card's own size else
+    # Free memory where it is known, otherwise a card's own size
     devices = [
         device if device.free else replace(device, free=device.total, includes_context=False)
         for device in devices

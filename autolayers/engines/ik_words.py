@@ -132,14 +132,14 @@ _UNMAPPED = (
 
 def meant(
     words: Sequence[str],
-    known: Known = WORDS,
+    own_flags: Known = WORDS,
     types: Sequence[str] = OWN_TYPES,
     program: str = IK_LLAMA.name,
     listed: Collection[str] = (),
 ) -> tuple[tuple[str, ...], Engine, list[str]]:
     """(llama.cpp's words that a plan is made of, the program with what its own words say of it,
-    notes). `known`: own flags, `types`: own types of a cache, `listed`: what its help has, which
-    older ones have more of. Raises UsageError.
+    notes). `own_flags`: its own, and how many values they have; `types`: own types of a cache;
+    `listed`: what its help has, which older ones have more of. Raises UsageError.
     """
     settings, left = Said(), list(words)
     plain: list[str] = []
@@ -148,11 +148,11 @@ def meant(
     notes: list[str] = []
     while left:
         word = left.pop(0)
-        count = known.get(word)
+        count = own_flags.get(word)
         if word in CACHES and left and is_own_type(left[0]) and left[0].lower() in types:
             type_ = left.pop(0)
             plain += [word, _bound(type_)]
-            if known and type_.lower() in OWN_TYPES and "draft" not in CACHES[word]:
+            if own_flags and type_.lower() in OWN_TYPES and "draft" not in CACHES[word]:
                 field = f"type_{CACHES[word].lower()}"
                 settings = replace(settings, **{field: _spelt(type_)})  # type: ignore[arg-type]
                 own += [word, type_]
@@ -163,7 +163,7 @@ def meant(
                 f"cache is planned as {plain[-1]}, an upper bound"
             )
         elif count is None:
-            _check_layers(word, left[0] if left and known is WORDS else "")
+            _check_layers(word, left[0] if left and own_flags is WORDS else "")
             plain.append(word)
         else:
             if word == "--fit" and left and left[0] in ("on", "off"):
@@ -174,9 +174,9 @@ def meant(
             settings = (
                 settings if word in _GONE and word in listed else _with(settings, word, value)
             )
-            more = _llama_words(word, value)
-            plain += more
-            own += [] if more and word not in _UNMAPPED else [word, *[value] * count]
+            translated = _llama_words(word, value)
+            plain += translated
+            own += [] if translated and word not in _UNMAPPED else [word, *[value] * count]
     _refuse(settings)
     cuts = settings.split in SPLITS or settings.fit
     engine = replace(IK_LLAMA, said=settings, words=tuple(own), fields=tuple(fields), cuts=cuts)

@@ -135,7 +135,7 @@ class Attempts:
     def _explained(self, outcome: Outcome, request: Request, again: bool) -> Request | None:
         """Says why a launch died; where it is to start `again` the request with what helps, other
         than less memory."""
-        if outcome.code == 0 or outcome.asked:
+        if outcome.code == 0 or outcome.requested:
             return None
         # A retry plans anyway, so `explain` need not: planning is its slow part
         why = self._diagnosis(outcome, None if again else request)
@@ -238,7 +238,7 @@ class Attempts:
         if self.verify and not self.compared:
             # an aborted launch's log is incomplete: shown, not kept
             # a server that was ended on request has printed everything
-            whole = outcome.launch.ready or outcome.code == 0 or outcome.asked
+            whole = outcome.launch.ready or outcome.code == 0 or outcome.requested
             if not self._compare(outcome.launch, whole):
                 say("nothing to compare: its log has no buffer sizes")
 
@@ -415,7 +415,7 @@ class Attempts:
 def memory_failure(outcome: Outcome) -> OutOfMemory | None:
     """Return why a load failed, if memory ran out; None for anything else, and once the model was
     loaded."""
-    if outcome.code == 0 or outcome.asked or outcome.launch.ready:
+    if outcome.code == 0 or outcome.requested or outcome.launch.ready:
         return None
     failure = outcome.launch.out_of_memory
     if failure is None and outcome.oom_killed:

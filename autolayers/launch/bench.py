@@ -131,8 +131,8 @@ def _separates(overrides: Sequence[tuple[str, str]]) -> bool:
     return any(set(",;") & set(part) for pair in overrides for part in pair)
 
 
-def in_its_words(params: Params, known: Collection[str]) -> tuple[list[str], list[str]]:
-    """Return (words, llama-server's flags that it lacks) for a launch. `known`: the flags that this
+def in_its_words(params: Params, flags: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return (words, llama-server's flags that it lacks) for a launch. `flags`: the flags that this
     build has."""
     words: list[str] = []
     lacking: list[str] = []
@@ -142,15 +142,15 @@ def in_its_words(params: Params, known: Collection[str]) -> tuple[list[str], lis
         if value is None or (value == () and name != "device") or name in _OF_TESTS:
             continue
         row = ROWS.get(name)
-        said = _said(row[0], row[1](value), known) if row else []
-        if said and not (name == "overrides" and _separates(value)):
-            words += said
+        pair = _flag_and_value(row[0], row[1](value), flags) if row else []
+        if pair and not (name == "overrides" and _separates(value)):
+            words += pair
         else:
             lacking.append(rows_of(name)[0].canonical)
     return words, lacking
 
 
-def _said(flag: str, value: str, flags: Collection[str]) -> list[str]:
+def _flag_and_value(flag: str, value: str, flags: Collection[str]) -> list[str]:
     """Return a flag and its value in this build's form; [] if it has none."""
     # `flags` are names of the --help, where -rpc has two spellings
     if flag in flags or (flag == "-rpc" and "--rpc" in flags):
@@ -164,7 +164,7 @@ def _said(flag: str, value: str, flags: Collection[str]) -> list[str]:
     return []
 
 
-def rest_in_its_words(words: Sequence[str], known: Collection[str]) -> tuple[list[str], list[str]]:
+def rest_in_its_words(words: Sequence[str], flags: Collection[str]) -> tuple[list[str], list[str]]:
     """Return the same for a command's words that do not affect memory."""
     same: list[str] = []
     lacking: list[str] = []
@@ -174,7 +174,7 @@ def rest_in_its_words(words: Sequence[str], known: Collection[str]) -> tuple[lis
         if known_flag is not None and known_flag.field:
             continue
         name = known_flag.canonical if known_flag else item.name
-        if name in ALIKE and name in known:
+        if name in ALIKE and name in flags:
             same += [name, *item.words[1:]]
         else:
             lacking.append(item.name)

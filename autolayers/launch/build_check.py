@@ -109,13 +109,13 @@ def check(
             with tempfile.TemporaryDirectory(dir=folder) as own:
                 # A directory of its own, removed after the load: files are large, if mostly holes
                 path = _write(own, job.name.replace("/", "-"), data(job.name))
-                more = [
+                added = [
                     word
                     for flag, header in job.files
                     for word in (flag, _write(own, flag.strip("-"), header))
                 ]
-                more += ["--spec-type", "draft-mtp"] * job.drafts
-                launches = [(*VARIANTS[0], *more)] if job.more else variants
+                added += ["--spec-type", "draft-mtp"] * job.drafts
+                launches = [(*VARIANTS[0], *added)] if job.more else variants
                 result = _check_one(program, job, path, devices, environ, build, launches)
             if not job.more:
                 return result
@@ -187,14 +187,14 @@ def _check_one(
         if not predicted.exact:
             why = "; ".join(predicted.warnings)
         for line in in_use(compare(log, predicted), predicted, len(devices)).lines:
-            more = line.difference
-            if more is None:
+            difference = line.difference
+            if difference is None:
                 continue
             key = line.part, line.device
             # The largest difference of all launches, in either direction
-            parts[key] = max(parts.get(key, 0), 0 if line.equal else more, key=abs)
+            parts[key] = max(parts.get(key, 0), 0 if line.equal else difference, key=abs)
     state = _state(parts.values(), bool(why))
-    differences = tuple((*key, more) for key, more in parts.items())
+    differences = tuple((*key, difference) for key, difference in parts.items())
     return Checked(name, model.architecture, state, differences, why if state == "bound" else "")
 
 

@@ -110,12 +110,20 @@ def runs_of(measured: Iterable[Measured], test: Trial, devices: Sequence[Device]
     """Return two of each measured launch; none of one whose repetitions differ, or that is not
     plausible."""
     runs = [
-        _run_of(kind, rate, one.rival.clock, one.rival.speed.kind, test, one.rates.build, devices)
-        for one in measured
-        if not one.rates.doubt
+        _run_of(
+            kind,
+            rate,
+            launch.rival.clock,
+            launch.rival.speed.kind,
+            test,
+            launch.rates.build,
+            devices,
+        )
+        for launch in measured
+        if not launch.rates.doubt
         for kind, rate, tokens in (
-            ("pp", one.rates.prompt, test.prompt),
-            ("tg", one.rates.token, test.generate),
+            ("pp", launch.rates.prompt, test.prompt),
+            ("tg", launch.rates.token, test.generate),
         )
         # Each kind for itself: a test may have a long prompt and a short answer
         if tokens >= _LEAST

@@ -392,12 +392,12 @@ def additions(
             # of several -ot the first match counts, so given ones stay in front
             # `spoken`, not `typed`: a variable's overrides are in the process already
             missing = _missing(getattr(spoken.params, name), getattr(wanted, name))
-            written = _said(name, missing, build)
+            written = _words_of(name, missing, build)
         elif name in given or name in twice:
             continue
         # as the command wrote it: a path inside the container
         elif name in FILES and command.mounts and getattr(spoken.params, name):
-            written = _said(name, getattr(spoken.params, name))
+            written = _words_of(name, getattr(spoken.params, name))
         if written and not build.knows(written[0]):
             if build.fork:
                 continue  # it has other words, or none
@@ -419,10 +419,10 @@ def _by_field(params: Params) -> list[tuple[str, list[str]]]:
         # no devices, which is -dev none
         or (name in ("device", "device_draft") and getattr(params, name) == ())
     ]
-    return [(name, _said(name, getattr(params, name))) for name in fields]
+    return [(name, _words_of(name, getattr(params, name))) for name in fields]
 
 
-def _said(name: str, value: Any, build: Build | None = None) -> list[str]:
+def _words_of(name: str, value: Any, build: Build | None = None) -> list[str]:
     return to_words(replace(Params(), **{name: value}), build.knows if build else None)
 
 

@@ -134,9 +134,11 @@ def _instances(
             # RPC each place has its own devices and plan
             plan = server.plan if server.use is None else fleet_plan.use(place).plan
             words = to_words(Params(model=paths[server.model]))
-            more = ("--host", "0.0.0.0", "--port", str(PORT + number))
+            address = ("--host", "0.0.0.0", "--port", str(PORT + number))
             launch = LaunchFile(
-                WrappedCommand(("llama-server",), (*words, *arguments.rest, *more), "llama-server"),
+                WrappedCommand(
+                    ("llama-server",), (*words, *arguments.rest, *address), "llama-server"
+                ),
                 plan.flags,
                 plan,
             )

@@ -143,7 +143,7 @@ def _program(words: Sequence[str]) -> int | None:
 def _server(process: Any, program: str, words: tuple[str, ...]) -> Server:
     import psutil
 
-    def asked(question: Any, otherwise: Any) -> Any:
+    def answer_of(question: Any, otherwise: Any) -> Any:
         try:
             return question()
         except (psutil.Error, OSError):
@@ -151,23 +151,25 @@ def _server(process: Any, program: str, words: tuple[str, ...]) -> Server:
 
     environ = {
         name: value
-        for name, value in asked(process.environ, {}).items()
+        for name, value in answer_of(process.environ, {}).items()
         # Not the rest: other programs' secrets stay where they are
         if name.startswith(("LLAMA_ARG_", "LLAMA_API_KEY"))
     }
     # Process 1 adopts those whose parent has ended
-    parent = asked(lambda: process.parent().name(), "") if asked(process.ppid, 0) > 1 else ""
+    parent = (
+        answer_of(lambda: process.parent().name(), "") if answer_of(process.ppid, 0) > 1 else ""
+    )
     starters = ("ollama", "llama-swap", "llama-server")
     return Server(
         process.info["pid"],
         words,
         program,
-        asked(process.cwd, "/"),
+        answer_of(process.cwd, "/"),
         environ,
         # Linux cuts a process's name off after 15 characters
         next((name for name in starters if parent.startswith(name[:15])), ""),
-        asked(lambda: process.memory_info().rss, 0),
-        asked(process.create_time, 0.0),
+        answer_of(lambda: process.memory_info().rss, 0),
+        answer_of(process.create_time, 0.0),
     )
 
 
@@ -183,7 +185,7 @@ def look(server: Server, inventory: Inventory) -> Running:
     props: dict[str, Any] = {}
     state, busy = _stranger(server), None
     if not state:
-        props, slots = _asked(server, arguments)
+        props, slots = _props_and_slots(server, arguments)
         state, busy = _state(props, slots)
     # e.g. "b11549-0a1b2c3d"
     number = re.match(r"b(\d{3,6})", str(props.get("build_info", "")))
@@ -263,7 +265,7 @@ def _authorization(server: Server, arguments: Arguments) -> str:
     return f"Bearer {key}" if key else ""
 
 
-def _asked(server: Server, arguments: Arguments) -> tuple[dict[str, Any], list[Any]]:
+def _props_and_slots(server: Server, arguments: Arguments) -> tuple[dict[str, Any], list[Any]]:
     """Return (its /props, its /slots), empty where it does not answer. Only a socket that this
     process itself listens on is asked, and gets the key."""
     given, prefix = arguments.value("--host") or "", arguments.value("--api-prefix") or ""
@@ -364,13 +366,13 @@ def _predicted(
         return None
 
 
-def beside(inventory: Inventory, stopped: Running | None = None) -> dict[str, int]:
+def free_memory(inventory: Inventory, stopped: Running | None = None) -> dict[str, int]:
     """Return the bytes that are free now, or would be without one of the servers: what another
     launch may take."""
-    more = {row.device: row.held or 0 for row in stopped.rows} if stopped else {}
+    freed = {row.device: row.held or 0 for row in stopped.rows} if stopped else {}
     free = {
-        device.name: device.free + more.get(device.name, 0)
+        device.name: device.free + freed.get(device.name, 0)
         for device in inventory.devices
         if device.kind != "rpc"
     }
-    return {**free, "RAM": inventory.host.available + more.get("RAM", 0)}
+    return {**free, "RAM": inventory.host.available + freed.get("RAM", 0)}

@@ -105,7 +105,11 @@ class Session:
         it is for this machine, with remedies if it does not fit."""
         # Advice costs a search and is of use only in the first plan
         advise, request = request is None, request or self.request
-        plan = self._kept(request) if advise else self.planner(self.model, request, advise=False)
+        plan = (
+            self._kept_or_new(request)
+            if advise
+            else self.planner(self.model, request, advise=False)
+        )
         # In this order: a tuned launch is corrected by what it used, and then judged
         plan = self._checked(self._corrected(self._measured(plan, request), request, advise))
         added, notes = commands.additions(
@@ -123,7 +127,7 @@ class Session:
             added = added[2:]
         return plan, added
 
-    def _kept(self, request: Request) -> Plan:
+    def _kept_or_new(self, request: Request) -> Plan:
         """Return the plan of an earlier launch that is unchanged, or a new one, which is kept."""
         digest = self.digest
         if digest and "replan" not in request.arguments.own:

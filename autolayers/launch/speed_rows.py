@@ -67,21 +67,21 @@ def rows_of(
     """Return two rows for each launch."""
     rows = []
     name, month = model_name(model), time.strftime("%Y-%m", time.gmtime())
-    for one in measured:
-        machine = _machine(devices, host, one.rates.processor)
+    for launch in measured:
+        machine = _machine(devices, host, launch.rates.processor)
         # Rows of one machine are told apart from others' without its name
         whose = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:8]
-        params = replace(one.rival.params, **_LEFT_OUT)
+        params = replace(launch.rival.params, **_LEFT_OUT)
         n_ctx = test.prompt + test.generate + test.depth
         # The row says what was measured: one sequence in the test's own context
         words = [*to_words(replace(params, n_ctx=n_ctx)), "-np", "1"]
         # pp: prompt processing, tg: text generation, as llama-bench calls its tests
-        for kind, rate in (("pp", one.rates.prompt), ("tg", one.rates.token)):
+        for kind, rate in (("pp", launch.rates.prompt), ("tg", launch.rates.token)):
             row = {
                 "source": f"autolayers tune {whose}",
                 "date": month,
                 "model": name,
-                "class": one.rival.speed.kind,
+                "class": launch.rival.speed.kind,
                 "words": words,
                 "machine": machine,
                 "workload": {
@@ -93,8 +93,8 @@ def rows_of(
                 "kind": kind,
                 "quality": "llama-bench",
                 "group": f"tune {whose}|{name}|{kind}",
-                "note": f"build {one.rates.build or one.rates.commit}",
-                "build": one.rates.build or None,
+                "note": f"build {launch.rates.build or launch.rates.commit}",
+                "build": launch.rates.build or None,
                 # e.g. "580.95.05": rates change with drivers
                 "driver": next((device.driver for device in devices if device.driver), ""),
             }
@@ -118,7 +118,7 @@ def model_name(model: Model) -> str:
 
 
 def _machine(devices: Sequence[Device], host: Host | None, processor: str) -> dict[str, Any]:
-    def known(rate: float | None, how: str) -> dict[str, Any]:
+    def rate_row(rate: float | None, how: str) -> dict[str, Any]:
         return {
             "bandwidth": rate,
             "known": rate is not None,
@@ -131,12 +131,12 @@ def _machine(devices: Sequence[Device], host: Host | None, processor: str) -> di
         "devices": [_device(device) for device in devices],
         "ram": {
             "total": host.total if host else None,
-            **known(
+            **rate_row(
                 host.bandwidth if host else None,
                 how.get(host.bandwidth_source if host else "", "given"),
             ),
         },
-        "bus": known(host.bus if host else None, how["measured"]),
+        "bus": rate_row(host.bus if host else None, how["measured"]),
         "cpu": {"cores": host.cores if host else None, "model": processor or None},
     }
 

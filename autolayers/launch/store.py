@@ -27,7 +27,7 @@ def entries(
 ) -> list[T]:
     """`make` of each entry of a file, oldest first, without those that it refuses; an object is one
     entry. A damaged file is a line on stderr."""
-    made = []
+    records = []
     with contextlib.suppress(AutolayersError):  # no home directory
         file = state.path(environ, folder, name + ".json")
         # None for a file that is missing and for one that is no JSON: only the latter is reported
@@ -39,8 +39,8 @@ def entries(
             with contextlib.suppress(
                 AutolayersError, ValueError, TypeError, KeyError, AttributeError, OverflowError
             ):
-                made.append(make(entry))
-    return made
+                records.append(make(entry))
+    return records
 
 
 def add(
@@ -49,10 +49,10 @@ def add(
     environ: Mapping[str, str],
     record: T,
     make: Callable[[Any], T],
-    most: int,
+    limit: int,
     key: tuple[str, ...],
 ) -> None:
-    """Appends a record, in place of one with equal fields `key`; the newest `most` are kept. Raises
+    """Append a record, in place of one with equal fields `key`, and keep the newest `limit`. Raises
     AutolayersError."""
     with state.locked(environ):
         # The lock is held from reading to writing: two launches at once would lose one's record
@@ -65,4 +65,4 @@ def add(
         if (bad := state.set_aside(file)) is not None:
             say(f"{file} is kept as {bad}")
         # The oldest are first, so the last ones stay
-        state.keep(file, [*others, new][-most:])
+        state.keep(file, [*others, new][-limit:])

@@ -51,12 +51,12 @@ _PATIENCE = 30.0  # seconds that a child may take to end after it was asked
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended. `code` as in a shell: 128 + n for signal n. `asked`: the supervisor received a
-    signal to end it."""
+    """How it ended. `code` as in a shell: 128 + n for signal n. `requested`: the supervisor
+    received a signal to end it."""
 
     code: int
     launch: LaunchLog
-    asked: bool
+    requested: bool
     killed: bool  # by a SIGKILL from elsewhere
     oom_killed: bool  # and the kernel counts one more process killed for lack of memory
     log: bytes = b""  # the beginning and the end of what it printed

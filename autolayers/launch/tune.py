@@ -135,10 +135,10 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
                         )
                     return _outcome(measured, test)
                 begin = time.monotonic()
-                one = _measure(i, rivals, bench, test, left, slower)
+                result = _measure(i, rivals, bench, test, left, slower)
                 took[i] = time.monotonic() - begin
-                if one is not None:
-                    measured[i] = _better(measured.get(i), one)
+                if result is not None:
+                    measured[i] = _better(measured.get(i), result)
     except KeyboardInterrupt:
         say(f"interrupted: {len(measured)} of {len(rivals)} measured")
         return _outcome(measured, test, interrupted=True)
@@ -164,9 +164,9 @@ def quick(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
             if left <= 0:
                 say(f"the time limit of {limit:g} s is reached: {i} of {len(rivals)} measured")
                 break
-            one = _measure(i, rivals, bench, test, left, 1.0)
-            if one is not None:
-                measured[i] = one
+            result = _measure(i, rivals, bench, test, left, 1.0)
+            if result is not None:
+                measured[i] = result
     except KeyboardInterrupt:
         say(f"interrupted: {len(measured)} of {len(rivals)} measured")
         return _outcome(measured, test, interrupted=True)

@@ -49,9 +49,9 @@ class Line:
 
     @property
     def equal(self) -> bool:
-        more = self.difference
-        return more is not None and (
-            bool(self.usual) or (more if self.at_most else abs(more)) <= self.tolerance
+        difference = self.difference
+        return difference is not None and (
+            bool(self.usual) or (difference if self.at_most else abs(difference)) <= self.tolerance
         )
 
 
@@ -247,8 +247,8 @@ def _sum(launch: LaunchLog, part: str) -> int | None:
 
 def _verdict(line: Line) -> str:
     """Return how a prediction differs from what was observed, in a word or in MiB."""
-    more = line.difference
-    difference = "-" if more is None else f"{'+' if more > 0 else ''}{mib(more)}"
+    size = line.difference
+    difference = "-" if size is None else f"{'+' if size > 0 else ''}{mib(size)}"
     if line.usual:
         return f"{difference} ({line.usual})"
     if line.note or not line.equal:

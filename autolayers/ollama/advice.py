@@ -247,7 +247,7 @@ class _Partly:
     n_ctx: int
     batch: int
     use: Sequence[Device]
-    more: tuple[str, ...]
+    extra: tuple[str, ...]
     plan: Plan
     pin: bool
     own: FitChoice | None
@@ -406,28 +406,28 @@ class _Question:
         plan = self.ask(n_ctx, batch, use)
         if not use:
             return _on_cpu(plan, pin)
-        more: tuple[str, ...] = ()
+        extra: tuple[str, ...] = ()
         # shouldDisableMMProjOffload: an explicit partial num_gpu sends the projector to the CPU
         if self.target.vision and plan.n_gpu_layers < self.everything:
-            plan, more = self._without_projector(n_ctx, batch, use)
+            plan, extra = self._without_projector(n_ctx, batch, use)
         if plan.n_gpu_layers >= self.everything:
-            return _Choice(plan, plan.n_gpu_layers, more)
-        partly = _Partly(n_ctx, batch, use, more, plan, pin, self.left_alone(n_ctx, batch, use))
+            return _Choice(plan, plan.n_gpu_layers, extra)
+        partly = _Partly(n_ctx, batch, use, extra, plan, pin, self.left_alone(n_ctx, batch, use))
         return self._experts(partly) if self.target.model.is_moe else self._dense(partly)
 
     def _dense(self, partly: _Partly) -> _Choice:
         """Return a dense model that does not fit."""
-        plan, more, own = partly.plan, partly.more, partly.own
+        plan, extra, own = partly.plan, partly.extra, partly.own
         layers = own.params.layers_wanted(self.everything) if own is not None else 0
         # --fit also chooses the split, which a num_gpu leaves to the free memory
         if len(partly.use) > 1 and layers > plan.n_gpu_layers and own is not None:
             return self._several(partly, own, layers)
         notes: tuple[str, ...] = ()
-        if more:
+        if extra:
             notes = (_projector_on_cpu(plan.n_gpu_layers),)
         elif own is not None or layers == plan.n_gpu_layers:
             notes = (self._compared(layers, plan.n_gpu_layers),)
-        return _Choice(plan, plan.n_gpu_layers, more, notes=notes, own=own)
+        return _Choice(plan, plan.n_gpu_layers, extra, notes=notes, own=own)
 
     def _compared(self, layers: int, planned: int) -> str:
         """Say how many layers Ollama would offload without num_gpu."""
@@ -440,12 +440,12 @@ class _Question:
     ) -> tuple[Plan, tuple[str, ...]]:
         """Plan with the projector on the CPU, where an explicit partial num_gpu sends it.
         More layers fit so, but never all. Returns the plan and its words."""
-        more: tuple[str, ...] = ("--no-mmproj-offload",)
-        if self.ask(n_ctx, batch, use, more).n_gpu_layers >= self.everything:
+        extra: tuple[str, ...] = ("--no-mmproj-offload",)
+        if self.ask(n_ctx, batch, use, extra).n_gpu_layers >= self.everything:
             # All layers would be no partial offload any more,
             # and the projector would go back to the GPU
-            more = (*more, "-ngl", str(self.everything - 1))
-        return self.ask(n_ctx, batch, use, more), more
+            extra = (*extra, "-ngl", str(self.everything - 1))
+        return self.ask(n_ctx, batch, use, extra), extra
 
     def _experts(self, partly: _Partly) -> _Choice:
         """Return a mixture of experts that does not fit."""
@@ -455,7 +455,7 @@ class _Question:
             "the GPU and moves only experts to RAM, which is faster"
         )
         if partly.pin:
-            return _Choice(plan, plan.n_gpu_layers, partly.more, notes=(why,), own=own)
+            return _Choice(plan, plan.n_gpu_layers, partly.extra, notes=(why,), own=own)
         # Whole layers in RAM cost attention too; experts alone cost less
         launch = partly.n_ctx, partly.batch, partly.use
         server, words = _server_settings(self.ask(*launch, layers=False))
@@ -547,26 +547,33 @@ class _Question:
         n_ctx: int | None,
         batch: int,
         devices: Sequence[Device],
-        more: Sequence[str] = (),
+        extra: Sequence[str] = (),
         *,
         layers: bool = True,
         explain: bool = False,
     ) -> Plan:
         """Return a plan for what Ollama would start with a num_gpu. Without `layers` the planner,
-        or `more`, sets the placement."""
-        key = (n_ctx, batch, tuple(device.name for device in devices), tuple(more), layers, explain)
+        or `extra`, sets the placement."""
+        key = (
+            n_ctx,
+            batch,
+            tuple(device.name for device in devices),
+            tuple(extra),
+            layers,
+            explain,
+        )
         if key not in self.answers:
             words = self.words_for(n_ctx, batch)
             if layers:
                 words += ["--strategy", "layers"]
                 if len(devices) > 1:  # Ollama passes no split: llama.cpp splits by free memory
                     words += ["-ts", ",".join(str(device.free) for device in devices)]
-            # `more` wins over the words of the command
-            given = {item.name for item in items(more)}
+            # `extra` wins over the words of the command
+            given = {item.name for item in items(extra)}
             own = [
                 word for item in items(self.words) if item.name not in given for word in item.words
             ]
-            request = self._request([*words, *own, *more], devices)
+            request = self._request([*words, *own, *extra], devices)
             self.answers[key] = plan_request(self.target.model, request, explain=explain)
         return self.answers[key]
 
@@ -627,8 +634,8 @@ def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
                 str(int(values.get(_EXPERTS, "0")) + 1),
             )
         # Several -ot are one variable, separated by commas; a switch's value is 1
-        more = name in values and flag == "-ot"
-        values[name] = f"{values[name]},{value}" if more else value or "1"
+        appends = name in values and flag == "-ot"
+        values[name] = f"{values[name]},{value}" if appends else value or "1"
         words[flag] = values[name] if value else ""
     variables = tuple(f"{name}={value}" for name, value in values.items())
     return variables, tuple(filter(None, chain.from_iterable(words.items())))

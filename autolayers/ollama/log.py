@@ -222,7 +222,7 @@ def _apply_loads(loads: Sequence[_Load], gpus: dict[str, Device], at: dict[str, 
     # e.g. {"0000:01:00.0": "CUDA0"}
     bus = {gpu.pci_id: name for name, gpu in gpus.items() if gpu.pci_id}
     for load in loads:
-        for name, free in _found(load, gpus, bus):
+        for name, free in _free_by_gpu(load, gpus, bus):
             gpus[name] = replace(gpus[name], free=min(gpus[name].total, free))
             at[name] = load.time
 
@@ -236,7 +236,7 @@ class _Load:
     free: list[tuple[str, str, int]]
 
 
-def _found(
+def _free_by_gpu(
     load: _Load, gpus: Mapping[str, Device], bus: Mapping[str, str]
 ) -> Iterator[tuple[str, int]]:
     """(GPU, bytes free). Ollama hides the other GPUs from a llama-server, whose first is CUDA0

@@ -207,15 +207,15 @@ def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
     # All layers of the manifest, so the rest of it is what /api/show does not describe
     whole = _listed_size(text, server)
     modelfile = str(answer.get("modelfile", ""))
-    others = answer.get("projector_info") or "ADAPTER " in modelfile or "DRAFT " in modelfile
-    hidden = max(0, whole - model_header.n_bytes) if others else 0
+    has_others = answer.get("projector_info") or "ADAPTER " in modelfile or "DRAFT " in modelfile
+    hidden = max(0, whole - model_header.n_bytes) if has_others else 0
     notes = [f"{text} is planned from the description of the server at {server.url}"]
     if hidden:
         notes.append(
             "it has a projector, adapter or draft model that the server does not describe: "
             f"{hidden} bytes are reserved for it"
         )
-    elif others:
+    elif has_others:
         notes.append(
             "it has a projector, adapter or draft model that the server does not describe: its "
             "memory is not in the plan"

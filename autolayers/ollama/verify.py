@@ -78,7 +78,7 @@ def verify(
         # On a loaded model -1 keeps what is there: the caller unloads it first
         options["num_gpu"] = -1
     trials = _Trials(server, name, options, environ or {}, log)
-    best = _most(options["num_gpu"], trials.loads, say)
+    best = _most_layers(options["num_gpu"], trials.loads, say)
     failures = tuple(trials.failures)
     if best is None:
         line = f"{name} runs out of memory even with num_gpu {options['num_gpu']}"
@@ -148,7 +148,9 @@ def _stored(options: Mapping[str, int], advice: Advice) -> dict[str, int]:
     return stored
 
 
-def _most(wanted: int, loads: Callable[[int], bool], say: Callable[[str], None]) -> int | None:
+def _most_layers(
+    wanted: int, loads: Callable[[int], bool], say: Callable[[str], None]
+) -> int | None:
     """Return the most layers that load, and stay loaded; None if not even 0 do. A negative number
     is Ollama's own choice, which is not lowered."""
     if loads(wanted):

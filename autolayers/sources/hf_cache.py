@@ -208,9 +208,9 @@ def _hub_layout(place: str, repository: str, revision: str) -> _Cached | None:
     files: dict[str, str] = {}
     root = os.path.join(place, "snapshots", commit) if commit else ""
     # a model may be in a folder of the repository
-    for here, _, names in os.walk(root) if root else ():
+    for folder, _, names in os.walk(root) if root else ():
         for name in sorted(names):
-            path = os.path.join(here, name)
+            path = os.path.join(folder, name)
             # snapshots/ has links into blobs/, which a user may have deleted
             if os.path.isfile(path):  # a link whose blob is gone does not count
                 files[os.path.relpath(path, root).replace(os.sep, "/")] = path
@@ -252,9 +252,9 @@ def _old_layout(place: str, repository: str) -> _Cached:
             continue
         for path in _manifest(os.path.join(place, entry)):
             for part in parts_of(path, has_parts(path)):
-                here = prefix + part.replace("/", "_")
-                if here in present:
-                    files[part] = os.path.join(place, here)
+                file_name = prefix + part.replace("/", "_")
+                if file_name in present:
+                    files[part] = os.path.join(place, file_name)
     return _Cached(
         repository,
         files,

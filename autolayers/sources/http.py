@@ -273,12 +273,12 @@ class Get:
         # A line end in a token would be a second header
         if error.kind == "credentials":
             return self.error("HF_TOKEN has invalid characters")
-        more = (
+        advice = (
             " for the header alone; download the file and give its path"
             if error.kind == "slow"
             else ""
         )
-        return self.error(f"{error}{more}")
+        return self.error(f"{error}{advice}")
 
     def _refusal(self, answer: Response) -> str:
         message = one_line(answer.headers.get("X-Error-Message", ""))

@@ -61,12 +61,12 @@ class Hub:
 
     def file_url(self, url: str) -> str:
         """Return the link of a file, for the link of its page."""
-        here = origin(url)
+        own = origin(url)
         split = urlsplit(url)
         # the address that a browser shows for a file
         # /blob/ is a page about the file, /resolve/ the file itself
         page = re.fullmatch(r"(/[^/]+/[^/]+)/blob/(.+\.gguf)", split.path)
-        if page and here == self._origin:
+        if page and own == self._origin:
             return urlunsplit(split._replace(path=f"{page[1]}/resolve/{page[2]}"))
         return url
 
@@ -270,5 +270,5 @@ def choices(repository: str, models: list[str], what: str = "there is") -> str:
     quants = [match[1] if (match := named(path)) else "" for path in models]
     plain = all(quants) and len(set(quants)) == len(quants)
     shown = [f":{quant}" for quant in quants] if plain else [f"/{path}" for path in models]
-    more = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
-    return f"{what}: " + ", ".join(f"hf:{repository}{end}" for end in shown[:20]) + more
+    rest = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
+    return f"{what}: " + ", ".join(f"hf:{repository}{end}" for end in shown[:20]) + rest

@@ -65,10 +65,10 @@ def _bare(name: str) -> str:
 
 def _directory(place: str) -> list[Offer]:
     paths: list[str] = []
-    for here, folders, files in os.walk(place):
+    for folder, folders, files in os.walk(place):
         folders.sort()
         paths += [
-            os.path.join(here, name) for name in sorted(files) if name.lower().endswith(".gguf")
+            os.path.join(folder, name) for name in sorted(files) if name.lower().endswith(".gguf")
         ]
         # A home directory or / would be walked for minutes
         if len(paths) > MAX_FILES:

@@ -26,7 +26,7 @@ from autolayers.devices.held import held
 from autolayers.launch.servers import servers
 from autolayers.machine import Device
 from autolayers.model import read_model
-from autolayers.ollama.beside import beside
+from autolayers.ollama.other_models import other_models
 from autolayers.ollama.settings import Settings, predicted
 from autolayers.sources.ollama.api import Server
 
@@ -239,7 +239,9 @@ def test_which_models_ollama_keeps_beside_the_loaded_one(
         }
         gpu = Device("CUDA0", 16 * GiB, 6 * GiB)
         server = Server(f"http://{fake.host}")
-        found = {other.name: other for other in beside(server, [gpu], Settings(), server.ps())}
+        found = {
+            other.name: other for other in other_models(server, [gpu], Settings(), server.ps())
+        }
         assert {name: other.keeps for name, other in found.items()} == {
             "qwen3:8b": False,
             "llama3.2:1b": True,
@@ -256,9 +258,11 @@ def test_which_models_ollama_keeps_beside_the_loaded_one(
             and found["qwen3:8b"].evicts == "llama3.1:8b"
         )
         # at the limit of their number one goes first, whatever fits
-        assert not any(other.keeps for other in beside(server, [gpu], Settings(), server.ps(), 1))
+        assert not any(
+            other.keeps for other in other_models(server, [gpu], Settings(), server.ps(), 1)
+        )
         # without GPUs nothing is compared
-        assert all(other.keeps for other in beside(server, [], Settings(), server.ps()))
+        assert all(other.keeps for other in other_models(server, [], Settings(), server.ps()))
         monkeypatch.setenv("OLLAMA_HOST", fake.host)
         monkeypatch.setenv("HOME", str(tmp_path))
         document = json.loads(says("ps", "--json").stdout)

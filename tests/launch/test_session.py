@@ -83,13 +83,13 @@ def test_ram_that_ran_out_is_less_in_the_next_plan_though_it_was_given(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "outcome", [{"code": 0}, {"asked": True}, {"launch": SimpleNamespace(ready=True)}]
+    "outcome", [{"code": 0}, {"requested": True}, {"launch": SimpleNamespace(ready=True)}]
 )
 def test_what_is_no_lack_of_memory(outcome: dict[str, object]) -> None:
     failure = OutOfMemory("CUDA0", None, "x")
     whole = {
         "code": 1,
-        "asked": False,
+        "requested": False,
         "oom_killed": False,
         "launch": SimpleNamespace(ready=False, out_of_memory=failure),
     }

@@ -68,7 +68,7 @@ def test_no_signal_of_a_burst_is_lost() -> None:
     code = (
         "import os, sys; from autolayers.launch import supervise\n"
         "sys.exit(0 if supervise.run(['sh', '-c', 'echo up; exec sleep 600'], "
-        "os.environ).asked else 3)"
+        "os.environ).requested else 3)"
     )
     for _ in range(3):
         child = subprocess.Popen(

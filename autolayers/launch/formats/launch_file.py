@@ -71,8 +71,8 @@ class LaunchFile:
             words.append("--no-mmproj")
         # `names`: e.g. ["LLAMA_API_KEY"], which llama-server reads in place of --api-key
         self.words, names = without_secrets(words)
-        self.launcher, more = launcher_without_secrets(command)
-        self.secrets = list(dict.fromkeys([*names, *more]))
+        self.launcher, launcher_names = launcher_without_secrets(command)
+        self.secrets = list(dict.fromkeys([*names, *launcher_names]))
         # Parsed again, because writers look words up in what they are going to write
         self.arguments = parse(self.words, command=None)
         self.params = self.arguments.params

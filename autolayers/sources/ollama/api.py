@@ -209,7 +209,8 @@ class Server:
         answer = self._ask("POST", "/api/create", body, timeout=self.load_timeout, model=source)
         if answer.get("status") != "success":
             raise OllamaError(
-                f"{self.url} did not say that {model} was created, but {_said(json.dumps(answer))}"
+                f"{self.url} did not say that {model} was created, but "
+                f"{_quoted(json.dumps(answer))}"
             )
 
     def load(self, name: str, options: Mapping[str, Any], keep_alive: str = "5m") -> None:
@@ -228,7 +229,7 @@ class Server:
             return
         if answer.get("done") is not True:
             raise OllamaError(
-                f"{self.url} did not say that {name} was loaded, but {_said(json.dumps(answer))}"
+                f"{self.url} did not say that {name} was loaded, but {_quoted(json.dumps(answer))}"
             )
 
     def unload(self, name: str, patience: float = 20.0) -> None:
@@ -301,7 +302,7 @@ class Server:
     def _refused(self, status: int, reason: str, path: str) -> Refused:
         code = f" (HTTP {status})" if status != 200 else ""
         hint = _HINTS.get(status, "")
-        return Refused(f"{self.url}{path}: {_said(reason)}{code}{hint}", status, reason)
+        return Refused(f"{self.url}{path}: {_quoted(reason)}{code}{hint}", status, reason)
 
     def _read(self, answer: Response, content: bytes, path: str, model: str) -> dict[str, Any]:
         status = answer.status
@@ -326,13 +327,13 @@ class Server:
         """Return the error that the server gives as a reason; `model`: the one it was asked for."""
         if status == 404 and model:
             return NoSuchModel(
-                f"the Ollama server at {self.url} has no model {model}: {_said(reason)}"
+                f"the Ollama server at {self.url} has no model {model}: {_quoted(reason)}"
             )
         return self._refused(status, reason, path)
 
     def _no_answer(self, content: bytes, path: str) -> OllamaError:
         if content.strip():
-            text = _said(_text(content))
+            text = _quoted(_text(content))
             return OllamaError(f"{self.url}{path}: not an answer of Ollama: {text}")
         why = ""
         if path == "/api/show":
@@ -357,7 +358,7 @@ def _is_own(host: str) -> bool:
         return False
 
 
-def _said(text: str) -> str:
+def _quoted(text: str) -> str:
     """Return the server's own words in a message."""
     return one_line(text, 400)
 

@@ -1,6 +1,6 @@
 """The bundled header of the model that a log is of, by the names and the figures in it.
 
-    found = known(facts, ("-m", "Qwen3-30B-A3B-Instruct-2507-Q8_0.gguf"))
+    found = bundled_header(facts, ("-m", "Qwen3-30B-A3B-Instruct-2507-Q8_0.gguf"))
     found.name, found.model.size                    # "qwen3-30b-a3b-q8_0"
 
 A header of another quantisation is taken where it is larger, or with its matrices in a larger type,
@@ -78,12 +78,12 @@ _SLACK = 1.1  # weights of one quantisation differ by less among files
 
 
 @dataclass(frozen=True)
-class Known:
+class BundledHeader:
     name: str  # of the bundled header
     model: Model
 
 
-def known(facts: Facts, words: Sequence[str]) -> Known | None:
+def bundled_header(facts: Facts, words: Sequence[str]) -> BundledHeader | None:
     """Return the bundled header with the name and the figures of the log's model; None without
     one."""
     printed = facts.printed
@@ -138,25 +138,31 @@ def _alike(given: str, quant: str) -> list[str]:
     tokens = _TOKEN.findall(_QUANT.sub("", given.lower()))
     entries = []
     for name in bundled.models():
-        theirs = _quant(name)
-        base = _TOKEN.findall(name.removesuffix(theirs).rstrip("-"))
+        bundled_quant = _quant(name)
+        base = _TOKEN.findall(name.removesuffix(bundled_quant).rstrip("-"))
         # `token in rest` takes from the iterator: the header's words must come in this order
         rest = iter(tokens)
         if (
-            theirs
+            bundled_quant
             and all(token in rest for token in base)
             and not (set(tokens) - set(base)) & _OTHERS
         ):
             entries.append(
                 # Sorted: the longest name that matches, then the same
                 # quantisation, then larger ones, the smallest first
-                (-len(base), theirs != quant, _bits(theirs) < _bits(quant), _bits(theirs), name)
+                (
+                    -len(base),
+                    bundled_quant != quant,
+                    _bits(bundled_quant) < _bits(quant),
+                    _bits(bundled_quant),
+                    name,
+                )
             )
     longest = min(entries, default=(0,))[0]
     return [entry[4] for entry in sorted(entries) if entry[0] == longest]
 
 
-def _agreeing(name: str, facts: Facts, quant: str) -> Known | None:
+def _agreeing(name: str, facts: Facts, quant: str) -> BundledHeader | None:
     """The bundled model of that name, at least as large as of that quantisation, unless a figure of
     the log is another."""
     model, printed = bundled.read(name), facts.printed
@@ -180,4 +186,4 @@ def _agreeing(name: str, facts: Facts, quant: str) -> Known | None:
     if context.isdecimal() and 0 < int(context) < 1 << 31:
         # Fine-tunes stretch the context; everything else of the header stays
         model = model.overridden(((f"{arch}.context_length", f"int:{context}"),))
-    return Known(name, model)
+    return BundledHeader(name, model)

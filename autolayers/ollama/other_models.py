@@ -1,7 +1,7 @@
 """Which other models Ollama would load beside those that it has, and which would make it unload one
 first.
 
-    for other in beside(server, devices, settings):
+    for other in other_models(server, devices, settings):
         other.name, other.keeps, other.guess, other.allowed  # "qwen3:8b", False, 6.2 GiB of 5.1 GiB
 
 Ollama 0.33 (2026-08-21): server/sched.go:processPending, load and findRunnerToUnload. Its own guess
@@ -53,7 +53,7 @@ class Other:
         }
 
 
-def beside(
+def other_models(
     server: Server,
     devices: Sequence[Device],
     settings: Settings,
@@ -115,8 +115,8 @@ def _guess(info: Mapping[str, Any], size: int, n_ctx: int, settings: Settings) -
     trained = info.get(f"{arch}.context_length")
     n_ctx = min(n_ctx, trained) if isinstance(trained, int) and trained > 0 else n_ctx
     # Embedding models have a single slot, whatever OLLAMA_NUM_PARALLEL says
-    one = f"{arch}.pooling_type" in info
-    return guessed(info, arch, size, n_ctx * (1 if one else settings.parallel))
+    single = f"{arch}.pooling_type" in info
+    return guessed(info, arch, size, n_ctx * (1 if single else settings.parallel))
 
 
 def _allowed(guess: int, devices: Sequence[Device], settings: Settings) -> int:
