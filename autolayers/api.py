@@ -113,7 +113,7 @@ def plan_within(
     *,
     explain: bool = False,
 ) -> Plan:
-    """As `plan`, with what would make a launch fit, as long as the meter lasts."""
+    """Return what `plan` returns, with what would make a launch fit, as long as the meter lasts."""
     request = for_model(model, Request.of(_all(words, {}), environ))
     return plan_request(model, request, explain=explain, advise=True, meter=meter)
 
@@ -128,7 +128,7 @@ def plan_together(
     weights: Sequence[float] = (),
     **flags: Flag,
 ) -> Together:
-    """Plans models that are loaded together, with the same given flags for each. `weights` are the
+    """Plan models that are loaded together, with the same given flags for each. `weights` are the
     models' shares of the requests, equal by default. Raises what `plan` raises."""
     # Imported on demand: most callers plan one model.
     from .planner.several import multi
@@ -148,8 +148,8 @@ def plan_groups(
     weights: Sequence[float] = (),
     **flags: Flag,
 ) -> Groups:
-    """Plans models that take turns, in groups that fit together. `weights` are the models' shares
-    of the requests, equal by default. Raises what `plan` raises."""
+    """Plan models that take turns, in groups that fit together. `weights` are the models' shares of
+    the requests, equal by default. Raises what `plan` raises."""
     from .planner.several import groups
 
     request = Request.of(_all(words, flags), environ, devices=devices, host=host)
@@ -165,7 +165,7 @@ def plan_any(
     environ: Mapping[str, str] | None = None,
     **flags: Flag,
 ) -> AnyOf:
-    """Plans models so that any `most` of them fit together, with the largest such `most`; see
+    """Plan models so that any `most` of them fit together, with the largest such `most`; see
     planner.several.groups. Raises what `plan` raises."""
     from .planner.several import groups
 
@@ -278,7 +278,7 @@ def _records(devices: Sequence[Device | str] | None) -> list[Device] | None:
 
 
 def _weighed(weights: Sequence[float], count: int) -> Sequence[float]:
-    """`count` weights, checked. Raises UsageError."""
+    """Return `count` weights, checked. Raises UsageError."""
     # No weights are equal ones.
     if weights and (len(weights) != count or not all(weight > 0 for weight in weights)):
         raise UsageError(

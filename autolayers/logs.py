@@ -339,7 +339,7 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def plain(text: str) -> str:
-    """Removes Go's escapes of quotes and backslashes."""
+    """Return the text without Go's escapes of quotes and backslashes."""
     return re.sub(r'\\(["\\])', r"\1", text)
 
 

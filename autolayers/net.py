@@ -107,7 +107,7 @@ class Response:
         self._response.close()
 
     def read(self, n: int) -> bytes:
-        """1 to `n` bytes of the body, b"" at its end. Raises NetError."""
+        """Return 1 to `n` bytes of the body, b"" at its end. Raises NetError."""
         if self.headers.get("Content-Encoding", "").lower() not in ("", "identity"):
             raise NetError(
                 "compressed", "the server compresses its answer, although it was asked not to"
@@ -282,7 +282,7 @@ def _adapter(limit: Limit) -> requests.adapters.HTTPAdapter:
 
 @contextmanager
 def _explained(limit: Limit) -> Iterator[None]:
-    """Failures of the connection as a NetError."""
+    """Raise failures of the connection as a NetError."""
     import requests
     import urllib3
 

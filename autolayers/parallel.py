@@ -33,7 +33,7 @@ def _attempt(work: Callable[[T], R], item: T) -> R | AutolayersError:
 def in_threads(
     work: Callable[[T], R], items: Sequence[T], done: Callable[[], None] = lambda: None
 ) -> list[R | AutolayersError]:
-    """work(item) for each; `done` is called after each, by one thread at a time."""
+    """Return work(item) for each; `done` is called after each, by one thread at a time."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
     pool = ThreadPoolExecutor(min(THREADS, max(1, len(items))))
@@ -59,8 +59,8 @@ def in_processes(
     workers: int | None = None,
     done: Callable[[], None] = lambda: None,
 ) -> list[R | AutolayersError]:
-    """work(item) for each, in forked copies of this process; results are pickled. Items that a copy
-    fails to answer, such as for lack of memory, are computed here."""
+    """Return work(item) for each, in forked copies of this process; results are pickled. Items that
+    a copy fails to answer, such as for lack of memory, are computed here."""
     count = min(cores() if workers is None else workers, len(items))
     results: dict[int, R | AutolayersError] = {}
     if count > 1:

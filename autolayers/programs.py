@@ -217,7 +217,8 @@ def _values(lines: Sequence[bytes]) -> Iterator[object]:
 
 
 def _answer(to: int, module: str, function: str, words: Sequence[str]) -> None:
-    """In the other process: one line for each value, and no end that waits for the library's."""
+    """Print, in the other process, one line for each value, and no end that waits for the
+    library's."""
     import importlib
     import json
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def printable(text: str) -> str:
-    """Part of a line on a terminal or in a comment: escapes line ends, control characters, marks
-    that change the writing direction and bytes that are not UTF-8.
+    """Return a part of a line on a terminal or in a comment: escapes line ends, control characters,
+    marks that change the writing direction and bytes that are not UTF-8.
 
     >>> printable("a\\x1b[2J\\n\\u202e")
     'a\\\\x1b[2J\\\\n\\\\u202e'
@@ -38,8 +38,8 @@ def shell(words: Sequence[str]) -> str:
 
 
 def posix(words: Sequence[str]) -> str:
-    r"""A command line in which bash, dash, zsh, fish and mksh run the first word and nothing else,
-    whatever the words hold. All of them read printable words alike.
+    r"""Return a command line in which bash, dash, zsh, fish and mksh run the first word and nothing
+    else, whatever the words hold. All of them read printable words alike.
 
     fish takes a backslash before a quote or a backslash for an escape within '...' too, so these
     stand outside. What is not printable is written as bytes in $'...' (POSIX.1-2024, 2.2.4): dash
@@ -83,8 +83,9 @@ def _kind(c: str) -> str:
 
 
 def _bytes(text: str) -> str:
-    r"""The bytes of a text as \x.. each: of a name that is not UTF-8 its own (PEP 383), of half a
-    UTF-16 pair, which a JSON file or a name on Windows can hold, those that UTF-8 would give it."""
+    r"""Return the bytes of a text as \x.. each: of a name that is not UTF-8 its own (PEP 383), of
+    half a UTF-16 pair, which a JSON file or a name on Windows can hold, those that UTF-8 would give
+    it."""
     data = b"".join(
         c.encode("utf-8", "surrogateescape" if "\udc80" <= c <= "\udcff" else "surrogatepass")
         for c in text
@@ -117,8 +118,8 @@ def _expandable(c: str) -> str:
 
 
 def windows(words: Sequence[str]) -> str:
-    r"""A command line that PowerShell and cmd.exe read alike, as long as no word has a double
-    quote, a dollar sign or a backtick; such words are quoted for PowerShell.
+    r"""Return a command line that PowerShell and cmd.exe read alike, as long as no word has a
+    double quote, a dollar sign or a backtick; such words are quoted for PowerShell.
 
     >>> rule = r"blk\.20\.ffn_(ch|)exps=CPU"
     >>> print(windows(["-ts", "27,27", "-ot", rule, "-m", r"C:\models\a b.gguf"]))

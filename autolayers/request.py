@@ -76,7 +76,7 @@ class Request:
         of_program: Engine = LLAMA_SERVER,
         max_devices: int = 0,
     ) -> Request:
-        """Resolves the words, and detects what they leave open.
+        """Resolve the words, and detect what they leave open.
 
         `environ` adds LLAMA_ARG_* variables and config files to words that are not parsed yet, and
         decides which devices are visible. `devices` (and `host`) replace the machine's. `program`
@@ -249,7 +249,8 @@ def _needs_quants(params: Params, policy: Policy, build: Build) -> bool:
 
 
 def _with_quants(devices: Sequence[Device], program: str) -> Sequence[Device]:
-    """CUDA's devices, with whether the program has flash attention for all pairs of cache types."""
+    """Return the devices, CUDA's with whether the program has flash attention for all pairs of
+    cache types."""
     import shutil
 
     from .backends.cuda import ALL_QUANTS, Cuda
@@ -308,7 +309,7 @@ def _of_engine(build: Build, policy: Policy, of_program: Engine) -> Build:
 
 
 def _planned_for(build: Build) -> Build | int | None:
-    """Policy.build."""
+    """Return what Policy.build says of a build."""
     # None stands for the newest known build.
     if build is TODAY:
         return None

@@ -26,9 +26,9 @@ _ABANDONED = 24 * 3600.0  # seconds after which another machine's temporary file
 
 
 def directory(environ: Mapping[str, str]) -> str:
-    """${XDG_STATE_HOME:-~/.local/state}/autolayers, %LOCALAPPDATA%\\autolayers on Windows. Raises
-    AutolayersError if there is no home directory. A relative XDG_STATE_HOME is ignored, as the XDG
-    base directory specification asks."""
+    """Return ${XDG_STATE_HOME:-~/.local/state}/autolayers, %LOCALAPPDATA%\autolayers on Windows.
+    Raises AutolayersError if there is no home directory. A relative XDG_STATE_HOME is ignored, as
+    the XDG base directory specification asks."""
     home = environ.get("USERPROFILE" if os.name == "nt" else "HOME") or os.path.expanduser("~")
     if os.name == "nt":
         root = environ.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local")
@@ -113,8 +113,8 @@ def keep(name: str, value: object) -> None:
 
 @contextlib.contextmanager
 def locked(environ: Mapping[str, str]) -> Iterator[None]:
-    """A lock for read-modify-write of state files; after 5 s it continues without the lock. Raises
-    AutolayersError if the state directory cannot be written."""
+    """Hold a lock for read-modify-write of state files; after 5 s it continues without the lock.
+    Raises AutolayersError if the state directory cannot be written."""
     name = path(environ, "lock")
     try:
         _make_directory(name)
@@ -129,8 +129,8 @@ def locked(environ: Mapping[str, str]) -> Iterator[None]:
 
 
 def set_aside(name: str) -> str | None:
-    """Renames a state file that cannot be read to NAME.bad, which is returned; None if there is
-    none or it can."""
+    """Rename a state file that cannot be read to NAME.bad, which is returned; None if there is none
+    or it can."""
     if not os.path.lexists(name) or read(name) is not None:
         return None
     try:
@@ -150,7 +150,7 @@ def _own(name: str) -> None:
 
 
 def _make_directory(name: str) -> None:
-    """The directory of a state file, for this user alone."""
+    """Make the directory of a state file, for this user alone."""
     os.makedirs(os.path.dirname(name), mode=0o700, exist_ok=True)
 
 
@@ -175,8 +175,8 @@ def _lock(handle: int) -> None:
 
 
 def write(name: str, data: bytes, *, mode: int = 0o666, backup: bool = False) -> str | None:
-    """Replaces a file so that a killed writer leaves the old one: a temporary file in its
-    directory, fsync, rename.
+    """Replace a file so that a killed writer leaves the old one: a temporary file in its directory,
+    fsync, rename.
 
     Links are followed; an existing file keeps its mode and owner, a new one gets `mode` less the
     umask. `backup` keeps the old content as NAME.bak, NAME.bak1, ... and returns that name. A pipe

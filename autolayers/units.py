@@ -125,5 +125,5 @@ def at_least(size: int) -> str:
 
 
 def human(size: int) -> str:
-    """MiB below 10 GiB, GiB above, two decimals."""
+    """Return MiB below 10 GiB, GiB above, two decimals."""
     return mib(size) if abs(size) < 10 * GiB else f"{size / GiB:.2f} GiB"

@@ -70,7 +70,8 @@ class Remedy:
 
 
 def remedies(problem: Problem, short: Candidate) -> Iterator[Remedy]:
-    """Advice for a launch that does not fit (`short`), one after the other: each is planned."""
+    """Yield advice for a launch that does not fit (`short`), one after the other: each is
+    planned."""
     advice = _Advice(problem.with_goals(alone=False), short)
     yield from advice.flags()
     yield from advice.memory()
@@ -83,22 +84,23 @@ class _Advice:
         self.given, self.policy, self.short = problem.given, problem.policy, short
 
     def launch(self, given: Params | None = None, **goals: object) -> Candidate | None:
-        """The plan's launch with other flags and goals; None if llama.cpp would refuse it, or if
-        the model has not what the change needs."""
+        """Return the plan's launch with other flags and goals; None if llama.cpp would refuse it,
+        or if the model has not what the change needs."""
         return _solution(
             self.problem.with_given(given or self.given).with_goals(**goals).on(self.machine)
         )
 
     def launch_on(self, machine: Machine) -> Candidate | None:
-        """The plan's launch if it fits on a larger machine, or the one that is planned there."""
+        """Return the plan's launch if it fits on a larger machine, or the one that is planned
+        there."""
         # On the larger machine the same launch often fits: no search is needed.
         other = self.problem.on(machine)
         same = other.evaluator.candidate(self.short.params, FULL)
         return same if same is not None and same.fits else _solution(other)
 
     def fits(self, given: Params | None = None, model: Model | None = None) -> Candidate | None:
-        """A launch that fits, if there is one. The full search runs only if weights and caches do
-        not already exceed all memory."""
+        """Return a launch that fits, if there is one. The full search runs only if weights and
+        caches do not already exceed all memory."""
         # Given flags that differ; everything else as the launch that does not fit.
         changed = {
             name: value
@@ -121,8 +123,8 @@ class _Advice:
     # --- flags
 
     def flags(self) -> Iterator[Remedy]:
-        """Up to three changes of one flag that each suffice; else the fewest leading changes that
-        suffice together."""
+        """Yield up to three changes of one flag that each suffice; else the fewest leading changes
+        that suffice together."""
         enough = 0
         single = list(self._changes())
         smaller = [change for change in single if change.keys().isdisjoint(_ELSEWHERE)]
@@ -204,8 +206,8 @@ class _Advice:
             yield {"device": ()}
 
     def _as_flag(self, params: Params) -> tuple[tuple[str, str], ...]:
-        """The whole layers of its rules alone, one more for one that is there in part: what -ncmoe
-        can say."""
+        """Return the whole layers of its rules alone, one more for one that is there in part: what
+        -ncmoe can say."""
         rules = params.overrides
         if any(pattern == EXPERTS_REGEX for pattern, _ in rules):
             return rules
@@ -216,7 +218,7 @@ class _Advice:
         return overrides.with_experts_on_host(bare, layers).overrides
 
     def _may_shorten(self) -> bool:
-        """Whether nothing that was given asks for more than the smallest context."""
+        """Return whether nothing that was given asks for more than the smallest context."""
         work = self.policy.workload
         wishes = (
             self.given.n_ctx,
@@ -228,8 +230,8 @@ class _Advice:
         return not any(wishes) and self.short.breakdown.n_ctx > SMALLEST
 
     def _largest_context(self) -> int:
-        """The largest that fits with the other flags, 0 for none: what --ctx max finds, or with
-        more in RAM, to an eighth of it."""
+        """Return the largest that fits with the other flags, 0 for none: what --ctx max finds, or
+        with more in RAM, to an eighth of it."""
         open_ = replace(self.given, n_ctx=None)
         launches = [self.launch(open_, n_ctx=goal) for goal in (None, "max")]
         fits = max(
@@ -254,8 +256,8 @@ class _Advice:
     # --- memory
 
     def memory(self) -> Iterator[Remedy]:
-        """System memory to add, device memory to add, or both if neither alone suffices; RAM that a
-        GPU shares, which cannot be added, with the smallest context too."""
+        """Yield system memory to add, device memory to add, or both if neither alone suffices; RAM
+        that a GPU shares, which cannot be added, with the smallest context too."""
         alone = [remedy for remedy in (self._more("ram"), self._more("vram")) if remedy is not None]
         both = None if alone else self._more("memory")
         yield from alone if both is None else (both,)
@@ -271,7 +273,7 @@ class _Advice:
                 yield replace(more, flags=("-c", str(SMALLEST)))
 
     def _of_ram(self) -> frozenset[str]:
-        """The GPUs that may use all of the RAM that is available."""
+        """Return the GPUs that may use all of the RAM that is available."""
         machine = self.machine
         return frozenset(
             device.name
@@ -284,8 +286,8 @@ class _Advice:
         )
 
     def _more(self, kind: Literal["ram", "vram", "memory"]) -> Remedy | None:
-        """The missing bytes, added until the launch fits: device memory where it is short, or on
-        the largest device instead of system memory."""
+        """Return the missing bytes, added until the launch fits: device memory where it is short,
+        or on the largest device instead of system memory."""
         limits, ram = self.machine.limits, 0
         devices: dict[str, int] = {}
         candidate: Candidate | None = self.short
@@ -352,8 +354,8 @@ class _Advice:
     # --- file
 
     def file(self) -> Iterator[Remedy]:
-        """The largest quantisation of the model that fits, where one fits no worse than a larger
-        one."""
+        """Yield the largest quantisation of the model that fits, where one fits no worse than a
+        larger one."""
         smaller = list(below(self.model))
         # Sizes fall with the types, so the first that fits is found by halving.
         first = 1 + last(-1, len(smaller) - 1, lambda i: not self.fits(model=smaller[i][1]))
@@ -366,7 +368,7 @@ class _Advice:
 
 
 def _solution(problem: Problem) -> Candidate | None:
-    """The best launch of a changed problem, None where there is none."""
+    """Return the best launch of a changed problem, None where there is none."""
     if problem.evaluator.exhausted:
         return None
     try:

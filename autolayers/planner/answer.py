@@ -58,8 +58,8 @@ def plan_request(
     processes: int = 1,
     meter: Meter | None = None,
 ) -> Plan:
-    """The plan for a request, whose notes become warnings of the plan. `explain` adds the cost of
-    the next step, --fit's own answer and the alternatives, computed by as many `processes`;
+    """Return the plan for a request, whose notes become warnings of the plan. `explain` adds the
+    cost of the next step, --fit's own answer and the alternatives, computed by as many `processes`;
     `advise` adds what would make a launch fit. Plans of one model share `measurements`, those of
     one question a `meter`. Raises LaunchRefused."""
     answer, notes, why = _solved(Problem(model, request, measurements=measurements, meter=meter))
@@ -70,7 +70,7 @@ def plan_request(
 def plan_in_steps(
     model: Model, request: Request, processes: int = 0, measurements: Known | None = None
 ) -> Iterator[Plan]:
-    """The plan without its reasons, then the same with one more of them each time, or with
+    """Yield the plan without its reasons, then the same with one more of them each time, or with
     `processes` to work them out with all: the last is plan_request's with `explain`. Who no longer
     wants them stops asking. `measurements` as in plan_request."""
     answer, notes, why = without_gc(_solved)(Problem(model, request, measurements=measurements))
@@ -85,7 +85,7 @@ def plan_in_steps(
 
 
 def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]]:
-    """The launch, the warnings and the reasons that its search found."""
+    """Return the launch, the warnings and the reasons that its search found."""
     notes = problem.request.notes
     if not problem.build.knows("-ot") and problem.given.n_gpu_layers is None:
         problem = problem.with_goals(strategy="layers")  # no override places a single tensor
@@ -119,7 +119,8 @@ def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]
 
 
 def _bare(problem: Problem) -> Params:
-    """The launch with the least that the flags allow, where the budget did not last for any."""
+    """Return the launch with the least that the flags allow, where the budget did not last for
+    any."""
     given = problem.given
     layers = 0 if given.n_gpu_layers in (None, -1) else given.n_gpu_layers
     return replace(
@@ -128,7 +129,7 @@ def _bare(problem: Problem) -> Params:
 
 
 def _best_way(problem: Problem) -> Solved:
-    """As _search, of the first way to launch the model that suits it."""
+    """Return what _search returns of the first way to launch the model that suits it."""
     # The first way that suits is the answer; the last one, with the usual flags, is taken anyhow.
     for given in ways(problem):
         solved = _search(problem.with_given(given))
@@ -138,7 +139,7 @@ def _best_way(problem: Problem) -> Solved:
 
 
 def _search(problem: Problem) -> Solved:
-    """The launch of a request, of people or of a model with a draft."""
+    """Return the launch of a request, of people or of a model with a draft."""
     users = problem.policy.users
     if users is not None:
         from .users import for_users
@@ -165,8 +166,8 @@ def _search(problem: Problem) -> Solved:
 
 
 def fit_choice(model: Model, request: Request) -> FitChoice | None:
-    """What `llama-server --fit on` makes of these flags; `fits` is by the plan's own margins. None
-    if llama.cpp would refuse it."""
+    """Return what `llama-server --fit on` makes of these flags; `fits` is by the plan's own
+    margins. None if llama.cpp would refuse it."""
     return fit_choice_of(Problem(model, request))
 
 
@@ -192,7 +193,7 @@ class _Answer:
         return Explained(self.problem, workload, self.candidate, explain, processes)
 
     def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], explained: Reasons) -> Plan:
-        """The plan with these explanations."""
+        """Return the plan with these explanations."""
         params = self.candidate.params
         # Layer counts instead of free memory, which may be different at the start.
         if len(self.evaluator.machine.devices) > 1:
@@ -240,7 +241,7 @@ class _Answer:
         )
 
     def _predicts(self) -> Callable[[], Speed]:
-        """What computes the speed, which -q does not print: its plan keeps all that was
+        """Return what computes the speed, which -q does not print: its plan keeps all that was
         measured."""
         if self.policy.alone:
             return lambda: self.cost.price(self.candidate)
@@ -258,7 +259,7 @@ class _Answer:
         return hits(self.cost, self.candidate) if self.candidate.params.moe_cache_mib else ()
 
     def _paid(self) -> str:
-        """What an automatically enlarged context costs."""
+        """Return what an automatically enlarged context costs."""
         smaller, price = self.paid
         if not smaller or price < 1.005 or smaller >= self.use.n_ctx:
             return ""
@@ -268,7 +269,7 @@ class _Answer:
         )
 
     def _limited(self, seen: Solution) -> tuple[str, ...]:
-        """What raises the limit of a GPU that uses RAM, if the launch would take more."""
+        """Return what raises the limit of a GPU that uses RAM, if the launch would take more."""
         use, trained = self.use, self.evaluator.model.n_ctx_train
         enough = self.given.n_ctx or use.n_ctx_seq >= trained
         if self.candidate.fits and seen.whole and enough:
@@ -279,7 +280,7 @@ class _Answer:
     def _with_threads(
         self, params: Params, reasons: tuple[str, ...]
     ) -> tuple[Params, tuple[str, ...]]:
-        """The flags, with -t if the CPU computes and llama.cpp's default is wrong, and the
+        """Return the flags, with -t if the CPU computes and llama.cpp's default is wrong, and the
         reason."""
         count = self.evaluator.machine.threads
         if count is None or params.n_threads is not None or self.policy.alone:
@@ -342,14 +343,14 @@ class _Answer:
 
 
 def _with_requests(predict: Callable[[], Speed], served: Answers) -> Speed:
-    """The prediction, with what each of several people gets."""
+    """Return the prediction, with what each of several people gets."""
     return replace(predict(), requests=served)
 
 
 def _layers(
     placer: WeightPlacer, params: Params, companions: Companions, devices: Sequence[Device]
 ) -> tuple[LayerRow, ...]:
-    """Where each layer's weights are. Builds no graphs until it is read."""
+    """Return where each layer's weights are. Builds no graphs until it is read."""
     params = with_draft_type(params, companions)
     placement = placer.place(params, devices, resolve(placer.model, params, placer.rules).load_mtp)
     by_layer: list[dict[str, int]] = [{} for _ in range(len(placement.dev_layer) + 2)]
@@ -363,8 +364,8 @@ def _layers(
 
 
 def _flags(evaluator: Evaluator, params: Params, given: Params, build: Build) -> list[str]:
-    """All memory-relevant arguments as the build spells them, layers and context first; the caller
-    adds the model."""
+    """Return all memory-relevant arguments as the build spells them, layers and context first; the
+    caller adds the model."""
     from ..flags.write import to_words
 
     experts: list[str] = []

@@ -93,7 +93,7 @@ class Buffers:
         return max(sizes, default=usual // SHARE)
 
     def at(self, point: Point) -> dict[str, int]:
-        """Expected bytes on each device."""
+        """Return the expected bytes on each device."""
         frame, kind, n_ctx, n_ubatch = point
         same = {key[2:]: taken for key, taken in self.taken.items() if key[:2] == (frame, kind)}
         if same:
@@ -112,19 +112,19 @@ class Buffers:
         return self.guess()
 
     def guess(self) -> dict[str, int]:
-        """Bytes on each device before anything was measured."""
+        """Return the bytes on each device before anything was measured."""
         return {name: min(FIRST, limit // SHARE) for name, limit in self.limits.items()}
 
     def rules_out(self, point: Point) -> bool:
-        """Whether no launch of this frame fits with as large a context and micro-batch."""
+        """Return whether no launch of this frame fits with as large a context and micro-batch."""
         frame, _, n_ctx, n_ubatch = point
         return any(
             each == frame and ctx <= n_ctx and size <= n_ubatch for each, ctx, size in self.full
         )
 
     def of_ram(self, point: Point) -> int:
-        """Expected bytes of system memory: of launches with this micro-batch, or in proportion to
-        that of others, as graph buffers are nearly all of it."""
+        """Return the expected bytes of system memory: of launches with this micro-batch, or in
+        proportion to that of others, as graph buffers are nearly all of it."""
         frame, kind, n_ctx, n_ubatch = point
         alike = {
             key[2:]: taken.ram for key, taken in self.taken.items() if key[:2] == (frame, kind)
@@ -140,8 +140,8 @@ class Buffers:
         )
 
     def knows(self, point: Point) -> bool:
-        """Whether a launch of this frame and kind was measured with this micro-batch and no more
-        context."""
+        """Return whether a launch of this frame and kind was measured with this micro-batch and no
+        more context."""
         frame, kind, n_ctx, n_ubatch = point
         return any(
             _matches(key, frame, _related(kind)) and key[3] == n_ubatch and key[2] <= n_ctx
@@ -151,8 +151,8 @@ class Buffers:
     def _of(
         self, measured: Mapping[tuple[int, int], Taken], n_ctx: int, n_ubatch: int, share: float
     ) -> dict[str, int]:
-        """Bytes by the nearest micro-batch's launches, at another context on the line between two
-        of them."""
+        """Return the bytes by the nearest micro-batch's launches, at another context on the line
+        between two of them."""
         nearest = _nearest(n_ubatch, {size for _, size in measured})
         points = {ctx: taken for (ctx, size), taken in measured.items() if size == nearest}
         # The nearest micro-batch was measured, not this one: grow or shrink by the least factor.
@@ -177,7 +177,7 @@ class Buffers:
         return self._sum(near, compute, share)
 
     def _sum(self, near: Taken, compute: Mapping[str, int], share: float) -> dict[str, int]:
-        """The sums; a device that the launch did not use takes as much as the least of the
+        """Return the sums; a device that the launch did not use takes as much as the least of the
         others."""
         sums = {name: size + int(compute[name] * share) for name, size in near.fixed.items()}
         smallest = min(sums.values(), default=0)
@@ -185,12 +185,12 @@ class Buffers:
 
 
 def _growth(ratio: float) -> float:
-    """The least factor of graph buffers with this factor of the micro-batch."""
+    """Return the least factor of graph buffers with this factor of the micro-batch."""
     return ratio if ratio < 1 else 1 + _GROWS * (ratio - 1)
 
 
 def _between(near: Taken, far: Taken, part: float) -> dict[str, int]:
-    """Graph buffers at this part of the way from one context to another."""
+    """Return the graph buffers at this part of the way from one context to another."""
     return {
         name: size + int((far.compute.get(name, size) - size) * part)
         for name, size in near.compute.items()
@@ -198,17 +198,19 @@ def _between(near: Taken, far: Taken, part: float) -> dict[str, int]:
 
 
 def _temporaries(candidate: Candidate, name: str) -> int:
-    """Bytes of the margin that grow with what operations compute."""
+    """Return the bytes of the margin that grow with what operations compute."""
     return sum(size for part, size in candidate.margins.get(name, ()) if part == TEMPORARIES)
 
 
 def _related(kind: str) -> str:
-    """The kind without what distinguishes its launches: none, all or a part of a layer in RAM."""
+    """Return the kind without what distinguishes its launches: none, all or a part of a layer in
+    RAM."""
     return kind.rpartition(" ")[2]
 
 
 def _matches(point: Point, frame: object, kind: str) -> bool:
-    """Whether a point is of this frame and kind, or of a related one; None and "" are any."""
+    """Return whether a point is of this frame and kind, or of a related one; None and "" are
+    any."""
     return (frame is None or point[0] == frame) and (
         not kind or kind in (point[1], _related(point[1]))
     )

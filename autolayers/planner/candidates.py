@@ -79,12 +79,12 @@ class Kind:
         self.failed = 0
 
     def with_micro_batch(self, size: int) -> Kind:
-        """The same with another micro-batch."""
+        """Return the same with another micro-batch."""
         shape = replace(self.shape, n_ubatch=size, n_batch=max(N_BATCH, size))
         return Kind(self.frame, self.name, shape, self.buffers)
 
     def whole(self, params: Params) -> bool:
-        """Whether all layers and their weights are on the devices."""
+        """Return whether all layers and their weights are on the devices."""
         own = len(self.frame.given.overrides)
         return (
             len(params.overrides) == own
@@ -92,14 +92,14 @@ class Kind:
         )
 
     def ladder(self, n_ctx: int | None) -> Ladder | None:
-        """The launches of this kind at a context, by the number of layers on the devices."""
+        """Return the launches of this kind at a context, by the number of layers on the devices."""
         at, ladders = replace(self.shape, n_ctx=n_ctx), self.frame.ladders
         if self.name in ("experts", "ffn"):
             return ladders.in_ram(at)
         return ladders.bare(at) if self.name == "bare" else ladders.layers(at)
 
     def point(self, params: Params) -> Point:
-        """What graph buffers depend on."""
+        """Return what graph buffers depend on."""
         kind, chosen = self.name, params.overrides[len(self.frame.given.overrides) :]
         if self.whole(params):
             # Nothing in RAM: graph buffers are the same whatever the kind is called.
@@ -118,9 +118,9 @@ class Kind:
     # --- the launch that should fit
 
     def promise(self, n_ctx: int | None, failed: int = 0, hope: int = 0) -> Launch | None:
-        """The launch with the most on the devices that should fit with this context, and then the
-        largest context that this placement should have; None if none should fit. With more care
-        after as many promises as `failed`; with some `hope`: bytes that it may take more."""
+        """Return the launch with the most on the devices that should fit with this context, and
+        then the largest context that this placement should have; None if none should fit. With more
+        care after as many promises as `failed`; with some `hope`: bytes that it may take more."""
         # The version: a promise is made again once more is known.
         key = n_ctx, failed, hope, self.buffers.version
         if key not in self._launches:
@@ -163,19 +163,20 @@ class Kind:
             yield from self._with_parts(ladder, count, params)
 
     def guessed_too_much(self, n_ctx: int | None) -> bool:
-        """Whether what was guessed before anything was measured is more than is expected now."""
+        """Return whether what was guessed before anything was measured is more than is expected
+        now."""
         expected = self.buffers.at(self.point(replace(self.shape, n_ctx=n_ctx)))
         guess = self.buffers.guess()
         # Then the promises of this kind were made by a guess that was too large.
         return any(expected[name] < guess[name] for name in self.frame.names)
 
     def launch(self, params: Params) -> Launch | None:
-        """A launch, whether it should fit or not."""
+        """Return a launch, whether it should fit or not."""
         use = self.evaluator.static(params)
         return None if use is None else self._launch(params, use)
 
     def smallest(self, n_ctx: int | None) -> Launch | None:
-        """The launch with the least on the devices, which says what all of this kind take
+        """Return the launch with the least on the devices, which says what all of this kind take
         besides."""
         ladder = self.ladder(n_ctx)
         params = replace(self.shape, n_ctx=n_ctx, n_gpu_layers=0)
@@ -184,7 +185,8 @@ class Kind:
         return self.launch(explicit_split(self.evaluator, params))
 
     def _as_given(self, at: Params) -> Iterator[Params]:
-        """These layers with llama.cpp's own split, or with another one if only that should fit."""
+        """Yield these layers with llama.cpp's own split, or with another one if only that should
+        fit."""
         own = self.frame.ladders.literal and at.n_gpu_layers is not None
         # A given number is used as it is; otherwise all that may be on devices.
         params = at if own else self.frame.ladders.all_layers(at)
@@ -198,7 +200,7 @@ class Kind:
         yield self.divided(ladder, layers, self.buffers.at(self.point(params))) or params
 
     def _most(self, ladder: Ladder) -> tuple[int, Params] | None:
-        """The largest count that should fit, and the launch with its split."""
+        """Return the largest count that should fit, and the launch with its split."""
         top = ladder.top
         if self.name == "layers" and self.frame.ladders.in_ram(ladder.base) is not None:
             top -= 1  # all layers are the top of the finer ladder
@@ -222,8 +224,8 @@ class Kind:
         return None
 
     def divided(self, ladder: Ladder, count: int, buffers: Mapping[str, int]) -> Params | None:
-        """The launch with the fastest split that should fit beside these `buffers`; None if none
-        should. Where flags name a device for tensors, llama.cpp's own."""
+        """Return the launch with the fastest split that should fit beside these `buffers`; None if
+        none should. Where flags name a device for tensors, llama.cpp's own."""
         if not self._layers(ladder)[0]:
             own = explicit_split(self.evaluator, ladder(count))
             return own if self._should_fit(own) else None
@@ -235,7 +237,7 @@ class Kind:
     def _at_most(
         self, ladder: Ladder, top: int, whole: Mapping[str, int], partly: Mapping[str, int]
     ) -> int:
-        """A bound of the count, by the memory of all devices together."""
+        """Return a bound of the count, by the memory of all devices together."""
 
         # A device that lacks room for its buffers does not take room from the others.
         def room(buffers: Mapping[str, int]) -> int:
@@ -254,11 +256,11 @@ class Kind:
         return max(0, low)
 
     def _room(self, name: str, buffers: Mapping[str, int]) -> int:
-        """Bytes for layers on a device."""
+        """Return the bytes for layers on a device."""
         return self.limits[name] - buffers.get(name, 0) + self.hope
 
     def _most_as_given(self, ladder: Ladder, lowest: int, top: int) -> tuple[int, Params] | None:
-        """The same where flags decide how layers or matrices are divided."""
+        """Return the same where flags decide how layers or matrices are divided."""
         low, high = lowest - 1, top
         while low < high:
             # The top first: it is usual, and has buffers of its own.
@@ -283,8 +285,9 @@ class Kind:
     # --- bytes and seconds of layers
 
     def _layers(self, ladder: Ladder) -> tuple[Sequence[Usage], Sequence[Usage]]:
-        """What each layer takes on a device, the output last: with all of its weights, and with
-        those in RAM that this kind leaves there; nothing where flags name a device for tensors."""
+        """Return what each layer takes on a device, the output last: with all of its weights, and
+        with those in RAM that this kind leaves there; nothing where flags name a device for
+        tensors."""
         n_ctx = ladder.base.n_ctx
         # Rules that name a device move tensors away from their layers' devices.
         if any(buffer != HOST for _, buffer in self.shape.overrides):
@@ -302,7 +305,7 @@ class Kind:
         return self._sizes[n_ctx]
 
     def _bytes(self, ladder: Ladder, count: int) -> list[int]:
-        """Bytes of the layers that are on devices, in their order."""
+        """Return the bytes of the layers that are on devices, in their order."""
         on, off = self._layers(ladder)
         # -nkvo: the caches are in RAM, wherever the layers are.
         cached = ladder.base.kv_offload is not False
@@ -312,13 +315,13 @@ class Kind:
         return [row.model + row.context if cached else row.model for row in rows]
 
     def _divided(self, ladder: Ladder, count: int) -> tuple[int, int]:
-        """(layers with a part in RAM, layers on devices)."""
+        """Return (layers with a part in RAM, layers on devices)."""
         if ladder.kind in ("experts", "ffn"):
             return ladder.top - count, ladder.base.layers_wanted(self._everything)
         return 0, count
 
     def _seconds(self, ladder: Ladder, count: int) -> list[list[float]]:
-        """Seconds of the same layers on each device."""
+        """Return the seconds of the same layers on each device."""
         # An unknown trained context: as if it were endless.
         n_ctx = ladder.base.n_ctx or self.evaluator.model.n_ctx_train or 1 << 60
         in_ram, layers = self._divided(ladder, count)
@@ -341,7 +344,7 @@ class Kind:
     def _split(
         self, ladder: Ladder, count: int, buffers: Mapping[str, int]
     ) -> tuple[float, ...] | None:
-        """The fastest split of the layers that should fit; () on one device, or of none."""
+        """Return the fastest split of the layers that should fit; () on one device, or of none."""
         sizes, names = self._bytes(ladder, count), self.frame.names[:MOST_SHARES]
         room = [self._room(name, buffers) for name in names]
         if len(names) == 1 or not sizes:
@@ -378,8 +381,8 @@ class Kind:
         room: Sequence[int],
         buffers: Mapping[str, int],
     ) -> list[tuple[int, ...] | None]:
-        """The fastest split by the seconds of layers, None if there is none, and those where a
-        device has the output layer alone: it computes no attention."""
+        """Return the fastest split by the seconds of layers, None if there is none, and those where
+        a device has the output layer alone: it computes no attention."""
         names, n_ubatch = self.frame.names[: len(room)], params.n_ubatch or N_UBATCH
         visits = [self.cost.visits(name, n_ubatch) for name in names]
         hop = self.cost.hop(n_ubatch)
@@ -398,8 +401,8 @@ class Kind:
     def _quickest(
         self, params: Params, static: Static, splits: Sequence[tuple[int, ...] | None]
     ) -> tuple[float, ...]:
-        """The split with which a request takes least; among devices alike the last one that is
-        nearly as fast."""
+        """Return the split with which a request takes least; among devices alike the last one that
+        is nearly as fast."""
         # Backwards: `next` then takes the last one that is fast enough.
         possible = [short(split) for split in dict.fromkeys(splits[::-1]) if split is not None]
         if len(possible) == 1:
@@ -421,7 +424,7 @@ class Kind:
         splits: Sequence[tuple[int, ...] | None],
         own: tuple[int, ...],
     ) -> tuple[float, ...]:
-        """The program's own split, if it is nearly as fast as the fastest."""
+        """Return the program's own split, if it is nearly as fast as the fastest."""
         possible = dict.fromkeys([split for split in splits if split is not None])
         times = {
             split: self.cost.predict(shared(self.evaluator, params, split), static).compared
@@ -441,8 +444,8 @@ class Kind:
     # --- parts of layers
 
     def _with_parts(self, ladder: Ladder, count: int, params: Params) -> Iterator[Params]:
-        """The launch with as many matrices as should fit of one more layer's experts: of the last
-        layer that has them in RAM, or of the first layer of a later device."""
+        """Yield the launch with as many matrices as should fit of one more layer's experts: of the
+        last layer that has them in RAM, or of the first layer of a later device."""
         layer = ladder.next_layer(count)
         # One layer more than fits; parts of it go to RAM until it does.
         less = replace(ladder(count + 1), tensor_split=params.tensor_split)
@@ -472,7 +475,7 @@ class Kind:
     # --- context
 
     def _grown(self, params: Params) -> Launch | None:
-        """The launch with the largest context that should fit."""
+        """Return the launch with the largest context that should fit."""
         use, span = self.evaluator.static(params), self.frame.contexts
         if use is None:
             return None
@@ -497,8 +500,8 @@ class Kind:
         )
 
     def _largest(self, params: Params, use: Static, low: int, high: int) -> tuple[int, Static]:
-        """The largest context of low..high that should fit, and its caches: these grow evenly, but
-        for windows."""
+        """Return the largest context of low..high that should fit, and its caches: these grow
+        evenly, but for windows."""
         larger = self.evaluator.static(replace(params, n_ctx=high)) if high > low else None
         if larger is None:
             return low, use
@@ -522,8 +525,8 @@ class Kind:
         return low, use
 
     def _share(self, params: Params, use: Static, larger: Static, low: int, high: int) -> float:
-        """Which part of the way from one context to a larger one should fit; 0 if not even the
-        first should."""
+        """Return which part of the way from one context to a larger one should fit; 0 if not even
+        the first should."""
         first = self._share_at(params, use, larger, low)
         if first <= 0:
             return 0.0
@@ -531,7 +534,7 @@ class Kind:
         return min(1.0, second if second > 0 else first / 4)  # graph buffers grow too
 
     def _share_at(self, params: Params, use: Static, larger: Static, n_ctx: int) -> float:
-        """The same, with the graph buffers of one context."""
+        """Return the same, with the graph buffers of one context."""
         frame, kind, _, n_ubatch = self.point(params)
         point = frame, kind, n_ctx, n_ubatch
         if self.buffers.rules_out(point):

@@ -43,8 +43,8 @@ class Choice:
 
 
 def drafts(problem: Problem) -> str:
-    """The type of the launch's drafts; "" for none, or if only its text decides what it gains
-    (n-grams). A draft model is used without --spec-type too where it may be given."""
+    """Return the type of the launch's drafts; "" for none, or if only its text decides what it
+    gains (n-grams). A draft model is used without --spec-type too where it may be given."""
     companions = problem.request.companions
     types = with_draft_type(problem.given, companions).spec_type
     if types:
@@ -53,7 +53,7 @@ def drafts(problem: Problem) -> str:
 
 
 def with_draft(problem: Problem) -> Solved:
-    """The launch of a model with a draft."""
+    """Return the launch of a model with a draft."""
     plain = _without(problem)
     typed = bool(with_draft_type(problem.given, problem.request.companions).spec_type)
     # With --spec-type the user decides; llama-server then says what it cannot do.
@@ -86,7 +86,7 @@ def _number(problem: Problem) -> int:
 
 
 def _free(problem: Problem) -> bool:
-    """Whether the draft model's place is open."""
+    """Return whether the draft model's place is open."""
     given = problem.given
     placed = (
         given.device_draft is not None
@@ -101,7 +101,7 @@ def _free(problem: Problem) -> bool:
 
 
 def _variants(problem: Problem) -> list[Problem]:
-    """What to try: drafting where the flags put the draft, and with it in RAM."""
+    """Return what to try: drafting where the flags put the draft, and with it in RAM."""
     typed = with_draft_type(problem.given, problem.request.companions).spec_type
     # From these builds on a draft model is only used if --spec-type says so.
     if not typed and _number(problem) >= NAMED:
@@ -110,7 +110,7 @@ def _variants(problem: Problem) -> list[Problem]:
 
 
 def _other_vocabulary(problem: Problem) -> str:
-    """Why llama-server would not start with this draft model in use, "" if it would."""
+    """Return why llama-server would not start with this draft model in use, "" if it would."""
     draft, rules = problem.request.companions.draft, Build(_number(problem)).rules
     if (
         draft is None
@@ -123,7 +123,7 @@ def _other_vocabulary(problem: Problem) -> str:
 
 
 def _without(problem: Problem) -> Choice | None:
-    """The launch without the draft."""
+    """Return the launch without the draft."""
     other_types = tuple([kind for kind in problem.given.spec_type if not kind.startswith("draft-")])
     bare = problem.of(problem.model, replace(problem.request.companions, draft=None)).with_flags(
         model_draft=None,
@@ -136,8 +136,8 @@ def _without(problem: Problem) -> Choice | None:
 
 
 def _idle(problem: Problem, plain: Choice | None) -> Choice | None:
-    """The launch that loads the draft and does not use it: into RAM, if that is open and it is in
-    the way."""
+    """Return the launch that loads the draft and does not use it: into RAM, if that is open and it
+    is in the way."""
     # First on the model's devices; if it is in the way there, in RAM.
     variant = problem
     candidate = _like(variant, plain)
@@ -154,7 +154,7 @@ def _fitting(problem: Problem, candidate: Candidate | None, where: str) -> Choic
 
 
 def _like(variant: Problem, plain: Choice | None) -> Candidate | None:
-    """The launch without the draft, with it."""
+    """Return the launch that was solved without the draft, measured with it."""
     if plain is None:
         return None
     placed, before = plain.candidate.params, plain.problem.given
@@ -164,7 +164,7 @@ def _like(variant: Problem, plain: Choice | None) -> Candidate | None:
 
 
 def _tried(variant: Problem, plain: Choice | None) -> Choice | None:
-    """The launch that drafts with these flags, and the number of tokens if that is open."""
+    """Return the launch that drafts with these flags, and the number of tokens if that is open."""
     given = variant.given
     drafting = Drafting(
         drafts(variant),
@@ -206,7 +206,7 @@ def _share(problem: Problem) -> tuple[float, int] | None:
 
 
 def _place(problem: Problem) -> str:
-    """The first device of the draft model; "" for the model's own block."""
+    """Return the first device of the draft model; "" for the model's own block."""
     if problem.request.companions.draft is None:
         return ""
     # llama.cpp puts the draft on -devd, otherwise where the model is.
@@ -218,7 +218,7 @@ def _place(problem: Problem) -> str:
 
 
 def _reasons(best: Choice, tried: list[Choice], plain: Choice | None) -> tuple[str, ...]:
-    """What drafting gains, or why it is not done."""
+    """Return what drafting gains, or why it is not done."""
     draft = best.problem.cost.speed(best.candidate).draft
     others = ", ".join(
         f"{choice.rate:.1f} drafting on {choice.where}".replace("on RAM", "in RAM")

@@ -39,8 +39,8 @@ class Inputs:
 
 
 def encodes(model: Model) -> bool:
-    """Whether the model is an encoder that pools: a diffusion model has no KV cache either, and
-    writes text."""
+    """Return whether the model is an encoder that pools: a diffusion model has no KV cache either,
+    and writes text."""
     pooled = _NOT_POOLED < model.hparams.pooling_type <= _RANK
     return model.row.memory == "none" and pooled
 
@@ -50,8 +50,8 @@ def embeds(params: Params) -> bool:
 
 
 def ways(problem: Problem) -> Iterator[Params]:
-    """The flags to plan with, best first, the usual ones last: of an encoder with micro-batches of
-    a whole context, or of SHORT tokens. Other models have one way."""
+    """Yield the flags to plan with, best first, the usual ones last: of an encoder with
+    micro-batches of a whole context, or of SHORT tokens. Other models have one way."""
     params = _as_embedder(problem)
     # A given batch is the user's decision.
     if encodes(problem.model) and params.n_batch is None and params.n_ubatch is None:
@@ -63,7 +63,7 @@ def ways(problem: Problem) -> Iterator[Params]:
 
 
 def _as_embedder(problem: Problem) -> Params:
-    """The given flags with what an encoder is for, and without saved prompts."""
+    """Return the given flags with what an encoder is for, and without saved prompts."""
     model, params = problem.model, problem.given
     if encodes(model) and not embeds(params):
         rank = model.hparams.pooling_type == _RANK
@@ -75,14 +75,14 @@ def _as_embedder(problem: Problem) -> Params:
 
 
 def _context(problem: Problem) -> int:
-    """The given or wanted context, or the trained one; 0 if unknown."""
+    """Return the given or wanted context, or the trained one; 0 if unknown."""
     wanted = problem.policy.n_ctx if isinstance(problem.policy.n_ctx, int) else 0
     return problem.given.n_ctx or wanted or problem.model.n_ctx_train
 
 
 def suits(problem: Problem, candidate: Candidate) -> bool:
-    """Whether the first way may be taken that this is the launch of: it fits, and its micro-batches
-    take no layer off the GPUs."""
+    """Return whether the first way may be taken that this is the launch of: it fits, and its
+    micro-batches take no layer off the GPUs."""
     everything = problem.everything
     # Larger micro-batches are only worth it while nothing leaves the GPUs.
     return candidate.fits and (
@@ -91,8 +91,8 @@ def suits(problem: Problem, candidate: Candidate) -> bool:
 
 
 def inputs(params: Params, speed: Speed, n_ctx_seq: int) -> Inputs | None:
-    """What a launch that embeds is asked: the workload's prompts, as long as a slot allows; None
-    for others."""
+    """Return what a launch that embeds is asked: the workload's prompts, as long as a slot allows;
+    None for others."""
     if not embeds(params):
         return None
     tokens = max(1, min(speed.workload.prompt, n_ctx_seq))

@@ -75,8 +75,8 @@ class Candidate:
         return max(0, -(self.ram_spare or 0))
 
     def overheads(self, limits: Mapping[str, int]) -> dict[str, int]:
-        """Bytes on each used device that are neither weights nor cache: graph buffers, extras,
-        margin."""
+        """Return the bytes on each used device that are neither weights nor cache: graph buffers,
+        extras, margin."""
         use = self.breakdown.devices
         return {
             name: limits[name] - spare - use[name].model - use[name].context
@@ -112,8 +112,8 @@ class Evaluator:
         measurements: Known | None = None,
         meter: Meter | None = None,
     ) -> Evaluator:
-        """An Evaluator with an Estimator of its own. `target`: bytes to leave free per device
-        instead of the margin. `measurements`: earlier ones of this model for these devices.
+        """Return an Evaluator with an Estimator of its own. `target`: bytes to leave free per
+        device instead of the margin. `measurements`: earlier ones of this model for these devices.
         `meter`: of the question."""
         return cls(Estimator(model, build, companions, measurements, meter), machine, target)
 
@@ -122,14 +122,14 @@ class Evaluator:
         return Evaluator(self.estimator, machine, self.target)
 
     def with_limits(self, limits: Mapping[str, int]) -> Evaluator:
-        """The same, with this limit per device and unlimited system memory."""
+        """Return the same, with this limit per device and unlimited system memory."""
         other = self.on(replace(self.machine, limits=limits, ram=None))
         # Sizes of weights and caches do not depend on limits.
         other._static, other._layers = self._static, self._layers
         return other
 
     def experts_in_ram(self, params: Params, count: int) -> tuple[int, ...]:
-        """The layers that the program's own -ncmoe `count` means."""
+        """Return the layers that the program's own -ncmoe `count` means."""
         return self.estimator.experts_in_ram(params, self.machine.devices, count)
 
     @property
@@ -148,8 +148,8 @@ class Evaluator:
         return [candidate for candidate in self._candidates.values() if candidate is not None]
 
     def candidate(self, params: Params, fidelity: Fidelity, last: bool = False) -> Candidate | None:
-        """The launch, measured at least to this fidelity. None if llama.cpp would refuse it (see
-        `refusal`), or if the budget is spent and it is not the `last`."""
+        """Return the launch, measured at least to this fidelity. None if llama.cpp would refuse it
+        (see `refusal`), or if the budget is spent and it is not the `last`."""
         # What was measured more fully serves all who want less.
         if params in self._candidates:
             earlier = self._candidates[params]
@@ -192,8 +192,8 @@ class Evaluator:
     def usage(
         self, params: Params, limits: Mapping[str, int], fidelity: Fidelity
     ) -> Measured | None:
-        """What llama.cpp's measuring says that the launch allocates, without margins; a lower bound
-        where a device would need more than `limits` has for it."""
+        """Return what llama.cpp's measuring says that the launch allocates, without margins; a
+        lower bound where a device would need more than `limits` has for it."""
 
         def too_much(use: Static) -> bool:
             return any(use.devices[name].total > size for name, size in limits.items())
@@ -227,8 +227,8 @@ class Evaluator:
         return measured
 
     def compute_range(self, n_ctx: int | None) -> dict[str, tuple[int, int]]:
-        """The smallest and the largest graph buffer of a device in all launches measured with this
-        context."""
+        """Return the smallest and the largest graph buffer of a device in all launches measured
+        with this context."""
         ranges: dict[str, tuple[int, int]] = {}
         uses = [
             (params, candidate.breakdown)
@@ -246,8 +246,8 @@ class Evaluator:
         return ranges
 
     def static(self, params: Params) -> Static | None:
-        """Weights and caches without graph buffers: cheap, and a lower bound. None if llama.cpp
-        would refuse it, or if the budget is spent."""
+        """Return the weights and caches without graph buffers: cheap, and a lower bound. None if
+        llama.cpp would refuse it, or if the budget is spent."""
         if params not in self._static:
             if self.exhausted:
                 return None
@@ -259,8 +259,8 @@ class Evaluator:
         return self._static[params]
 
     def may_fit(self, params: Params, any_split: bool = False) -> bool:
-        """False if weights and caches alone exceed the devices (with `any_split`: all of them
-        together)."""
+        """Return False if weights and caches alone exceed the devices (with `any_split`: all of
+        them together)."""
         static = self.static(params)
         if static is None:
             return False
@@ -270,11 +270,11 @@ class Evaluator:
         return all(need <= self.machine.limits[name] for name, need in needs.items() if need)
 
     def placement(self, params: Params) -> Placement:
-        """Where these flags put every tensor, at any context."""
+        """Return where these flags put every tensor, at any context."""
         return self.estimator.placement(params, self.machine.devices)
 
     def described(self, params: Params) -> str:
-        """Where these flags put the layers, in words."""
+        """Return where these flags put the layers, in words."""
         return describe(self.placement(params), params, self.model.hparams.n_layer_all + 1)
 
     @property
@@ -283,13 +283,13 @@ class Evaluator:
         return self.estimator.rules.engine
 
     def cost(self, workload: Workload | None = None, drafting: Drafting | None = None) -> CostModel:
-        """Predicts the speed of launches here."""
+        """Return what predicts the speed of launches here."""
         from ..work.speed import CostModel  # -q of a model that fits needs none
 
         return CostModel(self.estimator, self.machine, workload, drafting)
 
     def device_names(self, params: Params) -> list[str]:
-        """The devices that llama.cpp uses with these flags, in its order."""
+        """Return the devices that llama.cpp uses with these flags, in its order."""
         # The only flags that model_devices reads.
         key = (params.device, params.split_mode, params.main_gpu)
         if key not in self._names:
@@ -300,8 +300,8 @@ class Evaluator:
         return self._names[key]
 
     def layers(self, params: Params) -> tuple[Usage, ...] | None:
-        """Estimator.layers on devices of this machine's kind; None if llama.cpp would refuse these
-        flags."""
+        """Return Estimator.layers on devices of this machine's kind; None if llama.cpp would refuse
+        these flags."""
         # Sizes of whole layers depend on none of these.
         params = replace(
             params,
@@ -326,30 +326,30 @@ class Evaluator:
         return self._layers[params]
 
     def usable(self, params: Params) -> bool:
-        """Whether any device has more memory than every launch must leave free on it."""
+        """Return whether any device has more memory than every launch must leave free on it."""
         return bool(self.target or params.fit_target) or any(
             self.machine.limits[device.name] > least(device) for device in self.machine.devices
         )
 
     def margin(self, device: Device, params: Params, use: Measured) -> Parts:
-        """The named parts of a device's margin; a given --fit-target or --margin replaces them
-        all."""
+        """Return the named parts of a device's margin; a given --fit-target or --margin replaces
+        them all."""
         if self.target:
             position = list(use.devices).index(device.name)
             return (("given", self.target[min(position, len(self.target) - 1)]),)
         return self.estimator.margin(device, params, use)
 
     def shared(self, use: Static) -> int:
-        """Bytes on devices that share the system's memory."""
+        """Return the bytes on devices that share the system's memory."""
         return shared(use, self.machine.devices)
 
     def in_ram(self, use: Static) -> int:
-        """Bytes that must be in system memory at once."""
+        """Return the bytes that must be in system memory at once."""
         return use.resident + self.shared(use)
 
     def bounded(self, candidate: Candidate, agents: int = 0, work: Workload = CHAT) -> Candidate:
-        """The launch with flags that bound what grows while it serves, if system memory is too
-        small for all of it, or that keep this many conversations."""
+        """Return the launch with flags that bound what grows while it serves, if system memory is
+        too small for all of it, or that keep this many conversations."""
         use = candidate.breakdown
         if not isinstance(use, Breakdown) or (candidate.ram_spare is None and not agents):
             return candidate

@@ -80,7 +80,7 @@ class Alternative:
 def alternative(
     problem: Problem, chosen: Candidate, change: dict[str, object]
 ) -> Alternative | None:
-    """The plan with one of `changes`, if it fits and gains speed or context."""
+    """Return the plan with one of `changes`, if it fits and gains speed or context."""
     evaluator, cost, given, everything = (
         problem.evaluator,
         problem.cost,
@@ -139,12 +139,12 @@ def alternative(
 
 
 def _none(change: dict[str, object]) -> tuple[str, ...]:
-    """No experts in RAM, in place of the given -ncmoe."""
+    """Return the words for no experts in RAM, in place of the given -ncmoe."""
     return ("-ncmoe", "0") if change.get("overrides") == () else ()
 
 
 def _by_text(speed: Speed) -> str:
-    """Tokens per second of code and of prose, if a draft makes them differ."""
+    """Return the tokens per second of code and of prose, if a draft makes them differ."""
     return (
         ""
         if speed.draft is None
@@ -153,8 +153,8 @@ def _by_text(speed: Speed) -> str:
 
 
 def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None:
-    """The plan with a cache of experts at an assumed upload rate, if it then gains: the machine's
-    own decides."""
+    """Return the plan with a cache of experts at an assumed upload rate, if it then gains: the
+    machine's own decides."""
     evaluator, cost, everything = problem.evaluator, problem.cost, problem.everything
     # As if the upload rate were OF_LINK of the bus: the machine's own is not known.
     machine = replace(problem.machine, expert_upload=cost.host.bus * OF_LINK)
@@ -174,7 +174,7 @@ def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None
 
 
 def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
-    """The flags of each alternative, which is planned by itself."""
+    """Yield the flags of each alternative, which is planned by itself."""
     given, whole = problem.given, _is_whole(problem, chosen)
     if _may_gain_by_types(problem, chosen, whole):
         yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
@@ -198,7 +198,7 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
 
 
 def _is_whole(problem: Problem, chosen: Candidate) -> bool:
-    """Whether all layers are on devices, and no weight was sent to the host."""
+    """Return whether all layers are on devices, and no weight was sent to the host."""
     params, everything = chosen.params, problem.everything
     own = len(problem.given.overrides)
     return params.layers_wanted(everything) == everything and len(params.overrides) == own
@@ -210,7 +210,7 @@ def _context_is_open(problem: Problem) -> bool:
 
 
 def _may_gain_by_types(problem: Problem, chosen: Candidate, whole: bool) -> bool:
-    """Whether a q8_0 cache may be tried, and leaves memory to something."""
+    """Return whether a q8_0 cache may be tried, and leaves memory to something."""
     given = problem.given
     typed = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
     if typed or given.flash_attn == "off":
@@ -221,7 +221,7 @@ def _may_gain_by_types(problem: Problem, chosen: Candidate, whole: bool) -> bool
 
 
 def _keeps_experts_in_ram(problem: Problem) -> bool:
-    """Whether the given overrides do this and nothing else."""
+    """Return whether the given overrides do this and nothing else."""
     given, everything = problem.given, problem.everything
     if given.n_gpu_layers not in (None, -1) and given.layers_wanted(everything) != everything:
         return False
@@ -230,7 +230,7 @@ def _keeps_experts_in_ram(problem: Problem) -> bool:
 
 
 def _has_idle_slots(problem: Problem, chosen: Candidate) -> bool:
-    """Whether the caches of one slot take less than those of llama.cpp's own number."""
+    """Return whether the caches of one slot take less than those of llama.cpp's own number."""
     if problem.given.n_parallel is not None or chosen.breakdown.n_seq_max <= 1:
         return False
     alone = problem.evaluator.static(replace(chosen.params, n_parallel=1))
@@ -239,7 +239,7 @@ def _has_idle_slots(problem: Problem, chosen: Candidate) -> bool:
 
 
 def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]:
-    """Larger ones, or half of a given one."""
+    """Yield larger ones, or half of a given one."""
     n_ctx, trained = chosen.breakdown.n_ctx, problem.model.n_ctx_train
     if _context_is_open(problem):
         for n in dict.fromkeys((*CONTEXTS, trained)):
@@ -250,7 +250,7 @@ def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]
 
 
 def _drafts_itself(problem: Problem) -> bool:
-    """Whether the model has an MTP block that this build drafts with, and no flag says what
+    """Return whether the model has an MTP block that this build drafts with, and no flag says what
     drafts."""
     model, rules = problem.model, problem.evaluator.estimator.rules
     if problem.given.spec_type or problem.request.companions.draft is not None:
@@ -270,7 +270,7 @@ def _on_devices(use: Static) -> int:
 def price_of(
     evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params]
 ) -> tuple[str, ...]:
-    """What the next step costs on each device, and how much of it is missing."""
+    """Return what the next step costs on each device, and how much of it is missing."""
     name, params = step
     after = evaluator.candidate(params, FIT)
     if after is None:
@@ -290,8 +290,8 @@ def price_of(
 def levers(
     evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params] | None
 ) -> tuple[Lever, ...]:
-    """The five usual changes that free device memory, each tried alone, with the bytes that it
-    frees: of the next step's launch, if there is one."""
+    """Return the five usual changes that free device memory, each tried alone, with the bytes that
+    it frees: of the next step's launch, if there is one."""
     # The bytes freed matter for the next step, so it is measured on that.
     base = (evaluator.candidate(step[1], FIT) if step else None) or candidate
     useful = []
@@ -306,7 +306,7 @@ def levers(
 def _usual_changes(
     candidate: Candidate,
 ) -> Iterator[tuple[str, tuple[str, ...], dict[str, object]]]:
-    """(what, its words, its values) of each that a launch leaves."""
+    """Yield (what, its words, its values) of each that a launch leaves."""
     use, params = candidate.breakdown, candidate.params
     half = max(CELL_BLOCK, use.n_ctx // 2 // CELL_BLOCK * CELL_BLOCK)
     if half < use.n_ctx:
@@ -327,7 +327,7 @@ def _usual_changes(
 
 
 def _on_a_device(problem: Problem) -> bool:
-    """Whether the projector is on a device because no flag says where."""
+    """Return whether the projector is on a device because no flag says where."""
     given = problem.given
     if problem.request.companions.mmproj is None or not problem.machine.devices:
         return False
@@ -335,8 +335,8 @@ def _on_a_device(problem: Problem) -> bool:
 
 
 def _image_words(problem: Problem) -> str:
-    """What an image of the projector's own size takes on the CPU and on the first device: its
-    matrices' arithmetic for each patch, at the rates of prompts."""
+    """Return what an image of the projector's own size takes on the CPU and on the first device:
+    its matrices' arithmetic for each patch, at the rates of prompts."""
     header, cost = problem.request.companions.mmproj, problem.cost
     assert header is not None
     elements = sum(

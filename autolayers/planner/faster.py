@@ -31,8 +31,8 @@ CACHE = "q8_0"
 
 
 def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
-    """A q8_0 cache, if it brings all weights onto the devices at this context and is GAIN times
-    faster."""
+    """Return a q8_0 cache, if it brings all weights onto the devices at this context and is GAIN
+    times faster."""
     cost = problem.cost
     if _types_are_said(problem) or not cost.in_ram(chosen):
         return None
@@ -53,7 +53,7 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
 
 
 def _types_are_said(problem: Problem) -> bool:
-    """Whether given flags leave no cache type, or no placement, open."""
+    """Return whether given flags leave no cache type, or no placement, open."""
     given = problem.given
     typed = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
     placed = given.overrides or given.n_gpu_layers not in (None, -1)
@@ -61,9 +61,9 @@ def _types_are_said(problem: Problem) -> bool:
 
 
 def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smaller | None:
-    """The largest quantisation that is wholly on the devices, of a launch with weights in RAM: at
-    Q4 or above if that is GAIN times faster (`priced`: its rate is computed), at Q3 where the
-    launch is not READABLE, any where it is TOO_SLOW. None where nothing is to be said."""
+    """Return the largest quantisation that is wholly on the devices, of a launch with weights in
+    RAM: at Q4 or above if that is GAIN times faster (`priced`: its rate is computed), at Q3 where
+    the launch is not READABLE, any where it is TOO_SLOW. None where nothing is to be said."""
     cost = problem.cost
     if not cost.in_ram(chosen):
         return None
@@ -88,13 +88,13 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
 
 
 def _said_at(rate: float) -> tuple[str, ...]:
-    """The types that are said of a launch that is not too slow."""
+    """Return the types that are said of a launch that is not too slow."""
     return GOOD if rate >= READABLE else _FAIR
 
 
 def _rate_on_devices(problem: Problem, chosen: Candidate) -> float | None:
-    """Tokens per second of the chosen launch with all weights on the devices; None if it does not
-    fit."""
+    """Return the tokens per second of the chosen launch with all weights on the devices; None if it
+    does not fit."""
     # What the search added to fit the larger file goes.
     whole = replace(
         chosen.params,
@@ -113,14 +113,15 @@ def _rate_on_devices(problem: Problem, chosen: Candidate) -> float | None:
 
 
 def _room_for_weights(problem: Problem, chosen: Candidate) -> int:
-    """Bytes of the devices beside all caches and what the launch takes."""
+    """Return the bytes of the devices beside all caches and what the launch takes."""
     use = chosen.breakdown
     caches = use.host.context + sum(usage.context for usage in use.devices.values())
     return _room(problem) - _overheads(chosen) - caches
 
 
 def _overheads(chosen: Candidate) -> int:
-    """Compute buffers, margins and what else is on the devices: a projector, adapters."""
+    """Return the compute buffers, margins and what else is on the devices: a projector,
+    adapters."""
     use = chosen.breakdown
     margins = sum(size for parts in chosen.margins.values() for _, size in parts)
     extras = use.extra_by_device() if isinstance(use, Breakdown) else {}

@@ -100,8 +100,8 @@ class Frame:
 
 
 def _contexts(problem: Problem, given: Params) -> Contexts:
-    """The contexts to choose from; at most FINE_ABOVE tokens a sequence with a cache type below
-    q8_0 that is not the only one."""
+    """Return the contexts to choose from; at most FINE_ABOVE tokens a sequence with a cache type
+    below q8_0 that is not the only one."""
     span, types = contexts(problem, given), problem.policy.kv_types
     # The type that was given, a fine one, or coarse ones alone: no limit for this type.
     if (
@@ -117,7 +117,7 @@ def _contexts(problem: Problem, given: Params) -> Contexts:
 
 
 def streams(given: Params) -> int:
-    """Separate caches of the slots."""
+    """Return the separate caches of the slots."""
     slots = given.n_parallel
     return 1 if slots is None or slots < 0 or given.kv_unified else max(1, slots)
 
@@ -130,12 +130,12 @@ class Frames:
         self.evaluator = problem.evaluator
 
     def all(self) -> Iterator[Frame]:
-        """All devices in their best order, and one of them alone, with the shares to try."""
+        """Yield all devices in their best order, and one of them alone, with the shares to try."""
         for given in self._typed():
             yield from self._devices(given)
 
     def _typed(self) -> Iterator[Params]:
-        """The given flags with shares of slices."""
+        """Yield the given flags with shares of slices."""
         # -sm tensor alone has shares to try; otherwise one value, as given.
         for shares in slices(self.evaluator, self.problem.cost, self.at_least(self.given)):
             yield replace(self.given, tensor_split=shares)
@@ -144,7 +144,7 @@ class Frames:
         return replace(given, n_ctx=contexts(self.problem, given).smallest)
 
     def _devices(self, given: Params) -> Iterator[Frame]:
-        """All devices in their best order, and one of them alone."""
+        """Yield all devices in their best order, and one of them alone."""
         first = Frame(
             self.problem, replace(given, device=orders(self.problem, given)[0]), self.whole
         )
@@ -163,7 +163,8 @@ class Frames:
             yield Frame(self.problem, replace(given, device=()))
 
     def left_out(self) -> Iterator[Frame]:
-        """Where no launch fits on all devices: other orders of them, one alone, and none."""
+        """Yield the frames for where no launch fits on all devices: other orders of them, one
+        alone, and none."""
         for given in self._typed():
             for order in orders(self.problem, given)[1:]:
                 yield Frame(self.problem, replace(given, device=order), self.whole)
@@ -178,8 +179,8 @@ class Frames:
                     yield Frame(self.problem, replace(given, device=()))
 
     def _alone(self, given: Params, anyhow: bool = False) -> Iterator[Frame]:
-        """One GPU with the others left out (-sm none), as each device that llama.cpp knows of costs
-        every token time: where all layers fit, or much of the memory is, or `anyhow`."""
+        """Yield one GPU with the others left out (-sm none), as each device that llama.cpp knows of
+        costs every token time: where all layers fit, or much of the memory is, or `anyhow`."""
         limits, devices = self.evaluator.machine.limits, self.evaluator.machine.devices
         by_name = {device.name: device for device in devices}
         names, tried = self.evaluator.device_names(given), set()
@@ -211,8 +212,8 @@ class Frames:
 
 
 def slots(problem: Problem, given: Params) -> Iterator[Params]:
-    """The given flags with the slots to try: concurrent requests want one each, with its own cache,
-    as attention reads the cells of all slots in a unified one."""
+    """Yield the given flags with the slots to try: concurrent requests want one each, with its own
+    cache, as attention reads the cells of all slots in a unified one."""
     work, policy = problem.policy.workload, problem.policy
     if given.n_parallel is not None or work.requests == 1:
         yield given
@@ -231,7 +232,7 @@ def slots(problem: Problem, given: Params) -> Iterator[Params]:
 
 
 def plain(problem: Problem) -> Params:
-    """The given flags without those that say what llama.cpp does anyway."""
+    """Return the given flags without those that say what llama.cpp does anyway."""
     # "-sm layer" and "-mg 0" are llama.cpp's defaults, so they may not forbid other launches.
     given, evaluator = problem.given, problem.evaluator
     if given.split_mode == "layer":
@@ -250,7 +251,7 @@ def plain(problem: Problem) -> Params:
 
 
 def may_leave_out(problem: Problem, given: Params) -> bool:
-    """Whether no flag fills the devices."""
+    """Return whether no flag fills the devices."""
     placed = (
         given.n_gpu_layers not in (None, -1)
         or given.overrides
@@ -265,8 +266,8 @@ def may_leave_out(problem: Problem, given: Params) -> bool:
 
 
 def processor_alone(problem: Problem, given: Params) -> bool:
-    """Whether to compare with a launch without devices: they are integrated GPUs, and no given flag
-    chooses them."""
+    """Return whether to compare with a launch without devices: they are integrated GPUs, and no
+    given flag chooses them."""
     kinds = {device.kind for device in problem.machine.devices}
     if kinds != {"igpu"} or problem.policy.n_ctx == "max":
         return False
@@ -274,7 +275,8 @@ def processor_alone(problem: Problem, given: Params) -> bool:
 
 
 def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
-    """The orders of the devices to choose from, the most promising first; None is llama.cpp's own.
+    """Return the orders of the devices to choose from, the most promising first; None is
+    llama.cpp's own.
 
     The first layers' weights go to RAM, and their prompts are computed by the first device. So that
     is the fastest one, in whatever order they are listed; RPC servers, which llama.cpp puts first,

@@ -34,8 +34,8 @@ class Measured:
         return row
 
     def to_dict(self) -> dict[str, object]:
-        """The nearest row, its rate under the name that a plan's speed has; `prompt`: that of
-        prompts."""
+        """Return the nearest row, its rate under the name that a plan's speed has; `prompt`: that
+        of prompts."""
         return {
             "generation_tokens_per_second": self.generation.rate if self.generation else None,
             "prompt_tokens_per_second": self.prompt.rate if self.prompt else None,
@@ -57,8 +57,8 @@ class Measured:
 
 
 def measured(model: Model, used: Iterable[tuple[str, str, int]], speed: Speed) -> Measured | None:
-    """Of a model, or a twin of it, on devices of these names, descriptions and bytes; of CPUs
-    nothing, as they have no names here."""
+    """Return what was measured of a model, or a twin of it, on devices of these names, descriptions
+    and bytes; of CPUs nothing, as they have no names here."""
     devices = list(used)
     # Rows are of one backend, so mixed devices have none.
     backends = {backend_of(name).name for name, _, _ in devices}
@@ -73,7 +73,7 @@ def measured(model: Model, used: Iterable[tuple[str, str, int]], speed: Speed) -
 
 
 def measured_on(model: Model, cards: Sequence[str], backend: str, speed: Speed) -> Measured | None:
-    """Of a model on these cards: names of `--gpu`, "" for one without."""
+    """Return what was measured of a model on these cards: names of `--gpu`, "" for one without."""
     if not all(cards):
         return None
     work = speed.workload

@@ -128,7 +128,7 @@ class Faster:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Faster:
-        """What `to_dict` gave. Raises KeyError, TypeError or ValueError."""
+        """Return what `to_dict` gave. Raises KeyError, TypeError or ValueError."""
         return cls(tuple(map(str, values["flags"])), float(values["tokens_per_second"]))
 
 
@@ -146,7 +146,7 @@ class Smaller:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Smaller:
-        """What `to_dict` gave. Raises KeyError, TypeError or ValueError."""
+        """Return what `to_dict` gave. Raises KeyError, TypeError or ValueError."""
         return cls(str(values["type"]), int(values["size"]), float(values["tokens_per_second"]))
 
 
@@ -302,7 +302,8 @@ class Plan:
         return self.breakdown.exact
 
     def to_dict(self) -> dict[str, object]:
-        """The --json document (schema 1); sizes in bytes. `beside` is the old name of `extra`."""
+        """Return the --json document (schema 1); sizes in bytes. `beside` is the old name of
+        `extra`."""
         from .. import __version__
 
         model, params, use = self.model, self.params, self.breakdown

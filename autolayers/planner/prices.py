@@ -160,8 +160,8 @@ ROWS = (
 
 
 def worth(problem: Problem, params: Params, use: Static) -> float:
-    """Seconds of the reference request, times the prices; with --strategy layers the layers that
-    are missing, and of as many the fewer seconds."""
+    """Return the seconds of the reference request, times the prices; with --strategy layers the
+    layers that are missing, and of as many the fewer seconds."""
     seconds = problem.cost.at_any_context(params, use).compared
     for _, factor in priced(problem, params, use):
         seconds *= factor
@@ -173,7 +173,7 @@ def worth(problem: Problem, params: Params, use: Static) -> float:
 
 
 def priced(problem: Problem, params: Params, use: Static) -> Iterator[tuple[Price, float]]:
-    """The rows that count for a launch, with their factors."""
+    """Yield the rows that count for a launch, with their factors."""
     row, factor = of_context(problem, use.n_ctx_seq)
     if factor > 1:
         # The price of the context is in `factor` already; what filling it adds is a row of its own.
@@ -191,7 +191,7 @@ def priced(problem: Problem, params: Params, use: Static) -> Iterator[tuple[Pric
 
 
 def _of_flags(problem: Problem, params: Params) -> Iterator[tuple[Price, float]]:
-    """Those that only flags decide."""
+    """Yield those that only flags decide."""
     given = problem.given
     if params.n_ubatch != given.n_ubatch:
         yield MICRO_BATCH, MICRO_BATCH.factor
@@ -212,7 +212,7 @@ def _of_flags(problem: Problem, params: Params) -> Iterator[tuple[Price, float]]
 
 
 def is_part(pattern: str, buffer: str) -> bool:
-    """Whether a rule is none of -ncmoe, -cmoe or -ncffn."""
+    """Return whether a rule is none of -ncmoe, -cmoe or -ncffn."""
     return buffer != HOST or not pattern.endswith((EXPERTS_REGEX, FFN_REGEX))
 
 
@@ -221,15 +221,15 @@ def low(cache_type: str) -> bool:
 
 
 def chooses_context(problem: Problem) -> bool:
-    """Whether a context is worth something by itself: none is given, and not the number of layers
-    alone is wanted."""
+    """Return whether a context is worth something by itself: none is given, and not the number of
+    layers alone is wanted."""
     policy = problem.policy
     given = problem.given.n_ctx is not None or isinstance(policy.n_ctx, int)
     return not given and (policy.n_ctx == "max" or policy.strategy != "layers")
 
 
 def of_context(problem: Problem, n_ctx_seq: int) -> tuple[Price, float]:
-    """The price of a context that is smaller than the model's; 1 if it is given."""
+    """Return the price of a context that is smaller than the model's; 1 if it is given."""
     policy, trained = problem.policy, max(1, problem.model.n_ctx_train)
     if not chooses_context(problem) or n_ctx_seq >= trained:
         return LONG, 1.0
@@ -243,8 +243,8 @@ def of_context(problem: Problem, n_ctx_seq: int) -> tuple[Price, float]:
 
 
 def of_filling(problem: Problem, params: Params, use: Static) -> float:
-    """The price of the context; where the cache is in RAM that of the part that it pays to fill,
-    times what filling it costs. A given context is filled."""
+    """Return the price of the context; where the cache is in RAM that of the part that it pays to
+    fill, times what filling it costs. A given context is filled."""
     full, whole = use.n_ctx_seq, of_context(problem, use.n_ctx_seq)[1]
     if problem.policy.workload != CHAT or not use.host.context:
         return whole

@@ -105,8 +105,8 @@ class Problem:
         return self.cost.at_depths(False)
 
     def whole(self, candidate: Candidate) -> bool:
-        """Whether all layers are on devices, no weight was sent to the host, and no attention runs
-        on the CPU."""
+        """Return whether all layers are on devices, no weight was sent to the host, and no
+        attention runs on the CPU."""
         params = candidate.params
         return (
             params.layers_wanted(self.everything) == self.everything
@@ -117,26 +117,26 @@ class Problem:
     # --- the same with a change
 
     def with_flags(self, **changes: Any) -> Problem:
-        """The same with other given flags: fields of Params."""
+        """Return the same with other given flags: fields of Params."""
         return self.with_given(replace(self.given, **changes))
 
     def with_given(self, given: Params) -> Problem:
-        """The same with these given flags."""
+        """Return the same with these given flags."""
         return self if given == self.given else self._priced_alike(self.request.with_params(given))
 
     def with_goals(self, **changes: Any) -> Problem:
-        """The same with other goals: fields of Policy."""
+        """Return the same with other goals: fields of Policy."""
         request = self.request.with_goals(**changes)
         if request.policy.workload == self.policy.workload:
             return self._priced_alike(request)
         return self._measured_alike(request, self.drafting)
 
     def drafting_with(self, drafting: Drafting | None) -> Problem:
-        """The same with launches that draft in another way."""
+        """Return the same with launches that draft in another way."""
         return self._measured_alike(self.request, drafting)
 
     def on(self, machine: Machine) -> Problem:
-        """The same on another machine with devices of the same kinds."""
+        """Return the same on another machine with devices of the same kinds."""
         other = replace(self, request=replace(self.request, machine=machine))
         # The model's Estimator stays, and with it sizes of weights; launches are measured again
         # there.
@@ -145,7 +145,7 @@ class Problem:
         return other
 
     def of(self, model: Model, companions: Companions | None = None) -> Problem:
-        """The same of another file, or with other companions; within the same budget."""
+        """Return the same of another file, or with other companions; within the same budget."""
         request = (
             self.request if companions is None else replace(self.request, companions=companions)
         )
@@ -158,14 +158,14 @@ class Problem:
         )
 
     def _measured_alike(self, request: Request, drafting: Drafting | None) -> Problem:
-        """Another request for the same model and machine: what was measured stays."""
+        """Return another request for the same model and machine: what was measured stays."""
         other = replace(self, request=request, drafting=drafting)
         # vars(): a frozen record with a `lazy` field, which is set before it is first read.
         vars(other)["evaluator"] = self.evaluator
         return other
 
     def _priced_alike(self, request: Request) -> Problem:
-        """The same where the workload is the same too: what was predicted stays."""
+        """Return the same where the workload is the same too: what was predicted stays."""
         other = self._measured_alike(request, self.drafting)
         vars(other)["cost"] = self.cost.at_depths(other.fills)
         return other

@@ -37,7 +37,8 @@ _LESS = 0.97  # of the file's size: nearer ones are not another file
 
 
 def below(model: Model) -> Iterator[tuple[str, Model]]:
-    """Types that are smaller than the file, and the model with all its matrices in that type."""
+    """Yield types that are smaller than the file, and the model with all its matrices in that
+    type."""
     own = main_type(model)
     for kind in QUANTISATIONS:
         # `larger`: matrices of smaller types too, so that the file is really pure.
@@ -47,7 +48,7 @@ def below(model: Model) -> Iterator[tuple[str, Model]]:
 
 
 def main_type(model: Model) -> str:
-    """The type that most bytes of the blocks' matrices have, "" for none."""
+    """Return the type that most bytes of the blocks' matrices have, "" for none."""
     sizes: dict[str, int] = {}
     for info in model.header.tensors.values():
         # Norms and biases stay f32 in every file, so only matrices count.

@@ -34,7 +34,7 @@ NO_MORE = "no more launches were compared with this one, as this model's graphs 
 
 
 def fit_choice_of(problem: Problem) -> FitChoice | None:
-    """What --fit makes of a problem's flags; None if llama.cpp would refuse it."""
+    """Return what --fit makes of a problem's flags; None if llama.cpp would refuse it."""
     evaluator = problem.evaluator
     chosen = fit(evaluator, problem.given, FULL)
     if chosen is None:
@@ -63,8 +63,8 @@ class _Parts:
         return self.problem.drafting_with(None).with_goals(workload=self.workload)
 
     def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
-        """What computes each part of the reasons that may be computed in a process of its own:
-        --fit starts first, since it takes the longest."""
+        """Return what computes each part of the reasons that may be computed in a process of its
+        own: --fit starts first, since it takes the longest."""
         from .explain import alternative, changes, with_expert_cache
         from .one.expert_cache import may_cache
 
@@ -92,7 +92,7 @@ class _Parts:
         return tasks
 
     def advice(self) -> Iterator[Remedy]:
-        """What would make it fit, one after the other."""
+        """Yield what would make it fit, one after the other."""
         if self.candidate.fits or self.problem.evaluator.exhausted:
             return iter(())
         from .advice import remedies
@@ -213,7 +213,7 @@ class Explained(Reasons):
         return by_part
 
     def answers(self, part: str) -> Iterator[Any]:
-        """The answers of a part's tasks, one after the other."""
+        """Yield the answers of a part's tasks, one after the other."""
         if self.shared is not None:
             yield from self.shared.get(part, ())
             return
@@ -238,7 +238,7 @@ class Explained(Reasons):
         return tuple(self._alternatives())
 
     def _alternatives(self) -> Iterator[Alternative]:
-        """As many as are shown."""
+        """Yield as many as are shown."""
         if not self.explain:
             return iter(())
         from .explain import SHOWN
@@ -295,7 +295,7 @@ class Explained(Reasons):
             vars(self).pop("parts", None)
 
     def in_steps(self) -> Iterator[Reasons]:
-        """What is known, with one part more each time."""
+        """Yield what is known, with one part more each time."""
         so_far = Reasons()
         if self.tasks.get("price"):
             yield (so_far := replace(so_far, fit_choice=self.fit_choice))

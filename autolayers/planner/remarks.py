@@ -78,7 +78,7 @@ class Solution:
 
 
 def warnings(seen: Solution) -> Iterator[str]:
-    """The lines of all remarks, each once."""
+    """Yield the lines of all remarks, each once."""
     lines = (line for remark in _REMARKS for line in remark.lines(seen))
     yield from dict.fromkeys(lines)
 
@@ -112,7 +112,7 @@ def _margin_alone(seen: Solution) -> Iterator[str]:
 
 
 def _pinned(seen: Solution) -> Iterator[str]:
-    """Windows and WSL2 let a process pin a part of the RAM."""
+    """Warn of more pinned RAM than Windows and WSL2 let a process pin."""
     machine = seen.problem.machine
     total = machine.ram_total
     # WDDM is the driver model of Windows, which WSL2 shares.
@@ -128,7 +128,8 @@ def _pinned(seen: Solution) -> Iterator[str]:
 
 
 def pinned(seen: Solution) -> int:
-    """Bytes of a launch in pinned host memory: graph buffers, and weights that are not mapped."""
+    """Return the bytes of a launch in pinned host memory: graph buffers, and weights that are not
+    mapped."""
     placement = seen.placement
     names = {name for device in placement.devices if (name := on(device).host_buffer)}
     if not names:
@@ -153,7 +154,7 @@ def _far_nodes(seen: Solution) -> Iterator[str]:
 
 
 def _no_kernel(seen: Solution) -> Iterator[str]:
-    """Operations that their layers' device has no kernel for."""
+    """Yield operations that their layers' device has no kernel for."""
     if seen.use.steps is None or not seen.use.steps.fall:
         return
     types = "/".join(dict.fromkeys(_cache_types(seen.params)))
@@ -172,7 +173,7 @@ def _no_kernel(seen: Solution) -> Iterator[str]:
 
 
 def _parted(seen: Solution) -> Iterator[str]:
-    """A delta net that is not one op (work/unfused.py)."""
+    """Warn of a delta net that is not one op (work/unfused.py)."""
     if not may_part(seen.problem.model, seen.problem.evaluator.estimator.rules):
         return
     cost = seen.problem.cost
@@ -185,7 +186,7 @@ def _parted(seen: Solution) -> Iterator[str]:
 
 
 def _slow_caches(seen: Solution) -> Iterator[str]:
-    """Devices without a fast kernel for the cache's types."""
+    """Yield devices without a fast kernel for the cache's types."""
     types = {*_cache_types(seen.params)} - _UNQUANTISED
     if not types or seen.params.kv_offload is False:
         return
@@ -203,7 +204,7 @@ def _coarse_cache(seen: Solution) -> Iterator[str]:
 
 
 def of_cache_types(params: Params, n_ctx_seq: int) -> Iterator[str]:
-    """How much answers change with a cache below q8_0."""
+    """Yield how much answers change with a cache below q8_0."""
     types = _cache_types(params)
     flags = zip(("-ctk", "-ctv"), types, strict=True)
     words = " ".join(f"{flag} {name}" for flag, name in flags if low(name))
@@ -242,8 +243,8 @@ def _most_context(seen: Solution) -> Iterator[str]:
 
 
 def _encodes(seen: Solution) -> Iterator[str]:
-    """What llama-server refuses of a model without a KV cache: completions, and inputs of several
-    micro-batches (server_slot::can_split)."""
+    """Yield what llama-server refuses of a model without a KV cache: completions, and inputs of
+    several micro-batches (server_slot::can_split)."""
     model, use = seen.problem.model, seen.use
     if model.row.memory != "none":
         return
@@ -307,8 +308,8 @@ def _shares(seen: Solution) -> Iterator[str]:
 
 
 def _no_such_tensor(seen: Solution) -> Iterator[str]:
-    """-ot patterns that match no tensor. Those of -cmoe, -ncmoe and -ncffn may match fewer layers
-    than given."""
+    """Warn of -ot patterns that match no tensor. Those of -cmoe, -ncmoe and -ncffn may match fewer
+    layers than given."""
     patterns = [
         pattern
         for pattern, _ in seen.problem.given.overrides
@@ -331,9 +332,9 @@ def _no_such_tensor(seen: Solution) -> Iterator[str]:
 
 
 def how_to_raise(machine: Machine, candidate: Candidate, movable: int) -> tuple[str, ...]:
-    """The setting that gives a GPU without memory of its own more of the RAM, and what it leaves to
-    the system; none where its limit does not bind, or RAM is short too. `movable`: bytes of the
-    launch that are in RAM and could be the GPU's."""
+    """Return the setting that gives a GPU without memory of its own more of the RAM, and what it
+    leaves to the system; none where its limit does not bind, or RAM is short too. `movable`: bytes
+    of the launch that are in RAM and could be the GPU's."""
     from ..devices.assumed import kept
 
     ram, ram_spare = machine.ram, candidate.ram_spare
@@ -358,7 +359,7 @@ def how_to_raise(machine: Machine, candidate: Candidate, movable: int) -> tuple[
 
 
 def _setting(device: Device, limit: int) -> str:
-    """What gives it `limit` bytes; "" where nothing does."""
+    """Return what gives it `limit` bytes; "" where nothing does."""
     if not device.in_ram:
         return ""
     if device.backend == METAL:

@@ -72,7 +72,7 @@ class Found:
 
 @without_gc
 def search(problem: Problem) -> Found:
-    """The best launch of a problem, fully measured; one that does not fit if none does."""
+    """Return the best launch of a problem, fully measured; one that does not fit if none does."""
     given = plain(problem)
     plain_problem = problem.with_given(given)
     result = (
@@ -101,8 +101,8 @@ def search(problem: Problem) -> Found:
 
 
 def _with_most_context(problem: Problem) -> Found:
-    """The largest context, of launches with nothing in RAM if the best one is of these: so it is no
-    smaller."""
+    """Return the largest context, of launches with nothing in RAM if the best one is of these: so
+    it is no smaller."""
     # The usual answer first: --ctx max may not have less context than it, nor put in RAM what it
     # does not.
     best = _by_cache_type(problem.with_goals(n_ctx=None)).candidate
@@ -116,13 +116,13 @@ def _with_most_context(problem: Problem) -> Found:
 
 
 def _has_as_much(one: Candidate | None, other: Candidate) -> bool:
-    """Whether a launch fits, with a context that is no smaller."""
+    """Return whether a launch fits, with a context that is no smaller."""
     return one is not None and one.fits and one.breakdown.n_ctx >= other.breakdown.n_ctx
 
 
 def _by_cache_type(problem: Problem, whole: bool = False) -> Found:
-    """The best launch; of several cache types that --kv-types allows the first with which nothing
-    is in RAM."""
+    """Return the best launch; of several cache types that --kv-types allows the first with which
+    nothing is in RAM."""
     given, types = problem.given, problem.policy.kv_types
     if not types or given.cache_type_k or given.cache_type_v:
         return _by_slots(problem, given, whole)
@@ -146,13 +146,13 @@ def _by_cache_type(problem: Problem, whole: bool = False) -> Found:
 
 
 def _by_slots(problem: Problem, given: Params, whole: bool) -> Found:
-    """The best launch with as many slots as are worth most."""
+    """Return the best launch with as many slots as are worth most."""
     answers = [Search(problem, slotted, whole).best() for slotted in slots(problem, given)]
     return _best(problem, answers)
 
 
 def _best(problem: Problem, answers: list[Found]) -> Found:
-    """The one that is worth most, or the first if none fits."""
+    """Return the one that is worth most, or the first if none fits."""
     fitting = [
         answer for answer in answers if answer.candidate is not None and answer.candidate.fits
     ]
@@ -263,8 +263,8 @@ class Search:
         return self._unfitting()
 
     def _leaves_idle(self, winner: _Node | None) -> bool:
-        """Whether no launch fits on the devices, or the best one has no layer there, though their
-        number is free."""
+        """Return whether no launch fits on the devices, or the best one has no layer there, though
+        their number is free."""
         if winner is None or winner.measured is None:
             return not self.short
         if winner.kind.frame.as_given:
@@ -274,8 +274,8 @@ class Search:
     def _with_most_layers(
         self, frames: Iterable[Frame], winner: _Node | None = None
     ) -> _Node | None:
-        """The best promise, or the launch with the most layers of a frame: measured, as promises
-        may be too little."""
+        """Return the best promise, or the launch with the most layers of a frame: measured, as
+        promises may be too little."""
         if winner is not None:
             self._push(winner, self._worth(winner))
         for frame in frames:
@@ -297,7 +297,7 @@ class Search:
     # --- best first
 
     def _open(self, frame: Frame) -> None:
-        """The promises of a frame's kinds at the smallest context."""
+        """Open the promises of a frame's kinds at the smallest context."""
         finer: Launch | None = None
         whole: Launch | None = None
         for name in frame.names_of_kinds:
@@ -317,8 +317,8 @@ class Search:
                 self._bound_micro_batches(node.kind, frame.contexts.smallest, launch)
 
     def _bound_micro_batches(self, kind: Kind, n_ctx: int | None, launch: Launch) -> None:
-        """A bound of the kind's launches with other micro-batches: as if these took no memory, nor
-        the context."""
+        """Open a bound of the kind's launches with other micro-batches: as if these took no memory,
+        nor the context."""
         sizes = kind.frame.micro_batches
         if not sizes:
             return
@@ -332,7 +332,7 @@ class Search:
         self._push(_Node(kind, n_ctx, sizes=sizes), min(seconds) * MICRO_BATCH.factor)
 
     def _promise(self, node: _Node) -> Launch | None:
-        """Opens a node by what its kind promises, and a bound of the larger contexts."""
+        """Open a node by what its kind promises, and a bound of the larger contexts."""
         before, launch = node.launch, node.kind.promise(node.n_ctx, node.failed)
         node.launch, node.version = launch, self.buffers.version
         if launch is None:
@@ -357,7 +357,7 @@ class Search:
         return launch
 
     def _probe(self, node: _Node, before: Launch | None) -> None:
-        """Where a kind promises nothing by what others take, opens its smallest launch, which says
+        """Open the smallest launch of a kind that promises nothing by what others take, which says
         what it takes."""
         if not self.buffers.taken:
             self.closed.append(node)
@@ -387,7 +387,7 @@ class Search:
         )
 
     def _run(self) -> _Node | None:
-        """The best measured launch that no promise is better than."""
+        """Return the best measured launch that no promise is better than."""
         while self.heap:
             bound, _, _, node = heapq.heappop(self.heap)
             # Now there is something to predict the closed kinds by, so they may promise after all.
@@ -422,8 +422,9 @@ class Search:
         return None
 
     def _guesses(self, best: float) -> list[_Node]:
-        """Promises that may be too little, taken from the heap: those that were made before
-        anything was measured, and those that are nearly as good by what was known earlier."""
+        """Return the promises that may be too little, taken from the heap: those that were made
+        before anything was measured, and those that are nearly as good by what was known
+        earlier."""
         guesses = []
         for bound, *_, node in self.heap:
             early = node.guessed and node.kind.guessed_too_much(node.n_ctx)
@@ -440,7 +441,7 @@ class Search:
         return guesses
 
     def _reopen(self, node: _Node) -> None:
-        """A promise or a bound, by what is known now."""
+        """Open a promise or a bound again, by what is known now."""
         if not node.sizes:
             self._promise(node)
             return
@@ -473,7 +474,7 @@ class Search:
             self._again(node, candidate, seconds)
 
     def _again(self, node: _Node, candidate: Candidate, seconds: float) -> None:
-        """The promise by what was measured now, if it is another and better one."""
+        """Open the promise by what was measured now, if it is another and better one."""
         node.failed = 0 if candidate.fits_devices else node.failed + 1
         use = candidate.breakdown.devices
         if any(left < 0 and not use[name].model for name, left in candidate.spare.items()):
@@ -521,7 +522,8 @@ class Search:
         self._open_launch(node, launch)
 
     def _next_context(self, node: _Node) -> int | None:
-        """The next larger context to try with the same kind, None if this launch has as much."""
+        """Return the next larger context to try with the same kind, None if this launch has as
+        much."""
         span, launch, n_ctx = node.kind.frame.contexts, node.launch, node.n_ctx
         if span.fixed or span.largest is None or node.kind.name == "none":
             return None
@@ -538,8 +540,7 @@ class Search:
         return worth(self.problem, node.measured.params, node.measured.breakdown)
 
     def _measure_smallest(self) -> None:
-        """Where nothing should fit, the launch with the fewest layers on the devices says what it
-        takes."""
+        """Measure the launches with the fewest layers on the devices, where nothing should fit."""
         closed, self.closed = self.closed, []
         for node in closed:
             ladder = node.kind.ladder(node.n_ctx)
@@ -554,7 +555,8 @@ class Search:
     # --- what challenges the best one
 
     def _orders(self, winner: _Node) -> bool:
-        """All devices in other orders, with each kind of placement."""
+        """Open all devices in other orders, with each kind of placement; return whether any is
+        open."""
         frame, given = winner.kind.frame, self._listed(winner)
         # The first order was already tried.
         others = orders(self.problem, given)[1:]
@@ -587,7 +589,7 @@ class Search:
             self._measure(node)
 
     def _listed(self, winner: _Node) -> Params:
-        """The flags of its frame, with all devices as they are listed."""
+        """Return the flags of its frame, with all devices as they are listed."""
         given = self.problem.given
         return replace(
             winner.kind.frame.given,
@@ -597,7 +599,7 @@ class Search:
         )
 
     def _contexts(self, winner: _Node) -> bool:
-        """Other splits, for contexts between that of this one and the next that was tried."""
+        """Open other splits, for contexts between that of this one and the next that was tried."""
         frame, use = winner.kind.frame, winner.measured
         span = frame.contexts
         if not frame.splits or span.fixed or span.largest is None:
@@ -630,7 +632,8 @@ class Search:
         return bool(better)
 
     def _parts(self, winner: _Node) -> bool:
-        """Layers placed by --fit's rules: parts of them on each device."""
+        """Open layers placed by --fit's rules, parts of them on each device; return whether any is
+        open."""
         frame, measured = winner.kind.frame, winner.measured
         given = self.problem.given
         # --strategy layers wants whole layers; given rules or numbers leave nothing to place.
@@ -656,8 +659,9 @@ class Search:
     # --- the answer
 
     def _finished(self, winner: _Node) -> Candidate | None:
-        """The launch with an expert cache if that pays and the largest context that fits, measured
-        in full; None if it does not fit after all: then its kind's next promise is open."""
+        """Return the launch with an expert cache if that pays and the largest context that fits,
+        measured in full; None if it does not fit after all: then its kind's next promise is
+        open."""
         candidate = winner.measured
         assert candidate is not None
         frame = winner.kind.frame
@@ -701,7 +705,7 @@ class Search:
         return candidate if more is None else more
 
     def _with_less_context(self, frame: Frame, answer: Candidate) -> Candidate | None:
-        """The largest context below this one's that fits in full."""
+        """Return the largest context below this one's that fits in full."""
         span, n_ctx = frame.contexts, answer.params.n_ctx
         if span.fixed or span.smallest is None or n_ctx is None or n_ctx <= span.smallest:
             return answer
@@ -710,8 +714,8 @@ class Search:
         return answer if less is None else self.evaluator.candidate(less.params, FULL, last=True)
 
     def _useful(self, frame: Frame, params: Params, low: int, high: int) -> int:
-        """The largest context of low..high that leaves enough system memory and, above 32k per
-        sequence, whose tokens are fast enough; --ctx max skips both checks."""
+        """Return the largest context of low..high that leaves enough system memory and, above 32k
+        per sequence, whose tokens are fast enough; --ctx max skips both checks."""
         ram, step = self.evaluator.machine.ram, frame.contexts.step
         # 32k for each stream: the step is that of all streams.
         enough = ENOUGH * (step // CELL_BLOCK)
@@ -739,7 +743,7 @@ class Search:
         )
 
     def _paid(self, winner: _Node, answer: Candidate) -> tuple[int, float]:
-        """What a context that is larger than the smallest costs."""
+        """Return what a context that is larger than the smallest costs."""
         span = winner.kind.frame.contexts
         if span.fixed or span.smallest is None or answer.breakdown.n_ctx <= span.smallest:
             return 0, 1.0
@@ -754,9 +758,9 @@ class Search:
     # --- where nothing fits
 
     def _unfitting(self) -> Found:
-        """The best promise if the budget is spent, otherwise a launch that does not fit: of those
-        that fit on the devices the fastest whose shortfall of system memory does not exceed that of
-        --fit's."""
+        """Return the best promise if the budget is spent, otherwise a launch that does not fit: of
+        those that fit on the devices the fastest whose shortfall of system memory does not exceed
+        that of --fit's."""
         # The budget is spent: the best of what was promised is measured even so.
         if self.cut:
             promised = min(self.cut, key=lambda launch: launch.worth)
@@ -794,7 +798,7 @@ class Search:
 
 
 def _placed_alike(one: Params, other: Params) -> bool:
-    """Whether two launches have the same layers and parts on the devices."""
+    """Return whether two launches have the same layers and parts on the devices."""
     return (one.n_gpu_layers, one.overrides) == (other.n_gpu_layers, other.overrides)
 
 

@@ -23,8 +23,8 @@ _FEWER = (CTX_CHECKPOINTS, 16, 8, 4, 2)
 
 
 def certain(params: Params, use: Static) -> int:
-    """Bytes that serving may add in any case: what no flag limits, what given flags allow, and one
-    checkpoint per slot if their number is left to the plan."""
+    """Return the bytes that serving may add in any case: what no flag limits, what given flags
+    allow, and one checkpoint per slot if their number is left to the plan."""
     if not isinstance(use, Breakdown):
         return 0
     sizes = _bounded(params, use)
@@ -34,7 +34,7 @@ def certain(params: Params, use: Static) -> int:
 
 
 def limits(params: Params, use: Breakdown, spare: int) -> dict[str, int]:
-    """The fewest flags with which growth stays within `spare` bytes on top of `certain`."""
+    """Return the fewest flags with which growth stays within `spare` bytes on top of `certain`."""
     sizes = _bounded(params, use)
     prompts = sizes.get("cache_ram", 0)
     # one more checkpoint for every slot
@@ -93,7 +93,7 @@ class Saved:
 
 
 def saved(params: Params, use: Breakdown, work: Workload) -> Saved | None:
-    """Conversations of the workload's length; None where none are kept."""
+    """Return the conversations of the workload's length; None where none are kept."""
     # --cache-ram 0 keeps nothing; a negative one has no limit.
     limit = next((extra.size for extra in use.extras if extra.bounded_by == "cache_ram"), None)
     if not use.saved or (limit is None and (params.cache_ram is None or params.cache_ram >= 0)):
@@ -113,8 +113,8 @@ def saved(params: Params, use: Breakdown, work: Workload) -> Saved | None:
 def keeping(
     agents: int, params: Params, use: Breakdown, spare: int | None, work: Workload
 ) -> dict[str, int]:
-    """The flags with which this many conversations stay, or as many as fit into `spare` bytes on
-    top of `certain`."""
+    """Return the flags with which this many conversations stay, or as many as fit into `spare`
+    bytes on top of `certain`."""
     here = saved(params, use, work)
     if here is None or params.cache_ram is not None:
         return {}
@@ -137,7 +137,7 @@ def keeping(
 
 
 def why_kept(agents: int, here: Saved) -> str:
-    """Why --cache-ram was set for conversations."""
+    """Return why --cache-ram was set for conversations."""
     count = agents if here.count is None else min(agents, here.count)
     more = (
         f" and up to {here.checkpoints} checkpoints of {human(here.checkpoint)}"
@@ -152,7 +152,7 @@ def why_kept(agents: int, here: Saved) -> str:
 
 
 def reason(before: Params, after: Params, use: Static) -> str:
-    """Why limits were added to a launch."""
+    """Return why limits were added to a launch."""
     assert isinstance(use, Breakdown)
     added = Params(**{name: getattr(after, name) for name in _bounded(before, use)})
     return (
@@ -162,7 +162,7 @@ def reason(before: Params, after: Params, use: Static) -> str:
 
 
 def _bounded(params: Params, use: Breakdown) -> dict[str, int]:
-    """What the flags limit that were not given, in bytes by the field of Params."""
+    """Return what the flags limit that were not given, in bytes by the field of Params."""
     return {
         extra.bounded_by: extra.size
         for extra in use.extras

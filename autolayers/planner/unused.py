@@ -23,7 +23,7 @@ ALL = -2  # n_gpu_layers
 def unused(
     evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate
 ) -> Iterator[str]:
-    """A line for each device that the launch has nothing on, one for all that are alike."""
+    """Yield a line for each device that the launch has nothing on, one for all that are alike."""
     # A given number of layers or split says which devices are used.
     if not chosen.fits or given.n_gpu_layers is not None:
         return
@@ -40,7 +40,7 @@ def unused(
 
 
 def _idle(evaluator: Evaluator, chosen: Candidate) -> Iterable[list[Device]]:
-    """The devices with nothing on them, those that are alike together."""
+    """Return the devices with nothing on them, those that are alike together."""
     alike: dict[tuple[object, ...], list[Device]] = {}
     for device in evaluator.machine.devices:
         limit = evaluator.machine.limits[device.name]
@@ -52,7 +52,7 @@ def _idle(evaluator: Evaluator, chosen: Candidate) -> Iterable[list[Device]]:
 
 
 def _as_fit(evaluator: Evaluator, given: Params) -> Candidate | None:
-    """About what --fit would launch."""
+    """Return about what --fit would launch."""
     params = fit_estimated(evaluator, given, FIT)
     return None if params is None else evaluator.candidate(params, FIT)
 
@@ -65,7 +65,7 @@ def _used(candidate: Candidate, device: Device) -> bool:
 def _why(
     evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate, device: Device
 ) -> str:
-    """Why one of them is."""
+    """Return why one of the devices is left idle."""
     if device.kind == "igpu" and any(each.kind == "gpu" for each in evaluator.machine.devices):
         return "llama.cpp uses an integrated GPU only where there is no other, or -dev names it"
     with_it = _seconds_with(evaluator, cost, given, chosen, device)
@@ -81,9 +81,9 @@ def _why(
 def _seconds_with(
     evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate, device: Device
 ) -> float | None:
-    """Seconds of a request with the fastest launch that uses it: one layer of another device, or
-    one that the search measured, otherwise llama.cpp's own split, --fit's launch or one layer; None
-    if none fits."""
+    """Return the seconds of a request with the fastest launch that uses it: one layer of another
+    device, or one that the search measured, otherwise llama.cpp's own split, --fit's launch or one
+    layer; None if none fits."""
     launches = [each for each in evaluator.measured if isinstance(each.breakdown, Breakdown)]
     launches += filter(None, [_with_a_layer(evaluator, chosen, device)])
     own = replace(chosen.params, device=None, tensor_split=None)
@@ -104,7 +104,7 @@ def _seconds_with(
 
 
 def _with_a_layer(evaluator: Evaluator, chosen: Candidate, device: Device) -> Candidate | None:
-    """The chosen launch with one layer of the device that has most of them on this one."""
+    """Return the chosen launch with one layer of the device that has most of them on this one."""
     own = replace(chosen.params, split_mode=None, main_gpu=None)
     names = evaluator.device_names(own)
     shares = [*(own.tensor_split or ()), *[0.0] * len(names)][: len(names)]

@@ -125,7 +125,8 @@ class _People:
         return self._known[users]
 
     def _planned(self, users: int) -> _Launch | None:
-        """With a slot for each, or with fewer if that serves clearly more: the others wait."""
+        """Return the launch with a slot for each, or with fewer if that serves clearly more: the
+        others wait."""
         slots = self.slots(users)
         each = self._with_slots(users, slots)
         # Who grows a launch searches no other one; a given -np leaves no slots to choose.
@@ -146,8 +147,8 @@ class _People:
         return next(launch for launch in tried[::-1] if _total(launch) >= good)
 
     def _most_slots(self, users: int, slots: int, best: _Launch | None) -> _Launch | None:
-        """The launch with the most slots, from `slots` to twice as many, that has all weights on
-        the GPUs."""
+        """Return the launch with the most slots, from `slots` to twice as many, that has all
+        weights on the GPUs."""
         low, high = slots, 2 * slots + 1
         while high - low > 1:
             middle = (low + high) // 2
@@ -195,13 +196,13 @@ class _People:
         return smaller if self._serves_more(smaller, launch) else launch
 
     def _asking(self, users: int) -> Problem:
-        """The problem with this many requests at once."""
+        """Return the problem with this many requests at once."""
         return self.problem.with_goals(
             workload=replace(self.problem.policy.workload, requests=users)
         )
 
     def _grown(self, problem: Problem, users: int) -> _Launch | None:
-        """One person's launch with more slots, where it stays on the GPUs and fits."""
+        """Return one person's launch with more slots, where it stays on the GPUs and fits."""
         params = self._with_more(problem)
         if params is None or not self.problem.evaluator.may_fit(params):
             return None
@@ -211,7 +212,8 @@ class _People:
         return self._served(problem, candidate, users)
 
     def _with_more(self, problem: Problem) -> Params | None:
-        """One person's launch with the slots of this problem, None where it is not on the GPUs."""
+        """Return one person's launch with the slots of this problem, None where it is not on the
+        GPUs."""
         one, given = self.launch(1), problem.given
         if one is None or not self._whole(one):
             return None
@@ -224,8 +226,8 @@ class _People:
         )
 
     def _hopes(self, problem: Problem, users: int) -> bool:
-        """Whether a launch that does not stay on the GPUs is worth a search: if GPUs with more
-        memory would give well more than is promised."""
+        """Return whether a launch that does not stay on the GPUs is worth a search: if GPUs with
+        more memory would give well more than is promised."""
         params = self._with_more(problem)
         use = None if params is None else self.problem.evaluator.static(params)
         # Without a promised rate any launch may do.
@@ -240,7 +242,7 @@ class _People:
         return None if candidate is None else self._served(problem, candidate, users)
 
     def _served(self, problem: Problem, candidate: Candidate, users: int) -> _Launch:
-        """The launch, with what these people get of it."""
+        """Return the launch, with what these people get of it."""
         use, clock = candidate.breakdown, problem.cost.clock(candidate.params, candidate.breakdown)
         served = simulate(clock, problem.policy.workload, users, use.n_seq_max, use.n_ctx_seq)
         context = use.host.context + sum(usage.context for usage in use.devices.values())
@@ -249,19 +251,19 @@ class _People:
         )
 
     def unsolved(self, users: int) -> Solved:
-        """What there is where llama.cpp would refuse all launches."""
+        """Return what there is where llama.cpp would refuse all launches."""
         return Solved(self._asking(users), None)
 
     def keeps(self, users: int) -> bool:
-        """Who waits for a slot gets nothing until then, which a promised first token alone
-        counts."""
+        """Return whether the promise is kept. Who waits for a slot gets nothing until then, which a
+        promised first token alone counts."""
         launch = self.launch(users)
         if launch is None or not launch.row.fits:
             return False
         return (launch.row.slots >= users or self.waits) and self.wanted.kept(launch.row.served)
 
     def most_users(self) -> int:
-        """The largest number of people that keeps the promise, 0 for none."""
+        """Return the largest number of people that keeps the promise, 0 for none."""
         if self.wanted.grows:
             return self._most_grown()
         low, high = 0, 1
@@ -275,9 +277,9 @@ class _People:
         return low
 
     def _most_grown(self) -> int:
-        """As `most_users`, where a number is priced at once and other launches take a search each:
-        more are tried up to what memory has room for, then the number where the rate should be as
-        promised."""
+        """Return what `most_users` returns, where a number is priced at once and other launches
+        take a search each: more are tried up to what memory has room for, then the number where the
+        rate should be as promised."""
         if not self.keeps(1):
             return 0
         low = 1
@@ -293,7 +295,7 @@ class _People:
             low = more
 
     def _most_from(self, low: int) -> int:
-        """The largest number from one that keeps the promise."""
+        """Return the largest number from one that keeps the promise."""
         before, high = 0, MOST + 1
         while high > MOST and low < MOST:
             at = min(self._near(before, low) + 1, WIDER * low, self._room(low), MOST)
@@ -312,22 +314,23 @@ class _People:
         return low
 
     def _room(self, low: int) -> int:
-        """More people than `low`, one at least, that GPUs which hold its launch should have room
-        for."""
+        """Return more people than `low`, one at least, that GPUs which hold its launch should have
+        room for."""
         launch, each = self._known.get(low), self.each(low)
         if launch is None or not each or not self._whole(launch):
             return MOST
         return low + max(1, min(launch.candidate.spare.values(), default=0) // each)
 
     def _between(self, low: int, high: int) -> int:
-        """A number between one that keeps the promise and one that does not."""
+        """Return a number between one that keeps the promise and one that does not."""
         at = self._room(low)
         if at >= high or self._whole(self._known.get(high)):
             at = self._near(low, high)
         return min(max(at, low + 1), high - 1)
 
     def _near(self, low: int, high: int) -> int:
-        """Where the rate should be as promised: the seconds of a token grow with the people."""
+        """Return where the rate should be as promised: the seconds of a token grow with the
+        people."""
         less, more, rate = self._known.get(low), self._known.get(high), self.wanted.rate
         if less is None or more is None or not rate:
             return (low + high) // 2 if low else MOST
@@ -338,7 +341,7 @@ class _People:
         return low + int((1 / rate - first) / (last - first) * (high - low))
 
     def each(self, users: int) -> int:
-        """Bytes of one more person's cache."""
+        """Return the bytes of one more person's cache."""
         launch, slots = self.launch(users), self.slots(users + 1)
         if (
             launch is None
@@ -359,13 +362,13 @@ class _People:
 
 
 def _total(launch: _Launch | None) -> float:
-    """Tokens per second of all together, 0 of a launch that does not fit."""
+    """Return the tokens per second of all together, 0 of a launch that does not fit."""
     return launch.row.served.total if launch is not None and launch.row.fits else 0.0
 
 
 def too_many(requests: object) -> Iterator[str]:
-    """How many can be served where all do not fit or each gets too little: those that get the most
-    in all at a rate that serves."""
+    """Yield how many can be served where all do not fit or each gets too little: those that get the
+    most in all at a rate that serves."""
     if not isinstance(requests, Requests) or not requests.table:
         return
     row = requests.row
@@ -393,7 +396,7 @@ def too_many(requests: object) -> Iterator[str]:
 
 
 def for_users(problem: Problem, wanted: Users) -> Solved:
-    """The launch, and what each person gets."""
+    """Return the launch, and what each person gets."""
     if wanted.context and problem.given.n_ctx:
         raise UsageError(
             "--ctx-per-user and -c both say how large the caches are: give one of them"
@@ -431,7 +434,7 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
 
 
 def _reasons(requests: Requests, wanted: Users, in_ram: bool) -> tuple[str, ...]:
-    """What each person gets, what one more takes, and what the promise allows."""
+    """Return what each person gets, what one more takes, and what the promise allows."""
     row, served = requests.row, requests.row.served
     lines = [
         f"{row.users} user{'s' * (row.users != 1)}, all busy: {served.rate:.1f} tokens/s "

@@ -82,8 +82,8 @@ def why(model: Model, request: Request) -> Why:
 
 
 def _rows(problem: Problem, chosen: Candidate) -> list[Row]:
-    """The chosen launch between the nearest faster ones, which do not fit, and the next ones that
-    do: of each placement and context the one that is worth most."""
+    """Return the chosen launch between the nearest faster ones, which do not fit, and the next ones
+    that do: of each placement and context the one that is worth most."""
     evaluator = problem.evaluator
     best: dict[tuple[str, int], tuple[float, Candidate]] = {}
     now = worth(problem, chosen.params, chosen.breakdown)
@@ -147,7 +147,8 @@ def _short(candidate: Candidate) -> int:
 
 
 def _more(problem: Problem, chosen: Candidate, now: float) -> str:
-    """What one more GiB buys: on the device with the least left, or of RAM without devices."""
+    """Return what one more GiB buys: on the device with the least left, or of RAM without
+    devices."""
     machine = problem.machine
     if machine.limits:
         name = min(
@@ -174,7 +175,7 @@ def _more(problem: Problem, chosen: Candidate, now: float) -> str:
 
 
 def _smaller(problem: Problem, now: float) -> str:
-    """What the largest quantisation below this one changes."""
+    """Return what the largest quantisation below this one changes."""
     for kind, smaller in below(problem.model):
         return f"as {kind.upper()}, {human(smaller.size)}: {_outcome(problem.of(smaller), now)}"
     return ""

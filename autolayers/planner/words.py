@@ -13,7 +13,8 @@ EXPERTS = "_exps."
 
 
 def describe(placement: Placement, params: Params, everything: int) -> str:
-    """Where the layers are, in words: by the tensors' placement, whichever flags caused it."""
+    """Return where the layers are, in words: by the tensors' placement, whichever flags caused
+    it."""
     # -dev none: n_gpu_layers says nothing.
     n = 0 if params.device == () else params.layers_wanted(everything)
     moved = _Moved(placement)
@@ -23,7 +24,7 @@ def describe(placement: Placement, params: Params, everything: int) -> str:
 
 
 def _by_layer(placement: Placement) -> dict[int, list[PlacedTensor]]:
-    """The tensors of each layer, in the order of the file."""
+    """Return the tensors of each layer, in the order of the file."""
     tensors_of: dict[int, list[PlacedTensor]] = {}
     for group in placement.groups:
         if 0 <= group.layer < len(placement.dev_layer):
@@ -65,7 +66,7 @@ class _Moved:
         self.others += sum(".ffn_" not in name for name in names)
 
     def _is_elsewhere(self, tensor: PlacedTensor, place: str) -> bool:
-        """Whether it is on another GPU than its layer."""
+        """Return whether it is on another GPU than its layer."""
         return tensor.buffer in self.on_gpu and tensor.buffer != place
 
     def words(self) -> Iterator[str]:

@@ -38,8 +38,8 @@ NONE = Correction()
 
 
 def counted(runs: int, one: float) -> float:
-    """The part of their ratio's logarithm that `runs` launches of a class share with the machine's
-    others, if one launch shares the part `one`."""
+    """Return the part of their ratio's logarithm that `runs` launches of a class share with the
+    machine's others, if one launch shares the part `one`."""
     return runs * one / (1 + (runs - 1) * one)
 
 
@@ -54,7 +54,7 @@ class Calibration:
         self.measured, self.one_run = measured, one_run
 
     def of(self, placement: str, kind: str) -> Correction:
-        """The correction of one kind of rate (tg, pp) of a class of launches."""
+        """Return the correction of one kind of rate (tg, pp) of a class of launches."""
         rows = [row for row in self.measured if row.kind == kind]
         own = [row for row in rows if row.placement == placement]
         if own:

@@ -45,8 +45,8 @@ NEAR = 16 << 20
 
 
 def sent(weights: Weights, depth: float) -> float:
-    """Bytes that a token's visit to an RPC server transfers: activations both ways in f32, the mask
-    in f16."""
+    """Return the bytes that a token's visit to an RPC server transfers: activations both ways in
+    f32, the mask in f16."""
     return 2 * 4 * weights.n_embd + 2 * depth
 
 
@@ -141,9 +141,9 @@ class Clock:
     def step(
         self, n: int, depth: float, sequences: int = 1, *, few: bool = False
     ) -> tuple[float, dict[str, float]]:
-        """Seconds of a graph of n tokens with `depth` before each in its sequence: the part of no
-        device, and each device's part. `few`: tokens that are decoded or checked, whose kernels are
-        those of a token."""
+        """Return the seconds of a graph of n tokens with `depth` before each in its sequence: the
+        part of no device, and each device's part. `few`: tokens that are decoded or checked, whose
+        kernels are those of a token."""
         shared, host = self.shared, self.host
         few = few and n > 1
         # 32 tokens are the least for op offload and for matrix kernels; fewer use a token's graph.
@@ -221,23 +221,23 @@ class Clock:
         return common, stages
 
     def _sum(self, n: int) -> float:
-        """Seconds in which the devices sum a layer's results of n tokens, in f32. With split mode
-        tensor each sends to each of the others, whatever links them."""
+        """Return the seconds in which the devices sum a layer's results of n tokens, in f32. With
+        split mode tensor each sends to each of the others, whatever links them."""
         others = max(1, len(self.shares or ()) - 1) if self.reduced else 1
         wait = self.shared.reduction if self.reduced else self.shared.hop
         return others * (wait * 1e-6 + 4 * n * self.weights.n_embd / self.host.bus)
 
     def _parts(self, home: str) -> Sequence[tuple[str, float]]:
-        """What computes on a layer's device, and which share: with split modes row and tensor, each
-        device its slice."""
+        """Return what computes on a layer's device, and which share: with split modes row and
+        tensor, each device its slice."""
         return tuple(self.shares.items()) if self.shares else ((home, 1.0),)
 
     def _chosen(self, n: int, spread: float) -> float:
-        """The share of the experts that n tokens read."""
+        """Return the share of the experts that n tokens read."""
         return touched(self.weights.used, n, spread) if self.weights.n_expert else 1.0
 
     def _few(self, device: Figures, n: int, sums: Sequence[float], share: float) -> float:
-        """Seconds for `share` of each matrix and n tokens that are decoded together."""
+        """Return the seconds for `share` of each matrix and n tokens that are decoded together."""
         rates, streams = device.rates, device.streams
         dense, experts, multiplies, expert_multiplies, bf16 = [share * value for value in sums[:5]]
         bandwidth, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
@@ -257,8 +257,8 @@ class Clock:
         return seconds * slow + self._kernels(rates, sums[5], share)
 
     def _bf16(self, rates: Rates, bf16: float, read: float) -> tuple[float, float]:
-        """How many times slower matrices are because of the bytes that are bf16 among those read,
-        and experts once more."""
+        """Return how many times slower matrices are because of the bytes that are bf16 among those
+        read, and experts once more."""
         share = bf16 / max(1.0, read)
         return 1 + (1 / rates.bf16 - 1) * share, 1 + (1 / rates.bf16_experts - 1) * share
 
@@ -271,8 +271,8 @@ class Clock:
         sums: Sequence[float],
         share: float,
     ) -> float:
-        """Seconds for `share` of each matrix, plus kernel launches, which do not shrink with the
-        share."""
+        """Return the seconds for `share` of each matrix, plus kernel launches, which do not shrink
+        with the share."""
         shared, rates = self.shared, device.rates
         dense, experts, multiplies, expert_multiplies, bf16 = [share * value for value in sums[:5]]
         kernels = sums[5]
@@ -298,8 +298,9 @@ class Clock:
         )
 
     def _kernels(self, rates: Rates, kernels: float, share: float) -> float:
-        """Several devices' graphs change with each token, so that they are not launched whole (CUDA
-        graphs); those of a slice's `share` are as much shorter (split mode tensor)."""
+        """Return the seconds of kernels. Several devices' graphs change with each token, so that
+        they are not launched whole (CUDA graphs); those of a slice's `share` are as much shorter
+        (split mode tensor)."""
         return (
             kernels
             * rates.kernel
@@ -309,9 +310,9 @@ class Clock:
         )
 
     def _network(self, load: Load, n: int, depth: float, sequences: int) -> float:
-        """Each visit sends a server the activations and the mask of n tokens, and returns the
-        activations, or the logits at the end; commands and results are one message each
-        (ggml-rpc.cpp: all but GET_TENSOR are sent without waiting)."""
+        """Return the seconds of the network. Each visit sends a server the activations and the mask
+        of n tokens, and returns the activations, or the logits at the end; commands and results are
+        one message each (ggml-rpc.cpp: all but GET_TENSOR are sent without waiting)."""
         seconds = 0.0
         for name, visits in load.visits.items():
             device = self.devices.get(name)
@@ -351,16 +352,16 @@ class Clock:
         )
 
     def _cores(self, n: int) -> int:
-        """The cores of a graph of n tokens: -tb's of more than one
+        """Return the cores of a graph of n tokens: -tb's of more than one
         (llama_context::graph_compute)."""
         return self.host.batch_cores or self.host.cores if n > 1 else self.host.cores
 
     def _attends(
         self, n: int, many: bool, flops: float, size: float, layer: float, *, fused: bool
     ) -> float:
-        """Seconds of attention on the CPU: `fused` (flash attention), each head reads a layer's
-        cache by itself, of one token from RAM what the processor's own cache does not hold; without
-        it, scores are matrices."""
+        """Return the seconds of attention on the CPU: `fused` (flash attention), each head reads a
+        layer's cache by itself, of one token from RAM what the processor's own cache does not hold;
+        without it, scores are matrices."""
         shared, cores = self.shared, self._cores(n) * 1e9
         flops = flops if many else min(flops, GROUP * size)
         if not fused:
@@ -376,14 +377,15 @@ class Clock:
         return self._cores(n) * self.shared.core_flops * 1e9
 
     def _copy(self, size: float) -> float:
-        """The CPU first copies memory that is not pinned, and then the bus does."""
+        """Return the seconds of a copy over the bus, after the CPU's own of memory that is not
+        pinned."""
         host = self.host
         if self.pinned:
             return size / min(host.bus, host.ram)
         return size * (1 / host.bus + 1 / (host.ram * self.shared.ram_copy))
 
     def prompt(self, n: int, depth: float) -> float:
-        """Seconds of a prompt of n tokens after `depth` others."""
+        """Return the seconds of a prompt of n tokens after `depth` others."""
         # A prompt is computed in micro-batches; all but the last one are full.
         whole, rest = divmod(n, self.n_ubatch)
         seconds = 0.0
@@ -406,7 +408,7 @@ class Clock:
         return seconds / self.paces[0] * (1.0 if self.cached is None else PROMPT) + n * self.apart
 
     def token(self, depth: float, requests: int = 1) -> float:
-        """Seconds of one token for each request."""
+        """Return the seconds of one token for each request."""
         common, stages = self.step(requests, depth, requests, few=True)
         seconds = (common + sum(stages.values())) / self.paces[1]
         if requests > 1 and self.weights.scan > 1:
@@ -416,7 +418,7 @@ class Clock:
         return seconds
 
     def checked(self, n: int, depth: float, sequences: int = 1) -> float:
-        """Seconds of n tokens of each sequence, which a draft has proposed."""
+        """Return the seconds of n tokens of each sequence, which a draft has proposed."""
         common, stages = self.step(n * sequences, depth, sequences, few=True)
         apart = sequences * max(n, CHUNK) * self.apart if n > 1 else 0.0
         return (common + sum(stages.values())) / self.paces[1] + apart

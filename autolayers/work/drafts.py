@@ -104,7 +104,7 @@ STATES_BEFORE, STATES = 10440, 0.18
 
 
 def checks_of(device: Device | None, build: int = NEWEST, hybrid: bool = False) -> Checks:
-    """The row of a device, None for the CPU. `hybrid`: the model has recurrent states."""
+    """Return the row of a device, None for the CPU. `hybrid`: the model has recurrent states."""
     if device is None:
         return CHECKS["", ""]
     name = device.engine or device.backend
@@ -115,8 +115,8 @@ def checks_of(device: Device | None, build: int = NEWEST, hybrid: bool = False) 
 
 
 def accepted(n: int, text: str = "mixed", given: tuple[float, int] | None = None) -> float:
-    """The accepted share of n drafted tokens. `given`: a share that was measured, and its n; for
-    other n as if each token were accepted with one probability."""
+    """Return the accepted share of n drafted tokens. `given`: a share that was measured, and its n;
+    for other n as if each token were accepted with one probability."""
     if given is None:
         table = _ACCEPTED[text]
         return table[min(n, len(table)) - 1] * (1.0 if n <= len(table) else len(table) / n)
@@ -130,8 +130,8 @@ def accepted(n: int, text: str = "mixed", given: tuple[float, int] | None = None
 
 
 def _kept(each: float, n: int) -> float:
-    """The accepted share of n tokens if each is accepted with this probability after the one before
-    it was."""
+    """Return the accepted share of n tokens if each is accepted with this probability after the one
+    before it was."""
     return sum(each**i for i in range(1, n + 1)) / n
 
 
@@ -143,8 +143,8 @@ class Step:
         self.one = clock.token(depth, sequences)
 
     def passes(self, draft: Model, place: str, head: bool = False) -> float:
-        """Seconds of one pass of a draft on a device, or on the CPU if `place` is none; with `head`
-        of the model's own MTP block and its output."""
+        """Return the seconds of one pass of a draft on a device, or on the CPU if `place` is none;
+        with `head` of the model's own MTP block and its output."""
         size, matrices = _read_of(draft, head)
         device, host = self.clock.devices.get(place), self.clock.host
         if device is None:
@@ -157,8 +157,8 @@ class Step:
         return seconds / self.clock.paces[1]
 
     def speedup(self, n: int, share: float, passes: float, costs: Checks) -> float:
-        """Of n drafted tokens, with this share accepted; `passes`: seconds of a step's passes of
-        the draft."""
+        """Return the speedup of n drafted tokens, with this share accepted; `passes`: seconds of a
+        step's passes of the draft."""
         checked = self.clock.checked(n + 1, self.depth, self.sequences)
         more = costs.more + (MIXTURE if self.clock.weights.n_expert else 0.0)
         # One token is always right: the model's own, after the accepted ones.
@@ -166,15 +166,15 @@ class Step:
 
 
 def best(gain: Callable[[int], float], highest: int = MOST) -> int:
-    """The fewest drafted tokens of 1 to `most` whose speedup is nearly the best."""
+    """Return the fewest drafted tokens of 1 to `most` whose speedup is nearly the best."""
     speedups = {n: gain(n) for n in range(1, highest + 1)}
     top = max(speedups.values())
     return next(n for n, value in speedups.items() if value >= _NEARLY * top)
 
 
 def _read_of(model: Model, head: bool = False) -> tuple[float, int]:
-    """Bytes that one pass of a draft model reads, and its matrices; with `head` those of the
-    model's own MTP block and its output."""
+    """Return the bytes that one pass of a draft model reads, and its matrices; with `head` those of
+    the model's own MTP block and its output."""
     hparams = model.hparams
     used = hparams.n_expert_used_max / hparams.n_expert if hparams.n_expert else 1.0
     size, matrices = 0.0, 0

@@ -42,7 +42,8 @@ class ExpertCache:
 
     @classmethod
     def of(cls, banks: Banks, n_used: int, machine: Machine, bus: float) -> ExpertCache | None:
-        """None if nothing is cached; `n_used`: experts of a token in a layer."""
+        """Return the cache of a launch, None if nothing is cached; `n_used`: experts of a token in
+        a layer."""
         size = sum(group.size for group in banks.groups)
         if not size:
             return None
@@ -63,13 +64,13 @@ class ExpertCache:
 
 
 def hit_rate(slots: float, experts: float, of_a_token: float) -> float:
-    """The share of a token's experts that `slots` of this many `experts` have: none if they hold
-    fewer than one token's, since those of the next layers push them out."""
+    """Return the share of a token's experts that `slots` of this many `experts` have: none if they
+    hold fewer than one token's, since those of the next layers push them out."""
     return 0.0 if slots < LEAST * of_a_token else 1 - exp(-RATE * (slots / experts) ** POWER)
 
 
 def loses(machine: Machine) -> str:
-    """Why no cache of experts is proposed on this machine; "" if one may pay."""
+    """Return why no cache of experts is proposed on this machine; "" if one may pay."""
     if any(device.in_ram or device.kind == "igpu" for device in machine.devices):
         return (
             "the GPU's memory is the RAM that the experts are in: 0.78 to 0.92 times the speed was "

@@ -66,8 +66,8 @@ class Figures:
 
     @classmethod
     def of(cls, device: Device, ram: float | None = None, build: int = NEWEST) -> Figures:
-        """`ram`: bytes per second at which the machine's RAM, an integrated GPU's memory, is
-        read."""
+        """Return the figures of a device. `ram`: bytes per second at which the machine's RAM, an
+        integrated GPU's memory, is read."""
         generation, kind = generation_of(device), backend(device.backend)
         built_in = integrated(device.description) if device.kind == "igpu" else None
         bandwidth = device.bandwidth or kind.bandwidth
@@ -102,7 +102,8 @@ class Figures:
         )
 
     def visit(self, size: float) -> float:
-        """Seconds of a visit to its server that transfers this many bytes; 0 without a server."""
+        """Return the seconds of a visit to its server that transfers this many bytes; 0 without a
+        server."""
         return self.round_trip + size / self.network if self.network else 0.0
 
 
@@ -122,15 +123,16 @@ class HostFigures:
     def with_threads(
         self, n_threads: int | None, n_threads_batch: int | None = None
     ) -> HostFigures:
-        """With this many threads (-t, and -tb for prompts): one a core computes and reads, and more
-        of them share the cores; below 1 and None are llama.cpp's default, a thread per core, and
-        for prompts as many as for tokens. A number of cores that is not known is theirs."""
+        """Return the figures with this many threads (-t, and -tb for prompts): one a core computes
+        and reads, and more of them share the cores; below 1 and None are llama.cpp's default, a
+        thread per core, and for prompts as many as for tokens. A number of cores that is not known
+        is theirs."""
         few, many = self._cores(n_threads), self._cores(n_threads_batch)
         counted = self.counted or few > 0 or many > 0
         return replace(self, cores=few or self.cores, batch_cores=many, counted=counted)
 
     def _cores(self, n_threads: int | None) -> int:
-        """The cores that this many threads use, 0 if they are not said."""
+        """Return the cores that this many threads use, 0 if they are not said."""
         if n_threads is None or n_threads < 1:
             return 0
         return min(n_threads, self.cores) if self.counted else n_threads

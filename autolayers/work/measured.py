@@ -68,7 +68,8 @@ class Row:
     source: str  # where to read of it, "" if its address is not known
 
     def to_dict(self) -> dict[str, object]:
-        """With the names that the rows of fixtures/speeds and `tune --share` have."""
+        """Return the row with the names that the rows of fixtures/speeds and `tune --share`
+        have."""
         return {
             "id": self.id,
             "kind": self.kind,
@@ -94,7 +95,7 @@ class Row:
 # Read once, when the first plan shows a measurement.
 @cache
 def rows() -> tuple[Row, ...]:
-    """All of them, of launches with stock settings, by llama-bench or a server."""
+    """Return all of them, of launches with stock settings, by llama-bench or a server."""
     import csv  # on demand
 
     return tuple(
@@ -103,7 +104,7 @@ def rows() -> tuple[Row, ...]:
 
 
 def _row(values: dict[str, str]) -> Row:
-    """A line of the table."""
+    """Return a line of the table."""
     return Row(
         values["id"],
         values["kind"],
@@ -151,37 +152,37 @@ class Asked:
         share: float = 1.0,
         depth: float = 0.0,
     ) -> Asked:
-        """Of a model on these cards (the names of `--gpu`)."""
+        """Return the launch of a model on these cards (the names of `--gpu`)."""
         return cls(
             model.architecture, active(model), tuple(cards), backend, placement, share, depth
         )
 
     def sharing(self, share: float) -> Asked:
-        """With devices that read this part of the active bytes."""
+        """Return the launch with devices that read this part of the active bytes."""
         return replace(self, share=share)
 
     def at(self, depth: float) -> Asked:
-        """At this depth, in tokens."""
+        """Return the launch at this depth, in tokens."""
         return replace(self, depth=depth)
 
 
 @lru_cache(maxsize=1)
 def active(model: Model) -> int:
-    """Bytes of weights that a token reads: of experts those that are chosen."""
+    """Return the bytes of weights that a token reads: of experts those that are chosen."""
     weights = Weights(model)
     return round(sum(each.dense + each.experts * weights.used for each in weights.reads.values()))
 
 
 def card_of(description: str, total: int) -> str:
-    """The name of `--gpu` of a device with this description and as many bytes; "" if it is none
-    that is known."""
+    """Return the name of `--gpu` of a device with this description and as many bytes; "" if it is
+    none that is known."""
     card = described(description, total >> 20)
     return next((name for name, listed in CARDS.items() if listed is card), "")
 
 
 def alike(launch: Asked, kind: str) -> list[Row]:
-    """The rows of that model or a twin of it, placed alike on those cards; the nearest first, of
-    equal ones the newest."""
+    """Return the rows of that model or a twin of it, placed alike on those cards; the nearest
+    first, of equal ones the newest."""
     matching = [row for row in rows() if row.kind == kind and _is(row, launch)]
     return sorted(
         matching, key=lambda row: (_distance(row, launch), [-ord(letter) for letter in row.date])
@@ -189,7 +190,7 @@ def alike(launch: Asked, kind: str) -> list[Row]:
 
 
 def nearest(launch: Asked, kind: str) -> Row | None:
-    """The first of `alike`."""
+    """Return the first of `alike`."""
     return next(iter(alike(launch, kind)), None)
 
 
@@ -204,17 +205,17 @@ def _is(row: Row, launch: Asked) -> bool:
 
 
 def same(some: Iterable[str], others: Iterable[str]) -> bool:
-    """Whether these are the same cards; how much memory they have does not matter."""
+    """Return whether these are the same cards; how much memory they have does not matter."""
     return sorted(map(_kind, some)) == sorted(map(_kind, others))
 
 
 def _kind(name: str) -> str:
-    """What cards of one name and several sizes have in common."""
+    """Return what cards of one name and several sizes have in common."""
     return CARDS[name].description if name in CARDS else name
 
 
 def _distance(row: Row, launch: Asked) -> float:
-    """How far a row is, in halvings of the depth."""
+    """Return how far a row is, in halvings of the depth."""
     # Twins within 5 % of the active bytes: the limit itself counts as one halving.
     size = abs(log(row.active / launch.active)) / log(1 + _TWIN)
     depth = abs(log2((_KILO + row.depth + row.prompt / 2) / (_KILO + launch.depth)))
@@ -223,9 +224,9 @@ def _distance(row: Row, launch: Asked) -> float:
 
 
 def drawn(launch: Asked, kind: str, predicted: float, within: float) -> tuple[float, int] | None:
-    """What measurements make of a prediction that is off by more than `within`: tokens per second,
-    and how many there are; None with fewer than ENOUGH, or if they do not contradict it. Each
-    counts by how far its own prediction is off, so that depth and placement do not matter, and
+    """Return what measurements make of a prediction that is off by more than `within`: tokens per
+    second, and how many there are; None with fewer than ENOUGH, or if they do not contradict it.
+    Each counts by how far its own prediction is off, so that depth and placement do not matter, and
     builds of before 2025 do not."""
     ratios = [
         row.rate / row.predicted
@@ -244,7 +245,7 @@ def drawn(launch: Asked, kind: str, predicted: float, within: float) -> tuple[fl
 
 
 def wanted(cards: Sequence[str]) -> str:
-    """The class of launches whose row would help a machine with these cards most: the least
+    """Return the class of launches whose row would help a machine with these cards most: the least
     measured there, of equal ones the one whose predictions are the least sure."""
     if not cards:
         return HOST
@@ -258,5 +259,5 @@ def wanted(cards: Sequence[str]) -> str:
 
 
 def of_cards(cards: Sequence[str]) -> list[Row]:
-    """The rows of exactly these cards."""
+    """Return the rows of exactly these cards."""
     return [row for row in rows() if same(row.cards, cards)]

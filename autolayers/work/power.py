@@ -24,7 +24,8 @@ _FALLS = 0.8  # a rate falls as this power of the watts
 
 
 def shares(device: Device) -> tuple[float, float]:
-    """The shares of the bandwidth and of the arithmetic that a device's power limit leaves."""
+    """Return the shares of the bandwidth and of the arithmetic that a device's power limit
+    leaves."""
     if not device.power_limit or not device.power_default:
         return 1.0, 1.0
     watts = device.power_limit / device.power_default

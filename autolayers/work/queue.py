@@ -61,7 +61,7 @@ class _Server:
         self._prompts: dict[tuple[int, int], float] = {}
 
     def token(self, answering: list[_Slot]) -> float:
-        """Seconds of a token for each slot that answers."""
+        """Return the seconds of a token for each slot that answers."""
         n = len(answering)
         depth = min(sum(slot.depth for slot in answering) / n, self.n_ctx_seq)
         key = n, round(depth / _DEPTHS)
@@ -70,7 +70,8 @@ class _Server:
         return self._tokens[key]
 
     def batch(self, prompts: list[tuple[_Slot, int]], answering: list[_Slot]) -> float:
-        """Seconds of a batch of parts of prompts, and of a token for each slot that answers."""
+        """Return the seconds of a batch of parts of prompts, and of a token for each slot that
+        answers."""
         size = sum(part for _, part in prompts)
         depth = sum(slot.depth * part for slot, part in prompts) / size
         key = size, round(depth / _DEPTHS)
@@ -83,7 +84,7 @@ class _Server:
 
 
 def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: int) -> Served:
-    """`users` people with this request each, on a server with this many slots."""
+    """Simulate `users` people with this request each, on a server with this many slots."""
     server = _Server(clock, n_ctx_seq)
     # One person's request alone: people begin spread over that time.
     alone = clock.prompt(min(work.prompt, n_ctx_seq), work.depth) + work.generate * clock.token(

@@ -227,8 +227,8 @@ DOUBT, CALIBRATED, BETWEEN, ONE_RUN = (
 
 
 def generation_of(device: Device) -> str:
-    """The generation of a device's GPU, by its compute capability, its name or its gfx number; ""
-    if unknown."""
+    """Return the generation of a device's GPU, by its compute capability, its name or its gfx
+    number; "" if unknown."""
     if device.compute_capability is not None:
         capability = ".".join(map(str, device.compute_capability))
         for name, capabilities, _ in GENERATIONS:
@@ -249,8 +249,8 @@ def generation_of(device: Device) -> str:
 
 
 def row_of(device: Device) -> str:
-    """The generation in RATES: Intel's integrated GPUs of before Xe read at less than half of the
-    rate of those since."""
+    """Return the generation in RATES: Intel's integrated GPUs of before Xe read at less than half
+    of the rate of those since."""
     generation = generation_of(device)
     if generation == "Xe integrated":
         import re  # few calls
@@ -260,14 +260,14 @@ def row_of(device: Device) -> str:
 
 
 def rates_of(device: Device) -> Rates:
-    """The Rates of a device: its generation's under its backend (for a server's device, the
+    """Return the Rates of a device: its generation's under its backend (for a server's device, the
     server's), otherwise its backend's."""
     backend = device.engine or device.backend
     return RATES.get((backend, row_of(device))) or RATES.get((backend, "")) or RATES["", ""]
 
 
 def aged(rates: Rates, backend: str, build: int) -> Rates:
-    """The rates with an older build."""
+    """Return the rates with an older build."""
     for age in AGES.get(backend, ()):
         if build < age.before:
             return replace(

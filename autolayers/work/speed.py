@@ -163,7 +163,7 @@ class CostModel:
         self._summed: dict[tuple[int, int], Sums] = {}
 
     def at_depths(self, deep: bool) -> CostModel:
-        """The same predictions, with `deep` as given."""
+        """Return the same predictions, with `deep` as given."""
         if deep == self.deep:
             return self
         other = self._like(self.machine, deep)
@@ -171,7 +171,7 @@ class CostModel:
         return other
 
     def on(self, machine: Machine) -> CostModel:
-        """That of the same model on another machine."""
+        """Return the cost model of the same model on another machine."""
         return self._like(machine, self.deep)
 
     def _like(self, machine: Machine, deep: bool) -> CostModel:
@@ -210,19 +210,20 @@ class CostModel:
         return self.host.cores * SHARED.core_flops * 1e9
 
     def speed(self, launch: Launch) -> Speed:
-        """As a search compares launches: by the same rule whether they are measured or not."""
+        """Return the speed by which a search compares launches: by the same rule whether they are
+        measured or not."""
         return self.predict(launch.params, launch.breakdown)
 
     def price(self, launch: Launch) -> Speed:
-        """By the launch's own graphs, as far as they are known."""
+        """Return the speed by the launch's own graphs, as far as they are known."""
         key = _key(launch.params, launch.breakdown)
         if key not in self._own:
             self._own[key] = self._of(self.own(launch), launch.breakdown)
         return self._own[key]
 
     def own(self, launch: Launch) -> Clock:
-        """Seconds by the launch's own graphs, if they are known and the token graph has as many
-        tokens as requests: it is measured with one per slot."""
+        """Return the seconds by the launch's own graphs, if they are known and the token graph has
+        as many tokens as requests: it is measured with one per slot."""
         steps, use = getattr(launch.breakdown, "steps", None), launch.breakdown
         if steps is None or use.n_seq_max != self.workload.requests:
             return self.clock(launch.params, use)
@@ -233,23 +234,23 @@ class CostModel:
         )
 
     def fallen(self, launch: Launch) -> dict[tuple[str, str], int]:
-        """Operations that run on the CPU because a kernel is missing: by device and op, the number
-        of layers."""
+        """Return the operations that run on the CPU because a kernel is missing: by device and op,
+        the number of layers."""
         steps = getattr(launch.breakdown, "steps", None)
         return (
             fallen(steps, self._where(self.placement(launch.params))) if steps is not None else {}
         )
 
     def predict(self, params: Params, use: Static) -> Speed:
-        """The speed of a launch; only its context, its batches and what is in RAM matter."""
+        """Return the speed of a launch; only its context, its batches and what is in RAM matter."""
         key = _key(params, use)
         if key not in self._speeds:
             self._speeds[key] = self._of(self.clock(params, use), use)
         return self._speeds[key]
 
     def at_any_context(self, params: Params, use: Static) -> Speed:
-        """The speed of a launch, but for `generation_full`: of any context that holds the whole
-        workload."""
+        """Return the speed of a launch, but for `generation_full`: of any context that holds the
+        whole workload."""
         work = self.workload
         holds = use.n_ctx_seq >= work.depth + work.prompt + work.generate
         # Where the context itself matters: its depths, the cells of several requests, a cut
@@ -262,8 +263,8 @@ class CostModel:
         return self._settled[key]
 
     def growth(self, params: Params, use: Static, n_ctx: int) -> float:
-        """How many times as long the workload takes in a sequence of `n_ctx` tokens, the mean of
-        empty, half full and full, as in an empty one; 1 where `compared` is that mean."""
+        """Return how many times as long the workload takes in a sequence of `n_ctx` tokens, the
+        mean of empty, half full and full, as in an empty one; 1 where `compared` is that mean."""
         if self.deep and n_ctx > _DEEP:
             return 1.0
         params = params if self._missing(use) else replace(params, n_ctx=None)
@@ -294,7 +295,7 @@ class CostModel:
         return speed if self.drafting is None else self._drafted(self.drafting, speed, clock, use)
 
     def _unsure(self, speed: Speed, clock: Clock, use: Static) -> Speed:
-        """The speed with the wider range of launches that few measurements are like."""
+        """Return the speed with the wider range of launches that few measurements are like."""
         depth, _ = _middle(self.workload, use)
         seen = Seen(clock, self.machine.devices, self._generations, speed.kind, depth)
         rows = unsure(seen)
@@ -314,7 +315,8 @@ class CostModel:
         return {device.name: generation_of(device) for device in self.machine.devices}
 
     def _drafted(self, drafting: Drafting, speed: Speed, clock: Clock, use: Static) -> Speed:
-        """The speed with a draft: of `drafting.n` tokens a step, or of as many as are best."""
+        """Return the speed with a draft: of `drafting.n` tokens a step, or of as many as are
+        best."""
         work = self.workload
         depth, together = _middle(work, use)
         step, place = Step(clock, depth, together), drafting.place or clock.work.token.last
@@ -356,16 +358,16 @@ class CostModel:
         )
 
     def later(self, launch: Launch) -> Callable[[], Speed]:
-        """A function that computes `price`; if that is known already, it keeps nothing else in
-        memory."""
+        """Return a function that computes `price`; if that is known already, it keeps nothing else
+        in memory."""
         speed = self._own.get(_key(launch.params, launch.breakdown))
         if speed is None:
             return lambda: self.price(launch)
         return lambda: speed
 
     def _where(self, placement: Placement) -> list[str]:
-        """The device of each layer that takes part in plain generation, the output layer last; HOST
-        for none."""
+        """Return the device of each layer that takes part in plain generation, the output layer
+        last; HOST for none."""
         devices = layer_devices(placement)
         return [*devices[: self.weights.n_layer], devices[-1]]
 
@@ -373,7 +375,7 @@ class CostModel:
         return self.estimator.placement(params, self.machine.devices)
 
     def clock(self, params: Params, use: Static, work: Work | None = None) -> Clock:
-        """The seconds of a launch's graphs; `work`: its own, if they were measured."""
+        """Return the seconds of a launch's graphs; `work`: its own, if they were measured."""
         placement = self.placement(params)
         fused = params if use.flash_attn else replace(params, flash_attn="off")
         devices = {device.name: self.devices[device.name] for device in placement.devices}
@@ -431,15 +433,16 @@ class CostModel:
         return clock
 
     def _work(self, params: Params, placement: Placement, of: Placement | None = None) -> Work:
-        """Who computes what with the weights of a placement, in launches like `of`, by default its
-        own."""
+        """Return who computes what with the weights of a placement, in launches like `of`, by
+        default its own."""
         homes = self.homes(params, of or placement)
         if not homes.knows(placement):
             self.estimator.meter.spent += WORK * self.weights.n_layer
         return homes.work(placement, self._where(of or placement))
 
     def _sums(self, load: Load, params: Params) -> Sums:
-        """A Load with the caches of these flags, which launches share as they do their Work."""
+        """Return a Load with the caches of these flags, which launches share as they do their
+        Work."""
         caches = self.caches(params)
         key = id(load), id(caches)  # both are kept as long as this is
         if key not in self._summed:
@@ -447,20 +450,21 @@ class CostModel:
         return self._summed[key]
 
     def _apart(self, params: Params, placement: Placement, devices: Mapping[str, Figures]) -> float:
-        """Seconds that a prompt's token takes more where the delta net is not one op."""
+        """Return the seconds that a prompt's token takes more where the delta net is not one op."""
         model = self.estimator.model
         if not unfused.parts(model, params, self.estimator.rules, placement):
             return 0.0
         return unfused.seconds(model, self._where(placement), devices)
 
     def parts(self, launch: Launch) -> bool:
-        """Whether the launch's delta net is not one op, though the build has one (see unfused)."""
+        """Return whether the launch's delta net is not one op, though the build has one (see
+        unfused)."""
         return unfused.parts(
             self.estimator.model, launch.params, self.estimator.rules, self.placement(launch.params)
         )
 
     def _expert_cache(self, params: Params, placement: Placement) -> ExpertCache | None:
-        """What the cache of experts has of them."""
+        """Return what the cache of experts has of them."""
         if not params.moe_cache_mib:
             return None
         banks = self.estimator.expert_banks(params, placement)
@@ -469,7 +473,7 @@ class CostModel:
         )
 
     def homes(self, params: Params, placement: Placement) -> Homes:
-        """Who computes what in launches of this kind, for any placement of the layers."""
+        """Return who computes what in launches of this kind, for any placement of the layers."""
         offload = params.op_offload is not False and placement.slices is None
         names = tuple(device.name for device in placement.devices)
         kind = (
@@ -490,8 +494,8 @@ class CostModel:
     def _script(
         self, params: Params, kind: object, names: tuple[str, ...]
     ) -> tuple[Steps | None, tuple[str, ...]]:
-        """The graphs' steps, and the devices that its bits mean: of all devices in llama.cpp's own
-        order, if these are some of them."""
+        """Return the graphs' steps, and the devices that its bits mean: of all devices in
+        llama.cpp's own order, if these are some of them."""
         own = replace(params, device=None, split_mode=None, main_gpu=None)
         listed = tuple(
             [
@@ -542,7 +546,7 @@ class CostModel:
         ]
 
     def _assumed(self, clock: Clock, kind: str) -> tuple[tuple[str, float], ...]:
-        """Unknown figures that decide this launch's speed."""
+        """Return the unknown figures that decide this launch's speed."""
         defaults = [(name, rate) for name, rate in self._unknown if name in clock.tokens.places]
         if any(name in clock.work.token.visits for name in self._remote):
             defaults.append((NETWORK, NETWORK_RATE))
@@ -554,7 +558,7 @@ class CostModel:
         return tuple(defaults)
 
     def _missing(self, use: Static) -> float:
-        """The share of the weights in RAM that is read from the disk for every token."""
+        """Return the share of the weights in RAM that is read from the disk for every token."""
         ram = self.machine.ram
         if ram is None or not use.host_resident:
             return 0.0
@@ -570,7 +574,7 @@ class CostModel:
         return min(1.0, max(0.0, lacking / use.host_resident))
 
     def kind(self, clock: Clock) -> str:
-        """The class of a launch, of machine.CLASSES."""
+        """Return the class of a launch, of machine.CLASSES."""
         rows = clock.work.token.rows
         if not clock.devices:
             return "CPU"
@@ -584,7 +588,7 @@ class CostModel:
         return "MoE resident" if experts else "dense resident"
 
     def doubt(self, speed: Speed) -> float:
-        """The error factor of comparisons between this kind of placement and another."""
+        """Return the error factor of comparisons between this kind of placement and another."""
         # Weighted by the seconds that prompts and answers take.
         prompt = self.workload.prompt / speed.prompt
         answer = self.workload.generate / speed.generation
@@ -593,32 +597,32 @@ class CostModel:
         )
 
     def in_ram(self, launch: Launch) -> bool:
-        """Whether a significant part of the weights is in RAM."""
+        """Return whether a significant part of the weights is in RAM."""
         return self.speed(launch).kind in IN_RAM
 
     def attends_on_cpu(self, launch: Launch) -> bool:
-        """Whether the CPU reads a cache that is on a device."""
+        """Return whether the CPU reads a cache that is on a device."""
         load = self.clock(launch.params, launch.breakdown).work.token
         return any(where is not None and where[0] == HOST != where[1] for where in load.attention)
 
     def copies(self, launch: Launch) -> bool:
-        """Whether prompts copy weights in RAM to a device."""
+        """Return whether prompts copy weights in RAM to a device."""
         return any(
             row.copied for row in self.clock(launch.params, launch.breakdown).work.prompt.rows
         )
 
     def fastest(self, launches: Sequence[L]) -> L:
-        """The launch with the shortest request; on a tie, the first."""
+        """Return the launch with the shortest request; on a tie, the first."""
         if len(launches) == 1:
             return launches[0]
         return min(launches, key=lambda launch: self.speed(launch).compared)
 
     def hop(self, n_ubatch: int) -> float:
-        """Seconds that one more hop between devices adds to the request."""
+        """Return the seconds that one more hop between devices adds to the request."""
         return SHARED.hop * 1e-6 * (self.workload.generate + self.workload.prompt / n_ubatch)
 
     def visits(self, name: str, n_ubatch: int) -> float:
-        """Seconds that visits to a device's server add to the request."""
+        """Return the seconds that visits to a device's server add to the request."""
         work, device = self.workload, self.devices[name]
         size = sent(self.weights, work.depth + work.prompt)
         return work.generate * device.visit(size) + work.prompt / n_ubatch * device.visit(
@@ -626,8 +630,8 @@ class CostModel:
         )
 
     def layer_seconds(self, params: Params, n_ctx_seq: int) -> dict[str, list[float]]:
-        """The time of the request in each layer (output last) on each device. Weights in RAM take
-        the same time wherever their layer is, and are left out."""
+        """Return the time of the request in each layer (output last) on each device. Weights in RAM
+        take the same time wherever their layer is, and are left out."""
         work = self.workload
         depth = min(n_ctx_seq, work.depth + work.prompt + work.generate / 2)
         if self.deep and n_ctx_seq > _DEEP:
@@ -675,7 +679,7 @@ class CostModel:
         return by_device
 
     def caches(self, params: Params) -> list[Attention | None]:
-        """What attention reads and computes in each layer."""
+        """Return what attention reads and computes in each layer."""
         # their cells depend on the micro-batch
         windows = self.estimator.model.hparams.is_swa_any
         key = (
@@ -702,9 +706,9 @@ class CostModel:
 
 
 def _unfuses(params: Params, work: Work) -> bool:
-    """Whether -fa auto ends without flash attention, as a layer's device has no kernel for it
-    (llama_context's constructor: "Flash Attention was auto, set to disabled"). A quantised V cache
-    keeps it."""
+    """Return whether -fa auto ends without flash attention, as a layer's device has no kernel for
+    it (llama_context's constructor: "Flash Attention was auto, set to disabled"). A quantised V
+    cache keeps it."""
     if params.flash_attn not in (None, "auto") or is_quantised(params.cache_type_v or "f16"):
         return False
     return any(where is not None and where[0] == HOST != where[1] for where in work.token.attention)
@@ -715,21 +719,21 @@ def _key(params: Params, use: Static) -> Params:
 
 
 def pinned(placement: Placement) -> bool:
-    """Whether weights in RAM are in memory that devices copy from directly, as they are unless the
-    file is mapped."""
+    """Return whether weights in RAM are in memory that devices copy from directly, as they are
+    unless the file is mapped."""
     buffers = {on(device).host_buffer for device in placement.devices} - {""}
     return not placement.mapped and any(placement.buffers.get(name) for name in buffers)
 
 
 def layer_devices(placement: Placement) -> list[str]:
-    """The device of each layer, the output layer last; HOST for none."""
+    """Return the device of each layer, the output layer last; HOST for none."""
     used = {device.name for device in placement.devices}
     return [name if name in used else HOST for name in (*placement.dev_layer, placement.dev_output)]
 
 
 def _middle(work: Workload, use: Static) -> tuple[float, int]:
-    """The depth of a request halfway through its answer, and how many run together: as many as the
-    slots and the cache's cells allow. A request that does not fit into a slot is cut."""
+    """Return the depth of a request halfway through its answer, and how many run together: as many
+    as the slots and the cache's cells allow. A request that does not fit into a slot is cut."""
     n_ctx_seq = use.n_ctx_seq
     before = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate)) + min(
         work.prompt, n_ctx_seq
@@ -741,7 +745,8 @@ def _middle(work: Workload, use: Static) -> tuple[float, int]:
 
 
 def _parts(clock: Clock, work: Workload, use: Static) -> tuple[float, float, int]:
-    """Seconds of a prompt, and of a token of all answers; and how many are generated together."""
+    """Return the seconds of a prompt, and of a token of all answers; and how many are generated
+    together."""
     n_ctx_seq = use.n_ctx_seq
     depth = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate))
     prompt = min(work.prompt, n_ctx_seq)
@@ -753,7 +758,7 @@ def _parts(clock: Clock, work: Workload, use: Static) -> tuple[float, float, int
 
 
 def _over_depths(clock: Clock, work: Workload, use: Static) -> float:
-    """Seconds of the workload, the mean of an empty, a half full and a full context."""
+    """Return the seconds of the workload, the mean of an empty, a half full and a full context."""
     deepest = max(0, use.n_ctx_seq - work.prompt - work.generate)
     seconds = 0.0
     for depth in (0, deepest // 2, deepest):
@@ -770,7 +775,7 @@ def _speed(
     assumed: tuple[tuple[str, float], ...],
     corrections: tuple[Correction, Correction],
 ) -> Speed:
-    """The Speed of a workload: its prompts one after another, its answers together."""
+    """Return the Speed of a workload: its prompts one after another, its answers together."""
     n_ctx_seq = use.n_ctx_seq
     first, token, together = _parts(clock, work, use)
     full = clock.token(n_ctx_seq, together)
@@ -799,9 +804,9 @@ def _speed(
 def _doubt(
     kind: str, part: str, figures_known: bool, ram_known: bool, measured: bool, upload: float = 1.0
 ) -> float:
-    """The factor that 80 % of this class's predictions are within; more if figures of the machine
-    are defaults, less if a launch of the class was `measured` there. `upload`: that of an expert
-    cache."""
+    """Return the factor that 80 % of this class's predictions are within; more if figures of the
+    machine are defaults, less if a launch of the class was `measured` there. `upload`: that of an
+    expert cache."""
     if measured:
         return CALIBRATED[kind, part]
     spread = log(DOUBT[kind, part])

@@ -32,8 +32,8 @@ class Streams:
     spread: float = 0.8
 
     def read(self, read: float, f16: float, n: int) -> float:
-        """Seconds of a matrix for n tokens without a prompt's arithmetic; `read` and `f16` are
-        those of reading it as it is and in f16."""
+        """Return the seconds of a matrix for n tokens without a prompt's arithmetic; `read` and
+        `f16` are those of reading it as it is and in f16."""
         # Kernels for vectors take the matrix once and compute each further token.
         vector = read + self.more * f16 * (min(n, self.matrix - 1) - 1)
         return vector if n < self.matrix else max(vector, self.least * read)
@@ -55,11 +55,12 @@ CPU = STREAMS["CPU", ""]
 
 
 def streams_of(device: Device) -> Streams:
-    """The row of a device; of a server's device, the server's."""
+    """Return the row of a device; of a server's device, the server's."""
     name = device.engine or device.backend
     return STREAMS.get((name, generation_of(device))) or STREAMS.get((name, "")) or STREAMS["", ""]
 
 
 def touched(used: float, n: int, spread: float) -> float:
-    """The share of the experts that n tokens choose together, if one chooses the share `used`."""
+    """Return the share of the experts that n tokens choose together, if one chooses the share
+    `used`."""
     return float(used * ((1 - (1 - used) ** n) / used) ** spread)

@@ -31,13 +31,14 @@ CHUNK = 64  # tokens to which a sequence's are filled up
 
 
 def may_part(model: Model, rules: Rules) -> bool:
-    """Whether this build may compute the model's delta net as separate operations though it has one
-    op."""
+    """Return whether this build may compute the model's delta net as separate operations though it
+    has one op."""
     return model.row.delta_net and rules.fused_delta_nets and not rules.stays_fused
 
 
 def parts(model: Model, params: Params, rules: Rules, placement: Placement) -> bool:
-    """Whether a launch does. Raises LaunchRefused where llama.cpp would not make its context."""
+    """Return whether a launch does. Raises LaunchRefused where llama.cpp would not make its
+    context."""
     if not may_part(model, rules) or params.op_offload is False:
         return False
     layers = placement.dev_layer[: model.hparams.n_layer]
@@ -54,8 +55,8 @@ def parts(model: Model, params: Params, rules: Rules, placement: Placement) -> b
 
 
 def seconds(model: Model, where: Sequence[str], devices: Mapping[str, Figures]) -> float:
-    """Of one token of a prompt, in a launch that does. `where`: the device of each layer, another
-    name for none."""
+    """Return the seconds of one token of a prompt, in a launch that does. `where`: the device of
+    each layer, another name for none."""
     hp, total = model.hparams, 0.0
     width = hp.ssm_d_inner or hp.n_head(0) * hp.head_v(0)
     for il, name in enumerate(where[: hp.n_layer]):

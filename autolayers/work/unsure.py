@@ -40,13 +40,13 @@ class Seen:
         return self.placement in ("MoE in RAM", "dense partial")
 
     def reads_quantised(self, backend: str) -> bool:
-        """Whether devices of a backend read a quantised cache."""
+        """Return whether devices of a backend read a quantised cache."""
         names = {device.name for device in self.devices if device.backend == backend}
         caches = self.clock.tokens.caches
         return any(where in names and cache.quantised for where, _, cache in caches)
 
     def reads_experts(self, generation: str) -> bool:
-        """Whether GPUs of a generation read experts."""
+        """Return whether GPUs of a generation read experts."""
         if generation not in self.generations.values():
             return False
         places = {row.place for row in self.clock.work.token.rows if row.experts} - {HOST}

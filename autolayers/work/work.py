@@ -186,7 +186,7 @@ class Weights:
         self.low_core = core / max(1, every) if core else 1.0
 
     def of(self, step: Step) -> Reads | None:
-        """What a step reads; of the input's table only single rows, which are negligible."""
+        """Return what a step reads; of the input's table only single rows, which are negligible."""
         if step.kind != WEIGHT or step.op == "GET_ROWS":
             return None
         reads = self.reads.get(step.name)
@@ -221,7 +221,8 @@ class Weights:
         return tuple(sorted(steps, key=lambda step: step.layer))
 
     def attention(self, memory: Memory, n_ctx: int, flash: bool = True) -> list[Attention | None]:
-        """One per layer (output last), from caches allocated for `n_ctx` cells of one sequence."""
+        """Return one per layer (output last), from caches allocated for `n_ctx` cells of one
+        sequence."""
         # One sequence of `n_ctx` cells, so that a share of the cells is a share of the context.
         by_layer: list[Attention | None] = [None] * (self.n_layer + 1)
         hp = self.hparams
@@ -285,7 +286,7 @@ class _Sums:
         self.attention: dict[int, tuple[str, str]] = {}
 
     def add(self, step: Step, place: str, lies: str) -> None:
-        """A step that runs in one place and reads what is in another."""
+        """Add a step that runs in one place and reads what is in another."""
         layer = min(step.layer, self.weights.n_layer)
         reads = self.weights.of(step)
         # Copied: a device computes with weights that stay in RAM.
@@ -320,8 +321,8 @@ class _Sums:
 
 
 def work_of(weights: Weights, steps: Steps, homes: Sequence[str]) -> Work:
-    """The Work of a launch by its own graphs; `homes`: the device of each layer, the output last,
-    HOST for none."""
+    """Return the Work of a launch by its own graphs; `homes`: the device of each layer, the output
+    last, HOST for none."""
     devices = steps.places[:-1]
 
     def load(graph: Sequence[Step]) -> Load:
@@ -341,9 +342,9 @@ def work_of(weights: Weights, steps: Steps, homes: Sequence[str]) -> Work:
 
 
 def fallen(steps: Steps, homes: Sequence[str]) -> dict[tuple[str, str], int]:
-    """A token's operations that run on the CPU because a kernel is missing: by device and op, the
-    number of layers. Layers that have weights or a cache in RAM are not counted, since these may be
-    the reason."""
+    """Return a token's operations that run on the CPU because a kernel is missing: by device and
+    op, the number of layers. Layers that have weights or a cache in RAM are not counted, since
+    these may be the reason."""
     host = len(steps.places) - 1
     in_ram = {
         step.layer for step in steps.token if step.kind in (WEIGHT, CACHE) and step.place == host
@@ -434,12 +435,12 @@ class Homes:
         return by_layer
 
     def knows(self, placement: Placement) -> bool:
-        """Whether its Work is known."""
+        """Return whether its Work is known."""
         return id(placement) in self._works
 
     def work(self, placement: Placement, homes: Sequence[str]) -> Work:
-        """The Work of a placement; `homes`: the device of each layer, the output last, HOST for
-        none."""
+        """Return the Work of a placement; `homes`: the device of each layer, the output last, HOST
+        for none."""
         if id(placement) not in self._works:
             self._works[id(placement)] = placement, self._work(placement, homes)
         return self._works[id(placement)][1]
@@ -473,7 +474,7 @@ class Homes:
     def _layer(
         self, layer: int, groups: tuple[WeightGroup, ...], placement: Placement, home: str
     ) -> tuple[_Sums, _Sums]:
-        """Of a token's graph and of a prompt's."""
+        """Return the sums of a layer in a token's graph and in a prompt's."""
         key = layer, groups, home
         if key not in self._known:
             tensors = {name: tensor for group in groups for name, tensor in group.tensors.items()}
@@ -523,7 +524,7 @@ class Homes:
         return sums
 
     def _first(self, bits: int) -> str:
-        """The first of the launch's devices that is one of these, "" for none."""
+        """Return the first of the launch's devices that is one of these, "" for none."""
         return next((name for name, bit in self.bits.items() if bits & bit), "")
 
 

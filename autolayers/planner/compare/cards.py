@@ -98,8 +98,8 @@ class Wanted:
         self.whole = replace(request.params, n_ctx=n_ctx, n_gpu_layers=self.problem.everything)
 
     def on(self, name: str, card: Card, count: int, experts: bool = False) -> Runs | None:
-        """How it runs on a number of this card, with as few layers' `experts` in RAM as needed;
-        None where it does not fit."""
+        """Return how it runs on a number of this card, with as few layers' `experts` in RAM as
+        needed; None where it does not fit."""
         problem = self._on(name, count)
         if not experts:
             return self._runs(problem, name, card, self.whole)
@@ -109,8 +109,8 @@ class Wanted:
         return None if runs is None or not low else replace(runs, n_cpu_moe=low)
 
     def _fewest(self, problem: Problem) -> int:
-        """The fewest layers whose experts are in RAM so that the others are on the card, all of
-        them for none."""
+        """Return the fewest layers whose experts are in RAM so that the others are on the card, all
+        of them for none."""
         low, high = 0, self.model.n_layer
         middle, tries = high // 2, 0
         while low < high:
@@ -151,7 +151,7 @@ class Wanted:
         return self.problem.evaluator.exhausted
 
     def _with_experts(self, layers: int) -> Params:
-        """With the experts of this many layers in RAM, as by -ncmoe."""
+        """Return the flags with the experts of this many layers in RAM, as by -ncmoe."""
         more = ((rf"blk\.{i}{EXPERTS_REGEX}", HOST_BUFFER) for i in range(layers))
         return replace(self.whole, overrides=(*self.whole.overrides, *more))
 
@@ -180,7 +180,8 @@ class Wanted:
         )
 
     def _split(self, problem: Problem, own: Candidate) -> Candidate | None:
-        """With the split that a plan would choose where llama.cpp's `own` does not fit."""
+        """Return the launch with the split that a plan would choose where llama.cpp's `own` does
+        not fit."""
         params = own.params
         frame = Frame(problem, params)
         if not frame.splits:
@@ -195,7 +196,7 @@ class Wanted:
 
 
 def _nothing(note: str) -> None:
-    """For who needs no notes."""
+    """Ignore a note."""
 
 
 def find(
@@ -228,7 +229,7 @@ def find(
 def _of_kind(
     wanted: Wanted, kind: str, alone: set[str], min_rate: float, say: Callable[[str], None]
 ) -> Iterator[Runs]:
-    """Those that run it, until MOST are fast enough; then the USUAL ones."""
+    """Yield those that run it, until MOST are fast enough; then the USUAL ones."""
     sizes: list[int] = []  # of those that are fast enough
     largest: int | None = None  # what is listed of more memory is usual
     # Stays None until enough are fast enough; from then on only USUAL ones of more memory are
@@ -257,7 +258,7 @@ def _largest_of_enough(kind: str, sizes: Sequence[int]) -> int | None:
 
 
 def _to_try(kind: str, model: Model, alone: set[str]) -> Iterator[tuple[str, Card]]:
-    """The cards of a kind, the smallest first, without those that suffice `alone`."""
+    """Yield the cards of a kind, the smallest first, without those that suffice `alone`."""
     if kind == EXPERTS and not model.is_moe:
         return
     for name, card in _strongest() if kind == EXPERTS else by_size():
@@ -269,7 +270,7 @@ def _to_try(kind: str, model: Model, alone: set[str]) -> Iterator[tuple[str, Car
 
 
 def _fastest(runs: Sequence[Runs]) -> list[Runs]:
-    """The fastest of each size, and the usual ones."""
+    """Return the fastest of each size, and the usual ones."""
     fastest: dict[int, Runs] = {}
     for each in sorted(runs, key=lambda each: each.speed.request):
         fastest.setdefault(_gib(each.memory), each)
@@ -277,7 +278,7 @@ def _fastest(runs: Sequence[Runs]) -> list[Runs]:
 
 
 def example(by_kind: Mapping[str, Sequence[Runs]]) -> Runs | None:
-    """One of them to plan for: a usual card where one runs it."""
+    """Return one of them to plan for: a usual card where one runs it."""
     rows = [runs for kind in KINDS for runs in by_kind[kind]]
     usual = [runs for runs in rows if runs.name in USUAL and runs.count == 1]
     return next(iter([*usual, *rows]), None)
@@ -288,8 +289,8 @@ def by_size() -> list[tuple[str, Card]]:
 
 
 def _strongest() -> list[tuple[str, Card]]:
-    """Of each size of memory each backend's strongest card, and the usual ones, the smallest first:
-    with experts in RAM most sizes run a model."""
+    """Return each backend's strongest card of each size of memory, and the usual ones, the smallest
+    first: with experts in RAM most sizes run a model."""
     strongest_of: dict[tuple[int, str], tuple[str, Card]] = {}
     for name, card in CARDS.items():
         # A size of each backend, e.g. one of AMD beside one of NVIDIA.
@@ -305,16 +306,17 @@ def _strongest() -> list[tuple[str, Card]]:
 
 
 def _power(card: Card) -> float:
-    """Tokens take bandwidth, prompts arithmetic."""
+    """Return how strong a card is: tokens take bandwidth, prompts arithmetic."""
     return card.bandwidth * card.fp16
 
 
 def _gib(memory: int) -> int:
-    """The memory size on the box of a GPU with this much memory."""
+    """Return the memory size on the box of a GPU with this much memory."""
     # Rounded up, as a driver reports somewhat less than the box says, e.g. 23.6 of 24 GiB.
     return -(-memory // GiB)
 
 
 def _built_in(name: str) -> bool:
-    """Laptop GPUs, which do not come in pairs: rtx-4070-laptop, rx-6800m, arc-a770m."""
+    """Return whether it is a laptop's GPU, which does not come in pairs: rtx-4070-laptop, rx-6800m,
+    arc-a770m."""
     return re.search(r"-laptop|-a?\d+[ms]\b", name) is not None

@@ -125,7 +125,7 @@ class Advice:
 
 
 def wanted_ctx(request: Request) -> int:
-    """The minimum context that the user wants."""
+    """Return the minimum context that the user wants."""
     params, policy = request.params, request.policy
     # A context that the user gave beats the least one, and both the workload's.
     given = params.n_ctx or (policy.n_ctx if isinstance(policy.n_ctx, int) else 0)
@@ -133,7 +133,7 @@ def wanted_ctx(request: Request) -> int:
 
 
 def assess(model: Model, request: Request, quality: Sequence[Measured] = ()) -> Choice:
-    """How a model runs, and its quality. `quality`: what was measured of any files."""
+    """Return how a model runs, and its quality. `quality`: what was measured of any files."""
     choice = _assess(model, replace(request, notes=()))
     weights = sum(info.n_elements for info in model.header.tensors.values())
     return replace(
@@ -146,8 +146,8 @@ def assess(model: Model, request: Request, quality: Sequence[Measured] = ()) -> 
 
 
 def _assess(model: Model, request: Request) -> Choice:
-    """How a model runs as `autolayers MODEL` plans it, if that has the wanted context; else with at
-    least that; with a smaller one if nothing else fits."""
+    """Return how a model runs as `autolayers MODEL` plans it, if that has the wanted context; else
+    with at least that; with a smaller one if nothing else fits."""
     # More than the model was trained for is not wanted of it.
     wanted = min(wanted_ctx(request), max(1, model.n_ctx_train))
     free = request.with_flags(n_ctx=None).with_goals(n_ctx=None, n_ctx_min=None)
@@ -210,7 +210,7 @@ def _choice(plan: Plan, fits: bool) -> Choice:
 
 
 def verdict(plan: Plan) -> str:
-    """How a plan that fits runs."""
+    """Return how a plan that fits runs."""
     # Without devices n_gpu_layers says nothing.
     on_gpu = plan.n_gpu_layers if plan.devices else 0
     if not on_gpu:
@@ -224,15 +224,16 @@ def verdict(plan: Plan) -> str:
 
 
 def bits_per_weight(model: Model) -> float:
-    """Bits of the file per element of its tensors."""
+    """Return the bits of the file per element of its tensors."""
     weights = sum(tensor.n_elements for tensor in model.header.tensors.values())
     return model.header.n_bytes * 8 / max(1, weights)
 
 
 def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
-    """Of each model its recommended file; of several models the largest that is fully offloaded, or
-    that is larger and no slower with weights in RAM (a mixture), otherwise the fastest; None if
-    none fits. Models that write text come first, then those trained for the wanted context."""
+    """Return the recommended file of each model; of several models the largest that is fully
+    offloaded, or that is larger and no slower with weights in RAM (a mixture), otherwise the
+    fastest; None if none fits. Models that write text come first, then those trained for the wanted
+    context."""
     fitting = _preferred(choices, n_ctx)
     if not fitting:
         return None
@@ -277,7 +278,7 @@ def _largest(choices: Sequence[Choice], files: Sequence[int]) -> int:
 
 
 def _recommended(choices: Sequence[Choice], files: Sequence[int]) -> tuple[int, str]:
-    """The file to take of those of one model that fit, and by which rule."""
+    """Return the file to take of those of one model that fit, and by which rule."""
     good = [i for i in files if choices[i].level >= GOOD]
     fluent = [i for i in good if choices[i].fluent]
     whole = [i for i in fluent if choices[i].verdict == WHOLLY]
@@ -298,8 +299,8 @@ def _fastest_readable(choices: Sequence[Choice], files: Sequence[int]) -> int:
 
 
 def _fastest_of_best(choices: Sequence[Choice], files: Sequence[int]) -> int:
-    """Of those that are not much slower than the fastest the best level up to GOOD, and of that
-    level the fastest."""
+    """Return the fastest file of the best level up to GOOD, among those not much slower than the
+    fastest."""
     # Half of the fastest: within that people prefer quality to speed.
     slowest = _NEAR_RATE * max(choices[i].rate for i in files)
     near = [i for i in files if choices[i].rate >= slowest]
@@ -307,7 +308,7 @@ def _fastest_of_best(choices: Sequence[Choice], files: Sequence[int]) -> int:
 
 
 def _closest(choices: Sequence[Choice], files: Sequence[int]) -> int:
-    """The closest to the original; the larger one where nothing says so."""
+    """Return the closest to the original; the larger one where nothing says so."""
     closest, *others = files
     for i in others:
         nearer = compared(choices[i], choices[closest])
@@ -329,8 +330,8 @@ def _larger_and_no_slower(one: Choice, other: Choice) -> bool:
 
 
 def compared(one: Choice, other: Choice) -> int:
-    """1 where the first is closer to the original, -1 where the other is, 0 where nothing says
-    so."""
+    """Return 1 where the first is closer to the original, -1 where the other is, 0 where nothing
+    says so."""
     # Figures of different sources were measured on different texts.
     if one.measured and other.measured and one.measured.source == other.measured.source:
         return closer(one.measured, other.measured)
@@ -339,7 +340,8 @@ def compared(one: Choice, other: Choice) -> int:
 
 
 def front(choices: Sequence[Choice]) -> list[bool]:
-    """Whether no other that fits is at least as small, as fast and as close, and better in one."""
+    """Return whether no other that fits is at least as small, as fast and as close, and better in
+    one."""
 
     def beaten(mine: Choice) -> bool:
         return any(_beats(other, mine) for other in choices if other is not mine)

@@ -81,8 +81,8 @@ class Together:
 
 
 def plan_cluster(model: Model, request: Request, cluster: Cluster) -> Together:
-    """The plan with the fastest request; one that does not fit if none does. Raises LaunchRefused
-    if all sets are refused, with the reason of the full one."""
+    """Return the plan with the fastest request; one that does not fit if none does. Raises
+    LaunchRefused if all sets are refused, with the reason of the full one."""
     uses: list[Use] = []
     refusal: LaunchRefused | None = None
     for boxes in _sets(cluster.boxes):
@@ -98,8 +98,8 @@ def plan_cluster(model: Model, request: Request, cluster: Cluster) -> Together:
 
 
 def use_of(model: Model, request: Request, cluster: Cluster, boxes: Sequence[Box]) -> Use:
-    """The plan with these machines. Raises LaunchRefused; UsageError for sizes of devices that do
-    not exist."""
+    """Return the plan with these machines. Raises LaunchRefused; UsageError for sizes of devices
+    that do not exist."""
     policy = request.policy
     # llama.cpp lists the devices of RPC servers first, in the order of --rpc, and the head's own
     # last.
@@ -133,7 +133,7 @@ def use_of(model: Model, request: Request, cluster: Cluster, boxes: Sequence[Box
 def _budget(
     cluster: Cluster, boxes: Sequence[Box], used: list[bool], given: dict[str, int]
 ) -> dict[str, int]:
-    """`given`, with device names of the full cluster renamed to their names when only these
+    """Return `given`, with device names of the full cluster renamed to their names when only these
     machines are used."""
     names = [device.name for device in cluster.devices()]
     # RPC devices are numbered through all boxes: without the first box, RPC2 may be RPC0.
@@ -149,7 +149,7 @@ def _budget(
 
 
 def _sets(boxes: Sequence[Box]) -> Iterator[tuple[Box, ...]]:
-    """The full set comes first."""
+    """Yield the sets of machines to plan, the full one first."""
     if len(boxes) <= _ALL_SETS:
         # Down to none: the head alone may be fastest.
         for count in range(len(boxes), -1, -1):

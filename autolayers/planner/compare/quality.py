@@ -123,7 +123,8 @@ class Measured:
 
 
 def usual(model: Model) -> Usual | None:
-    """By the type that most of the matrices' bytes have; None for unquantised and unknown ones."""
+    """Return the quality that is usual for the type of most of the matrices' bytes; None for
+    unquantised and unknown ones."""
     weights = sum(info.n_elements for info in model.header.tensors.values())
     name = main_type(model)
     figures = TYPES.get(_ALIKE.get(name, name))
@@ -131,9 +132,9 @@ def usual(model: Model) -> Usual | None:
 
 
 def level(usual: Usual | None, measured: Measured | None, bits_per_weight: float) -> int:
-    """2 to 6, as in Q2 to Q6: by the measured divergence, otherwise the type's, otherwise bits (of
-    MXFP4 or an unquantised file). A small model's is not a level lower, as no other file of it is
-    closer for its bits."""
+    """Return 2 to 6, as in Q2 to Q6: by the measured divergence, otherwise the type's, otherwise
+    bits (of MXFP4 or an unquantised file). A small model's is not a level lower, as no other file
+    of it is closer for its bits."""
     # What was measured of this file beats what is usual for its type.
     divergence = measured.kld if measured else usual.median if usual else None
     if divergence is None:
@@ -144,7 +145,8 @@ def level(usual: Usual | None, measured: Measured | None, bits_per_weight: float
 
 
 def read(text: str, source: str) -> list[Measured]:
-    """The measurements in llama-perplexity's output, of one file or several after each other."""
+    """Return the measurements in llama-perplexity's output, of one file or several after each
+    other."""
     measurements: list[Measured] = []
     file = size = ""
     kld: tuple[float, float] | None = None
@@ -168,7 +170,8 @@ def read(text: str, source: str) -> list[Measured]:
 
 
 def of(model: Model, measured: Sequence[Measured]) -> Measured | None:
-    """The measurement of this very file: of its name, and of its size where the output has that."""
+    """Return the measurement of this very file: of its name, and of its size where the output has
+    that."""
     name = _base(model.path)
     n_bytes = sum(info.n_bytes for info in model.header.tensors.values())
     sizes = {"", f"{n_bytes / 2**30:.2f} GiB", f"{n_bytes / 2**20:.2f} MiB"}
@@ -184,7 +187,7 @@ def _base(path: str) -> str:
 
 
 def closer(one: Measured, other: Measured) -> int:
-    """1 where the first is closer to the original, -1 where the other is, 0 where they are
+    """Return 1 where the first is closer to the original, -1 where the other is, 0 where they are
     equal."""
     # A tiny negative mean is noise around 0.
     own, others = max(0.0, one.kld), max(0.0, other.kld)

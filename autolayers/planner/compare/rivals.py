@@ -59,8 +59,8 @@ class Rival:
     n_ctx_seq: int  # the limit for tests
 
     def seconds(self, prompt: float, token: float, test: Trial) -> float:
-        """Seconds of the whole workload from measured rates, plus the predicted extra cost of
-        longer prompts and deeper tokens than the test's."""
+        """Return the seconds of the whole workload from measured rates, plus the predicted extra
+        cost of longer prompts and deeper tokens than the test's."""
         work, clock = self.speed.workload, self.clock
         first = (
             # The prediction says how the workload's prompt and the test's differ; the measured rate
@@ -81,7 +81,7 @@ class Rival:
         return self.speed.workload.requests / self.speed.generation
 
     def expected(self, test: Trial) -> tuple[float, float]:
-        """Predicted seconds of a test's prompt and of its tokens."""
+        """Return the predicted seconds of a test's prompt and of its tokens."""
         return (
             self.clock.prompt(test.prompt, test.depth),
             test.generate * self.clock.token(test.depth + test.generate / 2),
@@ -89,8 +89,8 @@ class Rival:
 
 
 def rivals(problem: Problem, threads: tuple[int, ...] = ()) -> list[Rival]:
-    """The plan's launch, then those that may be faster within the uncertainty of both predictions,
-    all with its context.
+    """Return the plan's launch, then those that may be faster within the uncertainty of both
+    predictions, all with its context.
 
     `threads`: thread counts to try if the CPU computes. Raises LaunchRefused, and DoesNotFit if no
     launch fits."""
@@ -127,8 +127,8 @@ def _with_threads(
 
 
 def of_each_class(problem: Problem) -> list[Rival]:
-    """The plan's launch, and one of each other class of launches that fits: the fastest predicted.
-    Raises as `rivals`."""
+    """Return the plan's launch, and one of each other class of launches that fits: the fastest
+    predicted. Raises as `rivals`."""
     cost, chosen = problem.reference, _chosen(problem)
     best = {cost.speed(chosen).kind: chosen}
     others = [
@@ -143,7 +143,8 @@ def of_each_class(problem: Problem) -> list[Rival]:
 
 
 def room_in(engine: Engine, model: Model, request: Request) -> Callable[[Rival, Trial], int]:
-    """The bytes that a device lacks when another program measures a launch; 0: it has room."""
+    """Return the bytes that a device lacks when another program measures a launch; 0: it has
+    room."""
     # Another program, e.g. llama-bench, allocates differently: it has its own defaults and outputs.
     evaluator = Problem(
         model, request.with_goals(build=replace(request.build, engine=engine))
@@ -160,7 +161,7 @@ def room_in(engine: Engine, model: Model, request: Request) -> Callable[[Rival, 
 
 
 def _chosen(problem: Problem) -> Candidate:
-    """The plan's launch."""
+    """Return the plan's launch."""
     chosen = search(problem).candidate
     if chosen is None:
         raise problem.evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
@@ -172,8 +173,8 @@ def _chosen(problem: Problem) -> Candidate:
 def _near(
     cost: CostModel, chosen: Candidate, by_kind: dict[str, list[Candidate]]
 ) -> list[Candidate]:
-    """The plan's launch, and those that may be faster within both predictions' uncertainty; for
-    unknown devices, all of them. The best of each kind come first."""
+    """Return the plan's launch, and those that may be faster within both predictions' uncertainty;
+    for unknown devices, all of them. The best of each kind come first."""
     best = cost.speed(chosen)
     # The pessimistic end of the plan's range: who promises less time may be faster.
     limit = (
@@ -224,8 +225,8 @@ def _rival(problem: Problem, candidate: Candidate) -> Rival:
 
 
 def _alternatives(problem: Problem, chosen: Candidate) -> Iterator[tuple[str, Candidate | None]]:
-    """(kind of placement, a launch of it), with the context of the plan's, without changing any
-    given flag."""
+    """Yield (kind of placement, a launch of it), with the context of the plan's, without changing
+    any given flag."""
     evaluator, devices = problem.evaluator, problem.machine.devices
     at = replace(problem.given, n_ctx=chosen.breakdown.n_ctx)
     sizes = _batches(at)
@@ -283,6 +284,6 @@ def _leaves_devices(given: Params) -> bool:
 
 
 def _most(problem: Problem, kind: str, given: Params) -> Candidate | None:
-    """The launch of a kind of placement with the most layers on the devices."""
+    """Return the launch of a kind of placement with the most layers on the devices."""
     buffers = Buffers(problem.machine.limits)
     return with_most_layers(Kind(Frame(problem, given), kind, given, buffers), given.n_ctx, FULL)

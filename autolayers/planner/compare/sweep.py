@@ -104,9 +104,9 @@ def cases(
     contexts: Sequence[int] = (),
     types: Sequence[str] = (),
 ) -> list[Case]:
-    """All cases of a request for one or several machines, by the names to show: models in the
-    outermost loop, contexts in the innermost. Contexts default to powers of two up to the trained
-    one."""
+    """Return all cases of a request for one or several machines, by the names to show: models in
+    the outermost loop, contexts in the innermost. Contexts default to powers of two up to the
+    trained one."""
     given = requests[0][1].params.cache_type_k
     kinds = tuple(dict.fromkeys(types)) or ((given,) if given else TYPES)
     return [
@@ -126,7 +126,7 @@ def _powers(model: Model) -> list[int]:
 
 
 def sweep(wanted: Sequence[Case]) -> Iterator[Point]:
-    """The cases, each planned on demand."""
+    """Yield the cases, each planned on demand."""
     # What was measured of a model serves its other cases: only the context, cache or machine
     # differs.
     measurements: dict[int, Known] = {}  # by model

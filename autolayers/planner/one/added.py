@@ -33,7 +33,7 @@ FLAGS = {"n_parallel": "-np 1", "op_offload": "--no-op-offload"}
 
 
 def kept_fused(problem: Problem, solved: Solved) -> Solved:
-    """That of the search, or the fastest with a flag for it, and the reason."""
+    """Return the search's launch, or the fastest with a flag that keeps the op, and the reason."""
     chosen, cost, given = solved.candidate, problem.cost, problem.given
     # `parts`: this build computes the delta net in single operations (work/unfused.py).
     if chosen is None or not cost.parts(chosen):
@@ -68,8 +68,8 @@ def kept_fused(problem: Problem, solved: Solved) -> Solved:
 
 
 def with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
-    """That of the search, or one with the program's own words for smaller graphs where it is worth
-    more, and the reason."""
+    """Return the search's launch, or one with the program's own words for smaller graphs where it
+    is worth more, and the reason."""
     chosen, given, request = solved.candidate, problem.given, problem.request
     lean = leaner(problem.evaluator.engine)
     several = given.n_parallel != 1 or bool(given.spec_type)
@@ -104,7 +104,7 @@ def with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
 
 
 def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, ...]]:
-    """The launch with these flags if they are nearly free, and the reason."""
+    """Return the launch with these flags if they are nearly free, and the reason."""
     if not chosen.fits:
         return chosen, ()
     evaluator, cost, given = problem.evaluator, problem.cost, problem.given
@@ -157,7 +157,8 @@ def _size(candidate: Candidate) -> int:
 
 
 def _shifts(evaluator: Evaluator, params: Params) -> bool:
-    """Whether positions in the cache can be shifted: llama_memory_can_shift, and no images."""
+    """Return whether positions in the cache can be shifted: llama_memory_can_shift, and no
+    images."""
     row = evaluator.model.row
     # M-RoPE has several positions for a token (n_pos_per_embd in llama_kv_cache::get_can_shift).
     if row.memory != "kv" or "mrope" in row.rope or params.mmproj:

@@ -22,7 +22,7 @@ def largest_count(
     fidelity: Fidelity,
     overheads: Mapping[str, int],
 ) -> Candidate | None:
-    """The launch with the largest count in 0..top that fits on the devices, or None.
+    """Return the launch with the largest count in 0..top that fits on the devices, or None.
 
     Weights and caches grow with the count and are cheap to compute. Graph buffers are neither: they
     shrink when the last layer leaves the CPU. So weights and caches rule counts out, and the last
@@ -63,9 +63,9 @@ def largest_context(
     fidelity: Fidelity,
     above: Candidate | None = None,
 ) -> Candidate | None:
-    """The launch with the largest context that fits, out of low, high and the multiples of `step`
-    between them, or None. `above` is the launch at `high`, if known not to fit; then the smallest
-    is tried only if no other fits."""
+    """Return the launch with the largest context that fits, out of low, high and the multiples of
+    `step` between them, or None. `above` is the launch at `high`, if known not to fit; then the
+    smallest is tried only if no other fits."""
     # The largest first, as nothing could be better.
     at_high = above or (
         evaluator.candidate(make(high), fidelity) if evaluator.may_fit(make(high)) else None
@@ -105,10 +105,10 @@ def _between(
     share: float,
     overheads: Mapping[str, int] | None = None,
 ) -> tuple[int, Candidate | None]:
-    """(number, launch) of the largest number between low, which fits, and high, which does not;
-    (low, None) if none does. `below` and `above` are their launches, or similar ones, if measured;
-    if neither is, `overheads` are assumed. A larger number needs at least this `share` of the
-    overheads of one that fits."""
+    """Return (number, launch) of the largest number between low, which fits, and high, which does
+    not; (low, None) if none does. `below` and `above` are their launches, or similar ones, if
+    measured; if neither is, `overheads` are assumed. A larger number needs at least this `share` of
+    the overheads of one that fits."""
     best: Candidate | None = None
     first, end = low, high
     steps = 0
@@ -148,8 +148,8 @@ def _between(
 
 
 def last(low: int, high: int, holds: Callable[[int], bool], near: int = -1) -> int:
-    """The last of low..high for which `holds` is true, assuming it for low. `near`, if in range, is
-    tested first: close to the answer it saves tests."""
+    """Return the last of low..high for which `holds` is true, assuming it for low. `near`, if in
+    range, is tested first: close to the answer it saves tests."""
     # From `near` outwards in doubling steps, then by halves.
     high, step = high + 1, 1
     while low < near < high:
@@ -174,8 +174,8 @@ def _expected(
     points: list[tuple[int, Candidate]],
     overheads: Mapping[str, int],
 ) -> bool:
-    """Whether these flags should fit: weights and caches are known, the rest is extrapolated from
-    the launches of one or two other numbers, or is `overheads` if there are none."""
+    """Return whether these flags should fit: weights and caches are known, the rest is extrapolated
+    from the launches of one or two other numbers, or is `overheads` if there are none."""
     static, limits = evaluator.static(params), evaluator.machine.limits
     if static is None:
         return False
@@ -202,15 +202,15 @@ def _expected(
 def _may_fit_again(
     evaluator: Evaluator, make: Callable[[int], Params], low: int, fidelity: Fidelity
 ) -> bool:
-    """Whether low + 2 may fit although low + 1 does not, if it needs ONE_MORE of its graph buffers
-    and margin."""
+    """Return whether low + 2 may fit although low + 1 does not, if it needs ONE_MORE of its graph
+    buffers and margin."""
     above = evaluator.candidate(make(low + 1), fidelity)
     return above is None or _may_fit(evaluator, make(low + 2), above, ONE_MORE)
 
 
 def _may_fit(evaluator: Evaluator, params: Params, alike: Candidate, share: float) -> bool:
-    """Whether a launch may fit if it needs at least this share of another one's graph buffers and
-    margins."""
+    """Return whether a launch may fit if it needs at least this share of another one's graph
+    buffers and margins."""
     static, limits = evaluator.static(params), evaluator.machine.limits
     return static is not None and all(
         _static(static, name) + size * share <= limits[name]

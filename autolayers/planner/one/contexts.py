@@ -27,7 +27,8 @@ class Contexts:
 
 
 def contexts(problem: Problem, params: Params) -> Contexts:
-    """What -c, --ctx and --ctx-min leave open with these given flags, in cells of the whole cache.
+    """Return what -c, --ctx and --ctx-min leave open with these given flags, in cells of the whole
+    cache.
 
     Without a unified cache each slot has a stream with an equal part, so the range is per sequence
     times the number of streams, as in common_params_fit_impl.
@@ -50,7 +51,7 @@ def contexts(problem: Problem, params: Params) -> Contexts:
 
 
 def _floor(problem: Problem, params: Params, streams: int) -> int:
-    """Cells that each stream should have at least."""
+    """Return the cells that each stream should have at least."""
     work = problem.policy.workload
     own_streams = streams > 1 and work.requests > 1
     wanted = work.prompt + work.generate + work.depth

@@ -24,8 +24,8 @@ TRIES = 3
 
 
 def may_cache(problem: Problem, given: Params) -> bool:
-    """Whether a cache of experts may be added: no given flag decides about it, the build has it and
-    it did not lose on every such machine."""
+    """Return whether a cache of experts may be added: no given flag decides about it, the build has
+    it and it did not lose on every such machine."""
     decided = given.moe_cache_mib is not None or given.split_mode not in (None, "layer", "none")
     if decided or problem.policy.strategy == "layers":
         return False
@@ -34,7 +34,7 @@ def may_cache(problem: Problem, given: Params) -> bool:
 
 
 def hits(cost: CostModel, candidate: Candidate) -> tuple[str, ...]:
-    """What the launch's cache of experts is predicted to do."""
+    """Return what the launch's cache of experts is predicted to do."""
     cached = cost.clock(candidate.params, candidate.breakdown).cached
     if cached is None:
         return ()
@@ -55,8 +55,8 @@ def with_expert_cache(
     params: Params,
     fidelity: Fidelity,
 ) -> Candidate:
-    """`plain`, or a launch with a cache that makes the request faster by more than the error of
-    comparisons: with as many layers' experts on the GPUs, half of them or none, and the largest
+    """Return `plain`, or a launch with a cache that makes the request faster by more than the error
+    of comparisons: with as many layers' experts on the GPUs, half of them or none, and the largest
     cache that fits."""
     # By DOUBT faster, as hits depend on the text.
     best, limit = plain, cost.speed(plain).request / DOUBT
@@ -68,7 +68,7 @@ def with_expert_cache(
 
 
 def _shapes(ladders: Ladders, plain: Candidate, params: Params) -> Iterator[Params]:
-    """Launches whose cache may be worth more than their experts on the GPUs."""
+    """Yield launches whose cache may be worth more than their experts on the GPUs."""
     # Without experts in RAM there is nothing to cache.
     if not any(buffer == HOST for _, buffer in plain.params.overrides):
         return

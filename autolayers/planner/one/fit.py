@@ -36,8 +36,8 @@ _PART = rf"^(blk\\.\d+\\.)({re.escape(_ELSEWHERE['up'])}|{re.escape(_ELSEWHERE['
 
 
 def whole_ffn_elsewhere(params: Params) -> Params | None:
-    """The flags with all FFN weights of a layer on the other device that has a part of them: fewer
-    hops, which --fit does not weigh. None if there is no such part."""
+    """Return the flags with all FFN weights of a layer on the other device that has a part of them:
+    fewer hops, which --fit does not weigh. None if there is no such part."""
     whole = _ELSEWHERE["attention"]
     rules = tuple(
         [
@@ -65,7 +65,7 @@ class _Shape:
     start: int = 0
 
     def put(self, device: int, **changes: object) -> _Shape:
-        """This shape with other values for one device."""
+        """Return this shape with other values for one device."""
         fields = {name: _at(getattr(self, name), device, value) for name, value in changes.items()}
         return replace(self, **fields)  # type: ignore[arg-type]
 
@@ -75,7 +75,8 @@ def _at(values: tuple[object, ...], index: int, value: object) -> tuple[object, 
 
 
 def fit(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Candidate | None:
-    """The launch that --fit makes of the given flags, measured; None if llama.cpp would refuse it.
+    """Return the launch that --fit makes of the given flags, measured; None if llama.cpp would
+    refuse it.
 
     Whether it fits is decided by the plan's own margins, not by --fit's.
     """
@@ -93,9 +94,9 @@ def fit_with_overheads(
     overheads: Mapping[str, int],
     targets: Mapping[str, int] | None = None,
 ) -> Params | None:
-    """What --fit would choose if everything but weights and caches took `overheads` bytes of each
-    used device, and if it filled the devices up to `targets` (None: to its own margin). Measures
-    nothing."""
+    """Return what --fit would choose if everything but weights and caches took `overheads` bytes of
+    each used device, and if it filled the devices up to `targets` (None: to its own margin).
+    Measures nothing."""
 
     def measure(params: Params, limits: Mapping[str, int]) -> Static | None:
         return _with_compute(evaluator.static(params), overheads)
@@ -104,8 +105,8 @@ def fit_with_overheads(
 
 
 def fit_estimated(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Params | None:
-    """What --fit would choose if graph buffers are close to those of earlier launches; only what
-    that leaves undecided is measured."""
+    """Return what --fit would choose if graph buffers are close to those of earlier launches; only
+    what that leaves undecided is measured."""
 
     def measure(params: Params, limits: Mapping[str, int]) -> Static | None:
         static, ranges = evaluator.static(params), evaluator.compute_range(params.n_ctx)
@@ -158,7 +159,7 @@ class _Fit:
         self.n_ctx = given.n_ctx
 
     def choose(self) -> Params | None:
-        """The flags that --fit ends with."""
+        """Return the flags that --fit ends with."""
         given, model = self.given, self.evaluator.model
         # common_params_fit_impl throws here, and llama-server goes on with the flags as they are.
         if given.split_mode == "tensor":
@@ -211,7 +212,7 @@ class _Fit:
         return self._placed()
 
     def _placed(self) -> Params:
-        """The flags with layers placed, unless they say where."""
+        """Return the flags with layers placed, unless they say where."""
         given = self.given
         # Flags that place layers or tensors end the search (an exception in fit.cpp); the context
         # stays.
@@ -222,8 +223,8 @@ class _Fit:
         return self._place()
 
     def _crowded(self, largest: int, smallest: int) -> bool:
-        """Whether bounds show that even the smallest context is too large: what both take, by which
-        others are interpolated, then need not be measured."""
+        """Return whether bounds show that even the smallest context is too large: what both take,
+        by which others are interpolated, then need not be measured."""
         total, alone = sum(self.targets.values()), len(self.names) == 1
 
         def taken(use: Static | None) -> int:
@@ -242,7 +243,7 @@ class _Fit:
         return [use.devices[name].total for name in self.names]
 
     def _shrink(self, largest: int, smallest: int, full: Static) -> bool | None:
-        """Sets the context between the two by linear interpolation; False if even the smallest is
+        """Set the context between the two by linear interpolation; False if even the smallest is
         too large."""
         target = sum(self.targets.values())
         if len(self.names) > 1:
@@ -292,8 +293,8 @@ class _Fit:
         )
 
     def _memory(self, shape: _Shape, *devices: int, ceiling: int | None = None) -> list[int]:
-        """Bytes per device. Measuring stops as soon as one of these devices exceeds its target (or
-        `ceiling`)."""
+        """Return the bytes per device. Measuring stops as soon as one of these devices exceeds its
+        target (or `ceiling`)."""
         limits = {
             self.names[d]: self.targets[self.names[d]] if ceiling is None else ceiling
             for d in devices
@@ -335,8 +336,8 @@ class _Fit:
         return self._params(shape)
 
     def _dense(self, shape: _Shape, device: int, more: int) -> _Shape:
-        """`more` layers for a device, without their experts; the output layer, the first of the
-        last device, is complete."""
+        """Return `more` layers for a device, without their experts; the output layer, the first of
+        the last device, is complete."""
         part = shape.part[device]
         if self.experts:
             part += (
@@ -352,7 +353,7 @@ class _Fit:
         grow: Callable[[_Shape, int], _Shape],
         size: Callable[[_Shape], int],
     ) -> _Shape:
-        """The largest shape that fits, between one that fits and one that may not, by false
+        """Return the largest shape that fits, between one that fits and one that may not, by false
         position on one device's memory."""
         target = self.targets[self.names[device]]
         memory_high = self._memory(high, device)
@@ -404,7 +405,8 @@ class _Fit:
         return shape
 
     def _whole(self, shape: _Shape, device: int, more: int) -> _Shape:
-        """Makes `more` of the trailing dense-only layers complete, on one device."""
+        """Return the shape with `more` of the trailing dense-only layers complete, on one
+        device."""
         start = shape.start
         while True:
             moved = min(more, shape.part[start])
@@ -418,7 +420,7 @@ class _Fit:
             start += 1
 
     def _extra(self, shape: _Shape, device: int) -> _Shape:
-        """A part of one more layer: up and perhaps gate, otherwise attention alone."""
+        """Return a part of one more layer: up and perhaps gate, otherwise attention alone."""
         last, donor = len(self.names) - 1, shape.start
         moved = shape.put(donor, layers=shape.layers[donor] - 1, part=shape.part[donor] - 1)
         # What does not stay overflows to the next device, of the last one to RAM.

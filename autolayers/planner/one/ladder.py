@@ -49,7 +49,7 @@ class Ladder:
     experts_in_ram: Callable[[Params, int], tuple[int, ...]] = _leading
 
     def __call__(self, count: int) -> Params:
-        """The launch with this many of them on the GPUs."""
+        """Return the launch with this many of them on the GPUs."""
         if self.kind == "experts":
             layers = self.experts_in_ram(self.base, self.top - count)
             return overrides.with_experts_on_host(self.base, layers)
@@ -58,11 +58,12 @@ class Ladder:
         return replace(self.base, n_gpu_layers=count)
 
     def with_in_ram(self, count: int) -> Params:
-        """The launch with this many of them in RAM."""
+        """Return the launch with this many of them in RAM."""
         return self(self.top - count)
 
     def next_layer(self, count: int) -> int:
-        """The layer that has its experts in RAM with `count`, and on the GPUs with one more."""
+        """Return the layer that has its experts in RAM with `count`, and on the GPUs with one
+        more."""
         more = set(self.experts_in_ram(self.base, self.top - count - 1))
         layers = self.experts_in_ram(self.base, self.top - count)
         return next(il for il in reversed(layers) if il not in more)
@@ -89,8 +90,8 @@ class Ladders:
         return None if self.literal else Ladder("layers", params, self.everything)
 
     def in_ram(self, params: Params) -> Ladder | None:
-        """The part of each layer that may be in RAM: experts, or a dense model's FFN weights. None
-        if flags place tensors, or if layers cannot be divided."""
+        """Return the part of each layer that may be in RAM: experts, or a dense model's FFN
+        weights. None if flags place tensors, or if layers cannot be divided."""
         if self.whole_layers or params.overrides:
             return None
         return self._finer(params)
@@ -104,7 +105,7 @@ class Ladders:
         )
 
     def bare(self, params: Params) -> Ladder | None:
-        """Layers with all experts or FFN weights in RAM."""
+        """Return the layers with all experts or FFN weights in RAM."""
         if self.literal or self.whole_layers or params.overrides:
             return None
         return self._bare(params) if self._experts or self._ffn else None
@@ -118,12 +119,12 @@ class Ladders:
         return Ladder("bare", base, self.everything)
 
     def all_layers(self, params: Params) -> Params:
-        """As many layers on the GPUs as allowed: all, or the given number."""
+        """Return the flags with as many layers on the GPUs as allowed: all, or the given number."""
         return replace(params, n_gpu_layers=self.top)
 
     def of(self, launch: Params, params: Params) -> tuple[Ladder, int] | None:
-        """The ladder that a launch is on, for these flags, and its count; None if no count is
-        solved: that of layers may be given, or 0."""
+        """Return the ladder that a launch is on, for these flags, and its count; None if no count
+        is solved: that of layers may be given, or 0."""
         solved = launch.overrides[len(self.given.overrides) :]
         count = launch.n_gpu_layers or 0
         every = len(solved) == self.n_layer and count < self.top  # layer's FFN weights
@@ -139,7 +140,8 @@ class Ladders:
         return None if finer is None else (finer, self.n_layer - len(solved))
 
     def next_step(self, params: Params) -> tuple[str, Params] | None:
-        """The launch one rung up, and the name of that rung; None if everything is on the GPUs."""
+        """Return the launch one rung up, and the name of that rung; None if everything is on the
+        GPUs."""
         solved = params.overrides[len(self.given.overrides) :]
         pattern = solved[-1][0] if solved else EXPERTS_REGEX
         if pattern != EXPERTS_REGEX:  # which has the experts of all layers in RAM
@@ -161,8 +163,8 @@ class Ladders:
 
 
 def may_split_tensors(evaluator: Evaluator, given: Params) -> bool:
-    """Whether -sm tensor may be added: it needs several local devices of one backend, a build and
-    an architecture that support it, and no contrary flag."""
+    """Return whether -sm tensor may be added: it needs several local devices of one backend, a
+    build and an architecture that support it, and no contrary flag."""
     devices, estimator = evaluator.machine.devices, evaluator.estimator
     if not estimator.model.row.split_tensor or not estimator.rules.splits_tensors:
         return False

@@ -31,7 +31,8 @@ GUESSES = 4  # numbers that are tried by what was measured, before the range is 
 
 
 def with_most_layers(kind: Kind, n_ctx: int | None, fidelity: Fidelity) -> Candidate | None:
-    """The launch of this kind with the most layers that fits on the devices; None if none does."""
+    """Return the launch of this kind with the most layers that fits on the devices; None if none
+    does."""
     ladder = kind.ladder(n_ctx)
     if ladder is None:
         return None
@@ -57,8 +58,8 @@ def with_most_layers(kind: Kind, n_ctx: int | None, fidelity: Fidelity) -> Candi
 
 
 def divided(kind: Kind, ladder: Ladder, count: int, fidelity: Fidelity) -> Candidate | None:
-    """The launch with this number of layers and the fastest split that fits on the devices; what
-    each split takes corrects the next one."""
+    """Return the launch with this number of layers and the fastest split that fits on the devices;
+    what each split takes corrects the next one."""
     tried: set[Params] = set()
     fitting: list[Candidate] = []
     while len(tried) < SPLITS:
@@ -77,7 +78,7 @@ def divided(kind: Kind, ladder: Ladder, count: int, fidelity: Fidelity) -> Candi
 
 
 def _promised(kind: Kind, ladder: Ladder, count: int) -> Params | None:
-    """The launch with this number of layers that should fit by what was measured so far."""
+    """Return the launch with this number of layers that should fit by what was measured so far."""
     return kind.divided(ladder, count, kind.buffers.at(kind.point(ladder(count))))
 
 
@@ -85,8 +86,9 @@ def _promised(kind: Kind, ladder: Ladder, count: int) -> Params | None:
 
 
 def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:
-    """The launch with the most whole layers that fits when only n_gpu_layers is added to the given
-    flags; if none fits, the one with the fewest. None if llama.cpp would refuse all of them."""
+    """Return the launch with the most whole layers that fits when only n_gpu_layers is added to the
+    given flags; if none fits, the one with the fewest. None if llama.cpp would refuse all of
+    them."""
     # A given number is used whether it fits or not.
     if given.n_gpu_layers is not None and given.n_gpu_layers >= 0:
         return launched(evaluator, given)
@@ -113,14 +115,14 @@ def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:
 
 
 def _least_context(evaluator: Evaluator, given: Params) -> int | None:
-    """The context that --fit would not go below."""
+    """Return the context that --fit would not go below."""
     if given.n_ctx is not None or given.fit is False:
         return given.n_ctx
     return min(given.fit_ctx or FIT_PARAMS_MIN_CTX, max(1, evaluator.model.n_ctx_train))
 
 
 def launched(evaluator: Evaluator, params: Params) -> Candidate | None:
-    """What llama-server makes of these flags, measured; None if it would refuse them."""
+    """Return what llama-server makes of these flags, measured; None if it would refuse them."""
     # With --fit off the flags are used as they are.
     if params.fit is False:
         return evaluator.candidate(params, FULL)

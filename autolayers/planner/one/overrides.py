@@ -21,15 +21,15 @@ _BLOCK = "blk\\."
 
 
 def with_experts_on_host(params: Params, layers: Iterable[int]) -> Params:
-    """The flags with the experts of these layers in system memory: of llama.cpp's first ones as
-    -ncmoe."""
+    """Return the flags with the experts of these layers in system memory: of llama.cpp's first ones
+    as -ncmoe."""
     rules = tuple((rf"blk\.{i}{EXPERTS_REGEX}", HOST) for i in layers)
     return replace(params, overrides=(*params.overrides, *rules))
 
 
 def own_experts(evaluator: Evaluator, params: Params) -> tuple[Params, list[str]]:
-    """The flags without the rules that the program's own -ncmoe says where it means other layers
-    than llama.cpp's, and these words."""
+    """Return the flags without the rules that the program's own -ncmoe says where it means other
+    layers than llama.cpp's, and these words."""
     others = "-ncmoe" in evaluator.engine.unwritten
     # biases and scales stay where they are, or are held twice
     parts = [name for name in evaluator.model.tensors if "_exps." in name]
@@ -47,27 +47,27 @@ def own_experts(evaluator: Evaluator, params: Params) -> tuple[Params, list[str]
 
 
 def _whole_layer(rule: tuple[str, str]) -> int | None:
-    """The layer whose experts, all of them, this rule sends to system memory."""
+    """Return the layer whose experts, all of them, this rule sends to system memory."""
     # E.g. r"blk\.12\.ffn_(up|down|gate|gate_up)_(ch|)exps".
     layer = rule[0].removeprefix(_BLOCK).removesuffix(EXPERTS_REGEX)
     return int(layer) if layer.isdigit() and rule[1] == HOST else None
 
 
 def with_all_experts_on_host(params: Params) -> Params:
-    """As -cmoe."""
+    """Return the flags with all experts in system memory, as -cmoe."""
     return replace(params, overrides=(*params.overrides, (EXPERTS_REGEX, HOST)))
 
 
 def with_ffn_on_host(params: Params, count: int) -> Params:
-    """The flags with the FFN weights of the first `count` layers in system memory, as -ncffn
+    """Return the flags with the FFN weights of the first `count` layers in system memory, as -ncffn
     COUNT."""
     rules = tuple((rf"blk\.{i}{FFN_REGEX}", HOST) for i in range(count))
     return replace(params, overrides=(*params.overrides, *rules))
 
 
 def with_part_of_experts_on_host(model: Model, params: Params, layer: int) -> list[Params]:
-    """The flags with some expert matrices of one layer in system memory: the fewest kept there
-    last."""
+    """Return the flags with some expert matrices of one layer in system memory: the fewest kept
+    there last."""
     kinds = [
         kind
         for kind in ("up", "gate", "gate_up", "down")
@@ -83,15 +83,15 @@ def with_part_of_experts_on_host(model: Model, params: Params, layer: int) -> li
 
 
 def overrides_rpc(candidate: Candidate) -> bool:
-    """Whether tensors are sent to an RPC server, whose buffer names only llama.cpp knows."""
+    """Return whether tensors are sent to an RPC server, whose buffer names only llama.cpp knows."""
     return any(backend_of(buffer).remote for _, buffer in candidate.params.overrides)
 
 
 def merged(
     rules: tuple[tuple[str, str], ...], own: tuple[str, ...] = (EXPERTS_REGEX, FFN_REGEX)
 ) -> tuple[tuple[str, str], ...]:
-    """The same tensor rules, shorter: neighbours that differ only in the layer are merged. Those
-    with a flag of their own (-ncmoe, -ncffn) stay: `own`."""
+    """Return the same tensor rules, shorter: neighbours that differ only in the layer are merged.
+    Those with a flag of their own (-ncmoe, -ncffn) stay: `own`."""
     groups: list[tuple[list[str], str, str]] = []
     for pattern, buffer in rules:
         layer, dot, rest = pattern.removeprefix(_BLOCK).partition("\\.")

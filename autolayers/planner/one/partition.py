@@ -28,8 +28,8 @@ def best_partition(
     hop: float = 0.0,
     visits: Sequence[float] = (),
 ) -> tuple[int, ...] | None:
-    """Consecutive layers for each device so that all fit in the least time; None if they cannot
-    fit.
+    """Return the consecutive layers for each device so that all fit in the least time; None if they
+    cannot fit.
 
     `sizes` are bytes per layer, `capacities` bytes per device, and `seconds` the time of each layer
     on each device. `hop` is the cost in seconds of moving on to another device, `visits` the cost
@@ -80,12 +80,13 @@ def best_partition(
 def even_partition(
     sizes: Sequence[int], seconds: Sequence[Sequence[float]], capacities: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Consecutive layers for each device so that all fit and the slowest device takes the least
-    time, which suits pipelined prompts; None if they cannot fit. Arguments as in best_partition."""
+    """Return the consecutive layers for each device so that all fit and the slowest device takes
+    the least time, which suits pipelined prompts; None if they cannot fit. Arguments as in
+    best_partition."""
     n = len(sizes)
 
     def within(limit: float) -> list[int]:
-        """As many layers as fit, device by device, where none takes longer than `limit`."""
+        """Return as many layers as fit, device by device, where none takes longer than `limit`."""
         split, layer = [], 0
         for capacity, costs in zip(capacities, seconds, strict=True):
             first, held, taken = layer, 0, 0.0
@@ -108,16 +109,16 @@ def even_partition(
 
 
 def is_free(evaluator: Evaluator, params: Params) -> bool:
-    """Whether there is a split to choose: several devices, whole layers, and no flag that fixes
-    it."""
+    """Return whether there is a split to choose: several devices, whole layers, and no flag that
+    fixes it."""
     if evaluator.engine.cuts or len(evaluator.device_names(params)) < 2:
         return False
     return params.tensor_split is None and params.split_mode in (None, "layer")
 
 
 def explicit_split(evaluator: Evaluator, params: Params) -> Params:
-    """The flags with layer counts instead of llama.cpp's own split: free memory may change before
-    the launch. Of a program that shares out bytes, with what its own split goes by."""
+    """Return the flags with layer counts instead of llama.cpp's own split: free memory may change
+    before the launch. Of a program that shares out bytes, with what its own split goes by."""
     if params.n_gpu_layers == 0 or not is_free(evaluator, params):
         return params
     if evaluator.engine.shares_bytes:
@@ -131,7 +132,7 @@ def explicit_split(evaluator: Evaluator, params: Params) -> Params:
 
 
 def shared(evaluator: Evaluator, params: Params, counts: Sequence[float]) -> Params:
-    """The flags with these numbers of layers on each device."""
+    """Return the flags with these numbers of layers on each device."""
     if len(counts) < 2 or not evaluator.engine.shares_bytes:
         return replace(params, tensor_split=tuple(map(float, counts)))
     shares = evaluator.estimator.shares(params, evaluator.machine.devices, tuple(map(int, counts)))
@@ -139,7 +140,7 @@ def shared(evaluator: Evaluator, params: Params, counts: Sequence[float]) -> Par
 
 
 def short(counts: Sequence[int]) -> tuple[float, ...]:
-    """Layers per device without those of the last devices that have none."""
+    """Return the layers per device without those of the last devices that have none."""
     used = max((i for i, count in enumerate(counts) if count), default=0)
     return tuple([float(count) for count in counts[: used + 1]])
 
@@ -148,8 +149,8 @@ def short(counts: Sequence[int]) -> tuple[float, ...]:
 
 
 def slices(evaluator: Evaluator, cost: CostModel, given: Params) -> list[tuple[float, ...] | None]:
-    """Values for -ts: llama.cpp's equal shares (None), and for unequal devices those by bandwidth
-    and by the memory left for slices. Only one value if there is nothing to choose."""
+    """Return the values for -ts: llama.cpp's equal shares (None), and for unequal devices those by
+    bandwidth and by the memory left for slices. Only one value if there is nothing to choose."""
     if given.split_mode != "tensor" or given.tensor_split is not None:
         return [given.tensor_split]
     names = evaluator.device_names(given)
@@ -172,8 +173,8 @@ def _all_have(parts: Sequence[float]) -> bool:
 
 
 def _left_for_slices(evaluator: Evaluator, given: Params, names: Sequence[str]) -> list[float]:
-    """Bytes of each device for slices: without graph buffers, margins, and what every device holds
-    in full."""
+    """Return the bytes of each device for slices: without graph buffers, margins, and what every
+    device holds in full."""
     # All slices on the first device: what the last one then holds is held in full by all.
     whole = evaluator.static(
         replace(given, tensor_split=tuple(float(i == 0) for i in range(len(names))))
@@ -189,7 +190,8 @@ def _left_for_slices(evaluator: Evaluator, given: Params, names: Sequence[str]) 
 def _nearest_slices(
     evaluator: Evaluator, given: Params, names: Sequence[str], parts: Sequence[float]
 ) -> tuple[float, ...]:
-    """The shares whose slices come closest to these parts; slices end at heads and blocks."""
+    """Return the shares whose slices come closest to these parts; slices end at heads and
+    blocks."""
 
     def excess(shares: tuple[float, ...]) -> float:
         use = evaluator.static(replace(given, tensor_split=shares))

@@ -24,9 +24,9 @@ TRIES = 4  # shapes by one margin, each by what the one before takes
 
 
 def parts(problem: Problem, given: Params, best: Candidate, fidelity: Fidelity) -> list[Candidate]:
-    """What is worth more than the best launch so far by --fit's rules, with the given context:
-    with our margins, with its own, or with smaller graph buffers than it measures, if that still
-    fits."""
+    """Return what is worth more than the best launch so far by --fit's rules, with the given
+    context: with our margins, with its own, or with smaller graph buffers than it measures, if that
+    still fits."""
     evaluator = problem.evaluator
     if _covered(evaluator, given, best):
         return []
@@ -51,7 +51,7 @@ class _Parts:
         self.better: list[Candidate] = []
 
     def measured(self, shape: Params | None) -> Candidate | None:
-        """The candidate for a shape that should be worth more than all that fits so far."""
+        """Return the candidate for a shape that should be worth more than all that fits so far."""
         if shape is None:
             return None
         candidate = self._tried(shape)
@@ -70,7 +70,7 @@ class _Parts:
         return candidate
 
     def _with_fewer_hops(self, shape: Params) -> None:
-        """The same without a layer whose FFN weights are on two devices, if need be with less
+        """Try the same without a layer whose FFN weights are on two devices, if need be with less
         context."""
         whole = whole_ffn_elsewhere(shape)
         candidate = None if whole is None else self._tried(whole)
@@ -109,7 +109,7 @@ class _Parts:
             overheads = {**overheads, **larger}
 
     def by_its_own(self, given: Params) -> bool:
-        """Whether --fit's margins leave nothing better."""
+        """Return whether --fit's margins leave nothing better."""
         compute: dict[str, int] = {}
         for _ in range(TRIES):
             candidate = self.measured(fit_with_overheads(self.evaluator, given, compute))
@@ -130,7 +130,7 @@ def _can_be_written(candidate: Candidate) -> bool:
 
 
 def _covered(evaluator: Evaluator, given: Params, best: Candidate) -> bool:
-    """Whether --fit's search space was tried already: one device, with a margin that is no
+    """Return whether --fit's search space was tried already: one device, with a margin that is no
     smaller."""
     # Over several devices --fit divides differently than the search.
     if len(best.spare) != 1:

@@ -89,9 +89,9 @@ def assign(
     alike: Mapping[str, object] | None = None,
     servers: Servers | None = None,
 ) -> Assignment | None:
-    """The best choice. Ties: fewest models per device, then most even use. None if none was found.
-    `alike`: devices with equal values are the same to every model; `servers`: devices that one
-    model must have to itself."""
+    """Return the best choice. Ties: fewest models per device, then most even use. None if none was
+    found. `alike`: devices with equal values are the same to every model; `servers`: devices that
+    one model must have to itself."""
     return Search(choices, limits, ram, alike or {}, servers or {}).best()
 
 
@@ -185,8 +185,8 @@ class Search:
         )
 
     def _fitting(self, i: int) -> list[Option]:
-        """The options of a model that still fit: the cheapest first; on a tie, on the emptiest
-        device."""
+        """Return the options of a model that still fit: the cheapest first; on a tie, on the
+        emptiest device."""
         return sorted(
             filter(self.state.may, self.choices[i].options),
             key=lambda option: (
@@ -198,7 +198,7 @@ class Search:
         )
 
     def _cut(self, i: int) -> Option | None:
-        """The model split over several devices within the leftover memory."""
+        """Return the model split over several devices within the leftover memory."""
         cut = self.choices[i].cut
         if cut is None or self.cuts >= MOST_CUTS:
             return None
@@ -208,7 +208,7 @@ class Search:
         return option if option is not None and self.state.may(option) else None
 
     def _keep(self) -> None:
-        """The current choice, if it is the best so far."""
+        """Keep the current choice, if it is the best so far."""
         chosen = tuple(option for _, option in sorted(self.state.chosen.items()))
         price = sum(
             choice.weight * option.price
@@ -230,7 +230,7 @@ class Search:
             self.best_so_far = price, crowding, chosen
 
     def _one_after_another(self, order: Sequence[int]) -> None:
-        """Each model takes the best option that the models before it leave."""
+        """Give each model in turn the best option that the models before it leave."""
         for i in order:
             fitting = self._fitting(i)[:1]
             # Finding a split is slow, so only where it could be cheaper than what is known to fit.
@@ -253,9 +253,9 @@ class Search:
         rest: Sequence[float],
         cuts: tuple[int, ...],
     ) -> None:
-        """All choices for the models of order[at:], except those that cannot beat the best so far.
-        `rest` are lower bounds of the cost of the models from each position on, `cuts` the models
-        that are split over the leftover memory at the end."""
+        """Try all choices for the models of order[at:], except those that cannot beat the best so
+        far. `rest` are lower bounds of the cost of the models from each position on, `cuts` the
+        models that are split over the leftover memory at the end."""
         if at == len(order):
             self._with_cuts(cuts)
             return
@@ -296,7 +296,7 @@ class Search:
         )
 
     def _alike(self, option: Option) -> object:
-        """The key by which an option equals one on another device."""
+        """Return the key by which an option equals one on another device."""
         where = sorted(
             (str(self.alike.get(name, name)), self.state.left[name], size)
             for name, size in option.takes.items()
@@ -304,7 +304,8 @@ class Search:
         return option.price, option.ram, tuple(where)
 
     def _with_cuts(self, cuts: tuple[int, ...]) -> None:
-        """The current choice with these models split over the leftover memory, in every order."""
+        """Try the current choice with these models split over the leftover memory, in every
+        order."""
         price = self._bound(cuts)
         # A split has to promise half a per cent: finding its layout takes a whole search of its
         # own.
@@ -334,7 +335,7 @@ class Search:
         )
 
     def _improve(self) -> None:
-        """Starting from the best choice, one model at a time takes another option, as long as that
+        """Give one model at a time another option than in the best choice, as long as that
         helps."""
         while self.best_so_far is not None and self.steps <= STEPS:
             before = self.best_so_far
@@ -355,7 +356,7 @@ class Search:
                 return
 
     def _movable(self, chosen: Sequence[Option]) -> Iterator[int]:
-        """The models, each removed from the current choice."""
+        """Yield the models, each removed from the current choice."""
         for i in range(len(chosen)):
             self.state.give_back(i)
             yield i

@@ -52,7 +52,7 @@ class Groups:
         return all(group.fits for group in self.groups)
 
     def plans(self) -> dict[int, Plan]:
-        """The plan of each model, by its index."""
+        """Return the plan of each model, by its index."""
         by_index = {
             i: plan
             for group, members in zip(self.groups, self.members, strict=True)
@@ -111,7 +111,7 @@ class _Question:
                 self.refused.append((i, str(error)))
 
     def _whole(self, i: int) -> list[Option]:
-        """A model's launches that are fully offloaded and fit by themselves."""
+        """Return a model's launches that are fully offloaded and fit by themselves."""
         model = self.models[i]
         launches = Launches(lambda: model, self.request_of(i))
         options = list(launches.whole)
@@ -126,7 +126,7 @@ class _Question:
         return [option for option in options if option.fits(self.machine.limits, self.ram)]
 
     def choice(self, i: int) -> Choice:
-        """The options of one model of a set."""
+        """Return the options of one model of a set."""
         launches = self.cut.get(i)
         if launches is None:
             return Choice(self.options[i])
@@ -138,18 +138,18 @@ class _Question:
         )
 
     def by_size(self) -> list[int]:
-        """The models that can be fully offloaded, largest first."""
+        """Return the models that can be fully offloaded, largest first."""
         whole = [i for i, options in self.options.items() if options]
         return sorted(
             whole, key=lambda i: -max(sum(option.takes.values()) for option in self.options[i])
         )
 
     def request_of(self, i: int) -> Request:
-        """The request for one model, with the files that are loaded with it."""
+        """Return the request for one model, with the files that are loaded with it."""
         return self.own.get(i, self.request)
 
     def alone(self, i: int) -> Plan | None:
-        """A model's plan for the whole machine; None if llama.cpp would refuse it."""
+        """Return a model's plan for the whole machine; None if llama.cpp would refuse it."""
         try:
             return settled(plan_request(self.models[i], self.request_of(i)))
         except LaunchRefused as refusal:
@@ -158,7 +158,7 @@ class _Question:
 
 
 def _whole_cut(launches: Launches, left: Mapping[str, int], ram: int | None) -> Option | None:
-    """A model's fastest launch over several devices with this much memory left, without RAM,
+    """Return a model's fastest launch over several devices with this much memory left, without RAM,
     measured."""
     for _ in range(_TRIES):
         option = launches.cut(left, ram)
@@ -186,7 +186,7 @@ class _Sets:
         self.seconds: dict[int, float] = {}  # for each set that fits, by its bits
 
     def best(self) -> list[tuple[int, ...]]:
-        """The sets, by the models' indices."""
+        """Return the sets, by the models' indices."""
         if self.models and self._may_fit(self.models) and self.chosen(self.models):
             return [tuple(sorted(self.models))]
         # the models in each bit set
@@ -221,7 +221,7 @@ class _Sets:
         return sets
 
     def chosen(self, members: Sequence[int]) -> Assignment | None:
-        """The launches of a set with the fewest seconds."""
+        """Return the launches of a set with the fewest seconds."""
         search = Search(
             [self.question.choice(i) for i in members],
             self.question.machine.limits,
@@ -241,8 +241,8 @@ class _Sets:
         return sum(self.weights[i] for i in self._members(mask))
 
     def _look_at(self, mask: int) -> None:
-        """Whether a set fits: only if all its subsets of one model less do, and certainly if its
-        models fit one after the other."""
+        """Note whether a set fits: only if all its subsets of one model less do, and certainly if
+        its models fit one after the other."""
         # With a model less there is only more room.
         parts = [mask ^ (1 << bit) for bit in range(len(self.models)) if mask >> bit & 1]
         if any(part and part not in self.seconds for part in parts):
@@ -271,7 +271,7 @@ class _Sets:
         return sum(option.price for option in group.chosen.values())
 
     def _may_fit(self, members: Sequence[int]) -> bool:
-        """Whether the least that each model takes fits in total."""
+        """Return whether the least that each model takes fits in total."""
         # All devices counted as one, which never rejects a set that fits.
         smallest_bytes = sum(
             min(sum(option.takes.values()) for option in self.question.options[i]) for i in members
@@ -287,7 +287,7 @@ class _Group:
     chosen: dict[int, Option]
 
     def place(self, i: int, options: Sequence[Option]) -> bool:
-        """Adds a model if one of its options fits: the fastest, on the emptiest device."""
+        """Add a model if one of its options fits: the fastest, on the emptiest device."""
         fitting = [option for option in options if option.fits(self.left, self.ram)]
         if not fitting:
             return False
@@ -308,9 +308,9 @@ class _Group:
 
 
 def _sets(question: _Question, weights: Sequence[float]) -> tuple[list[dict[int, Option]], bool]:
-    """The sets of models that are loaded at the same time, each with its launches, and whether no
-    others need fewer swaps. Many models are sorted by size, largest or smallest first, and each
-    joins the first set that it fits into."""
+    """Return the sets of models that are loaded at the same time, each with its launches, and
+    whether no others need fewer swaps. Many models are sorted by size, largest or smallest first,
+    and each joins the first set that it fits into."""
     order = question.by_size()
     # At ten models (3 ** 10 - 1) / 2 = 29,524 pairs of a set and its first part are compared.
     if len(order) <= MOST_EXACT:
@@ -329,7 +329,7 @@ def _sets(question: _Question, weights: Sequence[float]) -> tuple[list[dict[int,
 
 
 def _one_after_another(question: _Question, order: Sequence[int]) -> list[dict[int, Option]]:
-    """Each model in the first set that it fits into."""
+    """Return sets: each model joins the first one that it fits into."""
     packed: list[_Group] = []
     for i in order:
         if not any(group.place(i, question.options[i]) for group in packed):
@@ -339,9 +339,9 @@ def _one_after_another(question: _Question, order: Sequence[int]) -> list[dict[i
 
 
 def plan_groups(models: Sequence[Model], request: Request, weights: Sequence[float] = ()) -> Groups:
-    """Groups with the fewest swaps between them; no model fits into a group that is requested as
-    often as its own, or more often. `weights` say how often each model is requested, by default
-    equally."""
+    """Return the groups with the fewest swaps between them; no model fits into a group that is
+    requested as often as its own, or more often. `weights` say how often each model is requested,
+    by default equally."""
     question, machine = _Question(models, request), request.machine
     factors = tuple(weights) or (1.0,) * len(models)
     planned: list[tuple[tuple[int, ...], Together]] = []
@@ -376,9 +376,9 @@ def plan_any(
     limit: int | None = None,
     own: Mapping[int, Request] | None = None,
 ) -> AnyOf:
-    """The launches with which the most models, `limit` of them where it is given, may be loaded at
-    once, whichever they are. `own`: the request for a model, by its index, where it is not that of
-    all."""
+    """Return the launches with which the most models, `limit` of them where it is given, may be
+    loaded at once, whichever they are. `own`: the request for a model, by its index, where it is
+    not that of all."""
     question, machine = _Question(models, request, own), request.machine
     order = question.by_size()
     # A model that fills the machine cannot be loaded with any other, so no two of "any" fit.
@@ -439,8 +439,8 @@ def _machines(question: _Question, chosen: Mapping[int, Option], count: int) -> 
 
 
 def _parts(needs: Mapping[int, int], limit: int, count: int) -> dict[int, int]:
-    """Bytes that each may take, so that any `count` of them stay within the limit: the heaviest
-    share the spare memory equally, then each other model gets what the heaviest leave."""
+    """Return the bytes that each may take, so that any `count` of them stay within the limit: the
+    heaviest share the spare memory equally, then each other model gets what the heaviest leave."""
     spare = (limit - _heaviest(list(needs.values()), count)) // max(1, min(count, len(needs)))
     parts = {i: need + spare for i, need in needs.items()}
     # Where a model is none of the heaviest, it may grow until it and the heaviest others fill the
@@ -472,8 +472,8 @@ class _Held:
             self.sizes[name].pop()
 
     def fitting(self, options: Sequence[Option]) -> Iterator[Option]:
-        """The options that fit too: the fastest first, of equal ones that on devices with the most
-        left."""
+        """Yield the options that fit too: the fastest first, of equal ones that on devices with the
+        most left."""
         fits_too = [option for option in options if self._fits(option)]
         return iter(sorted(fits_too, key=lambda option: (option.price, self._heaviest(option))))
 
@@ -494,8 +494,8 @@ class _Held:
 
 
 def _any(question: _Question, order: Sequence[int], count: int) -> dict[int, Option] | None:
-    """An option of each model, so that any `count` of them fit: the fastest that leaves one for the
-    models after it. None if not found in STEPS steps."""
+    """Return an option of each model, so that any `count` of them fit: the fastest that leaves one
+    for the models after it. None if not found in STEPS steps."""
     taken = _Held(question, count)
     chosen: list[Option] = []
     # Depth first without recursion: the options that each model up to this one has not tried.
@@ -517,7 +517,7 @@ def _any(question: _Question, order: Sequence[int], count: int) -> dict[int, Opt
 
 
 def _heaviest(sizes: Sequence[int], count: int) -> int:
-    """The most bytes that any `count` of these take."""
+    """Return the most bytes that any `count` of these take."""
     return sum(sorted(sizes, reverse=True)[:count])
 
 

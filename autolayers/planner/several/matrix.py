@@ -41,9 +41,9 @@ class Matrix:
 
 
 def plan_matrix(models: Sequence[Model], request: Request, weights: Sequence[float] = ()) -> Matrix:
-    """The launches with which two requests in a row, in proportion to `weights`, are most often for
-    models that may be loaded together: those of plan_any for all but some of the largest, which get
-    the machine, or those of plan_groups."""
+    """Return the launches with which two requests in a row, in proportion to `weights`, are most
+    often for models that may be loaded together: those of plan_any for all but some of the largest,
+    which get the machine, or those of plan_groups."""
     machine = request.machine
     factors = tuple(weights) or (1.0,) * len(models)
     groups = plan_groups(models, request, factors)
@@ -87,15 +87,15 @@ class _Way:
 
 
 def _cost(plan: Plan, weight: float) -> int:
-    """GiB to read again, as often as it is requested."""
+    """Return GiB to read again, as often as it is requested."""
     return max(1, round(weight * plan.model.size / (1 << 30)))
 
 
 def _sets(
     plans: Sequence[Plan], machine: Machine, order: Sequence[int]
 ) -> tuple[tuple[int, ...], ...]:
-    """The largest sets of plans that fit together, with the most frequent models first; of many
-    models those that grow from each pair."""
+    """Return the largest sets of plans that fit together, with the most frequent models first; of
+    many models those that grow from each pair."""
 
     def fits(members: Sequence[int]) -> bool:
         # Together adds up what plans take; nothing is planned again.
@@ -111,7 +111,7 @@ def _sets(
 def _every_set(
     order: Sequence[int], fits: Callable[[Sequence[int]], bool]
 ) -> tuple[tuple[int, ...], ...]:
-    """All that no other model fits beside."""
+    """Return all that no other model fits beside."""
     fitting: set[int] = set()
     # a set fits only if those of one member less do
     for mask in range(1, 1 << len(order)):
@@ -142,7 +142,7 @@ def _is_largest(mask: int, fitting: set[int], count: int) -> bool:
 def _grown_sets(
     order: Sequence[int], fits: Callable[[Sequence[int]], bool]
 ) -> tuple[tuple[int, ...], ...]:
-    """Those that grow from each pair."""
+    """Return those that grow from each pair."""
     sets: dict[tuple[int, ...], None] = {}
     for at, first in enumerate(order):
         for second in order[at:]:

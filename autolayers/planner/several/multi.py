@@ -63,7 +63,7 @@ class Together:
         )
 
     def left(self) -> dict[str, int]:
-        """Bytes per device that no model takes and no margin needs."""
+        """Return the bytes per device that no model takes and no margin needs."""
         left = dict(self.machine.limits)
         for plan in self.plans:
             for name, size in takes_of(plan).items():
@@ -71,12 +71,12 @@ class Together:
         return left
 
     def ram_left(self) -> int | None:
-        """Bytes of system memory that are left; None if unlimited."""
+        """Return the bytes of system memory that are left; None if unlimited."""
         ram = self.machine.ram
         return None if ram is None else ram - sum(plan.host.taken for plan in self.plans)
 
     def users(self) -> dict[str, list[int]]:
-        """The models on each device, by their indices."""
+        """Return the models on each device, by their indices."""
         return {
             device.name: [i for i, plan in enumerate(self.plans) if device.name in takes_of(plan)]
             for device in self.machine.devices
@@ -101,7 +101,7 @@ class Together:
 def plan_together(
     models: Sequence[Model], request: Request, weights: Sequence[float] = ()
 ) -> Together:
-    """Plans models to be loaded at once, with the same given flags for each.
+    """Plan models to be loaded at once, with the same given flags for each.
 
     If they do not all fit, each gets a share of the memory in proportion to its size. `models` may
     read each on demand (model.models): only outlines of planned models are kept. Raises
@@ -129,7 +129,7 @@ def plan_together(
 
 
 def _too_large(models: Sequence[Model], machine: Machine) -> bool:
-    """Whether the weights alone exceed all memory."""
+    """Return whether the weights alone exceed all memory."""
     if machine.ram is None:
         return False
     return sum(model.size for model in models) * _LOADED > machine.ram + sum(
@@ -138,8 +138,8 @@ def _too_large(models: Sequence[Model], machine: Machine) -> bool:
 
 
 def _too_many(count: int, request: Request) -> bool:
-    """Whether the CUDA contexts of this many processes alone exceed the devices; not checked if
-    flags may leave a device unused."""
+    """Return whether the CUDA contexts of this many processes alone exceed the devices; not checked
+    if flags may leave a device unused."""
     params, machine = request.params, request.machine
     unused = not machine.devices or params.n_gpu_layers == 0 or params.device == ()
     # A given margin replaces the parts whose sum is counted here.
@@ -156,8 +156,8 @@ def _too_many(count: int, request: Request) -> bool:
 def _shared(
     models: Sequence[Model], request: Request, weights: Sequence[float], measurements: _Measured
 ) -> tuple[Sharing, Assignment] | None:
-    """The best launches at the smallest contexts; of several cache types, the first with which all
-    are fully offloaded. None if they do not fit together."""
+    """Return the best launches at the smallest contexts; of several cache types, the first with
+    which all are fully offloaded. None if they do not fit together."""
     machine = request.machine
     ram = None if machine.ram is None else machine.ram - RAM_MARGIN
     best: tuple[Sharing, Assignment] | None = None
@@ -202,8 +202,8 @@ def _is_whole(assignment: Assignment) -> bool:
 
 
 def _finer(sharing: Sharing, assignment: Assignment | None) -> Assignment | None:
-    """What was found, or, if better, the models planned one after another with what each leaves: a
-    separate plan can also use parts of layers."""
+    """Return what was found, or, if better, the models planned one after another with what each
+    leaves: a separate plan can also use parts of layers."""
     if len(sharing.launches) > MOST_EXACT:
         return assignment
     # In the given order, as people start them by hand.
@@ -320,7 +320,7 @@ class SharedOut:
 
 
 def measured_plan(model: Model, option: Option, request: Request, measurements: Known) -> Plan:
-    """The best plan on the option's devices, or the option itself if that is better."""
+    """Return the best plan on the option's devices, or the option itself if that is better."""
     chosen, n_ctx = option.params, request.params.n_ctx
     # Only devices and cache types stay: there the planner may place layers better than the option.
     on_devices = request.with_flags(
@@ -360,7 +360,7 @@ class _Measured:
 def _costs(
     sharing: Sharing, assignment: Assignment, plans: Sequence[Plan]
 ) -> tuple[tuple[float, ...], ...]:
-    """Seconds that each model adds to every other's request under `plans`."""
+    """Return the seconds that each model adds to every other's request under `plans`."""
     n = len(assignment.chosen)
     rows = []
     for i in range(n):
@@ -376,7 +376,7 @@ def _costs(
 
 
 def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
-    """The plans, each with what the others leave as its free memory."""
+    """Return the plans, each with what the others leave as its free memory."""
     left, ram = dict(machine.limits), machine.ram
     for plan in plans:
         for name, size in takes_of(plan).items():
@@ -398,8 +398,8 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
 
 
 def _by_size(models: Sequence[Model], request: Request, measurements: _Measured) -> list[Plan]:
-    """A plan for each, with a share of the leftover memory in proportion to its size, and whole RPC
-    servers."""
+    """Return a plan for each, with a share of the leftover memory in proportion to its size, and
+    whole RPC servers."""
     machine = request.machine
     sizes = [model.size for model in models]
     owners = dealt(sizes, machine)
@@ -447,12 +447,12 @@ def _with_least_context(request: Request, model: Model) -> Request:
 
 
 def settled(plan: Plan) -> Plan:
-    """The plan without the objects that it was made of."""
+    """Return the plan without the objects that it was made of."""
     # `predict` and `place` hold the graphs, which would stay in memory with every plan.
     speed = plan.speed
     return replace(plan, model=plan.model.outline(), predict=lambda: speed, place=tuple)
 
 
 def takes_of(plan: Plan) -> dict[str, int]:
-    """Bytes that a plan takes of each device that it uses, including the margin."""
+    """Return the bytes that a plan takes of each device that it uses, including the margin."""
     return {device.name: device.used + device.margin for device in plan.devices if device.used}

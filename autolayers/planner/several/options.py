@@ -138,7 +138,7 @@ class Launches:
         return max((option.seconds for option in self.whole), default=0.0)
 
     def choice(self, weight: float, spilled: list[Option], cut: bool) -> Choice:
-        """The options to choose from."""
+        """Return the options to choose from."""
         options = [*self.whole, *spilled]
         # A model that no split makes fit on the empty machine needs no search for one.
         if not (cut and self.divisible) or self._cut_least == float("inf"):
@@ -146,7 +146,7 @@ class Launches:
         return Choice(options, weight, self.cut, self._cut_least, self._cut_bound)
 
     def option(self, params: Params) -> Option | None:
-        """A launch, measured; None if llama.cpp would refuse it."""
+        """Return a launch, measured; None if llama.cpp would refuse it."""
         if params not in self._options:
             candidate = (
                 # Weights and caches alone rule a launch out without its graphs.
@@ -182,8 +182,8 @@ class Launches:
     # --- partly in RAM
 
     def spilled(self, home: Home, like: Params | None = None) -> list[Option]:
-        """Launches on one device with some or all weights in RAM, including neighbours of
-        `like`."""
+        """Return the launches on one device with some or all weights in RAM, including neighbours
+        of `like`."""
         ladders = self._ladders(replace(self.params, device=home))
         if home not in self._numbers:
             self._numbers[home] = [
@@ -204,7 +204,7 @@ class Launches:
         return [option for option in options if option is not None]
 
     def _ladders(self, base: Params) -> list[Ladder]:
-        """The ways of keeping weights in RAM."""
+        """Return the ways of keeping weights in RAM."""
         # A given number of layers is used as it is, unless --strategy asks for more.
         if self.ladders.literal and self.policy.strategy is None:
             return []
@@ -217,7 +217,8 @@ class Launches:
         return [ladder for ladder in ladders if ladder is not None]
 
     def _batches(self, base: Params) -> list[Params]:
-        """The flags, and with a larger micro-batch unless that is given or no prompt is longer."""
+        """Return the flags, and with a larger micro-batch unless that is given or no prompt is
+        longer."""
         given = base.n_ubatch is not None or base.n_batch is not None
         # No prompt is longer than the context, so a larger micro-batch would never be full.
         short = base.n_ctx is not None and base.n_ctx <= N_UBATCH
@@ -227,7 +228,7 @@ class Launches:
         return [base, replace(base, n_ubatch=_LARGE_BATCH, n_batch=max(N_BATCH, _LARGE_BATCH))]
 
     def _estimated(self, params: Params) -> Option | None:
-        """A launch with underestimated graph buffers and margin, until it is measured."""
+        """Return a launch with underestimated graph buffers and margin, until it is measured."""
         option = self._options.get(params)
         static = self.evaluator.static(params)
         if option is not None or static is None:
@@ -245,7 +246,7 @@ class Launches:
         return Option(params, takes, ram, seconds, seconds, whole=False, measured=False)
 
     def _least_besides(self, params: Params) -> dict[str, int]:
-        """The least that measured launches with this micro-batch took of each device besides
+        """Return the least that measured launches with this micro-batch took of each device besides
         weights and caches, or those with any."""
         by_micro_batch = self._least.get(params.device, {})
         return by_micro_batch.get(params.n_ubatch or N_UBATCH) or next(
@@ -253,7 +254,7 @@ class Launches:
         )
 
     def _in_ram(self, candidate: Candidate) -> int:
-        """Bytes of system memory that a launch certainly needs."""
+        """Return the bytes of system memory that a launch certainly needs."""
         return self.evaluator.in_ram(candidate.breakdown) + serving.certain(
             candidate.params, candidate.breakdown
         )
@@ -296,7 +297,7 @@ class Launches:
         return max(0.0, 1 / self.cost.host.ram - fastest) * part * self.policy.workload.generate
 
     def _missing(self, left: Mapping[str, int]) -> int:
-        """Bytes of weights and caches that exceed these devices' memory."""
+        """Return the bytes of weights and caches that exceed these devices' memory."""
         static = self.evaluator.static(replace(self.params, n_gpu_layers=self.ladders.top))
         size = sum(usage.total for usage in static.devices.values()) if static else 0
         return max(0, size - sum(left.values()))
@@ -306,8 +307,8 @@ class Launches:
         return self._cut_least + more * self._missing_price
 
     def cut(self, left: Mapping[str, int], ram: int | None) -> Option | None:
-        """The fastest launch over several devices with this much memory left; None if there is
-        none."""
+        """Return the fastest launch over several devices with this much memory left; None if there
+        is none."""
         names = [
             name
             for name in self.evaluator.device_names(self.params)
@@ -367,7 +368,7 @@ class Launches:
     def _fewest_in_ram(
         self, kind: Kind, ladder: Ladder, left: Mapping[str, int], ram: int | None
     ) -> Option | None:
-        """The launch over several devices with the fewest layers in RAM that fits."""
+        """Return the launch over several devices with the fewest layers in RAM that fits."""
         taken = self._of_split(ladder.base)
 
         def fits(count: int) -> bool:
@@ -382,19 +383,19 @@ class Launches:
         return None
 
     def _of_split(self, params: Params) -> dict[str, int]:
-        """Bytes per device that are neither weights nor caches in launches over several devices, as
-        last measured."""
+        """Return the bytes per device that are neither weights nor caches in launches over several
+        devices, as last measured."""
         return self._of_cuts.at(self._point(params)) if self._of_cuts.taken else {}
 
     @staticmethod
     def _point(params: Params) -> Point:
-        """What these depend on: devices that are left out change little."""
+        """Return what these buffers depend on: devices that are left out change little."""
         return None, "cut", params.n_ctx or 0, params.n_ubatch or N_UBATCH
 
     def _laid_out(
         self, kind: Kind, ladder: Ladder, count: int, left: Mapping[str, int], ram: int | None
     ) -> Option | None:
-        """A launch with its fastest split that fits, measured as needed."""
+        """Return a launch with its fastest split that fits, measured as needed."""
         # Grows until the split fits or is shown not to: sizes of this launch, not of others.
         taken = dict(self._of_split(ladder.base))
         for _ in range(_TRIES):
@@ -417,7 +418,7 @@ class Launches:
         return None
 
     def _guessed(self, shape: Params, static: Static, taken: Mapping[str, int]) -> Option:
-        """A launch over several devices before it is measured."""
+        """Return a launch over several devices before it is measured."""
         takes = {
             name: static.devices[name].total + taken.get(name, 0)
             for name in self.evaluator.device_names(shape)
@@ -439,6 +440,6 @@ class Launches:
 
 
 def kind(device: Device) -> object:
-    """The key by which devices are interchangeable."""
+    """Return the key by which devices are interchangeable."""
     # Equal cards differ in free memory; `assign.Search` compares what is left of them anyway.
     return str(replace(device, name="", uuid=None, pci_id=None, free=0))

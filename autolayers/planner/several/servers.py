@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def servers_of(devices: Sequence[Device]) -> dict[str, tuple[str, ...]]:
-    """For each device of a server, all devices of that server; devices are described by their
+    """Return all devices of its server for each device of one; devices are described by their
     server."""
     return {
         device.name: tuple(
@@ -36,7 +36,7 @@ def servers_of(devices: Sequence[Device]) -> dict[str, tuple[str, ...]]:
 def held(
     takes: Mapping[str, int], limits: Mapping[str, int], servers: Servers
 ) -> Mapping[str, int]:
-    """What is unavailable to others of each device if a model takes this much: for a server,
+    """Return what is unavailable to others of each device if a model takes this much: for a server,
     everything."""
     if not servers or not any(name in servers for name in takes):
         return takes
@@ -46,8 +46,8 @@ def held(
 
 
 def dealt(sizes: Sequence[int], machine: Machine) -> dict[str, int]:
-    """The model that has each server's device, where models of these sizes do not fit together: the
-    largest server goes to the largest model, and so on in turns."""
+    """Return the model that has each server's device, where models of these sizes do not fit
+    together: the largest server goes to the largest model, and so on in turns."""
     servers = {
         devices: sum(machine.limits[name] for name in devices)
         for devices in servers_of(machine.devices).values()
@@ -61,7 +61,7 @@ def dealt(sizes: Sequence[int], machine: Machine) -> dict[str, int]:
 
 
 def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
-    """The plan with flags that name only the servers whose devices it uses, numbered as in
+    """Return the plan with flags that name only the servers whose devices it uses, numbered as in
     llama.cpp."""
     params, remote = plan.params, [device for device in devices if device.kind == "rpc"]
     if not params.rpc:
@@ -100,14 +100,14 @@ def _renamed(params: Params, names: Mapping[str, str], order: Sequence[str]) -> 
 
 
 def _numbered(devices: Sequence[Device], stays: Sequence[str]) -> dict[str, str]:
-    """The new names of devices where only these servers' stay."""
+    """Return the new names of devices where only these servers' stay."""
     # "RPC3" becomes "RPC1" if one device before it stays.
     names = {name: f"{name.rstrip('0123456789')}{number}" for number, name in enumerate(stays)}
     return names | {device.name: device.name for device in devices if device.kind != "rpc"}
 
 
 def _endpoints(remote: Sequence[Device], rpc: Sequence[str]) -> dict[str, str]:
-    """The server of each device, {} if unknown."""
+    """Return the server of each device, {} if unknown."""
     # llama.cpp describes an RPC device by its endpoint, e.g. "10.0.0.2:50052".
     if all(device.description in rpc for device in remote):
         return {device.name: device.description for device in remote}

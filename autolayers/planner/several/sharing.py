@@ -66,7 +66,7 @@ class Sharing:
         ]
 
     def best(self) -> Assignment | None:
-        """The best launch of each; None if they do not fit together."""
+        """Return the best launch of each; None if they do not fit together."""
         assignment = self._assign()
         # Each model is as fast as it can be on any device, so nothing else needs to be measured.
         if assignment is not None and not self.slower(assignment):
@@ -92,16 +92,17 @@ class Sharing:
         return best and replace(best, exact=False)
 
     def alone(self, i: int) -> float:
-        """Seconds of a model's request with the machine to itself, by the options known so far."""
+        """Return the seconds of a model's request with the machine to itself, by the options known
+        so far."""
         assignment = self._assign([i])
         return assignment.chosen[0].seconds if assignment else float("inf")
 
     def slower(self, assignment: Assignment) -> bool:
-        """Whether any model is slower than on its best device."""
+        """Return whether any model is slower than on its best device."""
         return assignment.price > sum(self.shortest) * _EQUAL
 
     def without(self, j: int) -> Assignment | None:
-        """The best launches of the others, from the options so far."""
+        """Return the best launches of the others, from the options so far."""
         return self._assign([i for i in range(len(self.launches)) if i != j])
 
     def _assign(self, models: Sequence[int] | None = None) -> Assignment | None:
@@ -135,7 +136,7 @@ class Sharing:
                 launches.settle()
 
     def _measured(self, assignment: Assignment) -> Assignment | None:
-        """The same launches with their measured sizes, if they fit together."""
+        """Return the same launches with their measured sizes, if they fit together."""
         options = [
             launches.option(option.params)
             for launches, option in zip(self.launches, assignment.chosen, strict=True)
@@ -148,7 +149,7 @@ class Sharing:
         return again and replace(again, exact=assignment.exact)
 
     def _refine(self, assignment: Assignment) -> bool:
-        """Measures the estimated ones of these launches and adds their neighbours as options; False
+        """Measure the estimated ones of these launches and adds their neighbours as options; False
         if none was estimated."""
         changed = False
         for i, option in enumerate(assignment.chosen):

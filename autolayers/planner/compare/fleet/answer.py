@@ -139,7 +139,7 @@ class FleetPlan:
         return {box.name: kind for kind in self.fleet.kinds for box in kind.machines}
 
     def use(self, place: Place) -> Use:
-        """The machines of a server that spans several, with their own addresses."""
+        """Return the machines of a server that spans several, with their own addresses."""
         server = self.servers[place.server]
         assert server.use is not None
         # The server was planned with the first machines of its kinds; here it gets those where it
@@ -159,8 +159,8 @@ class FleetPlan:
         )
 
     def load(self, number: int) -> float:
-        """Seconds from a start until it serves: the model read from the disk, sent to other
-        machines, and START."""
+        """Return the seconds from a start until it serves: the model read from the disk, sent to
+        other machines, and START."""
         server = self.servers[number]
         host = self.fleet.kinds[server.takes[0][0]].host
         sent = server.use.load if server.use is not None else 0.0
@@ -172,8 +172,8 @@ class FleetPlan:
 
 
 def served_at(kind: Kind, name: str) -> Box:
-    """A machine of a kind, with what all of the kind have free, and a port for the server of each
-    GPU."""
+    """Return a machine of a kind, with what all of the kind have free, and a port for the server of
+    each GPU."""
     box = next(box for box in kind.machines if box.name == name)
     ports = tuple(PORT + i for i in range(len(kind.devices)))
     return Box(name, kind.devices, kind.host, box.address, ports, box.address)

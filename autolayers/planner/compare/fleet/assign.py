@@ -70,8 +70,9 @@ def assign(
     solver: bool = True,
     quick: bool = False,
 ) -> _Assigned:
-    """The best counts within the GPUs of each kind (`room`). `weights` of the models sum to 1, each
-    model has a sort. `solver`: HiGHS may be asked; `quick`: a second of it, or few moves, do."""
+    """Return the best counts within the GPUs of each kind (`room`). `weights` of the models sum to
+    1, each model has a sort. `solver`: HiGHS may be asked; `quick`: a second of it, or few moves,
+    do."""
     search = _Search(sorts, room, weights)
     # E.g. three sorts with 26 servers each at most.
     if possibilities(sorts, room) <= ALL:
@@ -87,7 +88,7 @@ def assign(
 
 
 def possibilities(sorts: Sequence[Sort], room: Sequence[int]) -> int:
-    """An upper bound of the counts to try; more than ALL if there are more."""
+    """Return an upper bound of the counts to try; more than ALL if there are more."""
     number = 1
     for sort in sorts:
         number *= 1 + min(room[kind] // gpus for kind, gpus in sort.takes)
@@ -98,7 +99,7 @@ def possibilities(sorts: Sequence[Sort], room: Sequence[int]) -> int:
 
 
 def choices(sorts: Sequence[Sort], room: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Every choice that the machines have room for."""
+    """Yield every choice that the machines have room for."""
     ranges = [range(1 + min(room[kind] // gpus for kind, gpus in sort.takes)) for sort in sorts]
     # Most products exceed a kind's GPUs, as each range counts the machines for itself alone.
     for counts in product(*ranges):
@@ -111,7 +112,7 @@ def choices(sorts: Sequence[Sort], room: Sequence[int]) -> Iterator[tuple[int, .
 
 
 def served(sorts: Sequence[Sort], counts: Sequence[int], models: int) -> list[int]:
-    """Users of each model."""
+    """Return the users of each model."""
     users = [0] * models
     for sort, count in zip(sorts, counts, strict=True):
         for model, each in sort.serves:
@@ -120,14 +121,14 @@ def served(sorts: Sequence[Sort], counts: Sequence[int], models: int) -> list[in
 
 
 def users_in_ratio(sorts: Sequence[Sort], counts: Sequence[int], weights: Sequence[float]) -> float:
-    """Users in the ratio of the weights."""
+    """Return the users in the ratio of the weights."""
     users = served(sorts, counts, len(weights))
     # The model that is served worst for its weight limits all, as the ratio is fixed.
     return min(each / weight for each, weight in zip(users, weights, strict=True))
 
 
 def dealt(users: int, weights: Sequence[float]) -> list[int]:
-    """Whole users of each model, by largest remainders."""
+    """Return whole users of each model, by largest remainders."""
     exact = [users * weight for weight in weights]
     # 3 * (1/3) may be a little less than 1.
     parts = [int(each + 1e-9) for each in exact]
@@ -141,8 +142,8 @@ def dealt(users: int, weights: Sequence[float]) -> list[int]:
 def matrices(
     sorts: Sequence[Sort], kinds: int, weights: Sequence[float]
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """A column for each sort, the last is the users in all: the GPUs of each kind that it takes,
-    and the users of each model beyond its share."""
+    """Return a column for each sort, the last is the users in all: the GPUs of each kind that it
+    takes, and the users of each model beyond its share."""
     takes = [[0.0] * (len(sorts) + 1) for _ in range(kinds)]
     shares = [[0.0] * len(sorts) + [-weight] for weight in weights]
     for i, sort in enumerate(sorts):
@@ -176,7 +177,7 @@ class _Search:
         ]
 
     def _prices(self) -> list[float]:
-        """What a GPU of a kind is worth: what it gives each model at best, on average."""
+        """Return what a GPU of a kind is worth: what it gives each model at best, on average."""
         best = [[0.0] * len(self.weights) for _ in self.room]
         for sort in self.sorts:
             gpus = sum(each for _, each in sort.takes)
@@ -187,7 +188,7 @@ class _Search:
         return [sum(row) / len(row) for row in best]
 
     def left(self, counts: Sequence[int]) -> list[int]:
-        """GPUs of each kind that no server has."""
+        """Return GPUs of each kind that no server has."""
         left = [*self.room]
         for sort, count in zip(self.sorts, counts, strict=True):
             for kind, gpus in sort.takes:
@@ -195,13 +196,14 @@ class _Search:
         return left
 
     def worth(self, counts: Sequence[int]) -> list[float]:
-        """The users that each model allows, the worst first: the larger list is better."""
+        """Return the users that each model allows, the worst first: the larger list is better."""
         # Compared as lists: of equal worst models the second worst decides.
         users = served(self.sorts, counts, len(self.weights))
         return sorted(each / weight for each, weight in zip(users, self.weights, strict=True))
 
     def filled(self, counts: Sequence[int]) -> list[int]:
-        """With the GPUs that are left given to the model served worst, again and again."""
+        """Return the counts with the GPUs that are left given to the model served worst, again and
+        again."""
         counts, left = [*counts], self.left(counts)
         users = served(self.sorts, counts, len(self.weights))
         # With thousands of machines one server at a time would take too long.
@@ -231,8 +233,8 @@ class _Search:
         return all(left[kind] >= gpus for kind, gpus in takes)
 
     def searched(self, starts: int) -> tuple[list[int], float | None]:
-        """The best choice that moves lead to, from the whole servers of the relaxed problem and
-        where each is quick from other starts; and the bound, the relaxed problem's users."""
+        """Return the best choice that moves lead to, from the whole servers of the relaxed problem
+        and where each is quick from other starts; and the bound, the relaxed problem's users."""
         relaxed = self._relaxed()
         if relaxed is not None:
             self.enough = int(relaxed[1] + _NEARLY)
@@ -253,8 +255,8 @@ class _Search:
         return best, relaxed[1] if relaxed else None
 
     def _relaxed(self) -> tuple[list[float], float] | None:
-        """Servers of each sort, parts of one too, and the users that they serve: None of very many
-        sorts."""
+        """Return the servers of each sort, parts of one too, and the users that they serve: None of
+        very many sorts."""
         # Rows times columns of the simplex table, all of it floats.
         if (len(self.sorts) + len(self.weights) + len(self.room)) * (
             len(self.weights) + len(self.room)
@@ -272,7 +274,7 @@ class _Search:
         return sum(count > 0 for count in counts) * len(self.sorts) < SMALL
 
     def _climbed(self, counts: list[int]) -> list[int]:
-        """With what moves improve."""
+        """Return the counts with what moves improve."""
         worth = self.worth(counts)
         # Large moves first: one server of hundreds hardly changes what is served worst.
         block = max(counts)
@@ -287,8 +289,8 @@ class _Search:
     def _moved(
         self, counts: list[int], worth: list[float], block: int
     ) -> tuple[list[int], list[float]] | None:
-        """The first choice that is better, with up to `block` servers of one or two sorts replaced
-        by others."""
+        """Return the first choice that is better, with up to `block` servers of one or two sorts
+        replaced by others."""
         for removed in self._removals(counts):
             fewer = [*counts]
             for i in removed:
@@ -313,8 +315,8 @@ class _Search:
         return [*((i,) for i in used), *pairs]
 
     def _useful(self, counts: Sequence[int], removed: tuple[int, ...]) -> list[int]:
-        """The sorts that may help: of many those that serve one of the three models that are served
-        worst."""
+        """Return the sorts that may help: of many those that serve one of the three models that are
+        served worst."""
         # Others get nothing that would make the worst better.
         if self._is_small(counts):
             return [i for i in range(len(self.sorts)) if i not in removed]
@@ -323,7 +325,7 @@ class _Search:
         return [i for model in order[:3] for i in self.of_model[model] if i not in removed]
 
     def _with(self, counts: Sequence[int], added: int, block: int) -> list[int]:
-        """With up to `block` times the GPUs' worth of servers of a sort."""
+        """Return the counts with up to `block` times the GPUs' worth of servers of a sort."""
         left = self.left(counts)
         count = min(left[kind] // gpus for kind, gpus in self.sorts[added].takes)
         now = [*counts]
@@ -338,8 +340,8 @@ def has_solver() -> bool:
 def _solved(
     sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float], seconds: float
 ) -> _Assigned | None:
-    """By scipy.optimize.milp: the most users so that each model has its share, within the room;
-    None without SciPy or an answer of its."""
+    """Return the choice of scipy.optimize.milp: the most users so that each model has its share,
+    within the room; None without SciPy or an answer of its."""
     if not has_solver():
         return None
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -368,7 +370,7 @@ def _solved(
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """HiGHS prints some lines to standard output, which is for the answer."""
+    """Silence HiGHS, which prints some lines to standard output, which is for the answer."""
     sys.stdout.flush()
     # Below Python: HiGHS is C++ and writes to file descriptor 1 itself.
     stdout, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)

@@ -55,9 +55,9 @@ def fewest(
     counts: Sequence[int],
     solver: bool = True,
 ) -> tuple[int, ...]:
-    """How many servers of each sort, within the GPUs of each kind (`room`). `needed`: users of
-    each model, 1 at least; `costs` of a server of each sort; `alone`: whether a kind has a single
-    machine; `counts`: a choice that serves them."""
+    """Return how many servers of each sort, within the GPUs of each kind (`room`). `needed`: users
+    of each model, 1 at least; `costs` of a server of each sort; `alone`: whether a kind has a
+    single machine; `counts`: a choice that serves them."""
     problem = _Problem(sorts, room, needed, costs, alone)
     if possibilities(sorts, room) <= ALL:
         # All that serve: the caller's choice is one, so there is at least one.
@@ -91,7 +91,8 @@ class _Problem:
         return all(has >= needs for has, needs in zip(users, self.needed, strict=True))
 
     def rank(self, counts: Sequence[int]) -> _Rank:
-        """Smaller is better: models whose users wait while a server is away, GPUs, costs."""
+        """Return the rank, smaller is better: models whose users wait while a server is away, GPUs,
+        costs."""
         users = served(self.sorts, counts, len(self.needed))
         # Users of the largest server, or of all servers of a machine that is the only one of its
         # kind.
@@ -110,18 +111,18 @@ class _Problem:
         return waiting, int(gpus), size
 
     def _fails(self, i: int, count: int) -> int:
-        """Servers of a sort that fail together."""
+        """Return the servers of a sort that fail together."""
         return count if self.together[i] else 1
 
     def room_for(self, sort: Sort) -> int:
-        """Servers of a sort that there is room for."""
+        """Return the servers of a sort that there is room for."""
         return min(self.room[kind] // size for kind, size in sort.takes)
 
     # --- by moves
 
     def searched(self, counts: Sequence[int]) -> list[int]:
-        """The best that moves lead to, from these, and from servers chosen model by model, each
-        model first once."""
+        """Return the best that moves lead to, from these, and from servers chosen model by model,
+        each model first once."""
         starts = [[*counts]]
         models = [*range(len(self.needed))]
         # Which model is served first decides who gets the best machines, so several orders are
@@ -132,8 +133,8 @@ class _Problem:
         return min((self._climbed(self._thinned(each)) for each in starts), key=self.rank)
 
     def _built(self, models: Sequence[int]) -> list[int] | None:
-        """For each model in turn the servers that take the fewest GPUs, None where no room is left;
-        then those that serve its users while one is away, where there is room."""
+        """Return for each model in turn the servers that take the fewest GPUs, None where no room
+        is left; then those that serve its users while one is away, where there is room."""
         return self._repaired([0] * len(self.sorts), models)
 
     def _repaired(self, counts: list[int], models: Sequence[int]) -> list[int] | None:
@@ -151,7 +152,7 @@ class _Problem:
         return counts
 
     def _with_more(self, counts: list[int], model: int, away: bool) -> list[int] | None:
-        """With the servers of one more sort that this model needs."""
+        """Return the counts with the servers of one more sort that this model needs."""
         left = self._left(counts)
         users, largest = self._users(counts, model)
         ways = []
@@ -189,7 +190,7 @@ class _Problem:
         return users, largest
 
     def _thinned(self, counts: list[int]) -> list[int]:
-        """Without servers that are not needed, in blocks that become smaller."""
+        """Return the counts without servers that are not needed, in blocks that become smaller."""
         # Removing a server must not leave more models without a reserve.
         waiting = self.rank(counts)[0]
         # Those that serve the fewest users for a GPU go first.
@@ -226,7 +227,8 @@ class _Problem:
         return counts
 
     def _moved(self, counts: list[int]) -> Iterator[list[int]]:
-        """One or two servers fewer, or one of another sort instead, and what is then lacking."""
+        """Yield one or two servers fewer, or one of another sort instead, and what is then
+        lacking."""
         models = range(len(self.needed))
         for removed in _removals(counts):
             less = [*counts]
@@ -259,7 +261,7 @@ class _Problem:
     # --- by scipy.optimize.milp
 
     def solved(self) -> list[int] | None:
-        """One rule after the other, each kept for the next; None without an answer."""
+        """Solve one rule after the other, each kept for the next; return None without an answer."""
         sorts, models = len(self.sorts), len(self.needed)
         # Columns of the solver, see _Columns.
         at = _Columns(sorts, models)
@@ -355,7 +357,7 @@ def _minimised(
 
 
 def _matrix(rows: Sequence[dict[int, float]], width: int) -> object:
-    """A sparse matrix, as nearly all numbers are 0."""
+    """Return a sparse matrix, as nearly all numbers are 0."""
     from scipy.sparse import coo_array
 
     places = [(i, at, number) for i, row in enumerate(rows) for at, number in row.items()]

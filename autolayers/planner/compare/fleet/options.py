@@ -56,7 +56,7 @@ class Option:
 
 
 def part(kind: Kind, gpus: int, policy: Policy) -> Machine:
-    """The first `gpus` of a machine's GPUs, with their share of its RAM and processor."""
+    """Return the first `gpus` of a machine's GPUs, with their share of its RAM and processor."""
     from ....machine import Machine
     from ....memory.ram import within
 
@@ -79,8 +79,8 @@ def part(kind: Kind, gpus: int, policy: Policy) -> Machine:
 
 
 def sizes(gpus: int) -> list[int]:
-    """Sizes in GPUs of a server on a machine: each size is a divisor of the next and of all, so
-    that any servers whose sizes do not exceed them in all have a place.
+    """Return the sizes in GPUs of a server on a machine: each size is a divisor of the next and of
+    all, so that any servers whose sizes do not exceed them in all have a place.
 
     >>> sizes(8), sizes(6), sizes(3)
     ([1, 2, 4, 8], [1, 2, 6], [1, 3])
@@ -100,7 +100,7 @@ def planned(
     wanted: Users,
     measurements: Known | None = None,
 ) -> Plan:
-    """The plan for these users. Raises LaunchRefused."""
+    """Return the plan for these users. Raises LaunchRefused."""
     # `grows`: one person's launch with more slots, and no search for each number of users.
     goals = request.with_goals(users=replace(wanted, grows=True))
     return plan_request(model, replace(goals, machine=machine, notes=()), measurements=measurements)
@@ -114,7 +114,7 @@ def options_of(
     shares: bool = False,
     measurements: Known | None = None,
 ) -> dict[tuple[int, int], Option]:
-    """By kind and GPUs. Of more GPUs than it takes to hold a model and keep the promise none are
+    """Return the options by kind and GPUs. More GPUs than hold a model and keep the promise are not
     tried: a server for each of them serves more users. `shares`: with rows of one GPU, as other
     models may be on it too."""
     measurements = measurements or Known()
@@ -138,7 +138,7 @@ def option_of(
     shares: bool = False,
     measurements: Known | None = None,
 ) -> Option:
-    """The option on a part of a machine, which may not fit."""
+    """Return the option on a part of a machine, which may not fit."""
     try:
         plan = one = planned(model, request, machine, wanted, measurements)
         if shares and wanted.promise:
@@ -176,7 +176,7 @@ def _rows(table: Requests, wanted: Users) -> list[Row]:
 
 
 def busiest(rows: Sequence[Row]) -> int:
-    """The users that get the most in all where no one waits too long; 0 where one does."""
+    """Return the users that get the most in all where no one waits too long; 0 where one does."""
     good = [row for row in rows if row.served.rate >= TOO_SLOW]
     return max(good, key=lambda row: row.served.total).users if good else 0
 
@@ -192,7 +192,7 @@ def _taken(plan: Plan) -> int:
 
 
 def missing(plan: Plan) -> int:
-    """Bytes that the plan that comes closest lacks."""
+    """Return the bytes that the plan that comes closest lacks."""
     short = [-row.remaining for row in plan.devices if row.used and row.remaining < 0]
     ram = plan.host.remaining
     return sum(short) + (-ram if ram is not None and ram < 0 else 0)

@@ -71,8 +71,8 @@ def plan_fleet(
     names: Sequence[str] = (),
     step: Callable[[str], None] = lambda what: None,
 ) -> FleetPlan:
-    """The plan of a fleet. `step` is told what is done. An interrupt ends the search, and the
-    answer is the best so far. Raises DoesNotFit if none of the models is served."""
+    """Return the plan of a fleet. `step` is told what is done. An interrupt ends the search, and
+    the answer is the best so far. Raises DoesNotFit if none of the models is served."""
     return _Planner(models, request, fleet, weights, wanted, names, step).plan()
 
 
@@ -176,8 +176,8 @@ class _Planner:
             self.interrupted = True
 
     def _alone(self) -> list[Sort]:
-        """A sort for each model on each part of a machine where it serves anyone, and more than
-        smaller parts do."""
+        """Return a sort for each model on each part of a machine where it serves anyone, and more
+        than smaller parts do."""
         return [
             Sort(((kind, gpus),), ((i, self._users_of(i, option)),))
             for i, options in enumerate(self.options)
@@ -192,8 +192,8 @@ class _Planner:
         ]
 
     def _users_of(self, i: int, option: Option) -> int:
-        """Users of an option; of a model that is too slow everywhere, one where nothing is
-        promised."""
+        """Return the users of an option; of a model that is too slow everywhere, one where nothing
+        is promised."""
         # Nothing keeps up with reading: then one user is better served slowly than not at all.
         if self.wanted.each.promise or any(each.users for each in self.options[i].values()):
             return option.users
@@ -257,7 +257,7 @@ class _Planner:
         )
 
     def _card(self, i: int) -> str:
-        """A card, or two, that would hold a model."""
+        """Return a card, or two, that would hold a model."""
         # 4096 tokens as in --fit, if no context is wanted.
         trial = OfCards(self.models[i], self.request, self.wanted.each.context or 4096)
         for count in (1, 2):
@@ -272,8 +272,8 @@ class _Planner:
         return ""
 
     def _together(self, i: int) -> list[Sort]:
-        """Machines by RPC, as few as hold the model, of these up to three sorts with the least
-        memory."""
+        """Return the machines by RPC, as few as hold the model, of these up to three sorts with the
+        least memory."""
         spanning: list[Sort] = []
         for count in range(2, min(_SPAN, len(self.fleet.machines)) + 1):
             # The least memory first, so that large machines stay free for others.
@@ -288,8 +288,8 @@ class _Planner:
         return spanning
 
     def _spans(self, count: int, size: int) -> list[Takes]:
-        """What `count` whole machines take, the head's kind first, whose memory may hold `size`
-        bytes, the least first."""
+        """Return what `count` whole machines take, the head's kind first, whose memory may hold
+        `size` bytes, the least first."""
         kinds = self.fleet.kinds
         # Combinations of more kinds would be too numerous.
         largest = sorted(range(len(kinds)), key=lambda kind: -_memory(kinds[kind]))[:LARGEST]
@@ -316,8 +316,8 @@ class _Planner:
                 yield tuple([(kind, numbers[kind] * kinds[kind].gpus) for kind in order])
 
     def _spanning(self, i: int, takes: Takes) -> Sort | None:
-        """The sort of a model on these machines together; None where they do not hold it or keep
-        the promise."""
+        """Return the sort of a model on these machines together; None where they do not hold it or
+        keep the promise."""
         each = self.wanted.each
         use = self._use(i, takes, replace(each, grows=True))
         if use is None:
@@ -337,7 +337,7 @@ class _Planner:
         return sort
 
     def _use(self, i: int, takes: Takes, users: Users) -> Use | None:
-        """A model on the first machines of these kinds."""
+        """Return a model on the first machines of these kinds."""
         head, *boxes = (
             # Any machines of the kind: all have the same devices. The places come later
             # (_machines).
@@ -359,7 +359,8 @@ class _Planner:
         return [self.weights[i] / whole for i in models]
 
     def _sharing(self, models: Sequence[int]) -> list[Sort]:
-        """Sorts of several models on one GPU, where there are few GPUs for the models."""
+        """Return the sorts of several models on one GPU, where there are few GPUs for the
+        models."""
         if not self.may_share or len(models) < 2:
             return []
         weights = {i: self.weights[i] for i in models}
@@ -381,9 +382,9 @@ class _Planner:
     def _served(
         self, sorts: list[Sort], models: list[int]
     ) -> tuple[list[int], list[Sort], tuple[int, ...], float | None]:
-        """The models that are served, the sorts, how many of each, and the bound. A model whose
-        promise no machine keeps once it is measured is noted and left out, and so is one for which
-        no machine is left."""
+        """Return the models that are served, the sorts, how many of each, and the bound. A model
+        whose promise no machine keeps once it is measured is noted and left out, and so is one for
+        which no machine is left."""
         while True:
             # The choice may depend on plans that fail once they are measured, so it is made again
             # with fewer models.
@@ -419,8 +420,8 @@ class _Planner:
     def _chosen(
         self, sorts: list[Sort], models: Sequence[int], weights: Sequence[float]
     ) -> tuple[list[Sort], tuple[int, ...], float | None]:
-        """The sorts and how many of each, those that share a GPU planned together; early if a model
-        has none left."""
+        """Return the sorts and how many of each, those that share a GPU planned together; early if
+        a model has none left."""
         place = {i: at for at, i in enumerate(models)}
         room = self._room()
         # Launches of one model were planned already; a shared GPU is only estimated
@@ -443,7 +444,7 @@ class _Planner:
                 return sorts, (0,) * len(sorts), None
 
     def _kept(self, sorts: Sequence[Sort]) -> set[Sort]:
-        """The sorts whose models do share a GPU; all of them after an interrupt."""
+        """Return the sorts whose models do share a GPU; all of them after an interrupt."""
         try:
             answers = in_processes(self._shares_a_gpu, sorts)
         except KeyboardInterrupt:
@@ -467,7 +468,7 @@ class _Planner:
         return plans is not None
 
     def _room(self) -> list[int]:
-        """Parts of each kind's machines: their GPUs."""
+        """Return the parts of each kind's machines: their GPUs."""
         return [kind.gpus * len(kind.machines) for kind in self.fleet.kinds]
 
     # --- servers and their places
@@ -487,9 +488,9 @@ class _Planner:
         models: Sequence[int],
         users: Sequence[int],
     ) -> tuple[int, ...]:
-        """How many servers of each sort the users take, each model one at least. Only sorts whose
-        sharing of a GPU is planned are chosen from, and without a promise none of these where the
-        others serve all users."""
+        """Return how many servers of each sort the users take, each model one at least. Only sorts
+        whose sharing of a GPU is planned are chosen from, and without a promise none of these where
+        the others serve all users."""
         sure = _choosable(sorts, counts)
         needed = [max(1, users[i]) for i in models]
         # Without a promise sharing only slows everybody down, so it is the last resort.
@@ -527,7 +528,8 @@ class _Planner:
         return dict(zip(apart, alone, strict=True))
 
     def _cost(self, sort: Sort) -> float:
-        """Bytes of the GPUs of a server; without a promise seconds of a token of one user."""
+        """Return the bytes of the GPUs of a server; without a promise seconds of a token of one
+        user."""
         # Smaller servers leave the large GPUs free.
         kinds = self.fleet.kinds
         if self.wanted.each.promise or sort in self.uses:
@@ -539,7 +541,7 @@ class _Planner:
     def _servers(
         self, sorts: Sequence[Sort], counts: Sequence[int], users: Sequence[int]
     ) -> tuple[list[Server], list[Place]]:
-        """The launches for the slots that each gets, and their machines."""
+        """Return the launches for the slots that each gets, and their machines."""
         possible = served(sorts, counts, len(self.models))
         largest = self._largest_servers(sorts, counts)
         servers: list[Server] = []
@@ -569,11 +571,11 @@ class _Planner:
         return largest
 
     def _is_alone(self, sort: Sort) -> bool:
-        """Whether its servers fail together, on the only machine of a kind."""
+        """Return whether its servers fail together, on the only machine of a kind."""
         return any(len(self.fleet.kinds[kind].machines) == 1 for kind, _ in sort.takes)
 
     def _slots(self, users: int, each: int, possible: int, largest: int) -> int:
-        """Slots of a server that can have `each` of the `possible` ones in all: its part
+        """Return the slots of a server that can have `each` of the `possible` ones in all: its part
         of the users, and of those of a server that fails."""
         # While the largest server is away, the others take its users.
         if self.wanted.users is None:
@@ -606,7 +608,7 @@ class _Planner:
         return [planned(self.models[i], self.request, machine, wanted, measurements)]
 
     def _sharers_plans(self, sort: Sort, slots: Sequence[int], machine: Machine) -> list[Plan]:
-        """The plans of models that share a GPU; [] where these slots do not fit."""
+        """Return the plans of models that share a GPU; [] where these slots do not fit."""
         return (
             shared(
                 [(self.models[i], size) for (i, _), size in zip(sort.serves, slots, strict=True)],
@@ -624,8 +626,8 @@ class _Planner:
     def _places(
         self, sorts: Sequence[Sort], counts: Sequence[int], of_sort: dict[int, list[int]]
     ) -> list[Place]:
-        """The largest servers first; those of one model apart, so that a machine that fails takes
-        few of them."""
+        """Return the places of servers, the largest first; those of one model apart, so that a
+        machine that fails takes few of them."""
         free = {
             box.name: list(range(kind.gpus)) for kind in self.fleet.kinds for box in kind.machines
         }
@@ -668,8 +670,8 @@ class _Planner:
         return tuple(names), gpus
 
     def _machines_used(self, sorts: Sequence[Sort], counts: Sequence[int]) -> list[int]:
-        """Of each kind the fewest that have the GPUs, but two where a model has several servers
-        there: so they do not all fail with one machine."""
+        """Return the fewest machines of each kind that have the GPUs, but two where a model has
+        several servers there: so they do not all fail with one machine."""
         used = []
         for number, kind in enumerate(self.fleet.kinds):
             taken, servers = 0, Counter[int]()
@@ -686,7 +688,7 @@ class _Planner:
     def _machine(
         machines: Sequence[Box], kind: int, size: int, free: dict[str, list[int]], at: list[int]
     ) -> str:
-        """The next of these machines of a kind, in turns, that has this many GPUs left."""
+        """Return the next of these machines of a kind, in turns, that has this many GPUs left."""
         # In turns from the last one on, so that two servers of a model are not on one machine.
         for turn in range(len(machines)):
             box = machines[(at[kind] + turn) % len(machines)]
@@ -700,7 +702,7 @@ class _Planner:
     def _again(
         self, sorts: Sequence[Sort], models: Sequence[int], weights: Sequence[float]
     ) -> dict[int, int]:
-        """The users served without one machine of each kind."""
+        """Return the users served without one machine of each kind."""
         kinds = self.fleet.kinds
         if len(kinds) > _RENEWED:
             return {}
@@ -730,7 +732,7 @@ class _Planner:
         users: Sequence[int],
         again: dict[int, int],
     ) -> list[Failing]:
-        """Of each kind the machine that is missed most."""
+        """Return the machine of each kind that is missed most."""
         slots = [0] * len(self.models)
         lost: dict[str, dict[int, int]] = {}
         for place in places:
@@ -755,9 +757,9 @@ class _Planner:
     def _next(
         self, sorts: Sequence[Sort], counts: Sequence[int], models: Sequence[int], than: int
     ) -> list[Next]:
-        """Machines that serve more users `than` these, the most first: one more of each kind, and a
-        desktop with a usual card for the model that is served worst, the first of those for which
-        none is left."""
+        """Return the machines that serve more users `than` these, the most first: one more of each
+        kind, and a desktop with a usual card for the model that is served worst, the first of those
+        for which none is left."""
         if self.interrupted:
             return []
         kinds = self.fleet.kinds
@@ -799,7 +801,7 @@ class _Planner:
         models: Sequence[int],
         weights: Sequence[float],
     ) -> Next:
-        """A desktop with a card, for the model that is short."""
+        """Return a desktop with a card, for the model that is short."""
         kind = _with_card(name)
         option = option_of(
             self.models[short], self.request, part(kind, 1, self.request.policy), self.wanted.each
@@ -875,7 +877,7 @@ def _remaining(
 
 
 def _placed(sort: Sort, place: dict[int, int]) -> Sort:
-    """With the models' places among those that are served."""
+    """Return the sort with the models' places among those that are served."""
     return Sort(sort.takes, tuple((place[model], users) for model, users in sort.serves))
 
 
@@ -887,19 +889,19 @@ def _most(
 
 
 def _memory(kind: Kind) -> int:
-    """Bytes that a launch may use there."""
+    """Return the bytes that a launch may use there."""
     # Devices in RAM share the host's memory, so it would be counted twice.
     own = sum(device.free for device in kind.devices if not device.in_ram)
     return own + kind.host.available
 
 
 def _of_gpus(kind: Kind) -> int:
-    """Bytes of its GPUs, of its RAM where they have none of their own."""
+    """Return the bytes of its GPUs, of its RAM where they have none of their own."""
     own = sum(device.free for device in kind.devices if not device.in_ram)
     return own or kind.host.available
 
 
 def _with_card(name: str) -> Kind:
-    """A desktop with one of these cards and 32 GiB of RAM."""
+    """Return a desktop with one of these cards and 32 GiB of RAM."""
     device = Device.hypothetical(name)
     return Kind((), (device,), host_of(32 << 30, (device,)))

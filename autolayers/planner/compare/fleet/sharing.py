@@ -36,7 +36,7 @@ FEW = 9  # models up to which all sets of three and four are tried; of more, nei
 def sharers(
     options: Mapping[int, Option], machine: Machine, weights: Mapping[int, float], wanted: Users
 ) -> list[tuple[tuple[int, int], ...]]:
-    """Sets of models that fit together, with the users of each."""
+    """Return sets of models that fit together, with the users of each."""
     usable = [i for i, option in options.items() if option.fits and option.whole]
     sharing = []
     # By size, so that neighbours in the list are of similar size.
@@ -65,8 +65,8 @@ def _users(
     weights: Mapping[int, float],
     wanted: Users,
 ) -> dict[int, int]:
-    """The users of each, one after the other added where the fewest of those that it should have
-    are; {}: they do not fit, or the promise is not kept."""
+    """Return the users of each, one after the other added where the fewest of those that it should
+    have are; {}: they do not fit, or the promise is not kept."""
     device = machine.devices[0]
     left = machine.limits[device.name] - sum(options[i].device for i in models)
     if left < 0 or _lacks_ram(machine, [options[i] for i in models]):
@@ -121,8 +121,8 @@ def shared(
     options: Sequence[Option],
     check: bool = True,
 ) -> list[Plan] | None:
-    """The plans of models with their users, each within what the others take; None where they do
-    not fit, or `check` and a promise is not kept."""
+    """Return the plans of models with their users, each within what the others take; None where
+    they do not fit, or `check` and a promise is not kept."""
     takes = [
         option.device + int((users - 1) * option.each * _EACH)
         for (_, users), option in zip(models, options, strict=True)
@@ -155,7 +155,7 @@ def _keeps(plan: Plan, users: int, models: int, wanted: Users) -> bool:
 
 
 def _within(machine: Machine, taken: int, ram: int) -> Machine:
-    """The machine without what other servers take of its one device and of its RAM."""
+    """Return the machine without what other servers take of its one device and of its RAM."""
     devices = tuple(_less(device, taken) for device in machine.devices)
     limits = {name: max(0, size - taken) for name, size in machine.limits.items()}
     return replace(

@@ -20,8 +20,8 @@ _ZERO = 1e-9
 def largest(
     goal: Sequence[float], rows: Sequence[Sequence[float]], limits: Sequence[float]
 ) -> tuple[list[float], float] | None:
-    """The x >= 0 with the most goal * x where rows * x <= limits, which are 0 or more, and that
-    most; None if it is not found within _PIVOTS."""
+    """Return the x >= 0 with the most goal * x where rows * x <= limits, which are 0 or more, and
+    that most; None if it is not found within _PIVOTS."""
     count, height = len(goal), len(rows)
     table = _table(rows, limits)
     # The row of the goal: what each column still adds to it, negated; the last is what is reached.
@@ -74,7 +74,7 @@ def _leaving_row(table: Sequence[Sequence[float]], basis: Sequence[int], enters:
 
 
 def _exchange(table: list[list[float]], top: list[float], i: int, enters: int) -> None:
-    """Make a column that of a unit vector, with its 1 in row `i`."""
+    """Turn a column into a unit vector, with its 1 in row `i`."""
     # Only the row's own multiple is taken from the others, so that the column is 0 in all of them.
     size = table[i][enters]
     row = table[i] = [each / size for each in table[i]]
