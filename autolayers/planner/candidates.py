@@ -8,8 +8,9 @@ and margins measured so far.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 
-from ..backends import HOST
+from ..backends import HOST, backend_of
 from ..flags.kinds import MOST_SHARES
 from ..flags.params import N_BATCH, N_UBATCH
 from ..memory.context import CELL_BLOCK
@@ -135,7 +136,7 @@ class Kind:
             return None
         for params in self._placed(n_ctx):
             grown = self._grown(params)
-            if grown is not None and (best is None or grown.worth < best.worth):
+            if grown is not None and (best is None or _rank(grown) < _rank(best)):
                 best = grown
         return best
 
@@ -274,13 +275,21 @@ class Kind:
         return None if low < lowest else (low, ladder(low))
 
     def _should_fit(self, params: Params) -> bool:
-        use = self.evaluator.static(params)
-        buffers = self.buffers.at(self.point(params))
+        use, buffers = self.evaluator.static(params), self._expected(params)
         return use is not None and all(
             usage.total <= self._room(name, buffers)
             for name, usage in use.devices.items()
             if usage.total
         )
+
+    def _expected(self, params: Params) -> dict[str, int]:
+        """Return what a launch should take on each device besides its layers."""
+        point, split = self.point(params), params.tensor_split or ()
+        buffers = self.buffers.at(point)
+        if 1 < len(split) <= len(self.frame.names) and split[-1] == 1:
+            last = self.frame.names[len(split) - 1]
+            buffers[last] = self.buffers.of_output(point, last, buffers.get(last, 0))
+        return buffers
 
     # --- bytes and seconds of layers
 
@@ -444,33 +453,72 @@ class Kind:
     # --- parts of layers
 
     def _with_parts(self, ladder: Ladder, count: int, params: Params) -> Iterator[Params]:
-        """Yield the launch with as many matrices as should fit of one more layer's experts: of the
-        last layer that has them in RAM, or of the first layer of a later device."""
-        layer = ladder.next_layer(count)
-        # One layer more than fits; parts of it go to RAM until it does.
+        """Yield the launch with as many matrices as should fit of one more layer's experts, the
+        others in RAM or on another device."""
+        # One layer more than fits; parts of it go elsewhere until it does.
         less = replace(ladder(count + 1), tensor_split=params.tensor_split)
-        shapes = [less]
-        movable = self.frame.splits and not self.evaluator.engine.shares_bytes
-        split = (params.tensor_split or ()) if movable else ()
+        for shape, layer in self._with_one_more(less, ladder.next_layer(count)):
+            matrices = overrides.expert_matrices(self.evaluator.model, layer)
+            # The most matrices on the device come first, so the first part that should fit is the
+            # answer.
+            stays = range(len(matrices) - 1, 0, -1)
+            on_host = (overrides.with_matrices_in(shape, layer, matrices, n, HOST) for n in stays)
+            yield from itertools.islice(filter(self._should_fit, on_host), 1)
+            yield from self._with_matrices_elsewhere(ladder, count, shape, layer)
+
+    def _with_one_more(self, less: Params, layer: int) -> Iterator[tuple[Params, int]]:
+        """Yield launches with one more layer's experts on a device, and that layer: the last one
+        that has them in RAM, or the first one of a later device."""
+        yield less, layer
+        split = (less.tensor_split or ()) if self._movable else ()
         for device in range(1, len(split)):
             # The layer before the first one of this device, which it gets in addition.
             first = self._everything - int(sum(split)) + int(sum(split[:device])) - 1
             if split[device] and split[0] > 1 and first > layer:
                 moved = [split[0] - 1, *split[1:]]
                 moved[device] += 1
-                shapes.append(replace(less, tensor_split=tuple(moved)))
-        for shape in shapes:
-            where = layer
-            if shape.tensor_split != params.tensor_split:
-                moved = list(shape.tensor_split or ())
-                device = next(i for i, (a, b) in enumerate(zip(moved, split, strict=True)) if a > b)
-                where = self._everything - int(sum(split)) + int(sum(split[:device])) - 1
-            # The most matrices on the device come first, so the first part that should fit is the
-            # answer.
-            for part in overrides.with_part_of_experts_on_host(self.evaluator.model, shape, where):
-                if self._should_fit(part):
+                yield replace(less, tensor_split=tuple(moved)), first
+        if len(split) > 1 and split[-1] > 1:
+            # The last device computes no attention, which leaves more room for experts.
+            output_alone = (*split[:-2], split[-2] + split[-1] - 1, 1.0)
+            yield replace(less, tensor_split=output_alone), layer
+
+    @property
+    def _movable(self) -> bool:
+        """Whether layers and matrices may be on any device."""
+        return self.frame.splits and not self.evaluator.engine.shares_bytes
+
+    def _with_matrices_elsewhere(
+        self, ladder: Ladder, count: int, shape: Params, layer: int
+    ) -> Iterator[Params]:
+        """Yield launches with matrices of a layer's experts on each other device, the fewest that
+        should fit. Bytes are compared first. An RPC server's buffer has no name."""
+        split = [int(n) for n in shape.tensor_split or ()]
+        if not self._movable or not split:
+            return
+        matrices = overrides.expert_matrices(self.evaluator.model, layer)
+        sizes, ends = [*matrices.values()], [*itertools.accumulate(split)]
+        own = self.frame.names[bisect_right(ends, layer - (self._everything - ends[-1]))]
+        parted = overrides.with_matrices_in(shape, layer, matrices, 0, HOST)
+        left = self._left(ladder, count + 1, ends, self._expected(parted))
+        left[own] += sum(sizes)
+        for name in self.frame.names:
+            for n in range(len(sizes) - 1, -1, -1) if name != own else ():
+                has_room = sum(sizes[:n]) <= left[own] and sum(sizes[n:]) <= left[name]
+                part = overrides.with_matrices_in(shape, layer, matrices, n, name)
+                if has_room and not backend_of(name).remote and self._should_fit(part):
                     yield part
                     break
+
+    def _left(
+        self, ladder: Ladder, count: int, ends: Sequence[int], buffers: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Return the bytes that layers divided at these `ends` leave on each device."""
+        sizes, starts = self._bytes(ladder, count), [0, *ends]
+        left = {name: self._room(name, buffers) for name in self.frame.names}
+        for name, (start, end) in zip(self.frame.names, itertools.pairwise(starts), strict=False):
+            left[name] -= sum(sizes[start:end])
+        return left
 
     # --- context
 
@@ -574,3 +622,8 @@ class Kind:
         # A last device with the output layer alone, whose buffers are much smaller.
         if 1 < len(split) <= len(self.frame.names) and split[-1] == 1:
             self.buffers.record_output(point, self.frame.names[len(split) - 1], candidate)
+
+
+def _rank(launch: Launch) -> tuple[bool, float]:
+    """Put first what system memory is large enough for, then what is worth most."""
+    return launch.ram_missing > 0, launch.worth

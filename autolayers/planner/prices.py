@@ -87,7 +87,7 @@ ORDER = Price(
     "planner/test_search.py",
 )
 PARTS = Price(
-    "parts of layers on several devices by -ot",
+    "parts of layers on another device, or of several layers, by -ot",
     1.02,
     "up to dozens of patterns, which nobody can read or change",
     "decisions/test_regret.py",
@@ -207,7 +207,8 @@ def _of_flags(problem: Problem, params: Params) -> Iterator[tuple[Price, float]]
     if kind is not None and kind != given.cache_type_k and low(kind):
         yield COARSE, COARSE.factor
     chosen = params.overrides[len(given.overrides) :]
-    if sum(is_part(pattern, buffer) for pattern, buffer in chosen) > 1:
+    parts = [buffer for pattern, buffer in chosen if is_part(pattern, buffer)]
+    if parts not in ([], [HOST]):
         yield PARTS, PARTS.factor
 
 

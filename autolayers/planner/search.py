@@ -307,14 +307,17 @@ class Search:
             more = whole or (finer if name == "bare" else None)
             if more is not None:
                 node.later = True
-                self._push(node, more.worth * _LATER)  # less on the devices, and no faster
+                self._push(node, more.worth * _LATER)
                 continue
             launch = self._promise(node)
-            if launch is not None:
-                finer = launch if name in ("experts", "ffn") else finer
-                # Only a launch with everything on the devices bounds all later kinds.
-                whole = launch if node.kind.whole(launch.params) else whole
-                self._bound_micro_batches(node.kind, frame.contexts.smallest, launch)
+            if launch is None:
+                continue
+            self._bound_micro_batches(node.kind, frame.contexts.smallest, launch)
+            if launch.use.host.context:  # where caches are in RAM, fewer layers may be faster
+                continue
+            finer = launch if name in ("experts", "ffn") else finer
+            # Only a launch with everything on the devices bounds all later kinds.
+            whole = launch if node.kind.whole(launch.params) else whole
 
     def _bound_micro_batches(self, kind: Kind, n_ctx: int | None, launch: Launch) -> None:
         """Open a bound of the kind's launches with other micro-batches: as if these took no memory,

@@ -22,6 +22,8 @@ QUICK = (
     46191,  # one GPU alone is found first, and the listed order is better
     46269,  # a layer whose FFN weights would be on two of three GPUs
     48010,  # caches in RAM, with which the output alone on a GPU is faster than five layers
+    61016,  # experts fit only on a GPU that computes no attention
+    62029,  # caches in RAM, with which the output alone is faster than the whole model
     45813,  # a mixture of experts for which 8192 tokens would take half as long again
 )
 

@@ -193,13 +193,17 @@ class TestDevices:
         assert found.fits and found.params.tensor_split == (37.0, 12.0)
         assert any("exps" in pattern for pattern, _ in found.params.overrides)
 
-    def test_two_of_three_matrices_of_a_layer_lie_on_a_second_gpu(self) -> None:
-        """Room for less than a whole layer's experts, on a device that holds the last layers."""
-        devices = [Device(f"CUDA{i}", 2867 << 20, 2867 << 20) for i in range(2)]
+    @pytest.mark.parametrize(("mib", "other"), [(2880, "CPU"), (2840, "CUDA0")])
+    def test_two_of_three_matrices_of_a_layer_lie_on_a_second_gpu(
+        self, mib: int, other: str
+    ) -> None:
+        """Room for less than a whole layer's experts, on a device that holds the last layers: the
+        third matrix is in RAM or on the first GPU."""
+        devices = [Device(f"CUDA{i}", mib << 20, mib << 20) for i in range(2)]
         found = autolayers.plan(model("lfm2-8b-a1b-q4_k_m"), ["-c", "8192"], devices=devices)
         *leading, (pattern, buffer) = found.params.overrides
         layer = int(pattern.removeprefix(r"blk\.").partition("\\")[0])
-        assert found.fits and buffer == "CPU" and layer > len(leading)
+        assert found.fits and buffer == other and layer > len(leading)
         assert found.layers[layer + 1].device == "CUDA1" and found.layers[layer].device == "CUDA0"
         on = found.layers[layer + 1].buffers
         assert on["CUDA1"] > 0 and any(name != "CUDA1" for name in on)

@@ -65,21 +65,23 @@ def with_ffn_on_host(params: Params, count: int) -> Params:
     return replace(params, overrides=(*params.overrides, *rules))
 
 
-def with_part_of_experts_on_host(model: Model, params: Params, layer: int) -> list[Params]:
-    """Return the flags with some expert matrices of one layer in system memory: the fewest kept
-    there last."""
-    kinds = [
-        kind
+def expert_matrices(model: Model, layer: int) -> dict[str, int]:
+    """Return the kinds of expert matrices of a layer with their bytes, in the order in which they
+    stay where the layer is."""
+    found = {
+        kind: model.tensors.get(f"blk.{layer}.ffn_{kind}_exps.weight")
         for kind in ("up", "gate", "gate_up", "down")
-        if f"blk.{layer}.ffn_{kind}_exps.weight" in model.tensors
-    ]
-    rules = [
-        # Of up, gate and down the first `stays` stay: r"blk\.12\.ffn_(gate|down)_(ch|)exps" keeps
-        # up.
-        (rf"blk\.{layer}\.ffn_({'|'.join(kinds[stays:])})_(ch|)exps", HOST)
-        for stays in range(len(kinds) - 1, 0, -1)
-    ]
-    return [replace(params, overrides=(*params.overrides, rule)) for rule in rules]
+    }
+    return {kind: info.n_bytes for kind, info in found.items() if info is not None}
+
+
+def with_matrices_in(
+    params: Params, layer: int, kinds: Iterable[str], stay: int, buffer: str
+) -> Params:
+    """Return the flags with a layer's expert matrices in a buffer, but for as many as `stay`."""
+    moved = "|".join([*kinds][stay:])
+    rule = rf"blk\.{layer}\.ffn_({moved})_(ch|)exps", buffer
+    return replace(params, overrides=(*params.overrides, rule))
 
 
 def overrides_rpc(candidate: Candidate) -> bool:
