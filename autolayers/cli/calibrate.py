@@ -44,8 +44,8 @@ def from_file(own: dict[str, Any], words: Sequence[str]) -> int:
     if path is not None:
         devices, host = read_machine(path)
     else:
-        found = discover(os.environ)
-        devices, host = list(found.devices), found.host
+        inventory = discover(os.environ)
+        devices, host = list(inventory.devices), inventory.host
     runs, notes = read_bench(own["bench"], model, devices, host)
     for note in notes:
         say(note)

@@ -57,38 +57,38 @@ def main(words: Sequence[str]) -> int:
     # Its --help is not llama-server's: nothing is started with it
     if build.flags is None:
         raise AutolayersError(f"{program}: not llama-server, by its --help")
-    found: list[Checked] = []
+    results: list[Checked] = []
     # A result for each model, and one for each with its draft, adapter or projector
     count = len(architectures()) + len(companions())
     terminal = sys.stderr.isatty()
     # Each result is shown as it comes: somebody waits
     for checked in check(program, request.machine.devices, os.environ, build, quick="quick" in own):
-        found.append(checked)
+        results.append(checked)
         # A line that is written over in place
         if terminal:
             print(
-                f"\r{len(found)} of {count}: {checked.name:<40}",
+                f"\r{len(results)} of {count}: {checked.name:<40}",
                 end="",
                 file=sys.stderr,
                 flush=True,
             )
     if terminal:
         print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
-    _keep(program, build, found)
+    _keep(program, build, results)
     if own.get("json"):
-        emit(json.dumps(_json(program, build, found), indent=1) + "\n")
+        emit(json.dumps(_json(program, build, results), indent=1) + "\n")
     else:
-        show(_text(program, build, found, Style.of(sys.stdout, os.environ)))
-    return 1 if any(one.state in ("differs", "failed") for one in found) else 0
+        show(_text(program, build, results, Style.of(sys.stdout, os.environ)))
+    return 1 if any(result.state in ("differs", "failed") for result in results) else 0
 
 
-def _keep(program: str, build: Build, found: Sequence[Checked]) -> None:
+def _keep(program: str, build: Build, results: Sequence[Checked]) -> None:
     # architecture -> "part device" -> bytes above the prediction; {}: equal in every part
     seen: dict[str, dict[str, int]] = {}
-    for one in found:
+    for result in results:
         # A failed launch shows no sizes, a bound no difference
-        if one.state in ("equal", "differs"):
-            seen[one.architecture] = {**seen.get(one.architecture, {}), **named(one.parts)}
+        if result.state in ("equal", "differs"):
+            seen[result.architecture] = {**seen.get(result.architecture, {}), **named(result.parts)}
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     try:
         keep(program, CheckedBuild(build.number, build.commit, date, seen), os.environ)
@@ -97,23 +97,25 @@ def _keep(program: str, build: Build, found: Sequence[Checked]) -> None:
         say(f"the result cannot be kept: {error}")
 
 
-def _text(program: str, build: Build, found: Sequence[Checked], style: Style) -> str:
+def _text(program: str, build: Build, results: Sequence[Checked], style: Style) -> str:
     """Return the verdict, a line for each part, and one for each architecture that differs."""
-    lines = _verdict_lines(program, build, found, style)
-    lines += _part_lines(found, style)
-    different = [one for one in found if one.state in _PROBLEMS]
+    lines = _verdict_lines(program, build, results, style)
+    lines += _part_lines(results, style)
+    different = [result for result in results if result.state in _PROBLEMS]
     if different:
         lines.append("")
-    for one in different:
-        lines += _problem_lines(one, style)
+    for result in different:
+        lines += _problem_lines(result, style)
     # By name: a user may look for one of them
-    unknown = sorted({one.architecture for one in found if one.state == "unknown"})
+    unknown = sorted({result.architecture for result in results if result.state == "unknown"})
     if unknown:
         lines += ["", *wrap(f"not in this build: {', '.join(unknown)}", style.columns, "", "  ")]
     return "\n".join(lines) + "\n"
 
 
-def _verdict_lines(program: str, build: Build, found: Sequence[Checked], style: Style) -> list[str]:
+def _verdict_lines(
+    program: str, build: Build, results: Sequence[Checked], style: Style
+) -> list[str]:
     """Return the program with its build, and the number of equal models."""
     number = f"build {build.number}" if build.number else "a build without a number"
     # A build of an own checkout has no number that says anything
@@ -121,7 +123,7 @@ def _verdict_lines(program: str, build: Build, found: Sequence[Checked], style: 
         number += " (by its flags and architectures b{} to b{})".format(*build.between)
     commit = f", commit {build.commit}" if build.commit else ""
     # An architecture that this build is too old for is no failure of it
-    states = [one.state for one in found if one.state != "unknown"]
+    states = [result.state for result in results if result.state != "unknown"]
     bad = "differs" in states or "failed" in states
     verdict = f"{states.count('equal')} of {len(states)} models equal in every part"
     return [
@@ -131,12 +133,12 @@ def _verdict_lines(program: str, build: Build, found: Sequence[Checked], style: 
     ]
 
 
-def _part_lines(found: Sequence[Checked], style: Style) -> list[str]:
+def _part_lines(results: Sequence[Checked], style: Style) -> list[str]:
     """Return a table of the parts: how many models are equal in each."""
     # (device, part) -> bytes above the prediction, one of each model
     differences: dict[tuple[str, str], list[int]] = {}
-    for checked in found:
-        for part, device, difference in checked.parts:
+    for result in results:
+        for part, device, difference in result.parts:
             differences.setdefault((device, part), []).append(difference)
     rows = [
         (f"{device} {part}", f"{of_models.count(0)} of {len(of_models)}")
@@ -145,20 +147,20 @@ def _part_lines(found: Sequence[Checked], style: Style) -> list[str]:
     return table(("part", "equal"), rows, style)
 
 
-def _problem_lines(one: Checked, style: Style) -> list[str]:
+def _problem_lines(result: Checked, style: Style) -> list[str]:
     """Return the lines of one model that differs, failed or has an upper bound alone."""
-    what = f"{one.state}: {one.reason}"
-    if one.state == "differs":
+    what = f"{result.state}: {result.reason}"
+    if result.state == "differs":
         what = ", ".join(
-            f"{part} on {device} {'+' if more > 0 else ''}{mib(more)}"
-            for part, device, more in one.parts
-            if more
+            f"{part} on {device} {'+' if difference > 0 else ''}{mib(difference)}"
+            for part, device, difference in result.parts
+            if difference
         )
-    wrapped = wrap(f"{one.architecture} ({one.name}): {what}", style.columns, "", "  ")
-    return [style(line, _PROBLEMS[one.state]) for line in wrapped]
+    wrapped = wrap(f"{result.architecture} ({result.name}): {what}", style.columns, "", "  ")
+    return [style(line, _PROBLEMS[result.state]) for line in wrapped]
 
 
-def _json(program: str, build: Build, found: Sequence[Checked]) -> dict[str, object]:
+def _json(program: str, build: Build, results: Sequence[Checked]) -> dict[str, object]:
     return {
         "schema": 1,
         "program": program,
@@ -166,15 +168,15 @@ def _json(program: str, build: Build, found: Sequence[Checked]) -> dict[str, obj
         "commit": build.commit,
         "models": [
             {
-                "name": one.name,
-                "architecture": one.architecture,
-                "state": one.state,
-                "reason": one.reason,
+                "name": result.name,
+                "architecture": result.architecture,
+                "state": result.state,
+                "reason": result.reason,
                 "parts": [
-                    {"part": part, "device": device, "above_prediction": more}
-                    for part, device, more in one.parts
+                    {"part": part, "device": device, "above_prediction": difference}
+                    for part, device, difference in result.parts
                 ],
             }
-            for one in found
+            for result in results
         ],
     }

@@ -62,9 +62,9 @@ def main(words: list[str]) -> int:
         raise UsageError("--speed needs --for cards")
     # One machine for all of them, asked once
     request = Request.of(arguments, os.environ).said()
-    known, models = _models(offered, arguments)
+    readable, models = _models(offered, arguments)
     # A plan for each file, on all cores
-    answered = _answered(known, models, request, _measured(own.get("quality")))
+    answered = _answered(readable, models, request, _measured(own.get("quality")))
     choices = [choice for _, choice in answered]
     n_ctx = wanted_ctx(request)
     advice = advise(choices, n_ctx)
@@ -130,14 +130,14 @@ def _measured(path: str | None) -> list[Measured]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             # A log may have anything between its lines: only those with figures are read
-            found = quality.read(file.read(MOST), path)
+            measurements = quality.read(file.read(MOST), path)
     except OSError as error:
         raise UsageError(f"--quality {path}: {error.strerror or error}") from None
-    if not found:
+    if not measurements:
         raise UsageError(
             f'--quality {path}: no line "Mean KLD"; llama-perplexity --kl-divergence prints one'
         )
-    return found
+    return measurements
 
 
 def _refuse_for_cards(offered: list[Offer], arguments: Arguments, form: str) -> None:
@@ -164,11 +164,11 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
     (model,) = _models(offered, arguments)[1]
     # No machine: each card is put into this request in turn
     request = Request.of(arguments, devices=(), max_devices=_MOST_CARDS).said()
-    least = float(arguments.own.get("speed", 0.0))
+    min_speed = float(arguments.own.get("speed", 0.0))
     # A model of 4096 tokens must not rule out every card for the default of 8192
     n_ctx = min(wanted_ctx(request), max(1, model.n_ctx_train))
     # kind of machine -> what runs the model, the least memory first
-    found = find(model, request, n_ctx, least, say)
+    by_kind = find(model, request, n_ctx, min_speed, say)
     if form == "json":
         emit(
             json.dumps(
@@ -177,9 +177,9 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
                     "autolayers": __version__,
                     "model": {"path": model.path, "size": model.size},
                     "n_ctx": n_ctx,
-                    "speed": least or None,
+                    "speed": min_speed or None,
                     "cards": {
-                        kind: [runs.to_dict() for runs in rows] for kind, rows in found.items()
+                        kind: [runs.to_dict() for runs in rows] for kind, rows in by_kind.items()
                     },
                 },
                 indent=1,
@@ -188,7 +188,7 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
         )
     else:
         # A command to try: for a card that many people have, where one is among them
-        runs = example(found)
+        runs = example(by_kind)
         command = (
             []
             if runs is None
@@ -211,24 +211,24 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
                 model.name,
                 model.size,
                 n_ctx,
-                least,
-                found,
+                min_speed,
+                by_kind,
                 Style.of(sys.stdout, os.environ),
                 command,
             )
         )
-    return 0 if any(found.values()) else DoesNotFit.exit_code
+    return 0 if any(by_kind.values()) else DoesNotFit.exit_code
 
 
 def _offered(names: list[str], arguments: Arguments) -> list[Offer]:
     environ = network_environ(os.environ, arguments)
-    found: list[Offer] = []
+    listed: list[Offer] = []
     for name in names:
-        more, notes = offers(name, environ)
-        found += more
+        models, notes = offers(name, environ)
+        listed += models
         for note in notes:
             say(note)
-    return found
+    return listed
 
 
 def _models(offered: list[Offer], arguments: Arguments) -> tuple[list[Offer], list[Model]]:
@@ -236,10 +236,12 @@ def _models(offered: list[Offer], arguments: Arguments) -> tuple[list[Offer], li
     progress = Progress(len(offered), "reading header ")
     progress.show()
     # Threads, because a header of the Hub is waiting for the network
-    found = in_threads(lambda offer: load(offer.source, arguments), offered, progress.step)
+    models_or_errors = in_threads(
+        lambda offer: load(offer.source, arguments), offered, progress.step
+    )
     progress.clear()
     read: list[tuple[Offer, Model]] = []
-    for offer, model in zip(offered, found, strict=True):
+    for offer, model in zip(offered, models_or_errors, strict=True):
         if isinstance(model, AutolayersError):
             # Its own message and exit code say more than "none of these"
             if len(offered) == 1:

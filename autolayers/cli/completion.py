@@ -87,19 +87,19 @@ def offers(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         # of a list the last item is completed
         head += word[: word.rfind(",") + 1]
         word = word[word.rfind(",") + 1 :]
-        found = dict.fromkeys(values, "")
+        completions = dict.fromkeys(values, "")
     elif _takes_value(command, flag):
-        found = {":files": ""}
+        completions = {":files": ""}
     # Flags only after a dash: hundreds of llama-server's would hide the models
     elif word.startswith("-"):
-        found = _flags(command)
+        completions = _flags(command)
     elif command == "ollama":
-        found = _summaries("ollama ")
+        completions = _summaries("ollama ")
     elif command == "completion":
-        found = dict.fromkeys(SHELLS, "")
+        completions = dict.fromkeys(SHELLS, "")
     else:
-        found = _first_words(command, words, len(before))
-    for name, meaning in found.items():
+        completions = _first_words(command, words, len(before))
+    for name, meaning in completions.items():
         # The shell itself lists files and programs, and filters them
         if name.startswith(":"):
             yield name, meaning

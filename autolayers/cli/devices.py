@@ -62,24 +62,24 @@ def main(words: Sequence[str]) -> int:
     # Somebody who names a program wants its list, not the next source
     if program and not shutil.which(program):
         raise DeviceError(f"--llama-server {program}: no such program")
-    found = discover(llama_server=program, rpc=own.get("rpc", ()))
-    notes = list(found.notes)
+    inventory = discover(llama_server=program, rpc=own.get("rpc", ()))
+    notes = list(inventory.notes)
     if own.get("measure"):
         say("measuring for a few seconds ...")
-        speeds, more = measure(found.host.available)
-        notes += more
+        speeds, failures = measure(inventory.host.available)
+        notes += failures
         # measure has written the file: read the new bandwidth from it
-        found = replace(found, host=measured(found.host, os.environ))
+        inventory = replace(inventory, host=measured(inventory.host, os.environ))
     else:
         # Those of an earlier --measure
         speeds = load() or {}
     if own.get("json"):
-        emit(json.dumps(_json(found, notes, speeds), indent=2) + "\n")
+        emit(json.dumps(_json(inventory, notes, speeds), indent=2) + "\n")
         return 0
     style = Style.of(sys.stdout, os.environ)
     # style.columns has no end on a pipe, where a device is a line
-    head, *rows = _table(found, speeds, style.columns)
-    rows += lines(ratios(found.devices, found.host))
+    head, *rows = _table(inventory, speeds, style.columns)
+    rows += lines(ratios(inventory.devices, inventory.host))
     # A device's name comes from a driver or an RPC server
     show("".join(f"{line}\n" for line in (style(head, "dim"), *map(printable, rows))))
     for note in notes:
@@ -93,14 +93,14 @@ def _sureness(device: Device) -> str:
     return f"{source}; {device.warning}" if device.warning else source
 
 
-def _table(found: Inventory, speeds: dict[str, Any], width: int) -> list[str]:
+def _table(inventory: Inventory, speeds: dict[str, Any], width: int) -> list[str]:
     """Return one row per device; on a narrow terminal its facts are below its sizes."""
     rows = [("device", "total", "free", "", "source")]
-    for device in found.devices:
+    for device in inventory.devices:
         # 0: an RPC server without an answer
         size = (human(device.total), human(device.free)) if device.total else ("?", "?")
         rows.append((device.name, *size, _facts(device), _sureness(device)))
-    host = found.host
+    host = inventory.host
     speed = _ram_speed(host, speeds)
     rows.append(("RAM", human(host.total), human(host.available), speed, _HOST[host.source]))
     return _laid_out(rows, width)
@@ -157,10 +157,10 @@ def _laid_out(rows: list[tuple[str, str, str, str, str]], width: int) -> list[st
     return lines
 
 
-def _json(found: Inventory, notes: list[str], speeds: dict[str, Any]) -> dict[str, object]:
-    answer = to_dict(found.devices, found.host)
+def _json(inventory: Inventory, notes: list[str], speeds: dict[str, Any]) -> dict[str, object]:
+    answer = to_dict(inventory.devices, inventory.host)
     # to_dict is a machine file; these keys are for a reader and ignored by --machine
-    for row, device in zip(answer["devices"], found.devices, strict=True):
+    for row, device in zip(answer["devices"], inventory.devices, strict=True):
         row["sure"] = _sureness(device)
     answer["host"].update({**{key: speeds.get(key) for key in BUS}, "measured": speeds.get("when")})
     return {**answer, "notes": notes}

@@ -34,9 +34,9 @@ def main(words: Sequence[str]) -> int:
     # A number is a process, except where a log has that name
     process = whole(names[0]) if len(names) == 1 else None
     if process is not None and not os.path.exists(names[0]):
-        from .ps import one
+        from .ps import print_server
 
-        return one(process, arguments.own.get("format") == "json")
+        return print_server(process, arguments.own.get("format") == "json")
     # `explain model.gguf` asks why this plan: the same as --why
     if _is_model(names[0]):
         from .plan import main as plan
@@ -80,10 +80,10 @@ def _launch(arguments: Arguments, words: Sequence[str]) -> tuple[str, ...]:
     from ..flags.table import Argument
 
     # Unknown flags too, which may be a fork's
-    kept = [
+    flags = [
         item
         for item in items(words, "explain")
         if item.name
         and (item.flag is None or (isinstance(item.flag, Argument) and item.flag.field != "model"))
     ]
-    return tuple(word for item in kept for word in item.words)
+    return tuple(word for item in flags for word in item.words)

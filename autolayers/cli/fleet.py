@@ -91,19 +91,19 @@ def _weighted_once(names: list[str]) -> tuple[list[str], list[float]]:
     return paths, weights
 
 
-def _print(found: FleetPlan, form: str, paths: list[str], arguments: Arguments) -> None:
+def _print(plan: FleetPlan, form: str, paths: list[str], arguments: Arguments) -> None:
     if form == "text":
-        show(fleet_text(found, Style.of(sys.stdout, os.environ)))
+        show(fleet_text(plan, Style.of(sys.stdout, os.environ)))
         return
     if form == "json":
-        emit(json.dumps(to_dict(found), indent=1) + "\n")
+        emit(json.dumps(to_dict(plan), indent=1) + "\n")
         return
     if form == "flags":
-        emit(fleet_flags(found))
+        emit(fleet_flags(plan))
     else:
-        write(launches.files(form, found, paths, arguments, say), arguments.own.get("output"))
+        write(launches.files(form, plan, paths, arguments, say), arguments.own.get("output"))
     # On stderr: text and JSON have them inside
-    for line in [*(each.why for each in found.unserved), *found.notes]:
+    for line in [*(each.why for each in plan.unserved), *plan.notes]:
         say(line)
-    if found.wanted.users is not None and found.most < found.wanted.users:
-        say(f"{found.wanted.users} users cannot be served: {sum(found.users)} can")
+    if plan.wanted.users is not None and plan.most < plan.wanted.users:
+        say(f"{plan.wanted.users} users cannot be served: {sum(plan.users)} can")

@@ -23,9 +23,9 @@ def main(words: list[str]) -> int:
     if len(names) != 1:
         raise UsageError("inspect takes one model: autolayers inspect MODEL.gguf")
     # -c, -ctk and -ctv decide the size of the cache that is shown
-    found = model_layers(load(names[0], arguments), arguments.params)
+    layers = model_layers(load(names[0], arguments), arguments.params)
     if arguments.own.get("format") == "json":
-        emit(json.dumps(found.to_dict(), indent=1) + "\n")
+        emit(json.dumps(layers.to_dict(), indent=1) + "\n")
         return 0
-    show(inspect_text(found, Style.of(sys.stdout, os.environ)))
+    show(inspect_text(layers, Style.of(sys.stdout, os.environ)))
     return 0

@@ -28,10 +28,10 @@ _SHARE = "autolayers tune --share rows.jsonl llama-server -m MODEL"
 def _wanted(cards: Sequence[str] | None, names: Sequence[str]) -> list[Row]:
     """Return the rows of these cards, of all where there are none, that match each name."""
     # A machine whose cards nobody measured gets all rows
-    found = (of_cards(cards) if cards is not None else []) or list(rows())
+    matching = (of_cards(cards) if cards is not None else []) or list(rows())
     for name in names:
-        found = _matching(found, name)
-    return found
+        matching = _matching(matching, name)
+    return matching
 
 
 def main(words: Sequence[str]) -> int:
@@ -46,42 +46,44 @@ def main(words: Sequence[str]) -> int:
     # Devices are looked for only where no card is named
     devices = [] if names else _here()
     here = [card_of(device.description, device.total) for device in devices]
-    found = _wanted(None if names else here, names)
+    shown = _wanted(None if names else here, names)
     style = Style.of(sys.stdout, os.environ)
     if arguments.own.get("json"):
         emit(
             json.dumps(
-                {"schema": 1, "autolayers": __version__, "rows": [row.to_dict() for row in found]},
+                {"schema": 1, "autolayers": __version__, "rows": [row.to_dict() for row in shown]},
                 indent=1,
             )
             + "\n"
         )
-    elif found:
-        show(rows_text(found, style, bool(arguments.own.get("plot"))))
-    if not found:
+    elif shown:
+        show(rows_text(shown, style, bool(arguments.own.get("plot"))))
+    if not shown:
         say(f"nothing is measured of {' '.join(names)}; a row would help: {_SHARE}")
     if not names:
         say(_most_helpful(devices, here))
     return 0
 
 
-def _matching(found: list[Row], name: str) -> list[Row]:
+def _matching(candidates: list[Row], name: str) -> list[Row]:
     """Return the rows of a card, or of a model whose name has all parts of this one."""
     # Rows of launches without a GPU have no cards
     if name.lower() == "cpu":
-        return [row for row in found if not row.cards]
+        return [row for row in candidates if not row.cards]
     # As the rows write it, before the shorter names of --gpu
     if any(name in row.cards for row in rows()):
-        return [row for row in found if name in row.cards]
+        return [row for row in candidates if name in row.cards]
     try:
         card = find(name)
     except AutolayersError:
         # No card: a model. "qwen3-30b" has the parts of "qwen3-30b-a3b-q4_k_m"
         parts = [part for part in name.lower().replace("_", "-").split("-") if part]
-        return [row for row in found if all(part in row.model.replace("_", "-") for part in parts)]
+        return [
+            row for row in candidates if all(part in row.model.replace("_", "-") for part in parts)
+        ]
     # usable is in MiB
     key = card_of(card.description, card.usable << 20)
-    return [row for row in found if any(same([one], [key]) for one in row.cards)]
+    return [row for row in candidates if any(same([card_name], [key]) for card_name in row.cards)]
 
 
 def _here() -> list[Device]:

@@ -114,8 +114,8 @@ def _models_inside(directory: str) -> str:
     if not names:
         return ""
     # A folder of a hundred models must not fill the terminal
-    more = " ..." if len(names) > 4 else ""
-    return f"; it has {', '.join(names[:4])}{more}"
+    rest = " ..." if len(names) > 4 else ""
+    return f"; it has {', '.join(names[:4])}{rest}"
 
 
 def _refuse_remote(name: str) -> None:

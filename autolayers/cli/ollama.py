@@ -121,16 +121,16 @@ class _Command:
                     "--gpu SIZE or --machine FILE"
                 )
             # amend changes found devices only: described ones are taken as they are
-            asked = Request.of(self.arguments, self.environ, amend=self._as_ollama_has_it)
-            self._asked = (self._without_unused(asked) if self._elsewhere else asked).said()
+            request = Request.of(self.arguments, self.environ, amend=self._as_ollama_has_it)
+            self._asked = (self._without_unused(request) if self._elsewhere else request).said()
         return self._asked
 
-    def _without_unused(self, asked: Request) -> Request:
+    def _without_unused(self, request: Request) -> Request:
         """Return a described machine without the devices that Ollama's server does not use."""
-        devices, unused = used(self.settings, asked.machine.devices)
+        devices, unused = used(self.settings, request.machine.devices)
         if not unused:
-            return asked
-        return replace(asked.on(devices, asked.host), notes=(*asked.notes, *unused))
+            return request
+        return replace(request.on(devices, request.host), notes=(*request.notes, *unused))
 
     def _say_differences(self) -> None:
         """Say which variables are others in the server's log."""
@@ -148,13 +148,13 @@ class _Command:
         names = [f"{name} (free memory of {time})" if time else name for name, time in times]
         return f"GPUs from the server's log: {', '.join(names)}"
 
-    def _as_ollama_has_it(self, found: Inventory) -> Inventory:
+    def _as_ollama_has_it(self, inventory: Inventory) -> Inventory:
         """Return this machine's devices, or those of the server's log if none is found here. Memory
         that Ollama holds now counts as free: it is released when the planned model loads."""
-        devices, notes = list(found.devices), found.notes
+        devices, notes = list(inventory.devices), inventory.notes
         if not devices and self.log.gpus:
             # these figures are from before the loaded models took any
-            return Inventory(tuple(self.log.gpus), found.host, (self._logged_gpus(),))
+            return Inventory(tuple(self.log.gpus), inventory.host, (self._logged_gpus(),))
         # e.g. integrated GPUs, which Ollama leaves alone unless a variable says otherwise
         devices, unused = used(self.settings, devices)
         notes = (*notes, *unused)
@@ -176,7 +176,7 @@ class _Command:
                 else:
                     notes = (*notes, f"{are}; the plan assumes that this memory is freed")
                     devices = [replace(card, free=min(card.total, card.free + held))]
-        return Inventory(tuple(devices), found.host, notes)
+        return Inventory(tuple(devices), inventory.host, notes)
 
     def _loaded(self) -> list[dict[str, Any]]:
         """Return the bytes that Ollama holds on a device now."""
@@ -218,7 +218,7 @@ def _are_loaded(loaded: Sequence[Mapping[str, Any]]) -> str:
     return f"{names} {'is' if len(loaded) == 1 else 'are'} loaded in Ollama"
 
 
-def _asked(command: _Command) -> Target:
+def _target_of(command: _Command) -> Target:
     """Return the model of a file or a name."""
     what = command.what
     # A file of the folder before a model of the same name
@@ -228,7 +228,7 @@ def _asked(command: _Command) -> Target:
 
 
 def _plan(command: _Command) -> int:
-    advice = command.advise(_asked(command), remote=not os.path.isfile(command.what))
+    advice = command.advise(_target_of(command), remote=not os.path.isfile(command.what))
     if "json" in command.own:
         emit(json.dumps(_as_dict(advice), indent=1) + "\n")
     # -1 is Ollama's own value for "choose it yourself"
@@ -322,9 +322,9 @@ def _written(command: _Command, data: bytes, summary: Sequence[str]) -> int:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return 0
-    kept = write(own.get("output") or command.what, data, backup="backup" in own)
-    if kept:
-        say(f"the old file is kept as {kept}")
+    backup = write(own.get("output") or command.what, data, backup="backup" in own)
+    if backup:
+        say(f"the old file is kept as {backup}")
     _print(summary[0])
     return 0
 
@@ -413,24 +413,24 @@ def _list(command: _Command) -> int:
 def _names(command: _Command) -> list[str]:
     """Return the server's models, or the store's if no server runs."""
     try:
-        found = [str(entry.get("name")) for entry in command.server.tags()]
-        if not found:
+        models = [str(entry.get("name")) for entry in command.server.tags()]
+        if not models:
             say(
                 f"the server at {command.server.url} has no models: `ollama pull NAME` downloads "
                 "one"
             )
-        return found
+        return models
     except NotRunning:
         if not command.server.is_local:
             raise
-        found = [str(name) for name in names(command.environ)]
-        if not found:
+        models = [str(name) for name in names(command.environ)]
+        if not models:
             say(
                 f"no models: no server at {command.server.url}, and none in "
                 f"{' or '.join(roots(command.environ))} (set OLLAMA_HOST and OLLAMA_MODELS if they "
                 "are elsewhere)"
             )
-        return found
+        return models
 
 
 def _of_modelfile(command: _Command, data: bytes, source: str) -> Target:

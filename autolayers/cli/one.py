@@ -85,12 +85,12 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
         # A launch that `autolayers tune` measured is worth more than a prediction
         answer = _measured(answer, model, arguments, make, form)
     # -q prints nothing then, so that $(autolayers -q ...) is empty and not wrong
-    if form == "number" and not answer.fits and _said_flags(arguments, make):
+    if form == "number" and not answer.fits and _say_flags(arguments, make):
         return 5
     return _printed(answer, form, arguments)
 
 
-def _said_flags(arguments: Arguments, make: Callable[[Arguments], Plan]) -> bool:
+def _say_flags(arguments: Arguments, make: Callable[[Arguments], Plan]) -> bool:
     """Say the flags that fit where no number of layers does; return whether there are any."""
     # With all flags free: experts in RAM or a smaller context may fit where -ngl alone cannot
     answer = make(replace(arguments, own={**arguments.own, "format": "flags"}))
@@ -184,17 +184,17 @@ def _why(model: Model, request: Request, form: str) -> int:
     from ..planner.why import why
     from ..report.why import why_text
 
-    found = why(model, request.said())
+    explanation = why(model, request.said())
     if form == "json":
         import json
 
-        emit(json.dumps({"schema": 1, **found.to_dict()}, indent=1) + "\n")
+        emit(json.dumps({"schema": 1, **explanation.to_dict()}, indent=1) + "\n")
     else:
         from ..report.table import Style
 
-        show(why_text(found, Style.of(sys.stdout, os.environ)))
+        show(why_text(explanation, Style.of(sys.stdout, os.environ)))
     # The row that comes closest is marked where none fits, with what rules it out
-    return 0 if next(row for row in found.candidates if row.chosen).verdict == "chosen" else 5
+    return 0 if next(row for row in explanation.candidates if row.chosen).verdict == "chosen" else 5
 
 
 def _measured(

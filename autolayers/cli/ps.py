@@ -41,9 +41,9 @@ def main(words: Sequence[str]) -> int:
         return 0
     while True:
         # Everything again: servers come and go between two looks
-        found, free, ollama, others = _now()
+        running, free, ollama, others = _now()
         text = ps_text(
-            found,
+            running,
             free,
             [*map(_ollama_line, ollama), *map(_other_line, others[:_SHOWN])],
             Style.of(sys.stdout, os.environ),
@@ -58,24 +58,24 @@ def main(words: Sequence[str]) -> int:
         time.sleep(_PAUSE)
 
 
-def one(pid: int, as_json: bool = False) -> int:
+def print_server(pid: int, as_json: bool = False) -> int:
     """Print what one server holds, for `autolayers explain PID`. Raises AutolayersError."""
-    found = discover(os.environ)
+    inventory = discover(os.environ)
     # None: no such process, or one that is no llama-server
     server = next(servers(pid), None)
     if server is None:
         raise AutolayersError(
             f"process {pid} is not a llama-server that is visible here: `autolayers ps` lists them"
         )
-    running = look(server, found)
+    running = look(server, inventory)
     if as_json:
         emit(
             json.dumps(
                 {
                     "schema": 1,
                     **running.to_dict(),
-                    "free": free_memory(found),
-                    "without": free_memory(found, running),
+                    "free": free_memory(inventory),
+                    "without": free_memory(inventory, running),
                 },
                 indent=1,
             )
@@ -90,8 +90,8 @@ def one(pid: int, as_json: bool = False) -> int:
         one_text(
             running,
             words,
-            free_memory(found),
-            free_memory(found, running),
+            free_memory(inventory),
+            free_memory(inventory, running),
             Style.of(sys.stdout, os.environ),
         )
     )
@@ -99,12 +99,12 @@ def one(pid: int, as_json: bool = False) -> int:
 
 
 def _now() -> tuple[list[Any], dict[str, int], list[dict[str, Any]], list[dict[str, Any]]]:
-    found = discover(os.environ)
-    running = [look(server, found) for server in servers()]
-    return running, free_memory(found), *_ollama(found)
+    inventory = discover(os.environ)
+    running = [look(server, inventory) for server in servers()]
+    return running, free_memory(inventory), *_ollama(inventory)
 
 
-def _ollama(found: Inventory) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _ollama(inventory: Inventory) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return what Ollama has loaded and why so much of it is in RAM, by /api/ps and its log, and
     which others it would load beside it; nothing is loaded for it."""
     from ..diagnosis.diagnosis import explain
@@ -130,14 +130,14 @@ def _ollama(found: Inventory) -> tuple[list[dict[str, Any]], list[dict[str, Any]
         return rows, []
     try:
         # The server's own environment counts more than that of this shell
-        said = {**os.environ, **log.server().settings}
-        most = whole(said.get("OLLAMA_MAX_LOADED_MODELS", ""))
+        variables = {**os.environ, **log.server().settings}
+        max_loaded = whole(variables.get("OLLAMA_MAX_LOADED_MODELS", ""))
         # Ollama starts its servers without --rpc
-        devices = [device for device in found.devices if device.kind != "rpc"]
+        devices = [device for device in inventory.devices if device.kind != "rpc"]
         return rows, [
             other.to_dict()
             for other in other_models(
-                server, devices, Settings.from_environment(said), loaded, most
+                server, devices, Settings.from_environment(variables), loaded, max_loaded
             )
         ]
     # What is loaded is still worth printing

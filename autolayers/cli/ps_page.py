@@ -19,7 +19,7 @@ _LABEL = 12
 
 
 def ps_text(
-    found: Sequence[Running],
+    servers: Sequence[Running],
     free: Mapping[str, int],
     ollama: Sequence[str] = (),
     style: Style | None = None,
@@ -27,9 +27,9 @@ def ps_text(
     """Return a block a server, then what is free."""
     style = style or Style(width=None)
     rows: list[str] = []
-    for running in found:
+    for running in servers:
         rows += [*block(running, style), ""]
-    if not found:
+    if not servers:
         rows += ["no llama-server runs here", ""]
     # What Ollama says of its models, which its servers' blocks above do not
     rows += [line for row in ollama for line in _wrapped(row, style)]
@@ -101,7 +101,7 @@ def memory(free: Mapping[str, int]) -> str:
 
 
 def document(
-    found: Sequence[Running],
+    servers: Sequence[Running],
     free: Mapping[str, int],
     ollama: Sequence[Mapping[str, Any]],
     others: Sequence[Mapping[str, Any]],
@@ -112,7 +112,7 @@ def document(
     return {
         "schema": 1,
         "autolayers": __version__,
-        "servers": [running.to_dict() for running in found],
+        "servers": [running.to_dict() for running in servers],
         "ollama": [*ollama],
         "ollama_others": [*others],
         "free": dict(free),

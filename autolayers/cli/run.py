@@ -70,10 +70,10 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     if kind:
         plan, added = _for_format(kind, session)
         emit(write(kind, plan, session.arguments, command, added, session.seen, session.files))
-        return _said(plan)
+        return _say_warnings(plan)
     plan, added = session.plan()
     # A plan that does not fit is started all the same: llama.cpp has the last word
-    code = _said(plan)
+    code = _say_warnings(plan)
     if own.get("dry-run"):
         _print(command, added)
         return code
@@ -106,8 +106,8 @@ def _print(command: WrappedCommand, added: Sequence[str]) -> None:
     """The command, without secrets."""
     launcher, names = launcher_without_secrets(command)
     # The printed command is for a person or a file: keys stay in the environment
-    words, more = without_secrets([*command.words, *added])
-    for name in dict.fromkeys((*names, *more)):
+    words, of_words = without_secrets([*command.words, *added])
+    for name in dict.fromkeys((*names, *of_words)):
         say(f"secret omitted from the output: set it in the environment as {name}")
     emit(shell([*launcher, *words]) + "\n")
 
@@ -168,7 +168,7 @@ def _for_format(kind: str, session: Session) -> tuple[Plan, list[str]]:
     return plan, added
 
 
-def _said(plan: Plan) -> int:
+def _say_warnings(plan: Plan) -> int:
     """Prints a plan's warnings and, if it does not fit, what would; the exit code if nothing is
     started."""
     for line in warnings_of(plan):

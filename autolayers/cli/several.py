@@ -72,7 +72,7 @@ def in_turns(names: list[str], arguments: Arguments, form: str) -> int:
 def weighted(names: Sequence[str]) -> tuple[list[str], list[float]]:
     """Return the names and weights: "A.gguf@3" gives A.gguf the weight 3, unless a file has that
     whole name."""
-    found: list[str] = []
+    paths: list[str] = []
     weights: list[float] = []
     for name in names:
         # "hf:user/repo/file.gguf@main" names a revision, which is no number
@@ -86,9 +86,9 @@ def weighted(names: Sequence[str]) -> tuple[list[str], list[float]]:
             raise UsageError(
                 f"{name}: a model's weight is more than 0, such as {model}@2 or {model}@0.5"
             )
-        found.append(model if number else name)
+        paths.append(model if number else name)
         weights.append(float(text) if number else 1.0)
-    return found, weights
+    return paths, weights
 
 
 def _refuse_number(form: str) -> None:
@@ -121,10 +121,10 @@ def _take_turns(
     arguments = request.arguments
     if form == "preset":
         # The router loads any of its models at any time: any --models-max of them must fit
-        found = plan_any(models, request)
-        for i in found.alone:
+        any_of = plan_any(models, request)
+        for i in any_of.alone:
             say(f"{names[i]} does not fit on the GPUs even alone, so --models-max is 1")
-        plans, refused, fits = list(found.plans), found.refused, found.fits
+        plans, refused, fits = list(any_of.plans), any_of.refused, any_of.fits
     # llama-swap's matrix names every set that may be loaded at once
     elif form == "llama-swap-matrix":
         matrix = plan_matrix(models, request, weights)
@@ -137,7 +137,7 @@ def _take_turns(
     reasons = [reason if names[i] in reason else f"{names[i]}: {reason}" for i, reason in refused]
     _say_refused(names, reasons, plans)
     if form == "preset":
-        text = _launch_file(form, plans, arguments, most=found.most)
+        text = _launch_file(form, plans, arguments, most=any_of.most)
     elif form == "llama-swap-matrix":
         text = _launch_file(form, plans, arguments, groups=matrix.sets, costs=matrix.costs)
     elif form == "flags":
@@ -170,19 +170,19 @@ def _positions(groups: Groups) -> list[list[int]]:
 
 def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[float]]:
     """Return the models of directories, the others as named, and all weights."""
-    found: list[str] = []
+    paths: list[str] = []
     weights: list[float] = []
     for name in names:
         # Every model of the folder, each with weight 1
         if os.path.isdir(name):
-            found += [
+            paths += [
                 offer.source for offer in offers(name, network_environ(os.environ, arguments))[0]
             ]
-            weights += [1.0] * (len(found) - len(weights))
+            weights += [1.0] * (len(paths) - len(weights))
         else:
             own, weight = weighted([name])
-            found, weights = found + own, weights + weight
-    return found, weights
+            paths, weights = paths + own, weights + weight
+    return paths, weights
 
 
 # --- the output

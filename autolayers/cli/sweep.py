@@ -76,16 +76,16 @@ def _machines(arguments: Arguments) -> list[tuple[str, Request]]:
             f"--gpus {only} is one machine with all of these; blanks separate machines: "
             f"--gpus '{only.replace(',', ' ')}'"
         )
-    found: list[tuple[str, Request]] = []
+    requests: list[tuple[str, Request]] = []
     notes: dict[str, None] = {}
     for spec in specs:
         request = Request.of(replace(arguments, own={**own, "gpu": spec}), os.environ)
-        found.append((spec or "this machine", request))
+        requests.append((spec or "this machine", request))
         # Every machine has notes about the same RAM and build
         notes |= dict.fromkeys(request.notes)
     for note in notes:
         say(note)
-    return found
+    return requests
 
 
 def _shown(points: Iterator[Point], form: str, plotted: Sequence[Case]) -> Iterable[Point]:

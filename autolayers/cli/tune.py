@@ -178,12 +178,12 @@ def _bench_words(command: WrappedCommand, own: dict[str, Any]) -> tuple[str, lis
     # The combined program: `llama serve` measures by `llama bench`
     if command.launcher[-1] == "serve":
         return command.launcher[-2], [*command.launcher[:-1], "bench"]
-    found = _beside(command.launcher[-1]) or shutil.which("llama-bench") or "llama-bench"
+    bench = _bench_next_to(command.launcher[-1]) or shutil.which("llama-bench") or "llama-bench"
     # With what starts the server, too: `numactl --membind 0 llama-server`
-    return found, [*command.launcher[:-1], found]
+    return bench, [*command.launcher[:-1], bench]
 
 
-def _beside(program: str) -> str | None:
+def _bench_next_to(program: str) -> str | None:
     """Return the llama-bench in the folder of a program, or of the file that it links to."""
     server = shutil.which(program)
     if not server:
@@ -323,17 +323,17 @@ def _table(measured: Sequence[Measured], rivals: Sequence[Rival], style: Style) 
         return ""
     work = rivals[0].speed.workload
     rows: list[tuple[str, ...]] = []
-    for one in measured:
-        speed = one.rival.speed
+    for launch in measured:
+        speed = launch.rival.speed
         figures = (
-            one.seconds,
+            launch.seconds,
             speed.request,
-            one.rates.token,
+            launch.rates.token,
             speed.generation,
-            one.rates.prompt,
+            launch.rates.prompt,
             speed.prompt,
         )
-        rows.append((one.rival.placement, *(f"{value:.4g}" for value in figures)))
+        rows.append((launch.rival.placement, *(f"{value:.4g}" for value in figures)))
     # Launches that time did not suffice for, or that failed: predicted only
     rows += [
         (
@@ -346,7 +346,7 @@ def _table(measured: Sequence[Measured], rivals: Sequence[Rival], style: Style) 
             f"{rival.speed.prompt:.4g}",
         )
         for rival in rivals
-        if all(one.rival is not rival for one in measured)
+        if all(launch.rival is not rival for launch in measured)
     ]
     head = (
         f"launch ({work.prompt}+{work.generate}@{work.depth})",
@@ -366,14 +366,14 @@ def _json(measured: Sequence[Measured], words: Sequence[str]) -> dict[str, objec
         "command": list(words),
         "launches": [
             {
-                "placement": one.rival.placement,
-                "flags": to_words(replace(one.rival.params, model=None)),
-                "seconds": round(one.seconds, 3),
-                "runs": one.runs,
-                "prompt_tokens_per_second": one.rates.prompt,
-                "generation_tokens_per_second": one.rates.token,
-                "predicted": one.rival.speed.to_dict(),
+                "placement": launch.rival.placement,
+                "flags": to_words(replace(launch.rival.params, model=None)),
+                "seconds": round(launch.seconds, 3),
+                "runs": launch.runs,
+                "prompt_tokens_per_second": launch.rates.prompt,
+                "generation_tokens_per_second": launch.rates.token,
+                "predicted": launch.rival.speed.to_dict(),
             }
-            for one in measured
+            for launch in measured
         ],
     }

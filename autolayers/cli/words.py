@@ -31,27 +31,27 @@ def without_verbose(arguments: Arguments) -> tuple[Arguments, bool]:
     """Return the arguments without -v, and whether it was given: it is llama-server's flag too, but
     where a page is printed it means the whole page."""
     # Read as flags again: a word -v may be another flag's value, as in `--alias -v`
-    found = list(items(arguments.rest, None))
-    kept = [
+    flags = list(items(arguments.rest, None))
+    others = [
         item
-        for item in found
+        for item in flags
         if not (isinstance(item.flag, Argument) and item.flag.canonical == "-v")
     ]
-    return replace(arguments, rest=tuple(word for item in kept for word in item.words)), len(
-        kept
-    ) < len(found)
+    return replace(arguments, rest=tuple(word for item in others for word in item.words)), len(
+        others
+    ) < len(flags)
 
 
 def warnings_of(plan: Plan) -> list[str]:
     """Return a plan's warnings and hints, for outputs that cannot carry them."""
     if plan.fits:
-        said = [*plan.warnings, *filter(None, [plan.paid]), *plan.idle]
+        lines = [*plan.warnings, *filter(None, [plan.paid]), *plan.idle]
         # report.text is imported only where there is something for it to say
         if plan.faster is None and plan.smaller is None:
-            return said
+            return lines
         from ..report.text import hints
 
-        return [*said, *hints(plan)]
+        return [*lines, *hints(plan)]
     # What is missing, then what helps: exit code 5 alone tells a script nothing
     from ..report.text import remedy_words, shortage
 

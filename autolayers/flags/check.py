@@ -45,14 +45,14 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
     if COMMANDS[command].llama:
         # what the user typed now: a variable may have been set for something else
         # (LLAMA_ARG_CTX_SIZE of a service must not contradict --ctx of one question)
-        said = arguments if environ is None else parse(words, command=command)
+        typed = arguments if environ is None else parse(words, command=command)
         # What is given is never silently ignored
-        _refuse_two_models(said)
-        refuse_contradictions(arguments.own, said.params)
-        if said.params.model and command not in ("ollama modelfile", "explain"):
+        _refuse_two_models(typed)
+        refuse_contradictions(arguments.own, typed.params)
+        if typed.params.model and command not in ("ollama modelfile", "explain"):
             # the first word of a cluster or fleet is the machines' file
             models = arguments.positional[command in ("cluster", "fleet") :]
-            _refuse_another_model(said.params.model, models)
+            _refuse_another_model(typed.params.model, models)
     return arguments
 
 
@@ -85,18 +85,18 @@ def _without_parts(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(names)
     import re
 
-    found: dict[str, set[str]] = {}
-    kept = []
+    parts_of: dict[str, set[str]] = {}
+    whole = []
     for name in names:
         # e.g. "model-00002-of-00005.gguf"
         part = re.fullmatch(r"(.+)-(\d{5})(-of-\d{5}\.gguf)", name)
-        numbers = found.setdefault(part[1] + part[3], set()) if part else set()
+        numbers = parts_of.setdefault(part[1] + part[3], set()) if part else set()
         # a model that is named twice is two models; its other parts are not
         if not numbers or (part and part[2] in numbers):
-            kept.append(name)
+            whole.append(name)
         # The shards of this model that were seen: a second 00001 is the model again
         numbers |= {part[2]} if part else set()
-    return tuple(kept)
+    return tuple(whole)
 
 
 def _with_hyphens(flag: str) -> str:
@@ -111,11 +111,11 @@ def _see_help(command: str) -> str:
     return f": see {'autolayers' if command == 'plan' else title(command)} --help"
 
 
-def _meant(flag: str, known: Sequence[str]) -> str:
-    """Return what another program's flag is called here, "" where it is none of `known`."""
+def _meant(flag: str, flags: Sequence[str]) -> str:
+    """Return what another program's flag is called here, "" where it is none of `flags`."""
     # "--backend cpu" may be offered only where the command has --backend
     meant = _OTHERS.get(flag, "")
-    return meant if meant.partition(" ")[0] in known else ""
+    return meant if meant.partition(" ")[0] in flags else ""
 
 
 def refuse_contradictions(own: Mapping[str, Any], typed: Params) -> None:
@@ -129,13 +129,13 @@ def refuse_contradictions(own: Mapping[str, Any], typed: Params) -> None:
         raise UsageError("--kv-types and -ctk both set the cache types: give one of them")
 
 
-def _refuse_two_contexts(n_ctx: int | None, wanted: object, least: int | None) -> None:
+def _refuse_two_contexts(n_ctx: int | None, wanted: object, smallest: int | None) -> None:
     if n_ctx and wanted is not None and wanted != n_ctx:
         raise UsageError(f"-c {n_ctx} and --ctx {wanted} both set the context: give one of them")
     # --ctx max sets no number to compare with
-    most = n_ctx or (wanted if isinstance(wanted, int) else 0)
-    if most and least is not None and least > most:
-        raise UsageError(f"--ctx-min {least} is more than the requested context, {most}")
+    largest = n_ctx or (wanted if isinstance(wanted, int) else 0)
+    if largest and smallest is not None and smallest > largest:
+        raise UsageError(f"--ctx-min {smallest} is more than the requested context, {largest}")
 
 
 def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
@@ -143,13 +143,13 @@ def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
     command's own flags."""
     flag, equals, value = name.partition("=")
     own, reads_llama = own_flags(command), COMMANDS[command].llama
-    known = [*own, *_llama_names()] if reads_llama else list(own)
+    flags = [*own, *_llama_names()] if reads_llama else list(own)
     # -c=8192: only flags with two dashes may be joined to a value
-    if equals and flag in known:
+    if equals and flag in flags:
         raise UsageError(f"{name}: write {flag} {value}")
     # a flag of another command of autolayers
     owners = takers(_with_hyphens(flag))
-    instead = _suggestion(_meant(flag, known) or nearest(flag, own if owners else known))
+    instead = _suggestion(_meant(flag, flags) or nearest(flag, own if owners else flags))
     if owners:
         raise UsageError(f"{flag} is no flag of {title(command)}: {_listed(owners)} it{instead}")
     # --strict-flags off: a newer llama.cpp may know it, so it is passed on
@@ -162,28 +162,28 @@ def refuse_of_program(name: str, program: str) -> None:
     """Raises UsageError for a flag after the program of `autolayers run` that llama.cpp does not
     have."""
     flag, equals, value = name.partition("=")
-    known = _llama_names()
-    if equals and flag in known:
+    flags = _llama_names()
+    if equals and flag in flags:
         raise UsageError(f"{name}: write {flag} {value}")
-    near = nearest(flag, known)
+    near = nearest(flag, flags)
     raise UsageError(
         f"{flag} is no flag of {program}" + (f"; did you mean {near}?" if near else "") + _PASS_ON
     )
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, flags: Iterable[str]) -> str | None:
     """Return the flag with the most similar spelling, if any."""
     import difflib
 
-    known = list(known)
+    flags = list(flags)
     # llama.cpp reads --ctx_size as --ctx-size
     wanted = name.replace("_", "-")
     # underscores, capitals or a dash too few, before anything similar
     for spelling in (wanted, wanted.lower(), "-" + wanted.lower()):
-        if spelling in known:
+        if spelling in flags:
             return spelling
     # 0.7: --gpulayers is near --gpu-layers, --foo is near nothing
-    return next(iter(difflib.get_close_matches(wanted.lower(), known, 1, 0.7)), None)
+    return next(iter(difflib.get_close_matches(wanted.lower(), flags, 1, 0.7)), None)
 
 
 def title(command: str) -> str:

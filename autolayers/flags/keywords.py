@@ -77,10 +77,10 @@ def _flag(name: str, command: str) -> tuple[str, bool]:
     for word in (f"--{text}", f"-{text}"):
         if word in own:
             return word, not own[word].takes_value
-        found = lookup(word)
-        if found is not None:
+        argument = lookup(word)
+        if argument is not None:
             # no_mmap=True names the negated form, which takes no value
-            row, affirmed = found
+            row, affirmed = argument
             return word, not affirmed or not row.takes_value
     import difflib
 

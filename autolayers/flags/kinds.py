@@ -228,7 +228,7 @@ def _counts(text: str) -> tuple[int, ...]:
 def _csv(text: str) -> list[str]:
     """Fields of one comma-separated row, quotes and doubled quotes as in parse_csv_row
     (common/arg.cpp)."""
-    found, current, quoted, i = [], "", False, 0
+    fields, current, quoted, i = [], "", False, 0
     while i < len(text):
         char = text[i]
         # two quotes within quotes are one
@@ -237,24 +237,24 @@ def _csv(text: str) -> list[str]:
         elif char == '"' and (quoted or not current):
             quoted = not quoted
         elif char == "," and not quoted:
-            found.append(current)
+            fields.append(current)
             current = ""
         else:
             current += char
         i += 1
-    return [*found, current]
+    return [*fields, current]
 
 
 def scaled(text: str) -> list[tuple[str, float]]:
     """Return (path, scale) of FNAME:SCALE,..."""
-    found = []
+    files = []
     for item in _csv(text):
         # From the end, since C:\adapter.gguf:0.5 has two
         path, colon, scale = item.rpartition(":")
         if not colon or not path:
             raise Bad("FILE:SCALE,...")
-        found.append((path, _float(scale)))
-    return found
+        files.append((path, _float(scale)))
+    return files
 
 
 def _overrides(text: str) -> list[tuple[str, str]]:

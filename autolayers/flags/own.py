@@ -154,9 +154,9 @@ def _modules(text: str) -> float | None:
     """
     import re  # few calls
 
-    found = re.fullmatch(r"(?:lp)?ddr[2-6]x?-(\d{3,5})(?:x([1-9]\d?))?", text.strip().lower())
+    match = re.fullmatch(r"(?:lp)?ddr[2-6]x?-(\d{3,5})(?:x([1-9]\d?))?", text.strip().lower())
     # 8 bytes a transfer and channel; reading reaches OF_PEAK of it
-    return None if found is None else int(found[1]) * 1e6 * 8 * int(found[2] or 2) * OF_PEAK
+    return None if match is None else int(match[1]) * 1e6 * 8 * int(match[2] or 2) * OF_PEAK
 
 
 def _ram_alone(text: str) -> tuple[int, float | None]:

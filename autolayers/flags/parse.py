@@ -237,8 +237,8 @@ def _flag(
     # `ollama ... -c` is num_ctx there
     if name in own:
         return own[name], True
-    found = lookup(name) if llama else None
-    return found or (None, True)
+    argument = lookup(name) if llama else None
+    return argument or (None, True)
 
 
 def _unknown(words: Sequence[str], i: int) -> tuple[Item, int]:
@@ -422,14 +422,14 @@ def _section_name(line: str) -> str:
 
 def _apply_section(path: str, section: Mapping[str, str], state: _State) -> None:
     """Applies the known keys of a section, in the order of the arguments' first names."""
-    known = []
+    arguments = []
     for key, value in section.items():
         # Unknown keys are skipped: all of llama.cpp's programs share the file
-        found = _config_key(key)
-        if found is not None:
-            known.append((*found, key, value))
+        argument = _config_key(key)
+        if argument is not None:
+            arguments.append((*argument, key, value))
     # common_preset keeps its options in a std::map by the argument's names
-    for row, positive, key, value in sorted(known, key=lambda item: item[0].names):
+    for row, positive, key, value in sorted(arguments, key=lambda item: item[0].names):
         name = f"{path}: {key}"
         if row.kind is SWITCH:
             state.apply(row, name, "", (value in TRUE) == positive)
@@ -439,8 +439,8 @@ def _apply_section(path: str, section: Mapping[str, str], state: _State) -> None
 
 def _config_key(key: str) -> tuple[Argument, bool] | None:
     # "ctx-size", "c" and "LLAMA_ARG_CTX_SIZE" are the same key
-    found = lookup("--" + key) or lookup("-" + key)
-    if found is not None:
+    argument = lookup("--" + key) or lookup("-" + key)
+    if argument is not None:
         # flags that are gone have no key
-        return None if found[0] in LEGACY else found
+        return None if argument[0] in LEGACY else argument
     return next(((row, True) for row in ARGUMENTS if row.env and row.env == key), None)

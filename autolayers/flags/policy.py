@@ -136,11 +136,11 @@ def read_policy(own: Mapping[str, Any]) -> Policy:
 
 def _users(own: Mapping[str, Any]) -> Users | None:
     """Raises UsageError."""
-    found = Users(
+    users = Users(
         own.get("users"), own.get("ctx-per-user", 0), own.get("min-rate", 0.0), own.get("ttft", 0.0)
     )
     # A context for nobody would be silently ignored
-    if found.context and found.count is None and not found.promise:
+    if users.context and users.count is None and not users.promise:
         raise UsageError("--ctx-per-user is of --users: give their number, or --min-rate or --ttft")
     # None: the plan is for one user, as without these flags
-    return found if found.count or found.promise else None
+    return users if users.count or users.promise else None

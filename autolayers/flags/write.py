@@ -33,32 +33,39 @@ def to_words(params: Params, knows: Callable[[str], bool] | None = None) -> list
     pattern).
     """
     # In the order of llama.cpp's own list, so that equal launches have equal words
-    return [word for words in _said(params, knows).values() for word in words]
+    return [word for words in _words_by_flag(params, knows).values() for word in words]
 
 
 def rewritten(words: Sequence[str], before: Params, after: Params) -> tuple[str, ...]:
     """`words`, which express `before`, changed to express `after`: other values stay in place, new
     flags come last."""
-    old, new, found = _said(before), _said(after), list(words)
+    old, new, result = _words_by_flag(before), _words_by_flag(after), list(words)
     # Where the old words of a flag stand, its new ones take their place
-    for flag, said in old.items():
-        at = next((i for i in range(len(found)) if found[i : i + len(said)] == said), None)
-        if new.get(flag) != said and at is not None:
-            found[at : at + len(said)] = new.get(flag, [])
-    return (*found, *(word for flag, said in new.items() if flag not in old for word in said))
+    for flag, flag_words in old.items():
+        at = next(
+            (i for i in range(len(result)) if result[i : i + len(flag_words)] == flag_words), None
+        )
+        if new.get(flag) != flag_words and at is not None:
+            result[at : at + len(flag_words)] = new.get(flag, [])
+    return (
+        *result,
+        *(word for flag, flag_words in new.items() if flag not in old for word in flag_words),
+    )
 
 
-def _said(params: Params, knows: Callable[[str], bool] | None = None) -> dict[str, list[str]]:
+def _words_by_flag(
+    params: Params, knows: Callable[[str], bool] | None = None
+) -> dict[str, list[str]]:
     """Return the words of each argument that is set."""
-    found: dict[str, list[str]] = {}
+    by_flag: dict[str, list[str]] = {}
     for row in ARGUMENTS:
         if not row.field or row.kind.write is None:
             continue
         # Rows without a field touch no memory: they are not in a Params
         value: Any = getattr(params, row.field)
         if value is not None and _is_written(row, value, params):
-            found[row.canonical] = _words(row, value, knows)
-    return found
+            by_flag[row.canonical] = _words(row, value, knows)
+    return by_flag
 
 
 def _is_written(row: Argument, value: Any, params: Params) -> bool:

@@ -260,7 +260,9 @@ class _People:
         launch = self.launch(users)
         if launch is None or not launch.row.fits:
             return False
-        return (launch.row.slots >= users or self.waits) and self.wanted.kept(launch.row.served)
+        return (launch.row.slots >= users or self.waits) and self.wanted.is_kept_by(
+            launch.row.served
+        )
 
     def most_users(self) -> int:
         """Return the largest number of people that keeps the promise, 0 for none."""

@@ -91,8 +91,8 @@ def choices_text(
         "",
         *([*command_lines(command, style), ""] if command else []),
     ]
-    beside = choices[advice.take].beside if advice else None
-    lines += labelled("measured", measured_words(beside), style)
+    measured = choices[advice.take].beside if advice else None
+    lines += labelled("measured", measured_words(measured), style)
     for label, text in (
         ("next", _next(names, choices, advice)),
         ("quality", _quality_note(choices)),
@@ -114,7 +114,7 @@ def _quality(choice: Choice) -> str:
 def _quality_note(choices: Sequence[Choice]) -> str:
     # Files of llama-perplexity's output, as they were named
     sources = sorted({choice.measured.source for choice in choices if choice.measured})
-    said = [f"measured by {', '.join(sources)}"] if sources else []
+    notes = [f"measured by {', '.join(sources)}"] if sources else []
     guessed = {
         choice.usual.type: choice.usual
         for choice in choices
@@ -124,25 +124,25 @@ def _quality_note(choices: Sequence[Choice]) -> str:
         ranges = ", ".join(
             f"{name} {each.least:g} to {each.most:g}" for name, each in guessed.items()
         )
-        said.append(
+        notes.append(
             f"as is usual for the type ({ranges} over about 20 models; small ones a band worse). "
             "Larger by half a bit is nearly always closer to the original, less is not decided by "
             "size"
         )
-    return f"mean KL divergence, {'; else '.join(said)}" if said else ""
+    return f"mean KL divergence, {'; else '.join(notes)}" if notes else ""
 
 
 def _beaten(names: Sequence[str], choices: Sequence[Choice]) -> str:
     """Return the files that fit and are not on the front."""
-    found = [
+    beaten = [
         name
         for name, choice, first in zip(names, choices, front(choices), strict=True)
         # One that does not fit is no choice anyway
         if choice.fits and not first
     ]
     return (
-        f"another is as small, as fast and as close to the original as {', '.join(found)}"
-        if found
+        f"another is as small, as fast and as close to the original as {', '.join(beaten)}"
+        if beaten
         else ""
     )
 
@@ -251,25 +251,25 @@ def cards_text(
     name: str,
     size: int,
     n_ctx: int,
-    least: float,
-    found: Mapping[str, Sequence[Runs]],
+    min_speed: float,
+    by_kind: Mapping[str, Sequence[Runs]],
     style: Style | None = None,
     command: Sequence[str] = (),
 ) -> str:
     """Return the GPUs that run a model, a table for each kind that has any, and the `command` that
     plans one of them."""
     style = style or Style()
-    speed = f" at {least:g} tokens per second or more" if least else ""
+    speed = f" at {min_speed:g} tokens per second or more" if min_speed else ""
     title = f"{name} ({size / GiB:.2f} GiB) with {n_ctx} tokens of context{speed}"
     lines = [style(line, "bold") for line in wrap(title, style.width)]
     # Every kind of machine was tried
-    if not any(found.values()):
+    if not any(by_kind.values()):
         way = (
             "no known GPU and no pair of identical GPUs: a smaller quantisation, less context or "
             "cache types such as -ctk q8_0 -ctv q8_0 need less"
         )
         return "\n".join([*lines, "", *wrap(way, style.width)]) + "\n"
-    for kind, rows in found.items():
+    for kind, rows in by_kind.items():
         if not rows:
             continue
         # Dozens of cards run a small model: the first ones, and those that people buy
@@ -312,7 +312,7 @@ def cards_text(
             others = ", ".join(runs.name for runs in rows if runs not in shown)
             lines += wrap(f"and, with as much memory: {others}", style.width, "  ", "  ")
     note = "predicted, not measured; left: GiB on the fullest GPU, after its margin"
-    if any(runs.measured for rows in found.values() for runs in rows):
+    if any(runs.measured for rows in by_kind.values() for runs in rows):
         note += (
             "; measured: t/s of the nearest launch of this model or its twin (autolayers measured)"
         )

@@ -57,19 +57,19 @@ def _decision(together: Together, head: str) -> str:
     others = [use for use in together.others if use.plan.fits]
     # Machines besides the head
     fewer = [use for use in others if len(use.boxes) < count]
-    more = [use for use in others if len(use.boxes) > count]
+    larger = [use for use in others if len(use.boxes) > count]
     if fewer:
         text += f"; with fewer machines {_seconds(fewer[0])} ({_names(fewer[0], head)})"
     elif count:
         text += "; with fewer machines it does not fit"
-    if more:
+    if larger:
         # A machine that receives no weights adds only network
-        idle = not any(more[0].sent[box.name] for box in more[0].boxes if box not in best.boxes)
+        idle = not any(larger[0].sent[box.name] for box in larger[0].boxes if box not in best.boxes)
         text += (
-            f"; more machines would have nothing to do ({_names(more[0], head)})"
+            f"; more machines would have nothing to do ({_names(larger[0], head)})"
             if idle
-            else f"; with more machines {_seconds(more[0])} ({_names(more[0], head)}): the network "
-            f"costs more than they gain"
+            else f"; with more machines {_seconds(larger[0])} ({_names(larger[0], head)}): the "
+            "network costs more than they gain"
         )
     return text
 

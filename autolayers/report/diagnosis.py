@@ -10,11 +10,11 @@ from .table import Style, wrap
 _LABEL = 12  # columns of Diagnosis.text's labels
 
 
-def diagnosis_text(text: str, known: bool, style: Style) -> str:
+def diagnosis_text(text: str, explained: bool, style: Style) -> str:
     """Return a Diagnosis' text: the cause in colour, labelled lines wrapped under their texts, the
     launch in bold."""
     cause, *rows = text.splitlines()
-    lines = [style(line, "red" if known else "bold") for line in wrap(cause, style.columns)]
+    lines = [style(line, "red" if explained else "bold") for line in wrap(cause, style.columns)]
     for row in rows:
         # "evidence    line 12: ...": a word, then blanks up to column 12
         label = re.match(r"\S+ +", row)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 _SHOWN = 4  # machines to buy
 
 
-def fleet_text(found: FleetPlan, style: Style | None = None) -> str:
+def fleet_text(plan: FleetPlan, style: Style | None = None) -> str:
     """Return the whole answer."""
     style = style or Style()
-    lines = [*wrap(style(_decision(found), "bold"), style.width), ""]
+    lines = [*wrap(style(_decision(plan), "bold"), style.width), ""]
     head = (
         "machines",
         "model",
@@ -33,7 +33,7 @@ def fleet_text(found: FleetPlan, style: Style | None = None) -> str:
         "of its GPUs",
         "RAM at most",
     )
-    rows = [_row(found, number, server) for number, server in enumerate(found.servers)]
+    rows = [_row(plan, number, server) for number, server in enumerate(plan.servers)]
     lines += [*stacked(head, rows, style, (0, 1), first=2), ""]
     lines += wrap(
         "* predicted, not measured: what each user gets at least, with all slots busy; users and "
@@ -41,41 +41,41 @@ def fleet_text(found: FleetPlan, style: Style | None = None) -> str:
         style.width,
     )
     lines += [""]
-    lines += labelled("unserved", [each.why for each in found.unserved], style)
-    used = [number for number, each in enumerate(found.failing) if found.on[each.machine]]
-    lines += labelled("fails", [_failing(found, number) for number in used], style)
-    lines += labelled("free", _free(found), style)
-    lines += labelled("buy", _next(found), style)
-    for note in [*found.notes, *_warnings(found)]:
+    lines += labelled("unserved", [each.why for each in plan.unserved], style)
+    used = [number for number, each in enumerate(plan.failing) if plan.on[each.machine]]
+    lines += labelled("fails", [_failing(plan, number) for number in used], style)
+    lines += labelled("free", _free(plan), style)
+    lines += labelled("buy", _next(plan), style)
+    for note in [*plan.notes, *_warnings(plan)]:
         lines += wrap(note, style.width, "! ", "  ")
     return "\n".join(lines) + "\n"
 
 
-def fleet_flags(found: FleetPlan) -> str:
+def fleet_flags(plan: FleetPlan) -> str:
     """Return a line for each server: its machine, and llama-server's words."""
     lines = []
-    for place in found.places:
-        server = found.servers[place.server]
+    for place in plan.places:
+        server = plan.servers[place.server]
         # A server over RPC has the addresses of its own machines in its flags
-        flags = server.plan.flags if server.use is None else found.use(place).plan.flags
+        flags = server.plan.flags if server.use is None else plan.use(place).plan.flags
         lines.append(shell([place.machines[0], *model_words(server.plan), *flags]))
     return "\n".join(lines) + "\n"
 
 
-def to_dict(found: FleetPlan) -> dict[str, object]:
+def to_dict(plan: FleetPlan) -> dict[str, object]:
     """Return the --json document, schema 1, of docs/fleet.md; sizes in bytes."""
-    kinds = found.fleet.kinds
+    kinds = plan.fleet.kinds
     return {
         "schema": 1,
         "autolayers": __version__,
-        "fits": found.fits,
-        "interrupted": found.interrupted,
+        "fits": plan.fits,
+        "interrupted": plan.interrupted,
         "users": {
-            "asked": found.wanted.users,
-            "most": found.most,
-            "bound": found.bound,
-            "min_rate": found.wanted.each.rate or None,
-            "ttft": found.wanted.each.first or None,
+            "asked": plan.wanted.users,
+            "most": plan.most,
+            "bound": plan.bound,
+            "min_rate": plan.wanted.each.rate or None,
+            "ttft": plan.wanted.each.first or None,
         },
         "kinds": [
             {
@@ -87,9 +87,9 @@ def to_dict(found: FleetPlan) -> dict[str, object]:
         ],
         "models": [
             {"name": name, "weight": weight, "users": users}
-            for name, weight, users in zip(found.names, found.weights, found.users, strict=True)
+            for name, weight, users in zip(plan.names, plan.weights, plan.users, strict=True)
         ],
-        "servers": [_server(found, number, server) for number, server in enumerate(found.servers)],
+        "servers": [_server(plan, number, server) for number, server in enumerate(plan.servers)],
         "machines": {
             name: [
                 {
@@ -100,11 +100,9 @@ def to_dict(found: FleetPlan) -> dict[str, object]:
                 }
                 for place in places
             ]
-            for name, places in found.on.items()
+            for name, places in plan.on.items()
         },
-        "unserved": [
-            {"model": found.names[each.model], "why": each.why} for each in found.unserved
-        ],
+        "unserved": [{"model": plan.names[each.model], "why": each.why} for each in plan.unserved],
         "failing": [
             {
                 "kind": each.kind,
@@ -112,22 +110,22 @@ def to_dict(found: FleetPlan) -> dict[str, object]:
                 "waiting": each.waiting,
                 "replanned": each.again,
             }
-            for each in found.failing
+            for each in plan.failing
         ],
         "next": [
             {"name": each.name, "kind": each.kind, "users": each.users, "memory": each.memory}
-            for each in found.next
+            for each in plan.next
         ],
-        "notes": list(found.notes),
+        "notes": list(plan.notes),
     }
 
 
-def _server(found: FleetPlan, number: int, server: Server) -> dict[str, object]:
+def _server(plan: FleetPlan, number: int, server: Server) -> dict[str, object]:
     return {
-        "model": found.names[server.model],
+        "model": plan.names[server.model],
         "kinds": [kind for kind, _ in server.takes],
         "gpus": sum(gpus for _, gpus in server.takes),
-        "replicas": found.replicas(number),
+        "replicas": plan.replicas(number),
         "slots": server.slots,
         "context": server.plan.breakdown.n_ctx_seq,
         # share counts the server itself
@@ -135,28 +133,28 @@ def _server(found: FleetPlan, number: int, server: Server) -> dict[str, object]:
         "rpc": server.use is not None,
         "per_user_tokens_per_second": round(server.rate, 3),
         "seconds_to_first_token": round(server.first, 3),
-        "load_seconds": round(found.load(number), 1),
+        "load_seconds": round(plan.load(number), 1),
         "plan": server.plan.to_dict(),
     }
 
 
-def _decision(found: FleetPlan) -> str:
+def _decision(plan: FleetPlan) -> str:
     # "20 tokens/s each and a first token within 2 s"
-    promise = " and ".join(found.wanted.each.words())
-    served = sum(found.users)
+    promise = " and ".join(plan.wanted.each.words())
+    served = sum(plan.users)
     what = f"{served} users" if served != 1 else "one user"
     at_least = f" with {promise}" if promise else ""
-    if found.wanted.users is not None and served < found.wanted.users:
-        return f"{found.wanted.users} users cannot be served{at_least}: {what} can"
+    if plan.wanted.users is not None and served < plan.wanted.users:
+        return f"{plan.wanted.users} users cannot be served{at_least}: {what} can"
     text = f"{what} are served{at_least}" if served != 1 else f"one user is served{at_least}"
-    if found.wanted.users is not None and found.most > served:
-        text += f"; up to {found.most} can be"
+    if plan.wanted.users is not None and plan.most > served:
+        text += f"; up to {plan.most} can be"
     return text
 
 
-def _row(found: FleetPlan, number: int, server: Server) -> list[str]:
+def _row(plan: FleetPlan, number: int, server: Server) -> list[str]:
     # One place a replica: the machine, or the machines of a server over RPC
-    names = [" + ".join(place.machines) for place in found.places if place.server == number]
+    names = [" + ".join(place.machines) for place in plan.places if place.server == number]
     machines = list(dict.fromkeys(names))
     shown = machines[0] if len(machines) == 1 else f"{machines[0]} and {len(machines) - 1} more"
     used, free = (
@@ -166,7 +164,7 @@ def _row(found: FleetPlan, number: int, server: Server) -> list[str]:
     ram = server.plan.ram.limit
     return [
         shown,
-        found.names[server.model],
+        plan.names[server.model],
         str(len(names)),
         str(server.slots),
         str(server.plan.breakdown.n_ctx_seq),
@@ -177,10 +175,10 @@ def _row(found: FleetPlan, number: int, server: Server) -> list[str]:
     ]
 
 
-def _failing(found: FleetPlan, number: int) -> str:
-    each = found.failing[number]
+def _failing(plan: FleetPlan, number: int) -> str:
+    each = plan.failing[number]
     # They start at once: the slowest decides
-    load = max(found.load(place.server) for place in found.on[each.machine])
+    load = max(plan.load(place.server) for place in plan.on[each.machine])
     text = (
         f"{each.machine}: {_count(each.waiting)} until it is back, {load:.0f} s after its start"
         if each.waiting
@@ -197,27 +195,27 @@ def _count(users: int) -> str:
     return f"{users} users wait" if users != 1 else "one user waits"
 
 
-def _free(found: FleetPlan) -> list[str]:
+def _free(plan: FleetPlan) -> list[str]:
     """Of each kind the machines without a server."""
     lines = []
-    for kind in found.fleet.kinds:
-        names = [box.name for box in kind.machines if not found.on[box.name]]
+    for kind in plan.fleet.kinds:
+        names = [box.name for box in kind.machines if not plan.on[box.name]]
         if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            lines.append(f"{names[0]}{more}: {kind.title}")
+            others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            lines.append(f"{names[0]}{others}: {kind.title}")
     return lines
 
 
-def _next(found: FleetPlan) -> list[str]:
-    return [f"{each.name}: {each.users} users" for each in found.next[:_SHOWN]]
+def _next(plan: FleetPlan) -> list[str]:
+    return [f"{each.name}: {each.users} users" for each in plan.next[:_SHOWN]]
 
 
-def _warnings(found: FleetPlan) -> Sequence[str]:
+def _warnings(plan: FleetPlan) -> Sequence[str]:
     """Return the warnings of the plans, each once."""
     return [
         *dict.fromkeys(
-            f"{found.names[server.model]}: {warning}"
-            for server in found.servers
+            f"{plan.names[server.model]}: {warning}"
+            for server in plan.servers
             for warning in server.plan.warnings
         )
     ]

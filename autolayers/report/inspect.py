@@ -55,13 +55,13 @@ def inspect_text(anatomy: ModelLayers, style: Style | None = None) -> str:
 
 def _ranges(names: list[str]) -> str:
     """Return the numbers as 0-5, 8, 11; other names as they are."""
-    found: list[list[str]] = []
+    runs: list[list[str]] = []
     for name in names:
-        if found and name.isdigit() and int(found[-1][-1]) + 1 == int(name):
-            found[-1][1:] = [name]
+        if runs and name.isdigit() and int(runs[-1][-1]) + 1 == int(name):
+            runs[-1][1:] = [name]
         else:
-            found.append([name])
-    return ", ".join(["-".join(part) for part in found])
+            runs.append([name])
+    return ", ".join(["-".join(part) for part in runs])
 
 
 def _cell(size: int) -> str:

@@ -21,22 +21,22 @@ _INDENT = 16  # columns before a line of the summary
 _MAKERS = ("NVIDIA GeForce ", "NVIDIA ", "AMD Radeon ", "AMD ", "Intel ")
 
 
-def measured_words(found: Measured | None, width: int = 0) -> list[str]:
+def measured_words(measured: Measured | None, width: int = 0) -> list[str]:
     """ "37.9 tokens/s: RTX 3060, -ncmoe 24, b10488, github.com/..., 2026-08", and what contradicts
     the prediction. An address wider than a line of `width` columns has its host alone."""
-    if found is None:
+    if measured is None:
         return []
-    row, prompt = found.row, found.prompt
-    rates = [f"{tokens(found.generation.rate)} tokens/s"] if found.generation else []
+    row, prompt = measured.row, measured.prompt
+    rates = [f"{tokens(measured.generation.rate)} tokens/s"] if measured.generation else []
     # Two figures share a line only if they are of the same launch
     alike = prompt is not None and prompt.source == row.source and prompt.words == row.words
     if prompt is not None and (alike or not rates):
         rates.append(f"prompts {tokens(prompt.rate)}/s")
     lines = [f"{', '.join(rates)}: {_row_words(row, width)}"]
-    if found.contradicting:
+    if measured.contradicting:
         lines.append(
-            f"{found.contradicting} measurements contradict the prediction: drawn towards them it "
-            f"is {tokens(found.drawn)} tokens/s"
+            f"{measured.contradicting} measurements contradict the prediction: drawn towards them "
+            f"it is {tokens(measured.drawn)} tokens/s"
         )
     return lines
 
@@ -69,9 +69,9 @@ def cards(names: Sequence[str]) -> str:
 
 def _short(name: str) -> str:
     """Return a card without its maker."""
-    said = CARDS[name].description if name in CARDS else name
-    maker = next((maker for maker in _MAKERS if said.startswith(maker)), "")
-    return said.removeprefix(maker)
+    name_sold = CARDS[name].description if name in CARDS else name
+    maker = next((maker for maker in _MAKERS if name_sold.startswith(maker)), "")
+    return name_sold.removeprefix(maker)
 
 
 def source(row: Row) -> str:

@@ -27,8 +27,8 @@ def together_text(together: Together, style: Style | None = None, rest: Sequence
     style = style or Style()
     lines: list[str] = []
     for i, (name, plan) in enumerate(_named(together)):
-        said = f"{plan.placement}, {context_words(plan)}, {_speed_words(together, i)}"
-        lines += [style(name, "bold"), *wrap(said, style.width, "  ", "    ")]
+        text = f"{plan.placement}, {context_words(plan)}, {_speed_words(together, i)}"
+        lines += [style(name, "bold"), *wrap(text, style.width, "  ", "    ")]
         if not plan.fits:
             lines += [
                 style(line, "red")
@@ -37,8 +37,8 @@ def together_text(together: Together, style: Style | None = None, rest: Sequence
         # A whole command for each, to be copied
         lines += [f"  llama-server {shell([*model_words(plan), *plan.flags, *rest])}", ""]
     lines += [*_bill(together, style), ""]
-    for said in _sharing(together):
-        lines += wrap(said, style.width, "- ", "  ")
+    for text in _sharing(together):
+        lines += wrap(text, style.width, "- ", "  ")
     for warning in of_models(together.plans, [plan.warnings for plan in together.plans]):
         lines += wrap(warning, style.width, "! ", "  ")
     # A group of one model, of --swap
@@ -89,8 +89,8 @@ def _speed_words(together: Together, i: int) -> str:
     speed = together.plans[i].speed
     seconds = speed.request
     text = f"{tokens(speed.generation)} tokens/s, {seconds:.1f} s per request"
-    if (asked := together.plans[i].inputs) is not None:
-        return f"{tokens(asked.per_second)} inputs/s of {asked.tokens} tokens"
+    if (inputs := together.plans[i].inputs) is not None:
+        return f"{tokens(inputs.per_second)} inputs/s of {inputs.tokens} tokens"
     # By what the other models take away
     slower = bool(together.alone) and seconds > together.alone[i] * _SLOWER
     return text + (f" (alone {together.alone[i]:.1f} s)" if slower else "")
@@ -117,9 +117,9 @@ def _sharing(together: Together) -> Iterator[str]:
     times = ", ".join(
         f"{weight:g} of {name}" for name, weight in zip(names, together.weights, strict=True)
     )
-    asked = f"requests, {times}" if weighted else "a request of each"
+    requests = f"requests, {times}" if weighted else "a request of each"
     proven = "optimum" if together.proven else "best found"
-    yield f"{asked}: {together.seconds:.1f} s, the {proven} by prediction"
+    yield f"{requests}: {together.seconds:.1f} s, the {proven} by prediction"
 
 
 def _bill(together: Together, style: Style) -> list[str]:
@@ -127,7 +127,7 @@ def _bill(together: Together, style: Style) -> list[str]:
     machine, left, ram_left = together.machine, together.left(), together.ram_left()
     # Columns: all devices, also those without a model
     names = [device.name for device in machine.devices]
-    rows = [["free", *(in_mib(machine.limits[name]) for name in names), _known(machine.ram)]]
+    rows = [["free", *(in_mib(machine.limits[name]) for name in names), _mib_or_blank(machine.ram)]]
     for name, plan in _named(together):
         taken = {
             device.name: device.used + device.margin if device.used else 0
@@ -136,7 +136,7 @@ def _bill(together: Together, style: Style) -> list[str]:
         # The margin is the machine's, not each model's
         needs = plan.host.needed - plan.host.margin
         rows.append([name, *(in_mib(taken[name]) for name in names), in_mib(needs)])
-    rows.append(["left", *(in_mib(left[name]) for name in names), _known(ram_left)])
+    rows.append(["left", *(in_mib(left[name]) for name in names), _mib_or_blank(ram_left)])
     # blocks() repeats the names in each table: they must leave room for one column
     column = max(len(cell) for row in rows for cell in row[1:])
     for row in rows:
@@ -144,7 +144,7 @@ def _bill(together: Together, style: Style) -> list[str]:
     return blocks(["MiB", *names, "Host"], rows, style)
 
 
-def _known(size: int | None) -> str:
+def _mib_or_blank(size: int | None) -> str:
     return "" if size is None else in_mib(size)
 
 

@@ -90,13 +90,13 @@ def _with_bars(
     style: Style,
 ) -> list[str]:
     left = max(map(len, [*names, "GiB"]))
-    found = [f"{style('GiB'.ljust(left), 'dim')}  {' ' * (width + 2)}  {lines[0]}"]
+    drawn = [f"{style('GiB'.ljust(left), 'dim')}  {' ' * (width + 2)}  {lines[0]}"]
     for text, row, line in zip(names, rows, lines[1:], strict=True):
         # What has no column is 0.0 GiB, and gets no cell of the bar
         sizes = [size if i in columns else 0 for i, size in enumerate(row)]
         bar = _bar(sizes, width, style) if any(sizes) else " " * (width + 2)
-        found.append(f"{text.ljust(left)}  {bar}  {line}")
-    return found
+        drawn.append(f"{text.ljust(left)}  {bar}  {line}")
+    return drawn
 
 
 def _cells(row: Sequence[int], limit: int | None, columns: Sequence[int]) -> list[str]:
@@ -121,8 +121,8 @@ def layers(plan: Plan, style: Style) -> tuple[list[str], str]:
     # With -sm tensor each layer is on all devices
     if not style.drawn or not rows or plan.params.split_mode == "tensor":
         return [], ""
-    known = {device.name for device in plan.devices}
-    devices = list(dict.fromkeys(row.device for row in rows if row.device in known))
+    gpus = {device.name for device in plan.devices}
+    devices = list(dict.fromkeys(row.device for row in rows if row.device in gpus))
     # One device needs no letter
     alone = len(devices) == 1
     whole, part = LETTERS, LETTERS.lower()
@@ -145,9 +145,9 @@ def layers(plan: Plan, style: Style) -> tuple[list[str], str]:
 
 def _meaning(marks: str, devices: Sequence[str]) -> list[str]:
     """What the letters stand for: "A CUDA0", "B CUDA1", or "A-G CUDA0-6" for three and more."""
-    known = in_ranges(devices)
-    if len(known) == 1 < len(devices):
-        return [f"{marks[0]}-{marks[len(devices) - 1]} {known[0]}"]
+    ranges = in_ranges(devices)
+    if len(ranges) == 1 < len(devices):
+        return [f"{marks[0]}-{marks[len(devices) - 1]} {ranges[0]}"]
     return [f"{mark} {device}" for mark, device in zip(marks, devices, strict=False)]
 
 
@@ -161,11 +161,11 @@ def in_ranges(devices: Sequence[str]) -> list[str]:
             runs[-1].append(device)
         else:
             runs.append([device])
-    found: list[str] = []
+    ranges: list[str] = []
     for run in runs:
         # "CUDA0, CUDA1" is as short as "CUDA0-1", and clearer
-        found += run if len(run) < 3 else [f"{run[0]}-{_numbered(run[-1])[1]}"]
-    return found
+        ranges += run if len(run) < 3 else [f"{run[0]}-{_numbered(run[-1])[1]}"]
+    return ranges
 
 
 def _numbered(name: str) -> tuple[str, int | None]:

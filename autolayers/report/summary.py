@@ -81,8 +81,8 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
     if not plan.exact:
         lines.append("! sizes are upper bounds, not exact")
     if plan.speed.assumed and plan.fits:
-        said = (f"{what} {value}".strip() for what, value in assumptions(plan.speed))
-        lines += _labelled("assumed", ", ".join(said), style)
+        texts = (f"{what} {value}".strip() for what, value in assumptions(plan.speed))
+        lines += _labelled("assumed", ", ".join(texts), style)
     if plan.speed.unsure and plan.fits:
         lines += _labelled("less sure", ", ".join(plan.speed.unsure), style)
     lines += _labelled("more", "--why (how it was chosen), --table (every GiB, all reasons)", style)
@@ -97,12 +97,12 @@ def _layers(plan: Plan, style: Style) -> list[str]:
     # layers() leaves 10 columns for a label, which stands here already
     strip, meaning = layers(plan, Style(False, room + 10, style.drawn, style.blocks))
     # whether the strip's meaning has room on its line
-    beside = len(strip) == 1 and len(strip[0]) + len(_GAP) + len(meaning) <= room
+    fits_beside = len(strip) == 1 and len(strip[0]) + len(_GAP) + len(meaning) <= room
     marks = meaning.replace(HALF, style(HALF, "ram"))
     lines = [placed(line, style) for line in strip]
-    if beside and meaning:
+    if fits_beside and meaning:
         lines[0] += _GAP + marks
-    first = f"{meaning}{_GAP}" if meaning and not beside else ""
+    first = f"{meaning}{_GAP}" if meaning and not fits_beside else ""
     words = wrap(first + plan.placement, room)
     # Coloured after wrapping: an escape would count as characters
     lines += [line.replace(HALF, style(HALF, "ram")) if first else line for line in words]
@@ -159,10 +159,10 @@ def _left(plan: Plan) -> int:
 def _others(plan: Plan, style: Style) -> list[str]:
     """The alternatives, their flags in a column where those are short."""
     # e.g. [("longer", "-ctk q8_0 -ctv q8_0", "context 33k, 37.6 tokens/s")]
-    found = [(gain, shell(other.flags), _gain(plan, other)) for gain, other in _best(plan)]
-    column = max((len(flags) for _, flags, _ in found), default=0) + len(_GAP)
+    rows = [(gain, shell(other.flags), _gain(plan, other)) for gain, other in _best(plan)]
+    column = max((len(flags) for _, flags, _ in rows), default=0) + len(_GAP)
     lines: list[str] = []
-    for gain, flags, words in found:
+    for gain, flags, words in rows:
         below = " " * (_INDENT + _LABEL)
         if column <= _FLAGS:
             below += " " * column
@@ -210,10 +210,10 @@ def _rival(plan: Plan) -> str:
     rival = plan.fit_choice
     assert rival is not None
     speed = rival.speed
-    said = [f"context {_count(rival.breakdown.n_ctx)}", _rate(speed)]
+    parts = [f"context {_count(rival.breakdown.n_ctx)}", _rate(speed)]
     # An embedding model has no rate of generated tokens
-    said = said[:1] if plan.inputs is not None else said
-    words = ", ".join([*said, f"prompts {speed.prompt:.0f}/s"])
+    parts = parts[:1] if plan.inputs is not None else parts
+    words = ", ".join([*parts, f"prompts {speed.prompt:.0f}/s"])
     # The same figures twice would look like a mistake
     if words == _own(plan):
         words = "the same context and rates"
@@ -238,17 +238,17 @@ def _best(plan: Plan) -> list[tuple[str, Alternative]]:
     """The first alternative of each gain, the fastest of those that are faster; the table has them
     all."""
     # gain -> the alternative that is shown for it
-    found: dict[str, Alternative] = {}
+    by_gain: dict[str, Alternative] = {}
     for other in plan.alternatives:
         if other.speed.generation > plan.speed.generation * _NOTED:
             gain = "faster"
         else:
             gain = "longer" if other.n_ctx > plan.breakdown.n_ctx * _LONGER else "instead"
-        before = found.setdefault(gain, other)
+        before = by_gain.setdefault(gain, other)
         # Of a longer context the first one stays, of speed the fastest
         if gain == "faster" and other.speed.generation > before.speed.generation:
-            found[gain] = other
-    return list(found.items())
+            by_gain[gain] = other
+    return list(by_gain.items())
 
     # (the last one is the margin)
 
@@ -312,8 +312,8 @@ def machine(plan: Plan) -> str:
 def _subject(plan: Plan, style: Style) -> list[str]:
     model, kind = plan.model, plan.model.quantisation
     # Many names end with their quantisation already
-    said = kind.lower().replace("-", "_") in model.name.lower().replace("-", "_")
-    name = model.name if said else f"{model.name}  {kind}"
+    in_name = kind.lower().replace("-", "_") in model.name.lower().replace("-", "_")
+    name = model.name if in_name else f"{model.name}  {kind}"
     card, *cards = machine(plan).split(" + ")
     start = wrap(f"{name}  {model.size / GiB:.1f} GiB{_GAP}on {card}", style.width, "", "  ")
     # The name of a further card is not broken at a line's end
@@ -347,11 +347,11 @@ def _rates(plan: Plan) -> list[str]:
     speed = plan.speed
     if speed.requests is not None or plan.inputs is not None:
         # As text.py says it; the context is said after it, and shorter
-        known = figures(plan).removeprefix("about ").removesuffix(context_words(plan))
-        return known.strip().split(_GAP)
+        users_words = figures(plan).removeprefix("about ").removesuffix(context_words(plan))
+        return users_words.strip().split(_GAP)
     low, high = _ends(speed)
-    said = f"{rounded(speed.generation)} tokens/s ({low} to {high})"
-    return [said, f"prompts {speed.prompt:.0f}/s"]
+    generated = f"{rounded(speed.generation)} tokens/s ({low} to {high})"
+    return [generated, f"prompts {speed.prompt:.0f}/s"]
 
 
 def _context(plan: Plan) -> str:
@@ -371,11 +371,11 @@ def _count(tokens: int) -> str:
 
 
 def _product(group: Sequence[DeviceRow]) -> str:
-    device, found = group[0], name(group).removeprefix(names(group)).strip()
+    device, product = group[0], name(group).removeprefix(names(group)).strip()
     # Of --gpu 24GiB there is no product's name
     if device.description.startswith("hypothetical"):
         return f"a GPU of {device.total / GiB:.4g} GiB"
-    return found or names(group)
+    return product or names(group)
 
 
 def _short(group: Sequence[DeviceRow], count: int) -> str:

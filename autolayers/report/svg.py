@@ -85,25 +85,27 @@ def svg(text: str) -> str:
 
 def _line(line: str, y: int) -> list[str]:
     """Return the line's runs of one colour; half blocks stand before full ones of the GPU's."""
-    found, x = [], _MARGIN
+    runs, x = [], _MARGIN
     # ["text", "34", "blue text", "0", "text"]: the codes stand between the runs
     first, *others = _CODE.split(line)
     for code, run in zip(["", *others[::2]], [first, *others[1::2]], strict=True):
         if run.strip():
             # A half block is RAM's colour below and the GPU's above: two runs, one over the other
             if HALF in run:
-                found.append(
+                runs.append(
                     _run("".join(FULL if mark == HALF else " " for mark in run), x, y, GPU, False)
                 )
-            found.append(_run(run, x, y, _PAINT[code], code == "1"))
+            runs.append(_run(run, x, y, _PAINT[code], code == "1"))
         x += _CELL * len(run)
-    return found
+    return runs
 
 
 def _run(text: str, x: int, y: int, colour: str, bold: bool) -> str:
-    more = (f' fill="{colour}"' if colour != INK else "") + (' font-weight="bold"' if bold else "")
+    attributes = (f' fill="{colour}"' if colour != INK else "") + (
+        ' font-weight="bold"' if bold else ""
+    )
     return (
         # textLength: another font than the first must not move the columns
         f'<text x="{x}" y="{y}" textLength="{_CELL * len(text)}" '
-        f'xml:space="preserve"{more}>{escape(text)}</text>'
+        f'xml:space="preserve"{attributes}>{escape(text)}</text>'
     )

@@ -74,9 +74,9 @@ class Style:
 
 def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:
     # Also on a pipe, so that `COLUMNS=120 autolayers ... | less` is as wide as that
-    said = whole(environ.get("COLUMNS", ""))
-    if said:
-        return min(max(NARROWEST, said), WIDEST)
+    columns = whole(environ.get("COLUMNS", ""))
+    if columns:
+        return min(max(NARROWEST, columns), WIDEST)
     try:
         # 0 columns: some consoles of editors and containers
         return max(NARROWEST, os.get_terminal_size(stream.fileno()).columns or WIDTH)
@@ -113,22 +113,22 @@ def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:
     return [*lines, line.rstrip()]
 
 
-def titled(title: str, verdict: str, style: Style, colour: str, more: str = "") -> list[str]:
-    """Return the first line of an answer: what it is about, `more` of it, and the verdict at the
+def titled(title: str, verdict: str, style: Style, colour: str, facts: str = "") -> list[str]:
+    """Return the first line of an answer: what it is about, its `facts`, and the verdict at the
     right edge, or below."""
     # What is left for the title on the verdict's line, with gaps of two
-    room = style.width - len(more) - len(verdict) - (6 if more else 4)
+    room = style.width - len(facts) - len(verdict) - (6 if facts else 4)
     # Too narrow for both: the verdict below the title
     if room < 16:
-        short = shortened(title, style.width - len(more) - 2)
+        short = shortened(title, style.width - len(facts) - 2)
         return [
-            f"{style(short, 'bold')}{'  ' if more else ''}{more}".rstrip(),
+            f"{style(short, 'bold')}{'  ' if facts else ''}{facts}".rstrip(),
             *[style(line, colour) for line in wrap(verdict, style.width)],
         ]
     title = shortened(title, room)
-    left = f"{style(title, 'bold')}{'  ' if more else ''}{more}"
+    left = f"{style(title, 'bold')}{'  ' if facts else ''}{facts}"
     # By lengths without colour: escapes have no width
-    space = style.width - len(title) - (len(more) + 2 if more else 0) - len(verdict)
+    space = style.width - len(title) - (len(facts) + 2 if facts else 0) - len(verdict)
     return [f"{left}{' ' * space}{style(verdict, colour)}"]
 
 
@@ -194,17 +194,17 @@ def fitted(
         return sum(max(len(printable(row[i])) for row in (head, *rows)) + 2 for i in columns) - 2
 
     # columns that still stand, as indices of head
-    kept = list(range(len(head)))
+    shown = list(range(len(head)))
     for column in less:
-        if style.bounded and wide(kept) > style.width:
-            kept.remove(column)
-    heads, cells = [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
+        if style.bounded and wide(shown) > style.width:
+            shown.remove(column)
+    heads, cells = [head[i] for i in shown], [[row[i] for i in shown] for row in rows]
     # for the first column
-    room = style.width - wide(kept[1:]) - 2
+    room = style.width - wide(shown[1:]) - 2
     # A name of fewer columns says nothing: stacked puts it above instead
     if style.bounded and room >= _NAME:
         cells = [[shortened(first, room), *others] for first, *others in cells]
-    return stacked(heads, cells, style, [kept.index(i) for i in left if i in kept], marks)
+    return stacked(heads, cells, style, [shown.index(i) for i in left if i in shown], marks)
 
 
 def stacked(

@@ -141,20 +141,20 @@ def context_words(plan: Plan) -> str:
     return text + ("" if kinds == {"f16"} else f", {'/'.join(sorted(kinds))} cache")
 
 
-def _inputs_words(asked: Inputs, speed: Speed) -> str:
+def _inputs_words(inputs: Inputs, speed: Speed) -> str:
     """Inputs per second, with the prediction's uncertainty."""
-    rate, factor = asked.per_second, speed.prompt_spread
+    rate, factor = inputs.per_second, speed.prompt_spread
     span = f"({tokens(rate / factor)} to {tokens(rate * factor)})"
-    return f"about {tokens(rate)} inputs/s of {asked.tokens} tokens {span}"
+    return f"about {tokens(rate)} inputs/s of {inputs.tokens} tokens {span}"
 
 
 def _speed(plan: Plan) -> list[str]:
-    speed, asked = plan.speed, plan.inputs
-    if asked is None:
+    speed, inputs = plan.speed, plan.inputs
+    if inputs is None:
         return _speed_words(speed)
     return [
         f"predicted, not measured: {tokens(speed.prompt)} tokens/s of inputs (within "
-        f"x{speed.prompt_spread:.2f}), {1 / asked.per_second:.3f} s for one of {asked.tokens} "
+        f"x{speed.prompt_spread:.2f}), {1 / inputs.per_second:.3f} s for one of {inputs.tokens} "
         "tokens" + _calibrated_words(speed) + assumed_words(speed)
     ]
 
@@ -162,9 +162,9 @@ def _speed(plan: Plan) -> list[str]:
 def _speed_words(speed: Speed) -> list[str]:
     """Return the prediction for the workload, and its uncertainty."""
     work = speed.workload
-    asked = f"{work.prompt} prompt tokens, {work.generate} generated"
-    asked += f" after {work.depth}" if work.depth else ""
-    asked += f", {work.requests} requests at once" if work.requests > 1 else ""
+    requested = f"{work.prompt} prompt tokens, {work.generate} generated"
+    requested += f" after {work.depth}" if work.depth else ""
+    requested += f", {work.requests} requests at once" if work.requests > 1 else ""
     # "" of a workload that was written as P+G@D
     title = f"{work.name}: " if work.name else ""
     together = " of all together while all answer" if work.requests > 1 else ""
@@ -172,7 +172,7 @@ def _speed_words(speed: Speed) -> list[str]:
         f"predicted, not measured: {tokens(speed.generation)} tokens/s{together} (within "
         f"x{speed.generation_spread:.2f}), {tokens(speed.generation_full)} with a full context; "
         f"prompts {tokens(speed.prompt)} (within x{speed.prompt_spread:.2f})",
-        f"for {title}{asked}: {speed.request:.1f} "
+        f"for {title}{requested}: {speed.request:.1f} "
         "s" + _calibrated_words(speed) + assumed_words(speed) + _narrowed(speed),
     ]
 
@@ -180,13 +180,13 @@ def _speed_words(speed: Speed) -> list[str]:
 def _calibrated_words(speed: Speed) -> str:
     """Return the measured launches that the prediction is corrected by, in one phrase; "" if there
     are none."""
-    known = speed.correction
-    if not known.runs:
+    correction = speed.correction
+    if not correction.runs:
         return ""
-    when = f" of {known.date[:10]}" if known.date else ""
+    when = f" of {correction.date[:10]}" if correction.date else ""
     return (
-        f"; calibrated by {known.runs} "
-        f"run{'s' * (known.runs != 1)}{when}{'' if known.own else ', other placements'}"
+        f"; calibrated by {correction.runs} "
+        f"run{'s' * (correction.runs != 1)}{when}{'' if correction.own else ', other placements'}"
     )
 
 
@@ -228,34 +228,34 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def shortage(plan: Plan, said: Callable[[int], str] = human) -> str:
-    """Return the missing memory per device, as text; `said` writes a size."""
+def shortage(plan: Plan, size_text: Callable[[int], str] = human) -> str:
+    """Return the missing memory per device, as text; `size_text` writes a size."""
     parts = [
-        f"{said(-d.remaining)} missing on {d.name}"
+        f"{size_text(-d.remaining)} missing on {d.name}"
         for d in plan.devices
         # A GPU without anything of the launch lacks nothing
         if d.used and d.remaining < 0
     ]
     # None: the RAM is not known
     if plan.host.remaining is not None and plan.host.remaining < 0:
-        parts.append(f"{said(-plan.host.remaining)} missing in RAM")
+        parts.append(f"{size_text(-plan.host.remaining)} missing in RAM")
     return ", ".join(parts) or "no placement fits"
 
 
-def remedy_words(remedy: Remedy, said: Callable[[int], str] = human) -> str:
-    """Return one fix for a launch that does not fit; `said` writes a size."""
+def remedy_words(remedy: Remedy, size_text: Callable[[int], str] = human) -> str:
+    """Return one fix for a launch that does not fit; `size_text` writes a size."""
     if remedy.file:
         return (
-            f"a smaller file: {remedy.type} throughout is {said(remedy.file)}, "
+            f"a smaller file: {remedy.type} throughout is {size_text(remedy.file)}, "
             f"{remedy.bits_per_weight:g} bits per weight"
         )
     speed = f" ({tokens(remedy.speed)} tokens/s)" if remedy.speed else ""
     flags = [shell(remedy.flags) + speed] if remedy.flags else []
-    ram = [f"{said(remedy.ram)} more of RAM"] if remedy.ram else []
+    ram = [f"{size_text(remedy.ram)} more of RAM"] if remedy.ram else []
     # The machine has it, and other programs hold it
     if remedy.held:
-        ram = [f"{said(remedy.ram)} more of RAM free (close other programs)"]
-    devices = [f"{said(size)} more on {device}" for device, size in remedy.devices]
+        ram = [f"{size_text(remedy.ram)} more of RAM free (close other programs)"]
+    devices = [f"{size_text(size)} more on {device}" for device, size in remedy.devices]
     return " and ".join([*flags, *ram, *devices])
 
 
@@ -303,15 +303,15 @@ def hints(plan: Plan) -> list[str]:
     """Return what is much faster, for who sees no alternatives: a flag, and a smaller file where
     the launch is too slow."""
     now = tokens(plan.speed.generation)
-    found = []
+    lines = []
     if plan.faster is not None:
-        found.append(
+        lines.append(
             f"{shell(plan.faster.flags)}: about {tokens(plan.faster.rate)} tokens/s instead of "
             f"{now}, as all weights are then on the GPU"
         )
     if plan.smaller is not None:
-        found.append(f"about {now} tokens/s: {smaller_words(plan)}")
-    return found
+        lines.append(f"about {now} tokens/s: {smaller_words(plan)}")
+    return lines
 
 
 def smaller_words(plan: Plan, rate: Callable[[float], str] = tokens) -> str:
@@ -347,20 +347,22 @@ def _fit_words(plan: Plan) -> list[str]:
         max(0, usage.total - free.get(device, 0))
         for device, usage in rival.breakdown.devices.items()
     )
-    said = f", {tokens(rival.speed.generation)} tokens/s and prompts {tokens(rival.speed.prompt)}"
+    ending = f", {tokens(rival.speed.generation)} tokens/s and prompts {tokens(rival.speed.prompt)}"
     # With users a request's own rate says less than the sum
     if plan.speed.requests is not None:
-        said = (
+        ending = (
             f", {tokens(rival.speed.generation)} tokens/s in all, here "
             f"{tokens(plan.speed.generation)}"
         )
     if plan.inputs is not None:
-        said = f", {tokens(rival.speed.prompt)} tokens/s of inputs"
+        ending = f", {tokens(rival.speed.prompt)} tokens/s of inputs"
     if short:
-        said = f"; {human(short)} more than is free, so that it cannot load"
+        ending = f"; {human(short)} more than is free, so that it cannot load"
     elif not rival.fits:
-        said += "; that breaks these margins"
-    return [f"llama-server's own choice: {rival.placement}, context {rival.breakdown.n_ctx}{said}"]
+        ending += "; that breaks these margins"
+    return [
+        f"llama-server's own choice: {rival.placement}, context {rival.breakdown.n_ctx}{ending}"
+    ]
 
 
 def bought(plan: Plan, other: Alternative) -> str:
@@ -416,7 +418,7 @@ def _table(plan: Plan, style: Style) -> list[str]:
         ),
     ]
     heads = ["MiB", "free", "weights", "KV cache", "compute", "extra", "margin", "left"]
-    kept = [i for i in range(len(heads)) if i != 5 or extra]
+    columns = [i for i in range(len(heads)) if i != 5 or extra]
     cells = [
         [
             shortened(text, max(12, style.width // 5)),
@@ -424,36 +426,36 @@ def _table(plan: Plan, style: Style) -> list[str]:
         ]
         for text, *sizes in every
     ]
-    return blocks([heads[i] for i in kept], [[row[i] for i in kept] for row in cells], style)
+    return blocks([heads[i] for i in columns], [[row[i] for i in columns] for row in cells], style)
 
 
 def _memory_words(plan: Plan) -> list[str]:
     """Return what the table does not say."""
     host = plan.host
-    found = []
+    sentences = []
     if host.free is None:
         growing = (
             f", plus up to {gib(host.growing)} for the prompt cache and checkpoints"
             if host.growing
             else ""
         )
-        found.append(f"needs {gib(host.needed)} of RAM{growing} (pass --ram to check)")
-    found += [
+        sentences.append(f"needs {gib(host.needed)} of RAM{growing} (pass --ram to check)")
+    sentences += [
         f"{names(group)}: {len(group)} identical GPUs, the fullest is shown (-v shows each)"
         for group in grouped(plan.devices, False)
         if len(group) > 1
     ]
     if host.free is None:
-        return [*found, *_left_out(plan)]
+        return [*sentences, *_left_out(plan)]
     parts = [f"{gib(host.shared)} of RAM are the GPU's"] if host.shared else []
     if host.growing >= GiB // 20:  # less is 0.0 in the table
         saved = plan.saved
         count = saved.count or 0 if saved else 0
         some = f"{count} saved conversation{'s' * (count > 1)}"
-        kept = f": at least {some} of {saved.tokens} tokens" if saved and count else ""
-        parts.append(f"serving may add {_growing(plan)}{kept}")
-    found += ["; ".join(parts)] if parts else []
-    return [*found, *_left_out(plan)]
+        saved_words = f": at least {some} of {saved.tokens} tokens" if saved and count else ""
+        parts.append(f"serving may add {_growing(plan)}{saved_words}")
+    sentences += ["; ".join(parts)] if parts else []
+    return [*sentences, *_left_out(plan)]
 
 
 def _growing(plan: Plan) -> str:

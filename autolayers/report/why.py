@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..planner.why import Why
 
 
-def why_text(found: Why, style: Style | None = None) -> str:
+def why_text(why: Why, style: Style | None = None) -> str:
     """Return one line a candidate, the chosen one marked, then what would change it."""
     style = style or Style(width=None)
     rows = [
@@ -23,18 +23,18 @@ def why_text(found: Why, style: Style | None = None) -> str:
             f"{row.seconds:.2f} s",
             row.verdict,
         )
-        for row in found.candidates
+        for row in why.candidates
     ]
-    marks = {i: "bold" for i, row in enumerate(found.candidates) if row.chosen}
+    marks = {i: "bold" for i, row in enumerate(why.candidates) if row.chosen}
     lines = stacked(("  GiB", "GPUs", "RAM", "context", "request", ""), rows, style, (0, 5), marks)
     # Factors of planner.prices that counted for the chosen launch
     prices = [
         f"{what} {factor:.2f}"
-        for row in found.candidates
+        for row in why.candidates
         if row.chosen
         for what, factor in row.prices
     ]
     counted = f"times the request's seconds: {', '.join(prices)}" if prices else ""
-    texts = [text for text in (counted, found.more, found.smaller) if text]
+    texts = [text for text in (counted, why.more, why.smaller) if text]
     # On a pipe a fact is a line, without a label
     return "\n".join([*lines, *(labelled("with", texts, style) if style.bounded else texts)]) + "\n"

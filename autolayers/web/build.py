@@ -127,12 +127,14 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     }
     for question, name in answers.items():
         written[name] = _compact(whole_answer(engine, json.loads(question)))
-    found = {gpus: f"known-{gpus.replace(',', '+')}.json" for gpus in machines}
+    list_files = {gpus: f"known-{gpus.replace(',', '+')}.json" for gpus in machines}
     # Minutes of work on one core
-    for name, made in zip(found.values(), in_processes(known_list, list(found)), strict=True):
-        if isinstance(made, AutolayersError):
-            raise made
-        written[name] = _compact(made)
+    for name, answer in zip(
+        list_files.values(), in_processes(known_list, list(list_files)), strict=True
+    ):
+        if isinstance(answer, AutolayersError):
+            raise answer
+        written[name] = _compact(answer)
     sources = ["pyodide/"] if local else [pyodide.rstrip("/") + "/"] if pyodide else list(PYODIDE)
     sizes = {name: size for name, (size, _) in PYODIDE_FILES.items()} | {WHEEL: len(written[WHEEL])}
     config = {
@@ -143,7 +145,7 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
         "sizes": sizes,
         "cards": "cards.json",
         "answers": answers,
-        "lists": found,
+        "lists": list_files,
         "pages": {"models": MODELS, "machines": MACHINES, "ram": RAM} if url else None,
         "sha256": {name: digest for name, (_, digest) in PYODIDE_FILES.items()},
         "files": sorted(written),
@@ -165,14 +167,14 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
 
 def _with_address(page: bytes, url: str) -> bytes:
     url = escape(url.rstrip("/"), quote=True)
-    more = (
+    tags = (
         f'<link rel="canonical" href="{url}/"><meta property="og:url" content="{url}/">'
         f'<meta property="og:image" content="{url}/on/index.{previews()}">'
         '<meta name="twitter:card" content="summary_large_image">\n</head>'
     )
     # Search engines follow links, and find the pages by it
     index = b'<footer><p><a href="on/">Which model runs on which graphics card?</a></p>'
-    return page.replace(b"</head>", more.encode(), 1).replace(b"<footer>", index, 1)
+    return page.replace(b"</head>", tags.encode(), 1).replace(b"<footer>", index, 1)
 
 
 def _answers(folder: Path, url: str) -> list[str]:
@@ -245,9 +247,9 @@ def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
     other cards."""
     few = [card for card in offer["cards"] if card["name"] in CHIPS]
     # the models are those that have names
-    kept = {key: value for key, value in offer.items() if key != "models"}
+    shared = {key: value for key, value in offer.items() if key != "models"}
     return {
-        "offer": {**kept, "cards": few},
+        "offer": {**shared, "cards": few},
         "question": PRESET,
         "answer": whole_answer(engine, PRESET),
     }
@@ -256,8 +258,8 @@ def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
 def whole_answer(engine: Engine, question: dict[str, str]) -> dict[str, Any]:
     """With all its reasons, and the memory at other contexts for the slider."""
     answer = engine.call("plan", question)
-    while not (more := engine.call("more", question)).get("done"):
-        answer = more
+    while not (following := engine.call("more", question)).get("done"):
+        answer = following
     return {**answer, "ahead": engine.call("ahead", question)["points"]}
 
 

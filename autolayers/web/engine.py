@@ -60,7 +60,7 @@ from ..sources.offers import offers
 from ..units import at_least
 from .export import NAMES, export
 from .form import error_of, request_of, text, texts
-from .names import BUNDLED, family, known, near, quantisation, understood
+from .names import BUNDLED, family, near, of_each_family, quantisation, understood
 from .verdict import faster, least_missing, loss, needed, verdict, where, worth
 
 TYPE_CHECKING = False
@@ -127,9 +127,9 @@ class _Part:
         # read_header reads on, so the page has to send a longer slice
         if self._at >= len(self._data) and (self.size is None or self._at < self.size):
             raise _NeedMore
-        found = self._data[self._at : self._at + n]
-        self._at += len(found)
-        return found
+        piece = self._data[self._at : self._at + n]
+        self._at += len(piece)
+        return piece
 
 
 class Engine:
@@ -160,7 +160,7 @@ class Engine:
         # model and build of the latest question
         self._known: tuple[object, object, Known] = None, None, Known()
         # What the page may call: a method's name arrives in the address
-        asked = (
+        questions = (
             self.start,
             self.name,
             self.open,
@@ -179,7 +179,7 @@ class Engine:
             self.explain,
         )
         self._methods: dict[str, Callable[[Question], Answer]] = {
-            method.__name__: method for method in asked
+            method.__name__: method for method in questions
         }
 
     def call(self, method: str, question: Question) -> Answer:
@@ -234,21 +234,21 @@ class Engine:
         # A file of this machine comes before everything that its name could mean
         if typed in self._models or (self._open is not None and os.path.exists(typed)):
             return {"name": typed}
-        found = understood(typed)
+        meant = understood(typed)
         if (
-            found in self._models
-            or found in bundled.models()
-            or found.startswith("hf:")
-            or "://" in found
+            meant in self._models
+            or meant in bundled.models()
+            or meant.startswith("hf:")
+            or "://" in meant
         ):
-            return {"name": found}
+            return {"name": meant}
         # Only the loopback server has files and an Ollama
         if self._open is not None and (
-            found.startswith("ollama:") or os.sep in found or found.endswith(".gguf")
+            meant.startswith("ollama:") or os.sep in meant or meant.endswith(".gguf")
         ):
-            return {"name": found}
+            return {"name": meant}
         # Nothing opens it: the page shows what is bundled under such a name
-        return {"near": near(found)}
+        return {"near": near(meant)}
 
     def open(self, question: Question) -> Answer:
         """Opens a model by name: {"name"} -> {"model": summary}, of a repository also its
@@ -281,18 +281,18 @@ class Engine:
             self._models[name] = self._models.pop(name)  # the newest
             return self._models[name]
         if name in self._bundled or name in bundled.models():
-            found = self._bundled.pop(name, None) or bundled.read(name)
+            model = self._bundled.pop(name, None) or bundled.read(name)
             _drop_oldest(self._bundled, MAX_BUNDLED - 1)
-            self._bundled[name] = found
-            return found
+            self._bundled[name] = model
+            return model
         if not name:
             raise UsageError("no model: choose one, or drop a .gguf file")
         # In a browser the page itself fetches the file's first bytes, and calls `add`
         if self._open is None:
             raise NotOpened(f"{name}: not opened yet: drop the file, or give its address")
-        found = self._keep(name, self._open(name))
+        model = self._keep(name, self._open(name))
         self._opened.add(name)
-        return found
+        return model
 
     def add(self, name: str, size: int | None, data: bytes) -> Answer:
         """A file's first bytes: {"need": n} for its first n bytes instead, {"missing": [part, ...]}
@@ -388,8 +388,8 @@ class Engine:
         if path not in files:
             return ("-hf", repository, "-hff", path)
         # -hf would load a projector that is not in the plan
-        more = ("--no-mmproj",) if projector_of(files, path) else ()
-        return *words_of(repository, files, path), *more
+        no_projector = ("--no-mmproj",) if projector_of(files, path) else ()
+        return *words_of(repository, files, path), *no_projector
 
     # --- logs
 
@@ -397,21 +397,21 @@ class Engine:
         """Why the launch of {"log": text} failed or is slow. The form's model and machine are those
         of the launch that works, where they are given."""
         model = self.model(text(question, "model")) if text(question, "model") else None
-        asked: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if any(text(question, field) for field in ("gpu", "ram", "machine")):
             request = request_of(
                 {key: question.get(key) for key in ("gpu", "ram", "machine")}, self._here
             )
-            asked["own"] = request.arguments.own
+            options["own"] = request.arguments.own
             # A machine file has devices; gpu and ram are words that explain reads itself
             if text(question, "machine"):
-                asked["devices"], asked["host"] = request.machine.devices, request.host
-        answer = explain_log(text(question, "log", MAX_LOG), model=model, **asked)
+                options["devices"], options["host"] = request.machine.devices, request.host
+        answer = explain_log(text(question, "log", MAX_LOG), model=model, **options)
         if model is None:
             return answer
         file, fetched = posix(["-m", model.path]), posix(self._launch_words(question))
-        said = answer["text"].replace(f"llama-server {file} ", f"llama-server {fetched} ")
-        return {**answer, "text": said}
+        page = answer["text"].replace(f"llama-server {file} ", f"llama-server {fetched} ")
+        return {**answer, "text": page}
 
     # --- plans
 
@@ -443,17 +443,17 @@ class Engine:
         points = []
         for n_ctx in sorted({*contexts, plan.breakdown.n_ctx}):
             params = replace(plan.params, n_ctx=n_ctx)
-            asked = replace(request, arguments=replace(request.arguments, params=params))
+            at_context = replace(request, arguments=replace(request.arguments, params=params))
             try:
-                found: dict[str, Any] = plan_request(model, asked).to_dict()
+                answer: dict[str, Any] = plan_request(model, at_context).to_dict()
             except LaunchRefused:
                 continue
             # bars draw no part of a margin
             devices = [
                 {key: value for key, value in device.items() if key != "margin_parts"}
-                for device in found["devices"]
+                for device in answer["devices"]
             ]
-            points.append({"n_ctx": n_ctx, "devices": devices, "host": found["host"]})
+            points.append({"n_ctx": n_ctx, "devices": devices, "host": answer["host"]})
         return {"points": points}
 
     def picture(self, question: Question) -> Answer:
@@ -490,13 +490,13 @@ class Engine:
         lock, steps = self._steps.get(_key(question), (Lock(), iter(())))
         # A generator cannot be run by two threads
         with lock:
-            found = next(steps, None)
-        if found is None:
+            plan = next(steps, None)
+        if plan is None:
             self._steps.pop(_key(question), None)
             return {"done": True}
         # The picture shows the reasons that are known by now
-        self._plans[_key(question)] = found
-        return self._drawn(question, self._request(question), found, True)
+        self._plans[_key(question)] = plan
+        return self._drawn(question, self._request(question), plan, True)
 
     def _drawn(self, question: Question, request: Request, plan: Plan, reasons: bool) -> Answer:
         """ "instead": the alternatives and their gains; "remedies": what would make it fit."""
@@ -583,12 +583,12 @@ class Engine:
             plan = self._row_plan(model, question)
         except LaunchRefused as refusal:
             return {**row, "state": "no", "where": str(refusal)}
-        found = verdict(plan)
+        answer = verdict(plan)
         if not plan.fits:
-            return {**row, "state": "no", "where": found["title"]}
+            return {**row, "state": "no", "where": answer["title"]}
         return {
             **row,
-            "state": found["state"],
+            "state": answer["state"],
             "where": where(plan),
             "needed": needed(plan),
             "context": plan.breakdown.n_ctx,
@@ -707,25 +707,25 @@ class Engine:
         # The longest part has the card's name, the short ones the maker's
         for part in sorted(words, key=len, reverse=True):
             name = part.partition("/")[0].partition(" (0x")[0].strip(" )")
-            if found := candidates(name.removeprefix("ANGLE Metal Renderer: ")):
-                return {"cards": found}
+            if cards := candidates(name.removeprefix("ANGLE Metal Renderer: ")):
+                return {"cards": cards}
         return {"cards": []}
 
     def machine(self, question: Question) -> Answer:
         """The machine as a machine file's text."""
-        found = self._request(question).machine
-        ram = found.ram or 0
+        machine = self._request(question).machine
+        ram = machine.ram or 0
         host = Host(
             # total, then what is available
-            found.ram_total or ram,
+            machine.ram_total or ram,
             ram,
             "given",
-            found.ram_bandwidth,
-            found.bus_bandwidth,
-            found.cores,
-            found.disk_bandwidth,
+            machine.ram_bandwidth,
+            machine.bus_bandwidth,
+            machine.cores,
+            machine.disk_bandwidth,
         )
-        written = machine_file.to_dict(found.devices, host)
+        written = machine_file.to_dict(machine.devices, host)
         return {"text": json.dumps(written if ram else {**written, "host": None}, indent=1)}
 
     def _request(self, question: Question) -> Request:
@@ -741,16 +741,20 @@ class Engine:
             model_draft=f"/path/to/{draft}" if draft else request.params.model_draft,
         )
         # Dropped files come before those that flags name
-        beside = Companions(
+        companions = Companions(
             header or request.companions.mmproj,
             self.model(draft) if draft else request.companions.draft,
             request.companions.loras,
         )
-        found = replace(
-            request, arguments=replace(request.arguments, params=params), companions=beside
+        complete = replace(
+            request, arguments=replace(request.arguments, params=params), companions=companions
         )
         model = text(question, "model")
-        return with_draft_checked(self.model(model), found, used=True) if draft and model else found
+        return (
+            with_draft_checked(self.model(model), complete, used=True)
+            if draft and model
+            else complete
+        )
 
     def _projector(self, question: Question) -> tuple[Header | None, str]:
         """The header of {"mmproj"}, and the path that a launch names; "" where -hf downloads it
@@ -768,10 +772,10 @@ class Engine:
         return header, "" if downloads else "/path/to/mmproj.gguf"
 
 
-def explain_log(log: str, **asked: Any) -> Answer:
-    """The JSON of `autolayers explain` with its page as "text"; `asked` as in explain(). Nothing
-    that the log names is opened."""
-    answer = explain(log.encode("utf-8", "replace"), files=False, **asked)
+def explain_log(log: str, **options: Any) -> Answer:
+    """The JSON of `autolayers explain` with its page as "text"; `options` as in explain().
+    Nothing that the log names is opened."""
+    answer = explain(log.encode("utf-8", "replace"), files=False, **options)
     return {**answer.to_dict(), "text": answer.text()}
 
 
@@ -781,20 +785,20 @@ def _home() -> str:
         given = metadata.metadata("autolayers").get_all("Project-URL") or []
     except metadata.PackageNotFoundError:
         return ""
-    found = dict(entry.split(", ", 1) for entry in given).get("Repository", "")
+    address = dict(entry.split(", ", 1) for entry in given).get("Repository", "")
     # The template's placeholder, in a checkout without an address
-    return "" if "/OWNER/" in found else found
+    return "" if "/OWNER/" in address else address
 
 
 def _current() -> list[str]:
     """The bundled models that people take today, each as its usual quantisation."""
-    found = {name: published.of(name) for name in known()}
-    return [name for name, model in found.items() if model is not None and model.current]
+    by_name = {name: published.of(name) for name in of_each_family()}
+    return [name for name, model in by_name.items() if model is not None and model.current]
 
 
-def _drop_oldest(kept: dict[str, Any], most: int) -> None:
-    while len(kept) > most:
-        kept.pop(next(iter(kept)))
+def _drop_oldest(store: dict[str, Any], limit: int) -> None:
+    while len(store) > limit:
+        store.pop(next(iter(store)))
 
 
 def _key(question: Question) -> str:
@@ -830,8 +834,12 @@ def _file(repository: str, path: str, sizes: Mapping[str, int]) -> Answer:
 
 def _traits(name: str) -> Answer:
     """What a row's filters ask of a bundled model."""
-    found = published.of(name.removeprefix(BUNDLED))
-    return {"vision": found.vision, "coding": found.coding} if found else {}
+    published_model = published.of(name.removeprefix(BUNDLED))
+    return (
+        {"vision": published_model.vision, "coding": published_model.coding}
+        if published_model
+        else {}
+    )
 
 
 def _summary(name: str, model: Model) -> Answer:

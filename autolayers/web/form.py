@@ -103,7 +103,7 @@ def request_of(question: Question, here: bool = False) -> Request:
     gpu = text(question, "gpu").lower()
     # Its RAM and cores, without its GPUs
     if gpu in _NO_GPU and here:
-        return Request.of(arguments, amend=lambda found: replace(found, devices=()))
+        return Request.of(arguments, amend=lambda inventory: replace(inventory, devices=()))
     if gpu in _NO_GPU or not (gpu or here or "gpu" in arguments.own):
         return Request.of(arguments, devices=[])
     return Request.of(arguments)
@@ -149,34 +149,34 @@ def _in_gib(value: str) -> str:
     """The value with GiB after a bare number; larger ones are GPUs' names."""
     value = value.strip()
     # "24", "24 g", "2x24", "2 × 12.5"
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"(\d{1,2} *[x×] *)?(\d{1,3}(?:\.\d{1,2})?) "
         r"*g?",
         value,
         re.ASCII | re.IGNORECASE,
     )
     # "3090" is a card
-    if not found or float(found[2]) > _MOST_GIB:
+    if not match or float(match[2]) > _MOST_GIB:
         return value
-    return f"{(found[1] or '').replace('×', 'x')}{found[2]}GiB"
+    return f"{(match[1] or '').replace('×', 'x')}{match[2]}GiB"
 
 
 def error_of(error: AutolayersError, question: Question) -> dict[str, Any]:
     """The error as one line in the page's words, and the field that it is about ("" for none); of
     GPUs the cards that could be meant, as "near"."""
     # Some errors have several lines; the page has one
-    said = " ".join(str(error).split())
+    line = " ".join(str(error).split())
     field = _field_of(error, question) if isinstance(error, UsageError) else ""
     for flag, here in _HERE:
-        said = said.replace(flag, here)
+        line = line.replace(flag, here)
     if field:
         flag, label = FIELDS[field]
         # "--gpu: no such card" becomes "GPU: no such card"
-        said = said.removeprefix(flag).lstrip(" :")
-        said = f"{label}: {said}"
+        line = line.removeprefix(flag).lstrip(" :")
+        line = f"{label}: {line}"
     near = _cards_near(text(question, "gpu")) if field == "gpu" else []
     return {
-        "error": said,
+        "error": line,
         "kind": type(error).__name__,
         "field": field,
         **({"near": near} if near else {}),
@@ -190,9 +190,9 @@ def _cards_near(gpus: str) -> list[str]:
             hypothetical(part)
         except AutolayersError:
             wanted = _letters(part)
-            found = [name for name in CARDS if wanted and wanted in _letters(name)]
+            cards = [name for name in CARDS if wanted and wanted in _letters(name)]
             # The shortest name is the plain card: rtx-4060 before rtx-4060-ti-16g
-            return sorted(found, key=lambda name: ("laptop" in name, len(name), name))[:NEAR]
+            return sorted(cards, key=lambda name: ("laptop" in name, len(name), name))[:NEAR]
     return []
 
 

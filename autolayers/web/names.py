@@ -43,20 +43,20 @@ def understood(name: str) -> str:
     bare = name.removeprefix(BUNDLED)
     if bare in bundled.models():
         return bare
-    if found := _HUB.fullmatch(name):
-        repository, quant, revision, path = found.groups()
+    if match := _HUB.fullmatch(name):
+        repository, quant, revision, path = match.groups()
         at = "" if revision in (None, "main") else f"@{revision}"
         # /tree/main/folder is no file: the repository is meant
         if path and path.lower().endswith(".gguf"):
             return f"hf:{repository}/{unquote(path)}{at}"
         return f"hf:{repository}{at}" + (f":{quant}" if quant else "")
-    if found := _OLLAMA.fullmatch(name):
-        return f"ollama:{found[1]}"
+    if match := _OLLAMA.fullmatch(name):
+        return f"ollama:{match[1]}"
     # A path or an address before USER/REPO, which "folder/model.gguf" looks like
     if name.lower().endswith(".gguf") or "\\" in name or "://" in name:
         return name
-    if found := _REPOSITORY.fullmatch(name):
-        return f"hf:{found[1]}{found[2] or ''}"
+    if match := _REPOSITORY.fullmatch(name):
+        return f"hf:{match[1]}{match[2] or ''}"
     return name
 
 
@@ -74,7 +74,7 @@ def near(words: str) -> list[str]:
     ]
     if not wanted:
         return []
-    found = [
+    names = [
         name
         for name in bundled.models()
         if wanted in _letters(name)
@@ -85,7 +85,7 @@ def near(words: str) -> list[str]:
         )
     ]
     # The usual quantisation first, then the shortest name
-    return sorted(found, key=lambda name: ("q4_k_m" not in name, len(name), name))[:_SHOWN]
+    return sorted(names, key=lambda name: ("q4_k_m" not in name, len(name), name))[:_SHOWN]
 
 
 def family(name: str) -> list[str]:
@@ -94,7 +94,7 @@ def family(name: str) -> list[str]:
     return [other for other in bundled.models() if _stem(other) == stem]
 
 
-def known() -> list[str]:
+def of_each_family() -> list[str]:
     """One bundled model of each family that writes text, the usual quantisation."""
     best: dict[str, str] = {}
     for name in bundled.models():

@@ -100,19 +100,20 @@ _BADGE = Template("""\
 def pages(url: str) -> dict[str, bytes]:
     """All files by name, for a site at `url`."""
     url = escape(url.rstrip("/"))
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     rows = []
     # A row of the index a model, a cell a card
     for model in MODELS:
         cells = []
         for card in MACHINES:
             plan = plan_request(bundled.read(model), request_of({"gpu": card, "ram": RAM}))
-            name, said = f"{model}-on-{card}", verdict(plan)
-            found[f"on/{name}.svg"] = picture(plan, model, card, said)
-            found[f"badge/{name}.svg"] = badge(card, said)
-            found[f"on/{name}.html"] = _page(url, name, model, card, plan, said)
+            name, answer = f"{model}-on-{card}", verdict(plan)
+            texts[f"on/{name}.svg"] = picture(plan, model, card, answer)
+            texts[f"badge/{name}.svg"] = badge(card, answer)
+            texts[f"on/{name}.html"] = _page(url, name, model, card, plan, answer)
             cells.append(
-                f'<td class="left how {said["state"]}"><a href="{name}.html">{short(said)}</a></td>'
+                f'<td class="left how {answer["state"]}">'
+                f'<a href="{name}.html">{short(answer)}</a></td>'
             )
         rows.append(
             f'<tr><th scope="row">{escape(published.product(model))}</th>{"".join(cells)}</tr>'
@@ -124,7 +125,7 @@ def pages(url: str) -> dict[str, bytes]:
     table = (
         f'<thead><tr><th scope="col">Model</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody>'
     )
-    found["on/index.html"] = _document(
+    texts["on/index.html"] = _document(
         url,
         "on/",
         "Which model runs on which graphics card?",
@@ -132,33 +133,33 @@ def pages(url: str) -> dict[str, bytes]:
         f'<p>{about}</p><div class="scroll"><table>{table}</table></div>',
         "on/index",
     )
-    found["on/index.svg"] = _of_all()
+    texts["on/index.svg"] = _of_all()
     # Addresses as people link them: "on/" and not "on/index.html"
     places = [
         "",
-        *(name.removesuffix("index.html") for name in sorted(found) if name.endswith(".html")),
+        *(name.removesuffix("index.html") for name in sorted(texts) if name.endswith(".html")),
     ]
-    found["sitemap.xml"] = (
+    texts["sitemap.xml"] = (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         '<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n'
         + "".join(f"<url><loc>{escape(f'{url}/{place}')}</loc></url>\n" for place in places)
         + "</urlset>\n"
     )
-    found["robots.txt"] = f"User-agent: *\nAllow: /\nSitemap: {url}/sitemap.xml\n"
-    return {name: text.encode() for name, text in found.items()}
+    texts["robots.txt"] = f"User-agent: *\nAllow: /\nSitemap: {url}/sitemap.xml\n"
+    return {name: text.encode() for name, text in texts.items()}
 
 
-def picture(plan: Plan, model: str, card: str, said: dict[str, Any]) -> str:
+def picture(plan: Plan, model: str, card: str, answer: dict[str, Any]) -> str:
     """1200 x 630, as previews of links want it."""
-    parts = said["parts"]
+    parts = answer["parts"]
     # The last part, where the model is, gets a line of its own
-    lines = [said["title"], *([", ".join(parts[:-1]), parts[-1]] if parts else [])]
+    lines = [answer["title"], *([", ".join(parts[:-1]), parts[-1]] if parts else [])]
     drawn = [
         _text(110, 46, INK, published.product(model), 700),
         _text(170, 36, SOFT, f"{CARDS[card].description}, {RAM} GiB of RAM"),
     ]
     drawn += [
-        _text(265 + 62 * i, 44 if i else 54, COLOURS[said["state"]], line, 400 if i else 700)
+        _text(265 + 62 * i, 44 if i else 54, COLOURS[answer["state"]], line, 400 if i else 700)
         for i, line in enumerate(lines)
     ]
     for i, (name, whole, pieces) in enumerate(_bars(plan)):
@@ -200,16 +201,16 @@ def _rect(x: float, y: int, width: float, colour: str) -> str:
     return f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="46" fill="{colour}"/>'
 
 
-def badge(card: str, said: dict[str, Any]) -> str:
+def badge(card: str, answer: dict[str, Any]) -> str:
     """For a model card: the GPU, and how the model runs on it."""
-    left, right = card, short(said)
+    left, right = card, short(answer)
     # 7 pixels a character of 11 px Verdana, and a margin
     at, rest = (14 + 7 * len(text) for text in (left, right))
     return _BADGE.substitute(
         total=at + rest,
         at=at,
         rest=rest,
-        colour=COLOURS[said["state"]],
+        colour=COLOURS[answer["state"]],
         one=at / 2,
         two=at + rest / 2,
         left=escape(left),
@@ -223,9 +224,9 @@ def _today() -> str:
     return strftime("%Y-%m-%d", gmtime(int(os.environ.get("SOURCE_DATE_EPOCH") or time())))
 
 
-def short(said: dict[str, Any]) -> str:
+def short(answer: dict[str, Any]) -> str:
     """A verdict in two words."""
-    return f"~{rate(said['rate'])} tokens/s" if said["rate"] else "does not fit"
+    return f"~{rate(answer['rate'])} tokens/s" if answer["rate"] else "does not fit"
 
 
 def _bars(plan: Plan) -> Iterator[tuple[str, int, list[tuple[int, str]]]]:
@@ -246,10 +247,10 @@ def _bars(plan: Plan) -> Iterator[tuple[str, int, list[tuple[int, str]]]]:
     )
 
 
-def _page(url: str, name: str, model: str, card: str, plan: Plan, said: dict[str, Any]) -> str:
-    parts = said["parts"]
+def _page(url: str, name: str, model: str, card: str, plan: Plan, answer: dict[str, Any]) -> str:
+    parts = answer["parts"]
     sentence = (
-        ". ".join([said["title"], *([", ".join(parts[:-1]), parts[-1]] if parts else [])]) + "."
+        ". ".join([answer["title"], *([", ".join(parts[:-1]), parts[-1]] if parts else [])]) + "."
     )
     rows = [
         (row.description, f"{row.used / GiB:.2f} of {row.free / GiB:.2f} GiB")
@@ -267,15 +268,15 @@ def _page(url: str, name: str, model: str, card: str, plan: Plan, said: dict[str
             ("Context", f"{plan.breakdown.n_ctx:,}"),
         ]
     body = _ANSWER.substitute(
-        state=said["state"],
+        state=answer["state"],
         sentence=escape(sentence),
-        plain=escape(said["plain"]),
+        plain=escape(answer["plain"]),
         name=name,
         card=quote(card),
         model=quote(model),
         ram=RAM,
         placement=escape(plan.placement),
-        assumed=escape(said["assumed"]),
+        assumed=escape(answer["assumed"]),
         build=NEWEST,
         date=_today(),
         exact="Memory is exact to the byte." if plan.exact else "Memory is an upper bound.",
@@ -301,7 +302,7 @@ def _page(url: str, name: str, model: str, card: str, plan: Plan, said: dict[str
         url,
         f"on/{name}.html",
         title,
-        f"{sentence} With {RAM} GB of RAM. {said['plain']}",
+        f"{sentence} With {RAM} GB of RAM. {answer['plain']}",
         body,
         f"on/{name}",
     )

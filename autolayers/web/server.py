@@ -171,9 +171,9 @@ class Handler(BaseHTTPRequestHandler):
         `page`; otherwise sends the refusal."""
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
         hosts = self.server.hosts
-        asked = self.headers.get("Sec-Fetch-Mode"), self.headers.get("Sec-Fetch-Dest")
+        fetch = self.headers.get("Sec-Fetch-Mode"), self.headers.get("Sec-Fetch-Dest")
         # A link from another site opens the page; it gets no answer without the token
-        if page and asked == ("navigate", "document"):
+        if page and fetch == ("navigate", "document"):
             site = None
         if (
             # Programs such as curl send neither Origin nor Sec-Fetch-Site
@@ -211,7 +211,7 @@ class Handler(BaseHTTPRequestHandler):
             return None
         return self.rfile.read(int(length))
 
-    def _drain(self, most: int) -> None:
+    def _drain(self, limit: int) -> None:
         """Read what is still sent after a refusal: a socket closed with unread bytes resets the
         connection, and the client never sees the answer."""
         self.close_connection = True
@@ -219,8 +219,8 @@ class Handler(BaseHTTPRequestHandler):
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)
             self.connection.settimeout(_DRAIN)
-            while most > 0 and time.monotonic() < end and (piece := self.rfile.read1(_PIECE)):
-                most -= len(piece)
+            while limit > 0 and time.monotonic() < end and (piece := self.rfile.read1(_PIECE)):
+                limit -= len(piece)
 
     def question(self, largest: int) -> dict[str, Any] | None:
         """The body as a JSON object; None if it was refused."""
@@ -291,12 +291,14 @@ class _Handler(Handler):
             size = query.get("size", [""])[0]
             name = unquote(query.get("name", ["file.gguf"])[0])
             # A download may have no Content-Length
-            known = size.isascii() and size.isdecimal() and len(size) < _DIGITS
+            is_size = size.isascii() and size.isdecimal() and len(size) < _DIGITS
             body = self.body(LARGEST_SLICE)
             return (
                 None
                 if body is None
-                else self._answer(self.server.engine.add(name, int(size) if known else None, body))
+                else self._answer(
+                    self.server.engine.add(name, int(size) if is_size else None, body)
+                )
             )
         question = self.question(MAX_LOG if split.path == "/call/explain" else MAX_QUESTION)
         if question is None:

@@ -75,14 +75,14 @@ class Service(Server):
             return _PATHS[path](self, question, has_gone) if waits else None
 
     def plan(self, question: Answer, has_gone: Callable[[], bool]) -> Answer:
-        found = plan_within(
+        plan = plan_within(
             Watched(has_gone),
             self.open_model(_text(question, "model")),
             _words(question),
             self.environ,
             explain=question.get("explain") is not False,
         )
-        return found.to_dict()
+        return plan.to_dict()
 
     def explain(self, question: Answer, _: Callable[[], bool]) -> Answer:
         log = _text(question, "log")
@@ -98,18 +98,18 @@ class Service(Server):
             raise UsageError('"models" is a list of names')
         if len(names) > MOST_MODELS:
             raise UsageError(f'"models" has {len(names)} names, at most {MOST_MODELS} are compared')
-        found = choose(
+        choices = choose(
             [self.open_model(name) for name in names],
             _words(question, "choose"),
             environ=self.environ,
         )
-        advice = advise(found)
+        advice = advise(choices)
         return {
             "schema": 1,
             "autolayers": __version__,
             "files": [
                 {"name": name, **choice.to_dict()}
-                for name, choice in zip(names, found, strict=True)
+                for name, choice in zip(names, choices, strict=True)
             ],
             "advice": {"take": names[advice.take] if advice else None},
         }
@@ -225,7 +225,7 @@ def openapi() -> Answer:
         "oneOf": [{"type": "array", "items": {"type": "string"}}, {"type": "object"}],
     }
     text = {"type": "string"}
-    asked: dict[str, tuple[str, list[str], Answer]] = {
+    paths: dict[str, tuple[str, list[str], Answer]] = {
         "/plan": (
             "The best launch: the document of autolayers MODEL --json, schema 1",
             ["model"],
@@ -252,12 +252,12 @@ def openapi() -> Answer:
             {"models": {"type": "array", "items": text, "maxItems": MOST_MODELS}, "flags": flags},
         ),
     }
-    said = {"type": "object", "properties": {"error": text, "exit_code": {"type": "integer"}}}
+    error = {"type": "object", "properties": {"error": text, "exit_code": {"type": "integer"}}}
 
     def answers(description: str) -> Answer:
         wrong = {
             "description": "the command line's error and exit code",
-            "content": {"application/json": {"schema": said}},
+            "content": {"application/json": {"schema": error}},
         }
         return {
             "200": {
@@ -298,6 +298,6 @@ def openapi() -> Answer:
                     },
                 }
             }
-            for path, (summary, needed, fields) in asked.items()
+            for path, (summary, needed, fields) in paths.items()
         },
     }

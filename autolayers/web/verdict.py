@@ -36,10 +36,10 @@ KEPT = {"least": 1.0, "little": 0.97, "noticeable": 0.85, "heavy": 0.6}
 
 def verdict(plan: Plan) -> dict[str, Any]:
     """What the page says first."""
-    asked = plan.inputs
+    inputs = plan.inputs
     parts = [f"About {rate(plan.speed.generation)} tokens/s ({spread(plan)})"]
-    if asked is not None:
-        parts = [f"About {rate(asked.per_second)} inputs/s of {asked.tokens} tokens"]
+    if inputs is not None:
+        parts = [f"About {rate(inputs.per_second)} inputs/s of {inputs.tokens} tokens"]
     # It writes nothing, so it has no tokens per second
     elif is_embedding(plan.model):
         parts = []
@@ -65,7 +65,7 @@ def verdict(plan: Plan) -> dict[str, Any]:
         "parts": parts,
         "plain": _plain(plan),
         "assumed": assumed(plan),
-        "rate": asked.per_second if asked is not None else plan.speed.generation,
+        "rate": inputs.per_second if inputs is not None else plan.speed.generation,
     }
 
 
@@ -105,7 +105,7 @@ def faster(plan: Plan) -> dict[str, Any] | None:
     """The fastest alternative that may be faster, but surely is not: {"flags", "words"}, so that
     the first sight says why the plan does not take it."""
     here = plan.speed
-    found = [
+    alternatives = [
         other
         for other in plan.alternatives
         if other.speed.generation > here.generation * _NOTED
@@ -113,9 +113,9 @@ def faster(plan: Plan) -> dict[str, Any] | None:
         # As sure and faster would be the plan itself
         and other.speed.generation_spread > here.generation_spread
     ]
-    if not found or not plan.fits:
+    if not alternatives or not plan.fits:
         return None
-    best = max(found, key=lambda other: other.speed.generation)
+    best = max(alternatives, key=lambda other: other.speed.generation)
     low, high = (f"{rate(value)}" for value in ends(best.speed))
     worse = best.speed.generation / best.speed.generation_spread < here.generation
     why = (
@@ -152,8 +152,8 @@ def least_missing(size: int, request: Request) -> int:
     # Unknown RAM may hold anything
     if machine.ram is None:
         return 0
-    there = sum(device.free for device in machine.devices) + machine.ram
-    return max(0, size * 9 // 10 - there)
+    available = sum(device.free for device in machine.devices) + machine.ram
+    return max(0, size * 9 // 10 - available)
 
 
 def place(plan: Plan) -> str:
@@ -177,8 +177,8 @@ def where(plan: Plan) -> str:
     whole = f"{plan.n_layer + 1} of {plan.n_layer + 1} layers on the GPU"
     if plan.placement == whole:
         return "All of it on the GPU"
-    said = plan.placement.removeprefix(whole + ", ")
-    return said[:1].upper() + said[1:]
+    placement = plan.placement.removeprefix(whole + ", ")
+    return placement[:1].upper() + placement[1:]
 
 
 def thousands(tokens: int) -> str:

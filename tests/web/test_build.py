@@ -122,7 +122,7 @@ def test_a_list_of_models_for_a_card(
     """At most 30 KB, the figures of single plans; the rows of a Mac have the memory that its name
     says."""
     monkeypatch.setattr(
-        "autolayers.web.engine.known", lambda: ["qwen3-8b-q4_k_m", "llama-3.2-1b-q4_k_m"]
+        "autolayers.web.engine.of_each_family", lambda: ["qwen3-8b-q4_k_m", "llama-3.2-1b-q4_k_m"]
     )
     names = make(tmp_path, lists="m4-pro-24g,none")
     config = json.loads((tmp_path / "config.json").read_text())
