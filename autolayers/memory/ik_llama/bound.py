@@ -45,6 +45,9 @@ def refuse(model: Model, params: Params, context: Context) -> None:
             raise LaunchRefused(
                 f"key not found in model: {model.architecture}.{names[0]} ({name} wants it)"
             )
+    if model.architecture == "t5encoder":
+        # build_t5_encoder reads wq, create_tsencoder_tensors makes wq_enc
+        raise LaunchRefused(f"{name} of 2026-08-15 ends where it builds the graph of t5encoder")
     shallow = f"dec.blk.{model.hparams.n_layer - 1}.attn_norm.weight"
     if model.architecture == "t5" and shallow not in model.tensors:
         raise LaunchRefused(f"tensor '{shallow}' not found: {name} wants as many layers in both")
@@ -109,7 +112,8 @@ def compute(
     )
     hidden = int(4 * u * hp.n_embd)
     logits = 4 * u * hp.n_vocab * (2 if hp.get("final_logit_softcapping") else 1)
-    least = copied + logits + 2 * hidden
+    # an output matrix in RAM is copied beside what it reads
+    least = copied + logits + (3 if copied else 2) * hidden
     more = 4 * max(0, said_of(context.rules).logit_rows - u) * hp.n_vocab
     in_ram = [
         sum([tensor.size for tensor in layer.tensors if tensor.buffer == HOST])
@@ -121,8 +125,10 @@ def compute(
     first = max(sizes[0], least) + more + (cached + 2 * hidden if cached else 0)
     if is_latent(model):
         first = max(
-            first, _latent(model, context, bool(placement.devices)) + copied + 2 * hidden + more
+            first,
+            _latent(model, context, bool(placement.devices)) + copied + cached + 2 * hidden + more,
         )
+    first = max(first, _pair(model, placement, u) + 6 * hidden)
     if model.architecture == "glm-dsa":  # what its indexer scores
         first += 4 * hidden + 4 * u * context.n_ctx
     if not placement.devices:
@@ -138,6 +144,23 @@ def compute(
     if placement.heads is not None or context.split_mode == "none":
         return (*[sum(each)] * len(each), host + inputs + 16 * hidden)
     return (*each, host + inputs)
+
+
+def _pair(model: Model, placement: Placement, u: int) -> int:
+    """Both inner matrices of a layer in RAM, which one operation (ggml_moe_up_gate) has copied at
+    once beside a GPU, and its result."""
+    if not placement.devices:
+        return 0
+    sizes: dict[str, int] = {}
+    for tensor in placement.tensors:
+        block, _, part = tensor.name.partition(".ffn_")  # e.g. "blk.12"
+        if not part.startswith(("up", "gate")) or not placement.is_host(tensor.buffer):
+            continue
+        _, rows, experts, _ = tensor.info.ne
+        rows *= model.hparams.n_expert_used_max if experts > 1 else 1
+        # the result has as many rows as one of the two
+        sizes[block] = sizes.get(block, 0) + tensor.size + 2 * u * rows
+    return max(sizes.values(), default=0)
 
 
 def _latent(model: Model, context: Context, on_device: bool) -> int:

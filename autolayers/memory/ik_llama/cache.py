@@ -206,7 +206,7 @@ def refuse(model: Model, context: Context, said: Said, mla: int) -> None:
             "-nkvo: build_deepseek2_tp_attention of layers that are cut ends without the cache on "
             "their GPUs (GGML_ASSERT(cache_repl))"
         )
-    if said.split and model.architecture == "gemma4":
+    if said.split and model.architecture == "gemma4" and not hp.n_embd_per_layer:
         raise LaunchRefused(
             "-sm graph: how it cuts gemma4's layers is not modelled, so nothing is planned for it: "
             "give -sm layer"

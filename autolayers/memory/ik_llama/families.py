@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from .delta import qwen3next
+from .gemma4 import gemma4
 from .graph import Builder
 from .latent import deepseek2
 
@@ -549,6 +550,7 @@ _QWEN2 = _own()
 _MOE = _std(moe=True, normalised=True, late_ids=True)
 FAMILIES: dict[str, Family] = {
     "deepseek2": deepseek2,
+    "gemma4": gemma4,
     **dict.fromkeys(("qwen3next", "qwen35", "qwen35moe"), qwen3next),
     **dict.fromkeys(("llama", "llama4", "granite", "granitemoe"), _llama),
     "mistral3": _std(moe=True, normalised=True, factors=True, bias=True),

@@ -200,14 +200,15 @@ class Builder:
         gating: str = "softmax",
         add_input: bool = False,
         bias: bool = True,
+        logits: Tensor | None = None,
     ) -> Tensor:
-        """llm_build_moe_ffn"""
+        """llm_build_moe_ffn; `logits`: of a router that is not in it"""
         g, hp, start = self.graph, self.hp, cur
         n_embd, n_tokens = cur.ne[0], cur.ne[1]
         n_used = hp.n_expert_used(il)
         before = self.architecture == "llama4"
-        inp = self.need(il, "ffn_gate_inp.weight")
-        logits = g.mul_mat(inp, cur)
+        if logits is None:
+            logits = g.mul_mat(self.need(il, "ffn_gate_inp.weight"), cur)
         inp_b = self.of(il, "ffn_gate_inp.bias")
         if inp_b is not None:
             logits = g.add(logits, inp_b)
@@ -242,11 +243,17 @@ class Builder:
         down_b = self.of(il, "ffn_down_exps.bias")
         if down_b is not None:
             experts = g.add_id(experts, down_b, selected)
+        scale = self.of(il, "ffn_down_exps.scale")
+        if scale is not None and not self.said.multi_add:
+            repeated = g.repeat(g.reshape(scale, 1, n_expert, 1), 1, n_expert, n_tokens)
+            chosen = g.reshape(g.get_rows(repeated, selected), n_used, n_tokens)
+            product = g.mul(g.reshape(weights, n_used, n_tokens), chosen)
+            weights = g.reshape(product, 1, n_used, n_tokens)
         if not before:
             if self.said.multi_add:
-                experts = Tensor(
-                    "MUL_MULTI_ADD", "f32", (n_embd, n_tokens, 1, 1), (experts, weights)
-                )
+                scales = () if scale is None else (scale, selected)
+                sources = (experts, weights, *scales)
+                experts = Tensor("MUL_MULTI_ADD", "f32", (n_embd, n_tokens, 1, 1), sources)
                 return g.add(experts, start) if add_input else experts
             experts = g.mul(experts, weights)
         part = g.view(experts, (n_embd, n_tokens), (experts.nb[2],))
@@ -369,8 +376,8 @@ class Builder:
     def kv(
         self,
         il: int,
-        k: Tensor,
-        v: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         q: Tensor,
         mask: Tensor,
         wo: Tensor | None,
@@ -378,15 +385,17 @@ class Builder:
         sinks: Tensor | None = None,
         softcap: bool = False,
     ) -> Tensor:
-        """llm_build_kv"""
+        """llm_build_kv; without `k` and `v` the cache is another layer's"""
         g, hp = self.graph, self.hp
         if self.turns_k and (side := hadamard(hp.head_k(il))):
-            q, k = turned(q, side), turned(k, side)
-        if self.turns_v and (side := hadamard(hp.head_v(il))):
+            q, k = turned(q, side), None if k is None else turned(k, side)
+        if self.turns_v and v is not None and (side := hadamard(hp.head_v(il))):
             v = turned(v, side)
         for tensor in (q, k, v):
-            g.expand(tensor)
-        self.store(il, k, v)
+            if tensor is not None:
+                g.expand(tensor)
+        if k is not None and v is not None:
+            self.store(il, k, v)
         cur = self.attend(il, q, mask, sinks, softcap)
         g.expand(cur)
         if wo is not None:

@@ -97,6 +97,9 @@ _OWN = {
     "dots1": _NORMS + " attn_k_norm attn_q_norm ffn_gate_inp exp_probs_b.bias",
 }
 _LATENT = ("deepseek2", "glm-dsa", "mistral4")
+# whose loader asks for matrices apart only with -sm graph and attn (use_split_ctx)
+_STAYS = ("gemma4",)
+_ALL_CUT = ("minimax-m2",)  # whose graph has no branch for a layer that is not cut
 _LEFT = ("attn_kv_b.weight", "_exps.bias")  # whole on the layer's device
 # norms and routers that each device has whole
 _WHOLE = (
@@ -116,6 +119,8 @@ def matrices(
     not known which tensors these are, it has all, and their layers' devices too."""
     if not 0 <= main < len(used):
         raise LaunchRefused(f"invalid value for main_gpu: {main} (there are {len(used)} devices)")
+    if model.architecture in _STAYS:
+        return list(groups), True
     own = _OWN.get(model.architecture)
     names, target = set((own or "").split()), used[main].name
     moves = own is not None and "rope_freqs" not in names and model.architecture in FACTORS
@@ -254,6 +259,11 @@ def shared_out(
     cache, otherwise attention is not cut. Raises LaunchRefused where it aborts."""
     hp, cut = model.hparams, _Cut(model, found, len(used))
     cut.cached = cached
+    if model.architecture in _ALL_CUT and HOST in found.layers[: hp.n_layer]:
+        raise LaunchRefused(
+            "-sm graph: it ends with layers of minimax-m2 in RAM (GGML_ASSERT(wq && wk && wv && "
+            "wo)): give all layers with -ngl, or -sm layer"
+        )
     layers: dict[int, dict[str, PlacedTensor]] = {}
     for il, name, tensor in _of_layers(model, groups, found):
         layers.setdefault(il, {})[_short(name)] = tensor

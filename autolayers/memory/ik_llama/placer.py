@@ -31,6 +31,14 @@ _ELSEWHERE = {
 }
 
 
+def elsewhere(architecture: str, name: str) -> str:
+    """Where a tensor is that llama.cpp has elsewhere: "output", "ram"; "" for all others."""
+    parts, with_output = _ELSEWHERE.get(architecture, ((), True))
+    if not any(part in name for part in parts):
+        return ""
+    return "output" if with_output else "ram"
+
+
 def said_of(rules: object) -> Said:
     from ...engines.ik_llama import Said
 
@@ -156,10 +164,10 @@ def _more(
                 yield layer, _aligned(info.n_bytes, layer)
     if model.architecture == "gpt-oss":
         yield from _biases(model, groups)
-    names, with_output = _ELSEWHERE.get(model.architecture, ((), True))
-    where = layers[-1] if with_output else HOST
     for name, tensor in [item for group in groups for item in group.tensors.items()]:
-        if tensor.buffer != where and any(part in name for part in names):
+        place = elsewhere(model.architecture, name)
+        where = layers[-1] if place == "output" else HOST
+        if place and tensor.buffer != where:
             yield tensor.buffer, -tensor.size
             yield where, _aligned(tensor.info.n_bytes, where)
     if model.architecture == "glm-dsa":  # of blocks that it skips otherwise

@@ -13,6 +13,7 @@ from .cut import CutBuilder
 from .families import CUT, FAMILIES
 from .graph import Builder
 from .heads import Heads
+from .placer import elsewhere
 from .scheduler import Schedule
 
 TYPE_CHECKING = False
@@ -135,6 +136,8 @@ def _sizes(
 
     def weights(name: str) -> Tensor | None:
         tensor: Tensor | None = found[name]
+        if tensor is not None and elsewhere(model.architecture, name) == "output":
+            tensor.buffer = buffers[placement.dev_output]
         tied = name == "output.weight" and name not in model.tensors
         if tensor is not None and said.repacks and not tied:
             _repack(tensor)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from ...errors import LaunchRefused
 from ...ggml.allocator import Arena, allocate
 from ...ggml.tensor import VIEW_OPS, Tensor
 from ...ggml.types import is_quantised
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from ...ggml.tensor import Buffer, Graph
 
 _MAX_INPUTS = 64  # GGML_SCHED_MAX_SPLIT_INPUTS
+_TOO_MANY = (
+    "a part of its graph reads more than 64 tensors of other devices, where ik_llama.cpp ends "
+    "(GGML_ASSERT(n_inputs < GGML_SCHED_MAX_SPLIT_INPUTS)): give -sm layer, or other layers"
+)
 _OFFLOADED = 32  # rows from which on CUDA copies weights that are in RAM
 _FUSED = ("MOE_FUSED_UP_GATE", "FUSED_UP_GATE")
 _TEXT = """
@@ -240,6 +245,8 @@ class Schedule:
                     if key not in copies:
                         copy = copies[key] = Tensor("NONE", source.type, source.ne, (), source.nb)
                         copy.backend = current
+                        if len(inputs) >= _MAX_INPUTS:
+                            raise LaunchRefused(_TOO_MANY)
                         inputs.append(source)
                     node.src = (*node.src[:j], copies[key], *node.src[j + 1 :])
         self.n_splits = len(parts)

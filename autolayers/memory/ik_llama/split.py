@@ -184,12 +184,18 @@ def latent_form(model: Model, params: Params, said: Said) -> int:
     return 1 if whole and said.split == "graph" and is_latent(model) and wanted else said.mla
 
 
+def cuts(model: Model) -> bool:
+    """Whether -sm graph splits its layers; not with an embedding for each layer
+    (unsupported_gemma_split)."""
+    return model.architecture in SPLIT and not model.hparams.n_embd_per_layer
+
+
 def split(model: Model, params: Params, devices: Sequence[Device], said: Said) -> Split:
     """Where each layer goes. Raises LaunchRefused where it does not load."""
     n = model.hparams.n_layer_all
     wanted = 999 if said.fit else params.layers_wanted(1 << 20)
     mode = said.split or params.split_mode or "layer"
-    if mode in ("graph", "attn") and model.architecture not in SPLIT:
+    if mode in ("graph", "attn") and not cuts(model):
         mode = "layer"
     if mode in ("graph", "attn") and len(devices) < 2:
         raise LaunchRefused("It is not possible to use split mode 'graph' with less than 2 devices")
