@@ -82,6 +82,7 @@ def expanded(
     head_v = kv.ne[0] // n_head - nope
     v = g.cont(g.view(kv, (head_v, n_head, n), strides, nope * kv.nb[0]))
     k_nope = g.view(kv, (nope, n_head, n), strides)
+    # the rotated part is one for all heads, the cache wants it in each
     k_pe = g.repeat(k_pe, n_rot, n_head, n, 1)
     k = g.concat(k_pe, k_nope, 0) if rope_first else g.concat(k_nope, k_pe, 0)
     return q, k, v
@@ -92,6 +93,7 @@ class LatentAttention(Decoder):
 
     def queries(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         """[head_k, n_head, n_tokens]; lite models have no latent for Q."""
+        # lite: Q in one step
         weight = llm.layer_weight(il, "attn_q")
         if weight is None:
             cur = llm.rms_norm(il, "attn_q_a_norm", llm.linear(il, "attn_q_a", cur))
@@ -108,6 +110,7 @@ class LatentAttention(Decoder):
         q = self.queries(llm, cur, il)
         compressed, k_pe = latent(llm, cur, il)
         if mla:
+            # the cache holds [rank + n_rot] per token, one head
             q, k, v = absorbed(llm, q, compressed, k_pe, il, pos, rope_first=self.rope_first(llm))
         else:
             q, k, v = expanded(

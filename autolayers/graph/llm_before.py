@@ -57,6 +57,7 @@ def heads_of(
         if viewed and i < 2:
             made.append(g.view(qkv, (head, heads, n), (size * head, row), size * at))
         else:
+            # a copy of whole rows, then reshaped to heads
             part = g.cont(g.view(qkv, (head * heads, n), (row,), size * at))
             made.append(g.reshape(part, head, heads, n))
     q, k, v = made
@@ -77,6 +78,7 @@ def rope_end(
 ) -> Tensor:
     """Before Rules.ropes_end: the last `n_rot` elements are roped separately and joined with the
     rest, before it if `first`."""
+    # two views and a concat, where today one rope skips an offset
     (head, n_head, n), size = heads.ne[:3], heads.nb[0]
     strides = (size * head, size * head * n_head)
     rest = g.view(heads, (head - n_rot, n_head, n), strides)

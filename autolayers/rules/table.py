@@ -107,6 +107,7 @@ def _kv_cache(inputs: Inputs) -> Answer:
         f"2 × 2 bytes × {inputs.layers} × {inputs.hidden} × {inputs.sequence} × {inputs.batch}"
     )
     note = ""
+    # the rule without heads is of multi-head attention
     if inputs.heads is not None and inputs.kv_heads is not None and inputs.kv_heads != inputs.heads:
         # only the KV heads are cached
         value = value * inputs.kv_heads / inputs.heads

@@ -21,6 +21,7 @@ class Arctic(Decoder):
             self.normed(llm, ffn_inp, il, "ffn_norm"), il, scales=False, biases=False
         )
         out = g.add(dense, ffn_inp)
+        # the experts read the layer's input, not attention's result
         experts = build_moe_ffn(llm, self.normed(llm, residual, il, "ffn_norm_exps"), il, _ROUTING)
         return g.add(experts, out)
 

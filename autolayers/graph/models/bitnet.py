@@ -15,6 +15,7 @@ class BitNet(Decoder):
         return llm.linear(il, "ffn_down", cur, scale=True)
 
     def head(self, llm: Llm, cur: Tensor) -> Tensor:
+        # llama.cpp creates no output matrix here, so the product is where the embeddings are
         return llm.build_lora_mm(llm.need("token_embd.weight"), llm.finish(cur, head=None))
 
 

@@ -28,6 +28,7 @@ class Chameleon(Decoder):
         return g.add(self.normed(llm, cur, il, "ffn_norm"), ffn_inp)
 
     def head(self, llm: Llm, cur: Tensor) -> Tensor:
+        # logits of image tokens (4 to 8195) become -FLT_MAX: a text token always wins
         g = llm.graph
         return g.set(llm.finish(cur), g.clamp(g.new("f32", _IMAGE_TOKENS)))
 

@@ -21,6 +21,7 @@ class Cohere2Moe(Decoder):
             llm.layer_weight(il, "ffn_gate_inp") is not None
             and llm.layer_weight(il, "ffn_up_shexp") is not None
         )
+        # the mean of the two: 0.5
         return llm.graph.scale(out) if shared else out
 
     def mtp(self, llm: Llm) -> Tensor:

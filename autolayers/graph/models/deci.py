@@ -15,6 +15,7 @@ class Deci(Decoder):
         g, hp = llm.graph, llm.hparams
         n_head, n_head_kv = hp.n_head(il), hp.n_head_kv(il)
         residual = cur = inp_l
+        # Nemotron-51B: layers without heads have no attention, those without KV heads a linear one
         if n_head:
             cur = self.normed(llm, inp_l, il, "attn_norm")
             cur = (
@@ -23,6 +24,7 @@ class Deci(Decoder):
                 else llm.linear(il, "attn_output", cur)
             )
         cur, residual = llm.select_outputs(il, out_ids, cur, residual)
+        # Nemotron-Ultra-253B has layers without an FFN
         if not hp.n_ff(il):
             return inp_l  # llama.cpp continues with the layer's input
         ffn_inp = g.add(cur, residual) if n_head else cur

@@ -30,6 +30,7 @@ class _Compressed:
         slots, rollback = llm.cparams.n_seq_max, llm.cparams.n_rs_seq
         self.rows = self.state.n_rows * slots  # of one generation of states
         self.all_rows = self.rows * (1 + rollback)
+        # over every split into sequences, the sum of ceil(tokens / ratio) is no larger
         blocks = n // ratio + llm.n_seqs
         # no more rows than the states have can be new
         stored_rows = min(n, self.rows)
@@ -53,6 +54,7 @@ class _Compressed:
                 ids("state_snapshot_src_idxs", saved),
                 ids("state_snapshot_dst_idxs", saved),
             )
+        # CSA's cells overlap: each is made of its own block and the one before it
         self.read = ids("state_read_idxs", (2 if ratio == CSA_RATIO else 1) * ratio * blocks)
         self.write = ids("state_write_idxs", blocks, "i64")
         self.write_pos = ids("state_write_pos", blocks)
@@ -205,6 +207,7 @@ class DeepSeek4(Decoder):
         restored = [inp.stored(g, il, 0), inp.stored(g, il, 1)]
         if inp.restore is not None:
             restored = inp.written(g, il, restored, inp.restore)
+        # of the newest generation alone: older ones are for drafts that are taken back
         sources = [
             g.concat(g.view(t, (t.ne[0], inp.rows), (t.nb[1],)), new, 1)
             for t, new in zip(restored, (kv, score), strict=True)
@@ -243,11 +246,13 @@ class DeepSeek4(Decoder):
         n = ratio * blocks
         made = []
         for t in sources:
-            # the row that precedes the first block
+            # appended for blocks without a predecessor: zeros for values, -inf for scores
             before = g.reshape(g.scale(g.view(t, (t.ne[0],))), t.ne[0], 1)
             t = g.concat(t, before, 1)
             rows = g.get_rows(t, inp.read)
             parts = []
+            # a row is twice as wide as a head: first its part in the next block's
+            # cell, then in its own
             for offset in (0, n * rows.nb[1] + head * rows.nb[0]):
                 part = g.cont(g.view(rows, (head, n), (rows.nb[1],), offset))
                 parts.append(g.reshape(part, head, ratio, blocks))
@@ -264,6 +269,7 @@ class DeepSeek4(Decoder):
         q = g.reshape(llm.linear(il, "indexer.attn_q_b", latent_q), head, n_head, n)
         q = llm.rope_end(q, hp.n_rot(), pos)
         q = llm.hadamard(q, inp.k_rot)  # type: ignore[arg-type]
+        # 1 / sqrt(head * n_head) on the small tensor instead of the scores
         weights = g.scale(llm.linear(il, "indexer.proj", cur))
         keys = self._keys(llm, inp, il, head)
         streams = keys.ne[3]
@@ -278,6 +284,7 @@ class DeepSeek4(Decoder):
 
     @staticmethod
     def _keys(llm: Llm, inp: _Compressed, il: int, head: int) -> Tensor:
+        # as many cells as the mask has: the cache may have more
         k = inp.cache.get_k(il, head, 1)
         return llm.graph.view(k, (*k.ne[:2], inp.mask.ne[0], k.ne[3]), k.nb[1:])
 
@@ -289,6 +296,7 @@ class DeepSeek4(Decoder):
         assert cache is not None and mask is not None
         if inp.k_rot is not None:
             q, kv = llm.hadamard(q, inp.k_rot), llm.hadamard(kv, inp.k_rot)
+        # added together, so that they are not reordered and make fewer splits
         g.expand(q)
         g.expand(kv)
         g.expand(cache.cpy_k(kv, inp.k_idxs, il))
@@ -300,6 +308,7 @@ class DeepSeek4(Decoder):
             keys = g.concat(keys, self._keys(llm, comp, il, head), 2)
             more = comp.mask
             if top_k is not None:
+                # no token sees more cells than its window and the chosen ones
                 n_kv_max = min(mask.ne[0], hp.n_swa) + top_k.ne[0]
                 more = top_k_mask(llm, more, top_k, "f16" if llm.flash_attn else "f32")
             mask = g.concat(mask, more, 0)
@@ -331,6 +340,7 @@ class Windowed(DeepSeek4):
         il: int,
         pos: Tensor,
     ) -> Tensor:
+        # keys are the values, too, in a cache that has only K (build_attn_inp_k_iswa)
         return llm.build_attn(
             inp, q, kv, kv, il, wo=None, sinks=llm.layer_weight(il, "attn_sinks"), mla=True
         )
@@ -345,6 +355,7 @@ class Windowed(DeepSeek4):
         inp = llm.build_attn_inp_k_iswa()
         state = llm.rms_norm(il, "nextn.hnorm", state)
         embd = expand_streams(llm, llm.rms_norm(il, "nextn.enorm", embd))
+        # each stream of the hidden state is joined with the same embedding
         x = llm.linear(il, "nextn.eh_proj", g.concat(embd, state, 0), scale=True)
         x = self.block(llm, x, il, inp, pos)
         x = llm.output(g.get_rows(g.reshape(x, llm.n_embd * hc, n), out_ids))

@@ -30,6 +30,7 @@ class DFlash:
             cur = self.layer(llm, cur, il, inp, pos)
         hidden = llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight")), head=None)
         logits = self.logits(llm, hidden)
+        # DFlash2: its selector reads logits as the target would scale and cap them
         selects = llm.weight("selector_hidden.weight") is not None
         if selects:
             logits = self.scaled(llm, logits)
@@ -40,6 +41,7 @@ class DFlash:
         if llm.weight("markov_w1.weight") is not None:
             logits = self.markov(llm, logits, hidden, tokens)
         if selects:
+            # packed into the nextn output, which the program walks on the CPU
             g.expand(llm.output(self.selector(llm, logits, hidden, tokens)))
         return logits
 
@@ -64,6 +66,7 @@ class DFlash:
         x = expand_streams(llm, g.get_rows(borrowed(llm, "token_embd.weight"), tokens))
         for il in range(llm.n_layer):
             x = WINDOWED.block(llm, x, il, inp, pos)
+        # the confidence head reads the state before the norm
         hidden = llm.finish(build_hc_head(llm, x), head=None)
         logits = self.logits(llm, llm.build_norm(hidden, llm.weight("output_norm.weight")))
         g.expand(logits)
@@ -146,6 +149,7 @@ class DFlash:
         previous = g.cont(g.view(tokens, (1, blocks), (per * tokens.nb[0],)), blocks)
         columns: list[Tensor] = []
         confidences: list[Tensor] = []
+        # a slot of the accepted token has no bias, and its confidence is never read
         if first:
             columns.append(g.cont(column(base, n_vocab, 0)))
             if project is not None:
@@ -161,6 +165,7 @@ class DFlash:
                 b = llm.weight("conf_proj.bias")
                 confidences.append(g.unary("SIGMOID", x if b is None else g.add(x, b)))
             if i + 1 < per:
+                # greedy: the sampler's settings only affect the choice at the end
                 previous = g.argmax(made)
 
         def by_block(parts: list[Tensor], width: int) -> Tensor:
@@ -170,6 +175,7 @@ class DFlash:
 
         out = by_block(columns, n_vocab)
         if project is not None:
+            # as wide as a state, so that llama_get_embeddings_nextn can return them
             g.expand(llm.output(g.repeat(by_block(confidences, 1), *hidden.ne)))
         g.expand(out)
         return out
@@ -191,10 +197,11 @@ class DFlash:
         )
         weights = g.add(coefs, fixed)
         terms = []
+        # taps beyond the block would read nothing but padding
         for tap in range(min(taps, per)):
             values = stacked
             if tap:
-                # the block shifted by `tap` positions, zeros at its end
+                # the block shifted by `tap` positions, zeros before it (ggml_pad_ext)
                 values = g.pad(g.view(stacked, (width, per - tap, blocks), stacked.nb[1:3]), 0, tap)
             values = g.reshape(values, width, n)
             weight = g.view(weights, (size, groups, 1, n), weights.nb[1:], tap * weights.nb[2])
@@ -214,6 +221,7 @@ class DFlash:
         best, scores = g.reshape(best, top, per, blocks), g.reshape(scores, top, per, blocks)
         gate = g.reshape(gate, rank, per, blocks)
 
+        # a score needs the candidates of two positions: a run of them is one matmul
         def run(start: int, count: int, before: Tensor) -> Tensor:
             def part(x: Tensor, width: int) -> Tensor:
                 return g.cont(g.view(x, (width, count, blocks), x.nb[1:3], start * x.nb[1]))

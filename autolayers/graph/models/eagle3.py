@@ -21,6 +21,7 @@ def scattered(llm: Llm, x: Tensor) -> Tensor:
     if places is None:
         return x
     n_vocab, n_draft, rows = llm.hparams.n_vocab, x.ne[0], x.ne[1]
+    # -inf for tokens that the draft does not know
     full = g.fill(g.new("f32", 1, n_vocab, rows))
     full = g.set_rows(full, g.reshape(x, 1, n_draft, rows), g.reshape(places, n_draft, 1, 1))
     return g.reshape(full, n_vocab, rows)

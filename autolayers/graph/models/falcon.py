@@ -14,6 +14,7 @@ class Falcon(Decoder):
     ) -> Tensor:
         g = llm.graph
         normed = self.normed(llm, inp_l, il, "attn_norm")
+        # Falcon-40B; the 7B's attention reads the same norm as its FFN
         has_own = llm.layer_weight(il, "attn_norm_2") is not None
         attn = self.attention(
             llm, self.normed(llm, inp_l, il, "attn_norm_2") if has_own else normed, il, inp, pos

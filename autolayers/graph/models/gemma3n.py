@@ -28,6 +28,7 @@ class Gemma3n:
         cur = g.concat(embd, self.rescaled(llm, others, embd), 2)
         for il in llm.layers:
             cur = self.layer(llm, cur, il, inp, pos, per_layer)
+        # the stack becomes one again: the mean of all, each at the active one's magnitude
         others = g.mul_mat(llm.need("altup_unembd_proj.weight"), self.rest(llm, cur))
         others = self.rescaled(llm, others, matrix(llm, cur, 0))
         cur = matrix(llm, cur, 0)
@@ -63,6 +64,7 @@ class Gemma3n:
         cur = normed(active, "attn_norm")
         # a low-rank residual around attention
         laurel = g.add(normed(linear("laurel_r", linear("laurel_l", cur)), "laurel_post_norm"), cur)
+        # what attention computes is added to the prediction, not to the input
         cur = g.add(normed(self.attention(llm, cur, il, inp, pos), "post_attention_norm"), active)
         residual = g.scale(g.add(cur, laurel))
         cur = normed(residual, "ffn_norm")
@@ -82,6 +84,7 @@ class Gemma3n:
 
     def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
         g = llm.graph
+        # later layers read the cache of an earlier one, so they need Q alone
         if not llm.hparams.has_kv(il):
             weight = llm.layer_weight(il, "attn_qkv")
             q = query(
@@ -116,6 +119,7 @@ class Gemma3n:
         coefs = llm.linear(
             il, "altup_predict_coef", self.router_modalities(llm, matrix(llm, cur, 0), il)
         )
+        # of every state to every state; they multiply [n_altup, n_embd, n_tokens]
         coefs = g.reshape(coefs, _N_ALTUP, _N_ALTUP, llm.n_tokens)
         made = g.mul_mat(g.cont(g.permute(cur, 1, 2, 0, 3)), coefs)
         return g.add(g.cont(g.permute(made, 0, 2, 1, 3)), cur)
@@ -125,6 +129,7 @@ class Gemma3n:
         g, n = llm.graph, llm.n_tokens
         modalities = self.router_modalities(llm, activated, il)
         innovation = g.sub(activated, matrix(llm, predictions, 0))
+        # plus 1 (scale_bias): [n_altup, n_tokens]
         coefs = g.scale(llm.linear(il, "altup_correct_coef", modalities))
         coefs = g.cont(g.transpose(coefs), 1, n, _N_ALTUP)
         innovation = g.repeat(innovation, llm.n_embd, n, _N_ALTUP, 1)

@@ -35,6 +35,7 @@ def per_layer_inputs(llm: Llm, embd: Tensor, width: int, rows: Tensor | None = N
     projected = g.reshape(projected, width, llm.n_layer, n)
     projected = llm.build_norm(projected, llm.need("per_layer_proj_norm.weight"))
     both = g.add(projected, selected) if llm.rules.layer_embd_last else g.add(selected, projected)
+    # [n_embd_per_layer, n_tokens, n_layer]: each layer reads one matrix
     return g.cont(g.permute(g.scale(both), 0, 2, 1, 3))
 
 
@@ -71,6 +72,7 @@ class Gemma4:
                 llm.output(cur)
             cur = self.layer(llm, cur, il, inp, pos, out_ids, per_layer)
         cur = llm.build_norm(cur, llm.weight("output_norm.weight"))
+        # a draft reads the normed state of every token (t_h_nextn), so rows are left out after it
         if llm.rules.gemma4_last_rows and not llm.crops_early:
             cur = g.get_rows(llm.output(cur), out_ids)
         return self.head(llm, cur)
@@ -126,6 +128,7 @@ class Gemma4:
 
     def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        # proportional rope: rope_freqs is for layers of full attention
         factors = None if hp.is_swa(il) else llm.rope_factors(il)
         weight = llm.layer_weight(il, "attn_qkv")
         fused = (
@@ -168,6 +171,7 @@ class Gemma4:
             return cur
         shared = normed(cur, "post_ffw_norm_1")
         cur = normed(inp, "pre_ffw_norm_2")
+        # the router works on attention's output, not on the norm that the experts read
         router = g.mul(g.scale(g.rms_norm(inp)), llm.need_layer(il, "ffn_gate_inp", "scale"))
         logits = llm.linear(il, "ffn_gate_inp", router)
         cur = build_moe_ffn(llm, cur, il, _ROUTING, probs_in=logits)

@@ -21,6 +21,7 @@ class Gemma4Assistant:
         out_ids = llm.build_inp_out_ids()
         for il in range(hp.n_layer_nextn):
             normed = llm.rms_norm(il, "attn_norm", cur)
+            # only layers of full attention have rope_freqs
             factors = None if hp.is_swa(il) else llm.rope_factors(il)
             q = g.rope(query(llm, normed, None, il, scaled=False), pos, factors)
             attn = llm.linear(il, "attn_output", llm.build_attn(inp, q, None, None, il, wo=None))
@@ -32,6 +33,7 @@ class Gemma4Assistant:
             cur = g.add(llm.build_norm(cur, llm.layer_weight(il, "post_ffw_norm")), attn_out)
             cur = g.mul(cur, llm.need_layer(il, "layer_output_scale"))
         cur = llm.build_norm(cur, llm.weight("output_norm.weight"))
+        # both results are expanded, the state last: the next draft step reads it (h_nextn)
         logits = llm.build_lora_mm(llm.need("output.weight"), cur)
         g.expand(logits)
         g.expand(llm.output(g.mul_mat(llm.need("nextn.post_projection.weight"), cur)))

@@ -27,10 +27,12 @@ class GemmaEmbedding2(Encoder):
     def per_layer_inputs(self, llm: Llm, embd: Tensor) -> Tensor:
         """build_inp_per_layer: a matrix for each layer."""
         g, width = llm.graph, llm.hparams.n_embd_per_layer
+        # unlike in Gemma 4 there is no second embedding: the projection is all
         cur = g.scale(g.mul_mat(llm.need("per_layer_model_proj.weight"), embd))
         cur = llm.build_norm(
             g.reshape(cur, width, llm.n_layer, llm.n_tokens), llm.need("per_layer_proj_norm.weight")
         )
+        # [n_embd_per_layer, n_tokens, n_layer]: each layer reads one matrix
         return g.cont(g.permute(cur, 0, 2, 1, 3))
 
     def with_per_layer(self, llm: Llm, cur: Tensor, il: int, mine: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from ..llm import Llm
 class GraniteSwitch:
     def __call__(self, llm: Llm) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        # ids after an adapter's tokens are substituted: build_inp_embd would embed the raw ones
         tokens = g.input("sub_tokens", "i32", n)
         k, v, q = (g.input(name, "f32", n) for name in ("router_ksig", "router_vval", "router_q"))
         cur = g.get_rows(llm.need("token_embd.weight"), tokens)
@@ -21,10 +22,12 @@ class GraniteSwitch:
         inp = llm.build_attn_inp_kv()
 
         def lane(signal: Tensor) -> Tensor:
+            # dimension 0 alone has a signal, the rest of the head is zeros
             return g.pad(g.reshape(signal, 1, 1, n), llm.head_k - 1)
 
         # one head attends over signals, numbers of the batch, instead of hidden states
         routed = llm.build_attn(inp, lane(q), lane(k), lane(v), hp.router_layer, wo=None)
+        # row 0 is the slot that was attended to, as a float
         slots = g.reshape(g.cont(g.view(routed, (1, n), (routed.nb[1],))), n)
         ids = g.cast(g.unary("ROUND", g.clamp(slots)), "i32")
         out_ids = llm.build_inp_out_ids()
@@ -72,6 +75,7 @@ class GraniteSwitch:
         both = g.mul_mat(llm.need_layer(il, "attn_qkv"), cur)
         made, start = [], 0
         for x, n_head in (("q", hp.n_head(il)), ("k", hp.n_head_kv(il)), ("v", hp.n_head_kv(il))):
+            # whole rows, so that each part's LoRA can be added
             t = g.cont(g.view(both, (head * n_head, n), (both.nb[1],), start * both.nb[0]))
             start += head * n_head
             t = g.reshape(

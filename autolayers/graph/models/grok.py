@@ -13,6 +13,7 @@ class Grok(Decoder):
     def normed(
         self, llm: Llm, cur: Tensor, il: int, name: str | None, pinned: bool = True
     ) -> Tensor:
+        # the loader takes either name (LLM_TENSOR_LAYER_OUT_NORM, then FFN_POST_NORM)
         if name == "post_ffw_norm" and llm.layer_weight(il, name) is None:
             name = "layer_output_norm"
         return super().normed(llm, cur, il, name, pinned)
@@ -23,6 +24,7 @@ class Grok(Decoder):
         if llm.layer_weight(il, "ffn_up") is None:
             return experts
         dense = llm.build_ffn(cur, il, "gelu", scales=False, biases=False)
+        # sqrt(2) / 2 of the sum
         return g.scale(g.add(dense, experts))
 
 

@@ -14,6 +14,7 @@ class GroveMoe(Decoder):
         g, hp = llm.graph, llm.hparams
         logits = llm.linear(il, "ffn_gate_inp", cur)
         out = build_moe_ffn(llm, cur, il, _ROUTING, probs_in=logits)
+        # the router's logits serve twice, and experts are chosen twice ("TODO: ... only once")
         n_chunk = llm.n_expert // hp.n_group_experts
         chunk = build_moe_ffn(
             llm,

@@ -24,9 +24,11 @@ class HrmText:
         pos = llm.build_inp_pos()
         inp = llm.build_attn_inp_kv()
         out_ids = llm.build_inp_out_ids()
+        # a learned state, [n_embd], that broadcasts over the tokens
         low = llm.need("hrm.z_l_init")
         cur = high
         for il in range(llm.n_layer):
+            # a stack reads both states, and its normed result takes the place of one
             if il % per == 0:
                 cur = g.add(high, low)
             cur = self.layer(llm, cur, il, inp, pos)

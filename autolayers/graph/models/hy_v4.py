@@ -16,6 +16,7 @@ class HyV4(DeepSeek32):
     rotate_indexer = False
 
     def inputs(self, llm: Llm) -> AttnInput:
+        # checkpoints of full attention alone have no indexer keys, so top_k stays 0
         return dsa_input(llm) if llm.hparams.indexer_top_k else llm.build_attn_inp_k()
 
     def build(self, llm: Llm) -> Tensor:
@@ -25,6 +26,7 @@ class HyV4(DeepSeek32):
         pos = llm.build_inp_pos()
         inp = self.inputs(llm)
         out_ids = llm.build_inp_out_ids()
+        # iHC: every stream starts as the embeddings, [width, streams, n_tokens]
         x = g.repeat(g.reshape(x, width, 1, n), width, streams, n, 1)
         for il in llm.layers:
             for block in ("attn", "ffn"):
@@ -36,6 +38,7 @@ class HyV4(DeepSeek32):
                     else self.feed_forward(llm, cur, il)
                 )
                 x = self.hc_post(llm, cur, x, after)
+        # build_hc_head: the streams become one before the last norm
         x = g.get_rows(g.reshape(x, width * streams, n), out_ids)
         x = g.reshape(x, width, streams, llm.n_outputs)
         mixes = g.mul_mat(
@@ -60,6 +63,7 @@ class HyV4(DeepSeek32):
         return self.projected(llm, out, cur, il)
 
     def projected(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
+        # gated MLA: the gate reads attention's input, and wo comes after it
         gate = llm.graph.unary("SIGMOID", llm.linear(il, "attn_gate", cur))
         return llm.linear(il, "attn_output", llm.graph.mul(out, gate))
 
@@ -67,6 +71,7 @@ class HyV4(DeepSeek32):
         """How much of each stream the block reads, and each stream takes of the block's result:
         [streams, n_tokens]."""
         g, streams = llm.graph, x.ne[1]
+        # hc_fn makes 2 * streams coefficients: those of the input, then those of the result
         scale, base = (llm.need_layer(il, f"hc_{block}_{part}") for part in ("scale", "base"))
         mixes = g.mul_mat(
             llm.need_layer(il, f"hc_{block}_fn"),
@@ -80,11 +85,13 @@ class HyV4(DeepSeek32):
                 g.unary("SIGMOID", g.add(t, g.view(base, (streams,), (), i * streams * base.nb[0])))
             )
 
+        # hyper_connection_magnitude: of the result's share alone
         return gate(0), g.scale(gate(1))
 
     def hc_mix(self, llm: Llm, x: Tensor, weights: Tensor) -> Tensor:
         """The streams' weighted sum."""
         g, n = llm.graph, x.ne[2]
+        # as in the reference, in f32; a cast is a copy even of what is f32 already
         x = g.cast(x, "f32")
         parts = [
             g.mul(
@@ -98,6 +105,7 @@ class HyV4(DeepSeek32):
     def hc_post(self, llm: Llm, cur: Tensor, x: Tensor, weights: Tensor) -> Tensor:
         """build_hc_post: the streams, each with its share of the block's result."""
         g, n = llm.graph, x.ne[2]
+        # in f32, as the rounding of bf16 would add up over the layers
         cur, weights, x = g.cast(cur, "f32"), g.cast(weights, "f32"), g.cast(x, "f32")
         streams = []
         for i in range(x.ne[1]):

@@ -37,6 +37,7 @@ class K2Horizon(Decoder):
         g, hp, n, normed = llm.graph, llm.hparams, llm.n_tokens, cur
         head, heads, heads_kv = hp.head_k(il), hp.n_head(il), hp.n_head_kv(il)
         q, k = llm.linear(il, "attn_q", cur, scale=True), llm.linear(il, "attn_k", cur, scale=True)
+        # MoVA: layers with experts may have experts for V as well
         routed = llm.layer_weight(il, "attn_v_exps") is not None
         v = self.routed_value(llm, cur, il) if routed else llm.linear(il, "attn_v", cur, scale=True)
         q, k = g.reshape(q, head, heads, n), g.reshape(k, head, heads_kv, n)
@@ -50,6 +51,7 @@ class K2Horizon(Decoder):
         if gate is None:
             return llm.build_attn(inp, q, k, v, il)
         cur = llm.build_attn(inp, q, k, v, il, wo=None)
+        # log2(1 + 2^x), a softplus with beta = ln 2: scaled before it and after it
         opened = g.scale(llm.linear(il, "attn_gate", normed, scale=True))
         return llm.project(g.mul(cur, g.scale(g.unary("SOFTPLUS", opened))), il)
 
@@ -72,6 +74,7 @@ class K2Horizon(Decoder):
         # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX, otherwise sigmoid
         softmax = hp.expert_gating_func == 1
         probs = g.soft_max(logits) if softmax else g.unary("SIGMOID", logits)
+        # the bias decides which experts are chosen, not their weights
         bias = llm.layer_weight(il, "attn_v_gate", "bias")
         selected = g.argsort_top_k(probs if bias is None else g.add(probs, bias), n_used)
         weights = g.get_rows(g.reshape(probs, 1, hp.n_value_expert, n), selected)
@@ -85,6 +88,7 @@ class K2Horizon(Decoder):
         )
         values = g.mul(g.unary("SILU", values), weights)
         views = []
+        # the views before the sums, so that backends can fuse these
         for i in range(n_used):
             views.append(g.view(values, (values.ne[0], 1, n), values.nb[1:3], i * values.nb[1]))
             g.expand(views[-1])

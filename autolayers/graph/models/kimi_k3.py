@@ -19,6 +19,7 @@ class KimiK3(KimiLinear):
     def __call__(self, llm: Llm) -> Tensor:
         g, every = llm.graph, llm.hparams.attn_res_block_size
         stream = llm.build_inp_embd()
+        # no positions: its MLA has no rope
         inp, out_ids = llm.build_attn_inp(), llm.build_inp_out_ids()
         bank: Tensor | None = None
         for il in llm.layers:
@@ -44,11 +45,14 @@ class KimiK3(KimiLinear):
             return cur
         g, n, n_residuals = llm.graph, llm.n_tokens, bank.ne[1]
         weight = llm.need(score)
+        # scores are of the normed streams, the sum below is of the raw ones
         old = g.reshape(g.sum_rows(g.mul(g.rms_norm(bank), weight)), n_residuals, n)
+        # apart from the bank's, so that the bank is only ever appended to
         new = g.sum_rows(g.mul(g.rms_norm(cur), weight))
         probs = g.soft_max(g.concat(old, new, 0))
         of_old = g.cont(g.view(probs, (n_residuals, n), (probs.nb[1],)))
         of_new = g.cont(g.view(probs, (1, n), (probs.nb[1],), n_residuals * probs.nb[0]))
+        # DeepSeek-V4's op sums the bank, [n_embd, streams, n_tokens], by its shares
         return g.add(g.hc_pre(bank, of_old), g.mul(cur, of_new))
 
     def slots(self, llm: Llm) -> int:
@@ -56,14 +60,17 @@ class KimiK3(KimiLinear):
 
     def decay(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp = llm.graph, llm.hparams
+        # no clamp: where it is set, another activation takes softplus's place
         if hp.kda_gate_lower_bound == float("-inf"):
             return super().decay(llm, cur, il)
         gate = g.reshape(
             self.low_rank_gate(llm, cur, il), hp.n_embd_head_kda, llm.n_head, llm.n_tokens
         )
+        # bound * sigmoid(exp(A) x); the file has -exp(A), hence the inner scale by -1
         return g.scale(g.unary("SIGMOID", g.scale(g.mul(gate, self.decay_rates(llm, il)))))
 
     def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        # one matrix of full rank, where Kimi Linear has two
         return llm.graph.mul_mat(llm.need_layer(il, "ssm_g"), self.regrouped(llm, cur))
 
     def mla(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
@@ -80,6 +87,7 @@ class KimiK3(KimiLinear):
         down, norm, up = (
             llm.layer_weight(il, f"ffn_routed_{name}") for name in ("down", "norm", "up")
         )
+        # build_latent_moe: the router reads the whole state, the experts a smaller one
         latent = cur if down is None else g.mul_mat(down, cur)
         logits = g.mul_mat(llm.need_layer(il, "ffn_gate_inp"), cur)
         out = build_moe_ffn(llm, latent, il, _ROUTING, probs_in=logits)

@@ -19,6 +19,7 @@ class KimiLinear(KimiDeltaAttention):
             return super().qkv(llm, cur, il)
         g, width = llm.graph, llm.hparams.n_embd_head_kda * llm.n_head
         both = g.mul_mat(weight, cur)
+        # copies: the convolution reshapes each part to sequences, which needs whole rows
         return [
             g.cont(g.view(both, (width, llm.n_tokens), (both.nb[1],), part * width * F32))
             for part in range(3)
@@ -30,6 +31,7 @@ class KimiLinear(KimiDeltaAttention):
         gate = g.reshape(
             g.unary("SOFTPLUS", gate), llm.hparams.n_embd_head_kda, llm.n_head, llm.n_tokens
         )
+        # the converter stores -exp(A_log)
         return g.mul(gate, self.decay_rates(llm, il))
 
     def low_rank_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
@@ -45,12 +47,14 @@ class KimiLinear(KimiDeltaAttention):
         return g.mul_mat(llm.need_layer(il, "ssm_g_b"), low)
 
     def regrouped(self, llm: Llm, cur: Tensor) -> Tensor:
+        # by sequence for the recurrence, and back to tokens for the gate: two reshapes
         g = llm.graph
         return g.reshape(
             g.reshape(cur, cur.ne[0], llm.n_seq_tokens, llm.n_seqs), cur.ne[0], llm.n_tokens
         )
 
     def mla(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+        # no rope (rotary_emb=None in vLLM): `pos` is None
         q, k, v = self.absorbed(llm, cur, il, pos)
         return llm.build_attn(
             inp, q, k, v, il, mla=True, v_mla=llm.layer_weight(il, "attn_v_b"), wo_bias=False

@@ -14,6 +14,7 @@ class Mimo2(Decoder):
         self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
     ) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        # a fused QKV, or three matrices with a head size for keys and one for values
         if llm.layer_weight(il, "attn_qkv") is not None:
             q, k, v = llm.build_qkv(cur, il, scales=False)
         else:

@@ -56,6 +56,7 @@ class MiniMaxM3(Decoder):
         q, k, v = llm.build_qkv(cur, il)
         q, k = self.qk_normed(llm, q, k, il, "rms")
         q, k = g.rope(q, pos), g.rope(k, pos)
+        # index branch: one head per group of query heads, and one key for all of them
         size = hp.indexer_head_size
         iq = g.reshape(llm.linear(il, "indexer.q_proj", cur), size, hp.indexer_n_head, n)
         ik = g.reshape(llm.linear(il, "indexer.k_proj", cur), size, 1, n)
@@ -96,9 +97,11 @@ class MiniMaxM3(Decoder):
         # indexer keys in the order of positions, which blocks are made of
         keys = g.get_rows(g.view(ik, (size, n_kv, s), (ik.nb[2], ik.nb[3])), inp.cells)
         score = g.mul_mat(g.reshape(keys, size, n_pos, 1, s), g.reshape(iq, size, n_idx, 1, s))
+        # positions without a cell are -inf, so that no block is chosen for them
         score = g.add_inplace(score, g.reshape(inp.visible, n_pos, 1, 1, s))
         # a block's score is pooled from its positions'
         ranked = g.add(g.pool_rows(score, block), g.reshape(inp.bias, inp.blocks, 1, 1, s))
+        # the first position of each block, in floats until rows are looked up
         chosen = g.scale(g.cast(g.top_k(ranked, best), "f32"))
         chosen = g.repeat(g.reshape(chosen, 1, best, n_idx, s), block, best, n_idx, s)
         chosen = g.add(chosen, g.reshape(g.arange(block), block, 1, 1))
@@ -106,6 +109,7 @@ class MiniMaxM3(Decoder):
         cells = g.reshape(
             g.get_rows(g.reshape(inp.cells_f, 1, n_pos, s), at), block, best, n_idx, s
         )
+        # K and V as rows of one head: cell * heads + head
         rows = g.add(g.scale(cells), g.reshape(g.arange(n_kv_head), 1, 1, n_idx))
         rows = g.cast(g.reshape(rows, block * best * n_idx, s), "i32")
 
@@ -142,12 +146,15 @@ class MiniMaxM3(Decoder):
                 part(ik, (size, n_kv), (ik.nb[2],), ik.nb[3]),
                 part(inp.cells, (n_pos,), (), inp.cells.nb[1]),
             )
+            # not scaled: only the order of the scores matters
             score = g.reshape(g.mul_mat(keys, g.reshape(iq_s, size, n_idx * n)), n_pos, n_idx, n)
             nb = inp.visible.nb[1]
             score = g.add_inplace(score, part(inp.visible, (n_pos, 1, n), (nb, nb), n * nb))
             nb = inp.bias.nb[1]
             bias = part(inp.bias, (blocks, 1, n), (nb, nb), n * nb)
+            # the bias is 1e30 for a token's own and nearest blocks, which always rank first
             chosen = g.top_k(g.add(g.pool_rows(score, block), bias), best)
+            # the bias times 0, minus 1e30: every block is closed
             closed = g.repeat(g.cast(g.scale(bias), "f16"), blocks, n_idx, n, 1)
             zero = g.scale(g.cast(chosen, "f32"))
             opened = g.set_rows(
@@ -176,6 +183,7 @@ class MiniMaxM3(Decoder):
     ) -> Tensor:
         """build_attn_msa_fa: groups of heads (and streams) as sequences of one flash attention."""
         g, (head, n_head, n, _) = llm.graph, q.ne
+        # a prompt: a channel per group; one token: per group and stream
         group, channels = n_head // n_kv_head, k.ne[3]
         q = g.reshape(q, head, group, channels, n_head * n // (group * channels))
         q = g.permute(q, 0, 2, 3, 1)

@@ -20,6 +20,7 @@ class MuseSpark(Decoder):
     ) -> Tensor:
         g, hp, normed = llm.graph, llm.hparams, cur
         q, k, v = self.heads(llm, cur, il)
+        # layers without a window have no rope
         if hp.is_swa(il):
             q, k = g.rope(q, pos), g.rope(k, pos)  # type: ignore[arg-type]
         cur = llm.build_attn(inp, q, k, v, il, wo=None)
@@ -42,6 +43,7 @@ class MuseSpark(Decoder):
 
     def experts(self, llm: Llm, cur: Tensor, il: int, routing: Routing) -> Tensor:
         g = llm.graph
+        # the router reads the whole state, the experts a smaller one
         logits = llm.linear(il, "ffn_gate_inp", cur)
         small = g.mul_mat(llm.need_layer(il, "ffn_latent_down"), cur)
         small = llm.rms_norm(il, "ffn_pre_exp_norm", small)

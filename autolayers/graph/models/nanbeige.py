@@ -11,6 +11,7 @@ from ..llm import Llm
 
 class Nanbeige(Decoder):
     def build(self, llm: Llm) -> Tensor | None:
+        # layer il of every loop reads the weights of il % n_phys; its cache is its own
         n_phys = llm.hparams.n_layer_phys
         llm.share_blocks(lambda il: il % n_phys)
         return super().build(llm)
@@ -20,6 +21,7 @@ class Nanbeige(Decoder):
     ) -> Tensor:
         hp = llm.hparams
         cur = super().layer(llm, inp_l, il, inp, pos, out_ids)
+        # between loops, but not after the last, which the final norm follows anyway
         if (
             hp.n_loops > 1
             and (il + 1) % hp.n_layer_phys == 0

@@ -23,6 +23,7 @@ class NemotronH(Mamba2):
         if router is None:
             return llm.build_ffn(cur, il, "relu_sqr", None)
         down, up = llm.layer_weight(il, "ffn_latent_down"), llm.layer_weight(il, "ffn_latent_up")
+        # the router and the shared expert read the whole state, the others a smaller one
         latent = cur if down is None else g.mul_mat(down, cur)
         out = build_moe_ffn(
             llm,

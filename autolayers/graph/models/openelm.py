@@ -15,6 +15,7 @@ class OpenElm(Decoder):
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         n_head, n_kv, head = hp.n_head(il), hp.n_head_kv(il), hp.head_v(0)
         cur = g.reshape(llm.linear(il, "attn_qkv", cur), hp.head_k(0), n_head + 2 * n_kv, n)
+        # heads of Q, K and V follow each other: [head, n_head + 2 n_kv, n_tokens]
         strides = cur.nb[1:3]
         q = g.view(cur, (head, n_head, n), strides)
         k = g.view(cur, (head, n_kv, n), strides, cur.nb[1] * n_head)

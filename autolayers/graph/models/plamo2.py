@@ -12,6 +12,7 @@ class Plamo2(Hybrid):
     def layer(
         self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
     ) -> Tensor:
+        # older builds leave rows out after the FFN, so it runs for all tokens
         if llm.rules.rows_before_ffn:
             return super().layer(llm, inp_l, il, inp, pos, out_ids)
         g = llm.graph
@@ -28,6 +29,7 @@ class Plamo2(Hybrid):
         d_conv, d_inner, d_state = hp.ssm_d_conv, hp.ssm_d_inner, hp.ssm_d_state
         n_head = hp.ssm_dt_rank
         head = d_inner // n_head
+        # n_group is 0 in this model: channels are d_inner (GGML_ASSERT)
         channels = d_inner + 2 * hp.ssm_n_group * d_state
         conv_all, ssm_all = state(llm, il, 0), state(llm, il, 1)
         conv = g.reshape(build_rs(llm, conv_all), d_conv - 1, channels, n_seqs)
@@ -63,12 +65,14 @@ class Plamo2(Hybrid):
         )
 
         def scan(states: Tensor, ids: Tensor) -> Tensor:
+            # the op gathers the sequences' states by `ids` itself, without a copy
             return g.ssm_scan(
                 g.reshape(states, d_state, head, n_head, n_cells(llm)), x, dt, a, b, c, ids
             )
 
         y_ssm = build_rs(llm, ssm_all, scan)
         width = d_inner * d_state * n_seqs
+        # behind the outputs of all tokens the op's result has the new states
         fresh = g.view(y_ssm, (width,), (), d_inner * n_tok * n_seqs * y_ssm.nb[0])
         g.expand(g.cpy(fresh, g.view(ssm_all, (width,))))
         y = g.view(y_ssm, shape, strides)

@@ -14,6 +14,7 @@ class Qwen3Next(GatedDeltaNet):
         self, llm: Llm, both: Tensor, head: int, n_head: int
     ) -> tuple[Tensor, Tensor]:
         g, n = llm.graph, llm.n_tokens
+        # by head: the query, then its gate
         both = g.reshape(both, 2 * head, n_head, n, 1)
         q, gate = (g.view(both, (head, n_head, n, 1), both.nb[1:], at) for at in (0, head * F32))
         return q, g.cont(gate, head * n_head, n)
@@ -31,6 +32,7 @@ class Qwen3Next(GatedDeltaNet):
     def qkvz(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
         if llm.layer_weight(il, "attn_qkv") is not None:
             return super().qkvz(llm, cur, il)
+        # files of the first converter: one matrix, by key head (legacy path of build_qkvz)
         g, hp, n_tok, n_seqs = llm.graph, llm.hparams, llm.n_seq_tokens, llm.n_seqs
         head_k, n_k = hp.ssm_d_state, hp.ssm_n_group
         head_v = hp.ssm_d_inner // n_k  # of all value heads that share a key head
@@ -48,6 +50,7 @@ class Qwen3Next(GatedDeltaNet):
         g, hp, n_tok, n_seqs = llm.graph, llm.hparams, llm.n_seq_tokens, llm.n_seqs
         n_k, n_v = hp.ssm_n_group, hp.ssm_dt_rank
         per = n_v // n_k
+        # by key head: the betas of its value heads, then their alphas
         both = g.reshape(self.linear(llm, cur, il, "ssm_ba"), 2 * per, n_k, n_tok, n_seqs)
         b, a = (g.view(both, (per, n_k, n_tok, n_seqs), both.nb[1:], at) for at in (0, per * F32))
         beta = g.unary("SIGMOID", g.cont(b))

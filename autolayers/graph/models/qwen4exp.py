@@ -54,6 +54,7 @@ class _Pools:
         self.new_members = g.input("new_pool_idxs", "i32", size, self.n_new)
         self.new_cells = g.input("new_pool_rep", "i64", self.n_new)
         self.new_pos = g.input("new_pool_pos", "i32", 4 * self.n_new)
+        # filled before each batch (set_input), so allocated even where no op reads them
         for tensor in (self.cells, self.members, self.visible, self.tail):
             g.expand(tensor)
 
@@ -87,6 +88,7 @@ class Qwen4Exp(GatedDeltaNet):
         pos, out_ids = llm.build_inp_pos(), llm.build_inp_out_ids()
         if not llm.rules.grams_first:
             grams = self.grams(llm)
+        # every stream starts as a copy of the embeddings
         x = expand_streams(llm, embd)
         if llm.rules.qsa_pools:
             g.expand(x)
@@ -99,6 +101,7 @@ class Qwen4Exp(GatedDeltaNet):
         if llm.rules.rows_before_nextn:
             # what an MTP block would read
             g.expand(g.reshape(x, llm.n_embd * x.ne[1], x.ne[2]))
+        # no output_norm: the last mixer carries it
         return self.head(llm, self.hc_mix(llm, x, "output_hc", -1)[0])
 
     def layer_of_streams(
@@ -110,6 +113,7 @@ class Qwen4Exp(GatedDeltaNet):
         assert inject is not None
         cur = self.attention(llm, cur, il, inp, pos)
         # rows of the block's result, of its shares and of all streams
+        # what follows works on each token by itself
         if il == llm.n_layer - 1:
             cur, inject = g.get_rows(cur, out_ids), g.get_rows(inject, out_ids)
             x = g.get_rows(g.reshape(x, n_embd * streams, x.ne[2]), out_ids)
@@ -165,6 +169,7 @@ class Qwen4Exp(GatedDeltaNet):
     def hc_combine(self, llm: Llm, x: Tensor, cur: Tensor, inject: Tensor, il: int) -> Tensor:
         """build_hc_combine: the streams, each with its share of the block's result."""
         g, width, streams, n = llm.graph, x.ne[0], x.ne[1], x.ne[2]
+        # 2 sigmoid(x): where x is 0 the block's result is added as it is
         weights = g.scale(g.unary("SIGMOID", g.scale(inject)))
         if llm.fused_ops["hc_post"]:
             out = g.hc_post(cur, x, weights)
@@ -187,6 +192,7 @@ class Qwen4Exp(GatedDeltaNet):
         rows = g.input("ple_rows", "i32", heads * n)
         grams = g.get_rows(llm.need("per_layer_token_embd.weight"), rows)
         grams = g.reshape(grams, hp.n_embd_per_layer * heads, n)
+        # in the same split as the embeddings of the tokens
         g.expand(grams)
         return grams
 
@@ -222,6 +228,7 @@ class Qwen4Exp(GatedDeltaNet):
             shifted = g.view(padded, (n_tok, every, n_seqs), padded.nb[1:3], at)
             weight = g.cont(g.view(kernel, (1, every), (kernel.nb[1],), tap * kernel.nb[0]))
             weight = g.reshape(weight, every)
+            # the kernel keeps the file's type, and what it multiplies is f32
             if weight.type != "f32":
                 weight = g.cast(weight, "f32")
             terms.append(g.mul(g.cont(g.transpose(shifted)), weight))
@@ -241,6 +248,7 @@ class Qwen4Exp(GatedDeltaNet):
         g, n_seqs = llm.graph, llm.n_seqs
         before = g.reshape(build_rs(llm, states), columns, channels, n_seqs)
         conv = g.concat(before, g.transpose(mixed), 0)
+        # slot s ends s tokens earlier, for drafts from which s tokens are taken back
         for slot in range(snapshots(llm)):
             first = max(0, conv.ne[0] - columns - slot)
             tail = g.view(conv, (columns, channels, n_seqs), conv.nb[1:3], first * F32)
@@ -358,15 +366,18 @@ class Qwen4Exp(GatedDeltaNet):
         score = g.lightning_indexer(q, pooled, g.fill(g.new("f32", n_head, n)), pools.visible)
         top = g.top_k(score, best)
         chosen = g.reshape(g.get_rows(pools.members, g.reshape(top, best * n)), size * best, n)
+        # the unfinished pool is always read, whatever its score would be
         chosen = g.concat(chosen, pools.tail, 0)
         n_chosen, n_kv = chosen.ne[0], pools.n_kv
         g.expand(chosen)
         closed = g.repeat(g.fill(g.new(mask.type, n_kv + n_chosen)), n_kv + n_chosen, n)
         zeros = g.repeat(g.fill(g.new(mask.type, n_chosen)), n_chosen, n)
         ranked = g.get_rows(g.reshape(score, 1, pools.count, n), top)
+        # a visible score is a sum of rectified ones, at least 0; an invisible one is -inf
         live = g.repeat(g.clamp(g.scale(ranked)), size, best, n, 1)
         live = g.reshape(live, size * best, n)
         live = g.concat(live, g.clamp(g.scale(g.cast(pools.tail, "f32"))), 0)
+        # a cumulative sum: -sm tensor cannot split an arange, which has no source
         dump = g.scale(g.like("CUMSUM", g.fill(live)))
         # cells that do not exist are sent to scratch rows behind the mask: live is 1 or 0
         ids = g.mul(g.sub(g.cast(chosen, "f32"), dump), live)
@@ -403,6 +414,7 @@ class Qwen4Exp(GatedDeltaNet):
             g.expand(tensor)
         g.expand(cache.cpy_k(k, inp.k_idxs, il))
         g.expand(cache.cpy_v(v, inp.v_idxs, il))
+        # the chosen mask contains the causal one
         mask = (
             g.reshape(chosen, *inp.mask.ne)
             if inp.pools is not None

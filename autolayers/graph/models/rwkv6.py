@@ -48,6 +48,7 @@ class Rwkv6(Rwkv):
             made.append(t if bias is None else g.add(t, bias))
         r, k, v = made
         gate = g.unary("SIGMOID" if gated else "SILU", llm.build_lora_mm(w("gate"), xg))
+        # of Qwen2's grouped keys: the recurrence wants one head per query
         if n_head_kv not in (0, n_head):
             k, v = (
                 g.repeat(
@@ -59,9 +60,11 @@ class Rwkv6(Rwkv):
         decay = g.add(
             g.mul_mat(w("decay_w2"), g.unary("TANH", g.mul_mat(w("decay_w1"), xw))), w("decay")
         )
+        # exp(-exp(w)): between 0 and 1, one per channel and token
         decay = g.unary("EXP", g.unary("NEG", g.unary("EXP", decay)))
         decay = g.reshape(decay, size, n_head, n)
         if gated:
+            # k (1 - w)
             k = g.sub(k, g.mul(k, decay))
         states = build_rs(llm, state(llm, il, 1))
         if gated:
@@ -85,8 +88,10 @@ class Rwkv6(Rwkv):
         cur = g.reshape(cur, n_embd, n)
         x = g.add(g.mul(sx, w("lerp_x")), cur)
         w1, w2 = w("w1"), w("w2")
+        # the low-rank corrections of all five mixes at once, [n_embd, 1, n_tokens, 5]
         x = g.reshape(g.unary("TANH", g.mul_mat(w1, x)), w1.ne[1] // 5, 1, 5, n)
         x = g.mul_mat(g.reshape(w2, w2.ne[0], w2.ne[1], 1, 5), g.cont(g.permute(x, 0, 1, 3, 2)))
+        # older files of RWKV-6 have five factors instead (rwkv6.cpp: TENSOR_NOT_REQUIRED)
         fused = llm.layer_weight(il, "time_mix_lerp_fused")
         if fused is not None:
             sx, cur = g.reshape(sx, n_embd, 1, n), g.reshape(cur, n_embd, 1, n)

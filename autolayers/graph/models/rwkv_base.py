@@ -28,6 +28,7 @@ class Rwkv:
         first: list[Tensor] = []
         for il in llm.layers:
             inp = g.reshape(cur, n_embd, n_tok, n_seqs)
+            # [n_embd, 1 or 2, n_seqs]: the last token of the batch before, as each mix saw it
             shift = g.reshape(
                 build_rs(llm, state(llm, il, 0)), n_embd, llm.hparams.token_shift_count, n_seqs
             )
@@ -64,6 +65,7 @@ class Rwkv:
         ffn_inp = g.add(mixed, inp)
         ffn_norm = self.normed(llm, ffn_inp, il, "attn_norm_2")
         prev = previous(llm, of_ffn, ffn_norm)
+        # before rows are left out: the next batch needs the last token, requested or not
         store_shift(llm, g.concat(last(llm, normed), last(llm, ffn_norm), 1), il)
         ffn_inp, ffn_norm, prev = llm.select_outputs(
             il,
@@ -103,6 +105,7 @@ class Rwkv:
 def previous(llm: Llm, shift: Tensor, cur: Tensor) -> Tensor:
     """Each token's predecessor."""
     g = llm.graph
+    # the first token's predecessor is the stored one; [n_embd, n_seq_tokens, n_seqs]
     return g.concat(
         shift, g.view(cur, (llm.n_embd, llm.n_seq_tokens - 1, llm.n_seqs), cur.nb[1:3]), 1
     )
@@ -117,6 +120,7 @@ def last(llm: Llm, cur: Tensor) -> Tensor:
 
 def store_shift(llm: Llm, shift: Tensor, il: int) -> None:
     """build_rwkv_token_shift_store"""
+    # from cell 0, as get_head() is 0 while graphs are reserved
     g, width = llm.graph, llm.n_embd * llm.n_seqs * llm.hparams.token_shift_count
     g.expand(g.cpy(g.view(shift, (width,)), g.view(state(llm, il, 0), (width,))))
 

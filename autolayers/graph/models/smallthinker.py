@@ -15,8 +15,10 @@ class SmallThinker(Decoder):
         self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
     ) -> Tensor:
         g = llm.graph
+        # logits of the router: [n_expert, n_tokens]
         probs = llm.linear(il, "ffn_gate_inp", inp_l)
         cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il, inp, pos)
+        # the router's rows are left out with the others
         cur, residual, probs = llm.select_outputs(il, out_ids, cur, inp_l, probs)
         ffn_inp = g.add(cur, residual)
         out = build_moe_ffn(

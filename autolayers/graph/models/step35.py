@@ -22,9 +22,11 @@ class Step35(Decoder):
         k = g.reshape(k, hp.head_k(0), hp.n_head_kv(il), n)
         v = g.reshape(v, head, hp.n_head_kv(il), n)
         q, k = self.qk_normed(llm, q, k, il, "rms")
+        # one tensor for all layers: rope reads as many factors as half of the layer's rotated part
         factors = None if hp.is_swa(il) else llm.rope_factors(il)
         q, k = g.rope(q, pos, factors), g.rope(k, pos, factors)  # type: ignore[arg-type]
         cur = llm.build_attn(inp, q, k, v, il, wo=None)
+        # one gate per head, [n_head, n_tokens], of attention's input
         gate_w = llm.layer_weight(il, "attn_gate")
         if gate_w is not None:
             gate = g.unary("SIGMOID", llm.build_lora_mm(gate_w, normed))

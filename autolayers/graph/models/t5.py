@@ -67,9 +67,11 @@ class T5:
             residual = g.add(cur, residual)
             normed = llm.rms_norm(il, "cross_attn_norm", residual)
             cur = self.cross_attention(llm, normed, inputs.embd, il, inputs.cross)
+        # the decoder has its own count of layers, so not select_outputs
         if il == inputs.n_layer - 1:
             cur, residual = g.get_rows(cur, out_ids), g.get_rows(residual, out_ids)
         ffn_inp = g.add(cur, residual)
+        # T5 uses relu, flan-T5 a gated gelu
         gated = llm.layer_weight(il, "ffn_gate") is not None
         cur = llm.build_ffn(
             llm.rms_norm(il, "ffn_norm", ffn_inp),
@@ -96,6 +98,7 @@ class T5:
     ) -> Tensor:
         g, hp = llm.graph, llm.hparams
         made = []
+        # K and V come from the encoder's outputs in every batch: they have no cache
         n_kv = hp.n_head_kv(il)
         for x, source, n_head in (("q", cur, hp.n_head(il)), ("k", embd, n_kv), ("v", embd, n_kv)):
             t = llm.linear(il, f"cross_attn_{x}", source)

@@ -18,6 +18,7 @@ class Talkie(Decoder):
         for il in llm.layers:
             q, k, v = llm.build_qkv(g.rms_norm(cur), il)
             q, k = g.rope(q, pos), g.rope(k, pos)
+            # as in the reference, norms come after rope
             q, k = llm.rms_norm(il, "attn_q_norm", q), g.rms_norm(k)
             attn = llm.build_attn(inp, q, k, v, il)
             attn, cur, here = llm.select_outputs(il, out_ids, attn, cur, skip)

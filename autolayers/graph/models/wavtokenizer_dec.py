@@ -63,6 +63,7 @@ class WavTokenizerDec:
             return g.add(cur, inp)
         cur = normed(cur, "attn_norm")
         q, k, v = (conv(cur, f"attn_{x}") for x in "qkv")
+        # channels first for the scores; V stays as the convolution left it
         q, k = g.cont(g.transpose(q)), g.cont(g.transpose(k))
         cur = g.mul_mat(g.soft_max(g.mul_mat(k, q)), v)
         return g.add(conv(cur, "attn_output"), inp)
