@@ -116,50 +116,53 @@ def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
     # signs are words; what they mean depends on the lines around them
     # e.g. "buffer of size": of the GPU, of RAM, or over a driver's limit
     hits = _refined(_signs(lines), lines, facts)
-    # no words of a failure: figures may still show what is slow or unused
+    figures = [*_by_figures(lines, facts)]
     if not hits:
-        figures = [*_by_figures(lines, facts)]
-        # "healthy", "unknown" or "not_in_log"
-        nothing = _nothing(lines, facts)
-        wrong = [figure for figure in figures if not (nothing.fatal or _asked_for(figure, facts))][
-            :1
-        ] or [nothing]
-        return replace(
-            wrong[0], others=tuple(figure for figure in figures if figure is not wrong[0])
-        )
+        return _without_signs(figures, lines, facts)
     chosen = _chosen(lines, hits)
     verdict = _verdict(chosen, hits, lines, facts)
-    figures = [*_by_figures(lines, facts)]
     # of something that no sign names
     if chosen.weight < 5 and (ended := _nothing(lines, facts)).fatal:
         verdict, figures = ended, [verdict, *figures]
     # a light sign, such as a warning, is less than what the figures show
     # The two change places, so that the sign is still named behind it
-    elif (
-        figures
-        and chosen.weight < 4
-        and figures[0].cause in ("no_gpu", "partial_offload", "vram_spill")
-    ):
+    elif chosen.weight < 4 and figures and figures[0].cause in _SEEN_IN_FIGURES:
         verdict, figures[0] = figures[0], verdict
-    others: dict[str, Verdict] = {}
-    # one line for each other cause, the heaviest sign of it
-    for other in sorted(hits, key=lambda hit: -hit.weight):
-        if (
-            # 9 is why something failed: with another cause named it is part of that one's event.
-            # 2 and less say nothing by themselves
-            other.cause != verdict.cause
-            and other.weight < 9
-            and other.weight > 2
-            and other.cause not in others
-        ):
-            others[other.cause] = _verdict(other, hits, lines, facts)
+    others = {
+        hit.cause: _verdict(hit, hits, lines, facts) for hit in _other_hits(hits, verdict.cause)
+    }
     for figure in figures:
         if figure.cause != verdict.cause:
             others.setdefault(figure.cause, figure)
     # what ended the launch is one cause: others of that kind followed from it
     if verdict.fatal:
-        others = {name: behind for name, behind in others.items() if not behind.fatal}
+        others = {name: other for name, other in others.items() if not other.fatal}
     return replace(verdict, others=tuple(others.values())[:6])
+
+
+_SEEN_IN_FIGURES = ("no_gpu", "partial_offload", "vram_spill")
+
+
+def _without_signs(figures: list[Verdict], lines: Sequence[Line], facts: Facts) -> Verdict:
+    """Return what a log without words of a failure shows: figures of what is slow or unused."""
+    # "healthy", "unknown" or "not_in_log"
+    verdict = _nothing(lines, facts)
+    # Nothing is wrong with what the command wants so
+    unwanted = [figure for figure in figures if not _asked_for(figure, facts)]
+    if unwanted and not verdict.fatal:
+        verdict = unwanted[0]
+    return replace(verdict, others=tuple(figure for figure in figures if figure is not verdict))
+
+
+def _other_hits(hits: Sequence[Hit], cause: str) -> list[Hit]:
+    """Return the heaviest hit of each other cause."""
+    others: dict[str, Hit] = {}
+    for hit in sorted(hits, key=lambda hit: -hit.weight):
+        # 9 is why something failed: with another cause named it is part of that one's event.
+        # 2 and less say nothing by themselves
+        if 2 < hit.weight < 9 and hit.cause != cause:
+            others.setdefault(hit.cause, hit)
+    return [*others.values()]
 
 
 def _signs(lines: Sequence[Line]) -> list[Hit]:
@@ -185,26 +188,26 @@ def _signs(lines: Sequence[Line]) -> list[Hit]:
 
 def _chosen(lines: Sequence[Line], hits: Sequence[Hit]) -> Hit:
     """The heaviest sign of the last start that failed, of equals the first."""
-    heaviest = max(hit.weight for hit in hits)
-    # a service's journal has several starts; an older failure may be mended by now
     # 8 and 9 are failures (sign.py)
-    if heaviest >= 8:
-        starts = [at for at, line in enumerate(lines) if _START.search(line.text)]
-        last = max(hit.at for hit in hits if hit.weight >= 8)
-        # A start writes several of these lines; what lies within one is one run
-        begin = next(
-            (
-                at
-                for at in reversed(starts)
-                if at <= last and not any(hit.weight >= 8 for hit in hits if at - 40 <= hit.at < at)
-            ),
-            0,
-        )
-        run = [hit for hit in hits if hit.at >= begin]
-        heaviest = max(hit.weight for hit in run)
-        hits = run
+    failures = [hit.at for hit in hits if hit.weight >= 8]
+    # a service's journal has several starts; an older failure may be mended by now
+    if failures:
+        begin = _last_start(lines, failures)
+        hits = [hit for hit in hits if hit.at >= begin]
+    heaviest = max(hit.weight for hit in hits)
     # Later ones mostly follow from the first
     return min((hit for hit in hits if hit.weight == heaviest), key=lambda hit: hit.at)
+
+
+def _last_start(lines: Sequence[Line], failures: Sequence[int]) -> int:
+    """Return the index of the line with which the last run that failed began, 0 if none shows."""
+    starts = [at for at, line in enumerate(lines) if _START.search(line.text)]
+    for start in reversed(starts):
+        # A start writes several of these lines; what lies within one is one run
+        goes_on = any(start - 40 <= failure < start for failure in failures)
+        if start <= max(failures) and not goes_on:
+            return start
+    return 0
 
 
 def _verdict(chosen: Hit, hits: Sequence[Hit], lines: Sequence[Line], facts: Facts) -> Verdict:
@@ -217,13 +220,7 @@ def _verdict(chosen: Hit, hits: Sequence[Hit], lines: Sequence[Line], facts: Fac
     after = lines[chosen.at : max(hit.at for hit in near) + _NEAR]
     if chosen.cause == "context_limit" and any(_STOPPED.search(line.text) for line in after):
         return Verdict(chosen.cause, "run", None, None, True, (chosen.line.number,), chosen.groups)
-    may_survive = chosen.cause in ("rpc_lost", "oom_device", "buffer_limit")
-    survived = may_survive and _survived(chosen, facts)
-    # A line says that the server serves or answers later than that
-    ended = not survived and not _ignored(chosen, lines)
-    # `weight` may have been lowered since, e.g. where a retry follows
-    heavy = chosen.sign.fatal and chosen.weight >= 8
-    fatal = ended and (heavy or _asserted(chosen, after))
+    fatal = _is_fatal(chosen, after, lines, facts)
     phase = _phase(chosen, near, lines, facts)
     if _ended_by_image(chosen, lines):
         phase, fatal = "run", True
@@ -232,10 +229,7 @@ def _verdict(chosen: Hit, hits: Sequence[Hit], lines: Sequence[Line], facts: Fac
     # "cannot meet free memory target ... need to reduce device memory by N MiB": how much is short
     if chosen.cause == "partial_offload" and size and not facts.offloaded:
         chosen = _with(chosen, "part", "short")
-    if chosen.cause == "fit_gave_up" and (flag := _given_to_fit(chosen, facts)):
-        chosen = _with(chosen, "flag", flag)
-    if chosen.cause == "no_gpu" and "why" not in chosen.groups and (why := _why_no_gpu(lines)):
-        chosen = _with(chosen, "why", why)
+    chosen = _explained(chosen, lines, facts)
     return Verdict(
         chosen.cause,
         phase,
@@ -246,6 +240,28 @@ def _verdict(chosen: Hit, hits: Sequence[Hit], lines: Sequence[Line], facts: Fac
         tuple(dict.fromkeys(hit.line.number for hit in near))[:8],
         {**chosen.groups, "sign": chosen.sign.word},
     )
+
+
+def _is_fatal(chosen: Hit, after: Sequence[Line], lines: Sequence[Line], facts: Facts) -> bool:
+    """Return whether the launch ended by it."""
+    may_survive = chosen.cause in ("rpc_lost", "oom_device", "buffer_limit")
+    # A line says that the server serves or answers later than that
+    if may_survive and _survived(chosen, facts):
+        return False
+    if _ignored(chosen, lines):
+        return False
+    # `weight` may have been lowered since, e.g. where a retry follows
+    heavy = chosen.sign.fatal and chosen.weight >= 8
+    return heavy or _asserted(chosen, after)
+
+
+def _explained(chosen: Hit, lines: Sequence[Line], facts: Facts) -> Hit:
+    """Return the hit with what other lines, or the command, say of its reason."""
+    if chosen.cause == "fit_gave_up" and (flag := _given_to_fit(chosen, facts)):
+        return _with(chosen, "flag", flag)
+    if chosen.cause == "no_gpu" and "why" not in chosen.groups and (why := _why_no_gpu(lines)):
+        return _with(chosen, "why", why)
+    return chosen
 
 
 # A request that was too long ended the program with it
@@ -415,42 +431,42 @@ def _why_no_gpu(lines: Sequence[Line]) -> str:
 
 
 def _refined(hits: list[Hit], lines: Sequence[Line], facts: Facts) -> list[Hit]:
+    """Return the hits with what the lines around them make of their causes."""
     refined = []
     for hit in hits:
-        cause = hit.cause
         # e.g. "oom_device" -> `_memory`, which may return "oom_host" or "buffer_limit"
-        rule = _RULES.get(cause)
-        weight = hit.weight
-        if rule:
-            cause, weight = rule(hit, lines, facts)
+        rule = _RULES.get(hit.cause)
+        cause, weight = rule(hit, lines, facts) if rule else (hit.cause, hit.weight)
         if cause:
             refined.append(replace(hit, cause=cause, weight=weight))
     # What follows a refusal says what kind it was
-    # a driver first says that memory is short, then that one buffer was too large
     for i, hit in enumerate(refined):
-        if hit.cause in ("oom_device", "oom_host") and hit.weight >= 8:
-            after = [other for other in refined[i + 1 : i + 6] if other.at - hit.at <= 3]
-            kinds = {other.cause for other in after}
-            if "buffer_limit" in kinds and hit.cause == "oom_device":
-                refined[i] = replace(hit, cause="buffer_limit")
-        # a refusal without a buffer's name right after one of host memory is the same refusal
-        if hit.cause == "oom_device" and hit.weight == 8 and not hit.groups:
-            before = [
-                other
-                for other in refined[:i]
-                if hit.at - other.at <= 4 and other.cause == "oom_host"
-            ]
-            if before:
-                refined[i] = replace(hit, cause="oom_host")
-    last = len(lines) - 1
-    return [
-        hit
-        for hit in refined
-        # a start that takes long is a cause only if nothing came after it
-        if hit.sign.cause != "start_timeout"
-        or hit.weight > 2
-        or (hit.at >= last - 1 and not facts.ready)
-    ]
+        if hit.cause == "oom_device" and hit.weight >= 8:
+            cause = _kind_of_refusal(i, refined)
+            refined[i] = replace(hit, cause=cause)
+    return [hit for hit in refined if not _is_over(hit, lines, facts)]
+
+
+def _kind_of_refusal(i: int, hits: Sequence[Hit]) -> str:
+    """Return the cause of a refusal of the GPU's memory, by the hits before and after it."""
+    hit, cause = hits[i], "oom_device"
+    # a driver first says that memory is short, then that one buffer was too large
+    after = {other.cause for other in hits[i + 1 : i + 6] if other.at - hit.at <= 3}
+    if "buffer_limit" in after:
+        cause = "buffer_limit"
+    # a refusal without a buffer's name right after one of host memory is the same refusal
+    if hit.weight == 8 and not hit.groups:
+        before = {other.cause for other in hits[:i] if hit.at - other.at <= 4}
+        if "oom_host" in before:
+            cause = "oom_host"
+    return cause
+
+
+def _is_over(hit: Hit, lines: Sequence[Line], facts: Facts) -> bool:
+    """Return whether a start that takes long went on: it is a cause only where nothing follows."""
+    if hit.sign.cause != "start_timeout" or hit.weight > 2:
+        return False
+    return bool(facts.ready) or hit.at < len(lines) - 2
 
 
 def _memory(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
@@ -583,57 +599,66 @@ _RULES: dict[str, Callable[[Hit, Sequence[Line], Facts], tuple[str, int]]] = {
 
 
 def _device(chosen: Hit, near: Sequence[Hit], lines: Sequence[Line], facts: Facts) -> str | None:
+    """Return the device that the cause is of; None where no line says it, or it is of none."""
     cause, after = chosen.cause, lines[chosen.at : chosen.at + _NEAR]
     if cause in ("oom_host", "partial_offload"):
         return HOST
-    if cause == "host_lock":
-        return (
-            f"{facts.gpu()[:-1]}_Host"
-            if chosen.sign.word == "pinned memory" and facts.gpu()
-            else HOST
-        )
     # Which of several servers it was no line says
     if cause == "rpc_lost":
         return Rpc.name
+    if cause == "host_lock":
+        pinned = chosen.sign.word == "pinned memory" and facts.gpu()
+        return f"{facts.gpu()[:-1]}_Host" if pinned else HOST
     if cause == "bad_flag":
-        named_ = (
-            match[1]
-            for line in after
-            if (
-                match := re.search(
-                    r"invalid device: "
-                    r"(\S{1,40})",
-                    line.text,
-                )
-            )
-        )
-        # The device that the flag names and the build does not have
-        return chosen.groups.get("device") or next(named_, None) or _overridden(facts)
-    if cause == "op_unsupported" and "name" in chosen.groups:
-        return named(chosen.groups["name"], facts)
+        return _of_flag(chosen, after, facts)
     if cause == "op_unsupported":
-        lacking = _LACKING.search(chosen.line.text)
-        return (lacking[1] or lacking[2]) if lacking else facts.gpu() or None
+        return _lacking(chosen, facts)
     # -sm row on a backend without split buffers
     if cause == "bad_combo" and (split := _SPLIT.search(chosen.line.text)):
         return split[1]
     of_device = cause in ("oom_device", "buffer_limit", "device_lost", "gpu_build")
-    if not of_device and chosen.sign.word != "!(split && ne02":
-        return None
+    if of_device or chosen.sign.word == "!(split && ne02":
+        return _refusing(chosen, near, after, facts)
+    return None
+
+
+def _of_flag(chosen: Hit, after: Sequence[Line], facts: Facts) -> str | None:
+    """Return the device that a flag names and the build does not have."""
+    if "device" in chosen.groups:
+        return chosen.groups["device"]
+    for line in after:
+        if match := _INVALID.search(line.text):
+            return match[1]
+    return _overridden(facts)
+
+
+_INVALID = re.compile(r"invalid device: (\S{1,40})")
+
+
+def _lacking(chosen: Hit, facts: Facts) -> str | None:
+    """Return the device that does not have an operation."""
+    if "name" in chosen.groups:
+        return named(chosen.groups["name"], facts)
+    match = _LACKING.search(chosen.line.text)
+    return (match[1] or match[2]) if match else facts.gpu() or None
+
+
+def _refusing(chosen: Hit, near: Sequence[Hit], after: Sequence[Line], facts: Facts) -> str | None:
+    """Return the device that refused memory, or was lost."""
     # the buffer's name is the surest: it names the device
     names = [hit.groups["name"] for hit in near if "name" in hit.groups]
     if names:
         return named(names[0], facts)
     # then the number in the driver's line, or in those after it
-    index = next((hit.groups["index"] for hit in near if "index" in hit.groups), None)
-    if index is None:
-        index = next((match[1] for line in after if (match := _CURRENT.search(line.text))), None)
-        if index is None and (only := _of_command(facts)):
-            return only
-        if index is None and cause == "gpu_build" and len(facts.devices) > 1:
-            return None  # the line does not say which
+    numbers = [hit.groups["index"] for hit in near if "index" in hit.groups]
+    numbers += [match[1] for line in after if (match := _CURRENT.search(line.text))]
+    if not numbers and (only := _of_command(facts)):
+        return only
+    if not numbers and chosen.cause == "gpu_build" and len(facts.devices) > 1:
+        return None  # the line does not say which
     # ROCm prints CUDA's words: the backends of the sign, as far as the log shows them, decide
-    name = facts.gpu(int(index or 0), BACKENDS.get(chosen.sign, ()))
+    index = int(numbers[0]) if numbers else 0
+    name = facts.gpu(index, BACKENDS.get(chosen.sign, ()))
     return old_name(name) or name or None
 
 
@@ -704,34 +729,44 @@ def _phase(chosen: Hit, near: Sequence[Hit], lines: Sequence[Line], facts: Facts
     if chosen.cause not in ("oom_device", "oom_host", "buffer_limit"):
         return own or "start"
     # the next lines say which buffer was refused
-    for line in lines[chosen.at : chosen.at + 6]:
-        for phase, pattern in PHASES:
-            if pattern.search(line.text):
-                # A graph that is allocated again in a request: the server was up
-                in_request = phase == "compute" and (serving or _in_request(chosen, lines))
-                return "run" if in_request else phase
+    if phase := _phase_after(chosen, lines):
+        # A graph that is allocated again in a request: the server was up
+        in_request = phase == "compute" and (serving or _in_request(chosen, lines))
+        return "run" if in_request else phase
     if chosen.sign.word == "out_of_device_memory" and not serving:
         return _before(chosen, lines, facts) or own
     if own and own != "load":
         return own
-    if serving:
-        return "run"
-    if chosen.sign.word in _KILLED and not _LOADING.search(
-        " ".join(line.text for line in lines[-200:])
-    ):
+    if serving or _was_killed_serving(chosen, lines):
         return "run"
     # otherwise what was done last
-    # Sizes are printed once a part is there: the next part was being allocated
     for line in reversed(lines[max(0, chosen.at - 6) : chosen.at]):
-        if re.search(
-            r"KV buffer size|KV self size|output buffer size|compute buffer "
-            r"size",
-            line.text,
-        ):
+        # Sizes are printed once a part is there: the next part was being allocated
+        if _SIZES.search(line.text):
             return "compute"
-        if re.search(r"load_tensors|llm_load_tensors|loading model tensors", line.text):
+        if _WEIGHTS.search(line.text):
             return "load"
     return own or ("compute" if chosen.cause == "buffer_limit" else "load")
+
+
+_SIZES = re.compile(r"KV buffer size|KV self size|output buffer size|compute buffer size")
+_WEIGHTS = re.compile(r"load_tensors|llm_load_tensors|loading model tensors")
+
+
+def _phase_after(chosen: Hit, lines: Sequence[Line]) -> str:
+    """Return the phase that the lines after a refusal tell, "" if none does."""
+    for line in lines[chosen.at : chosen.at + 6]:
+        for phase, pattern in PHASES:
+            if pattern.search(line.text):
+                return phase
+    return ""
+
+
+def _was_killed_serving(chosen: Hit, lines: Sequence[Line]) -> bool:
+    """Return whether the kernel killed a program whose last lines are not of a load."""
+    if chosen.sign.word not in _KILLED:
+        return False
+    return not _LOADING.search(" ".join(line.text for line in lines[-200:]))
 
 
 def _in_request(chosen: Hit, lines: Sequence[Line]) -> bool:
@@ -795,48 +830,14 @@ def _before(chosen: Hit, lines: Sequence[Line], facts: Facts) -> str:
 
 def _by_figures(lines: Sequence[Line], facts: Facts) -> Iterator[Verdict]:
     """What layers, buffers, splits and backends tell that no line says, the most certain first."""
-    # "offloaded N/N layers to GPU" is also printed by a build without a GPU: buffers' names tell
-    buffers = {name for load in facts.launch.loads for name in load.buffers.get("model", ())}
-    on_host = bool(buffers) and all(facts.launch.device_of(name) == "Host" for name in buffers)
-    partial = bool(facts.offloaded and 0 < facts.offloaded[0] < facts.offloaded[1])
-    if facts.offloaded and on_host and facts.offloaded[0] > 0:
-        yield Verdict("no_gpu", "start", None, None, False, (facts.offloaded[2],))
-    elif _left_out(facts):
-        yield Verdict("partial_offload", "load", HOST, None, False, ())
-    elif partial and facts.offloaded:
-        yield Verdict("partial_offload", "load", HOST, None, False, (facts.offloaded[2],))
-    elif facts.offloaded and facts.offloaded[0] and facts.share_of_host("model") > _MUCH:
-        yield Verdict(
-            "partial_offload", "load", HOST, None, False, (facts.offloaded[2],), {"part": "experts"}
-        )
-    # -nkvo, or a backend that cannot hold the cache
-    elif facts.offloaded and facts.offloaded[0] and facts.share_of_host("context") == 1:
-        yield Verdict(
-            "partial_offload", "start", HOST, None, False, (facts.offloaded[2],), {"part": "cache"}
-        )
-    elif (line := _none_listed(lines)) is not None:
-        yield Verdict("no_gpu", "start", None, None, False, (line,))
-    elif (line := _cpu_alone(lines, facts)) is not None:
-        loaded = [
-            match[1]
-            for line_ in lines
-            if (
-                match := re.search(
-                    r"loaded (\w{2,12}) backend "
-                    r"from",
-                    line_.text,
-                )
-            )
-        ]
-        detail = (
-            {"part": "backends", "backends": " and ".join(dict.fromkeys(loaded))} if loaded else {}
-        )
-        yield Verdict("no_gpu", "start", None, None, False, (line,), detail)
+    figure = _of_layers(facts) or _of_backends(lines, facts)
+    if figure is not None:
+        yield figure
     # An operation in each layer that the GPU does not have, where neither the weights nor the cache
     # are in RAM
-    in_ram = partial or max(facts.share_of_host("model"), facts.share_of_host("context")) > _MUCH
+    in_ram = max(facts.share_of_host("model"), facts.share_of_host("context")) > _MUCH
     # Layers in RAM make many splits by themselves
-    if facts.splits and facts.splits[0] >= 100 and not in_ram:
+    if facts.splits and facts.splits[0] >= 100 and not in_ram and not _is_partial(facts):
         yield Verdict(
             "op_unsupported", "start", facts.gpu() or None, None, False, (facts.splits[1],)
         )
@@ -847,6 +848,60 @@ def _by_figures(lines: Sequence[Line], facts: Facts) -> Iterator[Verdict]:
         if device.free and facts.held(name) > device.free + 64 * MiB and serves:
             yield Verdict("vram_spill", "run", name, facts.held(name), False, (serves,))
             return
+
+
+def _is_partial(facts: Facts) -> bool:
+    """Return whether some layers are on the GPU and some are not."""
+    return bool(facts.offloaded and 0 < facts.offloaded[0] < facts.offloaded[1])
+
+
+def _of_layers(facts: Facts) -> Verdict | None:
+    """Return what the layers' and buffers' places show, None if they are as usual."""
+    layers, _, line = facts.offloaded or (0, 0, 0)
+    # "offloaded N/N layers to GPU" is also printed by a build without a GPU: buffers' names tell
+    if layers and _all_on_host(facts):
+        return Verdict("no_gpu", "start", None, None, False, (line,))
+    if _left_out(facts):
+        return Verdict("partial_offload", "load", HOST, None, False, ())
+    if _is_partial(facts):
+        return Verdict("partial_offload", "load", HOST, None, False, (line,))
+    if layers and facts.share_of_host("model") > _MUCH:
+        detail = {"part": "experts"}
+        return Verdict("partial_offload", "load", HOST, None, False, (line,), detail)
+    # -nkvo, or a backend that cannot hold the cache
+    if layers and facts.share_of_host("context") == 1:
+        detail = {"part": "cache"}
+        return Verdict("partial_offload", "start", HOST, None, False, (line,), detail)
+    return None
+
+
+def _all_on_host(facts: Facts) -> bool:
+    """Return whether the log shows weights, and all of them in RAM."""
+    buffers = {name for load in facts.launch.loads for name in load.buffers.get("model", ())}
+    return bool(buffers) and all(facts.launch.device_of(name) == "Host" for name in buffers)
+
+
+def _of_backends(lines: Sequence[Line], facts: Facts) -> Verdict | None:
+    """Return that the program sees no GPU, None where it may see one."""
+    line = _none_listed(lines)
+    if line is not None:
+        return Verdict("no_gpu", "start", None, None, False, (line,))
+    line = _cpu_alone(lines, facts)
+    if line is None:
+        return None
+    names = dict.fromkeys(name for _, name in _loaded_backends(lines))
+    detail = {"part": "backends", "backends": " and ".join(names)} if names else {}
+    return Verdict("no_gpu", "start", None, None, False, (line,), detail)
+
+
+def _loaded_backends(lines: Sequence[Line]) -> list[tuple[int, str]]:
+    """Return (line, name) of each backend that was loaded from a library of its own."""
+    return [
+        (line.number, match[1]) for line in lines if (match := _LOADED_BACKEND.search(line.text))
+    ]
+
+
+_LOADED_BACKEND = re.compile(r"loaded (\w{2,12}) backend from")
 
 
 def _asked_for(figure: Verdict, facts: Facts) -> bool:
@@ -876,11 +931,7 @@ def _cpu_alone(lines: Sequence[Line], facts: Facts) -> int | None:
     wanted."""
     if _wants_no_gpu(facts):
         return None
-    loaded = [
-        (line.number, match[1])
-        for line in lines
-        if (match := re.search(r"loaded (\w{2,12}) backend from", line.text))
-    ]
+    loaded = _loaded_backends(lines)
     if loaded and {name for _, name in loaded} <= _NO_GPU_BACKENDS:
         return loaded[-1][0]
     # e.g. "system_info: n_threads = 8 / 16 | CPU : SSE3
@@ -894,18 +945,10 @@ def _cpu_alone(lines: Sequence[Line], facts: Facts) -> int | None:
         ),
         None,
     )
-    if (
-        info is not None
-        and not SYSTEM_INFO.search(info.text)
-        and re.search(
-            r"\d \| CPU "
-            r":",
-            info.text,
-        )
-        and facts.words
-    ):
-        return info.number
-    return None
+    if info is None or SYSTEM_INFO.search(info.text):
+        return None
+    is_first = re.search(r"\d \| CPU :", info.text)
+    return info.number if is_first and facts.words else None
 
 
 _NO_GPU_BACKENDS = {HOST, Rpc.name, "BLAS"}
