@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 def qwen3next(b: Builder) -> Tensor:
     """build_qwen3next, build_qwen35 and build_qwen35moe"""
     g, hp, first = b.graph, b.hp, b.architecture == "qwen3next"
+    # qwen3next makes its inputs in another order than qwen35
     pos = None if first else b.positions()
     cur = b.embeddings()
     if pos is None:
@@ -44,6 +45,7 @@ def _attention(
     for made in (both, k, v):
         g.expand(made)
     heads, strides = both.ne[0] // (2 * head), (8 * head, both.nb[1])
+    # both copied, as CUDA was slow with views (a TODO of llm_build_mul_mat_qkv_gated)
     q = g.cont(g.view(both, (head, heads, n), strides))
     gate = g.cont(g.view(both, (head, heads, n), strides, 4 * head), both.ne[0] // 2, n)
     k = g.reshape(k, head, k.ne[0] // head, n)
@@ -83,6 +85,7 @@ def _qkvz(b: Builder, il: int, cur: Tensor) -> tuple[Tensor, Tensor]:
         g.expand(mixed)
         g.expand(z)
         return g.reshape(mixed, mixed.ne[0], n, 1), z
+    # ssm_in: by head of the keys its query, key, values and gates
     made = g.mul_mat(b.need(il, "ssm_in.weight"), cur)
     key, heads_k, heads_v = hp.ssm_d_state, hp.ssm_n_group, hp.ssm_dt_rank
     value = hp.ssm_d_inner // heads_k
@@ -102,6 +105,7 @@ def _qkvz(b: Builder, il: int, cur: Tensor) -> tuple[Tensor, Tensor]:
 def _beta_gate(b: Builder, il: int, cur: Tensor) -> tuple[Tensor, Tensor]:
     g, hp, n = b.graph, b.hp, b.tokens
     heads_k, heads_v = hp.ssm_n_group, hp.ssm_dt_rank
+    # ssm_ba: by head of the keys the betas of its values, then the alphas
     both = b.of(il, "ssm_ba.weight")
     if both is not None:
         each = heads_v // heads_k
@@ -113,6 +117,7 @@ def _beta_gate(b: Builder, il: int, cur: Tensor) -> tuple[Tensor, Tensor]:
         alpha = g.reshape(g.mul_mat(b.need(il, "ssm_alpha.weight"), cur), heads_v, n, 1)
     g.expand(beta)
     g.expand(alpha)
+    # the file has ssm_a as -exp(A_log)
     soft = g.unary("SOFTPLUS", g.add(alpha, b.need(il, "ssm_dt.bias")))
     return beta, g.mul(soft, b.need(il, "ssm_a"))
 
@@ -124,11 +129,15 @@ def _net(b: Builder, il: int, qkv: Tensor, sequences: Tensor, beta: Tensor, gate
     value = hp.ssm_d_inner // heads_v
     width = 2 * key * heads_k + value * heads_v
     kept, matrix = (taps - 1) * width, value * value * heads_v
+    # one row per sequence: the last inputs of the convolution, then the state matrix
     everything = g.view(store, (kept + matrix, store.ne[1]), (store.nb[1],))
     slot = g.view(everything, (kept + matrix, 1), (store.nb[1],))
     states = g.reshape(g.view(slot, (kept, 1), (slot.nb[1],)), taps - 1, width, 1)
     state = g.reshape(g.view(slot, (matrix, 1), (slot.nb[1],), 4 * kept), value, value, heads_v, 1)
+    # before the convolution's copy: backends then write the state in place
+    # (ggml_delta_net_find_state_cpy)
     g.expand(state)
+    # its result: outputs of all tokens, then the inputs that the next batch needs
     raw = Tensor(
         "SSM_CONV",
         "f32",
@@ -144,6 +153,7 @@ def _net(b: Builder, il: int, qkv: Tensor, sequences: Tensor, beta: Tensor, gate
     v = g.view(
         out, (value, heads_v, n, 1), (4 * value, 4 * width, 4 * width * n), 8 * key * heads_k
     )
+    # as there: the norm before the permutation for one token, after it for several
     if n > 1:
         q, k = (g.l2_norm(g.permute(part, 0, 2, 1, 3)) for part in (q, k))
     else:
@@ -158,6 +168,7 @@ def _net(b: Builder, il: int, qkv: Tensor, sequences: Tensor, beta: Tensor, gate
     net = Tensor("DELTA_NET", "f32", (size + matrix, 1, 1, 1), (q, k, v, gate, beta, flat))
     result = g.view(net, (value, heads_v, n, 1), (4 * value, 4 * value * heads_v, 4 * size))
     after = g.reshape(g.view(net, (matrix,), (), 4 * size), value, value, heads_v, 1)
+    # of the columns behind the outputs, without the oldest
     last = g.cont(g.view(raw, (taps - 1, width), (4 * taps,), 4 * (1 + width * n)))
     g.expand(
         g.cpy(g.reshape(after, matrix, 1), g.view(slot, (matrix, 1), (store.nb[1],), 4 * kept))

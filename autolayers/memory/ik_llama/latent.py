@@ -19,8 +19,10 @@ def deepseek2(b: Builder) -> Tensor:
     g, hp = b.graph, b.hp
     cur = b.embeddings()
     pos, mask = b.positions(), b.mask()
+    # pp_opt: prompts need keys and values of every head, few tokens stay in the latent space
     many = b.tokens >= _MANY and b.mla > 1
     for il in range(hp.n_layer):
+        # a layer that -sm graph cuts has another attention (build_deepseek2_tp_attention)
         if isinstance(b, CutBuilder) and b.is_cut(il, "attn_output.weight"):
             cur = _cut_layer(b, il, cur, pos, mask, many)
             continue
@@ -82,15 +84,18 @@ class _Attention:
     def build(self, start: Tensor) -> Tensor:
         b, g, il, n = self.b, self.b.graph, self.il, self.b.tokens
         cur = b.norm(start, b.of(il, "attn_norm.weight"))
+        # lite models have Q in one step (wq instead of wq_a and wq_b)
         first = b.of(il, "attn_q_a.weight")
         q = g.mul_mat(b.need(il, "attn_q.weight") if first is None else first, cur)
         kv = g.mul_mat(b.need(il, "attn_kv_a_mqa.weight"), cur)
+        # both before the norm of Q, so that they read the input one after the other
         g.expand(q)
         g.expand(kv)
         if first is not None:
             q = g.mul_mat(
                 b.need(il, "attn_q_b.weight"), b.norm(q, b.of(il, "attn_q_a_norm.weight"))
             )
+        # bytes of a head of Q in f32: without rope, then the rotated part
         wide = 4 * self.head
         q_nope = g.view(q, (self.nope, self.heads, n), (wide, wide * self.heads))
         q_rope = g.view(q, (self.rope, self.heads, n), (wide, wide * self.heads), 4 * self.nope)
@@ -105,6 +110,7 @@ class _Attention:
         if not b.mla:
             return self._plain(q_nope, q_rope, k_rope, compressed)
         trans = self._store(k_rope, compressed)
+        # without flash attention the latent space is used at any length
         if self.many and b.flash:
             cur = self._made(q_nope, q_rope)
         else:
@@ -118,6 +124,7 @@ class _Attention:
         both = self.nope + self.value
         kv = g.mul_mat(b.need(self.il, "attn_kv_b.weight"), compressed)
         k_nope = g.view(kv, (self.nope, self.heads, n), (4 * both, 4 * both * self.heads))
+        # a copy, as values lie between keys in kv's rows
         v = g.cont(
             g.view(
                 kv, (self.value, self.heads, n), (4 * both, 4 * both * self.heads), 4 * self.nope
@@ -132,12 +139,14 @@ class _Attention:
         """Writes the cache; its transposed part of -mla 1 without flash attention."""
         b, g, n, cells = self.b, self.b.graph, self.b.tokens, self.b.context.n_ctx
         trans = None
+        # V is c^KV transposed, in a cache of its own: the matmul by heads wants it so
         if b.mla == 1 and not b.flash:
             v_l = b.caches[self.il]["v"]
             size = row_size(v_l.type, cells)
             view = g.view(v_l, (n, self.rank), (size,), row_size(v_l.type, cells - n))
             g.expand(g.cpy(g.transpose(compressed), view))
             trans = g.view(v_l, (cells, self.rank), (size,))
+        # the rotated part first, then the latent: rows of rank + n_rot
         made = g.concat(g.permute(k_rope, 0, 2, 1, 3), compressed, 0)
         row = row_size(self.k_l.type, self.rank + self.rope)
         g.expand(g.cpy(made, g.view(self.k_l, (self.k_l.ne[0], n), (row,), row * (cells - n))))
@@ -149,6 +158,7 @@ class _Attention:
         kv_b, k_l = b.need(self.il, "attn_kv_b.weight"), self.k_l
         nope = g.view(k_l, (self.rank, cells), (k_l.nb[1],), row_size(k_l.type, self.rope))
         whole, most = kv_b.ne[1] * cells * 4 // (1 << 20), b.said.attention_mib
+        # n_max_head: the most heads whose f32 keys and values fit -amb (attn_max_batch, MiB)
         taken = self.heads
         if 0 < most < whole:
             taken = next(
@@ -160,15 +170,20 @@ class _Attention:
                 1,
             )
         rope = g.view(k_l, (self.rope, cells, 1), (k_l.nb[1], k_l.nb[2]))
+        # f16 wherever another backend than the CPU is: REPEAT, CONCAT and CPY of
+        # quantised caches fail
+        # on CUDA ("There is still an issue with one or more of the ops")
         type_ = k_l.type if b.alone else "f16"
         if rope.type != type_:
             rope = g.cast(rope, "f16")
         k_rope = g.repeat(rope, self.rope, cells, taken)
         q = g.permute(g.concat(q_rope, q_nope, 0), 0, 2, 1, 3)
         g.expand(q)
+        # rows of wkv_b per head: keys without rope, then values
         each = kv_b.ne[1] // self.heads
         wide = 4 * (self.nope + self.value)
         cur: Tensor | None = None
+        # the results of all steps are joined, so each is alive until the next
         for step in range(self.heads // taken):
             part = g.view(
                 kv_b, (kv_b.ne[0], each * taken), (kv_b.nb[1],), kv_b.nb[1] * each * taken * step
@@ -204,17 +219,20 @@ class _Attention:
         """All heads in the latent space."""
         b, g, k_l, cells = self.b, self.b.graph, self.k_l, self.b.context.n_ctx
         k_b, v_b = b.need(self.il, "attn_k_b.weight"), b.need(self.il, "attn_v_b.weight")
+        # some files have wk_b as one matrix of all heads
         if k_b.ne[1] != self.rank:
             k_b = g.reshape(k_b, self.nope, self.rank, self.heads)
         q = g.concat(
             g.permute(q_rope, 0, 2, 1, 3), g.mul_mat(k_b, g.permute(q_nope, 0, 2, 1, 3)), 0
         )
         row = row_size(k_l.type, self.rank + self.rope)
+        # the whole rows are the keys, their latent part serves as values
         cache = g.view(k_l, (self.rank + self.rope, cells), (row,))
         lora = g.view(k_l, (self.rank, cells), (row,), row_size(k_l.type, self.rope))
         if cut or (b.flash and b.mla in (1, 3)):
             kqv = g.permute(self._flash(q, cache, lora), 0, 2, 1, 3)
         else:
+            # -mla 2 and 3 have no transposed cache, so it is transposed for each layer
             if b.mla > 1:
                 trans = g.cont(g.transpose(lora))
             assert trans is not None
@@ -231,6 +249,7 @@ class _Attention:
         b, g = self.b, self.b.graph
         whole, most = cache.ne[1] * q.ne[1] * q.ne[2] * 4 // (1 << 20), b.said.attention_mib
         if most <= 0 or most >= whole:
+            # few tokens: heads and tokens change places around the matmuls
             if self.many:
                 return g.mul_mat(trans, g.soft_max(g.mul_mat(cache, q), self.mask))
             kq = g.mul_mat(cache, g.permute(q, 0, 2, 1, 3))
@@ -263,8 +282,10 @@ class _Part(_Attention):
         self.rank = b.hp.n_lora_kv
         self.cells, self.device = b.context.n_ctx, device
         self.many = many and self.cells >= _CELLS
+        # wo is cut by rows of heads: its width says how many are here
         self.heads = b.need(il, "attn_output.weight").ne[0] // self.value
         type_ = b.said.type_k or b.context.type_k
+        # every GPU has the whole latent cache (replicated_k_l)
         self.k_l = b.on(Tensor("NONE", type_, (self.rank + self.rope, self.cells, 1, 1)), device)
 
     def build(self, start: Tensor) -> Tensor:
@@ -303,6 +324,7 @@ class _Part(_Attention):
             return g.view(made, (width, cells, self.heads), (made.nb[1], 4 * width))
 
         values = of_all(v_b, self.value)
+        # wk_b transposed when the model is loaded (llm_prepare_mla), a weight of this GPU
         turned = Tensor("NONE", k_b.type, (self.rank, self.nope, self.heads, 1))  # wk_b_pp
         assert isinstance(b, CutBuilder)
         keys = of_all(b.on(turned, self.device, weight=True), self.nope)
