@@ -35,6 +35,7 @@ class CutBuilder(Builder):
         self.main = main
         self.device = -1
         self.found = {name: (dim, split) for name, dim, split in heads.parts}
+        # wk_b and wv_b are made per head where a file has wkv_b alone, so they follow wo's heads
         for name, (_, split) in list(self.found.items()):
             if self.mla and name.endswith("attn_kv_a_mqa.weight"):  # derived, by heads
                 block = name.removesuffix("attn_kv_a_mqa.weight")
@@ -55,6 +56,7 @@ class CutBuilder(Builder):
         whole = f"blk.{il}.{name}"
         if self.device < 0 or whole not in self.found:
             return super().of(il, name)
+        # the bias of the sum is added on the first device alone (down_bias_added)
         if name == "ffn_down_exps.bias" and self.biased:
             return None
         return self._part(whole, self.device)
@@ -86,6 +88,7 @@ class CutBuilder(Builder):
 
     def _input(self, start: Tensor, device: int) -> Tensor:
         """get_input_tensor_sm_graph"""
+        # a sum is on one device; on the others the REDUCE node gives each a copy
         if start.op != "REDUCE":
             return start
         copies: dict[int, Tensor] = start.param  # type: ignore[assignment]
@@ -98,9 +101,11 @@ class CutBuilder(Builder):
         if norm is not None:
             op = "FUSED_NORM" if kind == "ln" else "FUSED_RMS_NORM"
             cur = Tensor(op, "f32", cur.ne, (cur, norm))
+        # sums of many tokens are f16 or bf16 (reduce_type), norms and matmuls read f32
         return cur if cur.type == "f32" else self.graph.cast(cur, "f32")
 
     def _summand(self, cur: Tensor) -> Tensor:
+        # half the bytes between GPUs
         if cur.ne[1] > _FEW and self.reduced != "f32":
             cur = self.graph.cast(cur, self.reduced)
         return cur
@@ -133,6 +138,7 @@ class CutBuilder(Builder):
         def part(device: int) -> Tensor:
             came = self._input(start, device)
             cur = build(device, came)
+            # the residual once, on the first device that has heads
             return self.graph.add(cur, came) if device == devices[0] else cur
 
         return self._each(devices, part)
@@ -185,6 +191,7 @@ class CutBuilder(Builder):
         if ids is not None:
             start = g.get_rows(start, ids)
         last = max(parts)
+        # here the residual is added on the last device
         parts[last] = g.add(parts[last], start)
         return self.sum(parts)
 
@@ -215,8 +222,10 @@ class CutBuilder(Builder):
             v = turned(v, side)
         for tensor in (q, k, v):
             g.expand(tensor)
+        # this device's heads of K, and its elements of V
         heads, width = k.ne[1], v.ne[0]
         type_k, type_v = types(self.context, self.said, il, self.hp.n_layer)
+        # its own part of the cache, a tensor of its own (split_k_l)
         k_l = self.on(Tensor("NONE", type_k, (head, heads * cells, 1, 1)), device)
         v_l = self.on(Tensor("NONE", type_v, (width * cells, 1, 1, 1)), device)
         row = row_size(k_l.type, head)
@@ -261,6 +270,7 @@ class CutBuilder(Builder):
             made = self._normed(
                 self._input(start, device), self.of(il, name) if name else None, norm_kind
             )
+            # marked for the scheduler: each device's part begins a split
             if start.op != "REDUCE":
                 made.name = SPLITS
             inner = self.up_gate(
@@ -290,6 +300,7 @@ class CutBuilder(Builder):
         bias: bool = True,
     ) -> Tensor:
         if not self.is_cut(il, "ffn_down_exps.weight"):
+            # an override moved the experts, so the layer is only cut in its attention
             if self.is_cut(il, "attn_output.weight"):
                 return self._moe_in_one(il, start, norm, kind, normalised, scaled, gating, shared)
             return super().std_moe(il, start, norm, kind, normalised, scaled, gating, shared, bias)
@@ -346,6 +357,7 @@ class CutBuilder(Builder):
         return self.sum(self._each(devices, part))
 
     def head(self, cur: Tensor, kind: str = "rms", scaled: bool = False) -> Tensor:
+        # the sum takes the memory of the part on the output's device: no copy
         if cur.op == "REDUCE" and self.output in cur.param:  # type: ignore[operator]
             cur.view_src = cur.param[self.output]  # type: ignore[index]
         return super().head(cur, kind, scaled)

@@ -123,6 +123,7 @@ def matrices(
         return list(groups), True
     own = _OWN.get(model.architecture)
     names, target = set((own or "").split()), used[main].name
+    # rope factors are created for each layer with the matrices, unless listed as left
     moves = own is not None and "rope_freqs" not in names and model.architecture in FACTORS
     made = []
     for group in groups:
@@ -137,6 +138,7 @@ def matrices(
                 moves if name.startswith("rope_f") else _short(name) not in names if here else False
             )
             if here and matrix:
+                # unknown which: counted on both, an upper bound
                 if own is None:
                     copy.buffers[tensor.buffer] = copy.buffers.get(tensor.buffer, 0) + tensor.size
                 tensor = replace(tensor, buffer=target)
@@ -175,12 +177,14 @@ def create_split(n: int, granule: int, shares: Sequence[float], used: Sequence[i
         return [n] * len(shares)
     total, chunks = 1 + sum(used), n // granule
     wants, last = [], 0.0
+    # p + (p - used / total): the next tensor evens out what a device got too much of before
     for share, mine in zip(shares, used, strict=True):
         part = float32(share - last)
         part = float32(part + float32(part - float32(float32(float(mine)) / float32(float(total)))))
         wants.append(float32(part * chunks))
         last = share
     taken = [max(0, int(want + 0.5)) if want >= 0 else 0 for want in wants]
+    # the device furthest above its share gives a chunk back, the first of several
     while sum(taken) > chunks:
         taken[
             max(
@@ -220,6 +224,7 @@ class _Cut:
         """prepare_split_tensors: a part on each device with rows, the whole of it with `dim` -1."""
         if tensor is None:
             return
+        # counted once: an override's tensor is elsewhere and stays whole
         fresh = tensor.name not in self.done and tensor.buffer == self.where
         self.done.add(tensor.name)
         self.parts[tensor.name] = dim, tuple(split)
@@ -287,6 +292,7 @@ def shared_out(
         if model.architecture == "muse-glimmer":
             cut.put(here.get("post_attention_norm"), -1, mirror)
         if factors is not None:
+            # rope factors: a copy per layer on every device
             for device in range(len(used)):
                 cut.used[device] += factors.info.n_bytes
                 cut.sizes[device] += factors.info.n_bytes + row_padding(
@@ -306,6 +312,7 @@ def shared_out(
         )
         for name in _WHOLE[3:]:
             cut.put(here.get(name), -1, mirror)
+    # what was counted whole on the layer's device is there in parts now
     result = dict(buffers)
     for il, there in layers.items():
         for tensor in there.values():
@@ -349,6 +356,7 @@ def _attention(
         return None
     head_k, head_v = hp.head_k(il), hp.head_v(il)  # type: ignore[attr-defined]
     ratio = hp.n_head(il) // hp.n_head_kv(il)  # type: ignore[attr-defined]
+    # whole groups of heads, and at least a block of a quantised wo's rows
     granule_vo = _granule(wo, head_v * ratio)
     granule_kq = head_k * ratio
     if cut.model.architecture == "command-r" and wq.info.ne[1] % _granule(wo, 1) == 0:
@@ -358,6 +366,7 @@ def _attention(
     if cut.cached:
         cut.reduced(vo)
     q_norm, k_norm = here.get("attn_q_norm"), here.get("attn_k_norm")
+    # one norm over all heads needs them all: Q is whole on each device (minimax-m2)
     if q_norm is not None and q_norm.info.ne[0] == wq.info.ne[1]:
         for tensor in (wq, q_norm, here.get("attn_q.bias")):
             cut.put(tensor, -1, vo)
@@ -373,6 +382,7 @@ def _attention(
         cut.put(gate, 1, vo if of_values else [rows // head_k for rows in kq])
     cut.put(here.get("attn_output.bias"), -1, vo)
     cut.put(here.get("attn_sinks"), 0, [rows // head_k for rows in kq])
+    # K and V in step with the groups of Q's heads
     kq, vo = [rows // ratio for rows in kq], [rows // ratio for rows in vo]
     whole = k_norm is not None and k_norm.info.ne[0] == wk.info.ne[1]
     if whole:
@@ -396,6 +406,7 @@ def _latent(
     each device."""
     n_head = hp.n_head(il)  # type: ignore[attr-defined]
     mirror = [1] * cut.count
+    # four: wo's rows stay aligned to 256, and flash attention wants groups of four
     heads = cut.split(n_head, 4)
     cut.reduced(heads)
     for name in ("attn_q_a_norm", "attn_kv_a_norm", "attn_q_a"):
@@ -425,6 +436,7 @@ def _feed_forward(cut: _Cut, here: dict[str, PlacedTensor]) -> None:
     if down is None or up is None or gate is None:
         return
     split = cut.split(down.info.ne[0], _granule(down, 16))
+    # shared experts are on the devices that have experts, in their proportion
     if experts and [bool(rows) for rows in experts] != [bool(rows) for rows in split]:
         total, shares = 0.0, []
         for rows in experts:

@@ -29,7 +29,9 @@ iq2_kl iq3_ks iq4_ks iq4_kss iq5_ks iq2_k iq2_ks iq1_kt iq2_kt iq3_kt iq4_kt
 iq3_k iq4_k iq5_k iq6_k iq1_bn iq2_bn
 iq2_k_r4 iq3_k_r4 iq4_k_r4 iq4_ks_r4 iq5_k_r4 iq5_ks_r4 iq1_s_r4 iq1_m_r4
 """
+# types that CUDA multiplies with, some of the repacked ones (-rtr) included
 _MULTIPLIED = frozenset(_TEXT.split())
+# types that GET_ROWS looks up in, and those that CPY writes from f32
 _ROWS = frozenset(["f16", "f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
 _WRITTEN = frozenset(
     ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q6_0", "iq4_nl"]
@@ -48,6 +50,7 @@ def supports(op: Tensor) -> bool:
     if kind in ("UNARY", "FUSED_MUL_UNARY", "FUSED_NORM"):
         return src[0].contiguous() and (kind != "UNARY" or op.param in _UNARY)
     if kind in ("MUL_MAT", "MUL_MAT_ID", *_FUSED):
+        # fused up and gate: two weights, then the activations; merged ones are a single weight
         a, b = src[0], src[2 if kind in _FUSED and len(src) > 2 and src[1].weight else 1]
         if kind in _FUSED and src[1].weight and src[1].type != a.type:
             return False
@@ -85,6 +88,7 @@ def _copies(op: Tensor) -> bool:
 def _attends(op: Tensor) -> bool:
     """ggml_cuda_fattn_is_supported."""
     q, k, v = op.src[:3]
+    # gqa_opt_applies: with a mask, and an even number of heads that share keys
     masked = op.param is True
     ratio = q.ne[2] // k.ne[2]
     grouped = ratio % 2 == 0 and masked
@@ -103,6 +107,8 @@ def offloads(op: Tensor) -> bool:
     """ggml_backend_cuda_offload_op."""
     if op.op in ("MUL_MAT_ID", "MOE_FUSED_UP_GATE"):
         ids = op.src[2] if op.op == "MUL_MAT_ID" else next(s for s in op.src if s.type == "i32")
+        # enough tokens for each expert: 32 * n_expert rows in all (256 tokens for 64
+        # experts, 8 used)
         tokens = op.ne[2]
         return tokens >= _OFFLOADED and tokens * ids.ne[0] >= _OFFLOADED * op.src[0].ne[2]
     return op.ne[1] >= _OFFLOADED and op.op != "GET_ROWS"
@@ -121,6 +127,7 @@ class Schedule:
         return b == self.cpu or op.op == "NONE" or op.op in VIEW_OPS or supports(op)
 
     def _reads(self, b: int, buffer: Buffer) -> bool:
+        # a GPU reads its own buffer alone, the CPU whatever the host can address
         if b == self.cpu:
             return buffer.host
         return self.by_name.get(buffer.name) == b
@@ -139,6 +146,7 @@ class Schedule:
             return self.cpu
         if found >= 0:
             return found
+        # the first weight decides; one in RAM whose operation is large enough goes to a GPU
         for source in t.src:
             if source.weight:
                 found = self._of_buffer(source.buffer, t)
@@ -153,15 +161,18 @@ class Schedule:
         graph = self.graph
         for leaf in graph.leafs:
             leaf.backend = leaf.pinned if leaf.pinned >= 0 else self._first(leaf)
+        # pass 1: nodes whose inputs are in a buffer
         for node in graph.nodes:
             if node.op == "REDUCE":
                 self._reduce(node)
             if node.pinned >= 0 and node.backend < 0:
                 node.backend = node.pinned
+            # a hack for Cohere2 there, against splits that make no sense
             if node.op == "MUL" and node.src[0].op == "NORM" and node.src[1].backend >= 0:
                 node.src[0].backend = node.backend = node.src[1].backend
             if node.backend < 0:
                 node.backend = self._first(node)
+        # pass 2: neighbours get the same backend, those of GPUs first, down and then up
         real = [node for node in graph.nodes if node.op not in VIEW_OPS]
         for skips in (True, False):
             for order in (real, real[::-1]):
@@ -174,6 +185,7 @@ class Schedule:
         for node in real:
             if node.backend >= 0:
                 continue
+            # pass 3: the backend that can read most of the sources
             best = -1
             for b in range(self.cpu + 1):
                 if self._supports(b, node):
@@ -181,6 +193,7 @@ class Schedule:
                     if count > best:
                         best, node.backend = count, b
         for node in graph.nodes:
+            # pass 4: views are where their source is, other sources where they are read
             if node.backend < 0 and node.view_src is not None:
                 node.backend = node.view_src.backend
             for source in node.src:
@@ -223,7 +236,9 @@ class Schedule:
             node = nodes[i]
             if node.op in VIEW_OPS:
                 continue
+            # pass 5; a split may also begin for a REDUCE, and where the builder marks a node (0xff)
             new = node.backend != current or node.op == "REDUCE" or node.name == "0xff"
+            # copies of weights are freed at the end of a split, so the next such weight begins one
             if not new and inputs:
                 new = any(s.weight and s.backend != current for s in node.src) or (
                     len(inputs) >= _MAX_INPUTS
@@ -251,6 +266,7 @@ class Schedule:
                     node.src = (*node.src[:j], copies[key], *node.src[j + 1 :])
         self.n_splits = len(parts)
         out: list[tuple[Tensor, int]] = []
+        # a view of each source keeps it alive until its copy has been made
         for k, (begin, b, sources) in enumerate(parts):
             for source in sources:
                 kept = Tensor("NONE", source.type, source.ne, (source,), source.nb, source)

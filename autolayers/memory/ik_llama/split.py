@@ -122,6 +122,7 @@ def _layer_sizes(model: Model, params: Params, said: Said, mla: int) -> Sizes:
                 continue
             result[il] += info.n_bytes
             base, _, suffix = rest.rpartition(".")
+            # counted above in bytes, not in what a layer computes
             if suffix in ("bias", "scale"):
                 continue
             if base in _EXPERTS:
@@ -133,6 +134,7 @@ def _layer_sizes(model: Model, params: Params, said: Said, mla: int) -> Sizes:
                 parts[il][2] += info.ne[1] * u * 4
             normed[il] = normed[il] or base in _NORMS
     for il in range(n):
+        # inner rows of the largest network, and the input, twice where it is normed
         compute[il] = max(parts[il]) + hp.n_embd * u * 4 * (1 + normed[il])
         if is_latent(model):
             more, cached = _latent(model, il, said, mla, n_ctx)
@@ -143,6 +145,7 @@ def _layer_sizes(model: Model, params: Params, said: Said, mla: int) -> Sizes:
     for il in range(n):
         result[il] += estimated(model, params, said, mla, il, n_ctx)
     rows = said.logit_rows or u
+    # logits only as far as they exceed the compute buffer that every device has anyway
     result[n] += int(max(hp.n_vocab * rows * 4, most) - most)
     return Sizes(result, most, experts)
 
@@ -155,6 +158,7 @@ def _latent(model: Model, il: int, said: Said, mla: int, n_ctx: int) -> tuple[fl
     more = 0.0
     if k and v and not kv:
         type_ = "q8_0" if is_quantised(k.type) else k.type
+        # attn_kv_b twice, as get_layer_sizes counts it
         more = row_size(type_, v.ne[0]) * (v.ne[1] + k.ne[1]) * v.ne[2] * 2
     elif kv:
         more = (0 if k else kv.n_bytes // 2) + (0 if v else kv.n_bytes // 2)
@@ -203,12 +207,14 @@ def split(model: Model, params: Params, devices: Sequence[Device], said: Said) -
         raise LaunchRefused("Manual tensor overrides cannot be used with --fit")
     if not devices or not wanted:
         return Split((HOST,) * (n + 1), (), (), "layer", (0,) * (n + 1))
+    # the last layers go to GPUs, and with -sm layer the output only with all of them
     start = max(0, n - wanted)
     sizes = _layer_sizes(model, params, said, latent_form(model, params, said))
     memory = [max(0, device.free - _margin(said, i) * MiB) for i, device in enumerate(devices)]
     shares = _shares(params, memory)
     last = n + 1 if wanted > n else n
     default = _by_bytes(sizes, shares, start, last, len(devices), n)
+    # a device whose memory is below the compute buffer counts nothing
     available = sum(int(free - sizes.compute) for free in memory if free > sizes.compute)
     overrides: Overrides = ()
     if said.fit and sum(map(int, sizes.layers)) > available:
@@ -253,6 +259,7 @@ def _shares(params: Params, memory: Sequence[int]) -> list[float]:
         return [1.0]
     given = list((params.tensor_split or ())[: len(memory)])
     given += [0.0] * (len(memory) - len(given))
+    # float32 as there: the sums decide at which layer a device ends
     cumulated, total = [], 0.0
     for part in given if any(given) else memory:
         total = float32(total + float32(float(part)))
@@ -278,6 +285,8 @@ def _by_bytes(
         most = float32(share * total)
         while il < last:
             with_it = loaded + sizes.layers[il]
+            # the layer that crosses the limit is taken if it exceeds it by less than
+            # it would leave free
             fits = with_it <= most
             if not fits and not with_it - most < most - loaded:
                 break
@@ -298,6 +307,7 @@ def _fit(
         return _fit_dense(sizes, memory, n)
     moved: list[int] = []
     if mode in ("graph", "attn"):
+        # from the first layer on, until all devices together have room
         taken = sum(map(int, sizes.layers))
         for il in range(n):
             taken -= sum(sizes.experts[il])
@@ -307,6 +317,7 @@ def _fit(
         if taken > available or memory[default[n]] <= sizes.layers[n]:
             raise LaunchRefused("Unable to auto-fit model")
         return default, tuple(map(_pattern, moved)), 0
+    # each device from its last layer down, against its own memory
     for device, free in enumerate(memory):
         mine = [il for il in range(n + 1) if default[il] == device]
         left = int(sum(sizes.layers[il] for il in mine))
@@ -376,6 +387,7 @@ def _moved(
         return layers[:wanted]
     if mode != "layer":
         return []
+    # shared out in proportion to each device's layers, rounded, then corrected one by one
     counts = [list(default[:n]).count(device) for device in range(count)]
     taken = [_round(float32(float32(mine / n) * wanted)) for mine in counts]
     wants = [float32(float32(mine * wanted) / n) for mine in counts]
@@ -388,6 +400,7 @@ def _moved(
             break
         taken[min(errors)[1]] += 1
     moved = []
+    # a layer without experts uses up one of its device's, too
     for il in reversed(range(n)):
         if taken[default[il]] > 0:
             taken[default[il]] -= 1
