@@ -53,6 +53,7 @@ def estimated(model: Model, params: Params, said: Said, mla: int, il: int, n_ctx
         said.type_k or params.cache_type_k or "f16",
         said.type_v or params.cache_type_v or "f16",
     )
+    # f32, one row for each sequence
     if hp.is_recr(il):
         return 4 * (hp.n_embd_r() + hp.n_embd_s()) * min(max(1, params.n_parallel or 1), n_ctx)
     if is_latent(model) and mla:
@@ -147,6 +148,7 @@ def types(context: Context, said: Said, il: int, n_layer: int) -> tuple[str, str
     found = {"k": said.type_k or context.type_k, "v": said.type_v or context.type_v}
     for end in ("first", "last"):
         for letter in "kv":
+            # the last of several flags for one end wins
             given = next((row for row in reversed(said.ends) if row[0] == f"{letter}-{end}"), None)
             if given is None:
                 continue
@@ -166,6 +168,8 @@ def _parts(model: Model, context: Context, said: Said, mla: int, il: int) -> Ite
     if is_latent(model) and mla:
         k, v = said.type_k or context.type_k, said.type_v or context.type_v
         width = hp.n_lora_kv + hp.n_rot(il)
+        # -mla 2 and 3 without flash attention keep the latent in V's type (mla == 1: a V
+        # of its own)
         yield "k", k if flash or mla == 1 else v, (width, cells)
         if not flash and mla == 1:
             yield "v", v, (hp.n_lora_kv * cells, 1)

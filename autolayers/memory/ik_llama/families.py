@@ -24,6 +24,7 @@ def _factors(b: Builder, il: int) -> Tensor | None:
     found = b.w(f"rope_freqs.weight@{il}")
     if found is not None:
         return found
+    # LongRoPE: the long factors once a sequence may outgrow the training context
     long = b.context.n_ctx // b.context.n_seq_max > b.hp.n_ctx_orig_yarn
     return b.w(f"rope_factors_{'long' if long else 'short'}.weight@{il}")
 
@@ -37,6 +38,7 @@ def _llama(b: Builder) -> Tensor:
     pos = b.positions()
     scale = g.input("inp_scale", "f32", 1, 1, b.tokens) if four else None
     mask = b.mask()
+    # llama4 has a second mask for chunks, which three layers of four read
     sliding = b.mask() if four else mask
     ids = b.output_ids() if b.tokens > 1 else None
     for il in range(hp.n_layer_all):
@@ -270,6 +272,7 @@ def _headed(b: Builder, il: int, q: Tensor, k: Tensor, normed: str) -> tuple[Ten
     found = []
     for tensor, heads, part in ((q, hp.n_head(il), "q"), (k, hp.n_head_kv(il), "k")):
         made = g.reshape(tensor, hp.head_k(il), heads, b.tokens)
+        # normed per head, where the family has such norms
         weight = b.of(il, f"attn_{part}_norm.weight") if normed else None
         found.append(made if weight is None else b.norm(made, weight, None, normed, il))
     return found[0], found[1]
@@ -291,6 +294,7 @@ def _copied(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tens
     bias = b.of(il, "attn_qkv.bias")
     if bias is not None:
         both = g.add(both, bias)
+    # rows of the result: Q, then K and V
     wide, width = hp.head_k(il) * hp.n_head(il), hp.n_embd_v_gqa(il)
     q, k, v = (
         g.cont(g.view(both, (size, b.tokens), (both.nb[1],), 4 * offset))
@@ -413,6 +417,7 @@ def _falcon(
     post: bool,
     depth: bool,
 ) -> Tensor:
+    # attention and the network read the same norm
     g = b.graph
     return g.add(g.add(b.ffn(il, normed, None, kind, parallel), cur), start)
 
@@ -446,6 +451,7 @@ def _arctic(
     depth: bool,
 ) -> Tensor:
     g = b.graph
+    # a dense network on the sum, and experts on the layer's input
     inp = g.add(cur, start)
     out = g.add(b.ffn(il, inp, b.of(il, "ffn_norm.weight")), inp)
     cur = b.moe(il, b.norm(start, b.of(il, "ffn_norm_exps.weight")), normalised=True, bias=False)
@@ -494,6 +500,7 @@ def _qwen2moe(
     cur = b.norm(inp, b.of(il, "ffn_norm.weight"))
     routed = b.moe(il, cur, bias=False)
     made = g.mul_mat(b.need(il, "ffn_gate_inp_shexp.weight"), cur)
+    # silu(x) / x is the sigmoid of x
     gate = g.div(g.unary("SILU", made), made)
     shared = g.mul(b.ffn(il, cur, suffix="_shexp"), gate)
     return g.add(g.add(routed, shared), inp)
@@ -539,6 +546,7 @@ def _command_r(b: Builder) -> Tensor:
     pos, mask = b.positions(), b.mask()
     for il in range(hp.n_layer):
         out = b.std_attention(il, cur, pos, None, mask, kind="ln")
+        # attention and the network read the same input, so rows are left out of both
         if il == hp.n_layer - 1 and b.tokens > 1:
             ids = b.output_ids()
             out, cur = g.get_rows(out, ids), g.get_rows(cur, ids)

@@ -50,6 +50,7 @@ class Builder:
         self.mla, self.alone = mla, alone  # alone: the CPU is the only backend
         self.latent = latent_heads(hp, architecture)
         self.tokens = min(context.n_ctx, context.n_ubatch)
+        # logits of all tokens of the reserved graph, unless -wgt gives their number
         self.outputs = said.logit_rows or self.tokens
         self.flash = context.flash_attn != "off"
         self.hybrid = any(map(hp.is_recr, range(hp.n_layer)))  # its V is never kept transposed
@@ -57,6 +58,7 @@ class Builder:
             is_quantised(said.type_k or context.type_k),
             is_quantised(said.type_v or context.type_v),
         ]
+        # -khad and -vhad rotate what a quantised cache keeps
         self.turns_k, self.turns_v = (
             said.k_hadamard and quantised[0],
             said.v_hadamard and quantised[1],
@@ -99,6 +101,7 @@ class Builder:
     def mask(self) -> Tensor:
         """build_inp_KQ_mask and build_inp_KQ_mask_swa"""
         rows = -(-self.tokens // _MASK_ROWS) * _MASK_ROWS
+        # [n_ctx, rows]: as many cells as the whole cache has; a model with windows has two of them
         return self.graph.input("KQ_mask", "f16" if self.flash else "f32", self.context.n_ctx, rows)
 
     def output_ids(self) -> Tensor:
@@ -116,6 +119,7 @@ class Builder:
     ) -> Tensor:
         """llm_build_norm"""
         g = self.graph
+        # one fused node, which llm_build_norm does not name, so that it is never pinned
         if kind == "rms" and weight is not None:
             cur = Tensor("FUSED_RMS_NORM", "f32", cur.ne, (cur, weight))
             return cur if bias is None else g.add(cur, bias)
@@ -129,6 +133,8 @@ class Builder:
     def up_gate(self, up: Tensor, gate: Tensor, cur: Tensor, kind: str) -> Tensor:
         """ggml_fused_up_gate"""
         g = self.graph
+        # ggml_fused_up_gate itself falls back to three nodes unless both weights have one
+        # quantised type
         if not is_quantised(up.type) or up.type != gate.type or up.ne != gate.ne:
             one, two = g.mul_mat(up, cur), g.mul_mat(gate, cur)
             return Tensor("FUSED_MUL_UNARY", "f32", two.ne, (two, one), param=kind)
@@ -156,12 +162,14 @@ class Builder:
         up_b, gate_b, down_b = (
             self.of(il, f"ffn_{part}{suffix}.bias") for part in ("up", "gate", "down")
         )
+        # the graphs of LLM_FFN_SEQ pass no gate
         if not parallel and kind != "SILU":
             gate = gate_b = None
         if norm is not None:
             cur = self.norm(cur, norm, None, norm_kind, il)
         assert up is not None
         assert down is not None
+        # without biases up and gate are one node (-no-fug: cparams.fused_up_gate)
         plain = up_b is None and gate_b is None and gate is not None and parallel
         if self.said.fused_up_gate and plain and kind in _GATED:
             assert gate is not None
@@ -206,6 +214,7 @@ class Builder:
         g, hp, start = self.graph, self.hp, cur
         n_embd, n_tokens = cur.ne[0], cur.ne[1]
         n_used = hp.n_expert_used(il)
+        # llama4's weights are applied to the input of the experts, and it chooses by raw logits
         before = self.architecture == "llama4"
         if logits is None:
             logits = g.mul_mat(self.need(il, "ffn_gate_inp.weight"), cur)
@@ -218,12 +227,14 @@ class Builder:
             probs = g.soft_max(logits)
         elif gating == "sigmoid":
             probs = g.unary("SIGMOID", logits)
+        # the bias (DeepSeek-V3) decides which experts are chosen, not their weights
         chosen = probs
         probs_b = self.of(il, "exp_probs_b.bias") if bias else None
         if probs_b is not None:
             chosen = g.add(probs, probs_b)
         selected = g.argsort_top_k(logits if before else chosen, n_used)
         weights = g.get_rows(g.reshape(probs, 1, n_expert, n_tokens), selected)
+        # gpt-oss: softmax over the chosen ones alone
         if gating == "weight":
             weights = g.reshape(
                 g.soft_max(g.reshape(weights, n_used, n_tokens)), 1, n_used, n_tokens
@@ -244,6 +255,7 @@ class Builder:
         if down_b is not None:
             experts = g.add_id(experts, down_b, selected)
         scale = self.of(il, "ffn_down_exps.scale")
+        # a factor per expert, for each token's chosen ones
         if scale is not None and not self.said.multi_add:
             repeated = g.repeat(g.reshape(scale, 1, n_expert, 1), 1, n_expert, n_tokens)
             chosen = g.reshape(g.get_rows(repeated, selected), n_used, n_tokens)
@@ -256,6 +268,8 @@ class Builder:
                 experts = Tensor("MUL_MULTI_ADD", "f32", (n_embd, n_tokens, 1, 1), sources)
                 return g.add(experts, start) if add_input else experts
             experts = g.mul(experts, weights)
+        # ggml_multi_add takes a view of the first expert's result, and adds the others by
+        # its stride
         part = g.view(experts, (n_embd, n_tokens), (experts.nb[2],))
         result = Tensor("MULTI_ADD", "f32", (n_embd, n_tokens, 1, 1), (part,))
         return g.add(result, start) if add_input else result
@@ -281,6 +295,7 @@ class Builder:
                 (up, gate, cur, selected, *more),
             )
         one, two = g.mul_mat_id(up, cur, selected), g.mul_mat_id(gate, cur, selected)
+        # next to each other, so that the two can be fused
         g.expand(one)
         g.expand(two)
         if up_b is not None:
@@ -314,6 +329,7 @@ class Builder:
         gate = self.of(il, "ffn_gate_inp_shexp.weight")
         if gate is not None:
             made = g.mul_mat(gate, cur)
+            # one token: the sigmoid and the product are one node
             if made.ne[1] == 1:
                 out = Tensor("FUSED_MUL_UNARY", "f32", out.ne, (made, out))
             else:
@@ -408,12 +424,14 @@ class Builder:
         k_l, v_l = self.caches[il]["k"], self.caches[il]["v"]
         head, value, heads = self.heads(il)
         width = value * heads
+        # at the end of the cache: the reserved graph has it full (kv_head = n_ctx - n_tokens)
         row, first = row_size(k_l.type, head), self.context.n_ctx - n
         view = g.view(k_l, (head, n * heads), (row,), row * heads * first)
         g.expand(g.cpy(k, view))
         if self.flash or self.hybrid:
             view = g.view(v_l, (n * width,), (), first * row_size(v_l.type, width))
         else:
+            # without flash attention V is kept transposed: [n_ctx, width]
             size = type_size(v_l.type)
             view = g.view(v_l, (n, width), (self.context.n_ctx * size,), first * size)
             v = g.transpose(v)
@@ -440,10 +458,12 @@ class Builder:
             cur = Tensor(
                 "FLASH_ATTN_EXT", "f32", (head_v, q.ne[2], q.ne[1], q.ne[3]), sources, param=True
             )
+            # the rotation is undone on the result
             if self.turns_v and (side := hadamard(head_v)):
                 cur = turned(cur, side)
             return g.reshape(cur, wide, self.tokens)
         size = type_size(v_l.type)
+        # the cache of a hybrid never has V transposed (v_trans), so it is here
         if self.hybrid:
             v = g.cont(g.transpose(v))
         else:
@@ -459,6 +479,7 @@ class Builder:
         else:
             merged = g.permute(self._by_heads(k, q, v, mask, softcap), 0, 2, 1, 3)
         cur = g.cont(merged, wide, self.tokens)
+        # -nkvo without flash attention: kqv_merged_cont is given to the CPU by the callback
         if not self.context.offload_kqv:
             cur.pinned = self.pin(-1)
         return cur
@@ -472,6 +493,7 @@ class Builder:
         """One head after the other; the results are joined."""
         g, joined = self.graph, None
         for i in range(q.ne[2]):
+            # -amb: the scores of all heads at once would be larger than it allows
             one = g.view(k, (k.ne[0], k.ne[1], 1), (k.nb[1], k.nb[2]), k.nb[2] * i)
             two = g.view(q, (q.ne[0], q.ne[1], 1), (q.nb[1], q.nb[2]), q.nb[2] * i)
             kq = self._weighted(g.mul_mat(one, two), mask, None, softcap)
@@ -513,6 +535,7 @@ class Builder:
             cur = self.kv(il, k, v, q, mask, None, None, sinks)
             made = g.mul_mat(gate, normed)
             heads, head = hp.n_head(il), hp.head_v(il)
+            # one gate per head, or one per element
             if made.ne[0] == heads:
                 three = g.reshape(cur, head, heads, self.tokens)
                 cur = Tensor(
@@ -548,6 +571,7 @@ class Builder:
 
 
 def hadamard(head: int) -> int:
+    # the largest power of two that divides the head, at most 512 unless the head is one itself
     if head & (head - 1) == 0:
         return head
     return next((side for side in (512, 256, 128, 64) if head % side == 0), 0)

@@ -59,10 +59,12 @@ class IkPlacer(WeightPlacer):
         used, exact, warnings = model_devices(replace(params, split_mode=None), devices, self.rules)
         params = _on(used, params)
         found = split(self.model, params, used, said)
+        # without a layer on a GPU -ot and -ncmoe are dropped (llama_model_load_from_file)
         if not used or all(layer == HOST for layer in found.layers[:n]):
             params = replace(params, overrides=())
         else:
             params = replace(params, overrides=(*params.overrides, *found.overrides))
+        # an override to the CPU switches mapping off for the whole model
         in_ram = any(target == HOST for _, target in params.overrides)
         params = replace(params, repack=False, load_mode="none" if in_ram else params.load_mode)
         table = self._table(load_mtp)
@@ -79,6 +81,7 @@ class IkPlacer(WeightPlacer):
             for name, size in group.buffers.items():
                 buffers[name] = buffers.get(name, 0) + size
         mapped = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock")
+        # tensors that are created more often, or elsewhere, than llama.cpp does
         more = [*_more(self.model, groups, layers), *_tied(self.model, used, layers[-1], mapped)]
         more += _merged(self.model, groups) if said.merges_experts else []
         for name, size in more:
@@ -136,6 +139,7 @@ def _tied(
     if model.row.tied == "first":  # counted
         return
     device = next((device for device in used if device.name == output), None)
+    # in RAM: mapped, both are the same pages of the file
     if device is None:
         if not mapped:
             yield HOST, embedding.n_bytes
@@ -155,6 +159,7 @@ def _more(
             for name, placed in group.tensors.items():
                 if name.startswith("rope_f"):
                     counted[placed.buffer] = counted.get(placed.buffer, 0) + placed.size
+        # the copies that llama.cpp counts go, one per layer comes
         for where, size in counted.items():
             yield where, -size
         for il, layer in enumerate(layers[: model.hparams.n_layer]):

@@ -74,6 +74,7 @@ def reserved(
         sizes = _sizes(model, context, placement, memory, said, family, mla, used, main)
         on_device = dict(zip([device.name for device in used], sizes, strict=False))
         whole = (*[on_device.get(device.name, 0) for device in placement.devices], sizes[-1])
+        # -rcache, -mqkv and -muge change the graph in ways that are bounded here, not modelled
         tabled = said.rope_cache and model.architecture in _TABLED
         if not (tabled or said.merges or said.merges_experts):
             return whole, True
@@ -86,6 +87,7 @@ def reserved(
 def _modelled(model: Model, context: Context, placement: Placement, said: Said) -> bool:
     heads = placement.heads if isinstance(placement.heads, Heads) else None
     plain = context.flash_attn != "off" and context.offload_kqv
+    # gated attention (attn_gate) is not cut in cut.py
     turns = any(name.endswith("attn_gate.weight") for name in model.tensors)
     follows_rules = plain and not turns and model.architecture in CUT
     cut = heads is not None and not (follows_rules and heads.whole)
@@ -116,6 +118,7 @@ def _sizes(
         buffers.setdefault(name, Buffer(name, -1, CPU.alignment, host=name not in away))
     own = [*[backend.buffer for backend in backends], host]
     at = {device.name: i for i, device in enumerate(used)}
+    # norms are pinned for few tokens or with all layers on GPUs (llama_build_graph's callback)
     full = placement.n_gpu_layers > model.hparams.n_layer_all
     caches = {
         layer.il: {
@@ -173,6 +176,7 @@ def _sizes(
 def _repack(tensor: Tensor) -> None:
     """iqk_repack_tensor: in RAM, in a type that CUDA does not multiply."""
     assert tensor.buffer is not None
+    # interleaved rows: 4 or 8, by type, and the matrix must divide by them
     rows = 8 if tensor.type in _BY_EIGHT else 4
     if (
         tensor.buffer.host
@@ -223,6 +227,7 @@ class IkWeights(Weights):
             "v": (rank, value, n_head, 1),
             "kv": (rank, n_head * (nope + value), 1, 1),
         }
+        # q8_0 of a quantised source, otherwise its type (llm_prepare_mla)
         made = Tensor("NONE", "q8_0" if is_quantised(of.type) else of.type, ne[part.split("_")[0]])
         made.name, made.buffer, made.weight = name, of.buffer, True
         return made
