@@ -15,14 +15,14 @@ from .advice import ik_type, of
 from .causes import CAUSES, Remedy, remedies_of
 from .decide import Verdict, decide
 from .facts import Facts
-from .lines import lines, read
+from .lines import Line, lines, read
 from .mended import Mended, mended
 from .slow import Compared, compared
 from .working import Inputs, merged, working
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from os import PathLike
     from typing import Any, BinaryIO
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..model import Model
     from .working import Launch
 
+    Figure = tuple[str, int | str, str]
 _WHAT = {
     "load": "loading weights",
     "cache": "allocating the KV cache",
@@ -128,74 +129,80 @@ class Diagnosis:
             return self.launch.to_dict()
         return self.mended.to_dict(self.facts.build) if self.mended is not None else None
 
-    def figures(self) -> list[tuple[str, int | str, str]]:
-        """(name, bytes or text, a word on it)."""
-        facts, verdict, figures = self.facts, self.verdict, list[tuple[str, int | str, str]]()
-        device = facts.devices.get(verdict.device or "")
-        # oom_device and oom_host
-        if (verdict.bytes and verdict.cause.startswith("oom")) or (
-            verdict.cause == "buffer_limit" and verdict.bytes
-        ):
-            figures.append(
-                ("asked", verdict.bytes, f"line {verdict.evidence[0]}" if verdict.evidence else "")
-            )
+    def figures(self) -> list[Figure]:
+        """Return (name, bytes or text, a word on it) of each figure."""
+        return [
+            *self._of_device(),
+            *self._of_plan(),
+            *self._of_program(),
+            *self._of_machine(),
+            *self._of_work(),
+        ]
+
+    def _of_device(self) -> Iterator[Figure]:
+        """Yield what was asked of the device, and what it has."""
+        verdict, held = self.verdict, self.facts.held(self.device or "")
+        device = self.facts.devices.get(self.device or "")
+        if verdict.bytes and verdict.cause in ("oom_device", "oom_host", "buffer_limit"):
+            yield "asked", verdict.bytes, self._first_line()
         if device is not None and device.free:
-            figures.append(("free", device.free, "before the load"))
-        if verdict.device and (held := facts.held(verdict.device)):
-            figures.append(("held", held, "buffers that lie there"))
+            yield "free", device.free, "before the load"
+        if self.device and held:
+            yield "held", held, "buffers that lie there"
         if device is not None and device.total:
-            figures.append(("total", device.total, device.description))
-        if self.launch is not None and self.launch.predicted is not None and verdict.bytes:
-            figures.append(
-                ("predicted", self.launch.predicted, "of that part for the flags that were given")
-            )
-        if self.launch is not None and self.launch.header:
-            figures.append(
-                ("model", self.launch.header, "its bundled header stands for the file's: not exact")
-            )
+            yield "total", device.total, device.description
+
+    def _first_line(self) -> str:
+        """Return where the log shows it, "" if no line does."""
+        return f"line {self.evidence[0]}" if self.evidence else ""
+
+    def _of_plan(self) -> Iterator[Figure]:
+        """Yield what the planned launch shows of the one that failed."""
+        if self.launch is None:
+            return
+        if self.launch.predicted is not None and self.verdict.bytes:
+            yield "predicted", self.launch.predicted, "of that part for the flags that were given"
+        if self.launch.header:
+            yield "model", self.launch.header, "its bundled header stands for the file's: not exact"
+
+    def _of_program(self) -> Iterator[Figure]:
+        """Yield the program's build, its reason in its own words, and its contexts."""
+        facts = self.facts
         if facts.build:
             # ik_llama.cpp counts its own builds
             old = not facts.ik and facts.build < NEWEST - _OLD
-            figures.append(
-                (
-                    "build",
-                    f"b{facts.build}",
-                    f"b{NEWEST} is the newest known: some of it may be mended" if old else "",
-                )
-            )
-        # The program's own words, e.g. "CUDA driver version
-        # is insufficient for CUDA runtime version"
-        why = verdict.detail.get("why", "").strip().removeprefix("error: ")
+            note = f"b{NEWEST} is the newest known: some of it may be mended" if old else ""
+            yield "build", f"b{facts.build}", note
+        # e.g. "CUDA driver version is insufficient for CUDA runtime version"
+        why = self.verdict.detail.get("why", "").strip().removeprefix("error: ")
         # the line may quote the reason already
         if why and printable(why[:20]) not in self.line:
-            figures.append(("said", why, f"line {verdict.evidence[0]}" if verdict.evidence else ""))
-        figures += [("context", text, note) for text, note in _contexts(facts)]
+            yield "said", why, self._first_line()
+        for text, note in _contexts(facts):
+            yield "context", text, note
+
+    def _of_machine(self) -> Iterator[Figure]:
+        """Yield what the log shows of swap, shared memory and offloaded layers."""
+        facts = self.facts
         if facts.swap is not None:
-            figures.append(
-                (
-                    "swap",
-                    facts.swap,
-                    "free" if facts.swap else "none is free: what RAM lacks is refused",
-                )
-            )
+            note = "free" if facts.swap else "none is free: what RAM lacks is refused"
+            yield "swap", facts.swap, note
         if facts.shared:
-            figures.append(("shared", facts.shared, "its memory is the system's"))
+            yield "shared", facts.shared, "its memory is the system's"
         if facts.offloaded:
-            figures.append(
-                (
-                    "layers",
-                    "{} of {} on the GPU".format(*facts.offloaded),
-                    f"line {facts.offloaded[2]}",
-                )
-            )
+            layers, of, line = facts.offloaded
+            yield "layers", f"{layers} of {of} on the GPU", f"line {line}"
+
+    def _of_work(self) -> Iterator[Figure]:
+        """Yield rates, and a graph that is cut into many pieces."""
         if self.rates is not None:
-            figures.append(("speed", self.rates.text, ""))
+            yield "speed", self.rates.text, ""
             if self.rates.prompts is not None:
-                figures.append(("prompts", self.rates.prompts.text, ""))
+                yield "prompts", self.rates.prompts.text, ""
+        count, line = self.facts.splits or (0, 0)
         # more than a split per device and the way back: the CPU computes in between
-        if facts.splits and facts.splits[0] > 2 + 2 * len(facts.devices):
-            figures.append(("splits", f"{facts.splits[0]} of the graph", f"line {facts.splits[1]}"))
-        return figures
+        if count > 2 + 2 * len(self.facts.devices):
+            yield "splits", f"{count} of the graph", f"line {line}"
 
     def text(self) -> str:
         """The page, without colours; nothing in it can steer a terminal."""
@@ -205,11 +212,7 @@ class Diagnosis:
             rows.append(f"{name:<12}{size}{'   ' + note if note else ''}")
         for other in self.verdict.others:
             rows.append(f"{'also':<12}{said(other, self.facts)}")
-        for remedy in self.remedies:
-            flags = shell(remedy.flags)
-            # None: nothing was planned with it
-            fits = {True: "fits: ", False: "does not fit yet: ", None: ""}[remedy.fits]
-            rows.append(f"{'try':<12}{flags}{'   ' if flags else ''}{fits}{remedy.why}")
+        rows += map(_tried, self.remedies)
         works = self.launch or self.mended
         if works is not None:
             rows += ["", shell(["llama-server", *works.words])]
@@ -223,6 +226,14 @@ class Diagnosis:
             rows.append(f"{'lines':<12}{', '.join(map(str, self.evidence))}")
         # A log is anybody's text: escape sequences in it stay visible
         return "\n".join(map(printable, rows)) + "\n"
+
+
+def _tried(remedy: Remedy) -> str:
+    """Return the line of something to try."""
+    flags = shell(remedy.flags)
+    # None: nothing was planned with it
+    fits = {True: "fits: ", False: "does not fit yet: ", None: ""}[remedy.fits]
+    return f"{'try':<12}{flags}{'   ' if flags else ''}{fits}{remedy.why}"
 
 
 def explain(
@@ -242,13 +253,7 @@ def explain(
     log names may be read. Raises NoLog for a log that cannot be read, UsageError for what is no
     log.
     """
-    all_lines, numbered = [], 0
-    for log in logs:
-        first, last, dropped = _read(log)
-        part = lines(first, last, dropped)
-        all_lines += [type(line)(line.number + numbered, line.text, line.level) for line in part]
-        # line numbers go on over several files
-        numbered += first.count(b"\n") + last.count(b"\n") + dropped
+    all_lines = _lines_of(logs)
     facts = Facts.of(all_lines)
     # given words count more than those of the log
     facts.words = merged(facts.words, words)
@@ -261,53 +266,10 @@ def explain(
     rates = compared(verdict, facts, machine, launch)
     if rates is not None:
         verdict, launch = _slow(verdict, rates), launch or rates.launch
-    build = Build(facts.build) if facts.build else None
-    remedies = [
-        remedy
-        for remedy in remedies_of(verdict.cause, verdict.phase, build)
-        # Never what the launch has already
-        if not (remedy.flags[:1] == ("-fa",) and facts.values.get("flash_attn") in _ON)
-    ]
-    for advice in of(verdict, facts):
-        # an advice replaces the general remedy with the same flags
-        replaced = {remedy.flags for remedy in advice.remedies} - {()}
-        general = (
-            []
-            if advice.instead
-            else [remedy for remedy in remedies if remedy.flags not in replaced]
-        )
-        remedies = [*(remedy for remedy in advice.remedies if _has_flag(remedy, build)), *general]
-    device = facts.devices.get(verdict.device or "")
-    if (
-        verdict.cause == "oom_device"
-        and device is not None
-        and (verdict.bytes or 0) > _TIMES * device.total > 0
-    ):
-        # no card has that much: the flags did not do what was meant
-        times = f"{(verdict.bytes or 0) / device.total:.0f} times"
-        remedies.insert(
-            0,
-            Remedy(
-                (),
-                f"{times} the card's memory in one buffer: -ot or -cmoe matched no tensor, or the "
-                "context is not the intended one",
-            ),
-        )
+    remedies = [*_far_too_large(verdict, facts), *_advised(verdict, facts)]
     if launch is not None:
-        flags = launch.changed or launch.words
-        given = devices is not None or bool(own and (own.get("gpu") or own.get("machine")))
-        # What was planned has tried the general ones
-        tried = {remedy.why for remedy in CAUSES[verdict.cause].remedies if remedy.flags}
-        # Remedies with flags are in the planned launch, or were not needed
-        if launch.plan.fits:
-            remedies = [
-                remedy for remedy in remedies if not remedy.flags and remedy.why not in tried
-            ]
-        planned = "planned for the machine that " + ("was given" if given else "the log shows")
-        # the launch failed as it is, and a plan finds nothing to change
-        if not launch.changed and not launch.dropped:
-            planned = "nothing better is known than this launch, " + planned
-        remedies.insert(0, Remedy(tuple(flags), planned, "", launch.plan.fits))
+        is_given = devices is not None or bool(own and (own.get("gpu") or own.get("machine")))
+        remedies = _with_launch(remedies, launch, verdict.cause, is_given)
     elif missing:
         remedies.append(Remedy((), missing))
     remedies += rates.remedies() if rates is not None else ()
@@ -317,6 +279,71 @@ def explain(
         remedies = [remedy for remedy in remedies if not remedy.flags]
         remedies.insert(0, Remedy(other.changed, other.why + ", in the command below"))
     return Diagnosis(verdict, facts, tuple(remedies), launch, rates, other)
+
+
+def _lines_of(logs: Sequence[object]) -> list[Line]:
+    """Return the lines of the logs, whose numbers go on over several files."""
+    all_lines: list[Line] = []
+    numbered = 0
+    for log in logs:
+        first, last, dropped = _read(log)
+        for line in lines(first, last, dropped):
+            all_lines.append(Line(line.number + numbered, line.text, line.level))
+        numbered += first.count(b"\n") + last.count(b"\n") + dropped
+    return all_lines
+
+
+def _advised(verdict: Verdict, facts: Facts) -> list[Remedy]:
+    """Return what helps in general and on this machine, what is surer first."""
+    build = Build(facts.build) if facts.build else None
+    has_flash = facts.values.get("flash_attn") in _ON
+    remedies = [
+        remedy
+        for remedy in remedies_of(verdict.cause, verdict.phase, build)
+        # Never what the launch has already
+        if not (has_flash and remedy.flags[:1] == ("-fa",))
+    ]
+    for advice in of(verdict, facts):
+        # an advice replaces the general remedy with the same flags
+        replaced = {remedy.flags for remedy in advice.remedies} - {()}
+        general = [] if advice.instead else remedies
+        remedies = [
+            *(remedy for remedy in advice.remedies if _has_flag(remedy, build)),
+            *(remedy for remedy in general if remedy.flags not in replaced),
+        ]
+    return remedies
+
+
+def _far_too_large(verdict: Verdict, facts: Facts) -> list[Remedy]:
+    """Return what a buffer means that no card could hold: flags did not do what was meant."""
+    device, size = facts.devices.get(verdict.device or ""), verdict.bytes or 0
+    if verdict.cause != "oom_device" or device is None or not device.total:
+        return []
+    if size <= _TIMES * device.total:
+        return []
+    why = (
+        f"{size / device.total:.0f} times the card's memory in one buffer: -ot or -cmoe matched no "
+        "tensor, or the context is not the intended one"
+    )
+    return [Remedy((), why)]
+
+
+def _with_launch(
+    remedies: Sequence[Remedy], launch: Launch, cause: str, is_given: bool
+) -> list[Remedy]:
+    """Return the planned launch before what else helps. `is_given`: the machine is, not the
+    log's."""
+    # What was planned has tried the general ones
+    tried = {remedy.why for remedy in CAUSES[cause].remedies if remedy.flags}
+    # Remedies with flags are in the planned launch, or were not needed
+    if launch.plan.fits:
+        remedies = [remedy for remedy in remedies if not remedy.flags and remedy.why not in tried]
+    planned = "planned for the machine that " + ("was given" if is_given else "the log shows")
+    # the launch failed as it is, and a plan finds nothing to change
+    if not launch.changed and not launch.dropped:
+        planned = "nothing better is known than this launch, " + planned
+    flags = launch.changed or launch.words
+    return [Remedy(tuple(flags), planned, "", launch.plan.fits), *remedies]
 
 
 def _slow(verdict: Verdict, rates: Compared) -> Verdict:
@@ -391,20 +418,7 @@ def said(verdict: Verdict, facts: Facts) -> str:
     terminal."""
     device = facts.devices.get(verdict.device or "")
     part, cause = verdict.detail.get("part", ""), CAUSES[verdict.cause]
-    size_asked = f": {_size(verdict.bytes)} asked" if verdict.bytes else ""
-    if (verdict.cause == "buffer_limit" or (part and not verdict.fatal)) and verdict.bytes:
-        size_asked = f" of {_size(verdict.bytes)}"
-    left = ""
-    if verdict.bytes and device is not None and device.free and verdict.phase != "run":
-        held = facts.held(device.name)
-        # Free at the start, less the buffers that the log shows
-        left = f", {_size(max(0, device.free - held))} left"
-        if device.free - held >= verdict.bytes:  # other buffers that no line shows lay there
-            left = f", {_size(device.free)} free before the load"
-        elif not held and verdict.phase != "load":
-            left = f" of {_size(device.free)} free at first"
-    elif verdict.detail.get("left") and "gib" in verdict.detail:
-        left = f", {verdict.detail['left'][:8]} GiB available"
+    size_asked, left = _asked(verdict), _left(verdict, facts)
     line, of_device = cause.lines.get(part, cause.line), verdict.device or "the GPU"
     # A card's name says more here than "CUDA0"
     if verdict.cause == "gpu_build" and device is not None and device.description:
@@ -435,13 +449,37 @@ def said(verdict: Verdict, facts: Facts) -> str:
     )
 
 
+def _asked(verdict: Verdict) -> str:
+    """Return the size of the request, as a part of the line."""
+    if not verdict.bytes:
+        return ""
+    # The line has a verb of its own where it runs, or where a limit refused it
+    runs = bool(verdict.detail.get("part")) and not verdict.fatal
+    if verdict.cause == "buffer_limit" or runs:
+        return f" of {_size(verdict.bytes)}"
+    return f": {_size(verdict.bytes)} asked"
+
+
+def _left(verdict: Verdict, facts: Facts) -> str:
+    """Return what was left of the device, or of RAM, as a part of the line."""
+    device = facts.devices.get(verdict.device or "")
+    if verdict.bytes and device is not None and device.free and verdict.phase != "run":
+        held = facts.held(device.name)
+        if device.free - held >= verdict.bytes:  # other buffers that no line shows lay there
+            return f", {_size(device.free)} free before the load"
+        if not held and verdict.phase != "load":
+            return f" of {_size(device.free)} free at first"
+        # Free at the start, less the buffers that the log shows
+        return f", {_size(max(0, device.free - held))} left"
+    if verdict.detail.get("left") and "gib" in verdict.detail:
+        return f", {verdict.detail['left'][:8]} GiB available"
+    return ""
+
+
 def _what(verdict: Verdict) -> str:
-    if (
-        verdict.cause == "oom_host"
-        and verdict.phase == "run"
-        and verdict.bytes
-        and not verdict.fatal
-    ):
+    """Return what the program did."""
+    goes_on = verdict.phase == "run" and not verdict.fatal
+    if verdict.cause == "oom_host" and goes_on and verdict.bytes:
         return "keeping saved prompts"
     return _WHAT.get(verdict.phase or "", "starting")
 
@@ -464,42 +502,65 @@ def _detail(verdict: Verdict, facts: Facts) -> str:
         return f": {groups['what'][:40]}{first_build}"
     if "type" in groups:
         return f": tensors of type {ik_type(groups['type']) or groups['type']}"
-    if cause == "bad_file" and "tensor" in groups and groups["sign"] in _ENDS:
-        return f": it ends before its tensor {groups['tensor'][:40]} does"
     if "tensor" in groups:
-        return f": tensor {groups['tensor'][:40]}"
-    if cause == "bad_flag" and "flag" in groups:
-        why = groups.get("why", "").strip().removeprefix("error: ")
-        return f": {groups['flag'][:30]}" + (f", {why}" if 0 < len(why) <= _REASON else "")
-    if cause == "bad_file" and "magic" in groups:
-        return f": it begins with {groups['magic'][:8]!r}" + {
-            "vers": ", a pointer of Git LFS",
-            "<!do": ", a web page",
-            "<htm": ", a web page",
-        }.get(groups["magic"][:4].lower(), "")
-    if cause == "bad_file" and "idx" in groups:
-        return ": this is not the first part of a split model"
-    if cause == "bad_file" and "status" in groups:
-        return f": its download was refused with status {groups['status']}"
-    if cause == "missing_library" and "library" in groups:
-        return f": {groups['library'][:40]}"
-    if cause == "missing_library" and "symbol" in groups:
-        return " or of another build"
-    if cause == "fit_gave_up" and "flag" in groups:
-        return f", because {groups['flag']} is given"
-    if cause == "context_limit":
-        return _limit(groups, facts)
-    if cause == "partial_offload" and facts.offloaded:
-        return ": {} of {}".format(*facts.offloaded)
-    if cause == "partial_offload" and verdict.bytes:
-        return f", short by {_size(verdict.bytes)}"
-    if groups.get("why"):
+        name = groups["tensor"][:40]
+        is_cut = cause == "bad_file" and groups["sign"] in _ENDS
+        return f": it ends before its tensor {name} does" if is_cut else f": tensor {name}"
+    rule = _DETAILS.get(cause)
+    text = rule(verdict, facts) if rule else None
+    if text is None and groups.get("why"):
         return f": {groups['why'].strip()}"
-    return ""
+    return text or ""
 
 
-def _limit(groups: dict[str, str], facts: Facts) -> str:
+# --- details of one cause: None where the sign has none of them
+
+
+def _bad_flag(verdict: Verdict, facts: Facts) -> str | None:
+    if "flag" not in verdict.detail:
+        return None
+    why = verdict.detail.get("why", "").strip().removeprefix("error: ")
+    reason = f", {why}" if 0 < len(why) <= _REASON else ""
+    return f": {verdict.detail['flag'][:30]}{reason}"
+
+
+def _bad_file(verdict: Verdict, facts: Facts) -> str | None:
+    groups = verdict.detail
+    if "magic" in groups:
+        kind = _BEGINNINGS.get(groups["magic"][:4].lower(), "")
+        return f": it begins with {groups['magic'][:8]!r}{kind}"
+    if "idx" in groups:
+        return ": this is not the first part of a split model"
+    if "status" in groups:
+        return f": its download was refused with status {groups['status']}"
+    return None
+
+
+# of a file in a model's place
+_BEGINNINGS = {"vers": ", a pointer of Git LFS", "<!do": ", a web page", "<htm": ", a web page"}
+
+
+def _missing_library(verdict: Verdict, facts: Facts) -> str | None:
+    if "library" in verdict.detail:
+        return f": {verdict.detail['library'][:40]}"
+    return " or of another build" if "symbol" in verdict.detail else None
+
+
+def _fit_gave_up(verdict: Verdict, facts: Facts) -> str | None:
+    flag = verdict.detail.get("flag")
+    return None if flag is None else f", because {flag} is given"
+
+
+def _partial_offload(verdict: Verdict, facts: Facts) -> str | None:
+    if facts.offloaded:
+        layers, of, _ = facts.offloaded
+        return f": {layers} of {of}"
+    return f", short by {_size(verdict.bytes)}" if verdict.bytes else None
+
+
+def _context_limit(verdict: Verdict, facts: Facts) -> str | None:
     """What a request took and what its slot has."""
+    groups = verdict.detail
     slot = (
         facts.values.get("n_ctx_slot")
         or facts.values.get("n_ctx_seq")
@@ -511,6 +572,16 @@ def _limit(groups: dict[str, str], facts: Facts) -> str:
     if "lost" in groups:
         return f", {groups['lost']} tokens"
     return f" after {n_ctx} tokens" if "part" in groups and n_ctx else ""
+
+
+_DETAILS: dict[str, Callable[[Verdict, Facts], str | None]] = {
+    "bad_flag": _bad_flag,
+    "bad_file": _bad_file,
+    "missing_library": _missing_library,
+    "fit_gave_up": _fit_gave_up,
+    "partial_offload": _partial_offload,
+    "context_limit": _context_limit,
+}
 
 
 def _first_build(architecture: str) -> int:
