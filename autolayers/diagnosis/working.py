@@ -138,61 +138,69 @@ def working(verdict: Verdict, facts: Facts, inputs: Inputs) -> Launch | str:
         return ""
     try:
         given = prepared(verdict, facts, inputs)
-        if isinstance(given, str):
-            return given
-        model, request = given.model, given.request
-        # the pool grew while serving, beyond what was planned for: keep more free
-        if (
-            verdict.phase == "run"
-            and verdict.cause == "oom_device"
-            # --fit-target in MiB; 2 GiB is twice the usual margin
-            and request.params.fit_target is None
-        ):
-            request = request.asking(
-                replace(request.arguments, params=replace(request.params, fit_target=(2048,)))
-            )
-        usage = _usage(verdict, model, request)
-        # what the memory model says of the refused part, for the flags as they were
-        predicted: int | None = (
-            None if usage is None else getattr(usage, _PARTS[verdict.phase or ""])
-        )
-        devices = _refused(request.machine.devices, verdict, facts, usage)
-        request = request.on(devices, request.host)
-        if (
-            predicted is not None
-            and verdict.phase != "compute"
-            # a tenth for builds of other sizes
-            and (verdict.bytes or 0) > 1.1 * predicted
-        ):
-            return _OF_ANOTHER
-        # One tensor over the limit, such as a large vocabulary's: it stays in RAM
-        if verdict.cause == "buffer_limit" and verdict.phase == "load" and verdict.bytes:
-            # A backend's buffers are split at its limit, tensors are not
-            too_large = [
-                name for name, info in model.header.tensors.items() if info.n_bytes >= verdict.bytes
-            ]
-            if not too_large:
-                return _OF_ANOTHER
-            overrides = tuple((f"^{re.escape(name)}$", HOST) for name in too_large)
-            request = request.asking(
-                replace(
-                    request.arguments,
-                    params=replace(
-                        request.params, overrides=(*overrides, *request.params.overrides)
-                    ),
-                )
-            )
-        for plan in _fitting(model, request, _largest_buffer(verdict)):
-            launch = changed_launch(given, plan, predicted)
-            # what failed as it was given does not work
-            # A plan without changes is the launch that died
-            if launch.changed or not verdict.fatal:
-                return replace(launch, devices=tuple(devices))
-        return _NO_LAUNCH
+        return given if isinstance(given, str) else _fitting_launch(given, verdict, facts)
     except UsageError:
         return _NO_SUCH
     except (AutolayersError, OSError, ValueError, RecursionError, MemoryError):
         return ""
+
+
+def _fitting_launch(given: Prepared, verdict: Verdict, facts: Facts) -> Launch | str:
+    """Return the launch that fits the memory that the log shows, or what is missing."""
+    model, request = given.model, given.request
+    # the pool grew while serving, beyond what was planned for: keep more free
+    grew = verdict.phase == "run" and verdict.cause == "oom_device"
+    if grew and request.params.fit_target is None:
+        # --fit-target in MiB; 2 GiB is twice the usual margin
+        request = _changed(request, fit_target=(2048,))
+    usage = _usage(verdict, model, request)
+    # what the memory model says of the refused part, for the flags as they were
+    predicted = None if usage is None else _part(usage, verdict)
+    devices = _refused(request.machine.devices, verdict, facts, usage)
+    request = request.on(devices, request.host)
+    if predicted is not None and _is_of_another(predicted, verdict):
+        return _OF_ANOTHER
+    # One tensor over the limit, such as a large vocabulary's: it stays in RAM
+    if verdict.cause == "buffer_limit" and verdict.phase == "load" and verdict.bytes:
+        overrides = _too_large(model, verdict.bytes)
+        if not overrides:
+            return _OF_ANOTHER
+        request = _changed(request, overrides=(*overrides, *request.params.overrides))
+    for plan in _fitting(model, request, _largest_buffer(verdict)):
+        launch = changed_launch(given, plan, predicted)
+        # what failed as it was given does not work
+        # A plan without changes is the launch that died
+        if launch.changed or not verdict.fatal:
+            return replace(launch, devices=tuple(devices))
+    return _NO_LAUNCH
+
+
+def _changed(request: Request, **changes: Any) -> Request:
+    """Return the request with other values of some fields of Params."""
+    params = replace(request.params, **changes)
+    return request.asking(replace(request.arguments, params=params))
+
+
+def _part(usage: Usage, verdict: Verdict) -> int:
+    """Return the bytes of the part that was refused."""
+    size: int = getattr(usage, _PARTS[verdict.phase or ""])
+    return size
+
+
+def _is_of_another(predicted: int, verdict: Verdict) -> bool:
+    """Return whether more was refused than this model has."""
+    # a tenth for builds of other sizes
+    return verdict.phase != "compute" and (verdict.bytes or 0) > 1.1 * predicted
+
+
+def _too_large(model: Model, limit: int) -> tuple[tuple[str, str], ...]:
+    """Return overrides for the tensors over a limit: a backend splits its buffers there, and no
+    tensor."""
+    return tuple(
+        (f"^{re.escape(name)}$", HOST)
+        for name, info in model.header.tensors.items()
+        if info.n_bytes >= limit
+    )
 
 
 def _longer(verdict: Verdict, facts: Facts, inputs: Inputs) -> Launch | str:
@@ -378,38 +386,42 @@ def _machine(
     if own.get("gpu") or own.get("machine"):
         request = Request.of(replace(parse((), command=None), own=dict(own)), checked=False)
         return list(request.machine.devices), inputs.host or request.host or host
-    # A server's devices, where the command has their servers
-    served = "--rpc" in facts.words
+    devices = _logged_devices(facts)
+    if verdict.cause != "oom_host":
+        return devices or None, host
+    host = _ram_that_was_refused(verdict, facts, host)
+    return (None if host is None else devices), host
+
+
+def _logged_devices(facts: Facts) -> list[Device]:
+    """Return the log's devices whose memory is known."""
     # RPC devices count only if the command reaches their servers
-    devices = [
-        device
-        for device in facts.devices.values()
-        if device.total and (served or device.kind != "rpc")
-    ]
-    # Free memory where it is known, otherwise a card's own size
-    devices = [
-        device if device.free else replace(device, free=device.total, includes_context=False)
-        for device in devices
-    ]
-    if not devices and verdict.cause != "oom_host":
-        return None, host
-    if verdict.cause == "oom_host":
-        # Ollama refuses in advance, and says what there is
-        if "gib" in verdict.detail and host is None:
-            # "requires more system memory (20.1 GiB) than is available (14.9 GiB)"
-            left = int(float(verdict.detail["left"].replace(",", ".")) * GiB)
-            host = Host(left, left, "log")
-        elif verdict.bytes and verdict.fatal and verdict.phase in ("load", "cache", "compute"):
-            # what was held, and less than what was refused
-            limit = facts.held(HOST) + verdict.bytes - 1
-            host = (
-                Host(limit, limit, "log")
-                if host is None
-                else replace(host, available=min(host.available, limit))
-            )
-        if host is None:
-            return None, None
-    return devices, host
+    served = "--rpc" in facts.words
+    devices = []
+    for device in facts.devices.values():
+        if not device.total or (device.kind == "rpc" and not served):
+            continue
+        # Free memory where it is known, otherwise a card's own size
+        if not device.free:
+            device = replace(device, free=device.total, includes_context=False)
+        devices.append(device)
+    return devices
+
+
+def _ram_that_was_refused(verdict: Verdict, facts: Facts, host: Host | None) -> Host | None:
+    """Return the RAM with no more free than its refusal shows; None if its size is not known."""
+    # Ollama refuses in advance, and says what there is
+    if "gib" in verdict.detail and host is None:
+        # "requires more system memory (20.1 GiB) than is available (14.9 GiB)"
+        left = int(float(verdict.detail["left"].replace(",", ".")) * GiB)
+        return Host(left, left, "log")
+    if not verdict.bytes or not verdict.fatal or verdict.phase not in _PARTS:
+        return host
+    # what was held, and less than what was refused
+    limit = facts.held(HOST) + verdict.bytes - 1
+    if host is None:
+        return Host(limit, limit, "log")
+    return replace(host, available=min(host.available, limit))
 
 
 def _largest_buffer(verdict: Verdict) -> tuple[str, int]:
@@ -430,37 +442,19 @@ def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterat
     tried: list[Params] = []
     refused: UsageError | None = None
     planned = False
-    # A smaller micro-batch and flash attention shrink the buffer of scores
-    small = (
-        [{"n_ubatch": n, "flash_attn": "on", "n_batch": None} for n in (None, 256, 128, 64)]
-        if largest[0]
-        else []
-    )
-    # from no change at all to all of them: the first that fits keeps most of the command
-    # None is a field that the plan chooses again
-    for changes in (
-        {},
-        *small,
-        PLACING,
-        {**PLACING, **BUFFERS},
-        *({**PLACING, **change} for change in small),
-        {**PLACING, **BUFFERS, **_CONTEXT},
-    ):
+    for changes in _changes(bool(largest[0])):
         changed = replace(params, **changes)  # type: ignore[arg-type]
         # flags that were not given change nothing when they are dropped
         if changed in tried:
             continue
         tried.append(changed)
-        own = {
-            key: value
-            for key, value in request.arguments.own.items()
-            # --ctx would be a second word on the context
-            if not (changes and key == "ctx")
-        }
+        own = dict(request.arguments.own)
+        # --ctx would be a second word on the context
+        if changes:
+            own.pop("ctx", None)
+        again = request.asking(replace(request.arguments, params=changed, own=own))
         try:
-            plan = plan_request(
-                model, request.asking(replace(request.arguments, params=changed, own=own))
-            )
+            plan = plan_request(model, again)
         except UsageError as error:
             refused = refused or error
             continue
@@ -472,6 +466,20 @@ def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterat
     # Only if no change of the command gave a plan at all
     if refused and not planned:
         raise refused
+
+
+def _changes(smaller_graph: bool) -> Iterator[Mapping[str, object]]:
+    """Yield changes of Params, from none at all to all of them: the first that fits keeps most of
+    the command. None is a field that the plan chooses again."""
+    # A smaller micro-batch and flash attention shrink the buffer of scores
+    batches = (None, 256, 128, 64) if smaller_graph else ()
+    small = [{"n_ubatch": n, "flash_attn": "on", "n_batch": None} for n in batches]
+    yield {}
+    yield from small
+    yield PLACING
+    yield {**PLACING, **BUFFERS}
+    yield from ({**PLACING, **change} for change in small)
+    yield {**PLACING, **BUFFERS, **_CONTEXT}
 
 
 def _command(
@@ -487,11 +495,7 @@ def _command(
         # addresses may hold keys
         if row is None or row.canonical in SECRET or any("://" in word for word in item.words):
             continue
-        if (
-            row.field
-            and getattr(plan.params, row.field) != getattr(arguments.params, row.field)
-            and row.field not in ("model", "mmproj", "model_draft", "lora", "control_vector")
-        ):
+        if _differs(row.field, plan.params, arguments.params):
             dropped += item.words
             continue
         kept_words += item.words
@@ -503,6 +507,14 @@ def _command(
         if row is not None and row.field not in kept_fields:
             changed += item.words
     return (*kept_words, *changed), tuple(changed), tuple(dropped)
+
+
+def _differs(field: str, planned: Params, given: Params) -> bool:
+    """Return whether a plan changes a field; files are the command's own."""
+    if not field or field in ("model", "mmproj", "model_draft", "lora", "control_vector"):
+        return False
+    different: bool = getattr(planned, field) != getattr(given, field)
+    return different
 
 
 def _refused(
