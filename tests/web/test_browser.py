@@ -556,7 +556,7 @@ def test_the_page_leads_to_a_running_server(page: Any) -> None:
     assert page.get_attribute("#get-llama", "href").endswith("/ggml-org/llama.cpp/releases")
     model = page.locator("#get-model")
     assert model.get_attribute("href").startswith("https://huggingface.co/unsloth/Qwen3-8B-GGUF")
-    assert re.fullmatch(r"get the model \(about 4\.\d GiB\)", model.inner_text())
+    assert re.fullmatch(r"get the model \(about 4\.\d+ GiB\)", model.inner_text())
     assert "-hf unsloth/Qwen3-8B-GGUF:Q4_K_M" in page.inner_text("#command")
 
 
@@ -606,6 +606,7 @@ def test_two_answers_side_by_side(page: Any) -> None:
     settled(page)
     changed = page.locator("#comparison tr.changed")
     assert page.locator("#comparison td").count() == 16 and changed.count() >= 2
+    assert page.inner_text("#now-bars p") == "Qwen3 8B Q4_K_M on a GPU of 24 GB, 32 GB of RAM"
     assert "beside=" in page.url
     other = page.context.new_page()
     other.set_default_timeout(PATIENCE)
@@ -774,7 +775,7 @@ def test_the_page_works_before_python_is_there(from_hosts: str, browser: Any) ->
     held: list[Any] = []
     page = browser.new_context(service_workers="block").new_page()
     page.set_default_timeout(PATIENCE)
-    page.route(re.compile("jsdelivr|unpkg"), held.append)
+    page.route(re.compile("jsdelivr|unpkg"), lambda route: held.append(route))
     page.goto(from_hosts)
     page.wait_for_selector("#verdict:has-text('Fits')")
     page.locator("#chips button", has_text="RTX 4090").click()

@@ -67,9 +67,17 @@ function wireForm() {
   };
   combobox($("model"), modelOptions, anew, true);
   $("forget-extras").onclick = anew;
-  $("file").onchange = () => dropped($("file").files);
-  $("machine-file").onchange = () => openMachine($("machine-file").files[0]);
+  chosen("file", dropped);
+  chosen("machine-file", ([file]) => openMachine(file));
   $("save-machine").onclick = saveMachine;
+}
+
+// The field is emptied, so that the same file can be chosen again.
+function chosen(id, open) {
+  $(id).onchange = () => {
+    open([...$(id).files]);
+    $(id).value = "";
+  };
 }
 
 function wireDrops() {
