@@ -23,7 +23,7 @@ from ..graphs.prepare import prepare
 from ..graphs.reserve import script_of_setting
 from . import bound
 from .cache import allocate, refuse
-from .placer import IkPlacer, said_of
+from .placer import IkPlacer, settings_of
 from .reserve import IkWeights, reserved
 from .split import free_mib, in_ram, latent_form, mib_of
 
@@ -49,21 +49,21 @@ def launch(
     model: Model, params: Params, context: Context, devices: Sequence[Device], placer: WeightPlacer
 ) -> tuple[Placement, Memory]:
     """Weights and caches. Raises LaunchRefused where it does not load them."""
-    said = said_of(context.rules)
+    settings = settings_of(context.rules)
     bound.refuse(model, params, context)
-    mla = latent_form(model, params, said)
-    refuse(model, context, said, mla)
+    mla = latent_form(model, params, settings)
+    refuse(model, context, settings, mla)
     placement = placer.place(params, devices, context.load_mtp)
     # graphs are priced as llama.cpp's; the bytes are its own
     memory = llama_cache.allocate(model, context, placement)
     return placement, replace(
-        memory, buffers=allocate(model, context, placement, said, mla).buffers
+        memory, buffers=allocate(model, context, placement, settings, mla).buffers
     )
 
 
 def derived(model: Model, params: Params, placement: Placement, rules: Rules) -> Iterator[Extra]:
-    said = said_of(rules)
-    return bound.derived(model, placement, said, latent_form(model, params, said))
+    settings = settings_of(rules)
+    return bound.derived(model, placement, settings, latent_form(model, params, settings))
 
 
 def computed(
@@ -76,8 +76,8 @@ def computed(
 ) -> Measured:
     """The graph buffers: as its own graph takes them, or at most. What prices them is llama.cpp's
     graph."""
-    said = said_of(context.rules)
-    mla = latent_form(model, params, said)
+    settings = settings_of(context.rules)
+    mla = latent_form(model, params, settings)
     try:
         measured = measure(model, params, context, placement, memory, cache)
     except (LaunchRefused, ModelError):  # of what llama.cpp has not
@@ -86,14 +86,14 @@ def computed(
             warning="",
             steps=script(model, params, context, placement, memory, cache),
         )
-    own = allocate(model, context, placement, said, mla)
+    own = allocate(model, context, placement, settings, mla)
     several = len(placement.devices) > 1
-    main = len(placement.devices) - 1 if said.fit and several else params.main_gpu or 0
-    found = reserved(model, context, placement, own, said, mla, main)
-    sizes, known = found or ((), False)
-    if found is None:
+    main = len(placement.devices) - 1 if settings.fit and several else params.main_gpu or 0
+    own_sizes = reserved(model, context, placement, own, settings, mla, main)
+    sizes, exact = own_sizes or ((), False)
+    if own_sizes is None:
         sizes = bound.compute(model, context, placement, memory, measured.sizes)
-    if not known:
+    if not exact:
         name = context.rules.engine.name
         warning = (
             f"the graph of {name} is not modelled for this launch: its buffers are an upper bound"
@@ -107,12 +107,12 @@ def shares(
 ) -> tuple[float, ...]:
     """-ts in MiB: of these numbers of layers on each device, or as it shares them out without one;
     () with --fit, whose devices it fills itself."""
-    said = said_of(rules)
-    if said.fit:
+    settings = settings_of(rules)
+    if settings.fit:
         return ()
     if counts:
-        return tuple(map(float, mib_of(model, params, said, counts)))
-    return tuple(map(float, free_mib(used, said)))
+        return tuple(map(float, mib_of(model, params, settings, counts)))
+    return tuple(map(float, free_mib(used, settings)))
 
 
 def experts_in_ram(
@@ -122,10 +122,10 @@ def experts_in_ram(
     (-sm none)."""
     last = model.hparams.n_layer_all - 1
     try:
-        found = in_ram(model, params, used, said_of(rules), count)
+        layers = in_ram(model, params, used, settings_of(rules), count)
     except LaunchRefused:
-        found = ()
-    return found or tuple(range(last, last - count, -1))
+        layers = ()
+    return layers or tuple(range(last, last - count, -1))
 
 
 def script(

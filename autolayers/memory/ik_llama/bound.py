@@ -16,7 +16,7 @@ from ...ggml.types import is_quantised
 from ...gguf import n_bytes
 from ..breakdown import Extra
 from .cache import is_latent, latent_heads
-from .placer import said_of
+from .placer import settings_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def refuse(model: Model, params: Params, context: Context) -> None:
         )
 
 
-def derived(model: Model, placement: Placement, said: Said, mla: int) -> Iterator[Extra]:
+def derived(model: Model, placement: Placement, settings: Said, mla: int) -> Iterator[Extra]:
     """llm_prepare_mla: attn_kv_b computed of attn_k_b and attn_v_b, or the other way, beside them,
     in each layer."""
     hp = model.hparams
@@ -79,12 +79,12 @@ def derived(model: Model, placement: Placement, said: Said, mla: int) -> Iterato
         size = 0
         if kv is not None and k is None and mla:
             nope, rank = heads[0] - hp.n_rot(il), kv.ne[0]
-            type_ = _derived_type(kv.type, said)
+            type_ = _derived_type(kv.type, settings)
             size = n_bytes(type_, (nope, rank, hp.n_head(il), 1))
             size += n_bytes(type_, (rank, heads[1], hp.n_head(il), 1))
         elif kv is None and k is not None and v is not None and mla != 1:
             size = n_bytes(
-                _derived_type(k.type, said),
+                _derived_type(k.type, settings),
                 (v.ne[0], (k.n_elements + v.n_elements) // v.ne[0], 1, 1),
             )
         name = "Host" if placement.is_host(where) else where
@@ -94,7 +94,7 @@ def derived(model: Model, placement: Placement, said: Said, mla: int) -> Iterato
             yield Extra("derived MLA weights", name, size, False)
 
 
-def _derived_type(source: str, said: Said) -> str:
+def _derived_type(source: str, settings: Said) -> str:
     return "q8_0" if is_quantised(source) else source
 
 
@@ -113,8 +113,8 @@ def compute(
     hidden = int(4 * u * hp.n_embd)
     logits = 4 * u * hp.n_vocab * (2 if hp.get("final_logit_softcapping") else 1)
     # an output matrix in RAM is copied beside what it reads
-    least = copied + logits + (3 if copied else 2) * hidden
-    more = 4 * max(0, said_of(context.rules).logit_rows - u) * hp.n_vocab
+    smallest = copied + logits + (3 if copied else 2) * hidden
+    more = 4 * max(0, settings_of(context.rules).logit_rows - u) * hp.n_vocab
     in_ram = [
         sum([tensor.size for tensor in layer.tensors if tensor.buffer == HOST])
         for cache in memory.caches
@@ -122,7 +122,7 @@ def compute(
     ]
     # a layer in RAM beside a GPU has its cache copied once more
     cached = max(in_ram, default=0) if placement.devices else 0
-    first = max(sizes[0], least) + more + (cached + 2 * hidden if cached else 0)
+    first = max(sizes[0], smallest) + more + (cached + 2 * hidden if cached else 0)
     if is_latent(model):
         first = max(
             first,
@@ -177,14 +177,16 @@ def _latent(model: Model, context: Context, on_device: bool) -> int:
     if u < _MANY:
         return few
     whole = 4 * heads * (nope + value) * cells
-    said = said_of(context.rules)
+    settings = settings_of(context.rules)
     # layers that are cut have no limit
-    most = (0 if said.split else said.attention_mib) << 20 or 1 << 60
-    steps = next((n for n in range(2, heads + 1) if heads % n == 0 and whole // n <= most), heads)
-    steps = 1 if whole <= most else steps
+    largest = (0 if settings.split else settings.attention_mib) << 20 or 1 << 60
+    steps = next(
+        (n for n in range(2, heads + 1) if heads % n == 0 and whole // n <= largest), heads
+    )
+    steps = 1 if whole <= largest else steps
     taken = heads // steps
     # alone, the CPU has them in the cache's type
     half = 4 if context.type_k == "f32" and not on_device else 2
     made = taken * cells * (4 * (nope + value) + half * (2 * nope + rope))
-    beside = heads * u * 4 * (nope + 2 * rope) + 2 * heads * value * u * 4 + (1 << 20)
-    return max(few, int(made + mask + beside))
+    queries = heads * u * 4 * (nope + 2 * rope) + 2 * heads * value * u * 4 + (1 << 20)
+    return max(few, int(made + mask + queries))

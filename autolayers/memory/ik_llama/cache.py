@@ -46,12 +46,12 @@ def is_latent(model: Model) -> bool:
     return latent_heads(model.hparams, model.architecture) is not None
 
 
-def estimated(model: Model, params: Params, said: Said, mla: int, il: int, n_ctx: int) -> int:
+def estimated(model: Model, params: Params, settings: Said, mla: int, il: int, n_ctx: int) -> int:
     """Bytes of one layer as llm_load_tensors counts them, before anything is padded."""
     hp = model.hparams
     type_k, type_v = (
-        said.type_k or params.cache_type_k or "f16",
-        said.type_v or params.cache_type_v or "f16",
+        settings.type_k or params.cache_type_k or "f16",
+        settings.type_v or params.cache_type_v or "f16",
     )
     # f32, one row for each sequence
     if hp.is_recr(il):
@@ -75,7 +75,9 @@ def _heads(model: Model, il: int) -> tuple[int, int, int]:
     return hp.head_k(il), hp.n_head_kv(il), hp.n_embd_v_gqa(il)
 
 
-def allocate(model: Model, context: Context, placement: Placement, said: Said, mla: int) -> Memory:
+def allocate(
+    model: Model, context: Context, placement: Placement, settings: Said, mla: int
+) -> Memory:
     """Every layer's cache on its device. Raises LaunchRefused where it aborts."""
     hp = model.hparams
     rows = {device.name: on(device) for device in placement.devices}
@@ -87,7 +89,7 @@ def allocate(model: Model, context: Context, placement: Placement, said: Said, m
         where = placement.dev_layer[il] if context.offload_kqv else HOST
         recurrent = hp.is_recr(il)
         made: dict[str, CacheTensor] = {}
-        parts = list(_parts(model, context, said, mla, il))
+        parts = list(_parts(model, context, settings, mla, il))
         rows_of = (
             heads.rows[il] if heads is not None and context.offload_kqv and not recurrent else None
         )
@@ -143,30 +145,32 @@ def _cut(
             buffers[device.name] = buffers.get(device.name, 0) + size
 
 
-def types(context: Context, said: Said, il: int, n_layer: int) -> tuple[str, str]:
+def types(context: Context, settings: Said, il: int, n_layer: int) -> tuple[str, str]:
     """The types of K and V in a layer; those of the first and the last ones may be given apart."""
-    found = {"k": said.type_k or context.type_k, "v": said.type_v or context.type_v}
+    types_of = {"k": settings.type_k or context.type_k, "v": settings.type_v or context.type_v}
     for end in ("first", "last"):
         for letter in "kv":
             # the last of several flags for one end wins
-            given = next((row for row in reversed(said.ends) if row[0] == f"{letter}-{end}"), None)
+            given = next(
+                (row for row in reversed(settings.ends) if row[0] == f"{letter}-{end}"), None
+            )
             if given is None:
                 continue
             inside = il < given[2] if end == "first" else il >= n_layer - given[2]
             if inside and given[2]:
-                found[letter] = given[1]
-    return found["k"], found["v"]
+                types_of[letter] = given[1]
+    return types_of["k"], types_of["v"]
 
 
-def _parts(model: Model, context: Context, said: Said, mla: int, il: int) -> Iterator[Part]:
+def _parts(model: Model, context: Context, settings: Said, mla: int, il: int) -> Iterator[Part]:
     hp, cells, flash = model.hparams, context.n_ctx, context.flash_attn != "off"
     if hp.is_recr(il):
         slots = min(max(1, context.n_seq_max), cells)
         yield "s", "f32", (hp.n_embd_r() + hp.n_embd_s(), slots)
         return
-    type_k, type_v = types(context, said, il, hp.n_layer)
+    type_k, type_v = types(context, settings, il, hp.n_layer)
     if is_latent(model) and mla:
-        k, v = said.type_k or context.type_k, said.type_v or context.type_v
+        k, v = settings.type_k or context.type_k, settings.type_v or context.type_v
         width = hp.n_lora_kv + hp.n_rot(il)
         # -mla 2 and 3 without flash attention keep the latent in V's type (mla == 1: a V
         # of its own)
@@ -181,10 +185,10 @@ def _parts(model: Model, context: Context, said: Said, mla: int, il: int) -> Ite
     yield "v", type_v, (width * cells, 1)
 
 
-def refuse(model: Model, context: Context, said: Said, mla: int) -> None:
+def refuse(model: Model, context: Context, settings: Said, mla: int) -> None:
     """Raises LaunchRefused with its words where the context is refused or ends at once."""
     hp, flash = model.hparams, context.flash_attn != "off"
-    kept_v = [types(context, said, il, hp.n_layer)[1] for il in range(hp.n_layer)]
+    kept_v = [types(context, settings, il, hp.n_layer)[1] for il in range(hp.n_layer)]
     latent = is_latent(model) and mla > 0
     if not flash:
         if any(is_quantised(type_) for type_ in kept_v):
@@ -192,32 +196,32 @@ def refuse(model: Model, context: Context, said: Said, mla: int) -> None:
         if "f32" in kept_v:
             raise LaunchRefused("V cache quantization requires flash_attn")
         if (
-            said.split
+            settings.split
             and is_latent(model)
             and model.architecture in ("deepseek2", "glm-dsa", "mistral4")
         ):
             raise LaunchRefused(
                 "-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1"
             )
-    elif said.split and is_latent(model) and mla < 1:
+    elif settings.split and is_latent(model) and mla < 1:
         raise LaunchRefused(
             "-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1"
         )
     elif "q8_KV" in kept_v and not latent and model.row.memory != "recurrent":
         raise LaunchRefused("-ctv q8_KV: it aborts with it and flash attention; as -ctk it works")
-    if said.split and is_latent(model) and not context.offload_kqv:
+    if settings.split and is_latent(model) and not context.offload_kqv:
         raise LaunchRefused(
             "-nkvo: build_deepseek2_tp_attention of layers that are cut ends without the cache on "
             "their GPUs (GGML_ASSERT(cache_repl))"
         )
-    if said.split and model.architecture == "gemma4" and not hp.n_embd_per_layer:
+    if settings.split and model.architecture == "gemma4" and not hp.n_embd_per_layer:
         raise LaunchRefused(
             "-sm graph: how it cuts gemma4's layers is not modelled, so nothing is planned for it: "
             "give -sm layer"
         )
     from ...ggml.tensor import block_size
 
-    type_k = types(context, said, 0, hp.n_layer)[0]
+    type_k = types(context, settings, 0, hp.n_layer)[0]
     head = _heads(model, 0)[0] if not latent else hp.n_lora_kv + hp.n_rot(0)
     if head % block_size(type_k):
         raise LaunchRefused(

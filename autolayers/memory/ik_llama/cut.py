@@ -34,18 +34,18 @@ class CutBuilder(Builder):
         self.cut_heads, self.buffers, self.output = heads, buffers, output
         self.main = main
         self.device = -1
-        self.found = {name: (dim, split) for name, dim, split in heads.parts}
+        self.split_of = {name: (dim, split) for name, dim, split in heads.parts}
         # wk_b and wv_b are made per head where a file has wkv_b alone, so they follow wo's heads
-        for name, (_, split) in list(self.found.items()):
+        for name, (_, split) in list(self.split_of.items()):
             if self.mla and name.endswith("attn_kv_a_mqa.weight"):  # derived, by heads
                 block = name.removesuffix("attn_kv_a_mqa.weight")
-                wo = self.found[f"{block}attn_output.weight"][1]
+                wo = self.split_of[f"{block}attn_output.weight"][1]
                 value = self.heads(int(block.split(".")[1]))[1]
                 split = tuple([rows // value for rows in wo])
                 for part in ("attn_k_b.weight", "attn_v_b.weight"):
-                    self.found.setdefault(f"{block}{part}", (2, split))
+                    self.split_of.setdefault(f"{block}{part}", (2, split))
         self.made: dict[tuple[str, int], Tensor] = {}
-        self.reduced = self.said.reduces_as
+        self.reduced = self.settings.reduces_as
         if self.reduced == "f16":  # llama_init_from_model: too narrow for these
             self.reduced = {"gpt-oss": "f32", "mellum": "bf16", "laguna": "bf16"}.get(
                 self.architecture, "f16"
@@ -54,7 +54,7 @@ class CutBuilder(Builder):
 
     def of(self, il: int, name: str) -> Tensor | None:
         whole = f"blk.{il}.{name}"
-        if self.device < 0 or whole not in self.found:
+        if self.device < 0 or whole not in self.split_of:
             return super().of(il, name)
         # the bias of the sum is added on the first device alone (down_bias_added)
         if name == "ffn_down_exps.bias" and self.biased:
@@ -62,7 +62,7 @@ class CutBuilder(Builder):
         return self._part(whole, self.device)
 
     def _part(self, name: str, device: int) -> Tensor | None:
-        dim, split = self.found[name]
+        dim, split = self.split_of[name]
         if split[device] <= 0:
             return None
         key = name, device
@@ -81,10 +81,10 @@ class CutBuilder(Builder):
         return tensor
 
     def is_cut(self, il: int, name: str) -> bool:
-        return f"blk.{il}.{name}" in self.found
+        return f"blk.{il}.{name}" in self.split_of
 
     def _devices(self, il: int, name: str) -> list[int]:
-        return [i for i, rows in enumerate(self.found[f"blk.{il}.{name}"][1]) if rows > 0]
+        return [i for i, rows in enumerate(self.split_of[f"blk.{il}.{name}"][1]) if rows > 0]
 
     def _input(self, start: Tensor, device: int) -> Tensor:
         """get_input_tensor_sm_graph"""
@@ -198,12 +198,12 @@ class CutBuilder(Builder):
     def _qkv(self, il: int, cur: Tensor, scaled: bool, kind: str) -> tuple[Tensor, Tensor, Tensor]:
         g, head = self.graph, self.hp.head_k(il)
         q, k, v = self.qkv(il, cur, scaled=scaled)
-        found = []
+        normed = []
         for tensor, part in ((q, "q"), (k, "k")):
             made = g.reshape(tensor, head, tensor.ne[0] // head, self.tokens)
             norm = self.of(il, f"attn_{part}_norm.weight")
-            found.append(made if norm is None else self.norm(made, norm))
-        return found[0], found[1], v
+            normed.append(made if norm is None else self.norm(made, norm))
+        return normed[0], normed[1], v
 
     def _factor(self, factors: Tensor, device: int) -> Tensor:
         key = "rope_freqs", device
@@ -224,7 +224,7 @@ class CutBuilder(Builder):
             g.expand(tensor)
         # this device's heads of K, and its elements of V
         heads, width = k.ne[1], v.ne[0]
-        type_k, type_v = types(self.context, self.said, il, self.hp.n_layer)
+        type_k, type_v = types(self.context, self.settings, il, self.hp.n_layer)
         # its own part of the cache, a tensor of its own (split_k_l)
         k_l = self.on(Tensor("NONE", type_k, (head, heads * cells, 1, 1)), device)
         v_l = self.on(Tensor("NONE", type_v, (width * cells, 1, 1, 1)), device)

@@ -128,12 +128,14 @@ def _net(b: Builder, il: int, qkv: Tensor, sequences: Tensor, beta: Tensor, gate
     key, heads_k, heads_v, taps = hp.ssm_d_state, hp.ssm_n_group, hp.ssm_dt_rank, hp.ssm_d_conv
     value = hp.ssm_d_inner // heads_v
     width = 2 * key * heads_k + value * heads_v
-    kept, matrix = (taps - 1) * width, value * value * heads_v
+    columns, matrix = (taps - 1) * width, value * value * heads_v
     # one row per sequence: the last inputs of the convolution, then the state matrix
-    everything = g.view(store, (kept + matrix, store.ne[1]), (store.nb[1],))
-    slot = g.view(everything, (kept + matrix, 1), (store.nb[1],))
-    states = g.reshape(g.view(slot, (kept, 1), (slot.nb[1],)), taps - 1, width, 1)
-    state = g.reshape(g.view(slot, (matrix, 1), (slot.nb[1],), 4 * kept), value, value, heads_v, 1)
+    everything = g.view(store, (columns + matrix, store.ne[1]), (store.nb[1],))
+    slot = g.view(everything, (columns + matrix, 1), (store.nb[1],))
+    states = g.reshape(g.view(slot, (columns, 1), (slot.nb[1],)), taps - 1, width, 1)
+    state = g.reshape(
+        g.view(slot, (matrix, 1), (slot.nb[1],), 4 * columns), value, value, heads_v, 1
+    )
     # before the convolution's copy: backends then write the state in place
     # (ggml_delta_net_find_state_cpy)
     g.expand(state)
@@ -171,9 +173,9 @@ def _net(b: Builder, il: int, qkv: Tensor, sequences: Tensor, beta: Tensor, gate
     # of the columns behind the outputs, without the oldest
     last = g.cont(g.view(raw, (taps - 1, width), (4 * taps,), 4 * (1 + width * n)))
     g.expand(
-        g.cpy(g.reshape(after, matrix, 1), g.view(slot, (matrix, 1), (store.nb[1],), 4 * kept))
+        g.cpy(g.reshape(after, matrix, 1), g.view(slot, (matrix, 1), (store.nb[1],), 4 * columns))
     )
-    g.expand(g.cpy(g.reshape(last, kept, 1), g.view(slot, (kept, 1), (store.nb[1],))))
+    g.expand(g.cpy(g.reshape(last, columns, 1), g.view(slot, (columns, 1), (store.nb[1],))))
     return result
 
 

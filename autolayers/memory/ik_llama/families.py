@@ -21,9 +21,9 @@ _STEP = 4  # n_no_rope_layer_step of llama4 and smollm3: each such layer has no 
 
 def _factors(b: Builder, il: int) -> Tensor | None:
     """build_rope_factors"""
-    found = b.w(f"rope_freqs.weight@{il}")
-    if found is not None:
-        return found
+    factors = b.w(f"rope_freqs.weight@{il}")
+    if factors is not None:
+        return factors
     # LongRoPE: the long factors once a sequence may outgrow the training context
     long = b.context.n_ctx // b.context.n_seq_max > b.hp.n_ctx_orig_yarn
     return b.w(f"rope_factors_{'long' if long else 'short'}.weight@{il}")
@@ -269,13 +269,13 @@ def _grouped(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Ten
 
 def _headed(b: Builder, il: int, q: Tensor, k: Tensor, normed: str) -> tuple[Tensor, Tensor]:
     g, hp = b.graph, b.hp
-    found = []
+    headed = []
     for tensor, heads, part in ((q, hp.n_head(il), "q"), (k, hp.n_head_kv(il), "k")):
         made = g.reshape(tensor, hp.head_k(il), heads, b.tokens)
         # normed per head, where the family has such norms
         weight = b.of(il, f"attn_{part}_norm.weight") if normed else None
-        found.append(made if weight is None else b.norm(made, weight, None, normed, il))
-    return found[0], found[1]
+        headed.append(made if weight is None else b.norm(made, weight, None, normed, il))
+    return headed[0], headed[1]
 
 
 def _plain(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:

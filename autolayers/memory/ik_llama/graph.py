@@ -30,7 +30,7 @@ class Builder:
         self,
         hp: Hparams,
         context: Context,
-        said: Said,
+        settings: Said,
         weights: Callable[[str], Tensor | None],
         caches: Caches,
         pin: Callable[[int], int],
@@ -39,10 +39,10 @@ class Builder:
         alone: bool,
     ) -> None:
         self.graph = Graph()
-        self.hp, self.context, self.said, self.weights, self.caches = (
+        self.hp, self.context, self.settings, self.weights, self.caches = (
             hp,
             context,
-            said,
+            settings,
             weights,
             caches,
         )
@@ -51,17 +51,17 @@ class Builder:
         self.latent = latent_heads(hp, architecture)
         self.tokens = min(context.n_ctx, context.n_ubatch)
         # logits of all tokens of the reserved graph, unless -wgt gives their number
-        self.outputs = said.logit_rows or self.tokens
+        self.outputs = settings.logit_rows or self.tokens
         self.flash = context.flash_attn != "off"
         self.hybrid = any(map(hp.is_recr, range(hp.n_layer)))  # its V is never kept transposed
         quantised = [
-            is_quantised(said.type_k or context.type_k),
-            is_quantised(said.type_v or context.type_v),
+            is_quantised(settings.type_k or context.type_k),
+            is_quantised(settings.type_v or context.type_v),
         ]
         # -khad and -vhad rotate what a quantised cache keeps
         self.turns_k, self.turns_v = (
-            said.k_hadamard and quantised[0],
-            said.v_hadamard and quantised[1],
+            settings.k_hadamard and quantised[0],
+            settings.v_hadamard and quantised[1],
         )
 
     # weights
@@ -73,10 +73,10 @@ class Builder:
         return self.weights(f"blk.{il}.{name}")
 
     def need(self, il: int, name: str) -> Tensor:
-        found = self.of(il, name)
-        if found is None:
+        weight = self.of(il, name)
+        if weight is None:
             raise LookupError(f"blk.{il}.{name}")
-        return found
+        return weight
 
     def heads(self, il: int) -> tuple[int, int, int]:
         """Elements of a head's keys and values, and heads of the cache; of latent attention as if
@@ -171,7 +171,7 @@ class Builder:
         assert down is not None
         # without biases up and gate are one node (-no-fug: cparams.fused_up_gate)
         plain = up_b is None and gate_b is None and gate is not None and parallel
-        if self.said.fused_up_gate and plain and kind in _GATED:
+        if self.settings.fused_up_gate and plain and kind in _GATED:
             assert gate is not None
             cur = g.mul_mat(down, self.up_gate(up, gate, cur, kind))
         else:
@@ -256,13 +256,13 @@ class Builder:
             experts = g.add_id(experts, down_b, selected)
         scale = self.of(il, "ffn_down_exps.scale")
         # a factor per expert, for each token's chosen ones
-        if scale is not None and not self.said.multi_add:
+        if scale is not None and not self.settings.multi_add:
             repeated = g.repeat(g.reshape(scale, 1, n_expert, 1), 1, n_expert, n_tokens)
             chosen = g.reshape(g.get_rows(repeated, selected), n_used, n_tokens)
             product = g.mul(g.reshape(weights, n_used, n_tokens), chosen)
             weights = g.reshape(product, 1, n_used, n_tokens)
         if not before:
-            if self.said.multi_add:
+            if self.settings.multi_add:
                 scales = () if scale is None else (scale, selected)
                 sources = (experts, weights, *scales)
                 experts = Tensor("MUL_MULTI_ADD", "f32", (n_embd, n_tokens, 1, 1), sources)
@@ -286,7 +286,7 @@ class Builder:
             )
         up, gate = self.need(il, "ffn_up_exps.weight"), self.need(il, "ffn_gate_exps.weight")
         up_b, gate_b = self.of(il, "ffn_up_exps.bias"), self.of(il, "ffn_gate_exps.bias")
-        if self.said.fused_experts and up.type == gate.type:
+        if self.settings.fused_experts and up.type == gate.type:
             more = [tensor for tensor in (up_b, gate_b) if tensor is not None]
             return Tensor(
                 "MOE_FUSED_UP_GATE",
@@ -469,8 +469,8 @@ class Builder:
         else:
             v = g.view(v_l, (n_kv, head_v, heads), (size * n_kv, size * n_kv * head_v))
         whole = k.ne[1] * q.ne[1] * q.ne[2] * 4 // (1 << 20)
-        most = self.said.attention_mib
-        fits_at_once = most == 0 or most >= whole
+        limit = self.settings.attention_mib
+        fits_at_once = limit == 0 or limit >= whole
         groups_heads = k.ne[2] != q.ne[2] or v.ne[2] != q.ne[2]
         if fits_at_once or groups_heads or sinks is not None:
             merged = g.permute(

@@ -157,15 +157,15 @@ class _Attention:
         b, g, cells = self.b, self.b.graph, self.b.context.n_ctx
         kv_b, k_l = b.need(self.il, "attn_kv_b.weight"), self.k_l
         nope = g.view(k_l, (self.rank, cells), (k_l.nb[1],), row_size(k_l.type, self.rope))
-        whole, most = kv_b.ne[1] * cells * 4 // (1 << 20), b.said.attention_mib
+        whole, limit = kv_b.ne[1] * cells * 4 // (1 << 20), b.settings.attention_mib
         # n_max_head: the most heads whose f32 keys and values fit -amb (attn_max_batch, MiB)
         taken = self.heads
-        if 0 < most < whole:
+        if 0 < limit < whole:
             taken = next(
                 (
                     self.heads // steps
                     for steps in range(2, self.heads)
-                    if self.heads % steps == 0 and whole // steps <= most
+                    if self.heads % steps == 0 and whole // steps <= limit
                 ),
                 1,
             )
@@ -247,8 +247,8 @@ class _Attention:
     def _by_heads(self, q: Tensor, cache: Tensor, trans: Tensor) -> Tensor:
         """Without flash attention: as many heads at a time as -amb has room for."""
         b, g = self.b, self.b.graph
-        whole, most = cache.ne[1] * q.ne[1] * q.ne[2] * 4 // (1 << 20), b.said.attention_mib
-        if most <= 0 or most >= whole:
+        whole, limit = cache.ne[1] * q.ne[1] * q.ne[2] * 4 // (1 << 20), b.settings.attention_mib
+        if limit <= 0 or limit >= whole:
             # few tokens: heads and tokens change places around the matmuls
             if self.many:
                 return g.mul_mat(trans, g.soft_max(g.mul_mat(cache, q), self.mask))
@@ -256,7 +256,7 @@ class _Attention:
             kq = g.soft_max(g.cont(g.permute(kq, 0, 2, 1, 3)), self.mask)
             return g.permute(g.mul_mat(trans, g.permute(kq, 0, 2, 1, 3)), 0, 2, 1, 3)
         heads = q.ne[2]
-        steps = min(-(-whole // most), heads)
+        steps = min(-(-whole // limit), heads)
         each = -(-heads // steps)
         cur: Tensor | None = None
         for i in range(0, heads, each):
@@ -284,7 +284,7 @@ class _Part(_Attention):
         self.many = many and self.cells >= _CELLS
         # wo is cut by rows of heads: its width says how many are here
         self.heads = b.need(il, "attn_output.weight").ne[0] // self.value
-        type_ = b.said.type_k or b.context.type_k
+        type_ = b.settings.type_k or b.context.type_k
         # every GPU has the whole latent cache (replicated_k_l)
         self.k_l = b.on(Tensor("NONE", type_, (self.rank + self.rope, self.cells, 1, 1)), device)
 

@@ -113,7 +113,7 @@ _WHOLE = (
 
 
 def matrices(
-    model: Model, used: Sequence[Device], found: Split, groups: Sequence[WeightGroup], main: int
+    model: Model, used: Sequence[Device], layout: Split, groups: Sequence[WeightGroup], main: int
 ) -> tuple[list[WeightGroup], bool]:
     """(groups, exactly so) with -sm none: the main GPU has the matrices of all layers; where it is
     not known which tensors these are, it has all, and their layers' devices too."""
@@ -132,7 +132,7 @@ def matrices(
         for name, tensor in group.tensors.items():
             layer = group.layer if name.startswith(("blk.", "rope_f")) else -1
             here = (
-                0 <= layer < model.hparams.n_layer and tensor.buffer == found.layers[layer] != HOST
+                0 <= layer < model.hparams.n_layer and tensor.buffer == layout.layers[layer] != HOST
             )
             matrix = (
                 moves if name.startswith("rope_f") else _short(name) not in names if here else False
@@ -148,17 +148,17 @@ def matrices(
     return made, own is not None
 
 
-def factors_to(model: Model, found: Split, target: str) -> bool:
+def factors_to(model: Model, layout: Split, target: str) -> bool:
     """Whether -sm none moves the rope factors of a layer, too."""
     names = _OWN.get(model.architecture, "").split()
     return model.architecture in FACTORS and "rope_freqs" not in names and target != ""
 
 
 def _of_layers(
-    model: Model, groups: Sequence[WeightGroup], found: Split
+    model: Model, groups: Sequence[WeightGroup], layout: Split
 ) -> Iterator[tuple[int, str, PlacedTensor]]:
     for group in groups:
-        if not 0 <= group.layer < model.hparams.n_layer or found.layers[group.layer] == HOST:
+        if not 0 <= group.layer < model.hparams.n_layer or layout.layers[group.layer] == HOST:
             continue
         for name, tensor in group.tensors.items():
             if name.startswith("blk."):
@@ -200,8 +200,8 @@ def create_split(n: int, granule: int, shares: Sequence[float], used: Sequence[i
 class _Cut:
     """The layers of -sm graph, in order."""
 
-    def __init__(self, model: Model, found: Split, count: int) -> None:
-        self.model, self.shares, self.count = model, found.shares, count
+    def __init__(self, model: Model, layout: Split, count: int) -> None:
+        self.model, self.shares, self.count = model, layout.shares, count
         self.used = [0] * count  # mem_used: without padding
         self.sizes = [0] * count
         self.exact = True
@@ -248,29 +248,31 @@ class _Cut:
             )
 
 
-def _granule(tensor: PlacedTensor, least: int) -> int:
-    return max(least, block_size(tensor.info.type)) if is_quantised(tensor.info.type) else least
+def _granule(tensor: PlacedTensor, smallest: int) -> int:
+    return (
+        max(smallest, block_size(tensor.info.type)) if is_quantised(tensor.info.type) else smallest
+    )
 
 
 def shared_out(
     model: Model,
     used: Sequence[Device],
-    found: Split,
+    layout: Split,
     groups: Sequence[WeightGroup],
     buffers: Mapping[str, int],
     cached: bool = True,
 ) -> tuple[dict[str, int], bool, Heads]:
     """(bytes by buffer, exactly so, what the cache needs) with -sm graph. `cached`: GPUs have the
     cache, otherwise attention is not cut. Raises LaunchRefused where it aborts."""
-    hp, cut = model.hparams, _Cut(model, found, len(used))
+    hp, cut = model.hparams, _Cut(model, layout, len(used))
     cut.cached = cached
-    if model.architecture in _ALL_CUT and HOST in found.layers[: hp.n_layer]:
+    if model.architecture in _ALL_CUT and HOST in layout.layers[: hp.n_layer]:
         raise LaunchRefused(
             "-sm graph: it ends with layers of minimax-m2 in RAM (GGML_ASSERT(wq && wk && wv && "
             "wo)): give all layers with -ngl, or -sm layer"
         )
     layers: dict[int, dict[str, PlacedTensor]] = {}
-    for il, name, tensor in _of_layers(model, groups, found):
+    for il, name, tensor in _of_layers(model, groups, layout):
         layers.setdefault(il, {})[_short(name)] = tensor
     factors = next(
         (
@@ -283,10 +285,10 @@ def shared_out(
     )
     rows: list[tuple[tuple[int, int], ...] | None] = []
     for il in range(hp.n_layer):
-        if found.layers[il] == HOST:
+        if layout.layers[il] == HOST:
             rows.append(None)
             continue
-        here, cut.where = layers.get(il, {}), found.layers[il]
+        here, cut.where = layers.get(il, {}), layout.layers[il]
         mirror = [1] * len(used)
         cut.put(here.get("attn_norm"), -1, mirror)
         if model.architecture == "muse-glimmer":
@@ -314,9 +316,9 @@ def shared_out(
             cut.put(here.get(name), -1, mirror)
     # what was counted whole on the layer's device is there in parts now
     result = dict(buffers)
-    for il, there in layers.items():
-        for tensor in there.values():
-            if tensor.buffer != found.layers[il]:
+    for il, tensors in layers.items():
+        for tensor in tensors.values():
+            if tensor.buffer != layout.layers[il]:
                 continue
             if tensor.name in cut.done:
                 result[tensor.buffer] -= tensor.size
@@ -326,7 +328,7 @@ def shared_out(
                     if other.name != tensor.buffer:
                         result[other.name] = result.get(other.name, 0) + tensor.size
     if factors is not None:  # counted as on their layers' devices before
-        for layer in found.layers[: hp.n_layer]:
+        for layer in layout.layers[: hp.n_layer]:
             if layer != HOST:
                 result[layer] -= -(-factors.info.n_bytes // 128) * 128
     for part, size in zip(used, cut.sizes, strict=True):
@@ -335,10 +337,10 @@ def shared_out(
     moved = any(
         placed.name.startswith("blk.")
         and "_exps." not in placed.name
-        and placed.buffer != found.layers[group.layer]
+        and placed.buffer != layout.layers[group.layer]
         for group in groups
         for placed in group.tensors.values()
-        if 0 <= group.layer < hp.n_layer and found.layers[group.layer] != HOST
+        if 0 <= group.layer < hp.n_layer and layout.layers[group.layer] != HOST
     )
     return result, cut.exact, Heads(tuple(rows), parts, cut.whole and not moved)
 

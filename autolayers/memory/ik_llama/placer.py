@@ -39,12 +39,12 @@ def elsewhere(architecture: str, name: str) -> str:
     return "output" if with_output else "ram"
 
 
-def said_of(rules: object) -> Said:
+def settings_of(rules: object) -> Said:
     from ...engines.ik_llama import Said
 
-    said = rules.engine.said  # type: ignore[attr-defined]
-    assert isinstance(said, Said)
-    return said
+    settings = rules.engine.said  # type: ignore[attr-defined]
+    assert isinstance(settings, Said)
+    return settings
 
 
 class IkPlacer(WeightPlacer):
@@ -55,26 +55,26 @@ class IkPlacer(WeightPlacer):
     def place(self, params: Params, devices: Sequence[Device], load_mtp: bool = False) -> Placement:
         """Raises LaunchRefused where it does not load the model, or has no device of a given
         name."""
-        said, n = said_of(self.rules), self.model.hparams.n_layer_all
+        settings, n = settings_of(self.rules), self.model.hparams.n_layer_all
         used, exact, warnings = model_devices(replace(params, split_mode=None), devices, self.rules)
         params = _on(used, params)
-        found = split(self.model, params, used, said)
+        layout = split(self.model, params, used, settings)
         # without a layer on a GPU -ot and -ncmoe are dropped (llama_model_load_from_file)
-        if not used or all(layer == HOST for layer in found.layers[:n]):
+        if not used or all(layer == HOST for layer in layout.layers[:n]):
             params = replace(params, overrides=())
         else:
-            params = replace(params, overrides=(*params.overrides, *found.overrides))
+            params = replace(params, overrides=(*params.overrides, *layout.overrides))
         # an override to the CPU switches mapping off for the whole model
         in_ram = any(target == HOST for _, target in params.overrides)
         params = replace(params, repack=False, load_mode="none" if in_ram else params.load_mode)
         table = self._table(load_mtp)
-        groups = table.place(params, devices, used, found.layers)
-        heads, known, layers = None, True, found.layers
+        groups = table.place(params, devices, used, layout.layers)
+        heads, modelled, layers = None, True, layout.layers
         several = len(used) > 1 and any(layer != HOST for layer in layers)
-        if several and found.mode == "none":
+        if several and layout.mode == "none":
             main = params.main_gpu or 0
-            groups, known = matrices(self.model, used, found, groups, main)
-            if factors_to(self.model, found, used[main].name):
+            groups, modelled = matrices(self.model, used, layout, groups, main)
+            if factors_to(self.model, layout, used[main].name):
                 layers = tuple([layer if layer == HOST else used[main].name for layer in layers])
         buffers: dict[str, int] = {}
         for group in groups:
@@ -83,32 +83,32 @@ class IkPlacer(WeightPlacer):
         mapped = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock")
         # tensors that are created more often, or elsewhere, than llama.cpp does
         more = [*_more(self.model, groups, layers), *_tied(self.model, used, layers[-1], mapped)]
-        more += _merged(self.model, groups) if said.merges_experts else []
+        more += _merged(self.model, groups) if settings.merges_experts else []
         for name, size in more:
             buffers[name] = buffers.get(name, 0) + size
-        if several and found.mode in ("graph", "attn"):
-            buffers, known, heads = shared_out(
-                self.model, used, found, groups, buffers, params.kv_offload is not False
+        if several and layout.mode in ("graph", "attn"):
+            buffers, modelled, heads = shared_out(
+                self.model, used, layout, groups, buffers, params.kv_offload is not False
             )
-            known = known and found.mode == "graph"
-        if said.split and found.mode == "layer" and used:
+            modelled = modelled and layout.mode == "graph"
+        if settings.split and layout.mode == "layer" and used:
             name, architecture = self.rules.engine.name, self.model.architecture
             warnings += (
-                f"-sm {said.split}: {name} does not cut the layers of {architecture}, and takes "
-                f"-sm layer",
+                f"-sm {settings.split}: {name} does not cut the layers of {architecture}, and "
+                f"takes -sm layer",
             )
-        if not known:
+        if not modelled:
             exact = False
             warnings += (
-                f"-sm {found.mode} of {self.rules.engine.name}: what each GPU holds is an "
+                f"-sm {layout.mode} of {self.rules.engine.name}: what each GPU holds is an "
                 f"upper bound",
             )
-        wanted = sum(layer != HOST for layer in found.layers)
+        wanted = sum(layer != HOST for layer in layout.layers)
         return Placement(
             used,
             wanted,
-            found.layers[:-1],
-            found.layers[-1],
+            layout.layers[:-1],
+            layout.layers[-1],
             tuple(groups),
             buffers,
             sum(group.resident for group in groups),
@@ -191,7 +191,7 @@ def _merged(model: Model, groups: Sequence[WeightGroup]) -> list[tuple[str, int]
     """merge_up_gate_exps: it gives merged biases a row for each of the inner dimension, not of the
     experts, where their weights are on the layer's device."""
     placed = {name: tensor for group in groups for name, tensor in group.tensors.items()}
-    found = []
+    added = []
     for il in range(model.hparams.n_layer):
         names = [f"blk.{il}.ffn_{part}_exps" for part in ("up", "gate")]
         weights = [placed.get(f"{name}.weight") for name in names]
@@ -199,8 +199,8 @@ def _merged(model: Model, groups: Sequence[WeightGroup]) -> list[tuple[str, int]
         for weight, bias in zip(weights, biases, strict=True):
             if weight is not None and bias is not None and weight.buffer == bias.buffer:
                 rows = weight.info.ne[1] - bias.info.ne[1]
-                found.append((bias.buffer, rows * bias.info.ne[0] * 4))
-    return found
+                added.append((bias.buffer, rows * bias.info.ne[0] * 4))
+    return added
 
 
 def _biases(model: Model, groups: Sequence[WeightGroup]) -> Iterator[tuple[str, int]]:

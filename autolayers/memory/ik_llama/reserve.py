@@ -55,14 +55,14 @@ def reserved(
     context: Context,
     placement: Placement,
     memory: Memory,
-    said: Said,
+    settings: Said,
     mla: int,
     main: int = 0,
 ) -> tuple[tuple[int, ...], bool] | None:
     """(bytes on each device and, last, in RAM, exactly so); None where its graph is not modelled.
     `memory`: its own caches, `main`: the GPU that computes with -sm none."""
     family = FAMILIES.get(model.architecture)
-    if family is None or not _modelled(model, context, placement, said):
+    if family is None or not _modelled(model, context, placement, settings):
         return None
     several = len(placement.devices) > 1
     used = (
@@ -71,12 +71,12 @@ def reserved(
         else placement.devices
     )
     try:
-        sizes = _sizes(model, context, placement, memory, said, family, mla, used, main)
+        sizes = _sizes(model, context, placement, memory, settings, family, mla, used, main)
         on_device = dict(zip([device.name for device in used], sizes, strict=False))
         whole = (*[on_device.get(device.name, 0) for device in placement.devices], sizes[-1])
         # -rcache, -mqkv and -muge change the graph in ways that are bounded here, not modelled
-        tabled = said.rope_cache and model.architecture in _TABLED
-        if not (tabled or said.merges or said.merges_experts):
+        tabled = settings.rope_cache and model.architecture in _TABLED
+        if not (tabled or settings.merges or settings.merges_experts):
             return whole, True
         more = _slack(model, context, placement)
         return tuple([size + more if size else 0 for size in whole]), False
@@ -84,7 +84,7 @@ def reserved(
         return None
 
 
-def _modelled(model: Model, context: Context, placement: Placement, said: Said) -> bool:
+def _modelled(model: Model, context: Context, placement: Placement, settings: Said) -> bool:
     heads = placement.heads if isinstance(placement.heads, Heads) else None
     plain = context.flash_attn != "off" and context.offload_kqv
     # gated attention (attn_gate) is not cut in cut.py
@@ -92,7 +92,7 @@ def _modelled(model: Model, context: Context, placement: Placement, said: Said) 
     follows_rules = plain and not turns and model.architecture in CUT
     cut = heads is not None and not (follows_rules and heads.whole)
     pooled = context.embeddings or not context.causal
-    turned = said.k_hadamard and is_latent(model)
+    turned = settings.k_hadamard and is_latent(model)
     return not (cut or pooled or turned)
 
 
@@ -101,7 +101,7 @@ def _sizes(
     context: Context,
     placement: Placement,
     memory: Memory,
-    said: Said,
+    settings: Said,
     family: object,
     mla: int,
     used: Sequence[Device],
@@ -135,21 +135,21 @@ def _sizes(
         few = min(context.n_ctx, context.n_ubatch) < 32
         return at.get(placement.dev_layer[il], len(backends)) if full or few else -1
 
-    found = IkWeights(model, placement, buffers, {})
+    lookup = IkWeights(model, placement, buffers, {})
 
     def weights(name: str) -> Tensor | None:
-        tensor: Tensor | None = found[name]
+        tensor: Tensor | None = lookup[name]
         if tensor is not None and elsewhere(model.architecture, name) == "output":
             tensor.buffer = buffers[placement.dev_output]
         tied = name == "output.weight" and name not in model.tensors
-        if tensor is not None and said.repacks and not tied:
+        if tensor is not None and settings.repacks and not tied:
             _repack(tensor)
         return tensor
 
     terms = (
         model.hparams,
         context,
-        said,
+        settings,
         weights,
         caches,
         pin,

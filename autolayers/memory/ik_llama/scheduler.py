@@ -141,20 +141,21 @@ class Schedule:
 
     def _first(self, t: Tensor) -> int:
         """ggml_backend_sched_backend_id_from_cur"""
-        found = self._of_buffer(t.buffer, t)
-        if found < 0 and t.is_input:
+        backend = self._of_buffer(t.buffer, t)
+        if backend < 0 and t.is_input:
             return self.cpu
-        if found >= 0:
-            return found
+        if backend >= 0:
+            return backend
         # the first weight decides; one in RAM whose operation is large enough goes to a GPU
         for source in t.src:
             if source.weight:
-                found = self._of_buffer(source.buffer, t)
-                if found == self.cpu:
+                backend = self._of_buffer(source.buffer, t)
+                if backend == self.cpu:
                     return next(
-                        (b for b in range(self.cpu) if self._supports(b, t) and offloads(t)), found
+                        (b for b in range(self.cpu) if self._supports(b, t) and offloads(t)),
+                        backend,
                     )
-                return found
+                return backend
         return -1
 
     def assign(self) -> None:
@@ -269,8 +270,8 @@ class Schedule:
         # a view of each source keeps it alive until its copy has been made
         for k, (begin, b, sources) in enumerate(parts):
             for source in sources:
-                kept = Tensor("NONE", source.type, source.ne, (source,), source.nb, source)
-                out += [(kept, source.backend), (copies[id(source), b], b)]
+                alive = Tensor("NONE", source.type, source.ne, (source,), source.nb, source)
+                out += [(alive, source.backend), (copies[id(source), b], b)]
             end = parts[k + 1][0] if k + 1 < len(parts) else len(nodes)
             out += [(node, node.backend) for node in nodes[begin:end]]
         return out

@@ -1,9 +1,9 @@
 """Where ik_llama.cpp puts layers: llm_load_tensors and get_layer_sizes (src/llama.cpp),
 create_tensors_helper (src/llama-load-tensors.cpp), 8337e4cd.
 
-    found = split(model, params, devices, said)
-    found.layers[3], found.layers[-1]     # "CUDA0", "CPU": the output layer last
-    found.overrides                       # of -ncmoe and --fit, as -ot would say them
+    layout = split(model, params, devices, settings)
+    layout.layers[3], layout.layers[-1]   # "CUDA0", "CPU": the output layer last
+    layout.overrides                      # of -ncmoe and --fit, as -ot would say them
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _micro_batch(params: Params) -> int:
     return min(batch, params.n_ubatch or N_UBATCH)
 
 
-def _layer_sizes(model: Model, params: Params, said: Said, mla: int) -> Sizes:
+def _layer_sizes(model: Model, params: Params, settings: Said, mla: int) -> Sizes:
     """get_layer_sizes; its max_ctx_size is the context as typed."""
     hp, n = model.hparams, model.hparams.n_layer_all
     u, n_ctx = _micro_batch(params), params.n_ctx or hp.n_ctx_train
@@ -137,20 +137,20 @@ def _layer_sizes(model: Model, params: Params, said: Said, mla: int) -> Sizes:
         # inner rows of the largest network, and the input, twice where it is normed
         compute[il] = max(parts[il]) + hp.n_embd * u * 4 * (1 + normed[il])
         if is_latent(model):
-            more, cached = _latent(model, il, said, mla, n_ctx)
+            more, cached = _latent(model, il, settings, mla, n_ctx)
             result[il] += more
             compute[il] = max(compute[il], cached)
     result[n] = (output or embedding) + misc
-    most = max(compute, default=0.0)
+    largest = max(compute, default=0.0)
     for il in range(n):
-        result[il] += estimated(model, params, said, mla, il, n_ctx)
-    rows = said.logit_rows or u
+        result[il] += estimated(model, params, settings, mla, il, n_ctx)
+    rows = settings.logit_rows or u
     # logits only as far as they exceed the compute buffer that every device has anyway
-    result[n] += int(max(hp.n_vocab * rows * 4, most) - most)
-    return Sizes(result, most, experts)
+    result[n] += int(max(hp.n_vocab * rows * 4, largest) - largest)
+    return Sizes(result, largest, experts)
 
 
-def _latent(model: Model, il: int, said: Said, mla: int, n_ctx: int) -> tuple[float, float]:
+def _latent(model: Model, il: int, settings: Said, mla: int, n_ctx: int) -> tuple[float, float]:
     """(bytes of weights that are derived, twice; of keys and values made of the cache) of one
     layer."""
     names = {part: model.tensors.get(f"blk.{il}.attn_{part}_b.weight") for part in ("k", "v", "kv")}
@@ -166,26 +166,28 @@ def _latent(model: Model, il: int, said: Said, mla: int, n_ctx: int) -> tuple[fl
         return more, 0.0
     heads, taken = v.ne[2], v.ne[2]
     whole = 2 * v.ne[1] * v.ne[2] * n_ctx * 4 / MiB
-    if 0 < said.attention_mib < whole:
+    if 0 < settings.attention_mib < whole:
         taken = next(
             (
                 heads // steps
                 for steps in range(2, heads)
-                if heads % steps == 0 and whole / steps <= said.attention_mib
+                if heads % steps == 0 and whole / steps <= settings.attention_mib
             ),
             1,
         )
     return more, 2.0 * v.ne[1] * taken * n_ctx * 4
 
 
-def latent_form(model: Model, params: Params, said: Said) -> int:
+def latent_form(model: Model, params: Params, settings: Said) -> int:
     """-mla as llm_load_tensors changes it for some layers on GPUs, and llama_kv_cache_init for
     layers that are cut, without attn_kv_b."""
     wanted = params.layers_wanted(1 << 20)
     if is_latent(model) and 0 < wanted < model.hparams.n_layer_all:
         return 3
-    whole = "blk.0.attn_k_b.weight" in model.tensors and not said.mla
-    return 1 if whole and said.split == "graph" and is_latent(model) and wanted else said.mla
+    whole = "blk.0.attn_k_b.weight" in model.tensors and not settings.mla
+    return (
+        1 if whole and settings.split == "graph" and is_latent(model) and wanted else settings.mla
+    )
 
 
 def cuts(model: Model) -> bool:
@@ -194,33 +196,33 @@ def cuts(model: Model) -> bool:
     return model.architecture in SPLIT and not model.hparams.n_embd_per_layer
 
 
-def split(model: Model, params: Params, devices: Sequence[Device], said: Said) -> Split:
+def split(model: Model, params: Params, devices: Sequence[Device], settings: Said) -> Split:
     """Where each layer goes. Raises LaunchRefused where it does not load."""
     n = model.hparams.n_layer_all
-    wanted = 999 if said.fit else params.layers_wanted(1 << 20)
-    mode = said.split or params.split_mode or "layer"
+    wanted = 999 if settings.fit else params.layers_wanted(1 << 20)
+    mode = settings.split or params.split_mode or "layer"
     if mode in ("graph", "attn") and not cuts(model):
         mode = "layer"
     if mode in ("graph", "attn") and len(devices) < 2:
         raise LaunchRefused("It is not possible to use split mode 'graph' with less than 2 devices")
-    if said.fit and params.overrides and devices:
+    if settings.fit and params.overrides and devices:
         raise LaunchRefused("Manual tensor overrides cannot be used with --fit")
     if not devices or not wanted:
         return Split((HOST,) * (n + 1), (), (), "layer", (0,) * (n + 1))
     # the last layers go to GPUs, and with -sm layer the output only with all of them
     start = max(0, n - wanted)
-    sizes = _layer_sizes(model, params, said, latent_form(model, params, said))
-    memory = [max(0, device.free - _margin(said, i) * MiB) for i, device in enumerate(devices)]
+    sizes = _layer_sizes(model, params, settings, latent_form(model, params, settings))
+    memory = [max(0, device.free - _margin(settings, i) * MiB) for i, device in enumerate(devices)]
     shares = _shares(params, memory)
     last = n + 1 if wanted > n else n
     default = _by_bytes(sizes, shares, start, last, len(devices), n)
     # a device whose memory is below the compute buffer counts nothing
     available = sum(int(free - sizes.compute) for free in memory if free > sizes.compute)
     overrides: Overrides = ()
-    if said.fit and sum(map(int, sizes.layers)) > available:
+    if settings.fit and sum(map(int, sizes.layers)) > available:
         default, overrides, start = _fit(sizes, default, memory, mode, available, n)
-    elif said.moe_layers:
-        overrides = _experts(model, said, default, len(devices), mode, n)
+    elif settings.moe_layers:
+        overrides = _experts(model, settings, default, len(devices), mode, n)
     layers = [HOST if il < start else devices[default[il]].name for il in range(n)]
     # create_tensors: with any other mode the output is on a GPU as soon as a layer is
     on_gpu = wanted > n or mode != "layer"
@@ -229,28 +231,30 @@ def split(model: Model, params: Params, devices: Sequence[Device], said: Said) -
     return Split(tuple(layers), overrides, tuple(shares), mode, tuple(default))
 
 
-def free_mib(devices: Sequence[Device], said: Said) -> list[int]:
+def free_mib(devices: Sequence[Device], settings: Said) -> list[int]:
     """MiB of each device that its default split goes by."""
-    return [max(0, device.free - _margin(said, i) * MiB) // MiB for i, device in enumerate(devices)]
+    return [
+        max(0, device.free - _margin(settings, i) * MiB) // MiB for i, device in enumerate(devices)
+    ]
 
 
-def mib_of(model: Model, params: Params, said: Said, counts: Sequence[int]) -> list[int]:
+def mib_of(model: Model, params: Params, settings: Said, counts: Sequence[int]) -> list[int]:
     """MiB of these counts of layers in their order, the last device with the rest: what -ts needs
     for them."""
     n = model.hparams.n_layer_all
     wanted = params.layers_wanted(1 << 20)
     at, last = max(0, n - wanted), n + 1 if wanted > n else n
-    sizes = _layer_sizes(model, params, said, latent_form(model, params, said))
-    found = []
+    sizes = _layer_sizes(model, params, settings, latent_form(model, params, settings))
+    sizes_mib = []
     for i, count in enumerate(counts):
         end = min(last, at + count) if i + 1 < len(counts) else last
-        found.append(round((sizes.compute + sum(sizes.layers[at:end])) / MiB))
+        sizes_mib.append(round((sizes.compute + sum(sizes.layers[at:end])) / MiB))
         at = end
-    return found
+    return sizes_mib
 
 
-def _margin(said: Said, i: int) -> int:
-    return dict(said.margins).get(i, said.fit_margin)
+def _margin(settings: Said, i: int) -> int:
+    return dict(settings.margins).get(i, settings.fit_margin)
 
 
 def _shares(params: Params, memory: Sequence[int]) -> list[float]:
@@ -273,29 +277,29 @@ def _by_bytes(
     sizes: Sizes, shares: Sequence[float], start: int, last: int, count: int, n: int
 ) -> list[int]:
     """default_layer_device: layers in order, each device until its part of all bytes is full."""
-    found = [count - 1] * (n + 1)
+    devices = [count - 1] * (n + 1)
     if count < 2:
-        return found
+        return devices
     total = sizes.compute * count
     for il in range(start, last):
         total += sizes.layers[il]
     loaded, il = 0.0, start
     for device, share in enumerate(shares):
         loaded = float32(loaded + sizes.compute)
-        most = float32(share * total)
+        limit = float32(share * total)
         while il < last:
             with_it = loaded + sizes.layers[il]
             # the layer that crosses the limit is taken if it exceeds it by less than
             # it would leave free
-            fits = with_it <= most
-            if not fits and not with_it - most < most - loaded:
+            fits = with_it <= limit
+            if not fits and not with_it - limit < limit - loaded:
                 break
-            found[il] = device
+            devices[il] = device
             loaded = float32(with_it)
             il += 1
             if not fits:
                 break
-    return found
+    return devices
 
 
 def _fit(
@@ -352,21 +356,21 @@ def _pattern(il: int, scales: bool = True) -> tuple[str, str]:
 
 
 def in_ram(
-    model: Model, params: Params, devices: Sequence[Device], said: Said, count: int
+    model: Model, params: Params, devices: Sequence[Device], settings: Said, count: int
 ) -> tuple[int, ...]:
     """The layers whose experts -ncmoe `count` keeps in RAM, in its order."""
-    found = split(model, params, devices, replace(said, moe_layers=0, fit=False))
+    layout = split(model, params, devices, replace(settings, moe_layers=0, fit=False))
     return tuple(
-        _moved(model, count, found.defaults, len(devices), found.mode, model.hparams.n_layer_all)
+        _moved(model, count, layout.defaults, len(devices), layout.mode, model.hparams.n_layer_all)
     )
 
 
 def _experts(
-    model: Model, said: Said, default: Sequence[int], count: int, mode: str, n: int
+    model: Model, settings: Said, default: Sequence[int], count: int, mode: str, n: int
 ) -> Overrides:
     """create_tensors_helper's constructor: the experts of the last layers that have some, or of
     each device's."""
-    wanted = said.moe_layers
+    wanted = settings.moe_layers
     scales = _from_the_end(wanted, count, mode, n)
     return tuple(_pattern(il, scales) for il in _moved(model, wanted, default, count, mode, n))
 
