@@ -365,39 +365,62 @@ def as_server(words: Sequence[str]) -> tuple[str, ...]:
     Every test has a context of its own, for its prompt or its generation, -pg's for both, behind
     the depth (get_cmd_params_instances, to_llama_cparams of b11549).
     """
-    translated: list[str] = ["-np", "1"]
-    tests: dict[str, list[int]] = {}
-    largest: dict[str, int] = {}
+    largest = _Largest()
     i = 0
     while i < len(words):
-        word, value = words[i], words[i + 1] if i + 1 < len(words) else ""
+        value = words[i + 1] if i + 1 < len(words) else ""
+        i += largest.take(words[i], value)
+    return largest.words()
+
+
+class _Largest:
+    """The largest launch of a llama-bench command, word by word."""
+
+    def __init__(self) -> None:
+        self._plain = ["-np", "1"]
+        self._tests: dict[str, list[int]] = {}  # by -p, -n, -d and -pg: tokens
+        self._counts: dict[str, int] = {}  # by -b and -ub
+
+    def take(self, word: str, value: str) -> int:
+        """Add a flag, with the word behind it; return how many of both are its own."""
         key = _LONG.get(word, word)
-        step = 2
-        # A repeated -p adds tests, as a list does
         if key in _TESTS:
             numbers = _numbers(value)
-            tests.setdefault(key, []).append(
-                sum(numbers) if key == "-pg" else max(numbers, default=0)
-            )
+            tokens = sum(numbers) if key == "-pg" else max(numbers, default=0)
+            # A repeated -p adds tests, as a list does
+            self._tests.setdefault(key, []).append(tokens)
         elif word in _SWITCHES:
             # "0,1" is two tests: without the switch is taken as llama-server's default
-            translated += [_SWITCHES[word]] if value == "1" else []
+            self._plain += [_SWITCHES[word]] if value == "1" else []
         elif word in _TEXTS:
             # llama-server's separator is the comma
-            translated += [word, value.replace("/", ",").replace(";", ",")]
-        elif (row := lookup(word)) is None or word in _BENCH_ONLY:
+            self._plain += [word, value.replace("/", ",").replace(";", ",")]
+        elif (rows := lookup(word)) is None or word in _BENCH_ONLY:
             # Unknown: what follows is its value unless it looks like a flag
-            step = 1 if value.startswith("-") or word in ("-v", "--progress") else 2
-        elif row[0].field in _COUNTS and (numbers := _numbers(value)):
-            largest[word] = max(largest.get(word, 0), *numbers)
+            return 1 if value.startswith("-") or word in ("-v", "--progress") else 2
         else:
-            step = 1 if row[0].kind is FLAG else 2
-            translated += [word, value.split(",")[0]] if row[0].field and step == 2 else []
-        i += step
-    translated += [text for flag, number in largest.items() for text in (flag, str(number))]
-    size = {key: max(tests.get(key, [usual])) for key, usual in _TESTS.items()}
-    n_ctx = max(size["-p"], size["-n"], size["-pg"]) + size["-d"]
-    return (*translated, "-c", str(n_ctx)) if n_ctx else tuple(translated)
+            return self._take_known(word, value, rows[0])
+        return 2
+
+    def _take_known(self, word: str, value: str, row: Argument) -> int:
+        """The same for a flag that llama-server has too."""
+        if row.field in _COUNTS and (numbers := _numbers(value)):
+            self._counts[word] = max(self._counts.get(word, 0), *numbers)
+            return 2
+        if row.kind is FLAG:
+            return 1
+        # The first of a list: its other values are other tests
+        self._plain += [word, value.split(",")[0]] if row.field else []
+        return 2
+
+    def words(self) -> tuple[str, ...]:
+        """Return the launch, with a context for its longest test."""
+        words = [*self._plain]
+        for flag, number in self._counts.items():
+            words += [flag, str(number)]
+        size = {key: max(self._tests.get(key, [usual])) for key, usual in _TESTS.items()}
+        n_ctx = max(size["-p"], size["-n"], size["-pg"]) + size["-d"]
+        return (*words, "-c", str(n_ctx)) if n_ctx else tuple(words)
 
 
 def _numbers(value: str) -> list[int]:

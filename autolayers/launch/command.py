@@ -384,24 +384,25 @@ def additions(
     if command.bench and bench.fits_itself(command.words):
         return [], ["llama-bench fits the model itself (--fit-target): no flags are added"]
     server = command.program.startswith("llama-server") or not command.program.startswith("llama-")
+    embeds = bool(wanted.embedding or wanted.reranking)
     for name, written in _by_field(wanted):
-        # Its parser would refuse these words
-        if not server and name in _TO_EMBED and (wanted.embedding or wanted.reranking):
-            continue  # llama-embedding does nothing else
+        # llama-embedding does nothing else, and its parser would refuse these words
+        if embeds and not server and name in _TO_EMBED:
+            continue
+        theirs = getattr(spoken.params, name)
         if name in ("overrides", "overrides_draft"):
             # of several -ot the first match counts, so given ones stay in front
             # `spoken`, not `typed`: a variable's overrides are in the process already
-            missing = _missing(getattr(spoken.params, name), getattr(wanted, name))
-            written = _words_of(name, missing, build)
+            written = _words_of(name, _missing(theirs, getattr(wanted, name)), build)
         elif name in given or name in twice:
             continue
         # as the command wrote it: a path inside the container
-        elif name in FILES and command.mounts and getattr(spoken.params, name):
-            written = _words_of(name, getattr(spoken.params, name))
+        elif name in FILES and command.mounts and theirs:
+            written = _words_of(name, theirs)
         if written and not build.knows(written[0]):
-            if build.fork:
-                continue  # it has other words, or none
-            notes.append(f"this llama.cpp does not know {written[0]}: left out")
+            # a fork has other words, or none
+            if not build.fork:
+                notes.append(f"this llama.cpp does not know {written[0]}: left out")
             continue
         # before it took a value, -fa alone meant on
         if name == "flash_attn" and build.bare_flash:
@@ -412,17 +413,19 @@ def additions(
 
 def _by_field(params: Params) -> list[tuple[str, list[str]]]:
     """Return the words of each field, in the fields' order."""
-    fields = [
-        name
-        for name in Params.__dataclass_fields__
-        if getattr(params, name) not in (None, ())
-        # no devices, which is -dev none
-        or (name in ("device", "device_draft") and getattr(params, name) == ())
+    values = {name: getattr(params, name) for name in Params.__dataclass_fields__}
+    return [
+        (name, _words_of(name, value)) for name, value in values.items() if _has_value(name, value)
     ]
-    return [(name, _words_of(name, getattr(params, name))) for name in fields]
+
+
+def _has_value(name: str, value: object) -> bool:
+    """Return whether a field has a value; no devices, `()`, are one: -dev none."""
+    return value is not None and (value != () or name in ("device", "device_draft"))
 
 
 def _words_of(name: str, value: Any, build: Build | None = None) -> list[str]:
+    """Return a field's value in llama-server's words, in a build's where one is given."""
     return to_words(replace(Params(), **{name: value}), build.knows if build else None)
 
 

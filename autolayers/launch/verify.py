@@ -10,6 +10,8 @@ from ..units import MiB, mib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..diagnosis.log import LaunchLog
     from ..memory.breakdown import Breakdown
 
@@ -25,6 +27,7 @@ _COMPANIONS = {
     "LoRA": (0, "lora"),
 }
 _ROUNDING = 0.005  # MiB: the log has two decimals
+_LAST_DIGIT = round(_ROUNDING * MiB) + 1  # bytes
 
 
 @dataclass(frozen=True)
@@ -89,10 +92,12 @@ class LogComparison:
             observed = "-" if line.observed is None else mib(line.observed)
             title = f"{line.device} {line.part}"
             rows.append((title, mib(line.predicted), observed, _verdict(line)))
-        a, b, c = (max(len(row[i]) for row in rows) for i in range(3))
-        return "\n".join(
-            f"{row[0]:{a}}  {row[1]:>{b}}  {row[2]:>{c}}  {row[3]}".rstrip() for row in rows
-        )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for title, predicted, observed, verdict in rows:
+            cells = [title.ljust(widths[0]), predicted.rjust(widths[1]), observed.rjust(widths[2])]
+            lines.append("  ".join([*cells, verdict]).rstrip())
+        return "\n".join(lines)
 
 
 def compare(
@@ -110,66 +115,46 @@ def compare(
     # has its hidden state
     anew = "compute" if launch.loads and "compute (second)" in launch.loads[0].buffers else ""
     devices = dict(predicted.devices)
-    caches = 0
+    notes: dict[tuple[str, str], str] = {}
+    if mapped:
+        # "CPU_Mapped model buffer size" is a range of addresses: pages come as needed
+        notes["Host", "model"] = "mapped from the file: address range, not memory"
     # -sm tensor: llama.cpp prints the largest part of each device in a single line
     if any(device == META for device, _ in observed):
-        devices = {
-            META: Usage(*(max(getattr(use, part) for use in devices.values()) for part in PARTS))
-        }
-        caches = (
-            sum(
-                len(sizes)
-                for name, sizes in launch.loads[0].buffers.get("context", {}).items()
-                if launch.device_of(name) == META
-            )
-            if launch.loads
-            else 0
-        )
+        largest = [max(getattr(use, part) for use in devices.values()) for part in PARTS]
+        devices = {META: Usage(*largest)}
+        if _caches_of_all(launch) > 1:
+            notes[META, "context"] = "the largest part of each cache, not of one device"
     for device, usage in [*devices.items(), ("Host", predicted.host)]:
         for part in PARTS:
-            size = getattr(usage, part)
-            key = (device, part)
-            value = observed.get(key)
-            if value is None and any(name == part for _, name in observed):
-                # Not for a log without any line of this part: its level hides them
-                value = 0  # no line means no buffer
-            if value is None and not size and observed:
-                value = 0
-            note = (
-                "mapped from the file: address range, not memory"
-                # "CPU_Mapped model buffer size" is a range of addresses: pages come as needed
-                if key == ("Host", "model") and mapped
-                else ""
-            )
-            if key == (META, "context") and caches > 1:
-                note = "the largest part of each cache, not of one device"
-            lines.append(
-                Line(
-                    device,
-                    part,
-                    size,
-                    value,
-                    rounding.get(key, round(_ROUNDING * MiB) + 1),
-                    note,
-                    at_most=part == anew,
-                )
-            )
-    output = _sum(launch, "output")
+            size, key = getattr(usage, part), (device, part)
+            value = _observed(key, size, observed)
+            tolerance, note = rounding.get(key, _LAST_DIGIT), notes.get(key, "")
+            lines.append(Line(device, part, size, value, tolerance, note, at_most=part == anew))
     # Logits and embeddings, in RAM, a buffer of the context
-    output_buffer = next(
-        (extra for extra in predicted.extras if extra.name == "output buffer"), None
-    )
-    if output_buffer is not None:
-        lines.append(
-            Line(
-                output_buffer.device,
-                output_buffer.name,
-                output_buffer.size,
-                output,
-                round(_ROUNDING * MiB) + 1,
-            )
-        )
+    for extra in predicted.extras:
+        if extra.name == "output buffer":
+            value = _sum(launch, "output")
+            lines.append(Line(extra.device, extra.name, extra.size, value, _LAST_DIGIT))
+            break
     return LogComparison((*lines, *_companions(launch, predicted)), tuple(spills(launch, margins)))
+
+
+def _observed(
+    key: tuple[str, str], predicted: int, observed: dict[tuple[str, str], int]
+) -> int | None:
+    """Return the bytes of a part of a device, None if the log does not show them."""
+    if key in observed:
+        return observed[key]
+    # No line means no buffer; but without any line of this part its level hides them
+    is_printed = any(part == key[1] for _, part in observed)
+    return 0 if is_printed or (observed and not predicted) else None
+
+
+def _caches_of_all(launch: LaunchLog) -> int:
+    """Return the number of caches that are cut over all devices."""
+    buffers = launch.loads[0].buffers.get("context", {}) if launch.loads else {}
+    return sum(len(sizes) for name, sizes in buffers.items() if launch.device_of(name) == META)
 
 
 def in_use(comparison: LogComparison, predicted: Breakdown, devices: int) -> LogComparison:
@@ -270,37 +255,46 @@ def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str
             # Each of several lines, such as two caches, is rounded by itself
             tolerance[key] = tolerance.get(key, 0) + _ROUNDING * MiB * len(sizes)
     if not sums:
-        # (total, free, model, context, compute, ...) of the table at exit, in MiB
-        rows = {device: row[2:5] for device, row in launch.breakdown.items()}
-        if launch.host is not None:
-            rows["Host"] = launch.host
-        for device, row in rows.items():
-            for part, value in zip(PARTS, row, strict=True):
-                # the table truncates the fraction
-                sums[device, part] = value * MiB + MiB // 2
-                tolerance[device, part] = MiB / 2
+        for key, size in _table_at_exit(launch):
+            # the table truncates the fraction
+            sums[key] = size * MiB + MiB // 2
+            tolerance[key] = MiB / 2
     return (
-        {key: round(size) for key, size in sums.items()},
-        {key: int(size) + 1 for key, size in tolerance.items()},
+        {key: round(total) for key, total in sums.items()},
+        {key: int(error) + 1 for key, error in tolerance.items()},
         mapped,
     )
+
+
+def _table_at_exit(launch: LaunchLog) -> Iterator[tuple[tuple[str, str], int]]:
+    """Yield ((device, part), MiB) of the table that llama-server prints when it ends."""
+    # (total, free, model, context, compute, ...)
+    rows = {device: row[2:5] for device, row in launch.breakdown.items()}
+    if launch.host is not None:
+        rows["Host"] = launch.host
+    for device, row in rows.items():
+        for part, size in zip(PARTS, row, strict=True):
+            yield (device, part), size
 
 
 def used(launch: LaunchLog) -> dict[str, int]:
     """Device -> bytes of all its buffers in the log, of all models and contexts."""
     sums: dict[str, float] = {}
+    for name, size in _sizes(launch):
+        device = launch.device_of(name)
+        sums[device] = sums.get(device, 0) + size * MiB
+    return {device: round(size) for device, size in sums.items()}
+
+
+def _sizes(launch: LaunchLog) -> Iterator[tuple[str, float]]:
+    """Yield (name, MiB) of all buffers of a name, of each part and load."""
     for load in launch.loads:
         for buffers in load.buffers.values():
             for name, sizes in buffers.items():
-                sums[launch.device_of(name)] = (
-                    sums.get(launch.device_of(name), 0) + sum(sizes) * MiB
-                )
-    for name, size in (
-        *launch.projector.items(),
-        *((n, sum(of)) for n, of in launch.projector_model.items()),
-    ):
-        sums[launch.device_of(name)] = sums.get(launch.device_of(name), 0) + size * MiB
-    return {device: round(size) for device, size in sums.items()}
+                yield name, sum(sizes)
+    yield from launch.projector.items()
+    for name, sizes in launch.projector_model.items():
+        yield name, sum(sizes)
 
 
 def spills(launch: LaunchLog, margins: dict[str, int] | None = None) -> list[str]:
