@@ -360,9 +360,11 @@ class _Table:
             # compute large batches with weights in RAM copy them faster from it
             leading = used[:1] if slices else used
             pinned = next((backends[d.name] for d in leading if backends[d.name].host_buffer), None)
-        # one device that cannot leave the file mapped turns mmap off for all (load_tensors)
-        maps = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock")
-        use_mmap = maps and all(_maps(parts[d.name], d, slices is not None) for d in used)
+        # one device that cannot leave the file mapped turns mmap off for all, but not a mode that
+        # is given (load_tensors asks the devices with LLAMA_LOAD_MODE_AUTO alone)
+        use_mmap = params.load_mode in ("mmap", "mmap+mlock")
+        if params.load_mode in (None, "auto"):
+            use_mmap = all(_maps(parts[d.name], d, slices is not None) for d in used)
         # refused as llama.cpp's handler of -ot refuses it
         for _, target in params.overrides:
             if target != HOST and target not in backends:

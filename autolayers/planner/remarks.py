@@ -41,7 +41,6 @@ MEASURED = {
     ("q8_0", "q4_0"): "0.0009 in one table of one model",
     ("f16", "q5_1"): "0.0018 in one table of one model (ggml-org/llama.cpp#7412)",
 }
-_MAPPED = (None, "auto", "mmap", "mmap+mlock")
 LARGE = GiB  # of weights in RAM, from which on their NUMA node matters
 _PINNED = 2  # 1/2: the part of the RAM that Windows lets a process pin, and WSL2 of its own
 WORTH = GiB  # of a raised limit; less changes little
@@ -135,8 +134,7 @@ def pinned(seen: Solution) -> int:
     if not names:
         return 0
     # Mapped weights are pages of the file, which are not pinned.
-    mapped = seen.params.load_mode in _MAPPED
-    weights = 0 if mapped else sum(placement.buffers.get(name, 0) for name in names)
+    weights = 0 if placement.mapped else sum(placement.buffers.get(name, 0) for name in names)
     return weights + seen.use.host.compute
 
 

@@ -92,11 +92,13 @@ def _modelfile(model: Model, request: Request, path: str) -> tuple[str, list[str
 
 def _lms(model: Model, request: Request, path: str) -> tuple[str, list[str]]:
     """LM Studio's `lms load`, which places whole layers, by their share."""
+    unified = request.params.kv_unified
     arguments = replace(
         request.arguments,
         # It has no words for single tensors
         own={"strategy": "layers", "engine": LM_STUDIO, **request.arguments.own},
-        params=replace(request.params, n_parallel=1),
+        # Its predictions share one cache, however many they are
+        params=replace(request.params, kv_unified=True if unified is None else unified),
     )
     plan = plan_request(model, request.asking(arguments))
     layers, whole = plan.n_gpu_layers, plan.n_layer + 1
@@ -106,9 +108,11 @@ def _lms(model: Model, request: Request, path: str) -> tuple[str, list[str]]:
     # The file's or the repository's name, e.g. "qwen3-8b"
     key = path.replace("\\", "/").rpartition("/")[2].partition(":")[0].lower()
     key = key.removesuffix(".gguf").removesuffix("-gguf")
-    command = posix(
-        ["lms", "load", key, "--gpu", share, "--context-length", str(plan.breakdown.n_ctx)]
-    )
-    return f"# {plan.placement}\n{command}\n", [
-        "`lms ls` lists the names that models have in LM Studio"
-    ]
+    words = ["lms", "load", key, "--gpu", share, "--context-length", str(plan.breakdown.n_ctx)]
+    slots = plan.breakdown.n_seq_max
+    command = posix([*words, "--parallel", str(slots)])
+    notes = ["`lms ls` lists the names that models have in LM Studio"]
+    if slots > 1:
+        shared = "on" if plan.breakdown.kv_unified else "off"
+        notes.append(f"{slots} predictions at once, with Unified KV Cache {shared}")
+    return f"# {plan.placement}\n{command}\n", notes

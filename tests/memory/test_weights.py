@@ -373,6 +373,29 @@ def test_what_must_stay_in_ram_of_mapped_weights(llama: Model) -> None:
     assert place(llama, "-lm none").resident == place(llama, "-lm none").host
 
 
+@pytest.mark.parametrize(
+    ("words", "maps"),
+    [
+        ("", False),
+        ("-lm auto", False),
+        ("-lm mmap", True),
+        ("-lm mmap+mlock", True),
+        ("-lm none", False),
+        ("-lm mlock", False),
+        ("-lm dio", False),
+    ],
+)
+def test_a_given_load_mode_maps_beside_an_integrated_gpu(
+    llama: Model, words: str, maps: bool
+) -> None:
+    """load_tensors asks devices whether they support mmap with `auto` alone."""
+    device = Device("Vulkan0", 1 << 33, 1 << 33, backend="Vulkan", kind="igpu")
+    params = parse([*words.split(), "-ngl", "1"]).params
+    placement = place_weights(llama, params, [device], rules=rules(11549))
+    assert (placement.mapped > 0) is maps
+    assert placement.resident < placement.host if maps else placement.resident == placement.host
+
+
 def test_sizes_on_backends_that_nobody_compared_are_called_upper_bounds() -> None:
     llama = Model(header("llama", blocks(2)), "m.gguf")
     for name, exact in (

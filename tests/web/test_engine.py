@@ -592,8 +592,6 @@ def test_lm_studio_gets_a_share_of_layers() -> None:
             "64GiB",
             "-c",
             "8192",
-            "-np",
-            "1",
             "--strategy",
             "layers",
             "--engine",
@@ -603,8 +601,25 @@ def test_lm_studio_gets_a_share_of_layers() -> None:
     share = plan.n_gpu_layers * 100 // 65 / 100
     for gpu, said in (("12", f"{share:g}"), ("32", "max"), ("none", "off")):
         assert ask("file", **question, gpu=gpu)["text"].endswith(
-            f"\nlms load qwen3-32b --gpu {said} --context-length 8192\n"
+            f"\nlms load qwen3-32b --gpu {said} --context-length 8192 --parallel 4\n"
         ), gpu
+
+
+@pytest.mark.parametrize(
+    ("flags", "slots", "note"),
+    [
+        ("", 4, "4 predictions at once, with Unified KV Cache on"),
+        ("-np 1", 1, ""),
+        ("-np 8", 8, "8 predictions at once, with Unified KV Cache on"),
+        ("-np 2 -no-kvu", 2, "2 predictions at once, with Unified KV Cache off"),
+    ],
+)
+def test_lm_studio_is_told_the_slots_of_the_plan(flags: str, slots: int, note: str) -> None:
+    """Max Concurrent Predictions is 4 there; they share one cache."""
+    question = {"model": "qwen3-8b-q4_k_m", "ram": "64", "format": "lm-studio", "flags": flags}
+    answer = ask("file", **question, gpu="12")
+    assert answer["text"].endswith(f" --parallel {slots}\n")
+    assert answer["notes"][1:] == ([note] if note else [])
 
 
 def test_opened_models_outlast_tables(monkeypatch: pytest.MonkeyPatch) -> None:
