@@ -121,7 +121,7 @@ class Request:
             machine_devices = _with_quants(machine_devices, program[-1])
         host = _host(machine_host, machine_devices, policy, params)
         notes = (
-            *_without_gpus(notes, build, machine_devices),
+            *_without_gpus(notes, build, machine_devices, params),
             *old,
             *doubts,
             *_more_than_shared(machine_devices, machine_host, policy),
@@ -233,11 +233,17 @@ def _under_backend(devices: Sequence[Device], policy: Policy) -> Sequence[Device
     return driven(devices, policy.backend)
 
 
-def _without_gpus(notes: Sequence[str], build: Build, devices: Sequence[Device]) -> Sequence[str]:
-    """Return the notes, without that on missing GPUs if the program cannot list any."""
-    if devices or not build.engine.lists_nothing:
+def _without_gpus(
+    notes: Sequence[str], build: Build, devices: Sequence[Device], params: Params
+) -> Sequence[str]:
+    """Return the notes, without that on missing GPUs if the program cannot list any, or if none is
+    wanted."""
+    wanted = params.device != ()
+    if wanted and (devices or not build.engine.lists_nothing):
         return notes
-    return [note for note in notes if "no GPU found" not in note]
+    others = [note for note in notes if "no GPU found" not in note]
+    asked = others if wanted else [*others, "-dev none: no GPU is used, plans are for the CPU"]
+    return asked if len(others) < len(notes) else notes
 
 
 def _needs_quants(params: Params, policy: Policy, build: Build) -> bool:

@@ -298,3 +298,18 @@ def test_other_flags_and_other_memory_leave_the_rest() -> None:
     again = less.asking(asked.arguments)
     assert again.machine == less.machine and again.policy == asked.policy
     assert asked.asking(asked.arguments) == asked and device.backend == "Vulkan"
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        ([], "no GPU found: plans are for the CPU"),
+        (["-dev", "none"], "-dev none: no GPU is used, plans are for the CPU"),
+    ],
+)
+def test_gpus_that_are_not_wanted_are_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], note: str
+) -> None:
+    found = (), None, ("no GPU found: plans are for the CPU",)
+    monkeypatch.setattr("autolayers.request._found", lambda *_: found)
+    assert Request.of(words, {}).notes == (note,)

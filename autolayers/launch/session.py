@@ -119,7 +119,8 @@ class Session:
             say(note)
         # ik_llama.cpp has no --list-devices, so no GPU seen is no proof that there is none: -ngl 0
         # would turn off one that it would use
-        if self.build.engine.lists_nothing and not plan.devices and added[:2] == ["-ngl", "0"]:
+        unseen = self.build.engine.lists_nothing and request.params.device != ()
+        if unseen and not plan.devices and added[:2] == ["-ngl", "0"]:
             say(
                 f"no GPU found here, and {self.build.engine.name} lists none: planned for the CPU, "
                 f"-ngl is left to it"

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from ..backends import METAL, on
 from ..flags.params import EXPERTS_REGEX, FFN_REGEX
-from ..records import dataclass
+from ..records import dataclass, replace
 from ..units import GiB, MiB, at_least, human
 from ..work.expert_cache import loses
 from ..work.unfused import may_part
 from .embedder import embeds
-from .evaluate import RAM_MARGIN
+from .evaluate import FULL, RAM_MARGIN
 from .one.expert_cache import FLAG
 from .prices import FINE_ABOVE, low
 
@@ -171,16 +171,27 @@ def _no_kernel(seen: Solution) -> Iterator[str]:
 
 
 def _parted(seen: Solution) -> Iterator[str]:
-    """Warn of a delta net that is not one op (work/unfused.py)."""
+    """Warn of a delta net that is not one op (work/unfused.py), with what makes prompts faster."""
     if not may_part(seen.problem.model, seen.problem.evaluator.estimator.rules):
         return
-    cost = seen.problem.cost
-    if cost.parts(seen.candidate):
-        yield (
-            f"llama.cpp b{cost.estimator.rules.number} computes the delta net of several slots in "
-            "single operations where layers are in RAM: prompts are 10 times slower or worse; "
-            "-np 1 or --no-op-offload avoids it, as do builds from b10679 on"
-        )
+    problem, cost = seen.problem, seen.problem.cost
+    if not cost.parts(seen.candidate):
+        return
+    rate, ways = cost.speed(seen.candidate).prompt, []
+    # Without op offload weights in RAM are not copied to a GPU either, which may cost more.
+    for way, params in (
+        ("-np 1", replace(seen.params, n_parallel=1)),
+        ("--no-op-offload", replace(seen.params, op_offload=False)),
+    ):
+        other = problem.evaluator.candidate(params, FULL, last=True)
+        if other is not None and cost.speed(other).prompt > rate:
+            ways.append(way)
+    avoided = f"{' or '.join(ways)} avoids it, as do builds" if ways else "one op does it in builds"
+    yield (
+        f"llama.cpp b{cost.estimator.rules.number} computes the delta net of several slots in "
+        f"single operations where layers are in RAM: prompts about {rate:.3g} tokens/s; "
+        f"{avoided} from b10679 on"
+    )
 
 
 def _slow_caches(seen: Solution) -> Iterator[str]:

@@ -105,6 +105,18 @@ def test_several_slots_leave_what_is_in_ram_to_the_processor() -> None:
     given = planned(*layers, "--op-offload")
     assert "-np 1 or --no-op-offload avoids it" in said(given.warnings) and not said(given.reasons)
     assert plan.speed.prompt > given.speed.prompt
+    assert "prompts about 37.4 tokens/s" in said(given.warnings)
     # where FFN weights may be in RAM too, fewer layers have it there, which is faster than either
     solved = planned(*layers[:-2])
     assert solved.params.op_offload is None and solved.speed.prompt > plan.speed.prompt
+
+
+def test_a_way_out_is_named_where_it_is_faster() -> None:
+    """Without op offload the FFN weights in RAM would be computed there: 46 tokens/s."""
+    words = ("--llama-build", "10218", "-np", "4")
+    plan = planned(*words)
+    assert "tokens/s; -np 1 avoids it, as do builds from b10679 on" in said(plan.warnings)
+    assert planned(*words, *plan.flags, "--no-op-offload").speed.prompt < plan.speed.prompt / 2
+    assert planned("--llama-build", "10218", *plan.flags, "-np", "1").speed.prompt > (
+        3 * plan.speed.prompt
+    )
