@@ -41,6 +41,7 @@ from autolayers.devices import completed  # noqa: E402
 from autolayers.flags.policy import read  # noqa: E402
 from autolayers.launch.speed_rows import check  # noqa: E402
 from autolayers.machine import CLASSES, OF_PEAK, Device, Machine, Ratio  # noqa: E402
+from autolayers.model import Model  # noqa: E402
 from autolayers.planner.evaluate import Evaluator  # noqa: E402
 from autolayers.records import replace  # noqa: E402
 from autolayers.work import rates as speeds  # noqa: E402
@@ -198,102 +199,120 @@ def checked(path: Path) -> Iterator[dict]:
         yield row
 
 
-def load(paths: list[Path]) -> list[Row]:
-    """The rows that count: measured by llama-bench or a server, with a model that fits in RAM. Ends
-    the program at a row that is wrong."""
-    found, models = [], {}
+def counts(data: dict, only: frozenset[str]) -> bool:
+    """Whether a row is fitted: measured by llama-bench or a server, with a model that fits in RAM,
+    and of one of these backends where some are named."""
+    if data["quality"] not in ("llama-bench", "server") or data.get("disk_bound"):
+        return False
+    backends = {canonical(device["backend"]) for device in data["machine"]["devices"]}
+    return not only or bool(backends & only)
+
+
+def load(paths: list[Path], only: frozenset[str] = frozenset()) -> list[Row]:
+    """The rows that count. Ends the program at a row that is wrong."""
+    models: dict[str, Model] = {}
+    return [
+        launch_of(path, data, models)
+        for path in paths
+        for data in checked(path)
+        if counts(data, only)
+    ]
+
+
+def launch_of(path: Path, data: dict, models: dict[str, Model]) -> Row:
+    """A row with its graphs, which take a twentieth of a second; `models` are those read so far."""
+    if data["model"] not in models:
+        file = next(
+            (p for folder in MODELS if (p := folder / f"{data['model']}.gguf").exists()), None
+        )
+        if file is None:
+            sys.exit(
+                f"{path}: {data['id']}: no header {data['model']}.gguf in fixtures/speeds/models"
+            )
+        models[data["model"]] = autolayers.read_model(file)
+    params, _ = read(data["words"], None)
+    evaluator = Evaluator.of(models[data["model"]], machine_of(data["machine"]))
+    cost = evaluator.cost()
+    clock = cost.clock(params, evaluator.static(params))
+    clock.missing = 0.0
+    if flash_is_old(data):
+        clock.host = replace(clock.host, flash=speeds.OLD_FLASH)
+    keys = tuple(
+        (device.backend, speeds.row_of(device))
+        for device in evaluator.machine.devices
+        if device.name in clock.devices
+    )
+    machine, work = data["machine"], data["workload"]
+    whose = f"{data['source']} {json.dumps(machine)}"
+    ram = (
+        ""
+        if cost.host.known
+        else f"{data['source']} {machine['cpu']['model']} {machine['ram']['total']}"
+    )
+    label = (
+        f"{data['id']} {data['model']} {'+'.join(d['card'] for d in machine['devices'])} "
+        f"{' '.join(data['words'])[:70]} "
+        f"{work['prompt']}+{work['generate']}@{work['depth']}"
+    )
+    shared = frozenset(
+        device.name
+        for device in evaluator.machine.devices
+        if device.in_ram and not device.bandwidth
+    )
+    return Row(
+        data["source"],
+        data["kind"],
+        clock,
+        keys,
+        work,
+        data["measured"],
+        data["date"] < "2025",
+        ram,
+        "" if machine["bus"]["known"] else f"bus of {whose}",
+        shared,
+        label,
+        data["class"],
+        data["group"],
+        " ".join(data["words"]),
+        whose,
+        age_of(data),
+    )
+
+
+def digest() -> str:
+    """Of what rows are made by: the models, this script and the package, without the constants that
+    a fit writes."""
+    digested = hashlib.sha256()
+    for path in [Path(__file__), *sorted((ROOT / "autolayers").rglob("*.py"))]:
+        text = path.read_text(encoding="utf-8")
+        if path.name == "rates.py":
+            text = text.partition("# --- made by")[0] + text.partition("# --- end")[2]
+        digested.update(text.encode())
+    for path in [path for folder in MODELS for path in sorted(folder.glob("*.gguf"))]:
+        digested.update(f"{path.name} {path.stat().st_size}".encode())
+    return digested.hexdigest()[:16]
+
+
+def loaded(paths: list[Path], only: frozenset[str] = frozenset()) -> list[Row]:
+    """As load. Rows are kept from the last time that the code was the same: the graphs of all take
+    a minute, those of a new one no time."""
+    file = ROOT / ".cache" / f"rows-{digest()}.pickle"
+    known: dict[str, Row] = pickle.loads(file.read_bytes()) if file.exists() else {}
+    count = len(known)
+    models: dict[str, Model] = {}
+    rows = []
     for path in paths:
         for data in checked(path):
-            if data["quality"] not in ("llama-bench", "server") or data.get("disk_bound"):
-                continue
-            if data["model"] not in models:
-                file = next(
-                    (p for folder in MODELS if (p := folder / f"{data['model']}.gguf").exists()),
-                    None,
-                )
-                if file is None:
-                    sys.exit(
-                        f"{path}: {data['id']}: no header {data['model']}.gguf in "
-                        f"fixtures/speeds/models"
-                    )
-                models[data["model"]] = autolayers.read_model(file)
-            params, _ = read(data["words"], None)
-            evaluator = Evaluator.of(models[data["model"]], machine_of(data["machine"]))
-            cost = evaluator.cost()
-            use = evaluator.static(params)
-            clock = cost.clock(params, use)
-            clock.missing = 0.0
-            if flash_is_old(data):
-                clock.host = replace(clock.host, flash=speeds.OLD_FLASH)
-            keys = tuple(
-                (device.backend, speeds.row_of(device))
-                for device in evaluator.machine.devices
-                if device.name in clock.devices
-            )
-            machine, work = data["machine"], data["workload"]
-            whose = f"{data['source']} {json.dumps(machine)}"
-            ram = (
-                ""
-                if cost.host.known
-                else f"{data['source']} {machine['cpu']['model']} {machine['ram']['total']}"
-            )
-            label = (
-                f"{data['id']} {data['model']} {'+'.join(d['card'] for d in machine['devices'])} "
-                f"{' '.join(data['words'])[:70]} "
-                f"{work['prompt']}+{work['generate']}@{work['depth']}"
-            )
-            shared = frozenset(
-                device.name
-                for device in evaluator.machine.devices
-                if device.in_ram and not device.bandwidth
-            )
-            found.append(
-                Row(
-                    data["source"],
-                    data["kind"],
-                    clock,
-                    keys,
-                    work,
-                    data["measured"],
-                    data["date"] < "2025",
-                    ram,
-                    "" if machine["bus"]["known"] else f"bus of {whose}",
-                    shared,
-                    label,
-                    data["class"],
-                    data["group"],
-                    " ".join(data["words"]),
-                    whose,
-                    age_of(data),
-                )
-            )
-    return found
-
-
-def digest(paths: list[Path]) -> str:
-    """Of all that rows are made of: their files, the models and the package without its rates."""
-    found = hashlib.sha256()
-    package = [
-        path for path in sorted((ROOT / "autolayers").rglob("*.py")) if path.name != "rates.py"
-    ]
-    models = [path for folder in MODELS for path in sorted(folder.glob("*.gguf"))]
-    for path in [Path(__file__), *paths, *package]:
-        found.update(path.read_bytes())
-    for path in models:
-        found.update(f"{path.name} {path.stat().st_size}".encode())
-    return found.hexdigest()[:16]
-
-
-def loaded(paths: list[Path]) -> list[Row]:
-    """The rows, kept from the last time that nothing had changed: graphs take a minute."""
-    file = ROOT / ".cache" / f"rows-{digest(paths)}.pickle"
-    if file.exists():
-        return pickle.loads(file.read_bytes())
-    rows = load(paths)
-    file.parent.mkdir(exist_ok=True)
-    for old in file.parent.glob("rows-*.pickle"):
-        old.unlink()
-    file.write_bytes(pickle.dumps(rows))
+            if counts(data, only):
+                line = json.dumps(data)
+                if line not in known:
+                    known[line] = launch_of(path, data, models)
+                rows.append(known[line])
+    if len(known) > count:
+        file.parent.mkdir(exist_ok=True)
+        for old in file.parent.glob("rows-*.pickle"):
+            old.unlink()
+        file.write_bytes(pickle.dumps(known))
     return rows
 
 
@@ -946,13 +965,14 @@ def number(value: float) -> str:
 
 
 def write(tables: tuple, rows: list[Row], found: Doubts | None, only: frozenset[str]) -> None:
-    """Writes rates.csv, doubts.csv and, between their marks, the constants of rates.py. Without
-    `found` the doubts stay, and what backends other than `only` have."""
+    """Write rates.csv, doubts.csv and, between their marks, the constants of rates.py. Without
+    `found` the doubts stay as they are, with `only` the rates of other backends."""
     rates, shared, old, _ = tables
-    if found is None:
-        kept = {key: rate for key, rate in speeds.RATES.items() if key[0] and key[0] not in only}
-        rates = {key: rate for key, rate in rates.items() if key[0] in only} | kept
+    if only:
+        others = {key: rate for key, rate in speeds.RATES.items() if key[0] and key[0] not in only}
+        rates = {key: rate for key, rate in rates.items() if key[0] in only} | others
         rates = dict(sorted(rates.items(), key=lambda item: (bool(item[0][1]), item[0])))
+    if found is None:
         old = {
             (backend, i, field): getattr(age, field)
             for backend, ages in speeds.AGES.items()
@@ -976,13 +996,13 @@ def write(tables: tuple, rows: list[Row], found: Doubts | None, only: frozenset[
         write_doubts(folder, found)
     unknown = speeds.UNKNOWN_RAM if found is None else found.unknown
 
-    shared_text = ",\n                ".join(
-        f"{name}={number(value)}" for name, value in vars(shared).items()
-    )
+    # As ruff formats it, so that a fit changes figures alone
     lines = [
-        f"SHARED = Shared({shared_text})",
+        "SHARED = Shared(",
+        *(f"    {name}={number(value)}," for name, value in vars(shared).items()),
+        ")",
         "",
-        "AGES: dict[str, tuple[Age, ...]] = {       # before, kernel, prompt",
+        "AGES: dict[str, tuple[Age, ...]] = {  # before, kernel, prompt",
     ]
     for backend in sorted({key[0] for key in old if isinstance(key, tuple)}):
         ages = ", ".join(
@@ -1095,7 +1115,7 @@ def main() -> None:
     words = options.parse_args()
     fields = frozenset(filter(None, words.fields.split(",")))
     only = frozenset(filter(None, words.only.split(",")))
-    every = loaded([ROWS, *words.rows])
+    every = loaded([ROWS, *words.rows], only)
     rows = [row for row in every if not only or any(backend in only for backend, _ in row.keys)]
     tables, near = fit(rows, only, fields)
     rates, shared, old, ram = tables
@@ -1129,6 +1149,8 @@ def main() -> None:
                 f"{p / row.measured:5.2f} {row.kind} {row.placement:15} {p:8.1f} / "
                 f"{row.measured:8.1f} {row.label}"
             )
+    # A few constants or a quick fit say nothing about how far predictions of others are off
+    doubt: Doubts | None = None
     if not words.quick:
         without = without_source(rows, near, only, fields)
         left_out = [p for row, p in zip(rows, without, strict=True) if not row.old]
@@ -1143,8 +1165,10 @@ def main() -> None:
         sources(recent, left_out)
         if words.docs and not (only or fields):
             write_page(recent)
-        if words.write:
-            write(tables, every, None if only or fields else found, only)
+        if not (only or fields):
+            doubt = found
+    if words.write:
+        write(tables, every, doubt, only)
 
 
 @dataclass
