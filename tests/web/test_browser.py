@@ -772,10 +772,17 @@ def test_the_page_works_before_python_is_there(from_hosts: str, browser: Any) ->
     pyodide = pathlib.Path(NODE_MODULES) / "pyodide"
     if not pyodide.is_dir():
         pytest.skip("no Pyodide: AUTOLAYERS_NODE_MODULES names the folder where npm installed it")
-    held: list[Any] = []
+    held: list[Any] | None = []
+
+    def send(route: Any) -> None:
+        if held is not None:
+            return held.append(route)
+        headers = {"Access-Control-Allow-Origin": "*"}
+        route.fulfill(path=pyodide / route.request.url.rpartition("/")[2], headers=headers)
+
     page = browser.new_context(service_workers="block").new_page()
     page.set_default_timeout(PATIENCE)
-    page.route(re.compile("jsdelivr|unpkg"), lambda route: held.append(route))
+    page.route(re.compile("jsdelivr|unpkg"), send)
     page.goto(from_hosts)
     page.wait_for_selector("#verdict:has-text('Fits')")
     page.locator("#chips button", has_text="RTX 4090").click()
@@ -786,15 +793,9 @@ def test_the_page_works_before_python_is_there(from_hosts: str, browser: Any) ->
     choose_ram.blur()
     page.wait_for_selector("body[data-asking=plan]")
     assert "32 GB of RAM" in page.inner_text("#subject")
-
-    def send(route: Any) -> None:
-        headers = {"Access-Control-Allow-Origin": "*"}
-        route.fulfill(path=pyodide / route.request.url.rpartition("/")[2], headers=headers)
-
-    page.unroute_all()
-    page.route(re.compile("jsdelivr|unpkg"), send)
-    while held:
-        send(held.pop())
+    waiting, held = held, None
+    for route in waiting:
+        send(route)
     page.wait_for_selector("#subject:has-text('16 GB of RAM')")
     page.context.close()
 
