@@ -567,6 +567,10 @@ def test_a_list_takes_the_quantisation_that_is_worth_most() -> None:
     closest = ask("row", model="qwen3-30b-a3b-ud-q8_k_xl", gpu="rtx-3060", ram="32")
     assert mixture["rate"] > closest["rate"] and mixture["worth"] > closest["worth"]
     assert 25 < mixture["worth"] < 31  # billions of parameters
+    # 3 bits are a little faster, and lose more than that
+    slow = ask("take", model="qwen3-30b-a3b-q4_k_m", gpu="none", ram="32")
+    faster = ask("row", model="qwen3-30b-a3b-q3_k_s", gpu="none", ram="32")
+    assert slow["loss"] == "little" and faster["rate"] > slow["rate"]
 
 
 def test_what_is_larger_than_all_memory_is_not_planned() -> None:
