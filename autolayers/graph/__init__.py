@@ -79,7 +79,7 @@ _FILE_OF = {name: f"models.{file}" for file, names in _FILES.items() for name in
 
 
 def builder(architecture: str, mtp: bool = False) -> Builder | None:
-    """The builder of an architecture's graph, or of its MTP block's; None if that is not
+    """Return the builder of an architecture's graph, or of its MTP block's; None if that is not
     modelled."""
     # a plain architecture is in rows.py, whose BUILDERS lacks what is not modelled
     module = import_module(f"{__name__}.{_FILE_OF.get(architecture, 'rows')}")

@@ -145,7 +145,7 @@ class Decoder:
         return self.head(llm, self.last_rows(llm, cur, out_ids))
 
     def embedded(self, llm: Llm) -> tuple[Tensor, Tensor | None]:
-        """The embeddings as the first layer reads them, and the positions."""
+        """Return the embeddings as the first layer reads them, and the positions."""
         g = llm.graph
         llm.attn_soft_cap = self.soft_cap
         cur = llm.build_inp_embd(scale=self.embed_scale == "tokens")
@@ -164,7 +164,8 @@ class Decoder:
         return cur, pos
 
     def last_rows(self, llm: Llm, cur: Tensor, out_ids: Tensor) -> Tensor:
-        """The normed result of the last layer, of the output rows unless a layer picked them."""
+        """Return the normed result of the last layer, of the output rows unless a layer picked
+        them."""
         g = llm.graph
         if self.select == "late" or (self.keeps_last and llm.rules.rows_before_nextn):
             llm.output(cur)
@@ -182,7 +183,7 @@ class Decoder:
         return llm.build_attn_inp()
 
     def head(self, llm: Llm, cur: Tensor) -> Tensor | None:
-        """The logits of the normed hidden state."""
+        """Return the logits of the normed hidden state."""
         g = llm.graph
         # the embedding is kept before the factor
         if self.head_scale:
@@ -201,7 +202,7 @@ class Decoder:
         return cur
 
     def mtp(self, llm: Llm) -> Tensor:
-        """The logits of the block after the last layer as a context of its own (graph_mtp of
+        """Return the logits of the block after the last layer as a context of its own (graph_mtp of
         src/models/*.cpp).
 
         The next token's embedding and the model's last hidden state become one input for one of the
@@ -238,13 +239,13 @@ class Decoder:
         return self.layer(llm, cur, il, inp, pos, out_ids)
 
     def mtp_norm(self) -> Norm:
-        """The kind of the norm before its head."""
+        """Return the kind of the norm before its head."""
         return self.norm
 
     def normed(
         self, llm: Llm, cur: Tensor, il: int, name: str | None, pinned: bool = True
     ) -> Tensor:
-        """`cur` normed by blk.<il>.<name>; unchanged without a name."""
+        """Return `cur` normed by blk.<il>.<name>; unchanged without a name."""
         if name is None:
             return cur
         weight, bias = llm.layer_weight(il, name), llm.layer_weight(il, name, "bias")
@@ -299,7 +300,7 @@ class Decoder:
     def attention(
         self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
     ) -> Tensor:
-        """Attention of the normed input, projected by wo."""
+        """Build attention of the normed input, projected by wo."""
         g = llm.graph
         q, k, v = self.heads(llm, cur, il)
         if pos is not None and self.ropes(llm.hparams, il):
@@ -347,7 +348,7 @@ class Decoder:
     def qk_normed(
         self, llm: Llm, q: Tensor, k: Tensor, il: int, kind: Norm
     ) -> tuple[Tensor, Tensor]:
-        """Q and K, each normed if the file has its norm."""
+        """Return Q and K, each normed if the file has its norm."""
         made = []
         for name, t in (("attn_q_norm", q), ("attn_k_norm", k)):
             # a file may have one of the two
@@ -356,7 +357,8 @@ class Decoder:
         return made[0], made[1]
 
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        """The FFN of the normed input: experts if the layer has a router, and the shared expert."""
+        """Build the FFN of the normed input: experts if the layer has a router, and the shared
+        expert."""
         g = llm.graph
         if self.moe is None or llm.layer_weight(il, "ffn_gate_inp") is None:
             return llm.build_ffn(
@@ -405,7 +407,7 @@ class Decoder:
 
 
 def _mtp_norm_weight(llm: Llm, il: int) -> Tensor | None:
-    """The norm before an MTP block's head: its own, or the model's."""
+    """Return the norm before an MTP block's head: its own, or the model's."""
     for name in ("nextn.shared_head_norm", "layer_output_norm"):
         norm = llm.layer_weight(il, name)
         if norm is not None:
@@ -414,7 +416,7 @@ def _mtp_norm_weight(llm: Llm, il: int) -> Tensor | None:
 
 
 def _mtp_head(llm: Llm, cur: Tensor, il: int) -> Tensor:
-    """The logits by the MTP block's own head, or by the model's."""
+    """Return the logits by the MTP block's own head, or by the model's."""
     name = "nextn.shared_head_head"
     head = llm.layer_weight(il, name)
     if head is None:

@@ -12,7 +12,7 @@ _CHUNK, _CHUNK_KDA = 64, 16
 def build_delta_net_autoregressive(
     graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(output, new state) for one token per sequence."""
+    """Return (output, new state) for one token per sequence."""
     g, heads, n_seqs = graph, v.ne[1], v.ne[3]
     q = g.scale(q)
     q, k, v = (g.permute(t, 0, 2, 1, 3) for t in (q, k, v))
@@ -31,7 +31,7 @@ def build_delta_net_autoregressive(
 def build_delta_net_chunking(
     graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(output, new states) for several tokens per sequence, in chunks."""
+    """Return (output, new states) for several tokens per sequence, in chunks."""
     g = graph
     size_k, heads_k, n_tokens, n_seqs = q.ne
     size, heads = v.ne[:2]
@@ -102,8 +102,8 @@ def build_delta_net_chunking(
 
 
 def _decayed(g: Graph, q: Tensor, k: Tensor, k_b: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Products of keys with keys and queries within a chunk, with the decay between them; one decay
-    per head."""
+    """Return the products of keys with keys and queries within a chunk, with the decay between
+    them; one decay per head."""
     chunk, _, n_chunks, n = sums.ne
     other = g.repeat(g.reshape(sums, 1, chunk, n_chunks, n), chunk, chunk, n_chunks, n)
     mask = g.unary("EXP", _tri(g, g.sub(other, sums)))

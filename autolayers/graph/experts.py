@@ -101,7 +101,7 @@ def build_moe_ffn(
 
 
 def _summed(llm: Llm, experts: Tensor, n_used: int) -> Tensor:
-    """The sum of the chosen experts' weighted outputs, a view of each."""
+    """Return the sum of the chosen experts' weighted outputs, a view of each."""
     g = llm.graph
     # views and additions, not one ggml_sum_rows: each sum is a node that the allocator places
     n_embd, _, n = experts.ne[:3]
@@ -129,7 +129,7 @@ def _choose_experts(
     n_used: int,
     selected_in: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The first half of build_moe_ffn: (the chosen experts, their weights [1, n_used,
+    """Build the first half of build_moe_ffn: (the chosen experts, their weights [1, n_used,
     n_tokens])."""
     g, hp, n = llm.graph, llm.hparams, logits.ne[1]
     gating = routing.gating or _GATING[hp.expert_gating_func]
@@ -169,7 +169,7 @@ def _scaled(llm: Llm, weights: Tensor, routing: Routing) -> Tensor:
 
 
 def _probabilities(llm: Llm, logits: Tensor, gating: str) -> Tensor:
-    """The router's logits after its activation, if it has one before the choice."""
+    """Return the router's logits after its activation, if it has one before the choice."""
     g = llm.graph
     if gating == "softmax":
         return g.soft_max(logits)
@@ -181,7 +181,7 @@ def _probabilities(llm: Llm, logits: Tensor, gating: str) -> Tensor:
 
 
 def _ranked(llm: Llm, logits: Tensor, probs: Tensor, il: int, routing: Routing) -> Tensor:
-    """The values by which experts are chosen."""
+    """Return the values by which experts are chosen."""
     g, ranked = llm.graph, probs
     if routing.probs_b is not None:
         extra = llm.layer_weight(il, routing.probs_b, "bias")
@@ -205,7 +205,8 @@ def _normalised(llm: Llm, weights: Tensor) -> Tensor:
 
 
 def _best_groups(llm: Llm, ranked: Tensor, n_expert: int) -> Tensor:
-    """-inf for the experts of all but the best groups (n_group_used of n_expert_groups)."""
+    """Return the scores with -inf for the experts of all but the best groups (n_group_used of
+    n_expert_groups)."""
     g, hp, n = llm.graph, llm.hparams, ranked.ne[1]
     n_groups = hp.n_expert_groups
     # a group is scored by the sum of its two best experts
@@ -245,7 +246,8 @@ class _Chosen:
 
 
 def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Tensor) -> Tensor:
-    """The second half of build_moe_ffn: each chosen expert's output, [n_embd, n_used, n_tokens]."""
+    """Build the second half of build_moe_ffn: each chosen expert's output, [n_embd, n_used,
+    n_tokens]."""
     g = llm.graph
     chosen = _Chosen(llm, il, routing, selected)
     # gate and up as one matrix: one product, then two views of its halves
@@ -283,8 +285,8 @@ def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Ten
 
 
 def _slots(llm: Llm, il: int, names: tuple[str | None, ...], selected: Tensor) -> Tensor | None:
-    """build_moe_cache_slots: where the expert cache has the chosen experts, read from the layer's
-    map in RAM; None where they are not read from the cache."""
+    """Return where the expert cache has the chosen experts, read from the layer's map in RAM
+    (build_moe_cache_slots); None where they are not read from the cache."""
     g, n = llm.graph, llm.slots.get(il, 0)
     n_used, n_tokens = selected.ne[:2]
     # all experts that these tokens may choose need a slot at the same time
@@ -329,8 +331,8 @@ def _activate_experts(
 
 
 def situ(llm: Llm, gate: Tensor, up: Tensor) -> Tensor:
-    """LLM_FFN_SITU: beta tanh(gate / beta) sigmoid(gate) times up, which is bounded in the same
-    way."""
+    """Mirror LLM_FFN_SITU: beta tanh(gate / beta) sigmoid(gate) times up, which is bounded in the
+    same way."""
     g = llm.graph
     cur = g.mul(g.scale(g.unary("TANH", g.scale(gate))), g.unary("SIGMOID", gate))
     if llm.hparams.situ_linear_beta > 0.0:

@@ -22,7 +22,7 @@ ROUTING = Routing("softmax", norm_w=True, probs_b=None, biases=False, scales=Tru
 
 
 def build_conv_state(llm: Llm, states: Tensor, mixed: Tensor, kernel: int, channels: int) -> Tensor:
-    """The last inputs of the convolution, then this batch's; the newest are stored."""
+    """Return the last inputs of the convolution, then this batch's; the newest are stored."""
     g, n_states = llm.graph, snapshots(llm)
     before = g.reshape(build_rs(llm, states), kernel - 1, channels, llm.n_seqs)
     conv = g.concat(before, g.transpose(mixed), 0)
@@ -39,7 +39,7 @@ def build_conv_state(llm: Llm, states: Tensor, mixed: Tensor, kernel: int, chann
 
 
 def build_gdn_l2_norm(llm: Llm, x: Tensor) -> Tensor:
-    """The L2 norm as llama.cpp builds it for gated delta nets: from an RMS norm, or as one op."""
+    """Build the L2 norm as llama.cpp does for gated delta nets: from an RMS norm, or as one op."""
     g = llm.graph
     return g.scale(g.rms_norm(x)) if llm.rules.l2_norm_of_rms else g.l2_norm(x)
 
@@ -56,7 +56,8 @@ def build_recurrent_attn(
     il: int,
     flat: bool = False,
 ) -> Tensor:
-    """The delta rule, as one fused op unless its probe refused that; the new states are stored.
+    """Build the delta rule, as one fused op unless its probe refused that; the new states are
+    stored.
 
     Returns the output, shaped as `v`. `flat`: the states are stored as one row (kimi-linear).
     """
@@ -166,7 +167,7 @@ class GatedDeltaNet(Hybrid):
         return g.reshape(self.linear(llm, out, il, "ssm_out"), llm.n_embd, n_tok * n_seqs)
 
     def value_size(self, hp: Hparams) -> int:
-        """Elements of one value head."""
+        """Return the elements of one value head."""
         size: int = hp.ssm_d_inner // hp.ssm_dt_rank
         return size
 
@@ -179,7 +180,7 @@ class GatedDeltaNet(Hybrid):
         return llm.linear(il, name, cur, scale=True)
 
     def qkvz(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
-        """build_qkvz: (the convolution's input, the output's gate)."""
+        """Return (the convolution's input, the output's gate), as build_qkvz does."""
         mixed = self.linear(llm, cur, il, "attn_qkv")
         mixed = llm.graph.reshape(mixed, mixed.ne[0], llm.n_seq_tokens, llm.n_seqs)
         return mixed, self.linear(llm, cur, il, "attn_gate")
@@ -192,7 +193,7 @@ class GatedDeltaNet(Hybrid):
         return beta, g.reshape(self.linear(llm, cur, il, "ssm_alpha"), n_v, n_tok, n_seqs)
 
     def repeat_heads(self, llm: Llm, t: Tensor, n_v: int) -> Tensor:
-        """Q or K with one head per value head; the fused op does not need that."""
+        """Return Q or K with one head per value head; the fused op does not need that."""
         # both kinds are asked about, whichever this graph uses
         if llm.fused_ops["gdn_ar"] and llm.fused_ops["gdn_ch"]:
             return t

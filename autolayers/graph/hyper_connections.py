@@ -10,14 +10,14 @@ from .llm import Llm
 
 
 def expand_streams(llm: Llm, embd: Tensor) -> Tensor:
-    """The embeddings, once per stream: [n_embd, streams, n_tokens]."""
+    """Return the embeddings, once per stream: [n_embd, streams, n_tokens]."""
     g, width, n = llm.graph, embd.ne[0], embd.ne[1]
     return g.repeat(g.reshape(embd, width, 1, n), width, llm.hparams.dsv4_hc_mult, n, 1)
 
 
 def build_hc_pre(llm: Llm, x: Tensor, block: str, il: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(the block's input [n_embd, n_tokens], post, comb), by blk.<il>.hc_<block>_*; `block` is attn
-    or ffn."""
+    """Return (the block's input [n_embd, n_tokens], post, comb), by blk.<il>.hc_<block>_*; `block`
+    is attn or ffn."""
     g, hc, n = llm.graph, x.ne[1], x.ne[2]
     scale, base = (llm.need_layer(il, f"hc_{block}_{part}") for part in ("scale", "base"))
     # over all streams of a token together
@@ -42,7 +42,7 @@ def build_hc_pre(llm: Llm, x: Tensor, block: str, il: int) -> tuple[Tensor, Tens
 
 
 def _weighted_sum(llm: Llm, x: Tensor, weights: Tensor, il: int = -1) -> Tensor:
-    """The streams' weighted sum; without a layer never as the fused op."""
+    """Return the streams' weighted sum; without a layer never as the fused op."""
     g, n = llm.graph, x.ne[2]
     # the head's mix has no layer whose device a probe could ask
     if llm.fused_ops["hc_pre"] and il >= 0:
@@ -58,7 +58,7 @@ def _weighted_sum(llm: Llm, x: Tensor, weights: Tensor, il: int = -1) -> Tensor:
 
 
 def build_hc_post(llm: Llm, cur: Tensor, x: Tensor, post: Tensor, comb: Tensor, il: int) -> Tensor:
-    """The streams after a block: each gets its share of the result and of the others."""
+    """Return the streams after a block: each gets its share of the result and of the others."""
     g, hc, n = llm.graph, x.ne[1], x.ne[2]
     if llm.fused_ops["hc_post"]:
         fused = g.hc_post(cur, x, post, comb)
@@ -77,7 +77,7 @@ def build_hc_post(llm: Llm, cur: Tensor, x: Tensor, post: Tensor, comb: Tensor, 
 
 
 def build_hc_head(llm: Llm, x: Tensor) -> Tensor:
-    """The streams combined into one after the last layer."""
+    """Return the streams combined into one after the last layer."""
     g = llm.graph
     normed = g.rms_norm(g.reshape(x, x.ne[0] * x.ne[1], x.ne[2]))
     mixes = g.mul_mat(llm.need("output_hc_fn.weight"), normed)
@@ -87,7 +87,7 @@ def build_hc_head(llm: Llm, x: Tensor) -> Tensor:
 
 
 def _sinkhorn(llm: Llm, comb: Tensor) -> Tensor:
-    """build_hc_sinkhorn"""
+    """Mirror build_hc_sinkhorn."""
     g = llm.graph
     # rows and columns are normalised in turns; the first rows by softmax
     eps = g.fill(g.new("f32", 1))

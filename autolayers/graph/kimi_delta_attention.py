@@ -61,7 +61,7 @@ class KimiDeltaAttention(Hybrid):
         return [llm.graph.mul_mat(llm.need_layer(il, f"attn_{x}"), cur) for x in "qkv"]
 
     def conv(self, llm: Llm, gathered: Tensor, il: int, part: int, x: Tensor) -> Tensor:
-        """One of Q, K and V, each with its third of the convolution's state."""
+        """Return Q, K or V, each with its third of the convolution's state."""
         g, hp, n_tok, n_seqs, n_head = (
             llm.graph,
             llm.hparams,
@@ -86,11 +86,11 @@ class KimiDeltaAttention(Hybrid):
         return g.reshape(out, head, n_head, n_tok, n_seqs)
 
     def slots(self, llm: Llm) -> int:
-        """How many states of the convolution are stored per sequence."""
+        """Return how many states of the convolution are stored per sequence."""
         return min(llm.n_seq_tokens, snapshots(llm))
 
     def decay(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        """The logarithm of the decay: one element per channel and token."""
+        """Return the logarithm of the decay: one element per channel and token."""
         g = llm.graph
         # a scaled sigmoid instead of kimi-linear's softplus
         gate = g.add(
@@ -104,7 +104,7 @@ class KimiDeltaAttention(Hybrid):
         return llm.graph.reshape(llm.need_layer(il, "ssm_a"), 1, llm.n_head, 1)
 
     def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        """The factor of the result, before the sigmoid."""
+        """Return the factor of the result, before the sigmoid."""
         return llm.graph.mul_mat(llm.need_layer(il, "ssm_g_a"), cur)
 
     # latent attention
@@ -145,7 +145,7 @@ class KimiDeltaAttention(Hybrid):
         return g.mul_mat(llm.need_layer(il, "attn_q_b"), cur)
 
     def gated(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
-        """One gate per head."""
+        """Return the result times one gate per head."""
         g, n, n_head, head = llm.graph, llm.n_tokens, llm.n_head, llm.hparams.n_embd_head_v_mla
         gate = g.mul_mat(llm.need_layer(il, "attn_gate"), cur)
         gate = g.unary("SIGMOID", g.reshape(gate, 1, n_head, n))

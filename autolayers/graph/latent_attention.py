@@ -12,7 +12,7 @@ from .llm import Llm
 
 
 def latent(llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
-    """(normed latent [rank, n_tokens], the keys' rope part [n_rot, 1, n_tokens], not yet
+    """Return (normed latent [rank, n_tokens], the keys' rope part [n_rot, 1, n_tokens], not yet
     rotated)."""
     g, n = llm.graph, llm.n_tokens
     norm = llm.need_layer(il, "attn_kv_a_norm")
@@ -34,8 +34,8 @@ def absorbed(
     *,
     rope_first: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K and V with one head of keys for all: attn_k_b is applied to Q instead of the keys. No
-    `pos`: no rope.
+    """Return Q, K and V with one head of keys for all: attn_k_b is applied to Q instead of the
+    keys. No `pos`: no rope.
 
     `q` holds complete heads, [head_k, n_head, n_tokens] or flat. `rope_first`: heads begin with the
     rope part.
@@ -69,7 +69,7 @@ def expanded(
     *,
     rope_first: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K and V with separate keys and values for every head: `q` is [head_k, n_head,
+    """Return Q, K and V with separate keys and values for every head: `q` is [head_k, n_head,
     n_tokens]."""
     g, n = llm.graph, llm.n_tokens
     n_head, n_rot = q.ne[1], k_pe.ne[0]
@@ -92,7 +92,7 @@ class LatentAttention(Decoder):
     """The deepseek2 graph, with or without experts and absorbed weights."""
 
     def queries(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        """[head_k, n_head, n_tokens]; lite models have no latent for Q."""
+        """Return the queries, [head_k, n_head, n_tokens]; lite models have no latent for Q."""
         # lite: Q in one step
         weight = llm.layer_weight(il, "attn_q")
         if weight is None:
@@ -134,5 +134,5 @@ class LatentAttention(Decoder):
         return False
 
     def cached_v(self, llm: Llm, v: Tensor) -> Tensor:
-        """V as it is stored in a cache of full heads."""
+        """Return V as it is stored in a cache of full heads."""
         return v

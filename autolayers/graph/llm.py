@@ -109,12 +109,12 @@ class Llm:
     # weights
 
     def weight(self, name: str) -> Tensor | None:
-        """A weight by its full name, None if the file lacks it."""
+        """Return a weight by its full name, None if the file lacks it."""
         return self._lookup(name)
 
     def layer_weight(self, il: int, name: str, suffix: str = "weight") -> Tensor | None:
-        """blk.<il>.<name>.<suffix>, None if the file lacks it; a few tensors carry no suffix at
-        all."""
+        """Return blk.<il>.<name>.<suffix>, None if the file lacks it; a few tensors carry no suffix
+        at all."""
         # such as blk.N.ssm_a, which llama.cpp's loader asks for without ".weight"
         tensor = self._lookup(f"blk.{il}.{name}.{suffix}")
         if tensor is None and suffix == "weight":
@@ -122,14 +122,14 @@ class Llm:
         return tensor
 
     def need(self, name: str) -> Tensor:
-        """A weight that every file of the architecture has. Raises ModelError."""
+        """Return a weight that every file of the architecture has. Raises ModelError."""
         tensor = self._lookup(name)
         if tensor is None:
             raise ModelError(f"a {self.row.name} model without {name}: llama.cpp does not load it")
         return tensor
 
     def need_layer(self, il: int, name: str, suffix: str = "weight") -> Tensor:
-        """A weight that every such layer has. Raises ModelError."""
+        """Return a weight that every such layer has. Raises ModelError."""
         tensor = self.layer_weight(il, name, suffix)
         return self.need(f"blk.{il}.{name}.{suffix}") if tensor is None else tensor
 
@@ -157,7 +157,8 @@ class Llm:
         self.rename_weights(rename)
 
     def rope_factors(self, il: int) -> Tensor | None:
-        """get_rope_factors: llama 3's frequencies, or LongRoPE's by the context's length."""
+        """Return llama 3's frequencies, or LongRoPE's by the context's length
+        (get_rope_factors)."""
         freqs = self._lookup(f"rope_freqs.weight@{il}")
         if freqs is not None:
             return freqs
@@ -169,8 +170,8 @@ class Llm:
     # pins and outputs
 
     def pin(self, tensor: Tensor, il: int) -> None:
-        """graph_get_cb: nodes that llama.cpp names "norm" or "l_last" are pinned to their layer's
-        backend."""
+        """Pin a node to its layer's backend: those that llama.cpp names "norm" or "l_last"
+        (graph_get_cb)."""
         # otherwise the scheduler may leave a norm on the previous layer's backend, where it costs a
         # copy more between devices (the comment in graph_get_cb)
         if self._pins and il >= 0:
@@ -192,8 +193,8 @@ class Llm:
     # inputs
 
     def build_inp_embd(self, scale: bool = False) -> Tensor:
-        """The embeddings of tokens, or what replaces them: [n_embd, n_tokens]; `scale`: a constant
-        factor of the tokens' embeddings."""
+        """Return the embeddings of tokens, or what replaces them: [n_embd, n_tokens]; `scale`: a
+        constant factor of the tokens' embeddings."""
         g, hp, n = self.graph, self.hparams, self.n_tokens
         cur = self.inp_embd = self._looked_up(hp.n_embd_inp)
         # deepstack models append image features to a row; the layers read its first n_embd elements
@@ -223,7 +224,7 @@ class Llm:
         return self.rules.mixed_input and (scale or constant)
 
     def _looked_up(self, n_embd_inp: int) -> Tensor:
-        """The rows of the tokens, with what takes their place in a batch of embeddings."""
+        """Return the rows of the tokens, with what takes their place in a batch of embeddings."""
         g, n, table = self.graph, self.n_tokens, self.need("token_embd.weight")
         tokens = self.inp_tokens = g.input("inp_tokens", "i32", n)
         # llama.cpp builds both inputs (tokens and embeddings), whichever the batch has
@@ -255,8 +256,8 @@ class Llm:
         return bool(self.row.mixed_batch)
 
     def build_mtp_inputs(self, il: int, streams: int = 1) -> tuple[Tensor, Tensor]:
-        """What an MTP block reads: the next token's embedding, and the last hidden state of all
-        residual streams."""
+        """Return what an MTP block reads: the next token's embedding, and the last hidden state of
+        all residual streams."""
         g, n = self.graph, self.n_tokens
         tokens = g.input("inp_tokens", "i32", n)
         state = g.input("mtp_h_input", "f32", self.n_embd * streams, n)
@@ -287,7 +288,7 @@ class Llm:
         )
 
     def mask_input(self, name: str, type_: str, *ne: int) -> Tensor:
-        """A mask in the type that attention reads; `type_`: that type, if not decided by
+        """Return a mask in the type that attention reads; `type_`: that type, if not decided by
         attention."""
         # flash attention reads a half precision mask, softmax a full one
         type_ = type_ or ("f16" if self.flash_attn else "f32")
@@ -298,7 +299,7 @@ class Llm:
     def attn_input(
         self, cache: CacheView, with_v: bool = True, rotations: bool = True, mask_type: str = ""
     ) -> AttnInput:
-        """The inputs of attention to `cache`; MLA has none for V."""
+        """Return the inputs of attention to `cache`; MLA has none for V."""
         g, n = self.graph, self.n_tokens
         k_idxs = v_idxs = None
         if self.rules.set_rows:
@@ -326,7 +327,7 @@ class Llm:
         return self.attn_input(self.caches["attn"])
 
     def build_attn_inp_k(self) -> AttnInput:
-        """MLA: K only; llama.cpp builds no rotation here."""
+        """Return the input of MLA's attention: K only; llama.cpp builds no rotation here."""
         return self.attn_input(self.caches["attn"], with_v=False, rotations=False)
 
     def build_attn_inp_kv_iswa(self) -> AttnInput:
@@ -362,7 +363,7 @@ class Llm:
         return inp
 
     def build_attn_inp(self) -> AttnInput:
-        """The inputs for the model's caches: sliding window or not, only keys (MLA), or no
+        """Return the inputs for the model's caches: sliding window or not, only keys (MLA), or no
         cache."""
         # embedding models and encoders attend within the batch
         if "attn" not in self.caches or (self.row.memory == "none" and "swa" not in self.caches):
@@ -385,7 +386,7 @@ class Llm:
         kind: Norm = "rms",
         il: int = -1,
     ) -> Tensor:
-        """A norm, its weight and its bias; pinned to layer `il` if that is given."""
+        """Build a norm, its weight and its bias; pinned to layer `il` if that is given."""
         g = self.graph
         if kind == "rms":
             cur = g.rms_norm(cur)
@@ -406,7 +407,7 @@ class Llm:
         return cur
 
     def build_lora_mm(self, weight: Tensor, cur: Tensor, scale: Tensor | None = None) -> Tensor:
-        """A matmul, and the scale of an NVFP4 weight."""
+        """Build a matmul, and the scale of an NVFP4 weight."""
         result = self.graph.mul_mat(weight, cur)
         return result if scale is None else self.graph.mul(result, scale)
 
@@ -420,8 +421,8 @@ class Llm:
         back: bool = False,
         first: bool = False,
     ) -> Tensor:
-        """ggml_rope_set_offset: heads [head, n_head, n_tokens], the last `n_rot` elements of each
-        rotated; `first`: where older builds have these."""
+        """Rotate the last `n_rot` elements of heads [head, n_head, n_tokens]
+        (ggml_rope_set_offset); `first`: where older builds have these."""
         g = self.graph
 
         def rotated(t: Tensor) -> Tensor:
@@ -441,8 +442,8 @@ class Llm:
         slots: Tensor | None = None,
         il: int = 0,
     ) -> Tensor:
-        """A matmul by experts, and their NVFP4 scales; with `slots` by those that the cache of
-        layer `il` has."""
+        """Build a matmul by experts, and their NVFP4 scales; with `slots` by those that the cache
+        of layer `il` has."""
         g = self.graph
         # read where the file's experts are
         if slots is None:
@@ -468,18 +469,19 @@ class Llm:
         return result
 
     def linear(self, il: int, name: str, cur: Tensor, scale: bool = False) -> Tensor:
-        """build_lora_mm with blk.<il>.<name>; `scale`: its NVFP4 scale is applied, if present."""
+        """Apply blk.<il>.<name> (build_lora_mm); `scale`: its NVFP4 scale is applied, if
+        present."""
         weight = self.need_layer(il, name)
         return self.build_lora_mm(
             weight, cur, self.layer_weight(il, name, "scale") if scale else None
         )
 
     def rms_norm(self, il: int, name: str, cur: Tensor) -> Tensor:
-        """build_norm with blk.<il>.<name>, if present."""
+        """Norm by blk.<il>.<name>, if present (build_norm)."""
         return self.build_norm(cur, self.layer_weight(il, name), None, "rms", il)
 
     def hadamard(self, cur: Tensor, rot: Tensor) -> Tensor:
-        """llama_mul_mat_hadamard: rows of `cur` rotated in parts of rot.ne[0]."""
+        """Rotate rows of `cur` in parts of rot.ne[0] (llama_mul_mat_hadamard)."""
         g, n = self.graph, rot.ne[0]
         # ggml_reshape wants contiguous rows; a view (of a fused QKV) is copied first
         if cur.contiguous():
@@ -505,7 +507,7 @@ class Llm:
         plain: bool = False,
         roped: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Q, K and V by one fused projection or three, with biases and clamp; by heads if
+        """Return Q, K and V by one fused projection or three, with biases and clamp; by heads if
         `reshape`.
 
         Sizes are the layer's unless given. `scales`: the NVFP4 scale of a fused projection is
@@ -548,7 +550,7 @@ class Llm:
     def _by_heads(
         self, qkv: Tensor, parts: tuple[tuple[int, int, int], ...], roped: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Q, K and V of a fused projection as views; `parts`: (head's size, heads, first
+        """Return Q, K and V of a fused projection as views; `parts`: (head's size, heads, first
         element)."""
         g, n, size, row = self.graph, self.n_tokens, qkv.nb[0], qkv.nb[1]
         # older builds copy V, some Q and K too: each copy is a buffer of its own
@@ -571,7 +573,7 @@ class Llm:
         return q, k, v
 
     def _fused_qkv(self, cur: Tensor, il: int, scales: bool, clamp: bool) -> Tensor:
-        """The fused projection with its bias, or with the three of Q, K and V."""
+        """Return the fused projection with its bias, or with the three of Q, K and V."""
         g = self.graph
         # a file may have one matrix and three biases
         qkv = self.linear(il, "attn_qkv", cur, scales)
@@ -592,14 +594,14 @@ class Llm:
         return g.concat(g.concat(q, k, 0), v, 0)
 
     def add_up(self, parts: list[Tensor]) -> Tensor:
-        """The sum of one or more tensors, from the left."""
+        """Return the sum of one or more tensors, from the left."""
         total = parts[0]
         for part in parts[1:]:
             total = self.graph.add(total, part)
         return total
 
     def concat_all(self, parts: list[Tensor], dim: int) -> Tensor:
-        """One or more tensors, one after the other in dimension `dim`."""
+        """Join one or more tensors, one after the other in dimension `dim`."""
         joined = parts[0]
         for part in parts[1:]:
             joined = self.graph.concat(joined, part, dim)
@@ -608,7 +610,7 @@ class Llm:
     # feed-forward
 
     def swiglu_limit(self, which: Literal["exp", "shexp"], il: int) -> float:
-        """swiglu_clamp_exp or swiglu_clamp_shexp of a layer: the bound of its SwiGLU, 0 without
+        """Return the bound of a layer's SwiGLU (swiglu_clamp_exp or swiglu_clamp_shexp), 0 without
         one."""
         kind = self.row.swiglu_clamp
         if not kind or (kind == "experts" and which == "shexp"):
@@ -636,7 +638,8 @@ class Llm:
         scales: bool = True,
         biases: bool = True,
     ) -> Tensor:
-        """A feed-forward network over blk.<il>.<names>; a missing tensor or name is a missing step.
+        """Build a feed-forward network over blk.<il>.<names>; a missing tensor or name is a missing
+        step.
 
         `gate`: the gate reads the input (par), `up`'s result (seq), or there is none. `biases` and
         `scales` (NVFP4): whether the architecture applies them here, if present.
@@ -687,7 +690,7 @@ class Llm:
         limit: float,
         act_scales: Tensor | None,
     ) -> tuple[Tensor, bool]:
-        """The activation, and whether gate and up still have to be multiplied."""
+        """Return the activation, and whether gate and up still have to be multiplied."""
         g = self.graph
         # llama.cpp's eps
         if act == "silu" and parallel and limit > 1e-6:
@@ -716,7 +719,7 @@ class Llm:
         return g.mul(g.clamp(g.unary("SILU", gate)), up)
 
     def _activate_one(self, cur: Tensor, act: Activation) -> Tensor:
-        """The activation of one tensor; of a GLU, both of its halves."""
+        """Return the activation of one tensor; of a GLU, both of its halves."""
         g = self.graph
         if act == "relu_sqr":
             return g.sqr(g.unary("RELU", cur))
@@ -742,7 +745,7 @@ class Llm:
         n_kv_max: int = 0,
         cached: bool = True,
     ) -> Tensor:
-        """Softmax attention, [n_embd_head_v * n_head, n_tokens].
+        """Build softmax attention, [n_embd_head_v * n_head, n_tokens].
 
         `kq_b` is added to the scores, which excludes flash attention; `n_kv_max` bounds the cells
         that a sparse mask leaves open. `cached`: k and v are from a cache, not from an encoder.
@@ -783,12 +786,12 @@ class Llm:
         return cur
 
     def _as_f16(self, t: Tensor) -> Tensor:
-        """Keys or values as the flash attention of this build reads them."""
+        """Return keys or values as the flash attention of this build reads them."""
         # f32 occurs without a cache, in encoders
         return self.graph.cast(t, "f16") if t.type == "f32" and self.rules.casts_f32_cache else t
 
     def _of_latent(self, cur: Tensor, v_mla: Tensor | None, n_tokens: int) -> Tensor:
-        """Flash attention's result by token, decompressed by `v_mla`."""
+        """Return flash attention's result by token, decompressed by `v_mla`."""
         g = self.graph
         if v_mla is not None and self.rules.mla_heads_at_once:
             # all heads in one product, with the heads as its third dimension
@@ -810,7 +813,7 @@ class Llm:
         sinks: Tensor | None,
         v_mla: Tensor | None,
     ) -> Tensor:
-        """Attention without the fused kernel; `v` is transposed."""
+        """Build attention without the fused kernel; `v` is transposed."""
         g = self.graph
         kq = g.mul_mat(k, q)
         if self.attn_soft_cap:
@@ -914,7 +917,7 @@ class Llm:
     def _rotated(
         self, a: AttnInput, q: Tensor, k: Tensor | None, v: Tensor | None, mla: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Q, K and V as a quantised cache wants them."""
+        """Return Q, K and V as a quantised cache wants them."""
         if a.k_rot is not None:
             q = self.hadamard(q, a.k_rot)
             k = self.hadamard(k, a.k_rot) if k is not None else None
@@ -942,7 +945,7 @@ class Llm:
     def project(
         self, cur: Tensor, il: int, wo: str | None = "attn_output", biased: bool = True
     ) -> Tensor:
-        """wo, its scale and its bias, if present."""
+        """Apply wo, its scale and its bias, if present."""
         if wo is None:
             return cur
         weight, bias = (
@@ -963,14 +966,14 @@ class Llm:
         return self.graph.add(cur, part)
 
     def select_outputs(self, il: int, out_ids: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """In the last layer, the rows whose logits are requested (inp_out_ids)."""
+        """Return, in the last layer, the rows whose logits are requested (inp_out_ids)."""
         # earlier layers need all rows, because later tokens attend to them
         if il != self.n_layer - 1:
             return tensors
         return tuple(self.graph.get_rows(t, out_ids) for t in tensors)
 
     def finish(self, cur: Tensor, *, head: str | None = "output", bias: bool = False) -> Tensor:
-        """result_norm is `cur`; then the head, and the outputs that are never freed
+        """Take `cur` as result_norm; then build the head, and mark the outputs that are never freed
         (set_outputs)."""
         # llama.cpp keeps it even without --embedding: an output's memory is never reused
         self.t_embd = self.output(cur)

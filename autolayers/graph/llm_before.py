@@ -19,12 +19,12 @@ _FLASH_KEYS = 256
 
 
 def copy_k(g: Graph, k: Tensor, cur: Tensor) -> Tensor:
-    """Before Rules.set_rows: keys [head, n_head, n_tokens] copied to the cache."""
+    """Copy keys [head, n_head, n_tokens] to the cache, before Rules.set_rows."""
     return g.cpy(cur, g.view(k, (cur.nelements,)))
 
 
 def copy_v(g: Graph, v: Tensor, cur: Tensor, transposed: bool) -> Tensor:
-    """Before Rules.set_rows: values copied to the cache, transposed if that is."""
+    """Copy values to the cache, transposed if that is, before Rules.set_rows."""
     width, n_tokens = cur.ne[0] * cur.ne[1], cur.ne[2]
     cur = g.reshape(cur, width, n_tokens)
     if not transposed:
@@ -33,8 +33,8 @@ def copy_v(g: Graph, v: Tensor, cur: Tensor, transposed: bool) -> Tensor:
 
 
 def mask_input(g: Graph, rules: Rules, name: str, type_: str, *ne: int) -> Tensor:
-    """Before Rules.f16_mask: an f32 input, which flash attention casts; in the oldest builds with
-    more rows."""
+    """Return an f32 input, which flash attention casts, before Rules.f16_mask; in the oldest builds
+    with more rows."""
     if rules.pads_masks:
         ne = (ne[0], -(-ne[1] // _MASK_ROWS) * _MASK_ROWS, *ne[2:])
     mask = g.input(name, "f32" if type_ == "f16" else type_, *ne)
@@ -42,16 +42,16 @@ def mask_input(g: Graph, rules: Rules, name: str, type_: str, *ne: int) -> Tenso
 
 
 def encoder_flash(rules: Rules, k: Tensor) -> bool:
-    """Before Rules.flash_any_keys: whether an encoder may have flash attention."""
+    """Whether an encoder may have flash attention, before Rules.flash_any_keys."""
     return rules.encoders_flash and k.ne[1] % _FLASH_KEYS == 0
 
 
 def heads_of(
     g: Graph, qkv: Tensor, parts: Sequence[tuple[int, int, int]], viewed: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Before Rules.views_v: Q, K and V of a fused QKV, given each one's head size, heads and first
-    column. `viewed`: Q and K are views, which since Rules.views_qk holds if they are roped; V is a
-    copy."""
+    """Return Q, K and V of a fused QKV, before Rules.views_v, given each one's head size, heads and
+    first column. `viewed`: Q and K are views, which since Rules.views_qk holds if they are roped; V
+    is a copy."""
     size, row, n, made = qkv.nb[0], qkv.nb[1], qkv.ne[1], []
     for i, (head, heads, at) in enumerate(parts):
         if viewed and i < 2:
@@ -65,7 +65,7 @@ def heads_of(
 
 
 def split_glu(g: Graph, cur: Tensor, act: str) -> Tensor:
-    """Before Rules.glu_op: a gated activation whose two halves are copied and multiplied."""
+    """Return a gated activation whose two halves are copied and multiplied, before Rules.glu_op."""
     half = cur.ne[0] // 2
     first, second = (
         g.cont(g.view(cur, (half, cur.ne[1]), (cur.nb[1],), at * cur.nb[0])) for at in (0, half)
@@ -76,8 +76,8 @@ def split_glu(g: Graph, cur: Tensor, act: str) -> Tensor:
 def rope_end(
     g: Graph, heads: Tensor, n_rot: int, rotated: Callable[[Tensor], Tensor], first: bool
 ) -> Tensor:
-    """Before Rules.ropes_end: the last `n_rot` elements are roped separately and joined with the
-    rest, before it if `first`."""
+    """Rope the last `n_rot` elements separately and join them with the rest, before it if `first`,
+    before Rules.ropes_end."""
     # two views and a concat, where today one rope skips an offset
     (head, n_head, n), size = heads.ne[:3], heads.nb[0]
     strides = (size * head, size * head * n_head)
@@ -87,7 +87,7 @@ def rope_end(
 
 
 def refuse_views(rules: Rules) -> None:
-    """Before Rules.rotates_views llama.cpp aborted."""
+    """Refuse what llama.cpp aborted on before Rules.rotates_views."""
     raise LaunchRefused(
         f"llama.cpp build {rules.number} aborts with a quantised cache if Q, K and V are one "
         "matrix; use -ctk f16 -ctv f16"

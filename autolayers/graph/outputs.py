@@ -31,8 +31,8 @@ def done(llm: Llm, logits: Tensor | None) -> Graph:
 
 
 def build_sampling(llm: Llm, logits: Tensor) -> None:
-    """The sampler of drafts, a top 10 of each sequence; one more row is what idle sequences sample
-    from."""
+    """Build the sampler of drafts, a top 10 of each sequence; one more row is what idle sequences
+    sample from."""
     g, per = llm.graph, min(llm.n_seq_tokens, llm.cparams.n_sampled)
     for one in _sampled_rows(llm, logits, min(per * llm.n_seqs, llm.n_outputs)):
         # common/speculative.cpp: a chain with top_k of 10
@@ -42,8 +42,8 @@ def build_sampling(llm: Llm, logits: Tensor) -> None:
 
 
 def build_samplers(llm: Llm, logits: Tensor) -> None:
-    """The chain of -bs for each output that a sequence may have: with the default samplers one of
-    the 40 best tokens, by a number drawn for it."""
+    """Build the chain of -bs for each output that a sequence may have: with the default samplers
+    one of the 40 best tokens, by a number drawn for it."""
     g = llm.graph
     for i, one in enumerate(_sampled_rows(llm, logits, llm.cparams.n_outputs_max)):
         # --top-k's default
@@ -56,8 +56,8 @@ def build_samplers(llm: Llm, logits: Tensor) -> None:
 
 
 def _sampled_rows(llm: Llm, logits: Tensor, rows: int) -> Iterator[Tensor]:
-    """The logits of each output, in a second copy of all of them with one row more, for outputs
-    that the graph has not."""
+    """Return the logits of each output, in a second copy of all of them with one row more, for
+    outputs that the graph has not."""
     g = llm.graph
     # the extra row serves outputs that this batch lacks, so that the graph is the same for each
     padded = g.pad(logits, 0, 1)
@@ -67,8 +67,8 @@ def _sampled_rows(llm: Llm, logits: Tensor, rows: int) -> Iterator[Tensor]:
 
 
 def build_pooling(llm: Llm) -> None:
-    """build_pooling: mean, cls, last, rank or none, over t_embd; then sentence-transformers' dense
-    layers."""
+    """Mirror build_pooling: mean, cls, last, rank or none, over t_embd; then sentence-transformers'
+    dense layers."""
     g, kind = llm.graph, llm.cparams.pooling
     inp = llm.t_embd
     if inp is None:
@@ -94,7 +94,7 @@ def build_pooling(llm: Llm) -> None:
 
 
 def _classified(llm: Llm, cur: Tensor) -> Tensor:
-    """The score of a reranker: its classification head, where the file has one."""
+    """Return the score of a reranker: its classification head, where the file has one."""
     g = llm.graph
     # RoBERTa's classification head: a dense layer before the last
     if llm.weight("cls.weight") is not None:
@@ -107,7 +107,7 @@ def _classified(llm: Llm, cur: Tensor) -> Tensor:
 
 
 def dense(llm: Llm, cur: Tensor, name: str, bias: bool = True) -> Tensor:
-    """A matmul and its bias, where the file has them."""
+    """Build a matmul and its bias, where the file has them."""
     weight, b = llm.weight(f"{name}.weight"), llm.weight(f"{name}.bias") if bias else None
     if weight is None:
         return cur

@@ -50,7 +50,7 @@ class OneBlock(Hybrid):
 
 
 def state(llm: Llm, il: int, which: int) -> Tensor:
-    """A layer's states of all sequences. 0: r, the convolution's last inputs; 1: s, the
+    """Return a layer's states of all sequences. 0: r, the convolution's last inputs; 1: s, the
     recurrence's; 2: p, of PLE."""
     tensor = llm.states["recurrent"].layers[il][which]
     assert tensor is not None
@@ -58,12 +58,12 @@ def state(llm: Llm, il: int, which: int) -> Tensor:
 
 
 def n_cells(llm: Llm) -> int:
-    """Rows of a state without those kept for rollback: one per sequence."""
+    """Return the rows of a state without those kept for rollback: one per sequence."""
     return llm.states["recurrent"].n_rows // snapshots(llm)
 
 
 def snapshots(llm: Llm) -> int:
-    """States kept per sequence: the last, and those a rejected draft goes back to."""
+    """Return the states kept per sequence: the last, and those a rejected draft goes back to."""
     # a rejected draft cannot be undone in a state, so one is kept for every drafted token
     count: int = llm.cparams.n_rs_seq + 1
     return count
@@ -72,7 +72,7 @@ def snapshots(llm: Llm) -> int:
 def build_rs(
     llm: Llm, states: Tensor, rows: Callable[[Tensor, Tensor], Tensor] | None = None
 ) -> Tensor:
-    """The states of this batch's sequences, gathered or read by `rows`; those of the other
+    """Return the states of this batch's sequences, gathered or read by `rows`; those of the other
     sequences are copied."""
     g, cache, n_seqs = llm.graph, llm.states["recurrent"], llm.n_seqs
     # states of sequences that this batch leaves alone
@@ -130,5 +130,6 @@ def keep_tails(
 
 
 def tails(llm: Llm, width: int, columns: int) -> list[tuple[int, int]]:
-    """(first column, slot) of the last columns after each of the newest tokens, newest first."""
+    """Return (first column, slot) of the last columns after each of the newest tokens, newest
+    first."""
     return [(width - columns - slot, slot) for slot in range(min(llm.n_seq_tokens, snapshots(llm)))]

@@ -28,7 +28,7 @@ class DsaInput(AttnInput):
 
 
 def dsa_input(llm: Llm) -> DsaInput:
-    """build_attn_inp_k_dsa, _iswa."""
+    """Mirror build_attn_inp_k_dsa, _iswa."""
     lid = llm.attn_input(llm.caches["lid"], with_v=False, mask_type=indexer_mask_type(llm))
     swa = llm.caches.get("swa")
     window = llm.attn_input(swa, with_v=False, rotations=False) if swa is not None else None
@@ -44,7 +44,8 @@ def lightning_indexer(
     pos: Tensor,
     rotate: bool = True,
 ) -> Tensor:
-    """The positions every token attends to: [top_k, n_tokens / n_stream, 1, n_stream] of i32."""
+    """Return the positions every token attends to: [top_k, n_tokens / n_stream, 1, n_stream] of
+    i32."""
     g, hp, n = llm.graph, llm.hparams, llm.n_tokens
     lid = inp.lid
     cache = lid.cache
@@ -79,15 +80,16 @@ def lightning_indexer(
 
 
 def indexer_mask_type(llm: Llm) -> str:
-    """The fused indexer takes a half precision mask whatever attention does."""
+    """Return the type of the indexer's mask: the fused indexer takes f16 whatever attention
+    does."""
     return "f16" if llm.fused_ops["lid"] else "f32"
 
 
 def indexer_scores(
     llm: Llm, q: Tensor, keys: Tensor, weights: Tensor, mask: Tensor, il: int
 ) -> Tensor:
-    """A score of every key for every token, as one op or as a product a head and their weighted
-    sum."""
+    """Return a score of every key for every token, as one op or as a product a head and their
+    weighted sum."""
     g = llm.graph
     if llm.fused_ops["lid"]:
         score = g.lightning_indexer(q, keys, weights, mask)
@@ -101,7 +103,7 @@ def indexer_scores(
 
 
 def _rotated(llm: Llm, cur: Tensor, n_head: int, pos: Tensor) -> Tensor:
-    """The indexer's heads after rope, which rotates the first part of a head."""
+    """Return the indexer's heads after rope, which rotates the first part of a head."""
     g, n, head = llm.graph, llm.n_tokens, llm.hparams.indexer_head_size
     if llm.rules.indexer_ropes_whole:
         return g.rope(g.reshape(cur, head, n_head, n), pos)
@@ -113,7 +115,7 @@ def _rotated(llm: Llm, cur: Tensor, n_head: int, pos: Tensor) -> Tensor:
 
 
 def top_k_mask(llm: Llm, mask: Tensor, top_k: Tensor, zeros_type: str = "f32") -> Tensor:
-    """The attention mask with -inf everywhere except at `top_k`."""
+    """Return the attention mask with -inf everywhere except at `top_k`."""
     g = llm.graph
     # each cell is a row of one element, which set_rows can open one by one
     closed = g.fill(mask)
@@ -134,7 +136,7 @@ def top_k_mask(llm: Llm, mask: Tensor, top_k: Tensor, zeros_type: str = "f32") -
 def sparse_attention(
     llm: Llm, inp: DsaInput, q: Tensor, k: Tensor, v: Tensor, il: int, sinks: Tensor | None = None
 ) -> Tensor:
-    """build_attn of llm_graph_input_attn_k_dsa, before wo."""
+    """Attend as build_attn of llm_graph_input_attn_k_dsa does, before wo."""
     g, hp, top_k = llm.graph, llm.hparams, inp.top_k
     cache, mask = inp.cache, inp.mask
     assert cache is not None and mask is not None and top_k is not None

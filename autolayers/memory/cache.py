@@ -129,7 +129,7 @@ class _Builder:
         return self.placement.dev_layer[il] if self.context.offload_kqv else HOST
 
     def again(self, made: Tensors) -> None:
-        """Counts a layer like another one."""
+        """Count a layer like another one."""
         for tensor in made.values():
             self.buffers[tensor.buffer] += tensor.size
 
@@ -195,7 +195,7 @@ class _Builder:
         v_width: Callable[[int], int] | None = None,
         tag: str = "",
     ) -> None:
-        """llama_kv_cache over those `wanted` layers that have their own cache."""
+        """Mirror llama_kv_cache over those `wanted` layers that have their own cache."""
         hp, context = self.hp, self.context
         # MLA: what V needs is a part of each cell of K (the compressed row)
         k_only = hp.is_mla and context.rules.mla_keys_only if k_only is None else k_only
@@ -242,7 +242,7 @@ class _Builder:
     def window(
         self, wanted: Filter, *, k_only: bool | None = None, unified: bool | None = None
     ) -> None:
-        """llama_kv_cache_iswa: sliding layers only need a window of cells."""
+        """Mirror llama_kv_cache_iswa: sliding layers only need a window of cells."""
         hp, context = self.hp, self.context
         unified = context.kv_unified if unified is None else unified
         n_stream = 1 if unified else context.n_seq_max
@@ -275,8 +275,8 @@ class _Builder:
     def indexer(
         self, kind: str, wanted: Filter, *, k_only: bool = True, factor: int = 1, tag: str = ""
     ) -> None:
-        """The cache of indexer keys: one head of indexer_head_size. Sliding layers keep their own
-        key size."""
+        """Add the cache of indexer keys: one head of indexer_head_size. Sliding layers keep their
+        own key size."""
         hp = self.hp
         # V of the indexer is as wide as one head
         heads = [hp.head_v(il) for il in range(hp.n_layer_all)]
@@ -293,7 +293,7 @@ class _Builder:
         )
 
     def pooled(self) -> int:
-        """indexer_kpool_row: head sizes per cell, if pooled keys are stored next to their
+        """Return head sizes per cell (indexer_kpool_row), if pooled keys are stored next to their
         sources."""
         if self.hp.indexer_kpool:
             return 3  # the key, what decides its share, and the pooled one
@@ -302,7 +302,7 @@ class _Builder:
         return 2 if pools and self.context.rules.qsa_pools else 1
 
     def recurrent(self, wanted: Filter) -> None:
-        """llama_memory_recurrent: always f32, independent of the context's length."""
+        """Mirror llama_memory_recurrent: always f32, independent of the context's length."""
         hp, context = self.hp, self.context
         # a state cannot be cut back as cells can, so a draft keeps one more for each step that may
         # be taken back
@@ -323,7 +323,7 @@ class _Builder:
         self.keep("recurrent", rows, 1, layers)
 
     def compressor(self, name: str, ratio: int, width: int, rows: int) -> None:
-        """llama_dsv4_comp_state"""
+        """Mirror llama_dsv4_comp_state."""
         hp, context = self.hp, self.context
         # one plane for each sequence, and for each step that a draft may take back
         planes = context.n_seq_max * (1 + context.n_rs_seq)
@@ -405,13 +405,13 @@ def _without_cache(build: _Builder, model: Model) -> None:
 
 
 def _msa(build: _Builder, model: Model) -> None:
-    """llama_kv_cache with an indexer's keys and values."""
+    """Mirror llama_kv_cache with an indexer's keys and values."""
     build.attention("attn", build.context.n_ctx_seq, _every)
     build.indexer("idx", model.hparams.has_indexer, k_only=False)
 
 
 def _dsa(build: _Builder, model: Model) -> None:
-    """llama_kv_cache with an indexer's keys, where the file has an indexer."""
+    """Mirror llama_kv_cache with an indexer's keys, where the file has an indexer."""
     hp, row, context = model.hparams, model.row, build.context
     n = hp.n_layer
     # builds with a graph for MTP blocks leave them out of the trunk's cache (filter_mla)
@@ -427,7 +427,7 @@ def _dsa(build: _Builder, model: Model) -> None:
 
 
 def _dsa_iswa(build: _Builder, model: Model) -> None:
-    """As `_dsa`, with sliding layers, which have no indexer."""
+    """Add what `_dsa` adds, with sliding layers, which have no indexer."""
     hp, context = model.hparams, build.context
     n = hp.n_layer
     build.attention("attn", context.n_ctx_seq, lambda il: il < n and not hp.is_swa(il))
@@ -437,7 +437,7 @@ def _dsa_iswa(build: _Builder, model: Model) -> None:
 
 
 def _plain(build: _Builder, model: Model) -> None:
-    """llama_kv_cache, or llama_kv_cache_iswa with a sliding window."""
+    """Mirror llama_kv_cache, or llama_kv_cache_iswa with a sliding window."""
     hp, context = model.hparams, build.context
     rules, n = context.rules, hp.n_layer
     wanted: Filter = _every
@@ -475,7 +475,7 @@ def _of_hybrids(model: Model) -> tuple[Filter, Filter]:
 
 
 def _hybrid(build: _Builder, model: Model) -> None:
-    """llama_memory_hybrid: attention in some layers, a recurrent state in the others."""
+    """Mirror llama_memory_hybrid: attention in some layers, a recurrent state in the others."""
     hp, row = model.hparams, model.row
     n = hp.n_layer
     # the draft head is a single attention layer with an indexer
@@ -504,8 +504,8 @@ def _recurrent(build: _Builder, model: Model) -> None:
 
 
 def _deepseek4(build: _Builder, model: Model) -> None:
-    """llama_kv_cache_dsv4: a window of raw keys and two levels of compressed ones, always one
-    stream per sequence."""
+    """Mirror llama_kv_cache_dsv4: a window of raw keys and two levels of compressed ones, always
+    one stream per sequence."""
     hp, context = build.hp, build.context
     streams = context.n_seq_max
     ratios = hp.compress_ratios

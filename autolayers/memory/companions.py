@@ -40,7 +40,7 @@ def wants_extras(params: Params, companions: Companions) -> bool:
 
 
 def with_draft_type(params: Params, companions: Companions) -> Params:
-    """`params` with the speculative type that llama.cpp infers from the draft's file
+    """Return `params` with the speculative type that llama.cpp infers from the draft's file
     (common_speculative_types_from_gguf)."""
     draft = companions.draft
     # a given --spec-type is the user's own choice
@@ -67,7 +67,7 @@ def layer_inputs(model: Model, companions: Companions) -> tuple[int, ...]:
 
 
 def refuse_unfit(model: Model, companions: Companions) -> None:
-    """Raises ModelError for a model or a draft whose tensors llama.cpp does not load, LaunchRefused
+    """Raise ModelError for a model or a draft whose tensors llama.cpp does not load, LaunchRefused
     for a file that was made for another model."""
     # llama.cpp loads the target first, then its draft: so are the refusals
     for each in (model, companions.draft):

@@ -187,7 +187,8 @@ def resolve(
 
 
 def _wanted_context(model: Model, params: Params, n_seq_max: int, unified: bool) -> int:
-    """Cells as the flags say, or the model's trained context. Raises LaunchRefused without both."""
+    """Return the cells that the flags ask for, or the model's trained context. Raises LaunchRefused
+    without both."""
     n_ctx = params.n_ctx or 0
     # a given -c wins over a context per slot
     if params.kv_unified_per_slot and params.n_ctx is None:
@@ -203,7 +204,7 @@ def _wanted_context(model: Model, params: Params, n_seq_max: int, unified: bool)
 
 
 def _refuse_cache_types(types: tuple[str, ...], rules: Rules) -> None:
-    """Raises LaunchRefused for cache types that came after this build."""
+    """Raise LaunchRefused for cache types that came after this build."""
     for type_ in types:
         if rules.lacks(CACHE_TYPES.get(type_, 0)):
             raise LaunchRefused(
@@ -212,7 +213,7 @@ def _refuse_cache_types(types: tuple[str, ...], rules: Rules) -> None:
 
 
 def _refuse_mtp(model: Model, rules: Rules) -> None:
-    """Raises LaunchRefused if the file has no MTP blocks, or this build no graph for them."""
+    """Raise LaunchRefused if the file has no MTP blocks, or this build no graph for them."""
     hp, row = model.hparams, model.row
     if hp.n_layer_nextn == 0 or hp.router_layer >= 0:
         raise LaunchRefused("context type MTP requested but model doesn't contain MTP layers")
@@ -226,7 +227,7 @@ def _refuse_mtp(model: Model, rules: Rules) -> None:
 
 
 def _pooling(hp: Hparams, params: Params) -> str:
-    """--pooling, or what the file says."""
+    """Return what --pooling says, or else the file."""
     if params.pooling or params.reranking:
         return params.pooling or "rank"
     return dict(enumerate(POOLING_TYPES)).get(hp.pooling_type, "none")
@@ -244,7 +245,7 @@ def _refuse_uneven(model: Model, context: Context) -> None:
 
 
 def _refuse_aborts(model: Model, context: Context) -> None:
-    """Launches that llama.cpp accepts but then aborts on while it builds its graphs
+    """Refuse launches that llama.cpp accepts but then aborts on while it builds its graphs
     (GGML_ASSERT)."""
     hp, row = model.hparams, model.row
     slots = context.n_seq_max
@@ -286,7 +287,7 @@ def _divides_by_streams(model: Model, context: Context) -> bool:
 
 
 def refuse_first_token(model: Model, context: Context) -> None:
-    """Raises LaunchRefused for a launch whose buffers llama.cpp allocates, and that ends at its
+    """Raise LaunchRefused for a launch whose buffers llama.cpp allocates, and that ends at its
     first token (GGML_ASSERT of b11549).
 
     ggml_backend_meta_graph_compute (ggml/src/ggml-backend-meta.cpp) cannot cut the graph of caches
@@ -310,9 +311,9 @@ def refuse_first_token(model: Model, context: Context) -> None:
 
 
 def _in_chunks(params: Params, chunk: int) -> Params:
-    """The parameters of llama_perplexity (tools/perplexity/perplexity.cpp): -c is of one chunk, and
-    a batch has as many chunks as it holds. Tasks (--hellaswag) have four sequences in one cache.
-    """
+    """Return the parameters of llama_perplexity (tools/perplexity/perplexity.cpp): -c is of one
+    chunk, and a batch has as many chunks as it holds. Tasks (--hellaswag) have four sequences in
+    one cache."""
     n_ctx = chunk if params.n_ctx is None else params.n_ctx
     if n_ctx <= 0:
         raise LaunchRefused("perplexity tool requires '--ctx-size' > 0")
@@ -324,7 +325,7 @@ def _in_chunks(params: Params, chunk: int) -> Params:
 
 
 def _refuse_types(model: Model, rules: Rules) -> None:
-    """Raises LaunchRefused for tensor types of ik_llama.cpp alone ("invalid ggml type")."""
+    """Raise LaunchRefused for tensor types of ik_llama.cpp alone ("invalid ggml type")."""
     types = (
         sorted({info.type for info in model.tensors.values()} & IK_NAMES)
         if rules.engine.is_llama_cpp
@@ -372,7 +373,7 @@ def _refuse_tensors(model: Model, rules: Rules) -> None:
 
 
 def _refuse_file(model: Model, rules: Rules) -> None:
-    """Raises LaunchRefused if this build would not load the file: its architecture, a tensor or a
+    """Raise LaunchRefused if this build would not load the file: its architecture, a tensor or a
     missing key."""
     hp, row = model.hparams, model.row
     if rules.lacks(row.after):
@@ -403,7 +404,7 @@ def _has_tensor(model: Model, end: str) -> bool:
 
 
 def _trained_context(model: Model, params: Params) -> int:
-    """n_ctx_train; --fit reads it after a custom YaRN scale has stretched it."""
+    """Return n_ctx_train; --fit reads it after a custom YaRN scale has stretched it."""
     hp = model.hparams
     scaling = params.rope_scaling or hp.rope_scaling_type
     if not params.fit or scaling != "yarn" or not params.rope_scale:
@@ -479,7 +480,7 @@ def _flash_attention(
 
 
 def _refuse_split(model: Model, flash_attn: str, rules: Rules) -> None:
-    """Raises LaunchRefused where -sm tensor does not run."""
+    """Raise LaunchRefused where -sm tensor does not run."""
     if not rules.splits_tensors:
         raise LaunchRefused("this llama.cpp has no -sm tensor")
     if not model.row.split_tensor:
@@ -491,7 +492,7 @@ def _refuse_split(model: Model, flash_attn: str, rules: Rules) -> None:
 
 
 def _refuse_heads(letter: str, type_: str, head: Callable[[int], int], n_layer: int) -> None:
-    """Raises LaunchRefused if blocks of the cache's type do not fill a layer's head."""
+    """Raise LaunchRefused if blocks of the cache's type do not fill a layer's head."""
     block = BY_NAME[type_].blck_size
     # a block may not straddle two heads
     for il in range(n_layer) if block > 1 else ():

@@ -190,8 +190,8 @@ class TensorMatcher:
                 at = name.find("blk.", at + 1)
 
     def find(self, pattern: str) -> list[int]:
-        """Positions in `names`, in order. Raises UsageError for a pattern that C++ refuses, or that
-        takes long."""
+        """Return the positions in `names`, in order. Raises UsageError for a pattern that C++
+        refuses, or that takes long."""
         if pattern not in self._found:
             # the flags that a plan writes are blk\.N\.ffn_..., one for each layer
             layer, rest = _of_one_layer(pattern)
@@ -225,7 +225,7 @@ class TensorMatcher:
 
 
 def _of_one_layer(text: str) -> tuple[str, str]:
-    """("blk.7.", the rest) of a regex that begins with exactly that; else ("", text)."""
+    """Return ("blk.7.", the rest) of a regex that begins with exactly that; else ("", text)."""
     begin = re.compile(r"blk\\\.(\d+)\\\.(?![*+?{])", re.ASCII).match(text)
     # an alternative outside of groups would also match without the layer's name
     if begin is None or "[" in text or r"\(" in text or "|" in re.sub(r"\([^()]*\)", "", text):

@@ -150,7 +150,7 @@ class Estimator:
         self._others: dict[tuple[int, bool], Estimator] = {}
 
     def _spend(self, nodes: int) -> None:
-        """Counts as many nodes for each layer."""
+        """Count as many nodes for each layer."""
         self.meter.spent += nodes * self.model.hparams.n_layer_all
 
     def alike(self, devices: Sequence[Device]) -> tuple[Hashable, ...]:
@@ -170,7 +170,7 @@ class Estimator:
         return self._graphs[devices]
 
     def static(self, params: Params, devices: Sequence[Device]) -> Static:
-        """Weights and caches: a lower bound without any graph."""
+        """Return the weights and caches: a lower bound without any graph."""
         self._spend(1)
         launch = self._launch(params, devices)
         nothing = [0] * (len(launch.placement.devices) + 1)
@@ -198,8 +198,8 @@ class Estimator:
         runtime: bool = False,
         measuring: bool = False,
     ) -> Breakdown | LowerBound:
-        """Like breakdown, but where `enough` accepts the lower bound, that is the answer, at a
-        third of the price."""
+        """Return what `breakdown` returns, or the lower bound where `enough` accepts it, at a third
+        of the price."""
         key = (params, tuple(devices), runtime, measuring)
         if key in self._known.launches:
             return self._known.launches[key]
@@ -315,7 +315,7 @@ class Estimator:
         return self._layer_caches[key]
 
     def refuse_first_token(self, params: Params) -> None:
-        """Raises LaunchRefused for a launch that ends at its first token (see context)."""
+        """Raise LaunchRefused for a launch that ends at its first token (see context)."""
         refuse_first_token(self.model, resolve(self.model, params, self.rules))
 
     def placement(self, params: Params, devices: Sequence[Device]) -> Placement:
@@ -350,8 +350,8 @@ class Estimator:
     def experts_in_ram(
         self, params: Params, devices: Sequence[Device], count: int
     ) -> tuple[int, ...]:
-        """The layers whose experts the program's own -ncmoe `count` keeps in RAM, in the order in
-        which they go there."""
+        """Return the layers whose experts the program's own -ncmoe `count` keeps in RAM, in the
+        order in which they go there."""
         # common/arg.cpp: -ncmoe N is an override of the experts of layers 0 to N - 1
         if self.rules.engine.is_llama_cpp:
             return tuple(range(count))

@@ -84,7 +84,8 @@ def extras_of(
     states: list[State] | None = None,
     meter: Meter | None = None,
 ) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
-    """Everything that was asked for in addition to the model, and warnings about what is not exact.
+    """Return everything that was asked for in addition to the model, and warnings about what is not
+    exact.
 
     `context`, `placement` and `memory` are the launch's own. `measuring`: as llama.cpp's measuring
     says. A draft's State is added to `states`, what its graph costs to `meter`.
@@ -129,7 +130,7 @@ def _device(name: str, placement: Placement) -> str:
 def _projector(
     header: Header, params: Params, devices: Sequence[Device], warnings: list[str]
 ) -> list[Extra]:
-    """clip_init: one context per modality, each with its own copy of what it needs, on one
+    """Mirror clip_init: one context per modality, each with its own copy of what it needs, on one
     device."""
     device = _projector_device(params, devices)
     row = on(device) if device else CPU
@@ -193,7 +194,7 @@ def _number(header: Header, key: str, default: int) -> int:
 
 
 def patches_of(header: Header, kind: str) -> int:
-    """Patches of the warm-up image."""
+    """Return the number of patches of the warm-up image."""
     patch = _number(header, "clip.vision.patch_size", 14)
     side = _number(header, "clip.vision.image_size", 1024)
     if kind in _WARMUP_TOKENS:
@@ -244,8 +245,9 @@ def _draft(
     states: list[State] | None,
     meter: Meter | None,
 ) -> list[Extra]:
-    """common_speculative_init_result: a separate model, or a second context on the target's MTP
-    blocks. Its caches are f16 unless -ctkd and -ctvd say otherwise, whatever the target's are."""
+    """Mirror common_speculative_init_result: a separate model, or a second context on the
+    target's MTP blocks. Its caches are f16 unless -ctkd and -ctvd say otherwise, whatever the
+    target's are."""
     extras: list[Extra] = []
     mtp = "draft-mtp" in params.spec_type
     label = "MTP" if draft is None else "draft"
@@ -371,8 +373,8 @@ def _summed(buffers: dict[str, int], placement: Placement) -> dict[str, int]:
 
 
 def _lora(header: Header, model: Model, placement: Placement) -> list[Extra]:
-    """llama_adapter_lora_init_impl: each pair is in its base tensor's memory; all adapters are
-    resident, whatever their scale."""
+    """Mirror llama_adapter_lora_init_impl: each pair is in its base tensor's memory; all adapters
+    are resident, whatever their scale."""
     buffers: dict[str, int] = {}
     for info in header.tensors.values():
         # "blk.0.attn_q.weight.lora_a" -> "blk.0.attn_q.weight", "lora_a"
@@ -393,14 +395,14 @@ def _lora(header: Header, model: Model, placement: Placement) -> list[Extra]:
 
 
 def _devices(buffer: str, placement: Placement) -> list[str]:
-    """With -sm tensor every device has a copy of an adapter's tensors."""
+    """Return the devices of an adapter's tensors: with -sm tensor every device has a copy."""
     if placement.slices and not placement.is_host(buffer):
         return [device.name for device in placement.devices]
     return [buffer]
 
 
 def _control_vector(model: Model, placement: Placement) -> list[Extra]:
-    """llama_adapter_cvec::init: one f32 vector per layer from the second on, for all layers
+    """Mirror llama_adapter_cvec::init: one f32 vector per layer from the second on, for all layers
     whatever the requested range."""
     hp = model.hparams
     buffers: dict[str, int] = {}

@@ -34,7 +34,7 @@ class Meter:
         self.ends = False  # whether OverBudget ends the measuring of the present launch
 
     def laid_out(self, nodes: int) -> None:
-        """Counts a graph. Raises OverBudget."""
+        """Count a graph. Raises OverBudget."""
         self.spent += nodes
         if self.ends and self.exhausted:
             raise OverBudget

@@ -161,7 +161,8 @@ def _bytes(type_: str, ne: tuple[int, int, int, int]) -> int:
 
 
 def _banks(tensors: Tensors, slots: int, alignment: int) -> int:
-    """alloc_size: banks of all tensors of a layer, with one more slot each."""
+    """Return the bytes of the banks of all tensors of a layer, with one more slot each
+    (alloc_size)."""
     total = 0
     for type_, ne in tensors:
         # one slot more: CUDA's MMQ may read past the last expert

@@ -34,8 +34,8 @@ class Ram:
 
 
 def ram_of(resident: int, growing: int | None, mapped: int) -> Ram:
-    """Of a launch that has `resident` bytes in RAM, those on devices that share it included, and
-    adds at most `growing` while it serves; None: there is no most."""
+    """Return the RAM of a launch that has `resident` bytes in it, those on devices that share it
+    included, and adds at most `growing` while it serves; None: there is no most."""
     limit = None if growing is None else _whole(resident + growing)
     return Ram(_whole(resident), limit, mapped)
 

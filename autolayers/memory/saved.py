@@ -59,7 +59,7 @@ class State:
         return self.kept + n * self.kept_cell + self._seen(n) * self.windowed
 
     def _seen(self, n: int) -> int:
-        """llama_hparams::is_masked_swa, of the last position."""
+        """Return the cells that the last of n positions sees (llama_hparams::is_masked_swa)."""
         if self.chunked:
             return (n - 1) % self.window + 1 if n else 0
         return min(n, self.window)
@@ -135,7 +135,7 @@ def _row(tensor: CacheTensor) -> int:
 
 
 def _cells(hp: Hparams, context: Context, cache: Cache) -> tuple[int, int]:
-    """llama_kv_cache::state_write: bytes, and those of each cell."""
+    """Mirror llama_kv_cache::state_write: bytes, and those of each cell."""
     # a stream that holds nothing of the sequence is one count of 0
     fixed, each = 4 + 4 * (cache.n_stream - 1) + _KV, _CELL + _POSITION * _has_positions(hp)
     for layer in cache.layers:
@@ -152,12 +152,12 @@ def _cells(hp: Hparams, context: Context, cache: Cache) -> tuple[int, int]:
 
 
 def _has_positions(hp: Hparams) -> bool:
-    """llama_kv_cache::has_cell_ext."""
+    """Whether cells have positions of their own (llama_kv_cache::has_cell_ext)."""
     return hp.n_pos_per_embd > 1 or hp.ple_conv_state() > 0
 
 
 def _recurrent(hp: Hparams, cache: Cache) -> int:
-    """llama_memory_recurrent::state_write, of one sequence's cell."""
+    """Mirror llama_memory_recurrent::state_write, of one sequence's cell."""
     size = _RECURRENT
     for layer in cache.layers:
         size += 2 * _TENSOR + 4 * hp.n_embd_r() + 4 * hp.n_embd_s()
@@ -167,7 +167,7 @@ def _recurrent(hp: Hparams, cache: Cache) -> int:
 
 
 def _compressor(cache: Cache) -> int:
-    """llama_dsv4_comp_state::state_write, of one stream."""
+    """Mirror llama_dsv4_comp_state::state_write, of one stream."""
     return _DSV4_STATE + sum(
         4 + sum(_DSV4_TENSOR + _row(tensor) * tensor.ne[1] for tensor in layer.tensors)
         for layer in cache.layers

@@ -93,8 +93,8 @@ def _caches(memory: Memory) -> int:
 
 
 def _output(model: Model, params: Params, context: Context) -> list[Extra]:
-    """llama_context::output_reserve: a row of logits (and of embeddings) per output, pinned host
-    memory; first one per slot, more when more are asked for (embeddings, verified drafts)."""
+    """Mirror llama_context::output_reserve: a row of logits (and of embeddings) per output, pinned
+    host memory; first one per slot, more when more are asked for (embeddings, verified drafts)."""
     hp = model.hparams
     output = model.tensors.get("output.weight") or model.tensors.get("token_embd.weight")
     n_vocab = hp.n_vocab or (output.ne[1] if output else 0)

@@ -150,8 +150,8 @@ class Slices:
         return parts
 
     def _cut(self, name: str, ne: Ne) -> tuple[Cut | None, int, str]:
-        """get_tensor_config: the cut of a tensor (None: uncut, on every device), its layer, and its
-        name without the layer."""
+        """Return the cut of a tensor (None: uncut, on every device), its layer, and its name
+        without the layer (get_tensor_config)."""
         # HRM_TEXT: cache slots with several names cannot be cut, so every device holds all
         if self.kind == "whole":
             return None, -1, name
@@ -185,8 +185,8 @@ class Slices:
         )
 
     def _rotation(self, il: int) -> int:
-        """get_il_eff: the layer's index among its kind, so that the remainder goes to another
-        device each time."""
+        """Return the layer's index among its kind, so that the remainder goes to another device
+        each time (get_il_eff)."""
         if il not in self._rotations:
             hp = self.hp
             kind = hp.is_recr(il), hp.is_swa(il)
@@ -194,7 +194,8 @@ class Slices:
         return self._rotations[il]
 
     def _of_fused_qkv(self, il: int, size: int) -> list[tuple[int, int]]:
-        """The segments of a matrix of `size` rows that combines Q, K and V, without gates."""
+        """Return the segments of a matrix of `size` rows that combines Q, K and V, without
+        gates."""
         hp, rules = self.hp, self.rules
         q, k, v = hp.n_head(il) * hp.head_k(il), hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il)
         self._cut_only_if(q + k + v == size, f"a fused QKV of {size} rows, not {q} + {k} + {v}")
@@ -206,8 +207,8 @@ class Slices:
         return [(q, 1), (k, 2)] if k == v else [(q, 1), (k, 1), (v, 1)]
 
     def _segments(self, base: str, il: int, axis: int, ne: Ne) -> list[tuple[int, int]]:
-        """get_split_segments: (elements, count) of the parts that are cut separately, in matrices
-        that combine several."""
+        """Return (elements, count) of the parts that are cut separately, in matrices that combine
+        several (get_split_segments)."""
         hp, rules, size = self.hp, self.rules, ne[axis]
         fused_qkv = base in ("attn_qkv.weight", "attn_qkv.bias")
         # Qwen3-Next, Qwen3.5 and 4: Q has a gate, so it is twice as wide
@@ -259,7 +260,7 @@ class Slices:
         return [(n_k * head * head, ratio)] if base == "cache_s" else []
 
     def _granules(self, base: str, il: int, block: int, count: int, ne: Ne) -> list[int]:
-        """get_split_granularity: the granule of each of the `count` segments' slices."""
+        """Return the granule of each of the `count` segments' slices (get_split_granularity)."""
         hp = self.hp
         # a layer without keys has granules of 0, which `of` refuses
         if not hp.is_recr(max(il, 0)) and not hp.n_embd_k_gqa(max(il, 0)):

@@ -48,7 +48,7 @@ def _refuse_rows(devices: Sequence[Device], rules: Rules) -> None:
 def model_devices(
     params: Params, devices: Sequence[Device], rules: Rules = NEWEST_RULES
 ) -> tuple[tuple[Device, ...], bool, tuple[str, ...]]:
-    """llama_prepare_model_devices: the machine's devices that this model uses."""
+    """Return the machine's devices that this model uses (llama_prepare_model_devices)."""
     mode = params.split_mode or "layer"
     used = _used(params, mode, devices)
     if mode == "tensor" and not used:

@@ -31,7 +31,8 @@ def weight_supported(
 
 
 def weight_op(op: str, w: Tensor, hp: Hparams) -> Tensor | None:
-    """`op` on `w` and matching activations; None for NONE, which no backend is asked about."""
+    """Return `op` on `w` and matching activations; None for NONE, which no backend is asked
+    about."""
     g = Graph()
     ne = w.ne
     # embedded adapters (granite_switch): a token uses one, whatever the file says of experts
@@ -71,7 +72,7 @@ def weight_op(op: str, w: Tensor, hp: Hparams) -> Tensor | None:
 
 
 def _ssm_scan(g: Graph, a: Tensor, hp: Hparams) -> Tensor:
-    """Mamba-1 has a row of decays per head, Mamba-2 one."""
+    """Build the scan of a matrix of decays: Mamba-1 has a row of decays per head, Mamba-2 one."""
     d_state = hp.ssm_d_state if a.ne[0] == 1 else a.ne[0]
     n_head, n_group = a.ne[1], max(1, hp.ssm_n_group)
     x = g.new("f32", hp.ssm_d_inner // n_head, n_head, _N_TOKENS, _N_SEQS)

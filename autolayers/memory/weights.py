@@ -279,7 +279,7 @@ def place_weights(
     load_mtp: bool = False,
     rules: Rules = NEWEST_RULES,
 ) -> Placement:
-    """WeightPlacer.place for a single launch."""
+    """Place weights for a single launch (WeightPlacer.place)."""
     return WeightPlacer(model, rules).place(params, devices, load_mtp)
 
 
@@ -451,8 +451,8 @@ class _Table:
     def overridden(
         self, overrides: tuple[tuple[str, str], ...]
     ) -> dict[int, tuple[str | None, ...]]:
-        """By nonempty group: for each member, the buffer type of the first override whose pattern
-        matches its name. Raises UsageError."""
+        """Return, by nonempty group and for each member, the buffer type of the first override
+        whose pattern matches its name. Raises UsageError."""
         if overrides not in self._overridden:
             if self._matcher is None:
                 # imports re, which only launches with overrides need
@@ -556,7 +556,7 @@ class _Placing:
         return group
 
     def put(self, group: WeightGroup, i: int, device: str, target: str | None, seen: _Seen) -> None:
-        """Adds tensor `i` to its group: in the buffer type `target` if it is overridden, otherwise
+        """Add tensor `i` to its group: in the buffer type `target` if it is overridden, otherwise
         on its layer's device if that can run its op, otherwise in host memory."""
         table, item = self.table, self.table.created[i]
         info = item.weight.info
@@ -701,7 +701,7 @@ def _further_outputs(model: Model, created: list[Created]) -> list[Created]:
 
 
 def _leaks(row: Architecture, rules: Rules) -> re.Pattern[str] | None:
-    """Tensors of MTP blocks that llama.cpp creates although it skips the blocks."""
+    """Return the tensors of MTP blocks that llama.cpp creates although it skips the blocks."""
     import re  # only for MTP blocks
 
     loaded = [row.mtp_leaks] * bool(row.mtp_leaks)

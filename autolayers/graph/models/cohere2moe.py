@@ -25,7 +25,7 @@ class Cohere2Moe(Decoder):
         return llm.graph.scale(out) if shared else out
 
     def mtp(self, llm: Llm) -> Tensor:
-        """The layer of the MTP block always has rope, unlike the trunk's."""
+        """Build the MTP block, whose layer always has rope, unlike the trunk's."""
         return Decoder.mtp(replace(self, rope="all"), llm)
 
 

@@ -11,7 +11,7 @@ from ..llm import Llm
 
 class DeepSeek2(LatentAttention):
     def for_file(self, llm: Llm) -> Decoder:
-        """GLM-4.7-Flash came without the name of its gating
+        """Return the decoder with the gating of GLM-4.7-Flash, which came without its name
         (llama_model_deepseek2::load_arch_hparams)."""
         hp = llm.hparams
         unnamed = not hp.expert_gating_func and hp.n_layer in (47, 48) and hp.n_vocab == 154880

@@ -44,7 +44,7 @@ class DeepSeek32(LatentAttention):
         return self.projected(llm, out, cur, il)
 
     def projected(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
-        """wo, after a sigmoid gate per head of the attention's input, if present."""
+        """Apply wo, after a sigmoid gate per head of the attention's input, if present."""
         g, n_head, n = llm.graph, llm.hparams.n_head(il), llm.n_tokens
         gate = llm.layer_weight(il, "attn_gate")
         if gate is not None:
@@ -55,7 +55,7 @@ class DeepSeek32(LatentAttention):
         return llm.project(out, il, biased=False)
 
     def mtp(self, llm: Llm) -> Tensor:
-        """The MTP block has no indexer: dense attention."""
+        """Build the MTP block with dense attention, as it has no indexer."""
         return LatentAttention(**vars(self)).mtp(llm)
 
 

@@ -133,7 +133,7 @@ class DeepSeek4(Decoder):
         return WINDOWED.mtp(llm)
 
     def experts(self, llm: Llm, cur: Tensor, il: int, routing: Routing) -> Tensor:
-        """In hash layers a table chooses the experts by token."""
+        """Build the experts; in hash layers a table chooses them by token."""
         table = llm.layer_weight(il, "ffn_gate_tid2eid")
         if table is None:
             return super().experts(llm, cur, il, routing)
@@ -173,7 +173,7 @@ class DeepSeek4(Decoder):
         il: int,
         pos: Tensor,
     ) -> Tensor:
-        """Attention to the window and, by the layer's ratio, to compressed cells, which are updated
+        """Attend to the window and, by the layer's ratio, to compressed cells, which are updated
         first."""
         assert isinstance(inp, Dsv4Input)
         hp = llm.hparams
@@ -228,7 +228,7 @@ class DeepSeek4(Decoder):
         llm.expand_all(*inp.written(g, il, [kv, score], inp.persist))
 
     def _blocks(self, llm: Llm, inp: _Compressed, sources: list[Tensor], head: int) -> list[Tensor]:
-        """Values and scores of each block: [ratio, head, blocks]."""
+        """Return the values and scores of each block: [ratio, head, blocks]."""
         g = llm.graph
         blocks = inp.write.ne[0]
         made = []
@@ -240,8 +240,8 @@ class DeepSeek4(Decoder):
     def _overlapping_blocks(
         self, llm: Llm, inp: _Compressed, sources: list[Tensor], head: int
     ) -> list[Tensor]:
-        """The same of every block after its predecessor, [2 ratio, head, blocks]; a row of -inf
-        precedes the first."""
+        """Return what `_blocks` does of every block after its predecessor, [2 ratio, head,
+        blocks]."""
         g, ratio, blocks = llm.graph, inp.ratio, inp.write.ne[0]
         n = ratio * blocks
         made = []
@@ -263,7 +263,7 @@ class DeepSeek4(Decoder):
     def _top_k(
         self, llm: Llm, inp: _Compressed, latent_q: Tensor, cur: Tensor, il: int, pos: Tensor
     ) -> Tensor:
-        """The compressed cells each token attends to."""
+        """Return the compressed cells each token attends to."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         head, n_head = hp.indexer_head_size, hp.indexer_n_head
         q = g.reshape(llm.linear(il, "indexer.attn_q_b", latent_q), head, n_head, n)
@@ -346,7 +346,7 @@ class Windowed(DeepSeek4):
         )
 
     def mtp(self, llm: Llm) -> Tensor:
-        """All streams of the last hidden state come in, and all go out."""
+        """Build the MTP block: all streams of the last hidden state come in, and all go out."""
         g, il, n, hc = llm.graph, llm.n_layer, llm.n_tokens, llm.hparams.dsv4_hc_mult
         embd, state = llm.build_mtp_inputs(il, hc)
         state = g.reshape(state, llm.n_embd, hc, n)

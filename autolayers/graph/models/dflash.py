@@ -55,7 +55,7 @@ class DFlash:
         return logits
 
     def of_deepseek4(self, llm: Llm) -> Tensor:
-        """DSpark for DeepSeek-V4: its stages are blocks of that model."""
+        """Build DSpark for DeepSeek-V4, whose stages are blocks of that model."""
         from ..hyper_connections import build_hc_head, expand_streams
         from .deepseek4 import WINDOWED
 
@@ -131,7 +131,7 @@ class DFlash:
         return llm.build_attn(inp, q, k, v, il, wo=None, sinks=llm.layer_weight(il, "attn_sinks"))
 
     def markov(self, llm: Llm, base: Tensor, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """DSpark: each position's logits get a bias by the previous token; another head gives its
+        """Add DSpark's bias by the previous token to each position's logits; another head gives its
         confidence."""
         g, hp = llm.graph, llm.hparams
         n_vocab, n, blocks = base.ne[0], base.ne[1], llm.n_seqs
@@ -181,7 +181,7 @@ class DFlash:
         return out
 
     def conv(self, llm: Llm, x: Tensor, mix: Tensor, base: Tensor, side: int) -> Tensor:
-        """DFlash2: a short convolution over the block, with weights partly computed from the
+        """Apply DFlash2's short convolution over the block, with weights partly computed from the
         input."""
         g, hp = llm.graph, llm.hparams
         width, n, blocks = x.ne[0], x.ne[1], llm.n_seqs
@@ -209,7 +209,7 @@ class DFlash:
         return llm.add_up(terms)
 
     def selector(self, llm: Llm, logits: Tensor, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """DFlash2: the best candidates of each position, and scores of each after the previous
+        """Return DFlash2's best candidates of each position, and scores of each after the previous
         position's."""
         g, hp, n, blocks = llm.graph, llm.hparams, llm.n_tokens, llm.n_seqs
         top, rank, per = hp.dflash_selector_top_k, hp.dflash_selector_rank, n // blocks

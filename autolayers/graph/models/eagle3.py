@@ -10,13 +10,14 @@ from ..llm import Llm
 
 
 def borrowed(llm: Llm, name: str) -> Tensor:
-    """The draft's own weight, otherwise the target's."""
+    """Return the draft's own weight, otherwise the target's."""
     own = llm.weight(name)
     return llm.need("target." + name) if own is None else own
 
 
 def scattered(llm: Llm, x: Tensor) -> Tensor:
-    """Logits of a smaller vocabulary as rows of the target's, if the file has the map (d2t)."""
+    """Return the logits of a smaller vocabulary as rows of the target's, if the file has the map
+    (d2t)."""
     g, places = llm.graph, llm.weight("d2t")
     if places is None:
         return x

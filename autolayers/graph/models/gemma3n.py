@@ -39,13 +39,13 @@ class Gemma3n:
         return g.scale(g.unary("TANH", g.scale(cur)))
 
     def rescaled(self, llm: Llm, x: Tensor, like: Tensor) -> Tensor:
-        """`x` with the magnitude of `like`."""
+        """Return `x` with the magnitude of `like`."""
         g = llm.graph
         target = g.sqrt(g.sum_rows(g.sqr(like)))
         return g.div(g.mul(x, target), g.sqrt(g.sum_rows(g.sqr(x))))
 
     def rest(self, llm: Llm, x: Tensor) -> Tensor:
-        """All of the stack except the active one."""
+        """Return all of the stack except the active one."""
         return llm.graph.view(x, (x.ne[0], x.ne[1], _N_ALTUP - 1), x.nb[1:3], x.nb[2])
 
     def layer(
@@ -108,13 +108,13 @@ class Gemma3n:
         return g.unary("RELU", g.sub(x, g.add(mean, g.scale(deviation))))
 
     def router_modalities(self, llm: Llm, x: Tensor, il: int) -> Tensor:
-        """altup_compute_router_modalities"""
+        """Mirror altup_compute_router_modalities."""
         g = llm.graph
         x = g.scale(llm.rms_norm(il, "altup_router_norm", x))
         return g.unary("TANH", g.mul_mat(llm.need_layer(il, "altup_router"), x))
 
     def predict(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        """altup_predict"""
+        """Mirror altup_predict."""
         g = llm.graph
         coefs = llm.linear(
             il, "altup_predict_coef", self.router_modalities(llm, matrix(llm, cur, 0), il)
@@ -125,7 +125,7 @@ class Gemma3n:
         return g.add(g.cont(g.permute(made, 0, 2, 1, 3)), cur)
 
     def correct(self, llm: Llm, predictions: Tensor, activated: Tensor, il: int) -> Tensor:
-        """altup_correct"""
+        """Mirror altup_correct."""
         g, n = llm.graph, llm.n_tokens
         modalities = self.router_modalities(llm, activated, il)
         innovation = g.sub(activated, matrix(llm, predictions, 0))

@@ -9,7 +9,7 @@ from ..llm import Llm
 
 
 def matrix(llm: Llm, x: Tensor, index: int) -> Tensor:
-    """The index-th matrix of a stack."""
+    """Return the index-th matrix of a stack."""
     return llm.graph.view(x, x.ne[:2], (x.nb[1],), index * x.nb[2])
 
 
@@ -21,8 +21,8 @@ def per_layer_rows(llm: Llm) -> Tensor:
 
 
 def per_layer_inputs(llm: Llm, embd: Tensor, width: int, rows: Tensor | None = None) -> Tensor:
-    """build_inp_per_layer and project_per_layer_inputs: a matrix for each layer, from a second
-    embedding, which may be given as `rows`, and a projection of the first."""
+    """Return a matrix for each layer, from a second embedding, which may be given as `rows`, and a
+    projection of the first (build_inp_per_layer and project_per_layer_inputs)."""
     g, n = llm.graph, llm.n_tokens
     if rows is not None:
         selected = g.reshape(g.scale(rows), width, llm.n_layer, n)
@@ -40,7 +40,8 @@ def per_layer_inputs(llm: Llm, embd: Tensor, width: int, rows: Tensor | None = N
 
 
 def query(llm: Llm, cur: Tensor, fused: Tensor | None, il: int, scaled: bool = True) -> Tensor:
-    """Q, normed and before rope; a layer that reads another layer's cache needs nothing else."""
+    """Return Q, normed and before rope; a layer that reads another layer's cache needs nothing
+    else."""
     g, hp = llm.graph, llm.hparams
     head, n_head = hp.head_k(il), hp.n_head(il)
     if fused is not None:
@@ -106,7 +107,7 @@ class Gemma4:
         return cur if scale is None else g.mul(cur, scale)
 
     def head(self, llm: Llm, cur: Tensor) -> Tensor:
-        """The logits of the normed hidden state."""
+        """Return the logits of the normed hidden state."""
         g, logits = llm.graph, llm.finish(cur)
         if llm.hparams.f_final_logit_softcapping:
             logits = g.scale(g.unary("TANH", g.scale(logits)))
@@ -117,7 +118,8 @@ class Gemma4:
     def with_embeddings(
         self, llm: Llm, cur: Tensor, per_layer: Tensor, il: int, rows: Tensor | None
     ) -> Tensor:
-        """`cur` with the layer's own embeddings, of `rows` alone where the others were left out."""
+        """Return `cur` with the layer's own embeddings, of `rows` alone where the others were left
+        out."""
         g = llm.graph
         gate = g.unary("GELU", llm.linear(il, "inp_gate", cur, scale=True))
         own = matrix(llm, per_layer, il)
@@ -159,8 +161,8 @@ class Gemma4:
         return llm.build_attn(inp, q, g.rope(k, pos, factors), v, il, wo_bias=False)
 
     def feed_forward(self, llm: Llm, inp: Tensor, il: int) -> Tensor:
-        """In a layer with experts the dense FFN is the shared expert; the router reads its own norm
-        of the input."""
+        """Build the FFN. In a layer with experts the dense FFN is the shared expert; the router
+        reads its own norm of the input."""
         g = llm.graph
 
         def normed(x: Tensor, name: str) -> Tensor:

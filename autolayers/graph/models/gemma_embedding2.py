@@ -25,7 +25,7 @@ class GemmaEmbedding2(Encoder):
         return self.head(llm, llm.build_norm(cur, llm.need("output_norm.weight")))
 
     def per_layer_inputs(self, llm: Llm, embd: Tensor) -> Tensor:
-        """build_inp_per_layer: a matrix for each layer."""
+        """Return a matrix for each layer (build_inp_per_layer)."""
         g, width = llm.graph, llm.hparams.n_embd_per_layer
         # unlike in Gemma 4 there is no second embedding: the projection is all
         cur = g.scale(g.mul_mat(llm.need("per_layer_model_proj.weight"), embd))
@@ -47,7 +47,7 @@ class GemmaEmbedding2(Encoder):
     def attention(
         self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
     ) -> Tensor:
-        """V is normed too, without a weight."""
+        """Attend with V normed too, without a weight."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         assert pos is not None
         q, k, v = (llm.linear(il, name, cur, scale=True) for name in ("attn_q", "attn_k", "attn_v"))
@@ -58,7 +58,7 @@ class GemmaEmbedding2(Encoder):
         return llm.build_attn(inp, g.rope(q, pos), g.rope(k, pos), v, il, wo_bias=False)
 
     def head(self, llm: Llm, cur: Tensor) -> Tensor:
-        """The output matrix computes embeddings, not logits."""
+        """Return the output matrix's product, which is the embeddings, not logits."""
         return llm.finish(
             llm.build_lora_mm(llm.need("output.weight"), cur, llm.weight("output.scale")), head=None
         )

@@ -96,7 +96,7 @@ class Glm5Next(KimiK3):
         return KimiDeltaAttention.feed_forward(self, llm, cur, il)
 
     def mla(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
-        """build_dsa_layer"""
+        """Mirror build_dsa_layer."""
         assert isinstance(inp, KpoolInput) and inp.cache is not None and inp.mask is not None
         g, hp, n, cache, mask = llm.graph, llm.hparams, llm.n_tokens, inp.cache, inp.mask
         rank = hp.n_lora_kv
@@ -136,8 +136,8 @@ class Glm5Next(KimiK3):
         return g.mul_mat(llm.need_layer(il, "attn_output"), out)
 
     def kpool_select(self, llm: Llm, inp: KpoolInput, cur: Tensor, low: Tensor, il: int) -> Tensor:
-        """build_kpool_select: the chosen cells of each token, or the attention mask with -inf
-        elsewhere."""
+        """Return the chosen cells of each token, or the attention mask with -inf elsewhere
+        (build_kpool_select)."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         head, n_head, size, n_new = hp.indexer_head_size, hp.indexer_n_head, inp.size, inp.n_new
         q = g.reshape(g.mul_mat(llm.need_layer(il, "indexer.attn_q_b"), low), head, n_head, n)
@@ -184,8 +184,8 @@ class Glm5Next(KimiK3):
         return chosen if inp.gathers else self.top_k_mask(llm, inp, chosen)
 
     def top_k_mask(self, llm: Llm, inp: KpoolInput, chosen: Tensor) -> Tensor:
-        """-inf everywhere except at the chosen cells; padding indices point to scratch rows at the
-        end."""
+        """Return a mask with -inf everywhere except at the chosen cells; padding indices point to
+        scratch rows at the end."""
         g, n, mask = llm.graph, llm.n_tokens, inp.mask
         assert mask is not None
         n_kv, n_chosen = inp.keys.n_kv, inp.n_chosen

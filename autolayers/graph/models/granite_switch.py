@@ -49,11 +49,11 @@ class GraniteSwitch:
         return g.scale(cur)
 
     def scaled(self, llm: Llm, cur: Tensor) -> Tensor:
-        """A branch as it is added to the residual."""
+        """Return a branch as it is added to the residual."""
         return llm.graph.scale(cur) if llm.hparams.f_residual_scale else cur
 
     def switched_lora_delta(self, llm: Llm, name: str, cur: Tensor, ids: Tensor, il: int) -> Tensor:
-        """build_switched_lora_delta: the LoRA of each token's adapter."""
+        """Return the LoRA of each token's adapter (build_switched_lora_delta)."""
         g, n = llm.graph, cur.ne[1]
         x, chosen = g.reshape(cur, cur.ne[0], 1, n), g.reshape(ids, 1, n)
         for part in ("lora_a", "lora_b"):
@@ -61,7 +61,7 @@ class GraniteSwitch:
         return g.reshape(x, x.ne[0], n)
 
     def switched_lora_mm(self, llm: Llm, name: str, cur: Tensor, ids: Tensor, il: int) -> Tensor:
-        """build_switched_lora_mm"""
+        """Mirror build_switched_lora_mm."""
         g = llm.graph
         return g.add(
             g.mul_mat(llm.need_layer(il, name), cur),

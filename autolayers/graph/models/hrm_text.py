@@ -10,7 +10,8 @@ from ..llm import Llm
 
 
 def _block(hp: Hparams, il: int) -> int:
-    """Blocks of the low stack come first, then those of the high one."""
+    """Return the block of a layer: those of the low stack come first, then those of the high
+    one."""
     per, cycles = hp.n_hrm_layers_per_stack, hp.n_hrm_l_cycles
     return int(il % per + (per if il // per % (cycles + 1) == cycles else 0))
 

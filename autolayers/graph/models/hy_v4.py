@@ -68,8 +68,8 @@ class HyV4(DeepSeek32):
         return llm.linear(il, "attn_output", llm.graph.mul(out, gate))
 
     def hc_weights(self, llm: Llm, x: Tensor, il: int, block: str) -> tuple[Tensor, Tensor]:
-        """How much of each stream the block reads, and each stream takes of the block's result:
-        [streams, n_tokens]."""
+        """Return how much of each stream the block reads, and each stream takes of the block's
+        result: [streams, n_tokens]."""
         g, streams = llm.graph, x.ne[1]
         # hc_fn makes 2 * streams coefficients: those of the input, then those of the result
         scale, base = (llm.need_layer(il, f"hc_{block}_{part}") for part in ("scale", "base"))
@@ -89,7 +89,7 @@ class HyV4(DeepSeek32):
         return gate(0), g.scale(gate(1))
 
     def hc_mix(self, llm: Llm, x: Tensor, weights: Tensor) -> Tensor:
-        """The streams' weighted sum."""
+        """Return the streams' weighted sum."""
         g, n = llm.graph, x.ne[2]
         # as in the reference, in f32; a cast is a copy even of what is f32 already
         x = g.cast(x, "f32")
@@ -103,7 +103,7 @@ class HyV4(DeepSeek32):
         return g.cast(llm.add_up(parts), "f32")
 
     def hc_post(self, llm: Llm, cur: Tensor, x: Tensor, weights: Tensor) -> Tensor:
-        """build_hc_post: the streams, each with its share of the block's result."""
+        """Return the streams, each with its share of the block's result (build_hc_post)."""
         g, n = llm.graph, x.ne[2]
         # in f32, as the rounding of bf16 would add up over the layers
         cur, weights, x = g.cast(cur, "f32"), g.cast(weights, "f32"), g.cast(x, "f32")

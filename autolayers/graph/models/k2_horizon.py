@@ -12,8 +12,8 @@ from ..llm import Llm
 
 
 def group_norm(llm: Llm, cur: Tensor, weight: Tensor | None) -> Tensor:
-    """k2_horizon_group_rms_norm: an RMS norm of each group of the width, then one weight for all of
-    it."""
+    """Build an RMS norm of each group of the width, then one weight for all of it
+    (k2_horizon_group_rms_norm)."""
     g, (width, n) = llm.graph, cur.ne[:2]
     groups = llm.hparams.n_norm_groups or 1
     cur = g.reshape(g.rms_norm(g.reshape(cur, width // groups, groups, n)), width, n)
@@ -56,7 +56,7 @@ class K2Horizon(Decoder):
         return llm.project(g.mul(cur, g.scale(g.unary("SOFTPLUS", opened))), il)
 
     def head_normed(self, llm: Llm, t: Tensor, il: int, name: str) -> Tensor:
-        """A weight for each head, which a file may have flat (TENSOR_ALLOW_RESHAPE)."""
+        """Norm heads with a weight for each, which a file may have flat (TENSOR_ALLOW_RESHAPE)."""
         weight = llm.layer_weight(il, name)
         if weight is None:
             return t
@@ -67,7 +67,8 @@ class K2Horizon(Decoder):
         return llm.build_norm(t, weight, None, "rms", il)
 
     def routed_value(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        """build_routed_value: the weighted sum of the outputs of each token's value experts."""
+        """Return the weighted sum of the outputs of each token's value experts
+        (build_routed_value)."""
         g, hp, (width, n) = llm.graph, llm.hparams, cur.ne[:2]
         n_used = hp.n_value_expert_used
         logits = g.mul_mat(llm.need_layer(il, "attn_v_gate"), cur)

@@ -39,7 +39,7 @@ class KimiK3(KimiLinear):
         return self.head(llm, llm.build_norm(cur, llm.weight("output_norm.weight")))
 
     def attend_residuals(self, llm: Llm, cur: Tensor, bank: Tensor | None, score: str) -> Tensor:
-        """The stream mixed with those in `bank`, [n_embd, kept, n_tokens], by attention over
+        """Return the stream mixed with those in `bank`, [n_embd, kept, n_tokens], by attention over
         them."""
         if bank is None:
             return cur

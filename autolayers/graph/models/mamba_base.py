@@ -8,7 +8,7 @@ from ..recurrent import F32, build_rs, keep_tails, n_cells, snapshots, state, ta
 
 
 def build_mamba_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
-    """build_mamba_layer: selective scan with a decay per channel and state."""
+    """Mirror build_mamba_layer: selective scan with a decay per channel and state."""
     g, hp, n_tok, n_seqs = llm.graph, llm.hparams, llm.n_seq_tokens, llm.n_seqs
     d_conv, d_inner, d_state, rank = hp.ssm_d_conv, hp.ssm_d_inner, hp.ssm_d_state, hp.ssm_dt_rank
     conv_all, ssm_all = state(llm, il, 0), state(llm, il, 1)
@@ -66,7 +66,7 @@ def build_mamba_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
 
 
 def build_mamba2_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
-    """build_mamba2_layer: one decay per head."""
+    """Mirror build_mamba2_layer: one decay per head."""
     g, hp, n_tok, n_seqs = llm.graph, llm.hparams, llm.n_seq_tokens, llm.n_seqs
     d_conv, d_inner, d_state = hp.ssm_d_conv, hp.ssm_d_inner, hp.ssm_d_state
     # ssm.time_step_rank is the number of heads here

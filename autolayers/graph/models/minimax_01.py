@@ -31,7 +31,7 @@ class MiniMax01(Hybrid):
     def lightning(
         self, llm: Llm, cur: Tensor, il: int, slopes: Tensor, decays: list[Tensor]
     ) -> Tensor:
-        """Linear attention in blocks: by scores within the batch, by the state for everything
+        """Build linear attention in blocks: by scores within the batch, by the state for everything
         before it."""
         g, n_tok, n_seqs = llm.graph, llm.n_seq_tokens, llm.n_seqs
         n_head, head = llm.n_head, llm.head_v

@@ -88,7 +88,7 @@ class MiniMaxM3(Decoder):
     def _gathered(
         self, llm: Llm, inp: MsaInput, q: Tensor, k: Tensor, v: Tensor, iq: Tensor, ik: Tensor
     ) -> Tensor:
-        """One token per stream: attend to copies of the best blocks' keys and values."""
+        """Attend to copies of the best blocks' keys and values, for one token per stream."""
         g, hp = llm.graph, llm.hparams
         size, n_idx, s = iq.ne[0], iq.ne[1], inp.streams
         block, n_pos = inp.block, inp.positions
@@ -127,7 +127,7 @@ class MiniMaxM3(Decoder):
     def _masked(
         self, llm: Llm, inp: MsaInput, q: Tensor, k: Tensor, v: Tensor, iq: Tensor, ik: Tensor
     ) -> Tensor:
-        """Many tokens: a mask per group of heads, stream by stream."""
+        """Attend with a mask per group of heads, stream by stream, for many tokens."""
         g, hp = llm.graph, llm.hparams
         size, n_idx, n = iq.ne[0], iq.ne[1], inp.per_stream
         block, n_pos, blocks = inp.block, inp.positions, inp.blocks
@@ -181,7 +181,8 @@ class MiniMaxM3(Decoder):
     def _grouped(
         self, llm: Llm, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, n_kv_head: int
     ) -> Tensor:
-        """build_attn_msa_fa: groups of heads (and streams) as sequences of one flash attention."""
+        """Mirror build_attn_msa_fa: groups of heads (and streams) as sequences of one flash
+        attention."""
         g, (head, n_head, n, _) = llm.graph, q.ne
         # a prompt: a channel per group; one token: per group and stream
         group, channels = n_head // n_kv_head, k.ne[3]

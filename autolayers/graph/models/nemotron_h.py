@@ -43,7 +43,7 @@ class NemotronH(Mamba2):
     def mtp_layer(
         self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
     ) -> Tensor:
-        """Attention and experts in one block, unlike in the trunk."""
+        """Build attention and experts in one block, unlike in the trunk."""
         g = llm.graph
         attn = g.add(self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, pos), cur)
         attn = g.get_rows(attn, out_ids)

@@ -24,7 +24,7 @@ class Plamo2(Hybrid):
         return g.add(cur, residual)
 
     def recurrent(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        """build_plamo2_mamba_layer"""
+        """Mirror build_plamo2_mamba_layer."""
         g, hp, n_tok, n_seqs = llm.graph, llm.hparams, llm.n_seq_tokens, llm.n_seqs
         d_conv, d_inner, d_state = hp.ssm_d_conv, hp.ssm_d_inner, hp.ssm_d_state
         n_head = hp.ssm_dt_rank

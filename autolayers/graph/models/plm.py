@@ -21,7 +21,7 @@ class Plm(LatentAttention):
         return super().attention(llm, cur, il, inp, pos)
 
     def cached_v(self, llm: Llm, v: Tensor) -> Tensor:
-        """All tokens as one row."""
+        """Return V with all tokens as one row."""
         return llm.graph.view(v, (v.ne[0] * v.ne[1], v.ne[2]), (v.nb[2],))
 
 

@@ -12,7 +12,7 @@ from ..outputs import dense
 
 class Qwen35(GatedDeltaNet):
     def head(self, llm: Llm, cur: Tensor) -> Tensor | None:
-        """With cls.output, its product is what embeddings are."""
+        """Return the logits. With cls.output, its product is what embeddings are."""
         if llm.weight("cls.output.weight") is None:
             return super().head(llm, cur)
         if llm.crops_early:

@@ -71,7 +71,7 @@ class QsaInput(AttnInput):
 
 
 def _ratio(hp: Hparams, il: int) -> int:
-    """Tokens of a block of layer `il`, 0: it attends to all."""
+    """Return the tokens of a block of layer `il`, 0: it attends to all."""
     ratio: int = hp.number_at("attention.compress_ratios", il, 0, _MAX_RATIO)
     return ratio
 
@@ -124,8 +124,8 @@ class Qwen4Exp(GatedDeltaNet):
         return self.hc_combine(llm, x, self.feed_forward(llm, cur, il), inject, il)
 
     def pool_size(self, llm: Llm) -> int:
-        """Cells that one pooled key of the indexer stands for; 0 if this build or file pools
-        none."""
+        """Return the cells that one pooled key of the indexer stands for; 0 if this build or file
+        pools none."""
         hp = llm.hparams
         # layers without a ratio attend to everything
         sizes = {ratio for il in range(llm.n_layer) if (ratio := _ratio(hp, il))}
@@ -142,8 +142,8 @@ class Qwen4Exp(GatedDeltaNet):
     # residual streams
 
     def hc_mix(self, llm: Llm, x: Tensor, name: str, il: int) -> tuple[Tensor, Tensor | None]:
-        """build_hc_mix: (the block's input, what decides how much of its result each stream
-        gets)."""
+        """Return (the block's input, what decides how much of its result each stream gets), as
+        build_hc_mix does."""
         g, width, streams, n = llm.graph, x.ne[0], x.ne[1], x.ne[2]
         # grouped: the mean square of one stream, with a gain for each of them
         normed = g.mul(g.rms_norm(x), llm.need(f"{name}_norm.weight"))
@@ -167,7 +167,7 @@ class Qwen4Exp(GatedDeltaNet):
         return mixed, None if inject is None else llm.build_lora_mm(inject, normed)
 
     def hc_combine(self, llm: Llm, x: Tensor, cur: Tensor, inject: Tensor, il: int) -> Tensor:
-        """build_hc_combine: the streams, each with its share of the block's result."""
+        """Return the streams, each with its share of the block's result (build_hc_combine)."""
         g, width, streams, n = llm.graph, x.ne[0], x.ne[1], x.ne[2]
         # 2 sigmoid(x): where x is 0 the block's result is added as it is
         weights = g.scale(g.unary("SIGMOID", g.scale(inject)))
@@ -182,7 +182,7 @@ class Qwen4Exp(GatedDeltaNet):
     # n-gram embeddings
 
     def grams(self, llm: Llm) -> Tensor | None:
-        """build_inp_ple, where the model has any."""
+        """Mirror build_inp_ple, where the model has any."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         if not hp.ple_layers:
             return None
@@ -197,7 +197,8 @@ class Qwen4Exp(GatedDeltaNet):
         return grams
 
     def ple(self, llm: Llm, x: Tensor, grams: Tensor, il: int) -> Tensor:
-        """build_ple: the streams plus a gated, convolved projection of the n-grams' embeddings."""
+        """Return the streams plus a gated, convolved projection of the n-grams' embeddings
+        (build_ple)."""
         g, hp, n, n_tok, n_seqs = llm.graph, llm.hparams, llm.n_tokens, llm.n_seq_tokens, llm.n_seqs
         width, streams = x.ne[0], x.ne[1]
         every = width * streams
@@ -244,7 +245,7 @@ class Qwen4Exp(GatedDeltaNet):
     def conv_state(
         self, llm: Llm, states: Tensor, mixed: Tensor, columns: int, channels: int
     ) -> Tensor:
-        """build_conv_state_at"""
+        """Mirror build_conv_state_at."""
         g, n_seqs = llm.graph, llm.n_seqs
         before = g.reshape(build_rs(llm, states), columns, channels, n_seqs)
         conv = g.concat(before, g.transpose(mixed), 0)
@@ -289,8 +290,8 @@ class Qwen4Exp(GatedDeltaNet):
     def qsa_top_k(
         self, llm: Llm, inp: QsaInput, cur: Tensor, pos: Tensor, il: int, ratio: int
     ) -> Tensor:
-        """build_qsa_top_k: the cells of the best blocks, [width, n_tokens / n_stream, 1, n_stream]
-        of i32."""
+        """Return the cells of the best blocks (build_qsa_top_k), [width, n_tokens / n_stream, 1,
+        n_stream] of i32."""
         g, hp, n, cache = llm.graph, llm.hparams, llm.n_tokens, llm.caches["idx"]
         head, n_head = hp.indexer_head_size, hp.indexer_n_head
         n_kv, streams = cache.n_kv, cache.n_stream
@@ -333,8 +334,8 @@ class Qwen4Exp(GatedDeltaNet):
     def qsa_sel(
         self, llm: Llm, inp: QsaInput, pools: _Pools, cur: Tensor, pos: Tensor, il: int
     ) -> Tensor:
-        """build_qsa_sel: the attention mask, closed but for the cells of the best pools and of the
-        last, unfinished one."""
+        """Return the attention mask, closed but for the cells of the best pools and of the last,
+        unfinished one (build_qsa_sel)."""
         g, hp, n, mask, cache = llm.graph, llm.hparams, llm.n_tokens, inp.mask, llm.caches["idx"]
         assert mask is not None
         head, n_head = hp.indexer_head_size, hp.indexer_n_head
@@ -403,7 +404,7 @@ class Qwen4Exp(GatedDeltaNet):
         n_kv_max: int,
         il: int,
     ) -> Tensor:
-        """build_attn_qsa, before wo; `chosen`: the cells, or the mask that is open there."""
+        """Mirror build_attn_qsa, before wo; `chosen`: the cells, or the mask that is open there."""
         g, hp, cache = llm.graph, llm.hparams, inp.cache
         assert cache is not None and inp.mask is not None
         if inp.k_rot is not None:

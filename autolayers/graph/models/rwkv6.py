@@ -12,7 +12,7 @@ from .rwkv_base import Rwkv, split_output
 
 class Rwkv6(Rwkv):
     def rescales(self, hp: Hparams, il: int) -> bool:
-        """Values are halved now and then, to stay in the range of f16."""
+        """Whether a layer halves its values, to stay in the range of f16."""
         every: int = 0 if self.qwen else hp.rescale_every_n_layers
         return every > 0 and (il + 1) % every == 0
 
@@ -30,7 +30,7 @@ class Rwkv6(Rwkv):
         return llm.graph.scale(cur) if self.rescales(llm.hparams, il) else cur
 
     def time_mix(self, llm: Llm, cur: Tensor, prev: Tensor, il: int, first: list[Tensor]) -> Tensor:
-        """build_rwkv6_time_mix"""
+        """Mirror build_rwkv6_time_mix."""
         g, n, n_embd = llm.graph, llm.n_tokens, llm.n_embd
         size = llm.hparams.wkv_head_size
         n_head, n_head_kv = n_embd // size, llm.hparams.n_head_kv(il)

@@ -11,7 +11,7 @@ from .rwkv_base import Rwkv, split_output
 
 class Rwkv7(Rwkv):
     def time_mix(self, llm: Llm, cur: Tensor, prev: Tensor, il: int, first: list[Tensor]) -> Tensor:
-        """build_rwkv7_time_mix"""
+        """Mirror build_rwkv7_time_mix."""
         g, n, n_embd = llm.graph, llm.n_tokens, llm.n_embd
         size = llm.hparams.wkv_head_size
         n_head = n_embd // size

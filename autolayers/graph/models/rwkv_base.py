@@ -94,7 +94,7 @@ class Rwkv:
         return g.add(llm.build_ffn(cur, il, scales=False, biases=False), ffn_inp)
 
     def time_mix(self, llm: Llm, cur: Tensor, prev: Tensor, il: int, first: list[Tensor]) -> Tensor:
-        """The recurrence, [n_embd, n_seq_tokens, n_seqs]; `prev`: each token's predecessor,
+        """Return the recurrence, [n_embd, n_seq_tokens, n_seqs]; `prev`: each token's predecessor,
         `first`: the first V."""
         raise NotImplementedError
 
@@ -103,7 +103,7 @@ class Rwkv:
 
 
 def previous(llm: Llm, shift: Tensor, cur: Tensor) -> Tensor:
-    """Each token's predecessor."""
+    """Return each token's predecessor."""
     g = llm.graph
     # the first token's predecessor is the stored one; [n_embd, n_seq_tokens, n_seqs]
     return g.concat(
@@ -112,14 +112,14 @@ def previous(llm: Llm, shift: Tensor, cur: Tensor) -> Tensor:
 
 
 def last(llm: Llm, cur: Tensor) -> Tensor:
-    """The last token of each sequence."""
+    """Return the last token of each sequence."""
     return llm.graph.view(
         cur, (llm.n_embd, 1, llm.n_seqs), cur.nb[1:3], (llm.n_seq_tokens - 1) * llm.n_embd * F32
     )
 
 
 def store_shift(llm: Llm, shift: Tensor, il: int) -> None:
-    """build_rwkv_token_shift_store"""
+    """Mirror build_rwkv_token_shift_store."""
     # from cell 0, as get_head() is 0 while graphs are reserved
     g, width = llm.graph, llm.n_embd * llm.n_seqs * llm.hparams.token_shift_count
     g.expand(g.cpy(g.view(shift, (width,)), g.view(state(llm, il, 0), (width,))))

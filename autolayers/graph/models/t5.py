@@ -84,7 +84,8 @@ class T5:
         return g.add(cur, ffn_inp)
 
     def bias(self, llm: Llm, bucket: Tensor, il: int) -> Tensor:
-        """build_pos_bias: the first layer's table where a layer has none."""
+        """Return the bias of positions (build_pos_bias): the first layer's table where a layer has
+        none."""
         g = llm.graph
         # T5 has it in the first layer alone
         table = llm.layer_weight(il, "attn_rel_b")

@@ -41,7 +41,7 @@ class WavTokenizerDec:
         return llm.finish(g.add(cur, llm.need("output.bias")), head=None)
 
     def posnet(self, llm: Llm, inp: Tensor, i: int) -> Tensor:
-        """Block i of six: two resnets, attention, two resnets, a norm."""
+        """Build block i of six: two resnets, attention, two resnets, a norm."""
         g = llm.graph
 
         def part(kind: str, suffix: str) -> Tensor:

@@ -43,14 +43,15 @@ def measure(
     enough: Callable[[tuple[int, ...], Steps | None], bool] | None = None,
     measuring: bool = False,
 ) -> Measured:
-    """What llama_context::sched_reserve would allocate, or with `measuring` say before; with
+    """Return what llama_context::sched_reserve would allocate, or with `measuring` say before; with
     `runtime` also what real use may need above it. Where `enough` accepts what the prompt graph
     takes, nothing more is measured."""
     # llama.cpp sees one meta device (-sm tensor), so there is one simulated buffer for all
     together = len(placement.devices) if placement.slices else 0
 
     def spread(sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """With -sm tensor each device has a buffer for the whole graph."""
+        """Return the sizes for all devices: with -sm tensor each has a buffer for the whole
+        graph."""
         return (sizes[0],) * together + sizes[1:] if together else sizes
 
     build = builder(model.architecture, mtp=context.kind == "mtp")
@@ -73,7 +74,7 @@ def measure(
 
 
 def _joined(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The most of any device, and the host."""
+    """Return the most of any device, and the host."""
     return max(sizes[:-1]), sizes[-1]
 
 
@@ -85,8 +86,8 @@ def script(
     memory: Memory,
     cache: GraphCache,
 ) -> Steps | None:
-    """The steps of a launch's graphs (scheduled.script_of); None where the architecture's graph is
-    not known."""
+    """Return the steps of a launch's graphs (scheduled.script_of); None where the architecture's
+    graph is not known."""
     build = builder(model.architecture, mtp=context.kind == "mtp")
     if build is None:
         return None
@@ -171,7 +172,8 @@ def _simulated(
 
 
 def _larger(sizes: tuple[int, ...], setting: Setting, measuring: bool) -> tuple[int, ...]:
-    """Per buffer the larger of `sizes` and this setting's, where llama.cpp would not refuse it."""
+    """Return, for each buffer, the larger of `sizes` and this setting's, where llama.cpp would not
+    refuse it."""
     # the other answer may be one that llama.cpp refuses: then the first one holds
     try:
         return tuple(map(max, sizes, reserve(setting, measuring=measuring).sizes))

@@ -162,7 +162,7 @@ class Graphs:
         return Walk(graph.steps, self.layers.copies(graph.layers))
 
     def built(self, pins: bool = True) -> Llm:
-        """The graph, every node with its backend."""
+        """Return the graph, every node with its backend."""
         if self._llm is None:
             try:
                 self._llm = self._assigned(self.unassigned(), pins)
@@ -171,7 +171,7 @@ class Graphs:
         return self._llm
 
     def unassigned(self) -> Llm:
-        """The graph, no node with a backend."""
+        """Return the graph, no node with a backend."""
         setting, (n_tokens, n_seqs, n_outputs) = self.setting, self.shape
         llm = Llm(
             setting.hparams,
@@ -208,13 +208,14 @@ class Graphs:
             self._llm = None
 
     def sizes(self, pins: bool = True) -> tuple[int, ...]:
-        """Bytes per backend; without `pins` as if the builder pinned nothing."""
+        """Return the bytes per backend; without `pins` as if the builder pinned nothing."""
         if pins not in self._known:
             self._known[pins] = self._allocated(pins)
         return self._known[pins].sizes
 
     def _allocated(self, pins: bool) -> _Allocated:
-        """The short graph, or the whole one where layers that it leaves out may need more."""
+        """Return the short graph, or the whole one where layers that it leaves out may need
+        more."""
         graphs, backends = self.setting.cache.graphs, self.setting.backends
         # at most twice: short, then whole
         while True:
@@ -233,7 +234,8 @@ class Graphs:
             self.short = False
 
     def _measured(self, pins: bool) -> _Allocated | None:
-        """Built and allocated; None where a short graph does not say what the whole one takes."""
+        """Build and allocate the graph; None where a short graph does not say what the whole one
+        takes."""
         backends = self.setting.backends
         try:
             llm = self.built(pins)
@@ -267,7 +269,7 @@ class Graphs:
         )
 
     def _steps(self, llm: Llm, pins: bool) -> tuple[Step, ...]:
-        """With the builder's pins."""
+        """Return the steps of the graph, always with the builder's pins."""
         # speeds are of a launch, which keeps the pins that measuring drops
         if pins or all(t.pinned < 0 or t.pinned == t.backend for t in llm.graph.nodes):
             return steps_of(llm.graph.nodes, self._prompt_tokens)
@@ -283,8 +285,8 @@ class Graphs:
         return n_tokens if n_tokens > n_seqs else 0
 
     def _laid_out(self, llm: Llm) -> tuple[int, ...] | None:
-        """Bytes per backend of a graph, which is used up; None where layers that it leaves out may
-        need more."""
+        """Return the bytes per backend of a graph, which is used up; None where layers that it
+        leaves out may need more."""
         setting, rules = self.setting, self.setting.context.rules
         marks = []
         if self.short and self.layers.repeats is not None:

@@ -40,7 +40,7 @@ def prepare(
     cache: GraphCache,
     weights: type[Weights] | None = None,
 ) -> Setting:
-    """Everything `reserve` needs, for one launch. `weights`: what looks them up."""
+    """Return everything `reserve` needs, for one launch. `weights`: what looks them up."""
     lookup = weights or Weights
     hp = model.hparams
     backends: list[Backend] = [
@@ -126,9 +126,9 @@ def _alike(
     cache: GraphCache,
     hosts: frozenset[str],
 ) -> tuple[Hashable, list[Hashable], list[Hashable], list[Hashable]]:
-    """What the weights outside of the layers are like, and what the weights and caches of each
-    layer are: where weights in RAM may be copied, where they are not, and whatever the weights'
-    types. `hosts`: buffers that are in RAM."""
+    """Return what the weights outside of the layers are like, and what the weights and caches of
+    each layer are: where weights in RAM may be copied, where they are not, and whatever the
+    weights' types. `hosts`: buffers that are in RAM."""
     # layer -> what its groups are like, in three degrees
     groups: dict[int, list[tuple[int, int, int]]] = {}
     # launches of a model share these objects, so each is looked at once
@@ -275,7 +275,7 @@ class Weights(dict):  # type: ignore[type-arg]
         return tensor
 
     def lacking(self, name: str) -> Tensor | None:
-        """What stands for a weight that the file has not."""
+        """Return what stands for a weight that the file has not."""
         return None
 
 
@@ -337,7 +337,7 @@ class _Caches:
         ]
 
     def of(self, llm: Llm) -> tuple[dict[str, CacheView], dict[str, StateView]]:
-        """Fresh tensors for one graph."""
+        """Return new tensors for one graph."""
         # a micro-batch of one sequence sees its own stream of the cache
         alone = llm.fused_ops.get("one_stream")
         caches = {
@@ -361,7 +361,7 @@ class _Caches:
 
 
 def _rotations(layout: CacheLayout, c: Context, hp: Hparams) -> tuple[int, int]:
-    """Sides of the Hadamard matrices of a quantised cache's keys and values, 0: none."""
+    """Return the sides of the Hadamard matrices of a quantised cache's keys and values, 0: none."""
     indexer = layout.kind in ("lid", "idx")
     k_head, v_head = _heads(layout, hp) if c.rules.rotates_apart else _equal_heads(hp)
     # llama_kv_cache asks layer 0 for the head's size (n_embd_head_k()), whatever this cache holds
@@ -405,7 +405,7 @@ def _equal_heads(hp: Hparams) -> tuple[int, int]:
 
 
 def _rotation(head: int) -> int:
-    """build_input_k_rot: the largest power of two, from 64 on, that divides the head."""
+    """Return the largest power of two, from 64 on, that divides the head (build_input_k_rot)."""
     # e.g. 128 for a head of 128 or 384, 64 for 192
     side = 128
     while head > 0 and head % side == 0:

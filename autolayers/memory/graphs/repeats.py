@@ -31,8 +31,8 @@ class Repeats:
 
     @classmethod
     def of(cls, kinds: Sequence[Hashable], alike: Sequence[Hashable] = ()) -> Repeats | None:
-        """By the kind of each layer; None if nothing can be left out. `alike`: the kinds without
-        the weights' types.
+        """Find the layers of a shorter graph by the kind of each layer; None if nothing can be left
+        out. `alike`: the kinds without the weights' types.
 
         >>> Repeats.of("abbbbbbbbc").layers
         (0, 1, 2, 3, 8, 9)
@@ -73,7 +73,8 @@ class Layers:
 
     @classmethod
     def of(cls, kinds: Sequence[int], alike: Sequence[int], few: int) -> Layers:
-        """`alike`: the kinds without the weights' types. `few`: layers that are never left out."""
+        """Return the layers of these kinds. `alike`: the kinds without the weights' types. `few`:
+        layers that are never left out."""
         return cls(tuple(kinds), None if len(kinds) < few else Repeats.of(kinds, alike))
 
     def key(self, short: bool) -> Hashable:
@@ -95,7 +96,7 @@ class Layers:
         )
 
     def copies(self, numbers: Sequence[int]) -> dict[int, list[int]]:
-        """The layers that each of `numbers` stands for, in a graph with an equal key."""
+        """Return the layers that each of `numbers` stands for, in a graph with an equal key."""
         short = len(numbers) < len(self.kinds)
         own = dict(zip(self.numbers(short), numbers, strict=True))
         copies = {layer: [il] for il, layer in own.items()}
@@ -107,8 +108,8 @@ class Layers:
 def _run(
     kinds: Sequence[Hashable], alike: Sequence[Hashable], first: int
 ) -> tuple[int, int, list[int]]:
-    """(layers per period, periods, periods to keep) of the run that begins here, for the period
-    that saves most."""
+    """Return (layers per period, periods, periods to keep) of the run that begins here, for the
+    period that saves most."""
     best, saved = (1, 1, [0]), 0
     # the shortest period wins a tie, as it is tried first
     for period in range(1, _LONGEST + 1):
@@ -128,8 +129,8 @@ def _run(
 
 
 def _periods_to_keep(kinds: Sequence[Hashable]) -> list[int]:
-    """The first and the last period, and the first one of each kind at each parity, all at the
-    parity that they have in the whole run."""
+    """Return the first and the last period, and the first one of each kind at each parity, all at
+    the parity that they have in the whole run."""
     numbers = [0]
     seen: set[Hashable] = set()
     for number in range(1, len(kinds)):
@@ -145,7 +146,7 @@ def _periods_to_keep(kinds: Sequence[Hashable]) -> list[int]:
 
 
 def block_of(tensor: Tensor) -> int:
-    """The layer whose weight a node reads, -1 for none."""
+    """Return the layer whose weight a node reads, -1 for none."""
     for source in tensor.src:
         if source.weight and source.name.startswith(BLOCK):
             number = source.name[len(BLOCK) :].partition(".")[0]
@@ -154,8 +155,8 @@ def block_of(tensor: Tensor) -> int:
 
 
 def _named(source: Tensor) -> Hashable:
-    """What is read of other layers, and inputs, which several layers may share, by its own number;
-    weights by name."""
+    """Return what names a node's source within its layer: of what is read of other layers, and of
+    inputs, which several layers may share, their own number; weights by name."""
     if source.size >= 0 or source.is_input:
         return source.size
     if source.weight:
@@ -164,8 +165,8 @@ def _named(source: Tensor) -> Hashable:
 
 
 def structures(nodes: Sequence[Tensor], leafs: Sequence[Tensor], n_layer: int) -> tuple[int, ...]:
-    """The kind of each layer's nodes, as a number: equal if operations, shapes and sources are,
-    whatever the weights' types."""
+    """Return the kind of each layer's nodes, as a number: equal if operations, shapes and sources
+    are, whatever the weights' types."""
     # `size` is free until allocation: it serves as the tensor's number here
     for number, leaf in enumerate(leafs):
         leaf.size = -1 - number

@@ -63,8 +63,9 @@ def reserve(
     enough: Callable[[tuple[int, ...], Steps], bool] | None = None,
     measuring: bool = False,
 ) -> _Reserved:
-    """The larger of the prompt and the generation graph per buffer, as a launch allocates them or,
-    `measuring`, as llama.cpp says before; with `pinned` also what `runtime_sizes` starts from.
+    """Return the larger of the prompt and the generation graph per buffer, as a launch allocates
+    them or, `measuring`, as llama.cpp says before; with `pinned` also what `runtime_sizes` starts
+    from.
 
     Where `enough` accepts what the prompt graph takes, before anything else is measured, that is
     the answer; with `pinned` the graph of those that `runtime_sizes` asks for which is mostly the
@@ -196,8 +197,8 @@ def _shorter(
     fused: dict[str, bool],
     reserved: tuple[int, ...],
 ) -> tuple[int, ...]:
-    """Bytes per backend for a prompt's last micro-batch, of any size; `reserved` for a whole one.
-    Each of `n_seqs` sequences has as many tokens as the others.
+    """Return the bytes per backend for a prompt's last micro-batch, of any size; `reserved` for a
+    whole one. Each of `n_seqs` sequences has as many tokens as the others.
 
     After a graph that ran elsewhere (a token's, for which weights in RAM are not copied),
     ggml_gallocr_alloc_graph plans a micro-batch again, for the tokens that it has. Weights that are
@@ -236,7 +237,7 @@ def _shorter(
 
 
 def reserved_slots(context: Context) -> int:
-    """The slots that graphs are reserved for: n_seqs of llama_context's constructor."""
+    """Return the slots that graphs are reserved for: n_seqs of llama_context's constructor."""
     rules = context.rules
     # two ranges of builds reserve a single sequence where all share one cache
     one = context.kv_unified and (rules.reserves_one or rules.reserves_one_again)
@@ -251,7 +252,8 @@ def _reserves_one(setting: Setting) -> bool:
 
 @without_gc
 def runtime_sizes(setting: Setting, reserved: _Reserved) -> tuple[int, ...]:
-    """Bytes per backend that a launch may grow to while it runs, after `reserve` with `pinned`.
+    """Return the bytes per backend that a launch may grow to while it runs, after `reserve` with
+    `pinned`.
 
     A real launch keeps the builder's pins in the prompt graph too; it reserves it once more for a
     single sequence where the graph grows with tokens per sequence; and a micro-batch of one
@@ -311,7 +313,7 @@ def _runtime_graphs(
 
 @without_gc
 def structures_of(setting: Setting) -> tuple[int, ...]:
-    """What each layer of a model is like in its graphs (repeats.structures)."""
+    """Return what each layer of a model is like in its graphs (repeats.structures)."""
     kind = setting.context.kind
     if kind not in setting.cache.structures:
         try:
@@ -329,7 +331,8 @@ def structures_of(setting: Setting) -> tuple[int, ...]:
 
 @without_gc
 def script_of_setting(setting: Setting) -> Steps:
-    """The steps of a token's and of a prompt's graph, and which devices lack a kernel for them."""
+    """Return the steps of a token's and of a prompt's graph, and which devices lack a kernel for
+    them."""
 
     def script(n_tokens: int) -> Walk:
         try:
@@ -358,7 +361,7 @@ def _unresolved(setting: Setting) -> dict[str, bool]:
 
 
 def _probes(setting: Setting) -> list[str]:
-    """The fused operations that llama.cpp decides about by itself."""
+    """Return the fused operations that llama.cpp decides about by itself."""
     probes = ["flash_attn"] if setting.context.flash_attn == "auto" else []
     # newer builds leave auto_fgdn and auto_flid off: these operations are never unfused
     if not setting.context.rules.stays_fused:
@@ -367,8 +370,8 @@ def _probes(setting: Setting) -> list[str]:
 
 
 def _resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
-    """resolve_fused_ops: a fused op stays only if it would run on its layer's own device, in every
-    layer.
+    """Decide which fused ops stay: those that would run on their layer's own device, in every layer
+    (resolve_fused_ops).
 
     Gives the generation graphs, which llama.cpp asks; their `fused` is the answer.
     """

@@ -95,8 +95,8 @@ class Walk:
         return tuple(steps)
 
     def multiplied(self, places: int) -> list[tuple[set[str], set[str]]]:
-        """Names of the weights that each place multiplies with, for every token and for those with
-        output only."""
+        """Return the names of the weights that each place multiplies with, for every token and for
+        those with output only."""
         names_of: list[tuple[set[str], set[str]]] = [(set(), set()) for _ in range(places)]
         for step in self.built:
             if step.kind == WEIGHT:
@@ -114,7 +114,7 @@ class Walk:
 
 
 def _renamed(step: Step, il: int) -> Step:
-    """The step of layer `il`."""
+    """Return the step of layer `il`."""
     if il == step.layer:
         return step
     name = step.name
@@ -158,8 +158,8 @@ class Steps:
         return any(step.place == host and step.layer > INPUT for step in self._token.built)
 
     def multiplied(self, place: str) -> tuple[frozenset[str], frozenset[str]]:
-        """Names of the weights that a place multiplies with, for every token and for those with
-        output only."""
+        """Return the names of the weights that a place multiplies with, for every token and for
+        those with output only."""
         names = self._multiplied.get(place)
         return (frozenset(), frozenset()) if names is None else names
 
@@ -176,16 +176,16 @@ class Steps:
 
 
 def steps_of(nodes: Sequence[Tensor], n_tokens: int = 0) -> tuple[Step, ...]:
-    """The steps of a graph of this many tokens whose nodes have backends."""
+    """Return the steps of a graph of this many tokens whose nodes have backends."""
     return tuple(_steps(nodes, lambda node, kind: node.backend, n_tokens))
 
 
 def script_of(
     nodes: Sequence[Tensor], backends: Sequence[Backend], n_tokens: int = 0
 ) -> tuple[Step, ...]:
-    """The steps of a graph before its nodes have backends, for layers on devices. What the builder
-    pins to the CPU is lacked by all; the bits of a weight are the backends that would copy it from
-    RAM."""
+    """Return the steps of a graph before its nodes have backends, for layers on devices. What the
+    builder pins to the CPU is lacked by all; the bits of a weight are the backends that would copy
+    it from RAM."""
     # layers repeat: an operation with the same shapes and owners is asked about once
     lacks_of: dict[object, int] = {}
     # bit sets of the backends of each one's kind: what one CUDA device lacks, all lack
@@ -277,7 +277,7 @@ def _steps(
 
 
 def _read(node: Tensor) -> tuple[str, str, str]:
-    """(kind, name, buffer) of the weight or cache that a node reads or writes."""
+    """Return (kind, name, buffer) of the weight or cache that a node reads or writes."""
     if node.op == "FLASH_ATTN_EXT":
         keys = node.src[1]
         return ATTENTION, "", keys.buffer.name if keys.buffer is not None else ""
@@ -293,14 +293,15 @@ def _read(node: Tensor) -> tuple[str, str, str]:
 
 
 def _columns(node: Tensor) -> int:
-    """The number of tokens that a weight is used for; a large number if it is not a matrix."""
+    """Return the number of tokens that a weight is used for; a large number if it is not a
+    matrix."""
     # MUL_MAT_ID: dimension 1 holds the experts of each token
     _, n1, n2, n3 = node.ne
     return n1 * n2 * n3 if node.op == "MUL_MAT" else n2 * n3 if node.op == "MUL_MAT_ID" else 1 << 30
 
 
 def _layer(name: str) -> int:
-    """The block of a weight, or INPUT or OUTPUT."""
+    """Return the block of a weight, or INPUT or OUTPUT."""
     if name.startswith(BLOCK):
         number = name[len(BLOCK) :].partition(".")[0]
         return int(number) if number.isdigit() else INPUT

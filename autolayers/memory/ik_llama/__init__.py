@@ -48,7 +48,7 @@ __all__ = ["IkPlacer", "computed", "derived", "experts_in_ram", "launch", "scrip
 def launch(
     model: Model, params: Params, context: Context, devices: Sequence[Device], placer: WeightPlacer
 ) -> tuple[Placement, Memory]:
-    """Weights and caches. Raises LaunchRefused where it does not load them."""
+    """Return the weights and caches. Raises LaunchRefused where it does not load them."""
     settings = settings_of(context.rules)
     bound.refuse(model, params, context)
     mla = latent_form(model, params, settings)
@@ -74,8 +74,8 @@ def computed(
     memory: Memory,
     cache: GraphCache,
 ) -> Measured:
-    """The graph buffers: as its own graph takes them, or at most. What prices them is llama.cpp's
-    graph."""
+    """Return the graph buffers: as its own graph takes them, or at most. What prices them is
+    llama.cpp's graph."""
     settings = settings_of(context.rules)
     mla = latent_form(model, params, settings)
     try:
@@ -105,8 +105,8 @@ def computed(
 def shares(
     model: Model, params: Params, used: Sequence[Device], rules: Rules, counts: Sequence[int]
 ) -> tuple[float, ...]:
-    """-ts in MiB: of these numbers of layers on each device, or as it shares them out without one;
-    () with --fit, whose devices it fills itself."""
+    """Return -ts in MiB: for these numbers of layers on each device, or as it shares them out
+    without one; () with --fit, whose devices it fills itself."""
     settings = settings_of(rules)
     if settings.fit:
         return ()
@@ -118,8 +118,8 @@ def shares(
 def experts_in_ram(
     model: Model, params: Params, used: Sequence[Device], rules: Rules, count: int
 ) -> tuple[int, ...]:
-    """The layers that its own -ncmoe means; the last ones where it would not load, or moves none
-    (-sm none)."""
+    """Return the layers that its own -ncmoe means; the last ones where it would not load, or moves
+    none (-sm none)."""
     last = model.hparams.n_layer_all - 1
     try:
         layers = in_ram(model, params, used, settings_of(rules), count)
@@ -136,8 +136,8 @@ def script(
     memory: Memory,
     cache: GraphCache,
 ) -> Steps | None:
-    """The steps of llama.cpp's graph, with the weights that are derived; None where it is not
-    known."""
+    """Return the steps of llama.cpp's graph, with the weights that are derived; None where it is
+    not known."""
     build = builder(model.architecture, mtp=context.kind == "mtp")
     if build is None:
         return None

@@ -33,7 +33,7 @@ _MANY = 128  # tokens from which on keys and values are made of the latent cache
 
 
 def refuse(model: Model, params: Params, context: Context) -> None:
-    """Raises LaunchRefused for what it does not load."""
+    """Raise LaunchRefused for what it does not load."""
     name = context.rules.engine.name
     if model.architecture not in ARCHITECTURES or not model.row.known:
         raise LaunchRefused(
@@ -65,8 +65,8 @@ def refuse(model: Model, params: Params, context: Context) -> None:
 
 
 def derived(model: Model, placement: Placement, settings: Said, mla: int) -> Iterator[Extra]:
-    """llm_prepare_mla: attn_kv_b computed of attn_k_b and attn_v_b, or the other way, beside them,
-    in each layer."""
+    """Yield attn_kv_b computed of attn_k_b and attn_v_b, or the other way, beside them, in each
+    layer (llm_prepare_mla)."""
     hp = model.hparams
     heads = latent_heads(hp, model.architecture)
     if heads is None:
@@ -101,8 +101,8 @@ def _derived_type(source: str, settings: Said) -> str:
 def compute(
     model: Model, context: Context, placement: Placement, memory: Memory, sizes: Sequence[int]
 ) -> tuple[int, ...]:
-    """Bytes of the compute buffers, at least: logits and two hidden states, a copied output matrix,
-    the cache of a layer in RAM, and what latent attention makes."""
+    """Return the bytes of the compute buffers, at least: logits and two hidden states, a copied
+    output matrix, the cache of a layer in RAM, and what latent attention makes."""
     hp, u = model.hparams, min(context.n_ctx, context.n_ubatch)
     output = placement.output
     copied = (
@@ -147,8 +147,8 @@ def compute(
 
 
 def _pair(model: Model, placement: Placement, u: int) -> int:
-    """Both inner matrices of a layer in RAM, which one operation (ggml_moe_up_gate) has copied at
-    once beside a GPU, and its result."""
+    """Bound both inner matrices of a layer in RAM, which one operation (ggml_moe_up_gate) has
+    copied at once beside a GPU, and its result."""
     if not placement.devices:
         return 0
     sizes: dict[str, int] = {}
@@ -164,8 +164,8 @@ def _pair(model: Model, placement: Placement, u: int) -> int:
 
 
 def _latent(model: Model, context: Context, on_device: bool) -> int:
-    """Latent attention with flash attention: keys and values of as many heads as -amb has room for
-    (build_deepseek2), or for few tokens all in the latent space."""
+    """Bound latent attention with flash attention: keys and values of as many heads as -amb has
+    room for (build_deepseek2), or for few tokens all in the latent space."""
     hp, u = model.hparams, min(context.n_ctx, context.n_ubatch)
     heads, latent, rope = hp.n_head(0), hp.n_lora_kv, hp.n_rot()
     sizes = latent_heads(hp, model.architecture)

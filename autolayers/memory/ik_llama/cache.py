@@ -32,8 +32,8 @@ _LATENT = ("deepseek2", "glm-dsa", "mistral4", "bailingmoe3")  # is_mla_model
 
 
 def latent_heads(hp: Hparams, architecture: str) -> tuple[int, int] | None:
-    """Elements of a head's keys and values as if there were no latent cache; None for other
-    attention."""
+    """Return the elements of a head's keys and values as if there were no latent cache; None for
+    other attention."""
     if architecture not in _LATENT or not hp.n_lora_kv:
         return None
     return (
@@ -47,7 +47,7 @@ def is_latent(model: Model) -> bool:
 
 
 def estimated(model: Model, params: Params, settings: Said, mla: int, il: int, n_ctx: int) -> int:
-    """Bytes of one layer as llm_load_tensors counts them, before anything is padded."""
+    """Return the bytes of one layer as llm_load_tensors counts them, before anything is padded."""
     hp = model.hparams
     type_k, type_v = (
         settings.type_k or params.cache_type_k or "f16",
@@ -67,7 +67,7 @@ def estimated(model: Model, params: Params, settings: Said, mla: int, il: int, n
 
 
 def _heads(model: Model, il: int) -> tuple[int, int, int]:
-    """(elements of a head of K, heads, elements of V) at each position."""
+    """Return (elements of a head of K, heads, elements of V) at each position."""
     hp = model.hparams
     latent = latent_heads(hp, model.architecture)
     if latent is not None:
@@ -78,7 +78,7 @@ def _heads(model: Model, il: int) -> tuple[int, int, int]:
 def allocate(
     model: Model, context: Context, placement: Placement, settings: Said, mla: int
 ) -> Memory:
-    """Every layer's cache on its device. Raises LaunchRefused where it aborts."""
+    """Return every layer's cache on its device. Raises LaunchRefused where it aborts."""
     hp = model.hparams
     rows = {device.name: on(device) for device in placement.devices}
     buffers: dict[str, int] = {}
@@ -132,7 +132,7 @@ def _cut(
     cells: int,
     latent: bool,
 ) -> None:
-    """Adds the caches of -sm graph: each device's heads, or all of the latent cache."""
+    """Add the caches of -sm graph: each device's heads, or all of the latent cache."""
     for device, (keys, values) in zip(placement.devices, rows, strict=True):
         if not keys and not values:
             continue
@@ -146,7 +146,8 @@ def _cut(
 
 
 def types(context: Context, settings: Said, il: int, n_layer: int) -> tuple[str, str]:
-    """The types of K and V in a layer; those of the first and the last ones may be given apart."""
+    """Return the types of K and V in a layer; those of the first and the last ones may be given
+    apart."""
     types_of = {"k": settings.type_k or context.type_k, "v": settings.type_v or context.type_v}
     for end in ("first", "last"):
         for letter in "kv":
@@ -186,7 +187,7 @@ def _parts(model: Model, context: Context, settings: Said, mla: int, il: int) ->
 
 
 def refuse(model: Model, context: Context, settings: Said, mla: int) -> None:
-    """Raises LaunchRefused with its words where the context is refused or ends at once."""
+    """Raise LaunchRefused with its words where the context is refused or ends at once."""
     hp, flash = model.hparams, context.flash_attn != "off"
     kept_v = [types(context, settings, il, hp.n_layer)[1] for il in range(hp.n_layer)]
     latent = is_latent(model) and mla > 0

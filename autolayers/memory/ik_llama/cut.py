@@ -87,7 +87,7 @@ class CutBuilder(Builder):
         return [i for i, rows in enumerate(self.split_of[f"blk.{il}.{name}"][1]) if rows > 0]
 
     def _input(self, start: Tensor, device: int) -> Tensor:
-        """get_input_tensor_sm_graph"""
+        """Mirror get_input_tensor_sm_graph."""
         # a sum is on one device; on the others the REDUCE node gives each a copy
         if start.op != "REDUCE":
             return start
@@ -111,7 +111,7 @@ class CutBuilder(Builder):
         return cur
 
     def sum(self, parts: dict[int, Tensor]) -> Tensor:
-        """ggml_reduce: a view of the last part."""
+        """Mirror ggml_reduce: a view of the last part."""
         last, summands = parts[max(parts)], tuple([parts[i] for i in sorted(parts)])
         made = Tensor("REDUCE", last.type, last.ne, summands, last.nb, last, param=parts)
         self.graph.expand(made)
@@ -132,7 +132,7 @@ class CutBuilder(Builder):
         start: Tensor,
         build: Callable[[int, Tensor], Tensor],
     ) -> dict[int, Tensor]:
-        """Each device's part of a layer's attention, the first one with what came in."""
+        """Return each device's part of a layer's attention, the first one with what came in."""
         devices = self._devices(il, "attn_output.weight")
 
         def part(device: int) -> Tensor:
@@ -335,7 +335,7 @@ class CutBuilder(Builder):
         gating: str,
         shared: bool,
     ) -> Tensor:
-        """Experts that are not cut, in RAM, beside a layer that is: for all GPUs on one."""
+        """Build experts that are not cut, in RAM, beside a layer that is: for all GPUs on one."""
         g, name = self.graph, "" if norm is None else norm.name.split(".", 2)[2]
         self.device = self.main
         cur = self._normed(start, self.of(il, name) if name else None, "rms")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def qwen3next(b: Builder) -> Tensor:
-    """build_qwen3next, build_qwen35 and build_qwen35moe"""
+    """Mirror build_qwen3next, build_qwen35 and build_qwen35moe."""
     g, hp, first = b.graph, b.hp, b.architecture == "qwen3next"
     # qwen3next makes its inputs in another order than qwen35
     pos = None if first else b.positions()
@@ -38,7 +38,7 @@ def qwen3next(b: Builder) -> Tensor:
 def _attention(
     b: Builder, il: int, start: Tensor, pos: Tensor, ids: Tensor | None, mask: Tensor
 ) -> Tensor:
-    """build_std_attention with llm_build_mul_mat_qkv_gated"""
+    """Mirror build_std_attention with llm_build_mul_mat_qkv_gated."""
     g, head, n = b.graph, b.hp.head_k(il), b.tokens
     cur = b.norm(start, b.of(il, "attn_norm.weight"), None, "rms", il)
     both, k, v = (g.mul_mat(b.need(il, f"attn_{part}.weight"), cur) for part in "qkv")
@@ -65,7 +65,7 @@ def _attention(
 
 
 def _linear(b: Builder, il: int, start: Tensor, sequences: Tensor, ids: Tensor | None) -> Tensor:
-    """build_layer_attn_linear_core"""
+    """Mirror build_layer_attn_linear_core."""
     g = b.graph
     cur = b.norm(start, b.of(il, "attn_norm.weight"), None, "rms", il)
     qkv, z = _qkvz(b, il, cur)
@@ -77,7 +77,7 @@ def _linear(b: Builder, il: int, start: Tensor, sequences: Tensor, ids: Tensor |
 
 
 def _qkvz(b: Builder, il: int, cur: Tensor) -> tuple[Tensor, Tensor]:
-    """build_qkvz: of two matrices, or of one whose rows are by head of the keys."""
+    """Mirror build_qkvz: of two matrices, or of one whose rows are by head of the keys."""
     g, hp, n = b.graph, b.hp, b.tokens
     qkv, gate = b.of(il, "attn_qkv.weight"), b.of(il, "attn_gate.weight")
     if qkv is not None and gate is not None:
@@ -123,7 +123,7 @@ def _beta_gate(b: Builder, il: int, cur: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _net(b: Builder, il: int, qkv: Tensor, sequences: Tensor, beta: Tensor, gate: Tensor) -> Tensor:
-    """build_qkv and build_fused_delta_net"""
+    """Mirror build_qkv and build_fused_delta_net."""
     g, hp, n, store = b.graph, b.hp, b.tokens, b.caches[il]["s"]
     key, heads_k, heads_v, taps = hp.ssm_d_state, hp.ssm_n_group, hp.ssm_dt_rank, hp.ssm_d_conv
     value = hp.ssm_d_inner // heads_v
@@ -180,7 +180,7 @@ def _net(b: Builder, il: int, qkv: Tensor, sequences: Tensor, beta: Tensor, gate
 
 
 def _gated(b: Builder, il: int, out: Tensor, z: Tensor) -> Tensor:
-    """build_gated_output"""
+    """Mirror build_gated_output."""
     g, hp, n = b.graph, b.hp, b.tokens
     heads, value = hp.ssm_dt_rank, hp.ssm_d_inner // hp.ssm_dt_rank
     flat, gates = g.reshape(out, value, heads * n), g.reshape(z, value, heads * n)

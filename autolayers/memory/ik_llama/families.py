@@ -20,7 +20,7 @@ _STEP = 4  # n_no_rope_layer_step of llama4 and smollm3: each such layer has no 
 
 
 def _factors(b: Builder, il: int) -> Tensor | None:
-    """build_rope_factors"""
+    """Mirror build_rope_factors."""
     factors = b.w(f"rope_freqs.weight@{il}")
     if factors is not None:
         return factors
@@ -103,7 +103,7 @@ def _std(
     rope_by_swa: bool = False,
     sinks: bool = False,
 ) -> Family:
-    """build_std_attention with a feed forward network that adds its input. `swa`: "even" or
+    """Mirror build_std_attention with a feed forward network that adds its input. `swa`: "even" or
     "layers" for layers with the mask of a window."""
 
     def build(b: Builder) -> Tensor:
@@ -191,8 +191,8 @@ def _own(
     ffn: str = "plain",
     normed_heads: str = "",
 ) -> Family:
-    """Attention written out: norm, queries, keys and values, rope; then the output rows, and both
-    sums."""
+    """Return a graph with attention written out: norm, queries, keys and values, rope; then the
+    output rows, and both sums."""
 
     def build(b: Builder) -> Tensor:
         g, hp = b.graph, b.hp
@@ -288,7 +288,7 @@ def _plain(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tenso
 
 
 def _copied(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Of one matrix, each copied out of its result."""
+    """Return Q, K and V of one matrix, each copied out of its result."""
     g, hp = b.graph, b.hp
     both = g.mul_mat(b.need(il, "attn_qkv.weight"), cur)
     bias = b.of(il, "attn_qkv.bias")
@@ -399,7 +399,7 @@ def _swapped(
     post: bool,
     depth: bool,
 ) -> Tensor:
-    """As _simple, with the sums' sources in another order (phi3, openelm)."""
+    """Build what _simple builds, with the sums' sources in another order (phi3, openelm)."""
     g = b.graph
     inp = g.add(cur, start) if b.architecture == "phi3" else g.add(start, cur)
     cur = b.ffn(il, inp, b.of(il, "ffn_norm.weight"), kind, parallel)

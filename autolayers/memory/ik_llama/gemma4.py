@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def gemma4(b: Builder) -> Tensor:
-    """build_gemma4"""
+    """Mirror build_gemma4."""
     g, hp = b.graph, b.hp
     _share_caches(b)
     embedded = b.embeddings()
@@ -41,7 +41,7 @@ def gemma4(b: Builder) -> Tensor:
 
 
 def _share_caches(b: Builder) -> None:
-    """The last layers read the cache of the last one of their kind that has one
+    """Let the last layers read the cache of the last one of their kind that has one
     (llm_build_kqv)."""
     hp, own = b.hp, b.hp.n_layer_kv_from_start
     shared = [il for il in range(hp.n_layer) if not hp.has_kv(il)]
@@ -49,7 +49,7 @@ def _share_caches(b: Builder) -> None:
 
 
 def _per_layer_inputs(b: Builder, tokens: Tensor, embedded: Tensor) -> Tensor | None:
-    """gemma4_project_per_layer_inputs: an embedding of its own for each layer (E2B, E4B)."""
+    """Return an embedding of its own for each layer (gemma4_project_per_layer_inputs; E2B, E4B)."""
     g, table = b.graph, b.w("per_layer_token_embd.weight")
     if table is None:
         return None
@@ -75,7 +75,7 @@ def _attention(
     mask: Tensor,
     factors: Tensor | None,
 ) -> Tensor:
-    """build_std_attention with V normed; or, without V's matrix or without a cache, as
+    """Mirror build_std_attention with V normed; or, without V's matrix or without a cache, as
     build_gemma4 writes it out."""
     g, hp = b.graph, b.hp
     head, heads, heads_kv, n = hp.head_k(il), hp.n_head(il), hp.n_head_kv(il), b.tokens
@@ -102,8 +102,8 @@ def _attention(
 
 
 def _experts(b: Builder, il: int, attended: Tensor) -> Tensor:
-    """The dense network and the experts, both of the attention's result; the router has a norm of
-    its own."""
+    """Build the dense network and the experts, both of the attention's result; the router has a
+    norm of its own."""
     dense = b.norm(attended, b.of(il, "ffn_norm.weight"))
     dense = b.ffn(il, dense, None, "GELU")
     routed = b.norm(attended, b.of(il, "pre_ffw_norm_2.weight"))

@@ -79,8 +79,8 @@ class Builder:
         return weight
 
     def heads(self, il: int) -> tuple[int, int, int]:
-        """Elements of a head's keys and values, and heads of the cache; of latent attention as if
-        it had none."""
+        """Return the elements of a head's keys and values, and heads of the cache; of latent
+        attention as if it had none."""
         hp = self.hp
         if self.latent is not None:
             return (*self.latent, hp.n_head(il))
@@ -89,7 +89,7 @@ class Builder:
     # inputs
 
     def embeddings(self) -> Tensor:
-        """llm_build_inp_embd"""
+        """Mirror llm_build_inp_embd."""
         tokens = self.graph.input("inp_tokens", "i32", self.tokens)
         embd = self.w("token_embd.weight")
         assert embd is not None
@@ -99,7 +99,7 @@ class Builder:
         return self.graph.input("inp_pos", "i32", self.tokens * self.hp.n_pos_per_embd)
 
     def mask(self) -> Tensor:
-        """build_inp_KQ_mask and build_inp_KQ_mask_swa"""
+        """Mirror build_inp_KQ_mask and build_inp_KQ_mask_swa."""
         rows = -(-self.tokens // _MASK_ROWS) * _MASK_ROWS
         # [n_ctx, rows]: as many cells as the whole cache has; a model with windows has two of them
         return self.graph.input("KQ_mask", "f16" if self.flash else "f32", self.context.n_ctx, rows)
@@ -117,7 +117,7 @@ class Builder:
         kind: str = "rms",
         il: int = -1,
     ) -> Tensor:
-        """llm_build_norm"""
+        """Mirror llm_build_norm."""
         g = self.graph
         # one fused node, which llm_build_norm does not name, so that it is never pinned
         if kind == "rms" and weight is not None:
@@ -131,7 +131,7 @@ class Builder:
         return cur if bias is None else g.add(cur, bias)
 
     def up_gate(self, up: Tensor, gate: Tensor, cur: Tensor, kind: str) -> Tensor:
-        """ggml_fused_up_gate"""
+        """Mirror ggml_fused_up_gate."""
         g = self.graph
         # ggml_fused_up_gate itself falls back to three nodes unless both weights have one
         # quantised type
@@ -154,7 +154,7 @@ class Builder:
         extra: Tensor | None = None,
         norm_kind: str = "rms",
     ) -> Tensor:
-        """llm_build_ffn"""
+        """Mirror llm_build_ffn."""
         g, start = self.graph, cur
         up, gate, down = (
             self.of(il, f"ffn_{part}{suffix}.weight") for part in ("up", "gate", "down")
@@ -210,7 +210,7 @@ class Builder:
         bias: bool = True,
         logits: Tensor | None = None,
     ) -> Tensor:
-        """llm_build_moe_ffn; `logits`: of a router that is not in it"""
+        """Mirror llm_build_moe_ffn; `logits`: of a router that is not in it."""
         g, hp, start = self.graph, self.hp, cur
         n_embd, n_tokens = cur.ne[0], cur.ne[1]
         n_used = hp.n_expert_used(il)
@@ -275,7 +275,7 @@ class Builder:
         return g.add(result, start) if add_input else result
 
     def _experts(self, il: int, cur: Tensor, selected: Tensor, kind: str) -> Tensor:
-        """The gated inner rows of the experts that are used."""
+        """Return the gated inner rows of the experts that are used."""
         g = self.graph
         both = self.of(il, "ffn_gate_up_exps.weight")
         if both is not None:
@@ -318,7 +318,7 @@ class Builder:
         shared: bool = False,
         bias: bool = True,
     ) -> Tensor:
-        """llm_build_std_moe_ffn, which adds its input"""
+        """Mirror llm_build_std_moe_ffn, which adds its input."""
         g = self.graph
         cur = start if norm is None else self.norm(start, norm)
         routed = g.add(self.moe(il, cur, kind, normalised, scaled, gating, bias=bias), start)
@@ -341,7 +341,7 @@ class Builder:
     def qkv(
         self, il: int, cur: Tensor, biased: bool = True, scaled: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """llm_build_mul_mat_qkv of three matrices"""
+        """Mirror llm_build_mul_mat_qkv of three matrices."""
         g = self.graph
         made = [g.mul_mat(self.need(il, f"attn_{part}.weight"), cur) for part in "qkv"]
         for tensor in made:
@@ -358,7 +358,7 @@ class Builder:
     def qkv_normed(
         self, il: int, cur: Tensor, scaled: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """llm_build_mul_mat_qkv of any matrices, with norms of heads"""
+        """Mirror llm_build_mul_mat_qkv of any matrices, with norms of heads."""
         g, hp = self.graph, self.hp
         head, heads, heads_kv = hp.head_k(il), hp.n_head(il), hp.n_head_kv(il)
         q_norm, k_norm = self.of(il, "attn_q_norm.weight"), self.of(il, "attn_k_norm.weight")
@@ -401,7 +401,7 @@ class Builder:
         sinks: Tensor | None = None,
         softcap: bool = False,
     ) -> Tensor:
-        """llm_build_kv; without `k` and `v` the cache is another layer's"""
+        """Mirror llm_build_kv; without `k` and `v` the cache is another layer's."""
         g, hp = self.graph, self.hp
         if self.turns_k and (side := hadamard(hp.head_k(il))):
             q, k = turned(q, side), None if k is None else turned(k, side)
@@ -419,7 +419,7 @@ class Builder:
         return cur if bo is None else g.add(cur, bo)
 
     def store(self, il: int, k: Tensor, v: Tensor) -> None:
-        """llm_build_kv_store"""
+        """Mirror llm_build_kv_store."""
         g, n = self.graph, self.tokens
         k_l, v_l = self.caches[il]["k"], self.caches[il]["v"]
         head, value, heads = self.heads(il)
@@ -440,7 +440,7 @@ class Builder:
     def attend(
         self, il: int, q: Tensor, mask: Tensor, sinks: Tensor | None, softcap: bool
     ) -> Tensor:
-        """llm_build_kqv, up to its output matrix"""
+        """Mirror llm_build_kqv, up to its output matrix."""
         g, hp, n_kv = self.graph, self.hp, self.context.n_ctx
         k_l, v_l = self.caches[il]["k"], self.caches[il]["v"]
         head_k, head_v, heads = self.heads(il)
@@ -490,7 +490,7 @@ class Builder:
         return self.graph.soft_max(kq, mask, sinks)
 
     def _by_heads(self, k: Tensor, q: Tensor, v: Tensor, mask: Tensor, softcap: bool) -> Tensor:
-        """One head after the other; the results are joined."""
+        """Attend with one head after the other, and join the results."""
         g, joined = self.graph, None
         for i in range(q.ne[2]):
             # -amb: the scores of all heads at once would be larger than it allows
@@ -517,7 +517,7 @@ class Builder:
         kind: str = "rms",
         post: Tensor | None = None,
     ) -> Tensor:
-        """build_std_attention, which adds its input"""
+        """Mirror build_std_attention, which adds its input."""
         g, hp = self.graph, self.hp
         norm = self.of(il, "attn_norm.weight")
         cur = start if norm is None else self.norm(start, norm, None, kind, il)
@@ -558,7 +558,7 @@ class Builder:
         return g.add(cur, start)
 
     def head(self, cur: Tensor, kind: str = "rms", scaled: bool = False) -> Tensor:
-        """build_output"""
+        """Mirror build_output."""
         g = self.graph
         norm = self.w("output_norm.weight")
         if norm is not None:

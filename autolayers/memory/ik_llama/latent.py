@@ -44,7 +44,7 @@ def deepseek2(b: Builder) -> Tensor:
 
 
 def _routing(b: Builder) -> tuple[bool, bool, str]:
-    """(normalised, scaled, gating) of its experts."""
+    """Return (normalised, scaled, gating) of its experts."""
     scaled = abs(float(b.hp.expert_weights_scale or 0.0) - 1.0) > 1e-5
     gating = "sigmoid" if b.hp.expert_gating_func == 2 else "softmax"
     return bool(b.hp.expert_weights_norm), scaled, gating
@@ -53,7 +53,7 @@ def _routing(b: Builder) -> tuple[bool, bool, str]:
 def _cut_layer(
     b: CutBuilder, il: int, start: Tensor, pos: Tensor, mask: Tensor, many: bool
 ) -> Tensor:
-    """build_deepseek2_tp_attention and the layer's experts, each GPU with its heads."""
+    """Mirror build_deepseek2_tp_attention and the layer's experts, each GPU with its heads."""
 
     def part(device: int, came: Tensor) -> Tensor:
         return _Part(b, il, pos, mask, many, device).build(came)
@@ -119,7 +119,7 @@ class _Attention:
         return g.mul_mat(b.need(il, "attn_output.weight"), cur)
 
     def _plain(self, q_nope: Tensor, q_rope: Tensor, k_rope: Tensor, compressed: Tensor) -> Tensor:
-        """-mla 0: keys and values of every head."""
+        """Attend with keys and values of every head (-mla 0)."""
         b, g, n = self.b, self.b.graph, self.b.tokens
         both = self.nope + self.value
         kv = g.mul_mat(b.need(self.il, "attn_kv_b.weight"), compressed)
@@ -136,7 +136,7 @@ class _Attention:
         return b.kv(self.il, k, v, q, self.mask, b.of(self.il, "attn_output.weight"), None)
 
     def _store(self, k_rope: Tensor, compressed: Tensor) -> Tensor | None:
-        """Writes the cache; its transposed part of -mla 1 without flash attention."""
+        """Write the cache; its transposed part of -mla 1 without flash attention."""
         b, g, n, cells = self.b, self.b.graph, self.b.tokens, self.b.context.n_ctx
         trans = None
         # V is c^KV transposed, in a cache of its own: the matmul by heads wants it so
@@ -153,7 +153,7 @@ class _Attention:
         return trans
 
     def _made(self, q_nope: Tensor, q_rope: Tensor) -> Tensor:
-        """Keys and values of some heads at a time, made of the latent cache."""
+        """Return the keys and values of some heads at a time, made of the latent cache."""
         b, g, cells = self.b, self.b.graph, self.b.context.n_ctx
         kv_b, k_l = b.need(self.il, "attn_kv_b.weight"), self.k_l
         nope = g.view(k_l, (self.rank, cells), (k_l.nb[1],), row_size(k_l.type, self.rope))
@@ -216,7 +216,7 @@ class _Attention:
     def _latent(
         self, q_nope: Tensor, q_rope: Tensor, trans: Tensor | None, cut: bool = False
     ) -> Tensor:
-        """All heads in the latent space."""
+        """Attend with all heads in the latent space."""
         b, g, k_l, cells = self.b, self.b.graph, self.k_l, self.b.context.n_ctx
         k_b, v_b = b.need(self.il, "attn_k_b.weight"), b.need(self.il, "attn_v_b.weight")
         # some files have wk_b as one matrix of all heads
@@ -245,7 +245,7 @@ class _Attention:
         return g.reshape(cur, self.value * self.heads, b.tokens)
 
     def _by_heads(self, q: Tensor, cache: Tensor, trans: Tensor) -> Tensor:
-        """Without flash attention: as many heads at a time as -amb has room for."""
+        """Attend without flash attention, with as many heads at a time as -amb has room for."""
         b, g = self.b, self.b.graph
         whole, limit = cache.ne[1] * q.ne[1] * q.ne[2] * 4 // (1 << 20), b.settings.attention_mib
         if limit <= 0 or limit >= whole:
@@ -310,7 +310,7 @@ class _Part(_Attention):
         return g.mul_mat(b.need(il, "attn_output.weight"), made)
 
     def _made(self, q_nope: Tensor, q_rope: Tensor) -> Tensor:
-        """Keys and values of all its heads at once, made of the latent cache."""
+        """Return the keys and values of all its heads at once, made of the latent cache."""
         b, g, k_l, cells = self.b, self.b.graph, self.k_l, self.cells
         v_b, k_b = b.need(self.il, "attn_v_b.weight"), b.need(self.il, "attn_k_b.weight")
         nope = g.view(k_l, (self.rank, cells), (k_l.nb[1],), row_size(k_l.type, self.rope))

@@ -115,8 +115,8 @@ _WHOLE = (
 def matrices(
     model: Model, used: Sequence[Device], layout: Split, groups: Sequence[WeightGroup], main: int
 ) -> tuple[list[WeightGroup], bool]:
-    """(groups, exactly so) with -sm none: the main GPU has the matrices of all layers; where it is
-    not known which tensors these are, it has all, and their layers' devices too."""
+    """Return (groups, exactly so) with -sm none: the main GPU has the matrices of all layers; where
+    it is not known which tensors these are, it has all, and their layers' devices too."""
     if not 0 <= main < len(used):
         raise LaunchRefused(f"invalid value for main_gpu: {main} (there are {len(used)} devices)")
     if model.architecture in _STAYS:
@@ -166,13 +166,13 @@ def _of_layers(
 
 
 def _short(name: str) -> str:
-    """Without "blk.N." and ".weight"."""
+    """Return a name without "blk.N." and ".weight"."""
     return name.split(".", 2)[2].removesuffix(".weight")
 
 
 def create_split(n: int, granule: int, shares: Sequence[float], used: Sequence[int]) -> list[int]:
-    """create_split: rows of each device, in chunks; a device with more than its part so far gets
-    fewer."""
+    """Return the rows of each device, in chunks (create_split); a device with more than its part so
+    far gets fewer."""
     if granule < 0:
         return [n] * len(shares)
     total, chunks = 1 + sum(used), n // granule
@@ -221,7 +221,8 @@ class _Cut:
         return create_split(n, granule, self.shares, self.used)
 
     def put(self, tensor: PlacedTensor | None, dim: int, split: Sequence[int]) -> None:
-        """prepare_split_tensors: a part on each device with rows, the whole of it with `dim` -1."""
+        """Mirror prepare_split_tensors: a part on each device with rows, the whole of it with `dim`
+        -1."""
         if tensor is None:
             return
         # counted once: an override's tensor is elsewhere and stays whole
@@ -262,8 +263,8 @@ def shared_out(
     buffers: Mapping[str, int],
     cached: bool = True,
 ) -> tuple[dict[str, int], bool, Heads]:
-    """(bytes by buffer, exactly so, what the cache needs) with -sm graph. `cached`: GPUs have the
-    cache, otherwise attention is not cut. Raises LaunchRefused where it aborts."""
+    """Return (bytes by buffer, exactly so, what the cache needs) with -sm graph. `cached`: GPUs
+    have the cache, otherwise attention is not cut. Raises LaunchRefused where it aborts."""
     hp, cut = model.hparams, _Cut(model, layout, len(used))
     cut.cached = cached
     if model.architecture in _ALL_CUT and HOST in layout.layers[: hp.n_layer]:
@@ -348,7 +349,7 @@ def shared_out(
 def _attention(
     cut: _Cut, hp: object, here: dict[str, PlacedTensor], il: int
 ) -> tuple[tuple[int, int], ...] | None:
-    """Cuts a layer's attention by heads; rows of K and V on each device."""
+    """Cut a layer's attention by heads; rows of K and V on each device."""
     wo, wq, wk, wv = (here.get(f"attn_{part}") for part in ("output", "q", "k", "v"))
     if wo is None:
         return None
@@ -404,8 +405,8 @@ def _attention(
 def _latent(
     cut: _Cut, hp: object, here: dict[str, PlacedTensor], il: int, wo: PlacedTensor
 ) -> tuple[tuple[int, int], ...]:
-    """distribute_mla_tensors_for_split_mode_graph: by heads, four at a time; the latent cache on
-    each device."""
+    """Mirror distribute_mla_tensors_for_split_mode_graph: by heads, four at a time; the latent
+    cache on each device."""
     n_head = hp.n_head(il)  # type: ignore[attr-defined]
     mirror = [1] * cut.count
     # four: wo's rows stay aligned to 256, and flash attention wants groups of four
@@ -425,7 +426,7 @@ def _latent(
 
 
 def _feed_forward(cut: _Cut, here: dict[str, PlacedTensor]) -> None:
-    """Cuts a layer's feed forward networks by rows of the inner dimension."""
+    """Cut a layer's feed forward networks by rows of the inner dimension."""
     down, up, gate = (here.get(f"ffn_{part}") for part in ("down", "up", "gate"))
     if down is not None and up is not None and gate is not None:
         split = cut.split(down.info.ne[0], _granule(down, 16))
@@ -457,7 +458,7 @@ def _feed_forward(cut: _Cut, here: dict[str, PlacedTensor]) -> None:
 
 
 def _experts(cut: _Cut, here: dict[str, PlacedTensor]) -> list[int]:
-    """Rows of the experts' inner dimension on each device; empty if they are not cut."""
+    """Return the rows of the experts' inner dimension on each device; empty if they are not cut."""
     down, up, gate = (here.get(f"ffn_{part}_exps") for part in ("down", "up", "gate"))
     both = here.get("ffn_gate_up_exps")
     if down is None or (both is None and (up is None or gate is None)):

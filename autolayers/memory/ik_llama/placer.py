@@ -32,7 +32,7 @@ _ELSEWHERE = {
 
 
 def elsewhere(architecture: str, name: str) -> str:
-    """Where a tensor is that llama.cpp has elsewhere: "output", "ram"; "" for all others."""
+    """Return where a tensor is that llama.cpp has elsewhere: "output", "ram"; "" for all others."""
     parts, with_output = _ELSEWHERE.get(architecture, ((), True))
     if not any(part in name for part in parts):
         return ""
@@ -53,8 +53,8 @@ class IkPlacer(WeightPlacer):
     by_context = True
 
     def place(self, params: Params, devices: Sequence[Device], load_mtp: bool = False) -> Placement:
-        """Raises LaunchRefused where it does not load the model, or has no device of a given
-        name."""
+        """Place the weights. Raises LaunchRefused where it does not load the model, or has no
+        device of a given name."""
         settings, n = settings_of(self.rules), self.model.hparams.n_layer_all
         used, exact, warnings = model_devices(replace(params, split_mode=None), devices, self.rules)
         params = _on(used, params)
@@ -122,15 +122,16 @@ class IkPlacer(WeightPlacer):
 
 
 def _on(used: Sequence[Device], params: Params) -> Params:
-    """--fit and the default are 999 layers where there is a GPU (llama_model_load_from_file)."""
+    """Return `params` without layers on GPUs where there is no GPU; --fit and the default are 999
+    layers (llama_model_load_from_file)."""
     return params if used else replace(params, n_gpu_layers=0)
 
 
 def _tied(
     model: Model, used: Sequence[Device], output: str, mapped: bool
 ) -> Iterator[tuple[str, int]]:
-    """(buffer, bytes) of the embedding as the output, which it always creates once more: in RAM the
-    same pages where the file is mapped, and of bitnet, whose graph reads the first one in
+    """Return (buffer, bytes) of the embedding as the output, which it always creates once more: in
+    RAM the same pages where the file is mapped, and of bitnet, whose graph reads the first one in
     llama.cpp."""
     embedding = model.tensors.get("token_embd.weight")
     without = model.row.tied == "never" and model.architecture != "bitnet"
@@ -151,7 +152,7 @@ def _tied(
 def _more(
     model: Model, groups: Sequence[WeightGroup], layers: Sequence[str]
 ) -> Iterator[tuple[str, int]]:
-    """(buffer, bytes) of tensors that are created more often than llama.cpp does."""
+    """Return (buffer, bytes) of tensors that are created more often than llama.cpp does."""
     factors = [info for name, info in model.tensors.items() if name.startswith("rope_f")]
     if factors and model.architecture in (*FACTORS, "gemma4"):
         counted: dict[str, int] = {}
@@ -188,8 +189,8 @@ def _aligned(size: int, where: str) -> int:
 
 
 def _merged(model: Model, groups: Sequence[WeightGroup]) -> list[tuple[str, int]]:
-    """merge_up_gate_exps: it gives merged biases a row for each of the inner dimension, not of the
-    experts, where their weights are on the layer's device."""
+    """Return what merge_up_gate_exps adds: it gives merged biases a row for each of the inner
+    dimension, not of the experts, where their weights are on the layer's device."""
     placed = {name: tensor for group in groups for name, tensor in group.tensors.items()}
     added = []
     for il in range(model.hparams.n_layer):
@@ -204,7 +205,8 @@ def _merged(model: Model, groups: Sequence[WeightGroup]) -> list[tuple[str, int]
 
 
 def _biases(model: Model, groups: Sequence[WeightGroup]) -> Iterator[tuple[str, int]]:
-    """A second copy of an expert bias, beside a weight that an override moved away from it."""
+    """Return a second copy of an expert bias, beside a weight that an override moved away from
+    it."""
     placed = {name: tensor for group in groups for name, tensor in group.tensors.items()}
     for il in range(model.hparams.n_layer):
         for part in ("gate", "up", "down"):

@@ -59,8 +59,8 @@ def reserved(
     mla: int,
     main: int = 0,
 ) -> tuple[tuple[int, ...], bool] | None:
-    """(bytes on each device and, last, in RAM, exactly so); None where its graph is not modelled.
-    `memory`: its own caches, `main`: the GPU that computes with -sm none."""
+    """Return (bytes on each device and, last, in RAM, exactly so); None where its graph is not
+    modelled. `memory`: its own caches, `main`: the GPU that computes with -sm none."""
     family = FAMILIES.get(model.architecture)
     if family is None or not _modelled(model, context, placement, settings):
         return None
@@ -129,7 +129,8 @@ def _sizes(
     }
 
     def pin(il: int) -> int:
-        """The backend that the builder gives a layer's norm to, -1: none; of il -1 the CPU."""
+        """Return the backend that the builder gives a layer's norm to, -1: none; of il -1 the
+        CPU."""
         if il < 0:
             return len(backends)
         few = min(context.n_ctx, context.n_ubatch) < 32
@@ -174,7 +175,7 @@ def _sizes(
 
 
 def _repack(tensor: Tensor) -> None:
-    """iqk_repack_tensor: in RAM, in a type that CUDA does not multiply."""
+    """Repack a matrix in RAM, in a type that CUDA does not multiply (iqk_repack_tensor)."""
     assert tensor.buffer is not None
     # interleaved rows: 4 or 8, by type, and the matrix must divide by them
     rows = 8 if tensor.type in _BY_EIGHT else 4
@@ -190,7 +191,7 @@ def _repack(tensor: Tensor) -> None:
 
 
 def _slack(model: Model, context: Context, placement: Placement) -> int:
-    """What merged matrices (-mqkv, -muge) and a table of rotations (-rcache) may add to a
+    """Return what merged matrices (-mqkv, -muge) and a table of rotations (-rcache) may add to a
     buffer."""
     hp, u = model.hparams, min(context.n_ctx, context.n_ubatch)
     widths = max(
@@ -234,7 +235,7 @@ class IkWeights(Weights):
 
 
 def _alloc_size(backend: Backend) -> Callable[[Tensor], int]:
-    """ggml_backend_cuda_buffer_type_get_alloc_size of a result."""
+    """Mirror ggml_backend_cuda_buffer_type_get_alloc_size of a result."""
 
     def size(tensor: Tensor) -> int:
         return tensor.nbytes + backend.padding(tensor.type, tensor.ne)

@@ -45,7 +45,7 @@ _HEADS = (64, 80, 96, 112, 128, 192, 256)
 
 
 def supports(op: Tensor) -> bool:
-    """ggml_backend_cuda_supports_op, of Ampere cards and newer ones."""
+    """Whether Ampere cards and newer ones run it (ggml_backend_cuda_supports_op)."""
     kind, src = op.op, op.src
     if kind in ("UNARY", "FUSED_MUL_UNARY", "FUSED_NORM"):
         return src[0].contiguous() and (kind != "UNARY" or op.param in _UNARY)
@@ -86,7 +86,7 @@ def _copies(op: Tensor) -> bool:
 
 
 def _attends(op: Tensor) -> bool:
-    """ggml_cuda_fattn_is_supported."""
+    """Whether CUDA has a kernel for it (ggml_cuda_fattn_is_supported)."""
     q, k, v = op.src[:3]
     # gqa_opt_applies: with a mask, and an even number of heads that share keys
     masked = op.param is True
@@ -104,7 +104,7 @@ def _attends(op: Tensor) -> bool:
 
 
 def offloads(op: Tensor) -> bool:
-    """ggml_backend_cuda_offload_op."""
+    """Whether CUDA runs it although its weight is in RAM (ggml_backend_cuda_offload_op)."""
     if op.op in ("MUL_MAT_ID", "MOE_FUSED_UP_GATE"):
         ids = op.src[2] if op.op == "MUL_MAT_ID" else next(s for s in op.src if s.type == "i32")
         # enough tokens for each expert: 32 * n_expert rows in all (256 tokens for 64
@@ -140,7 +140,7 @@ class Schedule:
         )
 
     def _first(self, t: Tensor) -> int:
-        """ggml_backend_sched_backend_id_from_cur"""
+        """Mirror ggml_backend_sched_backend_id_from_cur."""
         backend = self._of_buffer(t.buffer, t)
         if backend < 0 and t.is_input:
             return self.cpu
@@ -204,7 +204,7 @@ class Schedule:
                     )
 
     def _reduce(self, node: Tensor) -> None:
-        """Each part is on its device, the sum where the part is whose memory it takes."""
+        """Put each part on its device, the sum where the part is whose memory it takes."""
         for device, part in node.param.items():  # type: ignore[attr-defined]
             if part.backend < 0:
                 part.backend = device
@@ -226,7 +226,7 @@ class Schedule:
         return self._reads(b, buffer)
 
     def split(self) -> list[tuple[Tensor, int]]:
-        """The nodes in order, with the copies that each split starts with."""
+        """Return the nodes in order, with the copies that each split starts with."""
         nodes = self.graph.nodes
         start = next((i for i, node in enumerate(nodes) if node.op not in VIEW_OPS), 0)
         current = nodes[start].backend
@@ -277,7 +277,7 @@ class Schedule:
         return out
 
     def sizes(self, arenas: Sequence[Arena]) -> tuple[int, ...]:
-        """Bytes of each backend's buffer."""
+        """Return the bytes of each backend's buffer."""
         self.assign()
         nodes = self.split()
         allocate(nodes, [(leaf, leaf.backend) for leaf in self.graph.leafs], arenas)

@@ -92,7 +92,7 @@ class Sizes:
 
 
 def _micro_batch(params: Params) -> int:
-    """get_batch_ubatch: n_batch is at most a context that is given."""
+    """Return n_ubatch, with n_batch at most a context that is given (get_batch_ubatch)."""
     batch = params.n_batch or N_BATCH
     if params.n_ctx:
         batch = min(batch, params.n_ctx)
@@ -100,7 +100,7 @@ def _micro_batch(params: Params) -> int:
 
 
 def _layer_sizes(model: Model, params: Params, settings: Said, mla: int) -> Sizes:
-    """get_layer_sizes; its max_ctx_size is the context as typed."""
+    """Mirror get_layer_sizes; its max_ctx_size is the context as typed."""
     hp, n = model.hparams, model.hparams.n_layer_all
     u, n_ctx = _micro_batch(params), params.n_ctx or hp.n_ctx_train
     result, compute = [0.0] * (n + 1), [0.0] * n
@@ -151,8 +151,8 @@ def _layer_sizes(model: Model, params: Params, settings: Said, mla: int) -> Size
 
 
 def _latent(model: Model, il: int, settings: Said, mla: int, n_ctx: int) -> tuple[float, float]:
-    """(bytes of weights that are derived, twice; of keys and values made of the cache) of one
-    layer."""
+    """Return (bytes of weights that are derived, twice; of keys and values made of the cache) of
+    one layer."""
     names = {part: model.tensors.get(f"blk.{il}.attn_{part}_b.weight") for part in ("k", "v", "kv")}
     k, v, kv = names["k"], names["v"], names["kv"]
     more = 0.0
@@ -179,8 +179,8 @@ def _latent(model: Model, il: int, settings: Said, mla: int, n_ctx: int) -> tupl
 
 
 def latent_form(model: Model, params: Params, settings: Said) -> int:
-    """-mla as llm_load_tensors changes it for some layers on GPUs, and llama_kv_cache_init for
-    layers that are cut, without attn_kv_b."""
+    """Return -mla as llm_load_tensors changes it for some layers on GPUs, and llama_kv_cache_init
+    for layers that are cut, without attn_kv_b."""
     wanted = params.layers_wanted(1 << 20)
     if is_latent(model) and 0 < wanted < model.hparams.n_layer_all:
         return 3
@@ -197,7 +197,7 @@ def cuts(model: Model) -> bool:
 
 
 def split(model: Model, params: Params, devices: Sequence[Device], settings: Said) -> Split:
-    """Where each layer goes. Raises LaunchRefused where it does not load."""
+    """Return where each layer goes. Raises LaunchRefused where it does not load."""
     n = model.hparams.n_layer_all
     wanted = 999 if settings.fit else params.layers_wanted(1 << 20)
     mode = settings.split or params.split_mode or "layer"
@@ -232,15 +232,15 @@ def split(model: Model, params: Params, devices: Sequence[Device], settings: Sai
 
 
 def free_mib(devices: Sequence[Device], settings: Said) -> list[int]:
-    """MiB of each device that its default split goes by."""
+    """Return the MiB of each device that its default split goes by."""
     return [
         max(0, device.free - _margin(settings, i) * MiB) // MiB for i, device in enumerate(devices)
     ]
 
 
 def mib_of(model: Model, params: Params, settings: Said, counts: Sequence[int]) -> list[int]:
-    """MiB of these counts of layers in their order, the last device with the rest: what -ts needs
-    for them."""
+    """Return the MiB of these counts of layers in their order, the last device with the rest: what
+    -ts needs for them."""
     n = model.hparams.n_layer_all
     wanted = params.layers_wanted(1 << 20)
     at, last = max(0, n - wanted), n + 1 if wanted > n else n
@@ -258,7 +258,7 @@ def _margin(settings: Said, i: int) -> int:
 
 
 def _shares(params: Params, memory: Sequence[int]) -> list[float]:
-    """Each device's part of all bytes, cumulated, in float32."""
+    """Return each device's part of all bytes, cumulated, in float32."""
     if len(memory) < 2:
         return [1.0]
     given = list((params.tensor_split or ())[: len(memory)])
@@ -276,7 +276,8 @@ def _shares(params: Params, memory: Sequence[int]) -> list[float]:
 def _by_bytes(
     sizes: Sizes, shares: Sequence[float], start: int, last: int, count: int, n: int
 ) -> list[int]:
-    """default_layer_device: layers in order, each device until its part of all bytes is full."""
+    """Return default_layer_device: layers in order, each device until its part of all bytes is
+    full."""
     devices = [count - 1] * (n + 1)
     if count < 2:
         return devices
@@ -305,8 +306,8 @@ def _by_bytes(
 def _fit(
     sizes: Sizes, default: list[int], memory: list[int], mode: str, available: int, n: int
 ) -> tuple[list[int], Overrides, int]:
-    """(default_layer_device, experts in RAM, the first layer on a GPU) of --fit, where not all
-    fits."""
+    """Return (default_layer_device, experts in RAM, the first layer on a GPU) of --fit, where not
+    all fits."""
     if not any(sizes.experts):
         return _fit_dense(sizes, memory, n)
     moved: list[int] = []
@@ -336,7 +337,7 @@ def _fit(
 
 
 def _fit_dense(sizes: Sizes, memory: list[int], n: int) -> tuple[list[int], Overrides, int]:
-    """Whole layers, from the output down, onto the devices from the last one up."""
+    """Place whole layers, from the output down, onto the devices from the last one up."""
     left, default, device, il = list(memory), [0] * (n + 1), len(memory) - 1, n
     while il >= 0:
         if left[device] >= sizes.layers[il]:
@@ -358,7 +359,7 @@ def _pattern(il: int, scales: bool = True) -> tuple[str, str]:
 def in_ram(
     model: Model, params: Params, devices: Sequence[Device], settings: Said, count: int
 ) -> tuple[int, ...]:
-    """The layers whose experts -ncmoe `count` keeps in RAM, in its order."""
+    """Return the layers whose experts -ncmoe `count` keeps in RAM, in its order."""
     layout = split(model, params, devices, replace(settings, moe_layers=0, fit=False))
     return tuple(
         _moved(model, count, layout.defaults, len(devices), layout.mode, model.hparams.n_layer_all)
@@ -368,8 +369,8 @@ def in_ram(
 def _experts(
     model: Model, settings: Said, default: Sequence[int], count: int, mode: str, n: int
 ) -> Overrides:
-    """create_tensors_helper's constructor: the experts of the last layers that have some, or of
-    each device's."""
+    """Return the overrides of -ncmoe (create_tensors_helper's constructor): the experts of the last
+    layers that have some, or of each device's."""
     wanted = settings.moe_layers
     scales = _from_the_end(wanted, count, mode, n)
     return tuple(_pattern(il, scales) for il in _moved(model, wanted, default, count, mode, n))
@@ -413,5 +414,5 @@ def _moved(
 
 
 def _round(x: float) -> int:
-    """roundf, of a number that is not negative."""
+    """Round a number that is not negative, as roundf does."""
     return int(x + 0.5)
