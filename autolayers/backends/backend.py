@@ -188,7 +188,7 @@ class Backend:
         return self.device
 
     def host_buffer_type(self) -> Buffer | None:
-        """ggml_backend_dev_host_buffer_type: pinned host memory, if any."""
+        """Return the type of pinned host memory, if any (ggml_backend_dev_host_buffer_type)."""
         # then weights in RAM are in plain memory
         if not self.host_buffer:
             return None
@@ -233,7 +233,8 @@ class Backend:
         return nodes
 
     def alloc_size(self, tensor: Tensor) -> int:
-        """get_alloc_size: bytes that it requests in a buffer for this tensor, before alignment."""
+        """Return the bytes that it requests in a buffer for this tensor, before alignment
+        (get_alloc_size)."""
         return tensor.nbytes + self.padding(tensor.type, tensor.ne)
 
     def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
@@ -256,7 +257,7 @@ class Backend:
         return -(-(n_bytes + self.padding(type_, ne)) // self.alignment) * self.alignment
 
     def margin(self, ops: Ops) -> Parts:
-        """(name, bytes) of its own use of the device beyond llama.cpp's buffers."""
+        """Return (name, bytes) of its own use of the device beyond llama.cpp's buffers."""
         name = self.device.backend if self.device else self.name
         return ((f"{name}, as llama.cpp's default", DEFAULT_TARGET),)
 
@@ -280,7 +281,7 @@ def is_part_of(v: Tensor, k: Tensor) -> bool:
 
 
 def batch_size(op: Tensor) -> int:
-    """get_op_batch_size of ggml-cuda, ggml-vulkan and ggml-sycl: rows of work."""
+    """Return the rows of work (get_op_batch_size of ggml-cuda, ggml-vulkan and ggml-sycl)."""
     # a few rows of a table: no reason to copy the table to a GPU
     if op.op == "GET_ROWS":
         return 0

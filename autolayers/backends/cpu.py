@@ -114,7 +114,8 @@ def _converts(op: Tensor) -> bool:
 
 
 def _scans(op: Tensor) -> bool:
-    """Several states at once are computed for Mamba-2 alone, whose decays are one per head."""
+    """Whether the CPU runs the scan: several states at once for Mamba-2 alone, whose decays are one
+    per head."""
     several = isinstance(op.param, int) and op.param > 1
     return not several or op.src[3].ne[0] == 1
 

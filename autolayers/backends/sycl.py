@@ -232,7 +232,7 @@ class Sycl(CudaBuffers):
         return True
 
     def supports_op(self, op: Tensor) -> bool:
-        """do_ggml_backend_sycl_device_supports_op."""
+        """Mirror do_ggml_backend_sycl_device_supports_op."""
         if op.op in _ALWAYS:
             return True
         if self.lacks(op) or (op.op == "TOP_K" and op.ne[0] > _TOP_K and not self.rules.sycl_top_k):
@@ -281,7 +281,7 @@ def _facts(op: Tensor) -> tuple[Tensor | None, bool, bool]:
 
 
 def _one_dnn(op: Tensor, prompt: bool) -> bool:
-    """ggml_sycl_flash_attn_ext_onednn_supported; `prompt`: with its limits on shapes."""
+    """Mirror ggml_sycl_flash_attn_ext_onednn_supported; `prompt`: with its limits on shapes."""
     q, k, v = op.src[:3]
     mask, alibi, softcap = _facts(op)
     if alibi or softcap or len(op.src) > 4:
@@ -351,7 +351,7 @@ def _unaligned(t: Tensor) -> bool:
 
 
 def _with_scratch(op: Tensor, size: int, one_dnn: bool) -> int:
-    """ggml_sycl_fattn_get_extra: f16 copies, each aligned to 128 bytes."""
+    """Return the f16 copies of ggml_sycl_fattn_get_extra, each aligned to 128 bytes."""
     q, k, v = op.src[:3]
     # the scratch is behind the result, in the same allocation
     copies = _one_dnn_copies(q, k, v) if one_dnn and _one_dnn(op, False) else _kv_copies(k, v)

@@ -27,7 +27,7 @@ _MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
 def query(environ: Mapping[str, str], root: str = "/") -> tuple[list[Device], list[str]]:
-    """AMD's GPUs, named ROCm0... as in a ROCm build of llama.cpp, and notes. `root`: see
+    """Return AMD's GPUs, named ROCm0... as in a ROCm build of llama.cpp, and notes. `root`: see
     Host.read."""
     cards = _cards(root)
     mask = next((name for name in _MASKS if name in environ), None)
@@ -112,7 +112,7 @@ def _with_gtt(card: Device, path: str, root: str) -> Device:
 
 
 def _limits(pci: str | None, root: str) -> dict[str, int] | None:
-    """ROCm's name of the GPU: gfx_target_version of the KFD node at that address."""
+    """Return ROCm's name of the GPU: gfx_target_version of the KFD node at that address."""
     if pci is None:
         return None
     # KFD writes the address as one number: bus, slot and function

@@ -67,7 +67,7 @@ def of(row: Ratio, devices: Sequence[Device]) -> Kept:
 
 
 def keep(rows: Iterable[Kept], environ: Mapping[str, str]) -> None:
-    """Adds measurements to what is known; of one class they count together. Raises
+    """Add measurements to what is known; of one class they count together. Raises
     AutolayersError."""
     # two tunes at once must not lose each other's rows
     with state.locked(environ):
@@ -128,7 +128,7 @@ def with_ratios(
 
 
 def forget(environ: Mapping[str, str]) -> int:
-    """Drops what was measured on this machine; how many runs. Raises AutolayersError."""
+    """Drop what was measured on this machine, and return how many runs. Raises AutolayersError."""
     with state.locked(environ):
         rows = _all(environ)
         others = [row for row in rows if row.machine != state.machine_name()]

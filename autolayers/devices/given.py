@@ -93,7 +93,7 @@ def _size(text: str) -> int | None:
 
 
 def _refuse_name_of_size(text: str) -> None:
-    """Raises UsageError for a number that may be a GPU's name as well as memory."""
+    """Raise UsageError for a number that may be a GPU's name as well as memory."""
     number = text.rstrip("mM ")
     short = text.isdigit() and len(text) <= _DIGITS
     either = short or (number != text and number.isdigit())
@@ -103,7 +103,7 @@ def _refuse_name_of_size(text: str) -> None:
 
 
 def _refuse_without_unit(text: str) -> None:
-    """Raises UsageError for a number that most likely means GiB or MiB."""
+    """Raise UsageError for a number that most likely means GiB or MiB."""
     if len(text) < 4:
         raise UsageError(f"{text} bytes of memory? write {text}GiB or {text}MiB")
     if int(text) % 256 == 0:
@@ -113,8 +113,8 @@ def _refuse_without_unit(text: str) -> None:
 
 
 def _times(part: str) -> tuple[int, str]:
-    """(2, "24GiB") of "2x24GiB", "2 x 24GiB" and "24GiBx2"; an x that is part of a GPU's name
-    counts nothing."""
+    """Return (2, "24GiB") of "2x24GiB", "2 x 24GiB" and "24GiBx2"; an x that is part of a GPU's
+    name counts nothing."""
     if "x" not in part.lower() or _candidates(part):
         return 1, part
     import re  # few calls

@@ -49,13 +49,14 @@ def read(root: str = "/") -> Host:
 
 
 def nodes(root: str = "/") -> int | None:
-    """NUMA nodes with memory, of 0-1,4; None if unknown."""
+    """Return the NUMA nodes with memory, of 0-1,4; None if unknown."""
     return len(_cpus(file_text(root, "sys/devices/system/node/has_memory"))) or None
 
 
 def cores(root: str = "/") -> int | None:
-    """Physical cores that this process may use at once, of Intel's hybrids the fast ones, on which
-    alone llama.cpp computes by default (common_cpu_get_num_math); None if unknown."""
+    """Return the physical cores that this process may use at once, of Intel's hybrids the fast
+    ones, on which alone llama.cpp computes by default (common_cpu_get_num_math); None if
+    unknown."""
     physical = _cores(root)
     # a quota of two CPUs makes eight cores two
     return None if physical is None else min(physical, quota(root))

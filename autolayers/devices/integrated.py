@@ -77,8 +77,8 @@ def has_no_memory(description: str) -> bool:
 
 
 def integrated(description: str) -> tuple[float, float] | None:
-    """fp16 operations per second of an integrated GPU, by its description, and the peak bytes per
-    second of the RAM that it usually comes with; None if unknown."""
+    """Return the fp16 operations per second of an integrated GPU, by its description, and the peak
+    bytes per second of the RAM that it usually comes with; None if unknown."""
     import re  # few calls
 
     known_row = next((row for row in _KNOWN if re.search(row[0], description)), None)

@@ -129,7 +129,7 @@ def parse(text: str) -> tuple[list[Device], list[str]]:
 
 
 def _kind(description: str, total: int) -> str:
-    """gpu, or igpu if it is a part of the processor."""
+    """Return gpu, or igpu if it is a part of the processor."""
     card = described(description, total // MiB)
     return "igpu" if is_integrated(description) and (card is None or card.unified) else "gpu"
 

@@ -95,7 +95,8 @@ def read(path: str) -> tuple[list[Device], Host | None]:
 
 
 def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
-    """As `read`, from a file's text; `source` names it in errors. Raises UsageError."""
+    """Return what `read` does, from a file's text; `source` names it in errors. Raises
+    UsageError."""
     try:
         data = json.loads(text)
     # RecursionError: brackets without end

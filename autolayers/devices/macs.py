@@ -27,8 +27,8 @@ _SMALL = 36  # GiB; up to here macOS 13 and 14 allow two thirds, above three qua
 
 
 def working_set(ram: int, macos: int = TODAY) -> int:
-    """MiB that Metal recommends, by GiB of RAM. The share grows with the RAM: a size that was not
-    seen has that of the next smaller one."""
+    """Return the MiB that Metal recommends, by GiB of RAM. The share grows with the RAM: a size
+    that was not seen has that of the next smaller one."""
     if macos < TODAY:
         return ram * 1024 * 2 // 3 if ram <= _SMALL else ram * 1024 * 3 // 4
     # 96 GiB is not in the table: it has the share of 64

@@ -60,7 +60,7 @@ def _is_rate(value: object) -> bool:
 def measure(
     available: int, environ: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Measures for a few seconds and keeps the result. Returns it, and a line for each failed
+    """Measure for a few seconds and keep the result. Returns it, and a line for each failed
     measurement.
 
     `available`: bytes of RAM; an eighth is used. Raises AutolayersError if the result cannot be

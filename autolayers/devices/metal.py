@@ -68,8 +68,8 @@ def answers() -> Iterator[tuple[str, int, bool]]:
 
 
 def _read_metal() -> tuple[str, int, bool] | None:
-    """Name, recommended limit in bytes, whether the memory is the system's; None without a Metal
-    device."""
+    """Return the name, the recommended limit in bytes, and whether the memory is the system's; None
+    without a Metal device."""
     import ctypes
 
     try:

@@ -278,7 +278,7 @@ def _gib(word: str) -> bool:
 
 
 def _size(name: str, stem: str) -> int:
-    """12 for "306012g" after "3060", 0 if the rest is not a size."""
+    """Return 12 for "306012g" after "3060", 0 if the rest is not a size."""
     if not name.startswith(stem) or not name.endswith("g"):
         return 0
     rest = name[len(stem) : -1]

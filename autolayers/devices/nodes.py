@@ -101,7 +101,7 @@ def _gpu(
     capability: tuple[int, int] | None = None,
     backend: str = DEFAULT.name,
 ) -> tuple[Device, ...]:
-    """`count` GPUs whose name and bytes of memory a driver or a label says. The table of
+    """Return `count` GPUs whose name and bytes of memory a driver or a label says. The table of
     cards adds their speed; of one that it does not know, the speed is not known."""
     device = Device(
         f"{DEFAULT.name}0", size, int(size * _FREE), name, backend, compute_capability=capability

@@ -101,8 +101,8 @@ def query(
 def _ask(
     root: str, first: int, timeout: float, cards: list[Device], notes: list[str]
 ) -> int | None:
-    """Adds the GPUs from number `first` on; the number to go on with if one ended or blocked the
-    process."""
+    """Add the GPUs from number `first` on; return the number to go on with if one ended or blocked
+    the process."""
     gpu, why = None, "ended the process that asked it"
     try:
         for row in apart(__name__, "answers", root, str(first), silence=timeout):
@@ -136,8 +136,8 @@ def _device(row: Mapping[str, Any]) -> Device:
 
 
 def answers(root: str, first: str) -> Iterator[dict[str, Any]]:
-    """{"gpu": number} before each GPU is asked, {"cards", "notes"} after it, {"end"} after the
-    last."""
+    """Yield {"gpu": number} before each GPU is asked, {"cards", "notes"} after it, {"end"} after
+    the last."""
     nvml, problem = _initialised()
     if problem:
         yield {"notes": [problem]}
@@ -356,7 +356,8 @@ class _Driver:
         return limit // 1000 if limit and 1000 <= limit <= 10**8 else None
 
     def unified(self, name: str, handle: object, code: int) -> bool:
-        """NotSupported alone is not enough: the name or the addressing mode must match too."""
+        """Whether the memory is shared with the CPU. NotSupported alone is not enough: the name or
+        the addressing mode must match too."""
         return (
             code == self.nvml.NVML_ERROR_NOT_SUPPORTED
             and self.unified_total() > 0
@@ -391,7 +392,7 @@ def _in_cuda_order(
     environ: Mapping[str, str],
     ask: Callable[[Mapping[str, str]], list[str] | None] = visible.ask_driver,
 ) -> tuple[list[Device], list[str]]:
-    """`cards` as CUDA numbers them under `environ`, and notes.
+    """Return `cards` as CUDA numbers them under `environ`, and notes.
 
     CUDA's default order puts the fastest GPU first, by its own measure. If that cannot matter
     (UUIDs, PCI order, identical GPUs) the order is derived here, otherwise the driver is asked.

@@ -47,8 +47,8 @@ def query(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
 
 
 def refine(devices: Iterable[Device], endpoints: Sequence[str]) -> list[Device]:
-    """Listed RPC devices completed by their servers; a device whose server does not answer stays as
-    it is. Raises UsageError for anything but host:port."""
+    """Return listed RPC devices completed by their servers; a device whose server does not answer
+    stays as it is. Raises UsageError for anything but host:port."""
     answers, _ = _ask(endpoints)
     remaining = iter(
         [

@@ -39,7 +39,7 @@ class Unavailable(DeviceError):
 
 
 def address(endpoint: str) -> tuple[str, int]:
-    """Host and port of --rpc's host:port. Raises ValueError for anything else."""
+    """Return the host and port of --rpc's host:port. Raises ValueError for anything else."""
     host, _, port = endpoint.rpartition(":")
     number = port.isascii() and port.isdecimal() and len(port) <= 5
     if not host or not number or not 0 < int(port) < 65536:

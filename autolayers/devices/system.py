@@ -17,7 +17,7 @@ def file_text(root: str, path: str) -> str:
 
 
 def meminfo(root: str = "/") -> dict[str, int]:
-    """/proc/meminfo in bytes (HugePages_* are counts); empty where there is none."""
+    """Return /proc/meminfo in bytes (HugePages_* are counts); empty where there is none."""
     fields = {}
     for line in file_text(root, "proc/meminfo").splitlines():
         name, _, value = line.partition(":")

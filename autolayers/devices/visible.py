@@ -53,7 +53,7 @@ def _leading_number(word: str) -> int | None:
 
 
 def pick(value: str | None, uuids: Sequence[str]) -> list[int]:
-    """Indices into `uuids` (in CUDA's own order) that a process sees under
+    """Return the indices into `uuids` (in CUDA's own order) that a process sees under
     CUDA_VISIBLE_DEVICES=`value`, in its order.
 
     A UUID may be shortened as long as only one device matches; an unknown or ambiguous entry ends
@@ -106,8 +106,8 @@ for i in range(count.value):
 
 
 def ask_driver(environ: Mapping[str, str], timeout: float = 20.0) -> list[str] | None:
-    """UUIDs (32 hexadecimal digits) in the order CUDA shows them under `environ`; None where it
-    cannot be asked."""
+    """Return the UUIDs (32 hexadecimal digits) in the order CUDA shows them under `environ`; None
+    where it cannot be asked."""
     import subprocess
 
     try:

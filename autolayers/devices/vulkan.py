@@ -80,7 +80,7 @@ def query(environ: Mapping[str, str] | None = None) -> list[Device]:
 
 
 def with_limits(devices: Sequence[Device], known: Sequence[Device]) -> list[Device]:
-    """`devices` with the limits of the `known` ones, matched by name and position."""
+    """Return `devices` with the limits of the `known` ones, matched by name and position."""
     left = list(known)
     completed = []
     for device in devices:
@@ -259,7 +259,7 @@ def _gpu(vulkan: Any, gpu: ctypes.c_void_p) -> dict[str, Any]:
 
 
 def _memory(vulkan: Any, gpu: ctypes.c_void_p, all_heaps: bool, budget: bool) -> tuple[int, int]:
-    """Total and free bytes of the device's heaps, an integrated GPU's all
+    """Return the total and free bytes of the device's heaps, an integrated GPU's all
     (ggml_backend_vk_get_device_memory)."""
     memory = _Chain((_MEMORY2, 520), *([(_BUDGET, 256)] if budget else []))
     vulkan.vkGetPhysicalDeviceMemoryProperties2(gpu, memory.buffers[0])

@@ -61,8 +61,8 @@ class Split:
 def assign(
     graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: Rules, pins: bool = True
 ) -> None:
-    """Passes 1 to 4: set `backend` of every node and leaf; with `pins`, those of the graph builder
-    count."""
+    """Set `backend` of every node and leaf, in passes 1 to 4; with `pins`, those of the graph
+    builder count."""
     readers = _Readers(backends)
     _assign_leafs(graph.leafs, readers, pins)
     _assign_given(graph.nodes, readers, op_offload, rules.sinks_follow, pins)
@@ -84,8 +84,8 @@ class _Readers:
         self.reading: dict[Buffer, list[int]] = {}
 
     def from_buffer(self, buffer: Buffer, op: Tensor) -> int:
-        """ggml_backend_sched_backend_from_buffer: the first that reads the buffer and runs it, or
-        -1."""
+        """Return the first backend that reads the buffer and runs it, or -1
+        (ggml_backend_sched_backend_from_buffer)."""
         reading = self.reading.get(buffer)
         if reading is None:
             reading = [
@@ -98,7 +98,8 @@ class _Readers:
         return -1
 
     def can_read(self, t: Tensor, b: int) -> bool:
-        """ggml_backend_sched_buffer_supported, also of tensors whose backend is not known yet."""
+        """Whether a backend can read a tensor, also one whose backend is not known yet
+        (ggml_backend_sched_buffer_supported)."""
         buffer = t.buffer
         if buffer is None:
             owner = t.backend
@@ -118,7 +119,7 @@ class _Readers:
 
 
 def _assign_leafs(leafs: Sequence[Tensor], readers: _Readers, pins: bool) -> None:
-    """Pass 1: leafs that are in a buffer, and inputs."""
+    """Assign leafs that are in a buffer, and inputs (pass 1)."""
     # the answer depends on buffer, type and shape alone
     alike: dict[object, int] = {}  # layers repeat
     for t in leafs:
@@ -146,7 +147,8 @@ def _of_buffer(t: Tensor, buffer: Buffer, readers: _Readers) -> int:
 def _assign_given(
     nodes: Sequence[Tensor], readers: _Readers, op_offload: bool, sinks_follow: bool, pins: bool
 ) -> None:
-    """Pass 1: nodes that are pinned or in a buffer, inputs, and operations that read weights."""
+    """Assign nodes that are pinned or in a buffer, inputs, and operations that read weights (pass
+    1)."""
     cpu = readers.cpu
     for t in nodes:
         if pins and t.pinned >= 0:
@@ -173,7 +175,7 @@ def _assign_given(
 
 
 def _spread(real: list[Tensor], supports: Sequence[Callable[[Tensor], bool]]) -> None:
-    """Pass 2: nodes follow their neighbours, those of GPUs first."""
+    """Let nodes follow their neighbours, those of GPUs first (pass 2)."""
     cpu = len(supports) - 1
     # each in both directions, and the CPU last: it gets nodes of its own only where its weights
     # are, or between such nodes if no GPU computes between them
@@ -191,8 +193,8 @@ def _spread(real: list[Tensor], supports: Sequence[Callable[[Tensor], bool]]) ->
 
 
 def _assign_rest(real: list[Tensor], readers: _Readers) -> None:
-    """Pass 3: the rest goes where most of its sources can be read, others to a twin with the same
-    buffer."""
+    """Assign the rest where most of its sources can be read, others to a twin with the same buffer
+    (pass 3)."""
     supports, backends = readers.supports, readers.backends
     # backends that share a buffer type read each other's tensors without a copy, so the one that
     # comes first in the list takes what it supports: BLAS before the CPU. Other types that all
@@ -212,8 +214,8 @@ def _assign_rest(real: list[Tensor], readers: _Readers) -> None:
 
 
 def _assign_by_sources(t: Tensor, readers: _Readers) -> None:
-    """Where most of its sources can be read, the first of several: pass 2 left the operations that
-    the backends of their neighbours do not support."""
+    """Assign a node where most of its sources can be read, the first of several: pass 2 left the
+    operations that the backends of their neighbours do not support."""
     best = -1
     for b, supports in enumerate(readers.supports):
         if supports(t):
@@ -228,7 +230,7 @@ def _has_backend(t: Tensor) -> bool:
 
 
 def _assign_views(nodes: Sequence[Tensor], supports: Sequence[Callable[[Tensor], bool]]) -> None:
-    """Pass 4: views, and sources without a backend."""
+    """Assign views, and sources without a backend (pass 4)."""
     for t in nodes:
         if t.backend == -1 and t.view_src is not None:
             t.backend = t.view_src.backend
@@ -240,7 +242,8 @@ def _assign_views(nodes: Sequence[Tensor], supports: Sequence[Callable[[Tensor],
 
 
 def _stuck(t: Tensor, buffer: Buffer) -> LaunchRefused:
-    """GGML_ABORT("pre-allocated tensor ... in a buffer ... that cannot run the operation")."""
+    """Return the refusal for GGML_ABORT("pre-allocated tensor ... in a buffer ... that cannot run
+    the operation")."""
     what = "use" if t.op == "NONE" else f"run {t.op} on"
     return LaunchRefused(
         f"no backend can {what} a tensor of {t.nbytes} bytes ({t.type}) in {buffer.name}: "

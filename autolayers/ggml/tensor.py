@@ -31,8 +31,8 @@ def type_size(type_: str) -> int:
 
 
 def row_size(type_: str, ne0: int) -> int:
-    """ggml_row_size: bytes of `ne0` elements; exact even if `ne0` is not a multiple of the
-    block."""
+    """Return the bytes of `ne0` elements (ggml_row_size); exact even if `ne0` is not a multiple of
+    the block."""
     # multiplied first, because callers ask for parts of a block too
     return _META[type_] + _SIZE[type_] * ne0 // _BLOCK[type_]
 
@@ -171,7 +171,8 @@ class Tensor:
         return self.ne[1] * self.ne[2] * self.ne[3]
 
     def contiguous(self, from_dim: int = 0) -> bool:
-        """ggml_is_contiguous_n: dimensions above `from_dim` follow each other without gaps."""
+        """Whether dimensions above `from_dim` follow each other without gaps
+        (ggml_is_contiguous_n)."""
         ne, nb = self.ne, self.nb
         ts = type_size(self.type)
         bs = block_size(self.type)
@@ -222,8 +223,8 @@ class Graph:
     __del__ = release
 
     def expand(self, tensor: Tensor) -> None:
-        """Depth first, sources in order, after them the tensor (ggml_visit_parents_graph). Raises
-        ValueError if the graph is full, where ggml aborts."""
+        """Add a tensor after its sources, depth first and in order (ggml_visit_parents_graph).
+        Raises ValueError if the graph is full, where ggml aborts."""
         if tensor.seen:
             return
         # GGML_ASSERT(cgraph->n_nodes < cgraph->size)
@@ -262,7 +263,8 @@ class Graph:
     # views
 
     def reshape(self, a: Tensor, *ne: int) -> Tensor:
-        """Raises ValueError if ggml_reshape_1d..4d abort: the counts differ, or rows have gaps."""
+        """Reshape. Raises ValueError if ggml_reshape_1d..4d abort: the counts differ, or rows have
+        gaps."""
         n0, n1, n2, n3 = shape = ne + _ONES[len(ne)]
         m0, m1, m2, m3 = a.ne
         # only views can have gaps
@@ -275,9 +277,9 @@ class Graph:
     def view(
         self, a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...] = (), offset: int = 0
     ) -> Tensor:
-        """ggml_view_1d..4d: `nb` gives the strides from dimension 1 on; missing ones continue
-        without gaps. Raises ValueError where ggml_new_tensor_impl aborts: without gaps it would end
-        outside its tensor."""
+        """View a part of a tensor (ggml_view_1d..4d): `nb` gives the strides from dimension 1 on;
+        missing ones continue without gaps. Raises ValueError where ggml_new_tensor_impl aborts:
+        without gaps it would end outside its tensor."""
         n0, n1, n2, n3 = shape = ne + _ONES[len(ne)]
         type_, root = a.type, a.view_src or a
         size = _SIZE[type_]
@@ -298,7 +300,7 @@ class Graph:
         return Tensor("VIEW", type_, shape, (a,), strides, a, offset)
 
     def permute(self, a: Tensor, *axes: int) -> Tensor:
-        """Raises ValueError if ggml_permute aborts: an axis occurs twice."""
+        """Permute. Raises ValueError if ggml_permute aborts: an axis occurs twice."""
         ne, nb = [0, 0, 0, 0], [-1, -1, -1, -1]
         i, j, k, m = axes
         # axis i says where dimension 0 goes, as in ggml_permute
@@ -366,7 +368,7 @@ class Graph:
         return Tensor("SQRT", a.type, a.ne, (a,))
 
     def unary(self, kind: str, a: Tensor) -> Tensor:
-        """SILU GELU RELU SIGMOID TANH SOFTPLUS EXP NEG ..."""
+        """Apply SILU GELU RELU SIGMOID TANH SOFTPLUS EXP NEG ..."""
         return Tensor("UNARY", a.type, a.ne, (a,), param=kind)
 
     def rms_norm(self, a: Tensor) -> Tensor:
@@ -401,7 +403,7 @@ class Graph:
         )
 
     def cont(self, a: Tensor, *ne: int) -> Tensor:
-        """Raises ValueError if ggml_cont_1d..4d abort: the counts differ."""
+        """Copy without gaps. Raises ValueError if ggml_cont_1d..4d abort: the counts differ."""
         if not ne:
             return Tensor("CONT", a.type, a.ne, (a,))
         made = Tensor("CONT", a.type, ne + _ONES[len(ne)], (a,))
@@ -433,7 +435,8 @@ class Graph:
         return Tensor("SET", a.type, a.ne, (a, b))
 
     def im2col(self, kernel: Tensor, x: Tensor, padding: int) -> Tensor:
-        """ggml_im2col of one dimension with stride 1: the rows that a convolution multiplies."""
+        """Return the rows that a convolution multiplies: ggml_im2col of one dimension with stride
+        1."""
         width = x.ne[0] + 2 * padding - kernel.ne[0] + 1
         type_ = "f32" if kernel.type == "bf16" else "f16"
         return Tensor(
@@ -441,7 +444,7 @@ class Graph:
         )
 
     def conv_1d(self, kernel: Tensor, x: Tensor) -> Tensor:
-        """ggml_conv_1d_ph: half padding, the length stays."""
+        """Convolve with half padding, so that the length stays (ggml_conv_1d_ph)."""
         columns = self.im2col(kernel, x, kernel.ne[0] // 2)
         made = self.mul_mat(
             self.reshape(columns, columns.ne[0], columns.ne[2] * columns.ne[1]),
@@ -450,7 +453,7 @@ class Graph:
         return self.reshape(made, columns.ne[1], kernel.ne[2], columns.ne[2])
 
     def conv_1d_depthwise(self, kernel: Tensor, x: Tensor) -> Tensor:
-        """ggml_conv_1d_dw_ph: each channel with its own kernel."""
+        """Convolve each channel with its own kernel (ggml_conv_1d_dw_ph)."""
         columns = self.im2col(
             kernel, self.reshape(x, x.ne[0], 1, x.ne[1], x.ne[2]), kernel.ne[0] // 2
         )
@@ -488,20 +491,20 @@ class Graph:
         return Tensor("TOP_K", "i32", (k, a.ne[1], a.ne[2], a.ne[3]), (a,))
 
     def lightning_indexer(self, q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
-        """Scores of every key for every token: [n_kv, n_tokens, 1, n_stream]."""
+        """Return the scores of every key for every token: [n_kv, n_tokens, 1, n_stream]."""
         return Tensor(
             "LIGHTNING_INDEXER", "f32", (k.ne[2], q.ne[2], 1, q.ne[3]), (q, k, weights, mask)
         )
 
     def pool_rows(self, a: Tensor, size: int) -> Tensor:
-        """ggml_pool_2d over `size` neighbours in the first dimension."""
+        """Pool `size` neighbours in the first dimension (ggml_pool_2d)."""
         return Tensor("POOL_2D", "f32", (a.ne[0] // size, *a.ne[1:]), (a,))
 
     def arange(self, n: int) -> Tensor:
         return Tensor("ARANGE", "f32", (n, 1, 1, 1))
 
     def glu(self, kind: str, a: Tensor, b: Tensor | None = None) -> Tensor:
-        """Gated activation: of two tensors, or of the two halves of one."""
+        """Apply a gated activation: of two tensors, or of the two halves of one."""
         if b is not None:
             return Tensor("GLU", a.type, a.ne, (a, b), param=kind)
         return Tensor("GLU", a.type, (a.ne[0] // 2, a.ne[1], a.ne[2], a.ne[3]), (a,), param=kind)
@@ -548,15 +551,16 @@ class Graph:
         )
 
     def wkv(self, op: str, k: Tensor, state: Tensor, *sources: Tensor) -> Tensor:
-        """RWKV_WKV6, RWKV_WKV7 or GATED_LINEAR_ATTN over heads like `k`: rows of outputs, then of
-        states."""
+        """Build RWKV_WKV6, RWKV_WKV7 or GATED_LINEAR_ATTN over heads like `k`: rows of outputs,
+        then of states."""
         size, heads, n_tokens, _ = k.ne
         return Tensor(
             op, "f32", (size * heads, n_tokens + size * state.ne[1], 1, 1), (*sources, state)
         )
 
     def hc_pre(self, streams: Tensor, weights: Tensor) -> Tensor:
-        """Weighted sum of residual streams: [n_embd, streams, n_tokens] -> [n_embd, n_tokens]."""
+        """Return the weighted sum of residual streams: [n_embd, streams, n_tokens] -> [n_embd,
+        n_tokens]."""
         return Tensor(
             "DSV4_HC_PRE", "f32", (streams.ne[0], streams.ne[2], 1, 1), (streams, weights)
         )
@@ -588,7 +592,8 @@ class Graph:
         n_kv_max: int = 0,
         softcap: bool = False,
     ) -> Tensor:
-        """`param` is (mask, alibi, n_kv_max, softcap): what the choice of a kernel depends on."""
+        """Build flash attention. `param` is (mask, alibi, n_kv_max, softcap): what the choice of a
+        kernel depends on."""
         sources = [t for t in (q, k, v, mask, sinks) if t is not None]
         return Tensor(
             "FLASH_ATTN_EXT",

@@ -100,20 +100,20 @@ class ReadWindow:
         return self.base + self.pos
 
     def claim(self, n: int) -> None:
-        """Refuses impossible counts before anything is allocated for them."""
+        """Refuse impossible counts before anything is allocated for them."""
         # a header can claim 2**64 entries in eight bytes
         if self.size is not None and n > self.size - self.base - self.pos:
             raise self.end()
 
     def need(self, n: int) -> None:
-        """Makes `n` bytes from `pos` on available."""
+        """Make `n` bytes from `pos` on available."""
         if n > len(self.buf) - self.pos:
             self.claim(n)
             if not self.fill(n):
                 raise self.end()
 
     def fill(self, n: int) -> bool:
-        """Tries to; false at the end of the source."""
+        """Try to make bytes available; return False at the end of the source."""
         # the unread rest moves to the front
         parts = [self.buf[self.pos :]]
         have = len(parts[0])
@@ -227,7 +227,7 @@ def _of_no_gguf(start: bytes | bytearray) -> str:
 
 
 def _check_version(window: ReadWindow, version: int) -> None:
-    """Raises ModelError for a version that llama.cpp does not read."""
+    """Raise ModelError for a version that llama.cpp does not read."""
     if version == 0:
         raise window.error("GGUF version 0 does not exist")
     # 3 in the other byte order is 0x03000000
@@ -456,7 +456,7 @@ def _tensor(
 
 
 def _check_newer(window: ReadWindow, name: str, type_id: int) -> None:
-    """Raises ModelError if an unknown type is none that a newer llama.cpp may have."""
+    """Raise ModelError if an unknown type is none that a newer llama.cpp may have."""
     if type_id in types.REMOVED:
         raise window.error(
             f"tensor {name!r} has the type {types.REMOVED[type_id]}, which llama.cpp no longer "
@@ -480,8 +480,8 @@ def _unknown_types(window: ReadWindow, tensors: Mapping[str, TensorInfo]) -> tup
 
 
 def _place(window: ReadWindow, data_offset: int, alignment: int, tensors: list[TensorInfo]) -> int:
-    """Makes offsets absolute and checks that each tensor follows its predecessor; returns the end
-    of the last one."""
+    """Make offsets absolute and check that each tensor follows its predecessor; return the end of
+    the last one."""
     expected = end = 0
     for i, tensor in enumerate(tensors):
         # gguf_init_from_reader accepts no gaps other than padding

@@ -16,7 +16,7 @@ _BLOCK = (None,) * 128
 
 
 def skip_strings(buf: bytes, pos: int, n: int) -> tuple[int, int]:
-    """Skips at most `n` strings (u64 length, then that many bytes) that are complete in `buf` from
+    """Skip at most `n` strings (u64 length, then that many bytes) that are complete in `buf` from
     `pos` on.
 
     Returns the position after them and how many are left; strings are left if the next one is
@@ -42,7 +42,7 @@ def skip_strings(buf: bytes, pos: int, n: int) -> tuple[int, int]:
 
 
 def step_strings(buf: bytes, pos: int, n: int) -> tuple[int, int]:
-    """As `skip_strings`, one string at a time."""
+    """Skip strings as `skip_strings` does, one at a time."""
     end = len(buf)
     while n:
         if pos + 8 > end:

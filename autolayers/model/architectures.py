@@ -180,8 +180,8 @@ if TYPE_CHECKING:
 else:
 
     def _row(name, rope="norm", **facts):
-        """Built as an Architecture when a model needs it: building all would add a third of a
-        millisecond to each start."""
+        """Return a row, which is built as an Architecture when a model needs it: building all would
+        add a third of a millisecond to each start."""
         return name, {"rope": rope, **facts}
 
 

@@ -322,7 +322,8 @@ class Hparams:
         self.is_mla = bool(self.n_embd_head_k_mla and self.n_embd_head_v_mla)
 
     def _load_extra_blocks(self, row: Architecture, tensors: Mapping[str, TensorInfo]) -> None:
-        """Layers that block_count does not count, or counts although the file lacks them."""
+        """Read the layers that block_count does not count, or counts although the file lacks
+        them."""
         self.router_layer = -1
         self.n_layer_phys = self.n_layer_all
         # graniteswitch: a block with one head, whose cache llama.cpp allocates like any other's
@@ -348,7 +349,7 @@ class Hparams:
             self.n_layer_nextn = 0  # converted without its MTP block
 
     def _check_experts(self, used: int) -> None:
-        """The asserts of llama_model_base::load_hparams about experts and their groups."""
+        """Check what llama_model_base::load_hparams asserts about experts and their groups."""
         groups, chosen = self._size("expert_group_count"), self._size("expert_group_used_count")
         if used > self.n_expert or (self.n_expert and not used):
             raise ModelError(
@@ -456,8 +457,8 @@ class Hparams:
         return (self._size(key),) * n
 
     def _widen(self, tensors: Mapping[str, TensorInfo]) -> None:
-        """For an unknown architecture: caches as wide as its widest attention projection or largest
-        head."""
+        """Make the caches of an unknown architecture as wide as its widest attention projection or
+        largest head."""
         kinds = (
             "_k.weight",
             "_v.weight",
@@ -659,11 +660,11 @@ class Hparams:
         return max(self._n_expert_used)
 
     def head_k(self, il: int = 0) -> int:
-        """n_embd_head_k(il)"""
+        """Return n_embd_head_k(il)."""
         return self.n_embd_head_k_swa if self._is_swa[il] else self.n_embd_head_k_full
 
     def head_v(self, il: int = 0) -> int:
-        """n_embd_head_v(il)"""
+        """Return n_embd_head_v(il)."""
         return self.n_embd_head_v_swa if self._is_swa[il] else self.n_embd_head_v_full
 
     def n_embd_k_gqa(self, il: int = 0) -> int:
@@ -704,7 +705,8 @@ class Hparams:
         return bool(pattern[il]) if isinstance(pattern, tuple) and il < len(pattern) else True
 
     def n_embd_r(self) -> int:
-        """Elements of one layer's convolution (or token shift) state for one sequence."""
+        """Return the elements of one layer's convolution (or token shift) state for one
+        sequence."""
         # RWKV: the last token of attention and FFN
         if self.wkv_head_size:
             return self.token_shift_count * self.n_embd
@@ -723,7 +725,7 @@ class Hparams:
         )
 
     def n_embd_s(self) -> int:
-        """Elements of one layer's recurrent state for one sequence."""
+        """Return the elements of one layer's recurrent state for one sequence."""
         if self.wkv_head_size:
             return self.n_embd * self.wkv_head_size
         if self.n_embd_head_kda:
@@ -733,7 +735,7 @@ class Hparams:
         return self.ssm_d_state * self.ssm_d_inner
 
     def ple_conv_state(self) -> int:
-        """Elements of the n-gram convolution's history on a PLE layer (qwen4exp)."""
+        """Return the elements of the n-gram convolution's history on a PLE layer (qwen4exp)."""
         if not self.ple_layers or not self.ple_conv_kernel or self.ple_ngram_size < 2:
             return 0
         # a dilated convolution: taps are ple_ngram_size tokens apart

@@ -47,7 +47,7 @@ def kind_of(header: Header) -> str:
 
 
 def width(header: Header) -> int:
-    """Elements of one embedding, those that go to later layers included."""
+    """Return the elements of one embedding, those that go to later layers included."""
     kind = kind_of(header)
     name, dimension = _WIDTHS.get(kind, ("", 0))
     tensor = header.tensors.get(name)

@@ -71,8 +71,8 @@ class Loader:
         return self._turned() or self._missing() or self._too_deep() or self._wrong_shape()
 
     def unread(self) -> list[str]:
-        """Tensors of the file that the loader does not create; it then says "wrong number of
-        tensors"."""
+        """Return the tensors of the file that the loader does not create; it then says "wrong
+        number of tensors"."""
         created = self.created
         if not created:
             # scales are read for any matrix, though no architecture lists them
@@ -84,8 +84,8 @@ class Loader:
         ]
 
     def incomplete(self) -> list[str]:
-        """Tensors that one block lacks of those that a block like it has; the loader asks for most
-        of them."""
+        """Return the tensors that one block lacks of those that a block like it has; the loader
+        asks for most of them."""
         blocks: dict[tuple[str, int], set[str]] = {}
         for stack, block, key in self._places.values():
             if block >= 0:

@@ -55,8 +55,8 @@ def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[
 
 
 def _inputs_of(model: Model, inputs: Inputs) -> Inputs:
-    """`inputs` with what the header says. Where layers differ the one with most KV heads speaks for
-    all, as the rules know one."""
+    """Return `inputs` with what the header says. Where layers differ the one with most KV heads
+    speaks for all, as the rules know one."""
     hparams = model.hparams
     layers = range(hparams.n_layer)
     widest = max(layers, key=hparams.n_head_kv)
@@ -90,7 +90,8 @@ def _nominal_bits(type_name: str) -> float:
 
 
 def _exact(model: Model, inputs: Inputs) -> dict[str, int]:
-    """Exact figures by rule: bytes on all devices together, or layers on the given GPU."""
+    """Return the exact figures by rule: bytes on all devices together, or layers on the given
+    GPU."""
     from ..api import plan
     from ..machine import Device
 

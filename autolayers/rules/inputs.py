@@ -186,8 +186,8 @@ def flag(name: str) -> str:
 
 
 def read(given: Mapping[str, object]) -> Inputs:
-    """Inputs of words or numbers, None meaning not given. Raises UsageError for what no rule can
-    mean."""
+    """Return the inputs of words or numbers, None meaning not given. Raises UsageError for what no
+    rule can mean."""
     parsed: dict[str, object] = {}
     for name, value in given.items():
         if name not in FIELDS:

@@ -335,7 +335,7 @@ def _version(description: str) -> int:
 
 
 def _gfx(version: int) -> int:
-    """110000 -> 0x1100, 90010 -> 0x90a: the number with the same digits in hexadecimal."""
+    """Return the number with the same digits in hexadecimal: 110000 -> 0x1100, 90010 -> 0x90a."""
     major, minor, step = version // 10000, version // 100 % 100, version % 100
     # the compiler's name (gfx90a) has hexadecimal digits, KFD's number two decimals each
     return int(f"{major}{minor:x}{step:x}", 16)

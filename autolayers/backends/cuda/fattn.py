@@ -30,8 +30,8 @@ _KV, _VEC = types_of(KV_TYPES, "FLASH_ATTN_EXT"), types_of(KV_TYPES, "VEC")
 
 
 def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) -> str:
-    """ggml_cuda_get_best_fattn_kernel: "none", "vec", "mma" or "tile"; `cc` is 100 * major + 10 *
-    minor, for AMD's cards AMD + 0x1100 (gfx1100); `all_quants`: built with
+    """Return the kernel of ggml_cuda_get_best_fattn_kernel: "none", "vec", "mma" or "tile"; `cc` is
+    100 * major + 10 * minor, for AMD's cards AMD + 0x1100 (gfx1100); `all_quants`: built with
     GGML_CUDA_FA_ALL_QUANTS."""
     q, k, v = op.src[0], op.src[1], op.src[2]
     mask, alibi = op.param[0], op.param[1]  # type: ignore[index]
@@ -69,7 +69,8 @@ def _amd_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool, cc: int) -> str:
 
 
 def _tensor_core_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool, cc: int) -> str:
-    """From Volta on: the vector kernel for a few tokens, otherwise tensor cores."""
+    """Return the kernel from Volta on: the vector kernel for a few tokens, otherwise tensor
+    cores."""
     vector, ratio = _has_vector(q, k), q.ne[2] // k.ne[2]
     if cc >= 750:
         quantised = _is_quantised(k, v)
@@ -81,7 +82,7 @@ def _tensor_core_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool, cc: int)
 
 
 def _has_vector(q: Tensor, k: Tensor) -> bool:
-    """can_use_vector_kernel."""
+    """Whether a vector kernel may run (can_use_vector_kernel)."""
     return q.ne[0] in _VECTOR_HEADS and k.ne[1] % _KQ_STRIDE == 0
 
 
@@ -102,7 +103,7 @@ def unaligned(t: Tensor) -> bool:
 
 
 def _shares_keys(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
-    """gqa_opt_applies: a kernel may compute the heads that share keys together."""
+    """Whether a kernel may compute the heads that share keys together (gqa_opt_applies)."""
     if mask is None or k.ne[1] % _KQ_STRIDE:
         return False
     return not any(unaligned(t) for t in (q, k, v, mask))
@@ -139,7 +140,7 @@ def generation(cc: int) -> int:
 
 
 def _effective(ratio: int, head: int) -> int:
-    """gqa_ratio_eff: how many heads of a group one tile of a kernel computes."""
+    """Return how many heads of a group one tile of a kernel computes (gqa_ratio_eff)."""
     effective, limit = 1, 32 if head == 320 else 16 if head in (192, 576) else 8
     while ratio % (2 * effective) == 0 and effective < limit:
         effective *= 2
@@ -168,8 +169,8 @@ def _cdna_pays(head: int, columns: int, grouped: bool) -> bool:
 def with_converted_cache(
     t: Tensor, size: int, cc: int, rules: Rules, all_quants: bool = False
 ) -> int:
-    """ggml_cuda_flash_attn_ext_get_alloc_size: `size`, then keys and values as f16 where the kernel
-    needs them so."""
+    """Return `size`, then keys and values as f16 where the kernel needs them so
+    (ggml_cuda_flash_attn_ext_get_alloc_size)."""
     k, v = t.src[1], t.src[2]
     kernel = flash_kernel(t, cc, rules, all_quants)
     if kernel == "none":

@@ -32,8 +32,8 @@ def _lacks_head(head: int, ratio: int, rules: Rules) -> bool:
 
 
 def by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int, rules: Rules) -> bool:
-    """ggml_backend_cuda_device_supports_op of builds up to b6170: it did not check which kernels
-    exist. `cc`: compute capability, 0 for AMD GPUs (without rocWMMA)."""
+    """Whether builds up to b6170 ran it (ggml_backend_cuda_device_supports_op), which did not check
+    which kernels exist. `cc`: compute capability, 0 for AMD GPUs (without rocWMMA)."""
     head = q.ne[0]
     if k.ne[0] != v.ne[0]:
         # DeepSeek's latent attention, in groups of 16 heads

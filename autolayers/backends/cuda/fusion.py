@@ -149,7 +149,7 @@ def _same_matrix(experts: Tensor, matrix: Tensor) -> bool:
 
 
 def _fusible(group: list[Tensor], outputs: tuple[Tensor, ...]) -> bool:
-    """ggml_can_fuse_subgraph: nothing inside is used outside, except the outputs."""
+    """Whether nothing inside is used outside, except the outputs (ggml_can_fuse_subgraph)."""
     # ggml_can_fuse_subgraph asserts fewer than 32 nodes
     if len(group) > 31:
         return False
@@ -177,7 +177,8 @@ def _stays_within(node: Tensor, reads: dict[int, int]) -> bool:
 
 
 def _weighted_reduction(nodes: list[Tensor], start: int) -> tuple[list[Tensor], int] | None:
-    """experts * weights summed over the experts used (ggml_cuda_match_moe_weighted_reduction)."""
+    """Return the inputs and the length of experts * weights summed over the experts used
+    (ggml_cuda_match_moe_weighted_reduction), None where it does not begin here."""
     match = _weighted(nodes[start], nodes[start + 1])
     if match is None:
         return None
@@ -253,7 +254,7 @@ def _is_part(view: Tensor, weighted: Tensor, number: int) -> bool:
 
 
 def _top_k_moe(nodes: list[Tensor], start: int) -> int:
-    """Length of a fusible expert selection that begins here, otherwise 0
+    """Return the length of a fusible expert selection that begins here, otherwise 0
     (ggml_cuda_topk_moe_fusion)."""
     # gate, choice, then a division by the sum and a factor, both optional
     gate_end = _gate_end(nodes, start)
@@ -316,7 +317,7 @@ def _normalised_end(nodes: list[Tensor], end: int) -> int:
 
 
 def _top_k_kernel(gate: Tensor, ids: Tensor, weights: Tensor) -> bool:
-    """ggml_cuda_should_use_topk_moe: whether a kernel has this number of experts and this gate."""
+    """Whether a kernel has this number of experts and this gate (ggml_cuda_should_use_topk_moe)."""
     n_expert = ids.nb[1] // ids.nb[0]
     # instances of the kernel's template: powers of two, and sizes of single models
     power = n_expert & (n_expert - 1) == 0 and n_expert <= 512

@@ -133,7 +133,7 @@ def _reads_directly(weight: Matmul, n: int, cc: tuple[int, int]) -> bool:
 
 
 def _uses_mmq(weight: Matmul, n: int, cc: tuple[int, int]) -> bool:
-    """ggml_cuda_should_use_mmq, for NVIDIA."""
+    """Whether NVIDIA's cards use MMQ (ggml_cuda_should_use_mmq)."""
     if weight.type not in _MMQ:
         return False
     if cc >= (7, 5) or cc == (6, 1):
@@ -144,7 +144,7 @@ def _uses_mmq(weight: Matmul, n: int, cc: tuple[int, int]) -> bool:
 
 
 def _expanded(weight: Matmul, n: int, columns: int, cc: tuple[int, int]) -> int:
-    """ggml_cuda_mul_mat_cublas: weights and activations in the type that it computes in, and the
+    """Return weights and activations in the type that ggml_cuda_mul_mat_cublas computes in, and the
     result if that is f16.
 
     With experts (ggml_cuda_mul_mat_id), activations are first sorted by expert, and one expert's
@@ -167,8 +167,8 @@ def _expanded(weight: Matmul, n: int, columns: int, cc: tuple[int, int]) -> int:
 
 
 def _attention(ops: Ops, cc: tuple[int, int], n_sm: int) -> int:
-    """launch_fattn's partial results with flash attention. Without it, what cuBLAS converts: K to
-    f32 (the product's precision), then the full attention matrix to f16, which no estimate of
+    """Mirror launch_fattn's partial results with flash attention. Without it, what cuBLAS converts:
+    K to f32 (the product's precision), then the full attention matrix to f16, which no estimate of
     llama.cpp's includes."""
     n, heads, head_v = ops.n_tokens, ops.n_head, ops.head_v
     if not heads or not ops.n_kv:
@@ -185,8 +185,9 @@ def _attention(ops: Ops, cc: tuple[int, int], n_sm: int) -> int:
 
 
 def _sort(ops: Ops) -> int:
-    """argsort_f32_i32_cuda_cub under ggml_cuda_op_top_k: indices, keys and their copies, CUB's own
-    two and the result, for chunks of rows of about 64 MiB. Shorter rows are sorted in place."""
+    """Return what argsort_f32_i32_cuda_cub takes under ggml_cuda_op_top_k: indices, keys and their
+    copies, CUB's own two and the result, for chunks of rows of about 64 MiB. Shorter rows are
+    sorted in place."""
     if ops.sort_columns <= 1024 or not ops.sort_rows:
         return 0
     # at least a row, however long it is
@@ -195,8 +196,8 @@ def _sort(ops: Ops) -> int:
 
 
 def _scan(ops: Ops) -> int:
-    """ssm_scan_ssd_f32_cuda: Mamba-2 in chunks of 256 tokens, for prompts of more than 128 tokens
-    per sequence."""
+    """Return what ssm_scan_ssd_f32_cuda takes: Mamba-2 in chunks of 256 tokens, for prompts of more
+    than 128 tokens per sequence."""
     scan = ops.scan
     if scan is None or ops.n_tokens <= 128:
         return 0

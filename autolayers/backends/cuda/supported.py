@@ -176,7 +176,8 @@ def _mul_mat(op: Tensor) -> bool:
 
 
 def _fwht(op: Tensor) -> bool:
-    """ggml_cuda_op_mul_mat_use_fwht: the Hadamard rotation of quantised caches."""
+    """Whether a product is the Hadamard rotation of quantised caches
+    (ggml_cuda_op_mul_mat_use_fwht)."""
     if op.op != "MUL_MAT" or op.param != "hadamard":
         return False
     a, b = op.src[0], op.src[1]

@@ -119,7 +119,7 @@ class Metal(Backend):
         )
 
     def margin(self, ops: Ops) -> Parts:
-        """Temporaries are part of the results (sizes.py)."""
+        """Return the kernels' part: temporaries are part of the results (sizes.py)."""
         return (("Metal's kernels and command buffers", KERNELS),)
 
     def pipelines(self) -> bool:

@@ -71,8 +71,8 @@ class _Fusion:
 
 
 def add_alloc_deps(nodes: list[Tensor], add_alloc_dep: AddAllocDep, rules: Rules) -> None:
-    """ggml_metal_fusion_add_alloc_deps: by the kinds of operations only, the longest sequence
-    first."""
+    """Mirror ggml_metal_fusion_add_alloc_deps: by the kinds of operations only, the longest
+    sequence first."""
     ops, by_first = [node.op for node in nodes], known(rules)
     i, count = 0, len(nodes)
     while i < count:
@@ -95,8 +95,8 @@ def add_alloc_deps(nodes: list[Tensor], add_alloc_dep: AddAllocDep, rules: Rules
 
 
 def span(nodes: Sequence[Tensor], real: Sequence[int], at: int, by_first: ByFirst) -> int:
-    """ggml_metal_fusion_max: number of nodes from `real[at]` on that form one kernel. `real`:
-    indices of nodes that compute; `by_first`: known()."""
+    """Return the number of nodes from `real[at]` on that form one kernel (ggml_metal_fusion_max).
+    `real`: indices of nodes that compute; `by_first`: known()."""
     start, end = at, min(at + MOST, len(real))
     # fused kernels that follow one another are moved as one piece
     while at < end:
@@ -112,7 +112,7 @@ def span(nodes: Sequence[Tensor], real: Sequence[int], at: int, by_first: ByFirs
 
 
 def _matches(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
-    """ggml_metal_fusion_next, for one row of the table."""
+    """Mirror ggml_metal_fusion_next, for one row of the table."""
     group = [nodes[i] for i in idxs]
     for node, op in zip(group, fusion.ops, strict=True):
         if node.op != op:
@@ -131,7 +131,8 @@ def _is_chain(group: Sequence[Tensor]) -> bool:
 
 
 def _fusible(group: Sequence[Tensor], outputs: tuple[int, ...]) -> bool:
-    """ggml_can_fuse_subgraph_ext: what is inside is not used outside, except the outputs."""
+    """Whether what is inside is not used outside, except the outputs
+    (ggml_can_fuse_subgraph_ext)."""
     inside = {id(node) for node in group}
     for i, node in enumerate(group):
         if i in outputs:
@@ -207,7 +208,7 @@ def _raw(fusion: _Fusion, nodes: Sequence[Tensor], start: int) -> Sequence[Tenso
 
 
 def _topk_moe(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
-    """ggml_metal_fusion_check_topk_moe: the choice of experts."""
+    """Mirror ggml_metal_fusion_check_topk_moe: the choice of experts."""
     group = _raw(fusion, nodes, idxs[0])
     last = idxs[0] + len(fusion.ops_all) - 1
     if not group or last - (fusion.ops_all[-1] == "RESHAPE") != idxs[-1]:
@@ -255,7 +256,7 @@ def _normalises(group: Sequence[Tensor]) -> bool:
 
 
 def _moe_reduce(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
-    """ggml_metal_fusion_match_moe_reduce: the weighted sum of the experts' results."""
+    """Mirror ggml_metal_fusion_match_moe_reduce: the weighted sum of the experts' results."""
     group = _raw(fusion, nodes, idxs[0])
     if not group or idxs[-1] != idxs[0] + len(group) - 1:
         return False
@@ -293,7 +294,8 @@ def _is_part(view: Tensor, mul: Tensor, number: int) -> bool:
 
 
 def _mul_mat_add(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
-    """ggml_metal_fusion_check_mul_mat_add, as the reordering uses it: a residual, not a bias."""
+    """Mirror ggml_metal_fusion_check_mul_mat_add, as the reordering uses it: a residual, not a
+    bias."""
     product, total = nodes[idxs[0]], nodes[idxs[1]]
     if (total.src[0] is product) == (total.src[1] is product):
         return False

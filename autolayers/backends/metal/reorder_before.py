@@ -26,8 +26,8 @@ _PACKED = frozenset(("ADD", "MUL", "NORM", "RMS_NORM"))
 
 
 def run(nodes: list[Tensor], start: int) -> int:
-    """Before Rules.metal_fusions: nodes from `start` on that ggml_can_fuse joins: norms, products
-    and sums that only the next one reads."""
+    """Return the number of nodes from `start` on that ggml_can_fuse joins, before
+    Rules.metal_fusions: norms, products and sums that only the next one reads."""
     # a product is only ever fused as a norm's weight
     if nodes[start].op not in _PACKED or nodes[start].op == "MUL":
         return 1

@@ -35,7 +35,7 @@ _SPARSE_TYPES = types_of(KV_TYPES, "SPARSE")
 
 
 def scratch(t: Tensor, size: int, rules: Rules) -> int:
-    """`size`, the bytes of a tensor, plus what its operation needs while it runs."""
+    """Return `size`, the bytes of a tensor, plus what its operation needs while it runs."""
     op = t.op
     if not rules.metal_scratch:
         return size
@@ -54,8 +54,8 @@ def scratch(t: Tensor, size: int, rules: Rules) -> int:
 
 
 def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
-    """`copies`: keys and values are copied as f16; `large`: for heads from 512 on also in smaller
-    batches."""
+    """Return the extra bytes of flash attention. `copies`: keys and values are copied as f16;
+    `large`: for heads from 512 on also in smaller batches."""
     q, k, v = t.src[:3]
     mask, n_kv_max = t.param[0], t.param[2]  # type: ignore[index]
     masked = mask.ne[1] * mask.ne[2] * mask.ne[3] if mask is not None else 0
@@ -73,8 +73,8 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
 
 
 def _extra_pad(k: Tensor, v: Tensor, masked: int, copied: bool) -> int:
-    """ggml_metal_op_flash_attn_ext_extra_pad: the last keys and values, and their part of the mask;
-    `copied`: of the f16 copies."""
+    """Mirror ggml_metal_op_flash_attn_ext_extra_pad: the last keys and values, and their part of
+    the mask; `copied`: of the f16 copies."""
     # a tile of keys that is not full is copied and padded
     row_k, row_v = k.nb[1], v.nb[1]
     if copied and block_size(k.type) > 1:
@@ -84,13 +84,15 @@ def _extra_pad(k: Tensor, v: Tensor, masked: int, copied: bool) -> int:
 
 
 def _extra_kv_f16(k: Tensor, v: Tensor) -> int:
-    """..._extra_kv_f16: f16 copies of the keys, and of the values if they are not part of those."""
+    """Mirror ..._extra_kv_f16: f16 copies of the keys, and of the values if they are not part of
+    those."""
     size = _pad(2 * k.nelements, 16)
     return size if is_part_of(v, k) else size + _pad(2 * v.nelements, 16)
 
 
 def _extra_idx(k: Tensor, v: Tensor, masked: int, n_kv_max: int) -> int:
-    """..._extra_idx: the cells that each row of the mask shows, if a kernel reads no others."""
+    """Mirror ..._extra_idx: the cells that each row of the mask shows, if a kernel reads no
+    others."""
     sparse = (k.ne[0], v.ne[0]) in _SPARSE_HEADS and k.type in _SPARSE_TYPES
     if not sparse or not 0 < n_kv_max <= 4096:
         return 0
@@ -98,7 +100,7 @@ def _extra_idx(k: Tensor, v: Tensor, masked: int, n_kv_max: int) -> int:
 
 
 def _blocks(q: Tensor, mask: Tensor, vector: bool) -> int:
-    """ggml_metal_op_flash_attn_ext_extra_blk: which parts of the mask are empty."""
+    """Mirror ggml_metal_op_flash_attn_ext_extra_blk: which parts of the mask are empty."""
     rows, columns = (_VEC_NQPSG, _VEC_NCPSG) if vector else (_NQPSG, _NCPSG)
     blocks = -(-q.ne[1] // rows) * -(-mask.ne[0] // columns)
     return _pad(blocks * mask.ne[2] * mask.ne[3], 32)

@@ -125,7 +125,7 @@ def _flash_attn(op: Tensor, pairs: bool) -> bool:
 
 
 def _mul_mat(op: Tensor) -> bool:
-    """ggml_metal_supports_mul_mat_op."""
+    """Mirror ggml_metal_supports_mul_mat_op."""
     a, b = op.src[0], op.src[1]
     # the one product with half precision activations of an f32 matrix
     if a.type == "f32" and b.type == "f16" and _use_fwht(op):
@@ -150,7 +150,8 @@ def _matrix_kernel(a: Tensor, b: Tensor) -> bool:
 
 
 def _use_fwht(op: Tensor) -> bool:
-    """ggml_metal_op_mul_mat_use_fwht: the Hadamard rotation of quantised caches."""
+    """Whether a product is the Hadamard rotation of quantised caches
+    (ggml_metal_op_mul_mat_use_fwht)."""
     b = op.src[1]
     if op.op != "MUL_MAT" or op.param != "hadamard" or b.ne != op.ne:
         return False

@@ -240,7 +240,7 @@ class _Order:
         return t.op == "NONE" or id(t) in self.placed
 
     def is_unary_mul(self, unary: Tensor, mul: Tensor) -> bool:
-        """ggml_vk_can_fuse_unary_mul, if the factor is ready."""
+        """Mirror ggml_vk_can_fuse_unary_mul, if the factor is ready."""
         first = mul.src[0] is unary
         if not first and mul.src[1] is not unary:
             return False
@@ -250,8 +250,8 @@ class _Order:
         return _divides(other, unary) if first else _divides(unary, other)
 
     def pull_set_rows(self, start: int, taken: list[int]) -> None:
-        """The view of `start` and the SET_ROWS of that view, if the three can be fused and nothing
-        between them prevents it."""
+        """Pull the view of `start` and the SET_ROWS of that view, if the three can be fused and
+        nothing between them prevents it."""
         view, rows = self.view_and_rows(start)
         if not rows or not _only_read(self.nodes[start], self.nodes[view]):
             return
@@ -302,8 +302,8 @@ def _only_read(start: Tensor, view: Tensor) -> bool:
 
 
 def _sources(nodes: list[Tensor]) -> list[list[int]]:
-    """For each node, the earlier ones within reach that must run before it: what it reads, and what
-    shares memory with it or with what it reads (`is_src_of` of ggml_vk_graph_optimize)."""
+    """Return, for each node, the earlier ones within reach that must run before it: what it reads,
+    and what shares memory with it or with what it reads (`is_src_of` of ggml_vk_graph_optimize)."""
     where: dict[int, int] = {}  # by id of a node
     # by id of the memory's owner: nodes that are it or view it
     same: dict[int, list[int]] = {}

@@ -154,7 +154,8 @@ class _Order:
 
 
 def _sources(nodes: list[Tensor]) -> list[list[int]]:
-    """Of each node the earlier ones within reach that it reads, or that lie in the same tensor."""
+    """Return, for each node, the earlier ones within reach that it reads, or that lie in the same
+    tensor."""
     where: dict[int, int] = {}
     same: dict[int, list[int]] = {}  # by id of the memory's owner
     sources = []

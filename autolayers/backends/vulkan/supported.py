@@ -164,7 +164,7 @@ def _types_match(a: Tensor, b: Tensor) -> bool:
 
 
 def _dim01_contiguous(t: Tensor) -> bool:
-    """ggml_vk_dim01_contiguous."""
+    """Mirror ggml_vk_dim01_contiguous."""
     size = type_size(t.type)
     return (
         t.nb[0] == size
@@ -263,7 +263,7 @@ def _solve_tri(op: Tensor, limits: Limits) -> bool:
 
 
 def _ssm_scan(op: Tensor, limits: Limits) -> bool:
-    """Mamba-2 only, whose decays are one per head."""
+    """Whether Vulkan runs the scan: Mamba-2 only, whose decays are one per head."""
     s, decays = op.src[0], op.src[3]
     if any(block_size(t.type) > 1 for t in op.src[:6]) or op.src[6].type != "i32":
         return False
