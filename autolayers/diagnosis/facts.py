@@ -308,8 +308,13 @@ class Facts:
     @property
     def weights(self) -> int:
         """Bytes of the weights' buffers that the log shows, of the model that was loaded last."""
-        load = self.launch.loads[-1] if self.launch.loads else None
-        return int(sum(map(sum, load.buffers.get("model", {}).values())) * MiB) if load else 0
+        return int(sum(map(sum, self._buffers("model").values())) * MiB)
+
+    def _buffers(self, part: str) -> dict[str, list[float]]:
+        """Return the buffers of a part, of the model that was loaded last: name -> MiB of each."""
+        if not self.launch.loads:
+            return {}
+        return self.launch.loads[-1].buffers.get(part, {})
 
     def number(self, *keys: str) -> int:
         """The first of these figures that the log has, 0 without."""
@@ -318,28 +323,25 @@ class Facts:
     def share_of_host(self, part: str) -> float:
         """The share of a part's buffers that the host has, of the model that was loaded last; 0
         where there are none."""
-        sizes = self.launch.loads[-1].buffers.get(part, {}) if self.launch.loads else {}
-        whole = sum(map(sum, sizes.values()))
-        host = sum(sum(mib) for name, mib in sizes.items() if self.launch.device_of(name) == "Host")
+        whole = host = 0.0
+        for name, sizes in self._buffers(part).items():
+            whole += sum(sizes)
+            if self.launch.device_of(name) == "Host":
+                host += sum(sizes)
         return host / whole if whole else 0.0
 
     def held(self, device: str) -> int:
         """Bytes of the buffers that the log shows on a device, of the model that was loaded
         last."""
-        load = self.launch.loads[-1] if self.launch.loads else None
-        if load is None:
+        if not self.launch.loads:
             return 0
-        of = self.launch.device_of
-        return int(
-            sum(
-                size
-                for sizes in load.buffers.values()
-                for name, mib in sizes.items()
-                if of(name) == of(device)
-                for size in mib
-            )
-            * MiB
-        )
+        wanted, mib = self.launch.device_of(device), 0.0
+        for buffers in self.launch.loads[-1].buffers.values():
+            for name, sizes in buffers.items():
+                if self.launch.device_of(name) == wanted:
+                    for size in sizes:
+                        mib += size
+        return int(mib * MiB)
 
 
 # field of logs.ROWS -> what becomes of it

@@ -185,17 +185,7 @@ def _cleaned(number: int, data: bytes) -> Iterable[Line]:
     text = data[:LONGEST].decode("utf-8", "replace")
     if "\x1b" in text:
         text = _ESCAPE.sub("", text)
-    text = _CONTROL.sub("", text).rstrip()
-    level = ""
-    # e.g. journald before docker compose before the router before llama.cpp's own
-    for _ in range(4):
-        prefix_match = next(
-            (match for match in (prefix.match(text) for prefix in _PREFIXES) if match), None
-        )
-        if prefix_match is None:
-            break
-        level = prefix_match.groupdict().get("level") or level
-        text = text[prefix_match.end() :]
+    text, level = _without_prefixes(_CONTROL.sub("", text).rstrip())
     if text.startswith("{") and '"msg"' in text:
         text = _json_message(text)
     if match := _LEVEL.search(text):
@@ -205,12 +195,33 @@ def _cleaned(number: int, data: bytes) -> Iterable[Line]:
         yield from (Line(number, part, level) for part in joined)
         return
     yield Line(number, text, level)
-    # Ollama quotes the runner's last lines in error="...", with \n between them
-    if '="' in text or "\\n" in text:
-        for part in _QUOTED.findall(text):
-            for inner in part.replace("\\n", "\n").replace('\\"', '"').split("\n"):
-                if inner and inner != text:
-                    yield Line(number, inner.strip(), level)
+    for inner in _quoted_lines(text):
+        yield Line(number, inner.strip(), level)
+
+
+def _without_prefixes(text: str) -> tuple[str, str]:
+    """Return a line without what other programs wrote before it, and its level."""
+    level = ""
+    # e.g. journald before docker compose before the router before llama.cpp's own
+    for _ in range(4):
+        matches = (prefix.match(text) for prefix in _PREFIXES)
+        match = next(filter(None, matches), None)
+        if match is None:
+            break
+        level = match.groupdict().get("level") or level
+        text = text[match.end() :]
+    return text, level
+
+
+def _quoted_lines(text: str) -> Iterator[str]:
+    """Yield the lines that Ollama quotes: error="..." has the runner's last ones, with \\n between
+    them."""
+    if '="' not in text and "\\n" not in text:
+        return
+    for part in _QUOTED.findall(text):
+        for inner in part.replace("\\n", "\n").replace('\\"', '"').split("\n"):
+            if inner and inner != text:
+                yield inner
 
 
 def _json_message(text: str) -> str:

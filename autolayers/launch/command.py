@@ -331,17 +331,22 @@ def _is_switch(name: str) -> bool:
 
 def _mount(value: str) -> tuple[str, str]:
     """Return (inside, outside) of --mount's type=bind,source=OUTSIDE,target=INSIDE."""
-    fields = dict(part.partition("=")[::2] for part in value.split(","))
-    inside = fields.get("target") or fields.get("dst") or fields.get("destination") or ""
-    return inside, fields.get("source") or fields.get("src") or ""
+    fields = {}
+    for part in value.split(","):
+        name, _, text = part.partition("=")
+        fields[name] = text
+    inside = [fields[name] for name in ("target", "dst", "destination") if fields.get(name)]
+    outside = [fields[name] for name in ("source", "src") if fields.get(name)]
+    return "".join(inside[:1]), "".join(outside[:1])
 
 
 def _volume(text: str) -> tuple[str, str]:
     """HOST:CONTAINER[:OPTIONS], where HOST may begin with a Windows drive."""
     # C:\data:/models has a colon that separates nothing
-    drive = text[:2] if text[1:2] == ":" and text[2:3] in ("\\", "/") else ""
-    parts = text[len(drive) :].split(":")
-    return (parts[1], drive + parts[0]) if len(parts) > 1 else ("", "")
+    has_drive = text[1:2] == ":" and text[2:3] in ("\\", "/")
+    drive = text[:2] if has_drive else ""
+    outside, colon, rest = text[len(drive) :].partition(":")
+    return (rest.partition(":")[0], drive + outside) if colon else ("", "")
 
 
 # --- the plan's flags

@@ -30,7 +30,7 @@ from .formats.preset import section
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from ..flags.parse import Arguments
@@ -121,28 +121,29 @@ def listed(directory: str) -> list[Listed]:
 
 
 def _of_directory(entry: os.DirEntry[str]) -> list[Listed]:
-    try:
-        files = sorted(
-            inner.name
-            for inner in os.scandir(entry.path)
-            if inner.is_file() and inner.name.endswith(".gguf")
-        )
-    except OSError:
-        return []
+    """Return the model of a directory, with its projector and its draft; none if there is none."""
+    files = _gguf_files(entry.path)
     model = _model_of(files)
     if model is None:
         return []
     # The router assigns as it walks, so its last projector counts
     projectors = [name for name in files if _PROJECTOR in name]
     drafts = [name for name in files if name.startswith(_DRAFTS) and name not in projectors]
-    return [
-        Listed(
-            entry.name,
-            os.path.join(entry.path, model),
-            os.path.join(entry.path, projectors[-1]) if projectors else None,
-            os.path.join(entry.path, drafts[0]) if drafts else None,
-        )
-    ]
+    mmproj = os.path.join(entry.path, projectors[-1]) if projectors else None
+    draft = os.path.join(entry.path, drafts[0]) if drafts else None
+    return [Listed(entry.name, os.path.join(entry.path, model), mmproj, draft)]
+
+
+def _gguf_files(directory: str) -> list[str]:
+    """Return the names of a directory's GGUF files; none if it cannot be read."""
+    names = []
+    try:
+        for inner in os.scandir(directory):
+            if inner.is_file() and inner.name.endswith(".gguf"):
+                names.append(inner.name)
+    except OSError:
+        return []
+    return sorted(names)
 
 
 def _model_of(files: Sequence[str]) -> str | None:
@@ -196,16 +197,19 @@ def plan_router(
     elif read.value("--models-max") == "0" and answer.most < len(chosen):
         say(f"--models-max 0: {answer.most} of these {len(chosen)} models fit at a time")
     paths = {entry.name: entry.path for entry in chosen}
-    sections = []
-    for name, plan in fitting.items():
-        try:
-            sections.append(section(name, ["-m", paths[name], *plan.flags]))
-        except UsageError as error:  # the router serves it all the same, as it stands
-            say(f"{error}: left out")
-    text = "\n".join(["version = 1", "", *sections])
+    text = "\n".join(["version = 1", "", *_sections(fitting, paths)])
     # Without it the router keeps four models loaded (params.models_max), fitting or not
     words = () if read.value("--models-max") else ("--models-max", str(answer.most))
     return _Routed(text, words, plans)
+
+
+def _sections(plans: Mapping[str, Plan], paths: Mapping[str, str]) -> Iterator[str]:
+    """Yield the preset's section of each model that it can hold."""
+    for name, plan in plans.items():
+        try:
+            yield section(name, ["-m", paths[name], *plan.flags])
+        except UsageError as error:  # the router serves it all the same, as it stands
+            say(f"{error}: left out")
 
 
 def _number(text: str | None) -> int | None:

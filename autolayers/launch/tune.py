@@ -87,15 +87,23 @@ def _trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: fl
     # One share is left for repetitions of the closest
     share = limit / (len(rivals) + 1)
     while slower * max(_seconds(rival, test) for rival in rivals) > share:
-        # First the depth, which is a prompt of its own before the test
-        if test.depth:
-            test = replace(test, depth=test.depth // 2 if test.depth > 512 else 0)
-        elif test.prompt > shortest:
-            test = replace(test, prompt=max(shortest, test.prompt // 2))
-        elif test.generate > 16:
-            test = replace(test, generate=test.generate // 2)
-        else:
+        shorter = _shorter(test, shortest)
+        if shorter == test:
             break
+        test = shorter
+    return test
+
+
+def _shorter(test: Trial, shortest: int) -> Trial:
+    """Return a shorter test, whose prompt has `shortest` tokens at least; the same if it is the
+    shortest."""
+    # First the depth, which is a prompt of its own before the test
+    if test.depth:
+        return replace(test, depth=test.depth // 2 if test.depth > 512 else 0)
+    if test.prompt > shortest:
+        return replace(test, prompt=max(shortest, test.prompt // 2))
+    if test.generate > 16:
+        return replace(test, generate=test.generate // 2)
     return test
 
 
@@ -116,13 +124,8 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
         )
         # Turn 0 measures all of them, the later ones those that are close to the best or doubtful
         for turn in range(ROUNDS):
-            best = min((launch.seconds for launch in measured.values()), default=0.0)
-            near = [
-                i
-                for i in range(len(rivals))
-                if turn == 0 or (i in measured and measured[i].again(best))
-            ]
-            if turn and (len(near) < 2 and not any(measured[i].rates.doubt for i in near)):
+            near = [*range(len(rivals))] if turn == 0 else _near(measured)
+            if turn and len(near) < 2 and not any(measured[i].rates.doubt for i in near):
                 break
             for i in near:
                 left = end - time.monotonic()
@@ -143,6 +146,12 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
         say(f"interrupted: {len(measured)} of {len(rivals)} measured")
         return _outcome(measured, test, interrupted=True)
     return _outcome(measured, test)
+
+
+def _near(measured: Mapping[int, Measured]) -> list[int]:
+    """Return the launches that may be the best."""
+    best = min((launch.seconds for launch in measured.values()), default=0.0)
+    return [i for i in sorted(measured) if measured[i].again(best)]
 
 
 def quick(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:

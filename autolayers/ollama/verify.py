@@ -232,7 +232,9 @@ def _loaded(server: Server, name: str) -> Mapping[str, Any]:
     by_name = [entry for entry in entries if _is(entry, wanted)]
     # Names of one blob share a runner, and /api/ps shows the first of them
     by_digest = [entry for entry in entries if str(entry.get("digest")) in digests]
-    return next(iter(by_name or by_digest or (entries if len(entries) == 1 else [])), {})
+    only = entries if len(entries) == 1 else []
+    matching = by_name or by_digest or only
+    return matching[0] if matching else {}
 
 
 def _is(entry: Mapping[str, Any], name: Name) -> bool:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 HUB = "https://huggingface.co"
 _MAX_PAGES = 100
 MAX_FILES = 100_000  # the Hub's pages have 1000 each
+_SHOWN = 20  # models that a message names
 
 _DEFAULTS = ("Q4_K_M", "Q8_0")  # llama-server's, in this order, before the first file of all
 # in names of files that are not models
@@ -268,7 +269,8 @@ def choices(repository: str, models: list[str], what: str = "there is") -> str:
     if not models:
         return f"{repository} has no GGUF model"
     quants = [match[1] if (match := named(path)) else "" for path in models]
-    plain = all(quants) and len(set(quants)) == len(quants)
-    shown = [f":{quant}" for quant in quants] if plain else [f"/{path}" for path in models]
-    rest = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
-    return f"{what}: " + ", ".join(f"hf:{repository}{end}" for end in shown[:20]) + rest
+    distinct = all(quants) and len(set(quants)) == len(quants)
+    ends = [f":{quant}" for quant in quants] if distinct else [f"/{path}" for path in models]
+    shown = ", ".join(f"hf:{repository}{end}" for end in ends[:_SHOWN])
+    rest = f" and {len(ends) - _SHOWN} more" if len(ends) > _SHOWN else ""
+    return f"{what}: {shown}{rest}"

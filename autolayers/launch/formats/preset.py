@@ -104,25 +104,37 @@ def _flat(words: Sequence[str]) -> Iterator[Item]:
     per argument, in its own order."""
     params = parse(words, command=None).params
     given = list(items(words))
-    kinds = {item.flag.canonical for item in given if isinstance(item.flag, Argument)} & {
-        *_OVERRIDES
-    }
-    # The first override that matches a tensor counts: mixed kinds lose their order in a preset, and
-    # of two -ncmoe one would be lost
-    mixed = len(kinds) > 1 or sum(item.name in ("-ncmoe", "-ncffn") for item in given) > 1
+    mixed = _mixes_overrides(given)
     for item in given:
         flag = item.flag if isinstance(item.flag, Argument) else None
-        if flag is None and not item.name:
-            raise UsageError(
-                f"{item.words[0]!r}: not an argument of llama-server, so a preset cannot hold it"
-            )
-        if flag in LEGACY and flag is not None and flag.field:
+        if flag is None:
+            _refuse_without_name(item)
+            yield item
+        elif flag in LEGACY and flag.field:
             yield from items(to_words(Params(**{flag.field: getattr(params, flag.field)})))
-        elif not (mixed and flag is not None and flag.canonical in _OVERRIDES):
+        elif not (mixed and flag.canonical in _OVERRIDES):
             yield item
     if mixed:
         text = ",".join(f"{pattern}={buffer}" for pattern, buffer in params.overrides)
         yield from items(["-ot", text])
+
+
+def _mixes_overrides(given: Sequence[Item]) -> bool:
+    """Return whether overrides must become one argument to keep their meaning."""
+    names = [item.flag.canonical for item in given if isinstance(item.flag, Argument)]
+    kinds = {name for name in names if name in _OVERRIDES}
+    # The first override that matches a tensor counts: mixed kinds lose their order in a preset, and
+    # of two -ncmoe one would be lost
+    counts = [item.name for item in given if item.name in ("-ncmoe", "-ncffn")]
+    return len(kinds) > 1 or len(counts) > 1
+
+
+def _refuse_without_name(item: Item) -> None:
+    """Raise UsageError for a word that is no flag."""
+    if not item.name:
+        raise UsageError(
+            f"{item.words[0]!r}: not an argument of llama-server, so a preset cannot hold it"
+        )
 
 
 def _entry(item: Item) -> tuple[str, str]:
