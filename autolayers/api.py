@@ -243,11 +243,14 @@ def estimate(
     """
     from .flags.params import Params
 
-    model, words, build_number = _read(model), _all(params, flags), build
+    model = _read(model)
+    words = _all(params, flags)
+    build_number = build
     # Records and Params need nothing of the machine: no device is asked.
     given = _records(devices)
     if isinstance(words, Params) and given is not None:
-        params, companions = words, companions_of(words)
+        params = words
+        companions = companions_of(words)
     else:
         # Words or names: resolved as a plan would.
         request = Request.of(words, devices=devices)
@@ -255,7 +258,9 @@ def estimate(
             raise UsageError(
                 f"estimate solves nothing: ctx is a number, not {request.policy.n_ctx}"
             )
-        params, given, companions = request.params, [*request.machine.devices], request.companions
+        params = request.params
+        given = [*request.machine.devices]
+        companions = request.companions
         # --ctx is autolayers' own
         params = replace(params, n_ctx=request.policy.n_ctx or params.n_ctx)
         build_number = build or (

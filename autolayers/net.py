@@ -60,7 +60,8 @@ class NetError(AutolayersError):
 
     def __init__(self, kind: Kind, message: str, reason: str = "") -> None:
         super().__init__(message)
-        self.kind, self.reason = kind, reason
+        self.kind = kind
+        self.reason = reason
 
 
 class Limit:
@@ -68,7 +69,8 @@ class Limit:
     two bytes."""
 
     def __init__(self, total: float, silence: float | None = None) -> None:
-        self.total, self.silence = total, total if silence is None else silence
+        self.total = total
+        self.silence = total if silence is None else silence
         self._until: float | None = None
 
     def left(self) -> float:
@@ -91,7 +93,8 @@ class Response:
     """Status and headers of an answer, and its body as it arrives."""
 
     def __init__(self, response: requests.Response, url: str, limit: Limit) -> None:
-        self._response, self._limit = response, limit
+        self._response = response
+        self._limit = limit
         self.url = url  # after all redirects
         self.status = response.status_code
         self.reason = one_line(response.reason or "")  # "Not Found"
@@ -248,7 +251,8 @@ def _adapter(limit: Limit) -> requests.adapters.HTTPAdapter:
         """The bytes of a socket."""
 
         def __init__(self, raw: io.RawIOBase, sock: Any) -> None:
-            self.raw, self.sock = raw, sock
+            self.raw = raw
+            self.sock = sock
 
         def readable(self) -> bool:
             return True
@@ -357,7 +361,8 @@ def origin(url: str) -> tuple[str, str, int]:
     for other URLs."""
     try:
         split = urlsplit(url)
-        scheme, host = split.scheme.lower(), (split.hostname or "").rstrip(".")
+        scheme = split.scheme.lower()
+        host = (split.hostname or "").rstrip(".")
         port = split.port or {"http": 80, "https": 443}[scheme]
     except (ValueError, KeyError):
         scheme = host = ""

@@ -64,7 +64,8 @@ def emit(text: str) -> None:
     if sys.stdout.isatty():
         _write("\n".join(map(printable, text.split("\n"))))
         return
-    encoding, errors = sys.stdout.encoding or "utf-8", sys.stdout.errors or "strict"
+    encoding = sys.stdout.encoding or "utf-8"
+    errors = sys.stdout.errors or "strict"
     try:
         # Tried first, as half a line on a pipe would be worse than an error.
         text.encode(encoding, errors)

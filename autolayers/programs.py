@@ -163,7 +163,8 @@ def apart(
             [sys.executable, "-I", "-c", code], os.environ if environ is None else environ, silence
         ).out
     except NoAnswer as error:
-        out, failed = error.out, error
+        out = error.out
+        failed = error
     yield from _values(out.encode().splitlines())
     if failed:
         raise failed
@@ -187,7 +188,8 @@ def _copied(module: str, function: str, words: Sequence[str], silence: float) ->
         os._exit(1)
     os.close(write_end)
     try:
-        rest, size = b"", 0
+        rest = b""
+        size = 0
         while size <= MOST:
             if not select.select([read_end], [], [], silence)[0]:
                 raise NoAnswer(f"it did not answer within {silence:g} s")

@@ -132,7 +132,8 @@ def _fields(cls: Any) -> dict[str, Any]:
 
 def _defaults(fields: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
     """Return the default values by field, and what makes those of the others that have one."""
-    plain, made = {}, {}
+    plain = {}
+    made = {}
     for name, value in fields.items():
         if isinstance(value, _Factory):
             made[name] = value.make

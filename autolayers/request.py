@@ -325,7 +325,8 @@ def _planned_for(build: Build) -> Build | int | None:
 def _by_default(arguments: Arguments, build: Build) -> Arguments:
     """Return the arguments with a program's own numbers where none is given: one sequence, the
     context of a chunk."""
-    params, engine = arguments.params, build.engine
+    params = arguments.params
+    engine = build.engine
     # E.g. llama-bench runs one sequence, llama-perplexity chunks of a context.
     own: dict[str, Any] = {}
     if params.n_parallel is None and engine.one_sequence:

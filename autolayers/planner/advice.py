@@ -80,8 +80,12 @@ def remedies(problem: Problem, short: Candidate) -> Iterator[Remedy]:
 
 class _Advice:
     def __init__(self, problem: Problem, short: Candidate) -> None:
-        self.problem, self.model, self.machine = problem, problem.model, problem.machine
-        self.given, self.policy, self.short = problem.given, problem.policy, short
+        self.problem = problem
+        self.model = problem.model
+        self.machine = problem.machine
+        self.given = problem.given
+        self.policy = problem.policy
+        self.short = short
 
     def launch(self, given: Params | None = None, **goals: object) -> Candidate | None:
         """Return the plan's launch with other flags and goals; None if llama.cpp would refuse it,
@@ -154,7 +158,8 @@ class _Advice:
                 return
 
     def _words(self, change: dict[str, object], candidate: Candidate) -> Remedy:
-        params, own = Params(**change), list[str]()  # type: ignore[arg-type]
+        params = Params(**change)  # type: ignore[arg-type]
+        own = list[str]()
         if params.overrides and params.overrides == candidate.params.overrides:
             left, own = overrides.own_experts(self.problem.evaluator, candidate.params)
             params = replace(params, overrides=left.overrides)
@@ -169,7 +174,8 @@ class _Advice:
         )
 
     def _changes(self) -> Iterator[dict[str, object]]:
-        given, use = self.given, self.short.breakdown
+        given = self.given
+        use = self.short.breakdown
         if given.n_gpu_layers not in (None, -1):
             # A given -ngl is kept, with experts in RAM; otherwise fewer layers.
             if self.model.is_moe and not given.overrides:
@@ -288,7 +294,8 @@ class _Advice:
     def _more(self, kind: Literal["ram", "vram", "memory"]) -> Remedy | None:
         """Return the missing bytes, added until the launch fits: device memory where it is short,
         or on the largest device instead of system memory."""
-        limits, ram = self.machine.limits, 0
+        limits = self.machine.limits
+        ram = 0
         devices: dict[str, int] = {}
         candidate: Candidate | None = self.short
         for i in range(TRIES):
@@ -323,7 +330,8 @@ class _Advice:
     def _held(self, ram: int) -> bool:
         """Return whether other programs hold the missing `ram`: the machine has that much more
         than is available, apart from what the system itself takes."""
-        available, total = self.machine.ram, self.machine.ram_total
+        available = self.machine.ram
+        total = self.machine.ram_total
         return bool(
             ram and available is not None and total is not None and available + ram + ALONE <= total
         )

@@ -89,13 +89,15 @@ def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]
     notes = problem.request.notes
     if not problem.build.knows("-ot") and problem.given.n_gpu_layers is None:
         problem = problem.with_goals(strategy="layers")  # no override places a single tensor
-    evaluator, policy = problem.evaluator, problem.policy
+    evaluator = problem.evaluator
+    policy = problem.policy
     if policy.alone:
         solved = Solved(problem, layers_alone(evaluator, problem.given))
     else:
         solved = _best_way(problem)
     evaluator = solved.problem.evaluator
-    candidate, why = solved.candidate, solved.reasons
+    candidate = solved.candidate
+    why = solved.reasons
     # The workload's next request changes earlier text: what reuses the cache is part of the plan.
     if candidate is not None and policy.workload.reuses and not policy.alone:
         from .one.added import reusing
@@ -114,7 +116,8 @@ def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]
         why = (*why, serving.reason(candidate.params, answer.params, candidate.breakdown))
     # -q prints one number; reasons go to stderr as notes.
     if policy.alone:
-        notes, why = notes + why, ()
+        notes += why
+        why = ()
     return _Answer(problem, solved, answer), notes, why
 
 
@@ -177,10 +180,14 @@ class _Answer:
     def __init__(self, problem: Problem, solved: Solved, candidate: Candidate) -> None:
         """`problem` as it was asked; the one that was solved may draft, or have more requests at
         once."""
-        self.problem, self.candidate = solved.problem, candidate
-        self.policy, self.evaluator = problem.policy, solved.problem.evaluator
+        self.problem = solved.problem
+        self.candidate = candidate
+        self.policy = problem.policy
+        self.evaluator = solved.problem.evaluator
         self.given = solved.problem.given
-        self.paid, self.requests, self.everything = solved.paid, solved.requests, problem.everything
+        self.paid = solved.paid
+        self.requests = solved.requests
+        self.everything = problem.everything
         assert isinstance(candidate.breakdown, Breakdown)  # solve() measures its answer fully
         self.use = candidate.breakdown
 
@@ -270,7 +277,8 @@ class _Answer:
 
     def _limited(self, seen: Solution) -> tuple[str, ...]:
         """Return what raises the limit of a GPU that uses RAM, if the launch would take more."""
-        use, trained = self.use, self.evaluator.model.n_ctx_train
+        use = self.use
+        trained = self.evaluator.model.n_ctx_train
         enough = self.given.n_ctx or use.n_ctx_seq >= trained
         if self.candidate.fits and seen.whole and enough:
             return ()
@@ -300,7 +308,9 @@ class _Answer:
         return self.evaluator.described(params)
 
     def _devices(self) -> tuple[DeviceRow, ...]:
-        machine, use, extra = self.evaluator.machine, self.use, self.use.extra_by_device()
+        machine = self.evaluator.machine
+        use = self.use
+        extra = self.use.extra_by_device()
         rows = []
         for device in machine.devices:
             usage = use.devices[device.name]
@@ -322,7 +332,9 @@ class _Answer:
         return tuple(rows)
 
     def _host(self) -> HostRow:
-        machine, use, params = self.evaluator.machine, self.use, self.candidate.params
+        machine = self.evaluator.machine
+        use = self.use
+        params = self.candidate.params
         # Locked pages cannot be dropped by the system, so none count as mapped.
         mapped = (
             0 if "mlock" in (params.load_mode or "") else self.evaluator.placement(params).mapped

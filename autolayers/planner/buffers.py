@@ -66,7 +66,8 @@ class Buffers:
         fixed = {
             name: size - compute[name] for name, size in candidate.overheads(self.limits).items()
         }
-        before, self.version = self.taken.get(point), self.version + 1
+        before = self.taken.get(point)
+        self.version += 1
         # they only grow, so that a search ends
         if before is not None and not candidate.fits_devices:
             compute = {

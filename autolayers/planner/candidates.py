@@ -67,8 +67,13 @@ class Kind:
         limits: Mapping[str, int] | None = None,
     ) -> None:
         """`limits`: bytes of the devices, if others take some of their memory."""
-        self.frame, self.name, self.shape, self.buffers = frame, name, shape, buffers
-        self.problem, self.evaluator, self.cost = frame.problem, frame.evaluator, frame.cost
+        self.frame = frame
+        self.name = name
+        self.shape = shape
+        self.buffers = buffers
+        self.problem = frame.problem
+        self.evaluator = frame.evaluator
+        self.cost = frame.cost
         self.limits = limits or self.evaluator.machine.limits
         # By context: what each layer takes on a device, with all weights and with those in RAM left
         # out.
@@ -94,14 +99,16 @@ class Kind:
 
     def ladder(self, n_ctx: int | None) -> Ladder | None:
         """Return the launches of this kind at a context, by the number of layers on the devices."""
-        at, ladders = replace(self.shape, n_ctx=n_ctx), self.frame.ladders
+        at = replace(self.shape, n_ctx=n_ctx)
+        ladders = self.frame.ladders
         if self.name in ("experts", "ffn"):
             return ladders.in_ram(at)
         return ladders.bare(at) if self.name == "bare" else ladders.layers(at)
 
     def point(self, params: Params) -> Point:
         """Return what graph buffers depend on."""
-        kind, chosen = self.name, params.overrides[len(self.frame.given.overrides) :]
+        kind = self.name
+        chosen = params.overrides[len(self.frame.given.overrides) :]
         if self.whole(params):
             # Nothing in RAM: graph buffers are the same whatever the kind is called.
             kind = "whole"
@@ -125,7 +132,8 @@ class Kind:
         # The version: a promise is made again once more is known.
         key = n_ctx, failed, hope, self.buffers.version
         if key not in self._launches:
-            self.failed, self.hope = failed, hope
+            self.failed = failed
+            self.hope = hope
             self._launches[key] = self._promised(n_ctx)
         return self._launches[key]
 
@@ -247,7 +255,9 @@ class Kind:
         # With everything on devices the graph buffers are others.
         if top == ladder.top and sum(self._bytes(ladder, top)) <= room(whole):
             return top
-        space, low, high = room(partly), -1, top if top < ladder.top else top - 1
+        space = room(partly)
+        low = -1
+        high = top if top < ladder.top else top - 1
         while low < high:
             middle = (low + high + 1) // 2
             if sum(self._bytes(ladder, middle)) <= space:
@@ -262,7 +272,8 @@ class Kind:
 
     def _most_as_given(self, ladder: Ladder, lowest: int, top: int) -> tuple[int, Params] | None:
         """Return the same where flags decide how layers or matrices are divided."""
-        low, high = lowest - 1, top
+        low = lowest - 1
+        high = top
         while low < high:
             # The top first: it is usual, and has buffers of its own.
             middle = high if high == top else (low + high + 1) // 2
@@ -275,7 +286,8 @@ class Kind:
         return None if low < lowest else (low, ladder(low))
 
     def _should_fit(self, params: Params) -> bool:
-        use, buffers = self.evaluator.static(params), self._expected(params)
+        use = self.evaluator.static(params)
+        buffers = self._expected(params)
         return use is not None and all(
             usage.total <= self._room(name, buffers)
             for name, usage in use.devices.items()
@@ -284,7 +296,8 @@ class Kind:
 
     def _expected(self, params: Params) -> dict[str, int]:
         """Return what a launch should take on each device besides its layers."""
-        point, split = self.point(params), params.tensor_split or ()
+        point = self.point(params)
+        split = params.tensor_split or ()
         buffers = self.buffers.at(point)
         if 1 < len(split) <= len(self.frame.names) and split[-1] == 1:
             last = self.frame.names[len(split) - 1]
@@ -354,7 +367,8 @@ class Kind:
         self, ladder: Ladder, count: int, buffers: Mapping[str, int]
     ) -> tuple[float, ...] | None:
         """Return the fastest split of the layers that should fit; () on one device, or of none."""
-        sizes, names = self._bytes(ladder, count), self.frame.names[:MOST_SHARES]
+        sizes = self._bytes(ladder, count)
+        names = self.frame.names[:MOST_SHARES]
         room = [self._room(name, buffers) for name in names]
         if len(names) == 1 or not sizes:
             # One device has all of them: no split is written.
@@ -392,7 +406,8 @@ class Kind:
     ) -> list[tuple[int, ...] | None]:
         """Return the fastest split by the seconds of layers, None if there is none, and those where
         a device has the output layer alone: it computes no attention."""
-        names, n_ubatch = self.frame.names[: len(room)], params.n_ubatch or N_UBATCH
+        names = self.frame.names[: len(room)]
+        n_ubatch = params.n_ubatch or N_UBATCH
         visits = [self.cost.visits(name, n_ubatch) for name in names]
         hop = self.cost.hop(n_ubatch)
         self.evaluator.spend(len(sizes) ** 2 * len(names) // PAIRS)
@@ -497,7 +512,8 @@ class Kind:
         if not self._movable or not split:
             return
         matrices = overrides.expert_matrices(self.evaluator.model, layer)
-        sizes, ends = [*matrices.values()], [*itertools.accumulate(split)]
+        sizes = [*matrices.values()]
+        ends = [*itertools.accumulate(split)]
         own = self.frame.names[bisect_right(ends, layer - (self._everything - ends[-1]))]
         parted = overrides.with_matrices_in(shape, layer, matrices, 0, HOST)
         left = self._left(ladder, count + 1, ends, self._expected(parted))
@@ -514,7 +530,8 @@ class Kind:
         self, ladder: Ladder, count: int, ends: Sequence[int], buffers: Mapping[str, int]
     ) -> dict[str, int]:
         """Return the bytes that layers divided at these `ends` leave on each device."""
-        sizes, starts = self._bytes(ladder, count), [0, *ends]
+        sizes = self._bytes(ladder, count)
+        starts = [0, *ends]
         left = {name: self._room(name, buffers) for name in self.frame.names}
         for name, (start, end) in zip(self.frame.names, itertools.pairwise(starts), strict=False):
             left[name] -= sum(sizes[start:end])
@@ -524,7 +541,8 @@ class Kind:
 
     def _grown(self, params: Params) -> Launch | None:
         """Return the launch with the largest context that should fit."""
-        use, span = self.evaluator.static(params), self.frame.contexts
+        use = self.evaluator.static(params)
+        span = self.frame.contexts
         if use is None:
             return None
         n_ctx = params.n_ctx
@@ -567,9 +585,11 @@ class Kind:
             if middle is None:
                 break
             if self._share(params, middle, larger, guess, high) > 0:
-                low, use = guess, middle
+                low = guess
+                use = middle
             else:
-                high, larger = guess, middle
+                high = guess
+                larger = middle
         return low, use
 
     def _share(self, params: Params, use: Static, larger: Static, low: int, high: int) -> float:
@@ -587,7 +607,8 @@ class Kind:
         point = frame, kind, n_ctx, n_ubatch
         if self.buffers.rules_out(point):
             return 0.0
-        buffers, share = self.buffers.at(point), 1.0
+        buffers = self.buffers.at(point)
+        share = 1.0
         for name, usage in use.devices.items():
             grows = larger.devices[name].total - usage.total
             left = self._room(name, buffers) - usage.total
@@ -612,12 +633,14 @@ class Kind:
 
     def record(self, candidate: Candidate) -> None:
         """Notes what a measured launch takes besides weights and caches."""
-        ram, static = self.evaluator.machine.ram, self.evaluator.static(candidate.params)
+        ram = self.evaluator.machine.ram
+        static = self.evaluator.static(candidate.params)
         taken = 0
         if ram is not None and static is not None and candidate.ram_spare is not None:
             # Beyond weights and caches: mostly the CPU's graph buffers.
             taken = max(0, ram - candidate.ram_spare - RAM_MARGIN - self.evaluator.in_ram(static))
-        point, split = self.point(candidate.params), candidate.params.tensor_split or ()
+        point = self.point(candidate.params)
+        split = candidate.params.tensor_split or ()
         self.buffers.record(point, candidate, taken)
         # A last device with the output layer alone, whose buffers are much smaller.
         if 1 < len(split) <= len(self.frame.names) and split[-1] == 1:

@@ -111,7 +111,8 @@ def _variants(problem: Problem) -> list[Problem]:
 
 def _other_vocabulary(problem: Problem) -> str:
     """Return why llama-server would not start with this draft model in use, "" if it would."""
-    draft, rules = problem.request.companions.draft, Build(_number(problem)).rules
+    draft = problem.request.companions.draft
+    rules = Build(_number(problem)).rules
     if (
         draft is None
         or draft.row.draft_type
@@ -157,7 +158,8 @@ def _like(variant: Problem, plain: Choice | None) -> Candidate | None:
     """Return the launch that was solved without the draft, measured with it."""
     if plain is None:
         return None
-    placed, before = plain.candidate.params, plain.problem.given
+    placed = plain.candidate.params
+    before = plain.problem.given
     # What the search solved for the launch without a draft.
     solved = {name: value for name, value in vars(placed).items() if value != getattr(before, name)}
     return variant.evaluator.candidate(replace(variant.given, **solved), FULL)
@@ -199,7 +201,8 @@ def _tried(variant: Problem, plain: Choice | None) -> Choice | None:
 
 
 def _share(problem: Problem) -> tuple[float, int] | None:
-    acceptance, n_max = problem.policy.acceptance, problem.given.draft_n_max
+    acceptance = problem.policy.acceptance
+    n_max = problem.given.draft_n_max
     if acceptance is None:
         return None
     return acceptance, DRAFT_N_MAX if n_max is None else max(1, n_max)
@@ -210,7 +213,8 @@ def _place(problem: Problem) -> str:
     if problem.request.companions.draft is None:
         return ""
     # llama.cpp puts the draft on -devd, otherwise where the model is.
-    params, machine_devices = problem.given, problem.machine.devices
+    params = problem.given
+    machine_devices = problem.machine.devices
     devices = params.device_draft if params.device_draft is not None else params.device
     if devices == () or params.n_gpu_layers_draft == 0 or not machine_devices:
         return HOST

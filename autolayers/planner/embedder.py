@@ -64,7 +64,8 @@ def ways(problem: Problem) -> Iterator[Params]:
 
 def _as_embedder(problem: Problem) -> Params:
     """Return the given flags with what an encoder is for, and without saved prompts."""
-    model, params = problem.model, problem.given
+    model = problem.model
+    params = problem.given
     if encodes(model) and not embeds(params):
         rank = model.hparams.pooling_type == _RANK
         params = replace(params, reranking=True) if rank else replace(params, embedding=True)

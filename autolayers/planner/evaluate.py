@@ -90,7 +90,9 @@ class Evaluator:
     def __init__(
         self, estimator: Estimator, machine: Machine, target: tuple[int, ...] | None = None
     ) -> None:
-        self.estimator, self.machine, self.target = estimator, machine, target
+        self.estimator = estimator
+        self.machine = machine
+        self.target = target
         self.model: Model = estimator.model
         # why llama.cpp would not start the first launch that it refuses: the given words' own, as
         # side ways come later
@@ -125,7 +127,8 @@ class Evaluator:
         """Return the same, with this limit per device and unlimited system memory."""
         other = self.on(replace(self.machine, limits=limits, ram=None))
         # Sizes of weights and caches do not depend on limits.
-        other._static, other._layers = self._static, self._layers
+        other._static = self._static
+        other._layers = self._layers
         return other
 
     def experts_in_ram(self, params: Params, count: int) -> tuple[int, ...]:

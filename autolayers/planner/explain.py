@@ -81,12 +81,10 @@ def alternative(
     problem: Problem, chosen: Candidate, change: dict[str, object]
 ) -> Alternative | None:
     """Return the plan with one of `changes`, if it fits and gains speed or context."""
-    evaluator, cost, given, everything = (
-        problem.evaluator,
-        problem.cost,
-        problem.given,
-        problem.everything,
-    )
+    evaluator = problem.evaluator
+    cost = problem.cost
+    given = problem.given
+    everything = problem.everything
     here = cost.price(chosen)
     if evaluator.exhausted:
         return None
@@ -95,7 +93,8 @@ def alternative(
         from .drafts import with_draft
 
         drafted = with_draft(problem.drafting_with(None).with_flags(**change))
-        cost, candidate = drafted.problem.cost, drafted.candidate
+        cost = drafted.problem.cost
+        candidate = drafted.candidate
         if candidate is None or cost.speed(candidate).generation < here.generation * GAIN:
             return None
         change = {**change, "draft_n_max": candidate.params.draft_n_max}
@@ -115,7 +114,8 @@ def alternative(
             or candidate.params.layers_wanted(everything) < given_layers
         ):
             return None
-    speed, n_ctx = cost.price(candidate), candidate.breakdown.n_ctx
+    speed = cost.price(candidate)
+    n_ctx = candidate.breakdown.n_ctx
     # Not shown if it gains neither context nor speed.
     if (
         n_ctx <= chosen.breakdown.n_ctx * LARGER
@@ -155,7 +155,9 @@ def _by_text(speed: Speed) -> str:
 def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None:
     """Return the plan with a cache of experts at an assumed upload rate, if it then gains: the
     machine's own decides."""
-    evaluator, cost, everything = problem.evaluator, problem.cost, problem.everything
+    evaluator = problem.evaluator
+    cost = problem.cost
+    everything = problem.everything
     # As if the upload rate were OF_LINK of the bus: the machine's own is not known.
     machine = replace(problem.machine, expert_upload=cost.host.bus * OF_LINK)
     candidate = None if evaluator.exhausted else search(problem.on(machine)).candidate
@@ -175,7 +177,8 @@ def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None
 
 def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
     """Yield the flags of each alternative, which is planned by itself."""
-    given, whole = problem.given, _is_whole(problem, chosen)
+    given = problem.given
+    whole = _is_whole(problem, chosen)
     if _may_gain_by_types(problem, chosen, whole):
         yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
     if _keeps_experts_in_ram(problem):
@@ -199,7 +202,8 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
 
 def _is_whole(problem: Problem, chosen: Candidate) -> bool:
     """Return whether all layers are on devices, and no weight was sent to the host."""
-    params, everything = chosen.params, problem.everything
+    params = chosen.params
+    everything = problem.everything
     own = len(problem.given.overrides)
     return params.layers_wanted(everything) == everything and len(params.overrides) == own
 
@@ -222,7 +226,8 @@ def _may_gain_by_types(problem: Problem, chosen: Candidate, whole: bool) -> bool
 
 def _keeps_experts_in_ram(problem: Problem) -> bool:
     """Return whether the given overrides do this and nothing else."""
-    given, everything = problem.given, problem.everything
+    given = problem.given
+    everything = problem.everything
     if given.n_gpu_layers not in (None, -1) and given.layers_wanted(everything) != everything:
         return False
     experts = [_EXPERTS in pattern and buffer == HOST for pattern, buffer in given.overrides]
@@ -240,7 +245,8 @@ def _has_idle_slots(problem: Problem, chosen: Candidate) -> bool:
 
 def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]:
     """Yield larger ones, or half of a given one."""
-    n_ctx, trained = chosen.breakdown.n_ctx, problem.model.n_ctx_train
+    n_ctx = chosen.breakdown.n_ctx
+    trained = problem.model.n_ctx_train
     if _context_is_open(problem):
         for n in dict.fromkeys((*CONTEXTS, trained)):
             if n_ctx * LARGER < n <= trained:
@@ -252,7 +258,8 @@ def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]
 def _drafts_itself(problem: Problem) -> bool:
     """Return whether the model has an MTP block that this build drafts with, and no flag says what
     drafts."""
-    model, rules = problem.model, problem.evaluator.estimator.rules
+    model = problem.model
+    rules = problem.evaluator.estimator.rules
     if problem.given.spec_type or problem.request.companions.draft is not None:
         return False
     has_block = model.hparams.n_layer_nextn and model.row.mtp
@@ -307,7 +314,8 @@ def _usual_changes(
     candidate: Candidate,
 ) -> Iterator[tuple[str, tuple[str, ...], dict[str, object]]]:
     """Yield (what, its words, its values) of each that a launch leaves."""
-    use, params = candidate.breakdown, candidate.params
+    use = candidate.breakdown
+    params = candidate.params
     half = max(CELL_BLOCK, use.n_ctx // 2 // CELL_BLOCK * CELL_BLOCK)
     if half < use.n_ctx:
         yield "half the context", ("-c", str(half)), {"n_ctx": half}
@@ -337,7 +345,8 @@ def _on_a_device(problem: Problem) -> bool:
 def _image_words(problem: Problem) -> str:
     """Return what an image of the projector's own size takes on the CPU and on the first device:
     its matrices' arithmetic for each patch, at the rates of prompts."""
-    header, cost = problem.request.companions.mmproj, problem.cost
+    header = problem.request.companions.mmproj
+    cost = problem.cost
     assert header is not None
     elements = sum(
         # Only matrices compute; vectors and positions cost nothing here.
@@ -347,5 +356,6 @@ def _image_words(problem: Problem) -> str:
     )
     flops = 2.0 * elements * patches_of(header, kind_of(header))
     device = cost.devices[problem.machine.devices[0].name]
-    fast, slow = flops / (device.fp16 * device.rates.matmul), flops / cost.core_flops
+    fast = flops / (device.fp16 * device.rates.matmul)
+    slow = flops / cost.core_flops
     return f"an image takes about {slow:.1f} s instead of {fast:.1f}"

@@ -36,8 +36,11 @@ class Frame:
 
     def __init__(self, problem: Problem, given: Params, whole: bool = False) -> None:
         """`whole`: nothing may be in RAM."""
-        self.problem, self.given, self.whole = problem, given, whole
-        self.evaluator, self.cost = problem.evaluator, problem.cost
+        self.problem = problem
+        self.given = given
+        self.whole = whole
+        self.evaluator = problem.evaluator
+        self.cost = problem.cost
         self.contexts = _contexts(problem, given)
         self.ladders = Ladders(problem, given)
         self.names = self.evaluator.device_names(given)
@@ -102,7 +105,8 @@ class Frame:
 def _contexts(problem: Problem, given: Params) -> Contexts:
     """Return the contexts to choose from; at most FINE_ABOVE tokens a sequence with a cache type
     below q8_0 that is not the only one."""
-    span, types = contexts(problem, given), problem.policy.kv_types
+    span = contexts(problem, given)
+    types = problem.policy.kv_types
     # The type that was given, a fine one, or coarse ones alone: no limit for this type.
     if (
         given.cache_type_k == problem.given.cache_type_k
@@ -126,7 +130,9 @@ class Frames:
     """The frames of given flags. `whole`: nothing may be in RAM."""
 
     def __init__(self, problem: Problem, given: Params, whole: bool = False) -> None:
-        self.problem, self.given, self.whole = problem, given, whole
+        self.problem = problem
+        self.given = given
+        self.whole = whole
         self.evaluator = problem.evaluator
 
     def all(self) -> Iterator[Frame]:
@@ -181,9 +187,11 @@ class Frames:
     def _alone(self, given: Params, anyhow: bool = False) -> Iterator[Frame]:
         """Yield one GPU with the others left out (-sm none), as each device that llama.cpp knows of
         costs every token time: where all layers fit, or much of the memory is, or `anyhow`."""
-        limits, devices = self.evaluator.machine.limits, self.evaluator.machine.devices
+        limits = self.evaluator.machine.limits
+        devices = self.evaluator.machine.devices
         by_name = {device.name: device for device in devices}
-        names, tried = self.evaluator.device_names(given), set()
+        names = self.evaluator.device_names(given)
+        tried = set()
         everything = self.evaluator.model.hparams.n_layer_all + 1
         for i, name in enumerate(names):
             # Equal cards are tried once.
@@ -214,7 +222,8 @@ class Frames:
 def slots(problem: Problem, given: Params) -> Iterator[Params]:
     """Yield the given flags with the slots to try: concurrent requests want one each, with its own
     cache, as attention reads the cells of all slots in a unified one."""
-    work, policy = problem.policy.workload, problem.policy
+    work = problem.policy.workload
+    policy = problem.policy
     if given.n_parallel is not None or work.requests == 1:
         yield given
         return
@@ -234,7 +243,8 @@ def slots(problem: Problem, given: Params) -> Iterator[Params]:
 def plain(problem: Problem) -> Params:
     """Return the given flags without those that say what llama.cpp does anyway."""
     # "-sm layer" and "-mg 0" are llama.cpp's defaults, so they may not forbid other launches.
-    given, evaluator = problem.given, problem.evaluator
+    given = problem.given
+    evaluator = problem.evaluator
     if given.split_mode == "layer":
         given = replace(given, split_mode=None)
     if given.split_mode is None and given.main_gpu == 0:
@@ -291,7 +301,8 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
     if len(names) < 2 or given.n_gpu_layers == 0:
         return [given.device]
     by_name = {device.name: device for device in problem.machine.devices}
-    limits, figures = problem.machine.limits, problem.cost.devices
+    limits = problem.machine.limits
+    figures = problem.cost.devices
     # llama.cpp lists RPC devices first; with the near ones first fewer layers' prompts cross the
     # network.
     if any(by_name[name].kind == "rpc" for name in names):

@@ -306,7 +306,9 @@ class Plan:
         `extra`."""
         from .. import __version__
 
-        model, params, use = self.model, self.params, self.breakdown
+        model = self.model
+        params = self.params
+        use = self.breakdown
         answer: dict[str, object] = {
             "schema": 1,
             "autolayers": __version__,

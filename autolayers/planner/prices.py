@@ -231,7 +231,8 @@ def chooses_context(problem: Problem) -> bool:
 
 def of_context(problem: Problem, n_ctx_seq: int) -> tuple[Price, float]:
     """Return the price of a context that is smaller than the model's; 1 if it is given."""
-    policy, trained = problem.policy, max(1, problem.model.n_ctx_train)
+    policy = problem.policy
+    trained = max(1, problem.model.n_ctx_train)
     if not chooses_context(problem) or n_ctx_seq >= trained:
         return LONG, 1.0
     if policy.n_ctx == "max":
@@ -246,7 +247,8 @@ def of_context(problem: Problem, n_ctx_seq: int) -> tuple[Price, float]:
 def of_filling(problem: Problem, params: Params, use: Static) -> float:
     """Return the price of the context; where the cache is in RAM that of the part that it pays to
     fill, times what filling it costs. A given context is filled."""
-    full, whole = use.n_ctx_seq, of_context(problem, use.n_ctx_seq)[1]
+    full = use.n_ctx_seq
+    whole = of_context(problem, use.n_ctx_seq)[1]
     if problem.policy.workload != CHAT or not use.host.context:
         return whole
     # A given context is used whole, so what a full one costs counts.
@@ -257,12 +259,14 @@ def of_filling(problem: Problem, params: Params, use: Static) -> float:
     floor = problem.policy.n_ctx_min or problem.given.fit_ctx or FIT_PARAMS_MIN_CTX
     # From the smallest context that counts upwards: filling more pays until the cache in RAM is too
     # slow.
-    lowest, part = float("inf"), min(floor, full)
+    lowest = float("inf")
+    part = min(floor, full)
     while True:
         price = of_context(problem, part)[1] * problem.cost.growth(params, use, part)
         if price >= lowest or part == full:
             return min(price, lowest)
-        lowest, part = price, min(2 * part, full)
+        lowest = price
+        part = min(2 * part, full)
 
 
 def _halvings(row: Price, n_ctx: int, larger: int) -> float:

@@ -68,7 +68,9 @@ class _Parts:
         from .explain import alternative, changes, with_expert_cache
         from .one.expert_cache import may_cache
 
-        problem, candidate, machine = self.problem, self.candidate, self.problem.machine
+        problem = self.problem
+        candidate = self.candidate
+        machine = self.problem.machine
         tasks: dict[str, Sequence[Callable[[], Any]]] = {}
         if machine.devices:
             # Dictionaries keep their order, which is the order of starting.
@@ -104,7 +106,9 @@ class _Parts:
     def may_hint(self) -> bool:
         """Whether a hint may be given of what is much faster: not where the input layer's weights
         alone are in RAM."""
-        evaluator, policy, chosen = self.problem.evaluator, self.problem.policy, self.candidate
+        evaluator = self.problem.evaluator
+        policy = self.problem.policy
+        chosen = self.candidate
         drafts = chosen.params.spec_type or evaluator.estimator.companions.draft is not None
         other = drafts or policy.users is not None or embeds(chosen.params)
         if not chosen.fits or other or evaluator.exhausted:
@@ -179,24 +183,26 @@ class Explained(Reasons):
             return None
         from ..parallel import in_processes
 
-        meter, work = (
-            self.meter,
-            [(name, task) for name, tasks in self.tasks.items() for task in tasks],
-        )
-        before, budget, was_refused = meter.spent, meter.budget, meter.refused
+        meter = self.meter
+        work = [(name, task) for name, tasks in self.tasks.items() for task in tasks]
+        before = meter.spent
+        budget = meter.budget
+        was_refused = meter.refused
         # They do not share what they spend: each gets an equal part of what is left.
         part = max(0, budget - before) // max(1, len(work))
 
         def timed(row: tuple[str, Callable[[], Any]]) -> tuple[Any, int, bool]:
             start = meter.spent
             # A process computes several tasks: what was refused to one says nothing of the next.
-            meter.budget, meter.refused = start + part, False
+            meter.budget = start + part
+            meter.refused = False
             return row[1](), meter.spent - start, meter.refused
 
         answers = in_processes(timed, work, self.processes)
         spent = sum(answer[1] for answer in answers if not isinstance(answer, AutolayersError))
         # What the processes spent counts for the question.
-        meter.budget, meter.spent = budget, max(meter.spent, before + spent)
+        meter.budget = budget
+        meter.spent = max(meter.spent, before + spent)
         meter.refused = was_refused
         by_part: dict[str, list[Any]] = {}
         for (name, task), answer in zip(work, answers, strict=True):

@@ -117,7 +117,8 @@ def _pinned(seen: Solution) -> Iterator[str]:
     # WDDM is the driver model of Windows, which WSL2 shares.
     if not total or not any(device.wddm for device in machine.devices):
         return
-    size, limit = pinned(seen), total // _PINNED
+    size = pinned(seen)
+    limit = total // _PINNED
     if size > limit:
         yield (
             f"{human(size)} of RAM would be pinned; Windows and WSL2 pin only about half of it, "
@@ -254,7 +255,8 @@ def _most_context(seen: Solution) -> Iterator[str]:
 def _encodes(seen: Solution) -> Iterator[str]:
     """Yield what llama-server refuses of a model without a KV cache: completions, and inputs of
     several micro-batches (server_slot::can_split)."""
-    model, use = seen.problem.model, seen.use
+    model = seen.problem.model
+    use = seen.use
     if model.row.memory != "none":
         return
     if not embeds(seen.params):
@@ -277,13 +279,15 @@ def _too_many_users(seen: Solution) -> Iterator[str]:
 
 
 def _beyond_training(seen: Solution) -> Iterator[str]:
-    n_ctx, trained = seen.use.n_ctx_seq, seen.problem.model.n_ctx_train
+    n_ctx = seen.use.n_ctx_seq
+    trained = seen.problem.model.n_ctx_train
     if trained and n_ctx > trained:
         yield f"a slot's context of {n_ctx} is more than the {trained} the model was trained for"
 
 
 def _below_workload(seen: Solution) -> Iterator[str]:
-    n_ctx, work = seen.use.n_ctx_seq, seen.problem.policy.workload
+    n_ctx = seen.use.n_ctx_seq
+    work = seen.problem.policy.workload
     # A named workload says its context; P+G@D takes the sum.
     wanted = work.context or (0 if work.name else work.depth + work.prompt + work.generate)
     if n_ctx < wanted:
@@ -346,7 +350,8 @@ def how_to_raise(machine: Machine, candidate: Candidate, movable: int) -> tuple[
     of the launch that are in RAM and could be the GPU's."""
     from ..devices.assumed import kept
 
-    ram, ram_spare = machine.ram, candidate.ram_spare
+    ram = machine.ram
+    ram_spare = candidate.ram_spare
     if ram is None or ram_spare is None or ram_spare < 0:
         return ()
     total = machine.ram_total or ram

@@ -123,7 +123,8 @@ def _has_as_much(one: Candidate | None, other: Candidate) -> bool:
 def _by_cache_type(problem: Problem, whole: bool = False) -> Found:
     """Return the best launch; of several cache types that --kv-types allows the first with which
     nothing is in RAM."""
-    given, types = problem.given, problem.policy.kv_types
+    given = problem.given
+    types = problem.policy.kv_types
     if not types or given.cache_type_k or given.cache_type_v:
         return _by_slots(problem, given, whole)
     answers = []
@@ -185,13 +186,11 @@ class _Node:
         measured: Candidate | None = None,
         sizes: tuple[int, ...] = (),
     ) -> None:
-        self.kind, self.n_ctx, self.launch, self.measured, self.sizes = (
-            kind,
-            n_ctx,
-            launch,
-            measured,
-            sizes,
-        )
+        self.kind = kind
+        self.n_ctx = n_ctx
+        self.launch = launch
+        self.measured = measured
+        self.sizes = sizes
         # tries: measured launches; failed: in a row, that did not fit; hopes: see _HOPES; version:
         # of the buffers that the promise was made by.
         self.tries = self.failed = self.hopes = self.version = 0
@@ -205,8 +204,11 @@ class Search:
     """One search."""
 
     def __init__(self, problem: Problem, given: Params, whole: bool = False) -> None:
-        self.problem, self.evaluator, self.cost = problem, problem.evaluator, problem.cost
-        self.frames, self.whole = Frames(problem, given, whole), whole
+        self.problem = problem
+        self.evaluator = problem.evaluator
+        self.cost = problem.cost
+        self.frames = Frames(problem, given, whole)
+        self.whole = whole
         self.policy = problem.policy
         self.fidelity: Fidelity = PROMPT
         self.buffers = Buffers(self.evaluator.machine.limits)
@@ -336,8 +338,10 @@ class Search:
 
     def _promise(self, node: _Node) -> Launch | None:
         """Open a node by what its kind promises, and a bound of the larger contexts."""
-        before, launch = node.launch, node.kind.promise(node.n_ctx, node.failed)
-        node.launch, node.version = launch, self.buffers.version
+        before = node.launch
+        launch = node.kind.promise(node.n_ctx, node.failed)
+        node.launch = launch
+        node.version = self.buffers.version
         if launch is None:
             self._probe(node, before)
             return None
@@ -353,7 +357,8 @@ class Search:
         if further is not None and (node.kind, further) not in self.opened and launch != before:
             self.opened.add((node.kind, further))
             larger = _Node(node.kind, further)
-            larger.price, larger.first = node.price, False
+            larger.price = node.price
+            larger.first = False
             # As if its context were all that can be wanted: a larger one is worth no more than
             # that.
             self._push(larger, launch.worth / of_context(self.problem, launch.use.n_ctx_seq)[1])
@@ -395,7 +400,8 @@ class Search:
             bound, _, _, node = heapq.heappop(self.heap)
             # Now there is something to predict the closed kinds by, so they may promise after all.
             if self.closed and self.buffers.taken:
-                closed, self.closed = self.closed, []
+                closed = self.closed
+                self.closed = []
                 for each in closed:
                     self._promise(each)
                 self._push(node, bound / node.price)
@@ -509,14 +515,17 @@ class Search:
         self.opened.add((node.kind, launch.params))
         same = _Node(node.kind, node.n_ctx, launch)
         # TRIES: measured as it is, and not promised again.
-        same.version, same.price, same.tries = self.buffers.version, node.price, TRIES
+        same.version = self.buffers.version
+        same.price = node.price
+        same.tries = TRIES
         self._push(same, launch.worth)
 
     def _nearly(self, node: _Node, candidate: Candidate) -> None:
         """Opens a placement that lacks little with the smallest context of its promise: no estimate
         is so exact."""
         # Only devices that lack little, and a context that can still shrink.
-        n_ctx, params = node.n_ctx, candidate.params
+        n_ctx = node.n_ctx
+        params = candidate.params
         if n_ctx is None or n_ctx >= (params.n_ctx or 0) or min(candidate.spare.values()) < -NEAR:
             return
         launch = node.kind.launch(replace(params, n_ctx=n_ctx))
@@ -527,7 +536,9 @@ class Search:
     def _next_context(self, node: _Node) -> int | None:
         """Return the next larger context to try with the same kind, None if this launch has as
         much."""
-        span, launch, n_ctx = node.kind.frame.contexts, node.launch, node.n_ctx
+        span = node.kind.frame.contexts
+        launch = node.launch
+        n_ctx = node.n_ctx
         if span.fixed or span.largest is None or node.kind.name == "none":
             return None
         if launch is None or n_ctx is None:
@@ -544,7 +555,8 @@ class Search:
 
     def _measure_smallest(self) -> None:
         """Measure the launches with the fewest layers on the devices, where nothing should fit."""
-        closed, self.closed = self.closed, []
+        closed = self.closed
+        self.closed = []
         for node in closed:
             ladder = node.kind.ladder(node.n_ctx)
             if ladder is None:
@@ -560,7 +572,8 @@ class Search:
     def _orders(self, winner: _Node) -> bool:
         """Open all devices in other orders, with each kind of placement; return whether any is
         open."""
-        frame, given = winner.kind.frame, self._listed(winner)
+        frame = winner.kind.frame
+        given = self._listed(winner)
         # The first order was already tried.
         others = orders(self.problem, given)[1:]
         if self.problem.given.device is not None or not Frame(self.problem, given).splits:
@@ -603,7 +616,8 @@ class Search:
 
     def _contexts(self, winner: _Node) -> bool:
         """Open other splits, for contexts between that of this one and the next that was tried."""
-        frame, use = winner.kind.frame, winner.measured
+        frame = winner.kind.frame
+        use = winner.measured
         span = frame.contexts
         if not frame.splits or span.fixed or span.largest is None:
             return False
@@ -637,7 +651,8 @@ class Search:
     def _parts(self, winner: _Node) -> bool:
         """Open layers placed by --fit's rules, parts of them on each device; return whether any is
         open."""
-        frame, measured = winner.kind.frame, winner.measured
+        frame = winner.kind.frame
+        measured = winner.measured
         given = self.problem.given
         # --strategy layers wants whole layers; given rules or numbers leave nothing to place.
         if self.policy.strategy == "layers" or given.overrides or frame.ladders.literal:
@@ -699,7 +714,8 @@ class Search:
         return None
 
     def _grown(self, frame: Frame, candidate: Candidate) -> Candidate:
-        span, n_ctx = frame.contexts, candidate.params.n_ctx
+        span = frame.contexts
+        n_ctx = candidate.params.n_ctx
         if span.fixed or span.largest is None or n_ctx is None or n_ctx >= span.largest:
             return candidate
         make = partial(_with_context, candidate.params)
@@ -709,7 +725,8 @@ class Search:
 
     def _with_less_context(self, frame: Frame, answer: Candidate) -> Candidate | None:
         """Return the largest context below this one's that fits in full."""
-        span, n_ctx = frame.contexts, answer.params.n_ctx
+        span = frame.contexts
+        n_ctx = answer.params.n_ctx
         if span.fixed or span.smallest is None or n_ctx is None or n_ctx <= span.smallest:
             return answer
         make = partial(_with_context, answer.params)
@@ -719,7 +736,8 @@ class Search:
     def _useful(self, frame: Frame, params: Params, low: int, high: int) -> int:
         """Return the largest context of low..high that leaves enough system memory and, above 32k
         per sequence, whose tokens are fast enough; --ctx max skips both checks."""
-        ram, step = self.evaluator.machine.ram, frame.contexts.step
+        ram = self.evaluator.machine.ram
+        step = frame.contexts.step
         # 32k for each stream: the step is that of all streams.
         enough = ENOUGH * (step // CELL_BLOCK)
 

@@ -87,7 +87,9 @@ class _Launch:
     """The launch for a number of people."""
 
     def __init__(self, problem: Problem, candidate: Candidate, row: Row) -> None:
-        self.problem, self.candidate, self.row = problem, candidate, row
+        self.problem = problem
+        self.candidate = candidate
+        self.row = row
 
     @property
     def in_ram(self) -> bool:
@@ -99,7 +101,9 @@ class _People:
     """Plans launches for numbers of people, each once."""
 
     def __init__(self, problem: Problem, wanted: Users) -> None:
-        self.problem, self.given, self.wanted = problem, problem.given, wanted
+        self.problem = problem
+        self.given = problem.given
+        self.wanted = wanted
         work = problem.policy.workload
         # A whole request of a person must fit into its slot.
         needed = max(LEAST, work.context, work.depth + work.prompt + work.generate)
@@ -149,12 +153,14 @@ class _People:
     def _most_slots(self, users: int, slots: int, best: _Launch | None) -> _Launch | None:
         """Return the launch with the most slots, from `slots` to twice as many, that has all
         weights on the GPUs."""
-        low, high = slots, 2 * slots + 1
+        low = slots
+        high = 2 * slots + 1
         while high - low > 1:
             middle = (low + high) // 2
             more = self._with_slots(users, middle)
             if self._whole(more):
-                low, best = middle, more
+                low = middle
+                best = more
             else:
                 high = middle
         return best
@@ -214,7 +220,8 @@ class _People:
     def _with_more(self, problem: Problem) -> Params | None:
         """Return one person's launch with the slots of this problem, None where it is not on the
         GPUs."""
-        one, given = self.launch(1), problem.given
+        one = self.launch(1)
+        given = problem.given
         if one is None or not self._whole(one):
             return None
         return replace(
@@ -243,7 +250,8 @@ class _People:
 
     def _served(self, problem: Problem, candidate: Candidate, users: int) -> _Launch:
         """Return the launch, with what these people get of it."""
-        use, clock = candidate.breakdown, problem.cost.clock(candidate.params, candidate.breakdown)
+        use = candidate.breakdown
+        clock = problem.cost.clock(candidate.params, candidate.breakdown)
         served = simulate(clock, problem.policy.workload, users, use.n_seq_max, use.n_ctx_seq)
         context = use.host.context + sum(usage.context for usage in use.devices.values())
         return _Launch(
@@ -268,10 +276,12 @@ class _People:
         """Return the largest number of people that keeps the promise, 0 for none."""
         if self.wanted.grows:
             return self._most_grown()
-        low, high = 0, 1
+        low = 0
+        high = 1
         # Doubling, then halves between the last that keeps the promise and the first that does not.
         while high <= MOST and self.keeps(high):
-            low, high = high, 2 * high
+            low = high
+            high = 2 * high
         high = min(high, MOST + 1)
         while high - low > 1:
             middle = (low + high) // 2
@@ -287,7 +297,8 @@ class _People:
         low = 1
         while True:
             low = self._most_from(low)
-            launch, more = self._known[low], self._room(low) + 1
+            launch = self._known[low]
+            more = self._room(low) + 1
             # With q8_0 already, or without more room: nothing else to try.
             if launch is None or launch.candidate.params.cache_type_k or more > MOST:
                 return low
@@ -298,12 +309,14 @@ class _People:
 
     def _most_from(self, low: int) -> int:
         """Return the largest number from one that keeps the promise."""
-        before, high = 0, MOST + 1
+        before = 0
+        high = MOST + 1
         while high > MOST and low < MOST:
             at = min(self._near(before, low) + 1, WIDER * low, self._room(low), MOST)
             at = max(at, low + 1)
             if self.keeps(at):
-                before, low = low, at
+                before = low
+                low = at
             else:
                 high = at
         slow = 0  # steps that left more than half of the numbers
@@ -318,7 +331,8 @@ class _People:
     def _room(self, low: int) -> int:
         """Return more people than `low`, one at least, that GPUs which hold its launch should have
         room for."""
-        launch, each = self._known.get(low), self.each(low)
+        launch = self._known.get(low)
+        each = self.each(low)
         if launch is None or not each or not self._whole(launch):
             return MOST
         return low + max(1, min(launch.candidate.spare.values(), default=0) // each)
@@ -333,18 +347,22 @@ class _People:
     def _near(self, low: int, high: int) -> int:
         """Return where the rate should be as promised: the seconds of a token grow with the
         people."""
-        less, more, rate = self._known.get(low), self._known.get(high), self.wanted.rate
+        less = self._known.get(low)
+        more = self._known.get(high)
+        rate = self.wanted.rate
         if less is None or more is None or not rate:
             return (low + high) // 2 if low else MOST
         # Seconds of a token, not tokens per second: these grow nearly evenly with the people.
-        first, last = 1 / less.row.served.rate, 1 / more.row.served.rate
+        first = 1 / less.row.served.rate
+        last = 1 / more.row.served.rate
         if last <= first:
             return MOST
         return low + int((1 / rate - first) / (last - first) * (high - low))
 
     def each(self, users: int) -> int:
         """Return the bytes of one more person's cache."""
-        launch, slots = self.launch(users), self.slots(users + 1)
+        launch = self.launch(users)
+        slots = self.slots(users + 1)
         if (
             launch is None
             or self.given.n_ctx is not None
@@ -437,7 +455,8 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
 
 def _reasons(requests: Requests, wanted: Users, in_ram: bool) -> tuple[str, ...]:
     """Return what each person gets, what one more takes, and what the promise allows."""
-    row, served = requests.row, requests.row.served
+    row = requests.row
+    served = requests.row.served
     lines = [
         f"{row.users} user{'s' * (row.users != 1)}, all busy: {served.rate:.1f} tokens/s "
         f"each, "

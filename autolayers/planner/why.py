@@ -107,7 +107,8 @@ def _rows(problem: Problem, chosen: Candidate) -> list[Row]:
 
 
 def _row(problem: Problem, candidate: Candidate, chosen: Candidate) -> Row:
-    evaluator, use = problem.evaluator, candidate.breakdown
+    evaluator = problem.evaluator
+    use = candidate.breakdown
     seconds, now = (problem.cost.speed(each).compared for each in (candidate, chosen))
     prices = tuple(
         [(row.what, round(factor, 3)) for row, factor in priced(problem, candidate.params, use)]
@@ -168,7 +169,8 @@ def _more(problem: Problem, chosen: Candidate, now: float) -> str:
         )
         what = f"on {name}"
     elif machine.ram is not None:
-        larger, what = replace(machine, ram=machine.ram + GiB), "of RAM"
+        larger = replace(machine, ram=machine.ram + GiB)
+        what = "of RAM"
     else:
         return ""
     return f"1 GiB more {what}: {_outcome(problem.on(larger), now)}"
@@ -191,5 +193,6 @@ def _outcome(other: Problem, now: float) -> str:
         return "fits no better"
     seconds = other.cost.speed(candidate).compared
     change = f"{now / seconds:.2f} times as fast" if seconds < 0.99 * now else "no faster"
-    placement, n_ctx = other.evaluator.described(candidate.params), candidate.breakdown.n_ctx
+    placement = other.evaluator.described(candidate.params)
+    n_ctx = candidate.breakdown.n_ctx
     return f"{placement}, context {n_ctx}, {change}"

@@ -51,7 +51,8 @@ class Calibration:
         measured: Sequence[Ratio],
         one_run: Mapping[tuple[str, str], float] = ONE_RUN,
     ) -> None:
-        self.measured, self.one_run = measured, one_run
+        self.measured = measured
+        self.one_run = one_run
 
     def of(self, placement: str, kind: str) -> Correction:
         """Return the correction of one kind of rate (tg, pp) of a class of launches."""

@@ -111,15 +111,17 @@ class Clock:
         """`sums`: of the token's Load, and of the prompt's."""
         # measured / predicted rates of prompts and of tokens
         self.paces = (1.0, 1.0)
-        self.weights, self.work, self.devices, self.host, self.shared = (
-            weights,
-            work,
-            devices,
-            host,
-            shared,
-        )
-        self.n_batch, self.n_ubatch, self.pipelined = n_batch, n_ubatch, pipelined
-        self.shares, self.missing, self.cached = shares, missing, cached
+        self.weights = weights
+        self.work = work
+        self.devices = devices
+        self.host = host
+        self.shared = shared
+        self.n_batch = n_batch
+        self.n_ubatch = n_ubatch
+        self.pipelined = pipelined
+        self.shares = shares
+        self.missing = missing
+        self.cached = cached
         # by the devices themselves (split mode tensor): slices have kernels of their own
         self.reduced = reduced
         self.pinned = pinned  # weights in RAM, so that devices copy them without the CPU
@@ -144,7 +146,8 @@ class Clock:
         """Return the seconds of a graph of n tokens with `depth` before each in its sequence: the
         part of no device, and each device's part. `few`: tokens that are decoded or checked, whose
         kernels are those of a token."""
-        shared, host = self.shared, self.host
+        shared = self.shared
+        host = self.host
         few = few and n > 1
         # 32 tokens are the least for op offload and for matrix kernels; fewer use a token's graph.
         many = n >= MANY and not few
@@ -238,9 +241,11 @@ class Clock:
 
     def _few(self, device: Figures, n: int, sums: Sequence[float], share: float) -> float:
         """Return the seconds for `share` of each matrix and n tokens that are decoded together."""
-        rates, streams = device.rates, device.streams
+        rates = device.rates
+        streams = device.streams
         dense, experts, multiplies, expert_multiplies, bf16 = [share * value for value in sums[:5]]
-        bandwidth, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
+        bandwidth = device.bandwidth * rates.read
+        rate = device.fp16 * rates.matmul
         slow, slow_experts = self._bf16(rates, bf16, dense + experts * self.weights.used)
         dense *= self.weights.low_dense
         # Reading and arithmetic overlap in part: hypot is between the larger one and the sum.
@@ -273,10 +278,12 @@ class Clock:
     ) -> float:
         """Return the seconds for `share` of each matrix, plus kernel launches, which do not shrink
         with the share."""
-        shared, rates = self.shared, device.rates
+        shared = self.shared
+        rates = device.rates
         dense, experts, multiplies, expert_multiplies, bf16 = [share * value for value in sums[:5]]
         kernels = sums[5]
-        bandwidth, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
+        bandwidth = device.bandwidth * rates.read
+        rate = device.fp16 * rates.matmul
         if many:
             bandwidth *= shared.prompt_read
         slow, slow_experts = self._bf16(rates, bf16, dense + experts * self.weights.used)
@@ -336,7 +343,8 @@ class Clock:
         expert_multiplies: float,
         few: bool,
     ) -> float:
-        shared, host = self.shared, self.host
+        shared = self.shared
+        host = self.host
         cores = self._cores(n) * shared.core * 1e9 / self.weights.low_core
 
         def read(size: float, share: float) -> float:
@@ -362,7 +370,8 @@ class Clock:
         """Return the seconds of attention on the CPU: `fused` (flash attention), each head reads a
         layer's cache by itself, of one token from RAM what the processor's own cache does not hold;
         without it, scores are matrices."""
-        shared, cores = self.shared, self._cores(n) * 1e9
+        shared = self.shared
+        cores = self._cores(n) * 1e9
         flops = flops if many else min(flops, GROUP * size)
         if not fused:
             return flops / (cores * shared.core_unfused)

@@ -122,7 +122,8 @@ def accepted(n: int, text: str = "mixed", given: tuple[float, int] | None = None
         return table[min(n, len(table)) - 1] * (1.0 if n <= len(table) else len(table) / n)
     share, drafted = given
     # Bisection: the share grows with the probability of each token.
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if _kept(middle, drafted) < share else (low, middle)
@@ -139,14 +140,17 @@ class Step:
     """One decoding step of a launch at a depth, for all its sequences."""
 
     def __init__(self, clock: Clock, depth: float, sequences: int = 1) -> None:
-        self.clock, self.depth, self.sequences = clock, depth, sequences
+        self.clock = clock
+        self.depth = depth
+        self.sequences = sequences
         self.one = clock.token(depth, sequences)
 
     def passes(self, draft: Model, place: str, head: bool = False) -> float:
         """Return the seconds of one pass of a draft on a device, or on the CPU if `place` is none;
         with `head` of the model's own MTP block and its output."""
         size, matrices = _read_of(draft, head)
-        device, host = self.clock.devices.get(place), self.clock.host
+        device = self.clock.devices.get(place)
+        host = self.clock.host
         if device is None:
             seconds = size / host.ram + matrices * KERNELS * SHARED.core_kernel * 1e-6
         else:
@@ -177,7 +181,8 @@ def _read_of(model: Model, head: bool = False) -> tuple[float, int]:
     the model's own MTP block and its output."""
     hparams = model.hparams
     used = hparams.n_expert_used_max / hparams.n_expert if hparams.n_expert else 1.0
-    size, matrices = 0.0, 0
+    size = 0.0
+    matrices = 0
     for weight in model.weights:
         in_head = weight.layer == "repeating" and weight.block >= hparams.n_layer
         is_read = not head or in_head or weight.layer == "output"
@@ -187,5 +192,6 @@ def _read_of(model: Model, head: bool = False) -> tuple[float, int]:
     # A tied output is read as well.
     tied = model.tensors.get("token_embd.weight")
     if "output.weight" not in model.tensors and tied is not None:
-        size, matrices = size + tied.n_bytes, matrices + 1
+        size = size + tied.n_bytes
+        matrices = matrices + 1
     return size, matrices

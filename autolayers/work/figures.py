@@ -68,7 +68,8 @@ class Figures:
     def of(cls, device: Device, ram: float | None = None, build: int = NEWEST) -> Figures:
         """Return the figures of a device. `ram`: bytes per second at which the machine's RAM, an
         integrated GPU's memory, is read."""
-        generation, kind = generation_of(device), backend(device.backend)
+        generation = generation_of(device)
+        kind = backend(device.backend)
         built_in = integrated(device.description) if device.kind == "igpu" else None
         bandwidth = device.bandwidth or kind.bandwidth
         if device.kind == "igpu" and not device.bandwidth:
@@ -127,7 +128,8 @@ class HostFigures:
         and reads, and more of them share the cores; below 1 and None are llama.cpp's default, a
         thread per core, and for prompts as many as for tokens. A number of cores that is not known
         is theirs."""
-        few, many = self._cores(n_threads), self._cores(n_threads_batch)
+        few = self._cores(n_threads)
+        many = self._cores(n_threads_batch)
         counted = self.counted or few > 0 or many > 0
         return replace(self, cores=few or self.cores, batch_cores=many, counted=counted)
 

@@ -236,7 +236,8 @@ def drawn(launch: Asked, kind: str, predicted: float, within: float) -> tuple[fl
     if len(ratios) < ENOUGH:
         return None
     # All measurements must contradict it to the same side.
-    slower, faster = max(ratios) < 1 / within, min(ratios) > within
+    slower = max(ratios) < 1 / within
+    faster = min(ratios) > within
     if not (slower or faster):
         return None
     # As if one more measurement agreed with the prediction.

@@ -48,15 +48,19 @@ class _Slot:
     def __init__(
         self, user: int, requested: float, work: Workload, n_ctx_seq: int, counts: bool
     ) -> None:
-        self.user, self.requested, self.counts = user, requested, counts
-        self.prompt, self.left = min(work.prompt, n_ctx_seq), work.generate
+        self.user = user
+        self.requested = requested
+        self.counts = counts
+        self.prompt = min(work.prompt, n_ctx_seq)
+        self.left = work.generate
         self.depth = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate))
         self.first = 0.0
 
 
 class _Server:
     def __init__(self, clock: Clock, n_ctx_seq: int) -> None:
-        self.clock, self.n_ctx_seq = clock, n_ctx_seq
+        self.clock = clock
+        self.n_ctx_seq = n_ctx_seq
         self._tokens: dict[tuple[int, int], float] = {}
         self._prompts: dict[tuple[int, int], float] = {}
 
@@ -95,7 +99,9 @@ def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: in
     busy: list[_Slot] = []
     rates: list[float] = []
     firsts: list[float] = []
-    now, begun, done = 0.0, 0.0, 0
+    now = 0.0
+    begun = 0.0
+    done = 0
     while done < users * ROUNDS:
         while waiting and len(busy) < slots and waiting[0][0] <= now:
             at, user = waiting.popleft()
@@ -132,7 +138,8 @@ def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: in
             slot.depth += part
             if not slot.prompt:
                 # The prompt's last batch gives the first token.
-                slot.first, slot.left = now, slot.left - 1
+                slot.first = now
+                slot.left = slot.left - 1
         for slot in [slot for slot in busy if not slot.prompt and slot.left <= 0]:
             busy.remove(slot)
             done += 1

@@ -104,10 +104,8 @@ class Speed:
 
     @property
     def spread(self) -> float:
-        prompt, answer = (
-            self.workload.prompt / self.prompt,
-            self.workload.generate / self.generation,
-        )
+        prompt = self.workload.prompt / self.prompt
+        answer = self.workload.generate / self.generation
         return (prompt * self.prompt_spread + answer * self.generation_spread) / (prompt + answer)
 
     def to_dict(self) -> dict[str, object]:
@@ -149,8 +147,11 @@ class CostModel:
         drafting: Drafting | None = None,
         deep: bool = False,
     ) -> None:
-        self.estimator, self.machine, self.workload = estimator, machine, workload or CHAT
-        self.drafting, self.deep = drafting, deep
+        self.estimator = estimator
+        self.machine = machine
+        self.workload = workload or CHAT
+        self.drafting = drafting
+        self.deep = deep
         self._speeds: dict[Params, Speed] = {}
         self._settled: dict[Params, Speed] = {}  # of any context
         self._own: dict[Params, Speed] = {}  # by the launch's own graphs
@@ -176,7 +177,9 @@ class CostModel:
 
     def _like(self, machine: Machine, deep: bool) -> CostModel:
         other = CostModel(self.estimator, machine, self.workload, self.drafting, deep)
-        other._homes, other._scripts, other._caches = self._homes, self._scripts, self._caches
+        other._homes = self._homes
+        other._scripts = self._scripts
+        other._caches = self._caches
         vars(other)["weights"] = self.weights
         return other
 
@@ -224,7 +227,8 @@ class CostModel:
     def own(self, launch: Launch) -> Clock:
         """Return the seconds by the launch's own graphs, if they are known and the token graph has
         as many tokens as requests: it is measured with one per slot."""
-        steps, use = getattr(launch.breakdown, "steps", None), launch.breakdown
+        steps = getattr(launch.breakdown, "steps", None)
+        use = launch.breakdown
         if steps is None or use.n_seq_max != self.workload.requests:
             return self.clock(launch.params, use)
         return self.clock(
@@ -271,11 +275,9 @@ class CostModel:
         if (params, n_ctx) not in self._growths:
             if params not in self._clocks:
                 self._clocks[params] = self.clock(params, use)
-            clock, work, use = (
-                self._clocks[params],
-                self.workload,
-                replace(use, n_ctx_seq=n_ctx),
-            )
+            clock = self._clocks[params]
+            work = self.workload
+            use = replace(use, n_ctx_seq=n_ctx)
             first, token, _ = _parts(clock, work, use)
             empty = first * work.requests + work.generate * token
             self._growths[params, n_ctx] = _over_depths(clock, work, use) / empty
@@ -319,7 +321,8 @@ class CostModel:
         best."""
         work = self.workload
         depth, together = _middle(work, use)
-        step, place = Step(clock, depth, together), drafting.place or clock.work.token.last
+        step = Step(clock, depth, together)
+        place = drafting.place or clock.work.token.last
         passes = step.passes(drafting.model or self.estimator.model, place, drafting.model is None)
         device = next((device for device in self.machine.devices if device.name == place), None)
         hybrid = any(cache is not None and cache.state for *_, cache in clock.tokens.caches)
@@ -504,7 +507,8 @@ class CostModel:
             ]
         )
         if params.split_mode not in (None, "layer", "none") or not set(names) <= set(listed):
-            own, listed = params, names
+            own = params
+            listed = names
         key = kind, own.device, own.split_mode, listed, self._alike
         if key not in self._scripts:
             # Only who computes what is wanted: a short context and one sequence make the smallest
@@ -623,7 +627,8 @@ class CostModel:
 
     def visits(self, name: str, n_ubatch: int) -> float:
         """Return the seconds that visits to a device's server add to the request."""
-        work, device = self.workload, self.devices[name]
+        work = self.workload
+        device = self.devices[name]
         size = sent(self.weights, work.depth + work.prompt)
         return work.generate * device.visit(size) + work.prompt / n_ubatch * device.visit(
             n_ubatch * size
@@ -649,10 +654,12 @@ class CostModel:
                 by_device[name] = alike[device]
                 continue
             # Equal devices take the same time for each layer.
-            rates, seconds = device.rates, [0.0] * (self.weights.hparams.n_layer_all + 1)
+            rates = device.rates
+            seconds = [0.0] * (self.weights.hparams.n_layer_all + 1)
             if device.network:
                 seconds[-1] = work.generate * 4 * self.weights.n_vocab / device.network
-            read, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
+            read = device.bandwidth * rates.read
+            rate = device.fp16 * rates.matmul
             weights = self.weights
             last = weights.n_layer  # MTP blocks come before it
             for row in graphs.token.rows:

@@ -57,7 +57,8 @@ def parts(model: Model, params: Params, rules: Rules, placement: Placement) -> b
 def seconds(model: Model, where: Sequence[str], devices: Mapping[str, Figures]) -> float:
     """Return the seconds of one token of a prompt, in a launch that does. `where`: the device of
     each layer, another name for none."""
-    hp, total = model.hparams, 0.0
+    hp = model.hparams
+    total = 0.0
     width = hp.ssm_d_inner or hp.n_head(0) * hp.head_v(0)
     for il, name in enumerate(where[: hp.n_layer]):
         if hp.is_recr(il):

@@ -146,13 +146,19 @@ class Weights:
 
     def __init__(self, model: Model) -> None:
         hparams = model.hparams
-        self.model, self.hparams, self.n_layer = model, hparams, hparams.n_layer
-        self.n_embd, self.n_vocab = hparams.n_embd, hparams.n_vocab
+        self.model = model
+        self.hparams = hparams
+        self.n_layer = hparams.n_layer
+        self.n_embd = hparams.n_embd
+        self.n_vocab = hparams.n_vocab
         self.n_expert = hparams.n_expert
         self.used = hparams.n_expert_used_max / hparams.n_expert if hparams.n_expert else 1.0
         self.scan = STATE if any(name.endswith(".ssm_d") for name in model.tensors) else 1.0
         self.reads: dict[str, Reads] = {}
-        read, low, core, size = 0.0, 0.0, 0.0, 0
+        read = 0.0
+        low = 0.0
+        core = 0.0
+        size = 0
         for weight in model.weights:
             info = weight.info
             table = weight.layer == "input" or (
@@ -245,7 +251,8 @@ class Weights:
                     state = sum(tensor.size for tensor in layer.tensors)
                     by_layer[il] = replace(before, state=before.state + state)
                     continue
-                k, v = layer.k, layer.v
+                k = layer.k
+                v = layer.v
                 size = (
                     sum(tensor.size for tensor in layer.tensors)
                     / cache.n_cells
@@ -377,7 +384,8 @@ def _load(
     visits: dict[str, int] = {}
     for place, _ in stays:
         visits[place] = visits.get(place, 0) + 1
-    handovers, hops = 0.0, 0
+    handovers = 0.0
+    hops = 0
     for (before_place, kernels_before), (after_place, kernels_after) in itertools.pairwise(stays):
         if HOST in (before_place, after_place):
             handovers += _LEAST + (1 - _LEAST) * min(
@@ -410,12 +418,10 @@ class Homes:
         op_offload: bool,
         order: Sequence[str] | None = None,
     ) -> None:
-        self.weights, self.kv_offload, self.devices, self.op_offload = (
-            weights,
-            kv_offload,
-            devices,
-            op_offload,
-        )
+        self.weights = weights
+        self.kv_offload = kv_offload
+        self.devices = devices
+        self.op_offload = op_offload
         # the bit of each device
         self.bits = {
             name: 1 << devices.index(name) for name in (devices if order is None else order)

@@ -18,7 +18,7 @@ from autolayers.cli import main
 
 DENSE_32B = str(FIXTURES / "speeds" / "models" / "qwen3-32b-q4_k_m.gguf")
 DENSE_70B = str(HEADERS / "llama-3.3-70b-q4_k_m.gguf")
-SLOW = "tokens/s: a file of iq2_xxs (16.95 GiB) or a smaller model would be wholly on the GPU"
+SLOW = "tokens/s: a file of iq2_xxs (16.9 GiB) or a smaller model would be wholly on the GPU"
 
 
 @pytest.mark.parametrize(

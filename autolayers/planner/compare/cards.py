@@ -111,8 +111,10 @@ class Wanted:
     def _fewest(self, problem: Problem) -> int:
         """Return the fewest layers whose experts are in RAM so that the others are on the card, all
         of them for none."""
-        low, high = 0, self.model.n_layer
-        middle, tries = high // 2, 0
+        low = 0
+        high = self.model.n_layer
+        middle = high // 2
+        tries = 0
         while low < high:
             candidate = problem.evaluator.candidate(self._with_experts(middle), FULL)
             left = min(candidate.spare.values(), default=-1) if candidate is not None else -1
@@ -156,7 +158,8 @@ class Wanted:
         return replace(self.whole, overrides=(*self.whole.overrides, *more))
 
     def _runs(self, problem: Problem, name: str, card: Card, params: Params) -> Runs | None:
-        evaluator, count = problem.evaluator, len(problem.machine.devices)
+        evaluator = problem.evaluator
+        count = len(problem.machine.devices)
         # Most cards of a list are too small; two bounds of bytes say so without a graph.
         if not evaluator.may_fit(params, any_split=True):
             return None
@@ -166,7 +169,8 @@ class Wanted:
             candidate = self._split(problem, candidate)
         if candidate is None or not candidate.fits:
             return None
-        speed, device = problem.cost.price(candidate), problem.machine.devices[0]
+        speed = problem.cost.price(candidate)
+        device = problem.machine.devices[0]
         return Runs(
             name,
             card.description,

@@ -126,7 +126,8 @@ class Advice:
 
 def wanted_ctx(request: Request) -> int:
     """Return the minimum context that the user wants."""
-    params, policy = request.params, request.policy
+    params = request.params
+    policy = request.policy
     # A context that the user gave beats the least one, and both the workload's.
     given = params.n_ctx or (policy.n_ctx if isinstance(policy.n_ctx, int) else 0)
     return given or policy.n_ctx_min or max(_WANTED_CTX, policy.workload.context)
@@ -170,7 +171,8 @@ def _assess(model: Model, request: Request) -> Choice:
 
 def _gives_ctx(request: Request) -> bool:
     """Return whether a context is given, or a least one."""
-    params, policy = request.params, request.policy
+    params = request.params
+    policy = request.policy
     # --ctx max counts too: it is a wish for the context.
     return bool(params.n_ctx or policy.n_ctx or policy.n_ctx_min)
 

@@ -123,7 +123,8 @@ def use_of(model: Model, request: Request, cluster: Cluster, boxes: Sequence[Box
         model, replace(request.with_flags(rpc=endpoints), machine=machine, notes=())
     )
     # The plan's first rows are the boxes', in their order (see `used`).
-    sent, at = {}, 0
+    sent = {}
+    at = 0
     for box in boxes:
         rows = plan.devices[at : at + len(box.devices)]
         sent[box.name], at = sum(row.model for row in rows), at + len(rows)

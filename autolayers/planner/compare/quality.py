@@ -153,7 +153,9 @@ def read(text: str, source: str) -> list[Measured]:
     for line in text.splitlines():
         if match := _LOADED.search(line):
             # A new file: what was read before belongs to the one before it.
-            file, size, kld = match[1].strip(), "", None
+            file = match[1].strip()
+            size = ""
+            kld = None
         elif match := _SIZE.search(line):
             size = size or f"{match[1]} {match[2]}"
         elif match := _KLD.search(line):
@@ -190,6 +192,8 @@ def closer(one: Measured, other: Measured) -> int:
     """Return 1 where the first is closer to the original, -1 where the other is, 0 where they are
     equal."""
     # A tiny negative mean is noise around 0.
-    own, others = max(0.0, one.kld), max(0.0, other.kld)
-    low, high = min(own, others), max(own, others)
+    own = max(0.0, one.kld)
+    others = max(0.0, other.kld)
+    low = min(own, others)
+    high = max(own, others)
     return 0 if high - low < EQUAL or high < EQUAL_FACTOR * low else 1 if own < others else -1

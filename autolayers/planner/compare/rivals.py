@@ -61,7 +61,8 @@ class Rival:
     def seconds(self, prompt: float, token: float, test: Trial) -> float:
         """Return the seconds of the whole workload from measured rates, plus the predicted extra
         cost of longer prompts and deeper tokens than the test's."""
-        work, clock = self.speed.workload, self.clock
+        work = self.speed.workload
+        clock = self.clock
         first = (
             # The prediction says how the workload's prompt and the test's differ; the measured rate
             # says how fast the machine is.
@@ -94,7 +95,8 @@ def rivals(problem: Problem, threads: tuple[int, ...] = ()) -> list[Rival]:
 
     `threads`: thread counts to try if the CPU computes. Raises LaunchRefused, and DoesNotFit if no
     launch fits."""
-    cost, chosen = problem.reference, _chosen(problem)
+    cost = problem.reference
+    chosen = _chosen(problem)
     by_kind: dict[str, list[Candidate]] = {}
     # The plan's own launch is of no kind, so that every kind is still tried.
     for kind, candidate in [("", chosen), *_alternatives(problem, chosen)]:
@@ -129,7 +131,8 @@ def _with_threads(
 def of_each_class(problem: Problem) -> list[Rival]:
     """Return the plan's launch, and one of each other class of launches that fits: the fastest
     predicted. Raises as `rivals`."""
-    cost, chosen = problem.reference, _chosen(problem)
+    cost = problem.reference
+    chosen = _chosen(problem)
     best = {cost.speed(chosen).kind: chosen}
     others = [
         candidate
@@ -204,7 +207,9 @@ def _near(
 
 
 def _rival(problem: Problem, candidate: Candidate) -> Rival:
-    evaluator, cost, use = problem.evaluator, problem.reference, candidate.breakdown
+    evaluator = problem.evaluator
+    cost = problem.reference
+    use = candidate.breakdown
     clock = cost.own(candidate)
     # With the limits of saved prompts, if RAM is short, as a plan has them.
     params = evaluator.bounded(candidate).params
@@ -227,7 +232,8 @@ def _rival(problem: Problem, candidate: Candidate) -> Rival:
 def _alternatives(problem: Problem, chosen: Candidate) -> Iterator[tuple[str, Candidate | None]]:
     """Yield (kind of placement, a launch of it), with the context of the plan's, without changing
     any given flag."""
-    evaluator, devices = problem.evaluator, problem.machine.devices
+    evaluator = problem.evaluator
+    devices = problem.machine.devices
     at = replace(problem.given, n_ctx=chosen.breakdown.n_ctx)
     sizes = _batches(at)
     if not devices:
@@ -266,7 +272,8 @@ def _placements(
     """Yield (kind of placement, a launch of it) with this micro-batch; `fits`: --fit's too."""
     evaluator = problem.evaluator
     ladders = Ladders(problem, params)
-    layers, in_ram = ladders.layers(params), ladders.in_ram(params)
+    layers = ladders.layers(params)
+    in_ram = ladders.in_ram(params)
     if layers is not None:
         yield "layers", _most(problem, "layers", params)
         yield "none", evaluator.candidate(replace(params, n_gpu_layers=0), FULL)

@@ -131,7 +131,8 @@ def sweep(wanted: Sequence[Case]) -> Iterator[Point]:
     # differs.
     measurements: dict[int, Known] = {}  # by model
     for case in wanted:
-        plan, reason = None, ""
+        plan = None
+        reason = ""
         try:
             plan = plan_request(
                 case.model,

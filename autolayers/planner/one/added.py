@@ -34,7 +34,9 @@ FLAGS = {"n_parallel": "-np 1", "op_offload": "--no-op-offload"}
 
 def kept_fused(problem: Problem, solved: Solved) -> Solved:
     """Return the search's launch, or the fastest with a flag that keeps the op, and the reason."""
-    chosen, cost, given = solved.candidate, problem.cost, problem.given
+    chosen = solved.candidate
+    cost = problem.cost
+    given = problem.given
     # `parts`: this build computes the delta net in single operations (work/unfused.py).
     if chosen is None or not cost.parts(chosen):
         return solved
@@ -44,7 +46,9 @@ def kept_fused(problem: Problem, solved: Solved) -> Solved:
         changes["n_parallel"] = 1
     if given.op_offload is None:
         changes["op_offload"] = False
-    best, best_solved, flag = chosen, solved, ""
+    best = chosen
+    best_solved = solved
+    flag = ""
     for name, value in changes.items():
         changed = problem.with_flags(**{name: value})
         other = search(changed)
@@ -53,11 +57,13 @@ def kept_fused(problem: Problem, solved: Solved) -> Solved:
             continue
         # What fits beats what does not; otherwise the faster one.
         if candidate.fits > best.fits or cost.speed(candidate).compared < cost.speed(best).compared:
-            best, flag = candidate, FLAGS[name]
+            best = candidate
+            flag = FLAGS[name]
             best_solved = Solved(changed, candidate, paid=other.paid)
     if not flag:
         return solved
-    before, after = cost.speed(chosen).prompt, cost.speed(best).prompt
+    before = cost.speed(chosen).prompt
+    after = cost.speed(best).prompt
     number = problem.evaluator.estimator.rules.number
     why = (
         f"{flag}: with more slots and layers in RAM b{number} computes the delta net in single "
@@ -70,7 +76,9 @@ def kept_fused(problem: Problem, solved: Solved) -> Solved:
 def with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
     """Return the search's launch, or one with the program's own words for smaller graphs where it
     is worth more, and the reason."""
-    chosen, given, request = solved.candidate, problem.given, problem.request
+    chosen = solved.candidate
+    given = problem.given
+    request = problem.request
     lean = leaner(problem.evaluator.engine)
     several = given.n_parallel != 1 or bool(given.spec_type)
     drafts = request.companions.draft is not None
@@ -107,8 +115,11 @@ def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, 
     """Return the launch with these flags if they are nearly free, and the reason."""
     if not chosen.fits:
         return chosen, ()
-    evaluator, cost, given = problem.evaluator, problem.cost, problem.given
-    model, reasons = problem.model, []
+    evaluator = problem.evaluator
+    cost = problem.cost
+    given = problem.given
+    model = problem.model
+    reasons = []
     if model.hparams.is_swa_any and given.swa_full is None:
         # Caches of windows as large as the context, so that no prefix is lost.
         full = evaluator.candidate(replace(chosen.params, swa_full=True), FULL)

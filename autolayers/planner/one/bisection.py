@@ -110,7 +110,8 @@ def _between(
     measured; if neither is, `overheads` are assumed. A larger number needs at least this `share` of
     the overheads of one that fits."""
     best: Candidate | None = None
-    first, end = low, high
+    first = low
+    end = high
     steps = 0
     while low + 1 < high:
         if steps < 5:
@@ -138,11 +139,15 @@ def _between(
             continue
         candidate = evaluator.candidate(make(guess), fidelity)
         if candidate is not None and fits(candidate):
-            best, low, first, below = candidate, guess, guess, candidate
+            best = candidate
+            low = guess
+            first = guess
+            below = candidate
         else:
             high = guess
             if candidate is not None:
-                end, above = guess, candidate
+                end = guess
+                above = candidate
         steps += 1
     return low, best
 
@@ -151,12 +156,15 @@ def last(low: int, high: int, holds: Callable[[int], bool], near: int = -1) -> i
     """Return the last of low..high for which `holds` is true, assuming it for low. `near`, if in
     range, is tested first: close to the answer it saves tests."""
     # From `near` outwards in doubling steps, then by halves.
-    high, step = high + 1, 1
+    high += 1
+    step = 1
     while low < near < high:
         if holds(near):
-            low, near = near, near + step
+            low = near
+            near += step
         else:
-            high, near = near, near - step
+            high = near
+            near -= step
         step *= 2
     while low + 1 < high:
         middle = (low + high) // 2
@@ -176,7 +184,8 @@ def _expected(
 ) -> bool:
     """Return whether these flags should fit: weights and caches are known, the rest is extrapolated
     from the launches of one or two other numbers, or is `overheads` if there are none."""
-    static, limits = evaluator.static(params), evaluator.machine.limits
+    static = evaluator.static(params)
+    limits = evaluator.machine.limits
     if static is None:
         return False
     if not points:
@@ -211,7 +220,8 @@ def _may_fit_again(
 def _may_fit(evaluator: Evaluator, params: Params, alike: Candidate, share: float) -> bool:
     """Return whether a launch may fit if it needs at least this share of another one's graph
     buffers and margins."""
-    static, limits = evaluator.static(params), evaluator.machine.limits
+    static = evaluator.static(params)
+    limits = evaluator.machine.limits
     return static is not None and all(
         _static(static, name) + size * share <= limits[name]
         for name, size in alike.overheads(limits).items()

@@ -59,11 +59,13 @@ def with_expert_cache(
     of comparisons: with as many layers' experts on the GPUs, half of them or none, and the largest
     cache that fits."""
     # By DOUBT faster, as hits depend on the text.
-    best, limit = plain, cost.speed(plain).request / DOUBT
+    best = plain
+    limit = cost.speed(plain).request / DOUBT
     for shape in _shapes(ladders, plain, params):
         cached = _largest(evaluator, shape, fidelity)
         if cached is not None and cost.speed(cached).request < limit:
-            best, limit = cached, cost.speed(cached).request
+            best = cached
+            limit = cost.speed(cached).request
     return best
 
 

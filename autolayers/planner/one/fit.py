@@ -109,7 +109,8 @@ def fit_estimated(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Pa
     what that leaves undecided is measured."""
 
     def measure(params: Params, limits: Mapping[str, int]) -> Static | None:
-        static, ranges = evaluator.static(params), evaluator.compute_range(params.n_ctx)
+        static = evaluator.static(params)
+        ranges = evaluator.compute_range(params.n_ctx)
         if static is None:
             return None
         for name, limit in limits.items():
@@ -160,7 +161,8 @@ class _Fit:
 
     def choose(self) -> Params | None:
         """Return the flags that --fit ends with."""
-        given, model = self.given, self.evaluator.model
+        given = self.given
+        model = self.evaluator.model
         # common_params_fit_impl throws here, and llama-server goes on with the flags as they are.
         if given.split_mode == "tensor":
             return given
@@ -173,10 +175,8 @@ class _Fit:
         # Automatic slots share one unified cache; several that are given have a stream each.
         streams = 1 if given.kv_unified or slots != given.n_parallel else slots
         # n_ctx_max and n_ctx_min_total: both for each stream.
-        largest, smallest = (
-            model.n_ctx_train * streams,
-            (given.fit_ctx or FIT_PARAMS_MIN_CTX) * streams,
-        )
+        largest = model.n_ctx_train * streams
+        smallest = (given.fit_ctx or FIT_PARAMS_MIN_CTX) * streams
         if automatic:
             self.n_ctx = largest
         with_context = replace(given, n_ctx=self.n_ctx)
@@ -225,7 +225,8 @@ class _Fit:
     def _crowded(self, largest: int, smallest: int) -> bool:
         """Return whether bounds show that even the smallest context is too large: what both take,
         by which others are interpolated, then need not be measured."""
-        total, alone = sum(self.targets.values()), len(self.names) == 1
+        total = sum(self.targets.values())
+        alone = len(self.names) == 1
 
         def taken(use: Static | None) -> int:
             return 0 if use is None else sum(self._used(use))
@@ -255,7 +256,8 @@ class _Fit:
         if small is None:
             return None
         self.n_ctx = smallest
-        used_least, used_most = sum(self._used(small)), sum(self._used(full))
+        used_least = sum(self._used(small))
+        used_most = sum(self._used(full))
         if target <= used_least:
             return False
         n_ctx = smallest + (largest - smallest) * (target - used_least) // max(
@@ -368,10 +370,13 @@ class _Fit:
             test = grow(low, min(max(step, 1), delta - 1))
             memory_test = self._memory(test, device)
             if memory_test[device] <= target:
-                low, memory = test, memory_test
+                low = test
+                memory = memory_test
             else:
-                high, memory_high = test, memory_test
-            before, delta = delta, size(high) - size(low)
+                high = test
+                memory_high = memory_test
+            before = delta
+            delta = size(high) - size(low)
             # Where nothing can be moved between them the sizes stay equal: no step would end that.
             if delta >= before:
                 break
@@ -421,7 +426,8 @@ class _Fit:
 
     def _extra(self, shape: _Shape, device: int) -> _Shape:
         """Return a part of one more layer: up and perhaps gate, otherwise attention alone."""
-        last, donor = len(self.names) - 1, shape.start
+        last = len(self.names) - 1
+        donor = shape.start
         moved = shape.put(donor, layers=shape.layers[donor] - 1, part=shape.part[donor] - 1)
         # What does not stay overflows to the next device, of the last one to RAM.
         moved = moved.put(

@@ -75,7 +75,8 @@ class Ladders:
 
     def __init__(self, problem: Problem, given: Params) -> None:
         model = problem.model
-        self.given, self.n_layer = given, model.hparams.n_layer_all
+        self.given = given
+        self.n_layer = model.hparams.n_layer_all
         self.everything = self.n_layer + 1
         n = given.n_gpu_layers
         # -1 is llama.cpp's "auto".
@@ -165,7 +166,8 @@ class Ladders:
 def may_split_tensors(evaluator: Evaluator, given: Params) -> bool:
     """Return whether -sm tensor may be added: it needs several local devices of one backend, a
     build and an architecture that support it, and no contrary flag."""
-    devices, estimator = evaluator.machine.devices, evaluator.estimator
+    devices = evaluator.machine.devices
+    estimator = evaluator.estimator
     if not estimator.model.row.split_tensor or not estimator.rules.splits_tensors:
         return False
     places = (given.split_mode, given.tensor_split, given.device, given.n_gpu_layers)

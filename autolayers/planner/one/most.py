@@ -44,7 +44,10 @@ def with_most_layers(kind: Kind, n_ctx: int | None, fidelity: Fidelity) -> Candi
     def should_fit(count: int) -> bool:
         return _promised(kind, ladder, count) is not None
 
-    best, low, high, guesses = None, -1, ladder.top + 1, 0
+    best = None
+    low = -1
+    high = ladder.top + 1
+    guesses = 0
     while low + 1 < high:
         guess = (low + high) // 2
         # By what was measured, as long as that still teaches something; then halves.

@@ -51,7 +51,9 @@ def best_partition(
         work = [0.0]
         for cost in costs:
             work.append(work[-1] + cost)
-        after, origin = list(best), list(range(n + 1))  # no layer at all
+        # no layer at all
+        after = list(best)
+        origin = list(range(n + 1))
         for first in range(n):
             if best[first] == impossible:
                 continue
@@ -87,16 +89,22 @@ def even_partition(
 
     def within(limit: float) -> list[int]:
         """Return as many layers as fit, device by device, where none takes longer than `limit`."""
-        split, layer = [], 0
+        split = []
+        layer = 0
         for capacity, costs in zip(capacities, seconds, strict=True):
-            first, held, taken = layer, 0, 0.0
+            first = layer
+            held = 0
+            taken = 0.0
             while layer < n and held + sizes[layer] <= capacity and taken + costs[layer] <= limit:
-                held, taken, layer = held + sizes[layer], taken + costs[layer], layer + 1
+                held += sizes[layer]
+                taken += costs[layer]
+                layer += 1
             split.append(layer - first)
         return split
 
     # The slowest device with all layers, and a little more, as sums are rounded.
-    low, high = 0.0, max((sum(costs) for costs in seconds), default=0.0) * (1 + 1e-9)
+    low = 0.0
+    high = max((sum(costs) for costs in seconds), default=0.0) * (1 + 1e-9)
     if sum(within(high)) < n:
         return None
     for _ in range(20):  # to a millionth of the total
@@ -182,7 +190,8 @@ def _left_for_slices(evaluator: Evaluator, given: Params, names: Sequence[str]) 
     equal = evaluator.candidate(given, FULL)
     if whole is None or equal is None:
         return []
-    limits, overheads = evaluator.machine.limits, equal.overheads(evaluator.machine.limits)
+    limits = evaluator.machine.limits
+    overheads = equal.overheads(evaluator.machine.limits)
     copied = whole.devices[names[-1]].model
     return [float(limits[name] - overheads.get(name, 0) - copied) for name in names]
 

@@ -46,7 +46,9 @@ class _Parts:
     """What was found that is worth more than all before."""
 
     def __init__(self, problem: Problem, best: Candidate, fidelity: Fidelity) -> None:
-        self.problem, self.evaluator, self.fidelity = problem, problem.evaluator, fidelity
+        self.problem = problem
+        self.evaluator = problem.evaluator
+        self.fidelity = fidelity
         self.limit = worth(problem, best.params, best.breakdown)
         self.better: list[Candidate] = []
 
@@ -76,7 +78,8 @@ class _Parts:
         candidate = None if whole is None else self._tried(whole)
         if candidate is None or candidate.fits:
             return
-        params, span = candidate.params, contexts(self.problem, self.problem.given)
+        params = candidate.params
+        span = contexts(self.problem, self.problem.given)
         if (
             span.fixed
             or span.smallest is None

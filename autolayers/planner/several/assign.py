@@ -137,7 +137,9 @@ class Search:
         alike: Mapping[str, object],
         servers: Servers,
     ) -> None:
-        self.choices, self.limits, self.alike = choices, limits, alike
+        self.choices = choices
+        self.limits = limits
+        self.alike = alike
         self.state = _State(dict(limits), ram, limits, servers)
         # Takes no memory from the others, so that no choice of all models can cost less.
         self.lower_bounds = [

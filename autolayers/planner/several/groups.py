@@ -94,7 +94,9 @@ class _Question:
     def __init__(
         self, models: Sequence[Model], request: Request, own: Mapping[int, Request] | None = None
     ) -> None:
-        self.models, self.request, self.own = models, request, own or {}
+        self.models = models
+        self.request = request
+        self.own = own or {}
         self.machine = machine = request.machine
         self.servers = servers_of(machine.devices)
         # What the models may share: everything else on the machine needs RAM_MARGIN once.
@@ -180,9 +182,12 @@ class _Sets:
     def __init__(
         self, question: _Question, models: Sequence[int], weights: Sequence[float]
     ) -> None:
-        self.question, self.models, self.weights = question, models, weights
+        self.question = question
+        self.models = models
+        self.weights = weights
         self.alike = {device.name: kind(device) for device in question.machine.devices}
-        self.searched, self.proven = 0, True
+        self.searched = 0
+        self.proven = True
         self.seconds: dict[int, float] = {}  # for each set that fits, by its bits
 
     def best(self) -> list[tuple[int, ...]]:
@@ -214,7 +219,8 @@ class _Sets:
                 others = (others - 1) & rest
             best.append(min(ways))
         # Read the division backwards from the set of all models.
-        sets, mask = [], len(best) - 1
+        sets = []
+        mask = len(best) - 1
         while mask:
             sets.append(tuple(sorted(self._members(best[mask][3]))))
             mask ^= best[mask][3]
@@ -342,7 +348,8 @@ def plan_groups(models: Sequence[Model], request: Request, weights: Sequence[flo
     """Return the groups with the fewest swaps between them; no model fits into a group that is
     requested as often as its own, or more often. `weights` say how often each model is requested,
     by default equally."""
-    question, machine = _Question(models, request), request.machine
+    question = _Question(models, request)
+    machine = request.machine
     factors = tuple(weights) or (1.0,) * len(models)
     planned: list[tuple[tuple[int, ...], Together]] = []
     packed, proven = _sets(question, factors)
@@ -379,7 +386,8 @@ def plan_any(
     """Return the launches with which the most models, `limit` of them where it is given, may be
     loaded at once, whichever they are. `own`: the request for a model, by its index, where it is
     not that of all."""
-    question, machine = _Question(models, request, own), request.machine
+    question = _Question(models, request, own)
+    machine = request.machine
     order = question.by_size()
     # A model that fills the machine cannot be loaded with any other, so no two of "any" fit.
     alone = tuple(i for i, options in question.options.items() if not options)
@@ -455,7 +463,8 @@ class _Held:
     """What options take of each device and of RAM, if any `count` of them are used at once."""
 
     def __init__(self, question: _Question, count: int) -> None:
-        self.question, self.count = question, count
+        self.question = question
+        self.count = count
         self.limits = question.machine.limits
         self.sizes: dict[str, list[int]] = {name: [] for name in self.limits}
         self.ram: list[int] = []
@@ -526,7 +535,8 @@ class Some(Sequence["Model"]):
     """Some of the models, by their indices."""
 
     def __init__(self, models: Sequence[Model], members: Sequence[int]) -> None:
-        self.models, self.members = models, members
+        self.models = models
+        self.members = members
 
     def __len__(self) -> int:
         return len(self.members)

@@ -107,7 +107,8 @@ def plan_together(
     read each on demand (model.models): only outlines of planned models are kept. Raises
     LaunchRefused.
     """
-    measurements, machine = _Measured(), request.machine
+    measurements = _Measured()
+    machine = request.machine
     factors = tuple(weights) or (1.0,) * len(models)
     # Both tests are cheap, and spare a search that finds nothing.
     cannot = _too_large(models, machine) or _too_many(len(models), request)
@@ -140,7 +141,8 @@ def _too_large(models: Sequence[Model], machine: Machine) -> bool:
 def _too_many(count: int, request: Request) -> bool:
     """Return whether the CUDA contexts of this many processes alone exceed the devices; not checked
     if flags may leave a device unused."""
-    params, machine = request.params, request.machine
+    params = request.params
+    machine = request.machine
     unused = not machine.devices or params.n_gpu_layers == 0 or params.device == ()
     # A given margin replaces the parts whose sum is counted here.
     if unused or request.policy.margin or params.fit_target:
@@ -179,7 +181,8 @@ def _shared(
 
 def _with_cache_types(request: Request) -> list[Request]:
     """Return the request with each cache type that the policy allows, if none is given."""
-    params, types = request.params, request.policy.kv_types
+    params = request.params
+    types = request.policy.kv_types
     if params.cache_type_k or params.cache_type_v or not types:
         return [request]
     return [request.with_flags(cache_type_k=name, cache_type_v=name) for name in types]
@@ -207,7 +210,8 @@ def _finer(sharing: Sharing, assignment: Assignment | None) -> Assignment | None
     if len(sharing.launches) > MOST_EXACT:
         return assignment
     # In the given order, as people start them by hand.
-    left, ram = dict(sharing.machine.limits), sharing.ram
+    left = dict(sharing.machine.limits)
+    ram = sharing.ram
     chosen: list[Option] = []
     for launches in sharing.launches:
         option = _with_what_is_left(launches, left, ram)
@@ -267,7 +271,9 @@ class SharedOut:
         assignment: Assignment,
         measurements: _Measured | None = None,
     ) -> None:
-        self.models, self.request, self.chosen = models, request, assignment.chosen
+        self.models = models
+        self.request = request
+        self.chosen = assignment.chosen
         self.machine = machine = request.machine
         self.measurements = measurements or _Measured()
         self.spare = dict(machine.limits)
@@ -321,7 +327,8 @@ class SharedOut:
 
 def measured_plan(model: Model, option: Option, request: Request, measurements: Known) -> Plan:
     """Return the best plan on the option's devices, or the option itself if that is better."""
-    chosen, n_ctx = option.params, request.params.n_ctx
+    chosen = option.params
+    n_ctx = request.params.n_ctx
     # Only devices and cache types stay: there the planner may place layers better than the option.
     on_devices = request.with_flags(
         device=chosen.device, cache_type_k=chosen.cache_type_k, cache_type_v=chosen.cache_type_v
@@ -377,7 +384,8 @@ def _costs(
 
 def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
     """Return the plans, each with what the others leave as its free memory."""
-    left, ram = dict(machine.limits), machine.ram
+    left = dict(machine.limits)
+    ram = machine.ram
     for plan in plans:
         for name, size in takes_of(plan).items():
             left[name] -= size
@@ -403,10 +411,8 @@ def _by_size(models: Sequence[Model], request: Request, measurements: _Measured)
     machine = request.machine
     sizes = [model.size for model in models]
     owners = dealt(sizes, machine)
-    limits, ram = (
-        dict(machine.limits),
-        None if machine.ram is None else max(0, machine.ram - RAM_MARGIN),
-    )
+    limits = dict(machine.limits)
+    ram = None if machine.ram is None else max(0, machine.ram - RAM_MARGIN)
     plans: list[Plan] = []
     for i, model in enumerate(models):
         # Models that are still to be planned share by size what the earlier ones left.

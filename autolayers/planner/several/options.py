@@ -58,8 +58,12 @@ class Launches:
     def __init__(
         self, read: Callable[[], Model], request: Request, measurements: Known | None = None
     ) -> None:
-        self.read, self.request, self.measurements = read, request, measurements or Known()
-        self.given, self.policy, self.machine = request.params, request.policy, request.machine
+        self.read = read
+        self.request = request
+        self.measurements = measurements or Known()
+        self.given = request.params
+        self.policy = request.policy
+        self.machine = request.machine
         # The smallest context: what is left becomes context at the end (multi.SharedOut).
         self.params = replace(self.given, n_ctx=contexts(self.problem, self.given).smallest)
         self.ladders = Ladders(self.problem, self.given)
@@ -164,7 +168,8 @@ class Launches:
 
     def _measured(self, candidate: Candidate, limits: Mapping[str, int]) -> Option:
         takes = {name: limits[name] - left for name, left in candidate.spare.items()}
-        seconds, params = self.cost.speed(candidate).request, candidate.params
+        seconds = self.cost.speed(candidate).request
+        params = candidate.params
         # Everything that may be on devices is, and no tensor rule was added to the given ones.
         whole = params.layers_wanted(self.ladders.everything) == min(
             self.ladders.top, self.ladders.everything
@@ -262,10 +267,8 @@ class Launches:
     def _learn(self, candidate: Candidate) -> None:
         static = self.evaluator.static(candidate.params)
         if static is not None:
-            home, ram = (
-                candidate.params.device,
-                self._in_ram(candidate) - self.evaluator.in_ram(static),
-            )
+            home = candidate.params.device
+            ram = self._in_ram(candidate) - self.evaluator.in_ram(static)
             smallest = self._least.setdefault(home, {}).setdefault(
                 candidate.params.n_ubatch or N_UBATCH, {}
             )

@@ -63,7 +63,8 @@ def dealt(sizes: Sequence[int], machine: Machine) -> dict[str, int]:
 def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
     """Return the plan with flags that name only the servers whose devices it uses, numbered as in
     llama.cpp."""
-    params, remote = plan.params, [device for device in devices if device.kind == "rpc"]
+    params = plan.params
+    remote = [device for device in devices if device.kind == "rpc"]
     if not params.rpc:
         return plan
     endpoints = _endpoints(remote, params.rpc)
@@ -89,7 +90,8 @@ def _used_servers(plan: Plan, endpoints: Mapping[str, str]) -> tuple[str, ...]:
 def _renamed(params: Params, names: Mapping[str, str], order: Sequence[str]) -> Params:
     """Return the flags with the new `names` of the devices that stay; `order`: that of
     --list-devices."""
-    given, split = params.device, params.tensor_split
+    given = params.device
+    split = params.tensor_split
     # -ts has one part for each device of -dev, or of the list where no -dev is given.
     if split:
         pairs = zip(given or order, split, strict=False)

@@ -49,7 +49,10 @@ class Sharing:
         machine: Machine,
         ram: int | None,
     ) -> None:
-        self.launches, self.weights, self.machine, self.ram = launches, weights, machine, ram
+        self.launches = launches
+        self.weights = weights
+        self.machine = machine
+        self.ram = ram
         self.alike = {device.name: kind(device) for device in machine.devices}
         self.servers = servers_of(machine.devices)
         self.spilled: list[dict[Home, list[Option]]] = [{} for _ in launches]
@@ -156,7 +159,8 @@ class Sharing:
             if option.measured:
                 continue
             changed = True
-            launches, home = self.launches[i], option.params.device
+            launches = self.launches[i]
+            home = option.params.device
             if option.params.tensor_split is not None:
                 launches.measure_cut(option)
             else:

@@ -159,7 +159,9 @@ class _Search:
     def __init__(
         self, sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float]
     ) -> None:
-        self.sorts, self.room, self.weights = sorts, room, weights
+        self.sorts = sorts
+        self.room = room
+        self.weights = weights
         self.moves = 0
         self.nothing = [0] * len(sorts)
         # Where it is reached, no move can help.
@@ -373,7 +375,8 @@ def silenced() -> Iterator[None]:
     """Silence HiGHS, which prints some lines to standard output, which is for the answer."""
     sys.stdout.flush()
     # Below Python: HiGHS is C++ and writes to file descriptor 1 itself.
-    stdout, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    stdout = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 1)
         yield

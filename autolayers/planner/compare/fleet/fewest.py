@@ -77,7 +77,9 @@ class _Problem:
         costs: Sequence[float],
         alone: Sequence[bool],
     ) -> None:
-        self.sorts, self.room, self.needed = sorts, room, needed
+        self.sorts = sorts
+        self.room = room
+        self.needed = needed
         self.gpus = [sum(size for _, size in sort.takes) for sort in sorts]
         self.costs = costs
         # A move repairs and thins all sorts for all models, so the larger a problem is the fewer
@@ -183,10 +185,12 @@ class _Problem:
     def _users(self, counts: Sequence[int], model: int) -> tuple[int, int]:
         """Return the users of a model, and those that its largest server takes away when it
         fails."""
-        users, largest = 0, 0
+        users = 0
+        largest = 0
         for i, (sort, count) in enumerate(zip(self.sorts, counts, strict=True)):
             each = dict(sort.serves).get(model, 0) if count else 0
-            users, largest = users + each * count, max(largest, each * self._fails(i, count))
+            users += each * count
+            largest = max(largest, each * self._fails(i, count))
         return users, largest
 
     def _thinned(self, counts: list[int]) -> list[int]:
@@ -262,7 +266,8 @@ class _Problem:
 
     def solved(self) -> list[int] | None:
         """Solve one rule after the other, each kept for the next; return None without an answer."""
-        sorts, models = len(self.sorts), len(self.needed)
+        sorts = len(self.sorts)
+        models = len(self.needed)
         # Columns of the solver, see _Columns.
         at = _Columns(sorts, models)
         highest_counts = [self.room_for(sort) for sort in self.sorts]

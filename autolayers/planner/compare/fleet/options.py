@@ -60,7 +60,8 @@ def part(kind: Kind, gpus: int, policy: Policy) -> Machine:
     from ....machine import Machine
     from ....memory.ram import within
 
-    host, devices = kind.host, kind.devices
+    host = kind.host
+    devices = kind.devices
     # Servers side by side on one machine share its RAM, its memory's rate and its cores.
     if gpus < kind.gpus:
         share = gpus / kind.gpus
@@ -147,7 +148,8 @@ def option_of(
             one = planned(model, request, machine, Users(context=wanted.context), measurements)
     except AutolayersError as error:
         return Option(0, False, False, 0, 0, 0, 0, (), refused=str(error))
-    requests, table = plan.speed.requests, one.speed.requests
+    requests = plan.speed.requests
+    table = one.speed.requests
     if not plan.fits or not isinstance(requests, Requests) or not isinstance(table, Requests):
         return Option(0, False, False, 0, 0, 0, missing(plan), ())
     # Where a promise left no table, the plan's own row is known.

@@ -87,8 +87,12 @@ class _Planner:
         names: Sequence[str],
         step: Callable[[str], None],
     ) -> None:
-        self.models, self.request, self.fleet = models, request, fleet
-        self.weights, self.wanted, self.step = weights, wanted, step
+        self.models = models
+        self.request = request
+        self.fleet = fleet
+        self.weights = weights
+        self.wanted = wanted
+        self.step = step
         self.names = tuple(names) or tuple(model.name or model.path for model in models)
         # Where there are many GPUs each model gets its own: sharing would only slow it down.
         self.may_share = len(models) > 1 and sum(self._room()) < _FEW_GPUS * len(models)
@@ -497,7 +501,8 @@ class _Planner:
         if not self.wanted.each.promise:
             apart = self._unshared(sorts, sure, models, needed)
             if apart is not None:
-                sure, counts = [*apart], apart
+                sure = [*apart]
+                counts = apart
         place = {i: at for at, i in enumerate(models)}
         placed = [_placed(sorts[i], place) for i in sure]
         costs = [self._cost(sorts[i]) for i in sure]
@@ -674,7 +679,8 @@ class _Planner:
         several servers there: so they do not all fail with one machine."""
         used = []
         for number, kind in enumerate(self.fleet.kinds):
-            taken, servers = 0, Counter[int]()
+            taken = 0
+            servers = Counter[int]()
             for sort, count in zip(sorts, counts, strict=True):
                 taken += count * dict(sort.takes).get(number, 0)
                 if number in dict(sort.takes):
@@ -765,7 +771,9 @@ class _Planner:
         kinds = self.fleet.kinds
         # A model without a machine counts with the others, as the new machine is for it.
         for i, own in [*self.waiting.items()][:1]:
-            models, sorts, counts = [*models, i], [*sorts, *own], [*counts, *[0] * len(own)]
+            models = [*models, i]
+            sorts = [*sorts, *own]
+            counts = [*counts, *[0] * len(own)]
         weights = self._shares(models)
         ideas = []
         if len(kinds) <= _RENEWED:

@@ -22,7 +22,8 @@ def largest(
 ) -> tuple[list[float], float] | None:
     """Return the x >= 0 with the most goal * x where rows * x <= limits, which are 0 or more, and
     that most; None if it is not found within _PIVOTS."""
-    count, height = len(goal), len(rows)
+    count = len(goal)
+    height = len(rows)
     table = _table(rows, limits)
     # The row of the goal: what each column still adds to it, negated; the last is what is reached.
     top = [-each for each in goal] + [0.0] * (height + 1)
