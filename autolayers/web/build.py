@@ -145,10 +145,11 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
         "sizes": sizes,
         "cards": "cards.json",
         "answers": answers,
-        "lists": list_files,
+        "lists": machines,
         "pages": {"models": MODELS, "machines": MACHINES, "ram": RAM} if url else None,
         "sha256": {name: digest for name, (_, digest) in PYODIDE_FILES.items()},
-        "files": sorted(written),
+        # Lists are kept once they were read: those of all machines are megabytes
+        "files": sorted(written.keys() - list_files.values()),
     }
     # A browser keeps files by this version: any change gives another
     stamp = b"".join(written[name] for name in sorted(written)) + json.dumps(config).encode()

@@ -3,7 +3,7 @@
 
 import { bars, between, byteTable, strip } from "./bars.js";
 import { showComparison } from "./compare.js";
-import { $, button, element, kept, status } from "./dom.js";
+import { $, button, element, kept, status, unbroken } from "./dom.js";
 import { opened, page, subject } from "./page.js";
 import { quoted, rate, sentence, size, thousands } from "./words.js";
 
@@ -133,8 +133,7 @@ function use(flags) {
 /** For the chosen shell. */
 export function showCommand() {
   if (!page.latest) return;
-  const flags = page.latest.answer.command[$("shell").value].split(/ (?=-\D)/);      // each with its values, on one line
-  $("command").replaceChildren(...flags.flatMap((flag, i) => [i ? " " : "", element("span", { class: "word" }, flag)]));
+  $("command").replaceChildren(...unbroken(page.latest.answer.command[$("shell").value]));
 }
 
 /** The bars at another context, while its slider is dragged: as placed now, until the plan for it comes.

@@ -169,7 +169,7 @@ function setUp(answer) {
   if (answer.error) throw new Error(answer.error);
   answer.models ??= Object.keys(answer.names);
   page.offer = answer;
-  $("known-box").open = Object.keys(page.config.lists ?? {}).length > 0;
+  $("known-box").open = page.config.lists?.length > 0;
   page.form = new Form(answer, changed);
   if (answer.here) $("ram").placeholder = "this machine's";
   $("format").append(...answer.formats.map(({ name }) => new Option(name)));

@@ -1,7 +1,7 @@
 // @ts-check
 // An answer that is pinned, beside the one that is shown.
 
-import { $, element, table } from "./dom.js";
+import { $, element, table, unbroken } from "./dom.js";
 import { bars } from "./bars.js";
 import { page, subject } from "./page.js";
 import { toHash } from "./state.js";
@@ -51,8 +51,8 @@ function title(question, plan) {
 function comparison(before, now) {
   const lines = LINES.map(([name, of]) => {
     const [first, second] = [of(before), of(now)];
-    return element("tr", first === second ? {} : { class: "changed" }, element("th", { scope: "row" }, name),
-                   element("td", {}, first), element("td", {}, second));
+    const cells = [first, second].map((text) => element("td", {}, ...(name === "Command" ? unbroken(text) : [text])));
+    return element("tr", first === second ? {} : { class: "changed" }, element("th", { scope: "row" }, name), ...cells);
   });
   return table(["", "Pinned", "Now"], lines, { class: "words" }, "What");
 }

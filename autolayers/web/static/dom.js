@@ -31,6 +31,11 @@ export function button(text, act) {
 
 let explanations = 0;
 
+/** A command whose flags stay on one line with their values. @param {string} command */
+export function unbroken(command) {
+  return command.split(/ (?=-\D)/).flatMap((flag, i) => [i ? " " : "", element("span", { class: "word" }, flag)]);
+}
+
 /** A word that explains itself when it is pressed. */
 export function explained(word, about) {
   const id = `about-${explanations++}`;

@@ -52,7 +52,7 @@ export function isListed(question) {
 }
 
 function listOf({ gpu, machine: file }) {
-  return file ? null : nearestList(page.config.lists ?? {}, gpu, page.offer.cards);
+  return file ? null : nearestList(page.config.lists ?? [], gpu, page.offer.cards);
 }
 
 /** Nothing of another machine is shown. */

@@ -30,18 +30,22 @@ function plain(text) {
 }
 
 /** {file, same} for these GPUs, else of the largest machine that is no larger; null if there is none.
- * @param {Record<string, string>} lists GPUs -> file @param {string} gpu @param {Card[]} cards */
+ * @param {string[]} lists GPUs that have one @param {string} gpu @param {Card[]} cards */
 export function nearestList(lists, gpu, cards) {
   const names = canonical(gpu, cards);
-  const file = lists[names.join(",") || "none"];
-  if (file) return { file, same: true };
+  const own = names.join(",") || "none";
+  if (lists.includes(own)) return { file: fileOf(own), same: true };
   const known = names.map((name) => cards.find((card) => card.name === name) ?? { name, description: name, gib: Number(name), ram: 0 });
   const maker = known.find((card) => card.ram)?.description.split(" ")[0];
   const memory = Math.ceil(known.reduce((sum, card) => sum + (card.ram || card.gib), 0));
   if (!memory) return null;
-  const sizes = Object.keys(lists).map((name) => ({ name, gib: sizeOf(name, cards, maker) })).filter(({ gib }) => gib && gib <= memory);
+  const sizes = lists.map((name) => ({ name, gib: sizeOf(name, cards, maker) })).filter(({ gib }) => gib && gib <= memory);
   const nearest = sizes.sort((a, b) => b.gib - a.gib)[0];
-  return nearest ? { file: lists[nearest.name], same: false } : null;
+  return nearest ? { file: fileOf(nearest.name), same: false } : null;
+}
+
+function fileOf(gpus) {
+  return `known-${gpus.replaceAll(",", "+")}.json`;
 }
 
 // Of a list: a bare size, or the memory of a machine of that maker whose GPU shares it.

@@ -38,11 +38,11 @@ worker.addEventListener("fetch", (event) => {
   }
 });
 
-// Pages of single answers are kept once somebody has read them.
+// Pages of single answers and lists of models are kept once somebody has read them.
 async function visited(request) {
   const answer = await fetch(request);
   const [version] = await caches.keys();
-  if (answer.ok && version && new URL(request.url).pathname.includes("/on/")) {
+  if (answer.ok && version && /\/(on\/|known-)/.test(new URL(request.url).pathname)) {
     await (await caches.open(version)).put(request, answer.clone());
   }
   return answer;
