@@ -161,18 +161,24 @@ def _is_general(word: str) -> bool:
 def described(description: str, mib: int) -> Card | None:
     """Return the entry for a driver's description; if there are several sizes, the one with the
     nearest memory. None if unknown."""
+    return min(boards(description), key=lambda card: abs(card.usable - mib), default=None)
+
+
+def boards(description: str) -> list[Card]:
+    """Return the entries for a driver's description: several if a board is sold with more than one
+    size of memory, such as the RTX 3060; none if it is unknown."""
     import re  # few calls
 
     # no driver's name: a size, or a device of an RPC server
     if not description or description.startswith("hypothetical") or ": " in description:
-        return None
+        return []
     # the same letters first, as only they name one board
     cards = _by_letters(description)
     # the same chip on another board, such as SXM instead of PCIe
     bare = "" if cards else _form(description)
     if re.search(r"\d", bare):
         cards = [card for card in CARDS.values() if _form(card.description) == bare]
-    return min(cards, key=lambda card: abs(card.usable - mib), default=None)
+    return cards
 
 
 def _by_letters(description: str) -> list[Card]:

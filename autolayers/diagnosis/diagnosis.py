@@ -150,7 +150,10 @@ class Diagnosis:
         if self.device and held:
             yield "held", held, "buffers that lie there"
         if device is not None and device.total:
-            yield "total", device.total, device.description
+            sizes = self.facts.sizes.get(device.name, ())
+            either = " or ".join(str(size // MiB) for size in sizes)
+            unsure = f" of {either} MiB: --gpu says which" if either else ""
+            yield "total", device.total, device.description + unsure
 
     def _first_line(self) -> str:
         """Return where the log shows it, "" if no line does."""

@@ -13,7 +13,7 @@ import shlex
 
 from ..backends import HOST, backend, canonical
 from ..backends.logs import BUILT_FROM, OLLAMA
-from ..devices.names import described, find
+from ..devices.names import boards, find
 from ..errors import UsageError
 from ..logs import capability_of, fields, pairs, size_of
 from ..machine import Device
@@ -50,6 +50,9 @@ class Facts:
     launch: LaunchLog
     # free 0: not said; total 0: neither
     devices: dict[str, Device] = field(default_factory=dict)
+    # Bytes, of a device whose name alone tells its memory and is sold with several; the smallest is
+    # its `total`
+    sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     ram: tuple[int, int] | None = None  # total, available
     build: int = 0
     model: str = ""
@@ -291,10 +294,15 @@ class Facts:
         """Sizes of cards that are known by their names, and the devices of a backend that calls
         them as the one that it is built from."""
         for name, device in list(self.devices.items()):
-            if not device.total and device.description:
-                card = _card(device.description)
-                if card:
-                    self._device(name, total=card)
+            if device.total or not device.description:
+                continue
+            sizes = _sizes(device.description)
+            # What the log shows on it is no more than it has
+            possible = [size for size in sizes if size >= self.held(name)] or sizes[-1:]
+            if possible:
+                self._device(name, total=possible[0])
+            if len(possible) > 1:
+                self.sizes[name] = tuple(possible)
         for b, _ in BUILT_FROM:
             if b.name in self.backends and b.built_from not in self.backends:
                 self._rename_devices(b.built_from, b.name)
@@ -385,12 +393,15 @@ def _name_built_from(text: str, named: dict[str, None]) -> None:
             named[b.name] = None
 
 
-def _card(description: str) -> int:
-    card = described(description, 0)
-    try:
-        return (card or find(description)).usable * MiB
-    except UsageError:
-        return 0
+def _sizes(description: str) -> list[int]:
+    """Return the sizes of memory, bytes, with which a card of that name is sold, smallest first."""
+    cards = boards(description)
+    if not cards:
+        try:
+            cards = [find(description)]
+        except UsageError:
+            return []
+    return sorted({card.usable * MiB for card in cards})
 
 
 def _words(text: str) -> tuple[str, ...]:

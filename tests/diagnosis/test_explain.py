@@ -776,3 +776,24 @@ def test_a_list_of_devices_without_one_is_no_gpu() -> None:
     assert explain(f"{listed}  CUDA0: NVIDIA A40 (45490 MiB, 45104 MiB free)".encode()).cause != (
         "no_gpu"
     )
+
+
+@pytest.mark.parametrize(
+    ("held", "total", "note"),
+    [
+        (3000, 7782, "NVIDIA GeForce RTX 3060 of 7782 or 11906 MiB: --gpu says which"),
+        (9000, 11906, "NVIDIA GeForce RTX 3060"),
+    ],
+)
+def test_a_name_of_two_sizes_is_the_one_that_holds_what_lies_there(
+    held: int, total: int, note: str
+) -> None:
+    """The owner of a 12 GB card is not told that it has 8 without a word of doubt."""
+    log = f"""ggml_cuda_init: found 1 CUDA devices:
+  Device 0: NVIDIA GeForce RTX 3060, compute capability 8.6, VMM: yes
+load_tensors:        CUDA0 model buffer size = {held}.00 MiB
+graph_reserve: failed to allocate compute buffers
+ggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size 14680064000
+"""
+    figures = {word: values for word, *values in explain(log.encode()).figures()}
+    assert figures["total"] == [total * MiB, note]
