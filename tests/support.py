@@ -30,6 +30,8 @@ from autolayers.flags.params import Params
 from autolayers.flags.parse import Arguments, parse
 from autolayers.flags.policy import Policy
 from autolayers.gguf import BY_NAME, FileInfo, Header, TensorInfo, n_bytes, read_header
+from autolayers.launch.command import WrappedCommand
+from autolayers.launch.command import read as read_command
 from autolayers.machine import Device, Machine
 from autolayers.memory.companions import NONE, Companions
 from autolayers.memory.weights import Placement, place_weights
@@ -99,6 +101,11 @@ def strings(text: str) -> list[tuple[int, str]]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
     ]
+
+
+def split(line: str) -> WrappedCommand:
+    """Return the command that `autolayers run` wraps in this line of a shell."""
+    return read_command(shlex.split(line))
 
 
 def free_port() -> int:
@@ -187,6 +194,13 @@ def first_layers(whole: Header, n: int) -> Model:
     return Model(
         Header(whole.version, whole.alignment, metadata, tensors, whole.files), whole.files[0].path
     )
+
+
+def gpu(gib: float, name: str | int = 0, **facts: Any) -> Device:
+    """Return a device with that much memory, all free: CUDA0, CUDA1 by its number, or by its
+    name."""
+    size = round(gib * MiB * 1024)
+    return Device(name if isinstance(name, str) else f"CUDA{name}", size, size, **facts)
 
 
 def gpus(*mib: float) -> list[Device]:

@@ -1,4 +1,4 @@
-"""Who relies on the counts of tools/air.py would rely on wrong ones.
+"""Anyone who relies on the counts of tools/air.py would rely on wrong ones.
 
 tools/air.py counts what it says.
 """

@@ -1,4 +1,4 @@
-"""Who changes one part would have to understand those above it.
+"""Anyone who changes one part would have to understand those above it.
 
 The floors of the package: a module imports from its own floor or from those below it, whenever
 the import runs; and its functions are short.

@@ -76,7 +76,7 @@ def recorded() -> list[str]:
     return [line.text for log in logs for line in lines(log)]
 
 
-def test_the_fields_of_a_line() -> None:
+def test_every_line_has_its_fields() -> None:
     for line, expected in LINES.items():
         found = dict(fields(line))
         assert {name: found[name] for name in expected} == expected

@@ -1,4 +1,4 @@
-"""Who samples mistakes would trust a wrong number.
+"""Anyone who samples mistakes would trust a wrong number.
 
 mutate.py runs every test against a mistake, the nearest first.
 """

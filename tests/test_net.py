@@ -171,7 +171,7 @@ def test_silence_has_a_limit_of_its_own(serve: Callable[..., Server], before: by
     assert error.kind == "silent" and "sent nothing for 0.2 s" in str(error)
 
 
-def test_one_limit_for_many_requests(serve: Callable[..., Server]) -> None:
+def test_one_limit_holds_for_many_requests(serve: Callable[..., Server]) -> None:
     server, limit = serve(reply(b"x")), Limit(300)
     assert ask(server.url, limit) == b"x" and not limit.over
     limit._until = 0.0  # as if 300 s had passed
@@ -211,7 +211,7 @@ def test_a_body_without_end_is_not_read_to_its_end(serve: Callable[..., Server])
         assert error.kind == "large" and "1048576 bytes" in str(error)
 
 
-def test_headers_without_end(serve: Callable[..., Server]) -> None:
+def test_headers_without_end_are_cut_off(serve: Callable[..., Server]) -> None:
     assert failure(serve(flood(OK, b"X: y\r\n")).url).kind == "broken"
     assert failure(serve(flood(OK + b"X: ", bytes(1 << 16))).url).kind == "broken"
     assert failure(serve(flood(b"", b"x" * 100)).url).kind == "broken"
@@ -259,7 +259,7 @@ def test_a_compressed_answer_is_refused(serve: Callable[..., Server]) -> None:
 # --- redirects
 
 
-def test_redirects_that_lead_nowhere(serve: Callable[..., Server]) -> None:
+def test_redirects_that_lead_nowhere_end_in_an_error(serve: Callable[..., Server]) -> None:
     loop = serve(reply(status="302 Found", Location="/again"))
     assert str(failure(loop.url, redirects=5)) == "more than 5 redirects" and len(loop.heads) == 6
     with request("GET", loop.url, Limit(10)) as answer:

@@ -290,7 +290,7 @@ def test_a_release_without_an_owner_or_date_is_refused() -> None:
     assert done.returncode == 1 and "the tag is v9.9.9 and the version" in done.stderr
 
 
-def test_examples_in_docstrings() -> None:
+def test_examples_in_docstrings_are_true() -> None:
     names = [
         module.name
         for module in pkgutil.walk_packages(autolayers.__path__, "autolayers.")

@@ -283,7 +283,7 @@ def test_windows_programs_read_back_any_text(words: list[str]) -> None:
         assert not re.search(r"""[|&<>^()]""", re.sub(r'"[^"]*"', "", quoted))
 
 
-def test_a_plan_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_on_windows_is_quoted_for_its_shells(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("os.name", "nt")
         line = shell(

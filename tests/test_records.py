@@ -32,7 +32,7 @@ def both(frozen=True):
 @pytest.mark.parametrize(
     "args, kwargs", [((1,), {}), ((1, 3), {}), ((), {"x": 1, "y": 4}), ((1,), {"tags": {"a": 1}})]
 )
-def test_construction_equality_and_repr(args, kwargs):
+def test_records_compare_and_print_as_dataclasses(args, kwargs):
     real, ours = (cls(*args, **kwargs) for cls in both())
     assert {f: getattr(ours, f) for f in ("x", "y", "tags")} == {
         f: getattr(real, f) for f in ("x", "y", "tags")
@@ -50,7 +50,7 @@ def test_what_dataclasses_refuse_is_refused(args, kwargs):
             cls(*args, **kwargs)
 
 
-def test_frozen_and_hashable():
+def test_records_are_frozen_and_hashable():
     params = Params(n_ctx=4096)
     with pytest.raises(AttributeError):
         params.n_ctx = 1

@@ -94,7 +94,7 @@ def attention(
         ({"k": "bf16", "v": "bf16"}, "mma"),
     ],
 )
-def test_the_kernel_on_ada(shape: dict, kernel: str) -> None:
+def test_ada_chooses_the_kernel_by_shape_and_types(shape: dict, kernel: str) -> None:
     op = attention(**shape)
     assert flash_kernel(op, 890, NEWEST_RULES) == kernel
     assert supports(op) == (kernel != "none")
@@ -160,7 +160,7 @@ def test_quantised_rows_are_padded_to_512() -> None:
     assert alloc_size(g.new("f16", 544, 7)) == 7 * 544 * 2
 
 
-def test_rows_of_work_per_operation() -> None:
+def test_each_operation_counts_its_rows_of_work() -> None:
     g = Graph()
     x = g.new("f32", 128, 40)
     assert batch_size(g.mul_mat(g.new("f16", 128, 16), x)) == 40
@@ -182,7 +182,7 @@ def test_another_cards_memory_is_out_of_reach() -> None:
     assert first.supports_op(op) and not second.supports_op(op)
 
 
-def test_operations_cuda_lacks() -> None:
+def test_operations_that_cuda_lacks_are_not_placed_there() -> None:
     g = Graph()
     x = g.new("f32", 128, 40)
     assert not supports(g.mul_mat(g.new("q4_0", 128, 16), g.new("f16", 128, 40)))

@@ -54,7 +54,7 @@ def before_the_reserve(size):
         (DEEPSEEK, 44, 152),
     ],
 )
-def test_quantised_weights_with_flash_attention(ops, n512, n2048):
+def test_the_pool_of_quantised_weights_is_what_was_measured(ops, n512, n2048):
     for n, expected in ((512, n512), (2048, n2048)):
         size = pool(replace(ops, n_tokens=n), n_sm=128)
         assert (
@@ -63,7 +63,7 @@ def test_quantised_weights_with_flash_attention(ops, n512, n2048):
         )
 
 
-def test_the_formula_to_the_byte():
+def test_the_pool_follows_the_formula_to_the_byte():
     one = Ops(512, weights=(Matmul("q4_K", 4096, 4096),))
     need = 512 * 4096 * 36 // 32 + 128 * 144 + 82 * 65536
     assert pool(one, n_sm=82) == -(-(need + need // 10) // (2 * MiB)) * 2 * MiB

@@ -100,7 +100,7 @@ def predicted(found: autolayers.Breakdown) -> dict[str, list[int]]:
 
 @WHOLE
 @pytest.mark.parametrize("name", LAUNCHES)
-def test_every_launch_to_the_byte(
+def test_every_launch_is_equal_to_the_byte(
     name: str, whole: bool, figures: dict[str, tuple[int, int]]
 ) -> None:
     backend, limits, launches = some(name, whole, 2)

@@ -1,4 +1,4 @@
-"""Who adds a backend would have to look for its name in the whole package.
+"""Anyone who adds a backend would have to look for its name in the whole package.
 
 Nothing outside autolayers/backends knows a backend by name, but for the tables of measured
 rates.

@@ -1,4 +1,4 @@
-"""Who has an older or newer program would get the plan of another one, called exact.
+"""Anyone who has an older or newer program would get the plan of another one, called exact.
 
 Which build a program is: dated by its flags, and named where it is none of llama.cpp's.
 """

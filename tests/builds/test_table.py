@@ -1,4 +1,4 @@
-"""Who has an older build would get the rules of today.
+"""Anyone who has an older build would get the rules of today.
 
 The table of dated rules: what its rows promise, and that nothing else compares build numbers.
 """

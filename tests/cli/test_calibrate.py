@@ -1,4 +1,4 @@
-"""Who measured a machine would still be shown predictions of another one.
+"""Anyone who measured a machine would still be shown predictions of another one.
 
 `autolayers tune --bench`: the rates of a file of llama-bench -o json correct later
 predictions.
@@ -184,7 +184,7 @@ def test_a_row_that_does_not_count_is_one_line(
 @pytest.mark.parametrize(
     ("text", "line"), [("[]", "no rows of llama-bench"), ("| model |", "no rows of llama-bench")]
 )
-def test_files_of_something_else(files: Files, text: str, line: str) -> None:
+def test_files_of_something_else_are_refused(files: Files, text: str, line: str) -> None:
     (files.path / "other").write_text(text)
     done = says("tune", "--bench", files.path / "other")
     assert done.returncode == 2 and line in done.stderr

@@ -1,4 +1,4 @@
-"""Who asks which file to download would get one that is slow, or none.
+"""Anyone who asks which file to download would get one that is slow, or none.
 
 `autolayers choose`: the table is what each file's own plan says, the advice is the largest that
 is fully on the GPUs, and what can be wrong with a repository, a directory or a store is one
@@ -136,7 +136,7 @@ def test_each_file_is_planned_as_if_alone(
     )
 
 
-def test_the_table_and_the_advice(hub, chosen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_advice_stands_above_its_table(hub, chosen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     hub(*quants(LLAMA))
     code, out, err = chosen(
@@ -330,7 +330,7 @@ def few_cards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_cards_for_a_model(chosen) -> None:
+def test_for_cards_lists_the_cards_that_run_a_model(chosen) -> None:
     code, out, err = chosen(QWEN, "--ctx", "32k", "--for", "cards")
     lines = out.splitlines()
     assert (code, err) == (0, "")
@@ -400,7 +400,9 @@ def test_the_table_is_laid_out_for_the_width(
 
 
 @pytest.mark.slow
-def test_the_documented_examples(hub, chosen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_examples_print_what_the_page_shows(
+    hub, chosen, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "100")
     hub(*quants("llama-3.1-8b-q4_k_m"), name="me/Llama-3.1-8B-GGUF")

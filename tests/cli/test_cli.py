@@ -201,7 +201,7 @@ class TestOutput:
             f"RAM (" in text
         )
 
-    def test_on_a_terminal_a_table(self) -> None:
+    def test_a_terminal_gets_a_table(self) -> None:
         text = on_a_terminal(DENSE, "--gpu", "24GiB", "--table", env={"NO_COLOR": "1"})
         assert "CUDA0" in text and "margin" in text and "KV" in text
         assert (
@@ -355,14 +355,14 @@ class TestErrors:
             ([DENSE, "--gpu", "24GiB", "--budget", "GPU9=1GiB"], 2, "no device GPU9"),
         ],
     )
-    def test_one_clear_line(self, words: list[str], code: int, message: str) -> None:
+    def test_bad_input_is_one_clear_line(self, words: list[str], code: int, message: str) -> None:
         found = run(*words)
         assert found.returncode == code, found.stderr
         assert found.stdout == ""
         assert found.stderr.startswith("autolayers: ") and found.stderr.count("\n") == 1
         assert message in found.stderr
 
-    def test_no_words_at_all(self) -> None:
+    def test_no_words_at_all_print_a_short_help(self) -> None:
         found = run()
         assert (
             found.returncode == 2 and found.stdout == "" and found.stderr.startswith("autolayers: ")
@@ -490,7 +490,7 @@ class TestCommands:
             and "GiB" in plot
         )
 
-    def test_a_sweep_as_csv(self, eight: Callable[[str], str]) -> None:
+    def test_a_sweep_is_printed_as_csv(self, eight: Callable[[str], str]) -> None:
         model = eight("gpt-oss-20b-mxfp4")
         text = run(
             "sweep",
@@ -583,11 +583,11 @@ class TestSeveralModels:
         assert preset.sections() == ["llama-3.2-1b-q8_0", "llama-3.2-1b-q8_0-2"]
         assert preset["llama-3.2-1b-q8_0"]["n-gpu-layers"] == "17"
 
-    def test_a_llama_swap_configuration(self) -> None:
+    def test_two_models_make_a_llama_swap_configuration(self) -> None:
         text = run("plan", DENSE, MOE, "--gpu", "24GiB", "--format", "llama-swap").stdout
         assert '"gpt-oss-20b-mxfp4":' in text and "--port ${PORT}" in text and "swap: false" in text
 
-    def test_no_format_for_one_model_only(self) -> None:
+    def test_a_format_for_one_model_refuses_two(self) -> None:
         found = run("plan", DENSE, MOE, "--gpu", "24GiB", "--format", "systemd")
         assert found.returncode == 2 and "is for one model" in found.stderr
 

@@ -1,4 +1,4 @@
-"""Who spreads a model over machines would get files that Docker or Kubernetes refuse.
+"""Anyone who spreads a model over machines would get files that Docker or Kubernetes refuse.
 
 `autolayers cluster`: the files for each machine are read back by their targets' own schemas.
 """
@@ -63,7 +63,7 @@ def files(place: Path, kind: str, answer, *words: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_flags_and_json(answer) -> None:
+def test_flags_and_json_say_the_same_launch(answer) -> None:
     code, out, _ = answer(*WORDS)
     assert code == 0 and f"--rpc {RPC} " in out and " -ts " in out and out.count("\n") == 1
     command, boxes, name, *flags = WORDS
@@ -227,7 +227,7 @@ def test_a_limit_of_the_head_holds(answer) -> None:
     assert code == 0 and sizes[-1] <= 3072
 
 
-def test_words_of_other_languages(answer, tmp_path: Path) -> None:
+def test_words_that_mean_something_to_yaml_stay_words(answer, tmp_path: Path) -> None:
     """$(NAME) is a variable of a Kubernetes container, $NAME one of a Compose file, and a line end
     ends a comment."""
     yaml = pytest.importorskip("yaml")
@@ -286,7 +286,7 @@ def test_names_of_boxes_are_no_paths_and_no_lines_of_a_file(answer, tmp_path: Pa
     assert code == 2 and "'de sk' and 'de-sk' would have the same names" in err
 
 
-def test_a_plan_for_the_survivors(answer, tmp_path: Path) -> None:
+def test_servers_that_do_not_answer_are_left_out_of_the_plan(answer, tmp_path: Path) -> None:
     """No server runs: each is named in a line, and the head alone is planned."""
     data = boxes()
     for name, port in (("shed", 9), ("attic", 7)):
@@ -347,7 +347,9 @@ def test_the_table_of_boxes_is_laid_out_for_the_width(
 
 
 @pytest.mark.slow
-def test_the_documented_examples(answer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_examples_print_what_the_page_shows(
+    answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "110")
 

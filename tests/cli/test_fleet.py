@@ -1,4 +1,4 @@
-"""Who runs several machines would be shown a table that does not say what is served where.
+"""Anyone who runs several machines would be shown a table that does not say what is served where.
 
 `autolayers fleet`: what a user sees.
 """
@@ -35,7 +35,7 @@ def answer(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytes
     return run
 
 
-def test_text_json_flags_and_files(answer, tmp_path: Path) -> None:
+def test_text_json_flags_and_files_say_the_same_fleet(answer, tmp_path: Path) -> None:
     words = (ONE, "--users", "20", "--min-rate", "30")
     code, out, err = answer({"rack": {**SMALL, "count": 3}}, *words, "--format", "text")
     assert code == 0 and out.startswith("20 users are served with 30 tokens/s each; up to ")
@@ -108,7 +108,7 @@ def test_bad_machines_are_one_line(answer) -> None:
 
 
 @pytest.mark.slow
-def test_more_models_than_machines(answer) -> None:
+def test_a_model_without_a_machine_is_named(answer) -> None:
     """One is served, the other one is named, and a machine for both."""
     large = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")
     code, out, _ = answer({"pc": SMALL}, str(HEADERS / "gpt-oss-20b-mxfp4.gguf"), large, "--json")
@@ -121,7 +121,7 @@ def test_more_models_than_machines(answer) -> None:
 
 
 @pytest.mark.slow
-def test_the_documented_example(
+def test_the_documented_example_prints_what_the_page_shows(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in DOCUMENTED:

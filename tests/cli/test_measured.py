@@ -1,4 +1,4 @@
-"""Who looks for measurements of a card would miss them, or read those of another card.
+"""Anyone who looks for measurements of a card would miss them, or read those of another card.
 
 `autolayers measured`, and the measurements that choose shows.
 """

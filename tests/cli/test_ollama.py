@@ -15,7 +15,7 @@ import time
 
 import pytest
 from fake_ollama import FakeOllama, make_store
-from support import HEADERS, ROOT, command, slow
+from support import HEADERS, ROOT, command, gpu, slow
 
 from autolayers.devices import Device
 from autolayers.model import read_model
@@ -142,7 +142,7 @@ def test_from_a_directory_and_relative_to_the_modelfile(run, tmp_path):
     assert b"PARAMETER num_gpu 33" in named.stdout
 
 
-def test_a_new_modelfile_for_a_gguf(run, tmp_path):
+def test_a_gguf_file_gets_a_new_modelfile(run, tmp_path):
     (tmp_path / "my model.gguf").symlink_to(LLAMA)
     done = run("modelfile", "my model.gguf", "--gpu", "8GiB", "--ctx", "max", "-o", "Modelfile")
     assert done.returncode == 0, done.stderr
@@ -157,7 +157,7 @@ def test_a_new_modelfile_for_a_gguf(run, tmp_path):
     assert b"# CUDA0: weights 4403.49 MiB" in made.data
 
 
-def test_a_new_modelfile_for_a_name(run, tmp_path):
+def test_a_name_gets_a_new_modelfile(run, tmp_path):
     make_store(
         tmp_path / "models", "registry.ollama.ai/library/llama3.1/8b", LLAMA, {"num_ctx": 2048}
     )
@@ -361,7 +361,7 @@ def test_a_forgotten_tag_and_a_download_that_stopped(run, fake, tmp_path):
         )
 
 
-def test_models_that_run_elsewhere(run, fake, tmp_path):
+def test_models_that_run_elsewhere_are_not_planned(run, fake, tmp_path):
     line = "far:latest runs at https://ollama.com: there is no file to plan for"
     manifest = make_store(tmp_path / "models", "registry.ollama.ai/library/far/latest", LLAMA)
     config = tmp_path / "models/blobs" / f"sha256-{'1' * 64}"
@@ -375,7 +375,7 @@ def test_models_that_run_elsewhere(run, fake, tmp_path):
     )
 
 
-def test_a_token_for_a_proxy(run, fake):
+def test_the_token_of_a_proxy_is_sent(run, fake):
     assert (
         b"llama3.1:8b"
         in run("list", "--gpu", "8GiB", AUTOLAYERS_OLLAMA_TOKEN="secret", **fake.environ).stdout
@@ -394,7 +394,7 @@ def test_a_token_for_a_proxy(run, fake):
 
 
 @pytest.mark.slow
-def test_the_largest_context_of_every_model(run, fake):
+def test_ctx_max_is_the_largest_context_of_every_model(run, fake):
     fake.add("gemma", GEMMA)
     answers = json.loads(
         run("list", "--ctx", "max", "--gpu", "8GiB", "--json", **fake.environ).stdout
@@ -424,7 +424,7 @@ def test_settings_that_no_plan_depends_on_are_not_compared(run, serving):
     assert b"OLLAMA_HOST is" not in done.stderr and b"OLLAMA_MODELS is" not in done.stderr
 
 
-def test_an_empty_show_and_no_store(run, fake):
+def test_an_empty_answer_of_show_is_an_error(run, fake):
     fake.faults["/api/show"] = "empty"
     assert "Inf or NaN" in failure(run("plan", "llama3.1:8b", "--gpu", "24GiB", **fake.environ), 1)
 
@@ -514,10 +514,6 @@ def serving(fake, tmp_path):
     fake.log.parent.mkdir(parents=True)
     fake.log.write_text("")
     return fake
-
-
-def gpu(gib: float, name: str = "CUDA0") -> Device:
-    return Device(name, int(gib * GiB), int(gib * GiB))
 
 
 @pytest.mark.slow
@@ -655,7 +651,7 @@ def test_auto_gives_a_model_back(run, fake, tmp_path):
     assert "Modelfile" in failure(run("modelfile", "pinned", "--auto", **fake.environ), 2)
 
 
-def test_a_line_for_every_model(run, fake, tmp_path):
+def test_list_has_a_line_for_every_model(run, fake, tmp_path):
     fake.add("gemma", GEMMA)
     lines = run("list", "--gpu", "24GiB", "-c", "8192", **fake.environ).stdout.decode().splitlines()
     assert lines == [

@@ -1,4 +1,4 @@
-"""Who pastes a printed command would run a stranger's words.
+"""Anyone who pastes a printed command would run a stranger's words.
 
 Commands that are printed, through the shells that people paste them into: a stranger's words in
 them stay words.

@@ -1,4 +1,4 @@
-"""Who asks what running servers hold would read other processes' bytes.
+"""Anyone who asks what running servers hold would read other processes' bytes.
 
 `autolayers ps` and `explain PID` on real processes that answer as llama-server does, and on
 recorded fdinfo.
@@ -88,7 +88,7 @@ def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a script as a program")
-def test_a_running_server(server: subprocess.Popen[str]) -> None:
+def test_a_running_server_is_listed_with_what_it_holds(server: subprocess.Popen[str]) -> None:
     done = says("ps", "--json")
     row = next(row for row in json.loads(done.stdout)["servers"] if row["pid"] == server.pid)
     assert (row["state"], row["slots"], row["build"], row["n_ctx"]) == (
@@ -105,7 +105,7 @@ def test_a_running_server(server: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a script as a program")
-def test_one_in_full(server: subprocess.Popen[str]) -> None:
+def test_explain_shows_one_server_in_full(server: subprocess.Popen[str]) -> None:
     done = says("explain", str(server.pid))
     assert (
         done.returncode == 0 and "busy 1 of 2 slots" in done.stdout and "without it" in done.stdout
@@ -191,7 +191,7 @@ def test_no_stranger_is_asked_or_given_the_key(
     assert "SECRETKEY" not in done.stdout + done.stderr
 
 
-def test_flags_of_ps() -> None:
+def test_ps_refuses_a_process_and_watched_json() -> None:
     assert says("ps", "4242").returncode == 2 and says("ps", "--watch", "--json").returncode == 2
 
 

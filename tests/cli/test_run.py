@@ -657,7 +657,9 @@ def test_retries_end_with_the_last_failure(fake: Fake) -> None:
         ),
     ],
 )
-def test_messages_of_several_backends(fake: Fake, log: str, layers: str | None) -> None:
+def test_each_backend_s_message_leads_to_a_smaller_plan(
+    fake: Fake, log: str, layers: str | None
+) -> None:
     fake.scenario({"log": log, "code": 1}, {})
     fake.run("--gpu 1010MiB --retry 1 llama-server -m MODEL")
     assert [call["words"][3] for call in fake.calls()] == (

@@ -1,4 +1,4 @@
-"""Who writes a llama-swap file would get groups that do not fit.
+"""Anyone who writes a llama-swap file would get groups that do not fit.
 
 Models at the same time and in turns, from the command line: what is written for llama-swap and
 for the router fits when it is read back; docs/several.md's examples. Files have the sizes that
@@ -46,7 +46,9 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_the_documented_examples(library: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_documented_examples_print_what_the_page_shows(
+    library: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     for name in FILES:
         file = library / f"{name}.gguf"
         shutil.copy(HEADERS / file.name, file)

@@ -1,4 +1,4 @@
-"""Who lets candidates be measured would lose hours, or keep the slower one.
+"""Anyone who lets candidates be measured would lose hours, or keep the slower one.
 
 `autolayers tune` with a llama-bench whose rates the tests know: real processes, state files and
 exit codes.

@@ -1,4 +1,4 @@
-"""Who plans for a machine that is not here would get another kind of machine without a word.
+"""Anyone who plans for a machine that is not here would get another kind of machine without a word.
 
 Machines that are not here: what is assumed of their processors and RAM, what says it, and what
 is said of it.
@@ -110,7 +110,7 @@ def test_threads_are_cores_at_most(name: str, words: str, gpu: str) -> None:
         ("96GiB@lpddr5x-8000x4", 230.4e9),
     ],
 )
-def test_the_rate_of_ram(text: str, rate: float | None) -> None:
+def test_the_rate_of_ram_is_read_from_its_modules(text: str, rate: float | None) -> None:
     assert asked(f"--ram {text}").machine.ram_bandwidth == rate
 
 
@@ -181,7 +181,7 @@ HERE = Host(32 * GiB, 20 * GiB, "meminfo", 51e9, 25e9, 12, 3e9, "measured", 6)
         (768, None, None, 766),
     ],
 )  # another one
-def test_other_ram_on_this_machine(
+def test_other_ram_keeps_the_cores_of_a_machine_that_it_fits(
     ram: int, cores: int | None, rate: float | None, available: int
 ) -> None:
     machine = asked(f"--ram {ram}GiB", HERE).machine

@@ -1,4 +1,4 @@
-"""Who writes a cluster file would get a traceback, or wait for a dead server.
+"""Anyone who writes a cluster file would get a traceback, or wait for a dead server.
 
 Cluster files: what is read of them, what is wrong with them in one line, and servers that die or
 lie.
@@ -40,7 +40,7 @@ def written(tmp_path: Path, data: Any) -> str:
     return str(path)
 
 
-def test_what_the_head_sees(tmp_path: Path) -> None:
+def test_the_head_sees_rpc_devices_before_its_own(tmp_path: Path) -> None:
     found = read(written(tmp_path, cluster()))
     (shed,) = found.boxes
     assert shed.endpoints == ("10.0.0.2:6000", "10.0.0.2:6001") and shed.bind == "10.0.0.2"
@@ -73,7 +73,7 @@ def test_machine_files_of_boxes_are_read_from_where_the_cluster_file_is(tmp_path
         (2.5e8, 0, (2.5e8, 0.0)),
     ],
 )
-def test_links_in_words(
+def test_links_are_read_with_their_units(
     tmp_path: Path, bandwidth: object, latency: object, expected: tuple[float, float]
 ) -> None:
     link = {"between": ["shed", "desk"], "bandwidth": bandwidth, "latency": latency}
@@ -136,7 +136,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, data: Any, words: str) -> Non
     )
 
 
-def test_servers_that_answer_die_or_lie(tmp_path: Path) -> None:
+def test_servers_that_die_or_lie_are_left_out(tmp_path: Path) -> None:
     good, liar, two = (
         [(128, 11 * GiB, 12 * GiB)],
         [(128, 90 * GiB, 96 * GiB)],
@@ -175,7 +175,7 @@ def test_servers_that_answer_die_or_lie(tmp_path: Path) -> None:
             )
 
 
-def test_a_box_that_serves_its_processor(tmp_path: Path) -> None:
+def test_a_box_may_serve_its_processor(tmp_path: Path) -> None:
     data = cluster()
     data["boxes"]["shed"]["devices"] = [{"name": "CPU0", "backend": "CPU", "total": 64 * GiB}]
     (device,) = read(written(tmp_path, data)).devices([read(written(tmp_path, data)).boxes[0]])[:1]

@@ -114,7 +114,7 @@ def test_a_machine_as_it_is_sold_is_that_of_the_table():
         assert Request.of(["--gpu", "m2 max", "--ram", ram]).machine.ram_total == 64 * GiB
 
 
-def test_cards_by_number_and_count():
+def test_cards_are_numbered_by_backend():
     assert [d.name for d in hypothetical("2x4090,24GiB")] == ["CUDA0", "CUDA1", "CUDA2"]
     assert [(d.name, d.backend) for d in hypothetical("4090,7900xtx,4090")] == [
         ("CUDA0", "CUDA"),
@@ -233,7 +233,7 @@ A, B, C = "GPU-aaaa0000", "GPU-aabb0000", "GPU-cccc0000"
         (",0", []),
     ],
 )
-def test_cuda_visible_devices(mask, expected):
+def test_cuda_visible_devices_picks_as_the_driver_does(mask, expected):
     assert visible.pick(mask, [A, B, C]) == expected
 
 
@@ -276,7 +276,7 @@ def test_descriptions_may_hold_anything():
     )
 
 
-def test_no_devices_and_devices_without_memory():
+def test_devices_without_memory_are_left_out():
     assert parsed("(none)") == ([], []) and parsed("BLAS: OpenBLAS (0 MiB, 0 MiB free)") == ([], [])
     devices, notes = parsed("CUDA0: NVIDIA GB10 (0 MiB, 0 MiB free)")
     assert devices == [] and "CUDA0" in notes[0]
@@ -330,7 +330,7 @@ def test_a_card_hidden_from_cuda_still_counts_through_vulkan():
         "NVIDIA GB10",
     ],
 )
-def test_integrated_gpus_only_without_another(description):
+def test_integrated_gpus_count_only_without_another(description):
     line = f"Vulkan1: {description} (16384 MiB, 15000 MiB free)"
     devices, notes = parsed("Vulkan0: NVIDIA GeForce RTX 3060 (12288 MiB, 12000 MiB free)", line)
     assert [name for name, _, _ in devices] == ["Vulkan0"] and "integrated" in notes[0]
@@ -553,7 +553,7 @@ def test_a_radeon_says_its_power_cap(tmp_path):
     assert (plain.power_limit, plain.power_default) == (None, None)
 
 
-def test_a_radeon_card(tmp_path):
+def test_a_radeon_card_is_read_from_sysfs(tmp_path):
     root = tree(
         tmp_path,
         card(1, 24 * GiB, 2 * GiB, 31 * GiB, product_name="Radeon RX 7900 XTX\n")
@@ -618,7 +618,7 @@ def test_amd_cards_before_the_processor_s_and_in_the_kernel_s_order(tmp_path):
     )
 
 
-def test_no_amd_and_broken_amd(tmp_path):
+def test_a_broken_amd_driver_is_no_traceback(tmp_path):
     assert amd.query({}, str(tmp_path)) == ([], [])
     assert amd.query(
         {},
@@ -657,13 +657,13 @@ def test_metal_is_limited_by_metal_and_by_the_system():
 # --------------------------------------------------------------------------------------------------
 
 
-def test_ram_of_a_size():
+def test_ram_of_a_size_is_all_available():
     assert host.Host.hypothetical("64GiB") == host.Host(64 * GiB, 64 * GiB, "given")
     with pytest.raises(UsageError):
         host.Host.hypothetical("lots")
 
 
-def test_ram_from_meminfo(tmp_path):
+def test_ram_is_read_from_meminfo(tmp_path):
     assert host.read(tree(tmp_path, meminfo(64 * GiB, 32 * GiB))) == host.Host(
         64 * GiB, 32 * GiB, "meminfo"
     )
@@ -754,7 +754,7 @@ def test_huge_pages_are_all_a_unified_gpu_gets():
     assert system.unified_available(pages) == 6 * MiB
 
 
-def test_which_driver_model(tmp_path):
+def test_wsl_is_known_by_its_kernel(tmp_path):
     assert system.platform(
         tree(tmp_path, {"proc/version": "Linux version 6.6.87.2-microsoft-standard-WSL2"})
     ) == ("wsl" if sys.platform.startswith("linux") else system.platform())
@@ -802,7 +802,7 @@ def test_asking_twice_is_the_same():
         ("Instinct MI300X", "mi300x"),
     ],
 )
-def test_cards_as_people_write_them(name: str, key: str) -> None:
+def test_cards_are_known_as_people_write_them(name: str, key: str) -> None:
     assert names.find(name) is cards.CARDS[key]
 
 

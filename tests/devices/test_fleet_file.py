@@ -1,4 +1,4 @@
-"""Who lists machines would have one of them misread.
+"""Anyone who lists machines would have one of them misread.
 
 The machines of a fleet, from each form of its file.
 """
@@ -103,7 +103,7 @@ def test_a_directory_and_files_next_to_the_file(tmp_path: Path) -> None:
     assert [box.name for box in read(str(tmp_path / "desk.json")).machines] == ["desk"]
 
 
-def test_nodes_of_a_cluster(tmp_path: Path) -> None:
+def test_nodes_of_kubernetes_are_read_as_machines(tmp_path: Path) -> None:
     rows = [
         node("n1"),
         node("n2"),
@@ -184,6 +184,6 @@ def test_bad_input_is_one_line(data: Any, said: str, tmp_path: Path) -> None:
     assert said in str(found.value) and "\n" not in str(found.value)
 
 
-def test_an_empty_directory(tmp_path: Path) -> None:
+def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no .json files; autolayers devices --json"):
         read(str(tmp_path))

@@ -77,7 +77,7 @@ def both():
     return pairs
 
 
-def test_order_and_identity(both):
+def test_devices_have_the_order_and_names_of_cuda(both):
     uuids = [device.uuid[4:].replace("-", "") for device, _ in both]
     assert uuids == visible.ask_driver(os.environ)
     for i, (device, cuda) in enumerate(both):

@@ -1,4 +1,4 @@
-"""Who describes a machine would not hear which figure is wrong.
+"""Anyone who describes a machine would not hear which figure is wrong.
 
 Machine files: what one says, and one line for each figure that is missing or contradicts
 another.

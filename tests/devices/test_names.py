@@ -1,4 +1,4 @@
-"""Who writes "4090" or "RTX 4090 Laptop" would get another card.
+"""Anyone who writes "4090" or "RTX 4090 Laptop" would get another card.
 
 Every GPU of the table by its usual names, whoever says them: a person, a driver, a machine file,
 the library.
@@ -172,7 +172,7 @@ def test_a_size_that_is_no_gpu_is_a_size(name: str) -> None:
         ("v100", "tesla-v100-"),
     ],
 )
-def test_as_people_type_them(name: str, keys: str) -> None:
+def test_names_are_found_as_people_type_them(name: str, keys: str) -> None:
     found = candidates(name)
     assert found and all(key.startswith(keys) for key in found)
 
@@ -268,7 +268,7 @@ def test_what_names_no_card_is_left_alone(description: str) -> None:
         (100100, "RDNA1"),
     ],
 )
-def test_generations_by_gfx_number(version: int, generation: str) -> None:
+def test_the_gfx_number_says_the_generation(version: int, generation: str) -> None:
     device = Device(
         "ROCm0", GiB, GiB, "AMD GPU 0x1234", "ROCm", limits={"gfx_target_version": version}
     )

@@ -213,12 +213,12 @@ def test_uuid_masks_and_empty_ones_need_no_cuda(ask, mask, expected):
         ("0,0", []),
     ],
 )
-def test_number_masks_in_pci_order(ask, mask, expected):
+def test_number_masks_pick_in_pci_order(ask, mask, expected):
     answer = ask(RTX_3090, RTX_5090, CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES=mask)
     assert [name for _, name in names(answer)] == expected
 
 
-def test_mig_instances_instead_of_their_gpu(ask):
+def test_mig_instances_stand_for_their_gpu(ask):
     a100 = {
         "name": "NVIDIA A100-SXM4-80GB",
         "uuid": "GPU-a100",
@@ -329,7 +329,7 @@ def test_a_broken_driver_is_one_line_and_the_cpu(ask, code, words):
     assert answer["notes"][1] == "no GPU found: plans are for the CPU"
 
 
-def test_a_driver_too_old_for_pynvml(ask):
+def test_a_driver_too_old_for_pynvml_is_named(ask):
     assert "too old" in ask(RTX_3090, driver="old")["notes"][0]
 
 
@@ -400,7 +400,7 @@ def test_words_of_the_driver_are_no_words_of_ours(ask):
         ({"uuid": "\udcff"}, ""),
     ],
 )
-def test_impossible_figures_of_one_gpu(ask, odd, words):
+def test_impossible_figures_of_one_gpu_leave_the_others(ask, odd, words):
     """Names that are not UTF-8 are no names, and figures that no GPU has are no figures."""
     answer = ask(RTX_3090 | odd, SECOND, CUDA_DEVICE_ORDER="PCI_BUS_ID")
     assert [d["free"] for d in answer["devices"]] == ([GiB] if words else [23 * GiB, GiB])
@@ -408,7 +408,7 @@ def test_impossible_figures_of_one_gpu(ask, odd, words):
     assert all(d["n_sm"] in (82, None) and (d["bandwidth"] or 0) < 2e12 for d in answer["devices"])
 
 
-def test_a_count_without_gpus(ask):
+def test_a_count_without_gpus_ends_soon(ask):
     answer = ask(RTX_3090, FAKE_COUNT=str((1 << 32) - 1), CUDA_DEVICE_ORDER="PCI_BUS_ID")
     assert names(answer) == [("CUDA0", "RTX 3090")]
     assert (
@@ -485,7 +485,7 @@ def test_the_command_shows_devices_ram_and_sources(command):
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_command_on_a_narrow_terminal(command, width):
+def test_a_narrow_terminal_loses_no_word_of_devices(command, width):
     wide = command().stdout
     lines = command(COLUMNS=str(width)).stdout.splitlines()
     assert all(len(line) <= width for line in lines)
@@ -495,7 +495,7 @@ def test_the_command_on_a_narrow_terminal(command, width):
     }
 
 
-def test_the_command_as_json(command):
+def test_devices_json_says_where_figures_come_from(command):
     answer = json.loads(command("--json").stdout)
     assert answer["schema"] == 1 and answer["notes"] == []
     assert answer["devices"][0]["free"] == 23 * GiB and answer["devices"][0]["sure"].startswith(

@@ -237,7 +237,7 @@ def test_a_plan_knows_the_servers_memory(capfd: pytest.CaptureFixture[str]) -> N
     assert not any("asked" in warning for warning in planned["warnings"])
 
 
-def test_a_plan_of_this_machine_too(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_on_the_command_line_asks_the_rpc_server(capfd: pytest.CaptureFixture[str]) -> None:
     with FakeRpc([CUDA]) as server:
         assert main([LLAMA, "-c", "8192", "--rpc", server.endpoint, "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["devices"][0]["total"] == 24 * GiB
@@ -302,7 +302,7 @@ def test_run_plans_with_them(
 
 
 @pytest.mark.llamacpp
-def test_a_real_server(binaries: Path) -> None:
+def test_a_real_server_answers_as_the_fake_one(binaries: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -88,7 +88,7 @@ FIRMWARE = module("BIOS", kind=0)
     ],
     ids=range(8),
 )
-def test_channels_and_speeds(modules: list[bytes], gigabytes: float) -> None:
+def test_bandwidth_follows_channels_and_speeds(modules: list[bytes], gigabytes: float) -> None:
     assert of_tables(FIRMWARE + b"".join(modules) + END) == pytest.approx(gigabytes * 1e9 * 0.9)
 
 

@@ -1,4 +1,4 @@
-"""Who asks why a launch failed would be told a wrong cause.
+"""Anyone who asks why a launch failed would be told a wrong cause.
 
 Failing, slow and healthy logs of users and of own runs, with their causes (failures.jsonl, one
 case a line).
@@ -76,7 +76,7 @@ def causes(case: dict[str, object]) -> set[str]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_a_real_log(case: dict[str, object]) -> None:
+def test_a_real_log_gets_its_label(case: dict[str, object]) -> None:
     answer = explain(str(case["log"]).encode())
     label: dict[str, object] = case["label"]  # type: ignore[assignment]
     wrong = set()
@@ -270,7 +270,7 @@ def test_the_prediction_is_compared_with_what_was_asked() -> None:
     assert {name: value for name, value, _ in answer.figures()}["predicted"] == size
 
 
-def test_the_command_line(tmp_path: Path) -> None:
+def test_explain_on_the_command_line_gives_cause_and_launch(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_bytes(oom("CUDA0", 5800, "context", 1 << 33, "-ngl 99 -c 131072"))
     done = says("explain", log, "-m", HEADERS / "gemma-2-9b-q4_k_m.gguf", "--json")
@@ -332,7 +332,7 @@ def test_a_mutated_log_is_no_crash() -> None:
 
 
 @pytest.mark.parametrize("first", swept(range(0, 10_000, 500), 10))
-def test_ten_thousand_mutated_logs(first: int) -> None:
+def test_ten_thousand_mutated_logs_end_in_an_answer(first: int) -> None:
     for seed in range(first, first + 500):
         check_mutated(seed)
 

@@ -177,7 +177,7 @@ reserve_compute_meta:      CUDA0 compute buffer size =   322.49 MiB
         ("SYCL0", "SYCL0"),
     ],
 )
-def test_devices_of_buffers(buffer: str, device: str) -> None:
+def test_a_buffer_s_name_says_its_device(buffer: str, device: str) -> None:
     assert device_of(buffer) == device
 
 
@@ -197,7 +197,7 @@ alloc_tensor_range: failed to allocate RPC1[10.0.0.2:50052] buffer of size 9
 # --- logs as they really are
 
 
-def test_pieces_of_any_size() -> None:
+def test_pieces_of_any_size_are_read_alike() -> None:
     data = (LOGS / "today.log").read_bytes()
     assert all(read(data, size) == read(data) for size in (1, 7, 100))
 
@@ -213,13 +213,13 @@ def test_a_huge_line_is_stepped_over_and_the_next_is_read() -> None:
     assert read("y" * (1 << 17) + line + line).loads[0].buffers == {"model": {"CUDA0": [1.0]}}
 
 
-def test_binary_garbage_around_a_line() -> None:
+def test_binary_garbage_around_a_line_hides_nothing() -> None:
     noise = bytes(range(256)) * 40
     launch = read(noise + b"\nload_tensors: CUDA0 model buffer size = 1.00 MiB\n" + noise)
     assert launch.loads[0].buffers == {"model": {"CUDA0": [1.0]}}
 
 
-def test_death_in_mid_line() -> None:
+def test_a_log_that_ends_in_mid_line_is_read() -> None:
     assert read("load_tensors: CUDA0 model buffer size = 1.00 MiB").loads[0].buffers == {
         "model": {"CUDA0": [1.0]}
     }
@@ -351,7 +351,9 @@ def test_numbers_without_end_are_none(line: str) -> None:
         ("failed to initialize the context: failed to allocate compute pp buffers", None, None),
     ],
 )
-def test_out_of_memory_messages(line: str, device: str | None, requested: int | None) -> None:
+def test_out_of_memory_messages_say_device_and_size(
+    line: str, device: str | None, requested: int | None
+) -> None:
     failure = out_of_memory(line)
     assert failure is not None and (failure.device, failure.requested) == (device, requested)
 

@@ -1,4 +1,4 @@
-"""Who asks for the command that works would get one that fails again, or loses a flag.
+"""Anyone who asks for the command that works would get one that fails again, or loses a flag.
 
 The command that starts where memory is not the reason: of a log's words, with as few changed as
 may be.
@@ -107,7 +107,7 @@ def test_the_command_that_starts(log: str, given: str, works: str) -> None:
         "or directory)",
     ],
 )
-def test_what_no_command_mends(log: str) -> None:
+def test_a_broken_file_gets_no_command(log: str) -> None:
     answer = explain(log.encode(), words=["-m", "a.gguf", "-c", "512"], files=False)
     assert (
         answer.fatal

@@ -26,7 +26,7 @@ UP = "main: model loaded\nmain: server is listening on http://127.0.0.1:8080\n"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_a_log_that_people_paste(case: dict[str, object]) -> None:
+def test_a_pasted_log_gets_its_cause_and_what_to_try(case: dict[str, object]) -> None:
     answer = explain(str(case["log"]).encode(), files=False)
     text = answer.text()
     assert answer.cause == case["cause"]
@@ -159,7 +159,7 @@ def test_a_log_that_people_paste(case: dict[str, object]) -> None:
         ),
     ],
 )
-def test_the_same_in_other_words(line: str, cause: str, line_has: str) -> None:
+def test_the_same_cause_is_found_in_other_words(line: str, cause: str, line_has: str) -> None:
     answer = explain(line.encode())
     assert answer.cause == cause and line_has in answer.line and CAUSES[cause].remedies
 
@@ -402,7 +402,7 @@ def test_a_context_that_was_too_short_gets_the_launch_with_a_longer_one(
     assert small.launch is None and f"-c {context}" in small.text()
 
 
-def test_an_ik_log() -> None:
+def test_an_ik_log_is_read() -> None:
     log = (
         "llama_new_context_with_model: flash_attn    = 1\nllama_new_context_with_model: "
         "attn_max_b = 0\n"

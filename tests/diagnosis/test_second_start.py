@@ -137,7 +137,9 @@ def test_ram_that_is_full(binaries: pathlib.Path, tmp_path: pathlib.Path) -> Non
     assert second.serves, found.text() + second.log.read_text(errors="replace")[-2000:]
 
 
-def test_what_the_kernel_killed(binaries: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_server_that_the_kernel_killed_starts_again(
+    binaries: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     group = group_of("-second")
     if group is None:
         pytest.skip("no right to make control groups")

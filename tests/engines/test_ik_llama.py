@@ -112,7 +112,7 @@ def test_layers_that_are_cut_over_gpus() -> None:
     assert not wrong and count >= 12
 
 
-def test_random_launches() -> None:
+def test_random_launches_take_no_more_than_is_said() -> None:
     """Of fixtures/ik.py: no device takes more than is said, weights and caches are equal where no
     bound is named, and most are equal in every part."""
     equal = plans = 0
@@ -160,7 +160,7 @@ def test_bounds_hold_where_a_graph_is_not_modelled(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_every_recorded_launch() -> None:
+def test_every_recorded_launch_is_equal_to_the_byte() -> None:
     count, wrong = compare(ROWS)
     assert not wrong and count >= 150
 

@@ -33,7 +33,7 @@ def taken(name: str, program: str, words: str, devices: list[Device] | None = No
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_the_measured_compute_buffers(name: str) -> None:
+def test_compute_buffers_are_those_measured(name: str) -> None:
     for n_ubatch, library, server in MEASURED[name]:
         words = f"-c 4096 -np 1 -ngl 0 -ub {n_ubatch}"
         for program, mib in (

@@ -1,4 +1,7 @@
-"""Other programs than llama-server, started: their buffers are those of `--engine` (tools.py)."""
+"""Users of llama-bench and other tools would get buffers that those programs do not allocate.
+
+The programs are started, and their buffers compared with those of `--engine` (tools.py).
+"""
 
 from __future__ import annotations
 

@@ -471,7 +471,7 @@ def test_an_empty_list_is_no_value(command: str, flag: str) -> None:
 # --- contexts
 
 
-def test_contexts_as_people_write_them() -> None:
+def test_contexts_are_read_as_people_write_them() -> None:
     assert read("plan", ["m", "--ctx", "16k", "--ctx-min", "4K"]).own == {
         "ctx": 16384,
         "ctx-min": 4096,
@@ -493,7 +493,7 @@ def test_contexts_as_people_write_them() -> None:
         ("--yarn-orig-ctx 1M", "yarn_orig_ctx", 1 << 20),
     ],
 )
-def test_llama_servers_contexts_too(words: str, field: str, value: int) -> None:
+def test_llama_server_s_contexts_may_be_16k(words: str, field: str, value: int) -> None:
     arguments = read("plan", words.split())
     assert getattr(arguments.params, field) == value and arguments.given[0][1] == str(value)
 

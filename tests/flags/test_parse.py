@@ -219,7 +219,7 @@ def test_the_rest_passes_unchanged_and_in_order() -> None:
     assert arguments.value("-b") is None
 
 
-def test_own_flags_and_the_model() -> None:
+def test_own_flags_and_the_model_are_told_apart() -> None:
     arguments = parse(
         [
             "model.gguf",
@@ -278,7 +278,9 @@ def test_environment_comes_before_the_words() -> None:
         ({"MTMD_BACKEND_DEVICE": "CUDA1"}, "mmproj_device", "CUDA1"),
     ],
 )
-def test_environment_of_switches(environ: dict[str, str], field: str, value: object) -> None:
+def test_variables_of_switches_are_read_as_llama_cpp_does(
+    environ: dict[str, str], field: str, value: object
+) -> None:
     assert getattr(parse([], environ).params, field) == value
 
 
@@ -311,7 +313,7 @@ def test_overrides_of_the_environment_stand_first_in_llama_cpps_order() -> None:
         ),
     ],
 )
-def test_nonsense_in_the_environment(environ: dict[str, str], message: str) -> None:
+def test_nonsense_in_the_environment_is_named(environ: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError) as error:
         parse([], environ)
     assert str(error.value) == message

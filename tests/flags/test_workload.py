@@ -1,4 +1,4 @@
-"""Who says what is served would get the plan of other requests.
+"""Anyone who says what is served would get the plan of other requests.
 
 The words of --workload.
 """

@@ -46,7 +46,7 @@ def test_the_smallest_gap_that_fits() -> None:
     assert a.take(80) == (0, 0)
 
 
-def test_of_equal_gaps_the_later_one() -> None:
+def test_the_later_of_equal_gaps_is_taken() -> None:
     a = filled(30, 1, 30, 1)
     a.give(0, 0, 30)
     a.give(0, 31, 30)

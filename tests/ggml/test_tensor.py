@@ -111,7 +111,9 @@ def test_flash_attention_swaps_heads_and_tokens(g: Graph) -> None:
     ],
     ids=range(8),
 )
-def test_shapes_on_which_ggml_aborts(g: Graph, make: Callable[[Graph, Tensor], Tensor]) -> None:
+def test_shapes_on_which_ggml_aborts_are_refused(
+    g: Graph, make: Callable[[Graph, Tensor], Tensor]
+) -> None:
     """Other counts, rows with gaps, parts that end behind their tensor, an axis twice."""
     with pytest.raises(ValueError, match=r"f32\[|axes"):
         make(g, g.new("f32", 8, 4))

@@ -87,12 +87,9 @@ def mutate(data: bytearray, seed: random.Random) -> bytearray:
     return data
 
 
-class Stream:
-    def __init__(self, data: bytes) -> None:
-        self.read = io.BytesIO(data).read
-
-
 def work(mutations: int) -> None:
+    from test_hostile import HEAVY, Stream
+
     from autolayers.errors import ModelError
     from autolayers.gguf import Header, read_header
 
@@ -119,8 +116,6 @@ def work(mutations: int) -> None:
         for i in range(mutations // len(paths) + 1):
             data = bytes(mutate(bytearray(whole), seed))
             counts[outcome(Stream(data) if i % 2 else io.BytesIO(data))] += 1
-    from test_hostile import HEAVY
-
     with tempfile.TemporaryDirectory() as folder:
         for make in HEAVY:
             heavy = Path(folder, make.__name__)

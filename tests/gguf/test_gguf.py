@@ -84,7 +84,7 @@ def test_a_file_of_full_length_is_not_truncated(tmp_path: Path) -> None:
     assert same(short, whole)
 
 
-def test_every_metadata_type() -> None:
+def test_every_metadata_type_is_read() -> None:
     values = read_header(TINY / "types.gguf").metadata
     assert values["scalar.uint64.1"] == 2**64 - 1
     assert values["scalar.int64.0"] == -(2**63)
@@ -120,7 +120,7 @@ def test_version_2_reads_as_version_3() -> None:
 
 
 @pytest.mark.parametrize("name", ["chat", "dense", "moe", "types", "v2"])
-def test_same_as_the_gguf_package(name: str) -> None:
+def test_a_header_says_what_the_gguf_package_reads(name: str) -> None:
     gguf = pytest.importorskip("gguf")
     theirs = gguf.GGUFReader(TINY / f"{name}.gguf")
     ours = read_header(TINY / f"{name}.gguf")
@@ -166,7 +166,7 @@ def test_every_ggml_type_is_counted_as_ggml_counts_it() -> None:
         assert (type_.blck_size, type_.type_size) == (gguf.GGML_QUANT_SIZES[theirs][0], size)
 
 
-def test_row_size_and_n_bytes() -> None:
+def test_row_size_and_n_bytes_count_blocks() -> None:
     assert row_size("q4_K", 4096) == 2304
     assert n_bytes("q4_K", (4096, 14336, 1, 1)) == 2304 * 14336
     assert n_bytes("f16", (3, 5, 7)) == 210
@@ -212,7 +212,7 @@ def test_any_part_of_a_split_model_gives_all_of_it(part: int) -> None:
             assert a.read(tensor.n_bytes) == b.read(twin.n_bytes)
 
 
-def test_parts_as_objects() -> None:
+def test_parts_are_joined_from_objects() -> None:
     parts = [(TINY / f"split-{i:05d}-of-00003.gguf").read_bytes() for i in (1, 2, 3)]
     header = read_header([io.BytesIO(part) for part in parts])
     assert header.tensors == read_header(TINY / "split-00001-of-00003.gguf").tensors

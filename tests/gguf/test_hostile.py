@@ -210,7 +210,7 @@ def read(data: bytes) -> Header:
     return read_header(io.BytesIO(data))
 
 
-def test_accepted_at_the_limits() -> None:
+def test_values_at_the_limits_are_accepted() -> None:
     header = read(
         gguf(
             [
@@ -236,7 +236,9 @@ def test_accepted_at_the_limits() -> None:
 
 
 @pytest.mark.parametrize("make", [io.BytesIO, Stream])
-def test_strings_longer_than_a_buffer(make: Callable[[bytes], io.BytesIO]) -> None:
+def test_strings_longer_than_a_buffer_lose_nothing_behind_them(
+    make: Callable[[bytes], io.BytesIO],
+) -> None:
     """In an array and as a value: what follows them is read from the right place."""
     texts = [b"a" * 5, b"b" * 300_000, b"", b"c" * (1 << 18), b"d" * (3 << 20), b"e"] * 2
     header = read_header(
@@ -261,7 +263,7 @@ def test_strings_longer_than_a_buffer(make: Callable[[bytes], io.BytesIO]) -> No
     assert header.tensors["t"].n_bytes == 128
 
 
-def test_a_file_without_tensors() -> None:
+def test_a_file_without_tensors_is_read() -> None:
     header = read(gguf([pair(b"general.architecture", STR, string(b"llama"))]))
     assert header.tensors == {}
     assert header.files[0].promised == header.data_offset
@@ -297,7 +299,7 @@ def test_split_count_of_the_wrong_type(count: str) -> None:
         read(gguf([pair(b"split.count", STR, string(count.encode()))]))
 
 
-def test_split_no_beyond_count() -> None:
+def test_a_part_beyond_the_count_is_refused() -> None:
     with pytest.raises(ModelError, match="part 4 of 3"):
         read(
             gguf(

@@ -75,7 +75,7 @@ LENGTHS = st.one_of(
 )
 @settings(max_examples=400, deadline=None)
 @example(texts=[b""], copies=60, cut=0, surplus=0, start=0)
-def test_whole_and_cut_arrays(
+def test_whole_and_cut_arrays_are_skipped_as_step_by_step(
     texts: list[bytes], copies: int, cut: int, surplus: int, start: int
 ) -> None:
     """Longer than a block, cut anywhere, asked for more or fewer strings than there are, from
@@ -141,7 +141,7 @@ def test_any_bytes_are_walked_alike(buf: bytes, copies: int, start: int, n: int)
     )
 
 
-def test_around_whole_blocks() -> None:
+def test_arrays_around_whole_blocks_are_skipped() -> None:
     for n in (0, 1, 127, 128, 129, 255, 256, 257, 511, 768):
         buf = b"".join(string(b"t" * (i % 300)) for i in range(n))
         assert skip_strings(buf, 0, n) == (len(buf), 0)

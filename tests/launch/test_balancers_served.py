@@ -13,7 +13,6 @@ import http.client
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import pytest
 from served import BOX, CHAT, FILES, Server, balancer_of
+from support import free_port
 
 from autolayers.cli import main
 
@@ -33,12 +33,6 @@ pytestmark = [
 NAMES = ("chat", "talk")
 KEY = "sk-test"
 CHATS = 24
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""Who checks a build would be told that it is equal when it is not, or the reverse.
+"""Anyone who checks a build would be told that it is equal when it is not, or the reverse.
 
 `autolayers check`: a program's loads compared with the prediction, kept, and used by plans for
 that very program.
 
 The fake llama-server prints the sizes that it is given for each file;
-test_with_the_real_llama_server asks a real one.
+test_the_real_llama_server_is_equal_in_every_part asks a real one.
 """
 
 from __future__ import annotations
@@ -140,7 +140,9 @@ def states(answer: subprocess.CompletedProcess[str]) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_equal_different_failed_and_unknown(run: Callable[..., Any], program: pathlib.Path) -> None:
+def test_each_architecture_is_equal_different_failed_or_unknown(
+    run: Callable[..., Any], program: pathlib.Path
+) -> None:
     done = run("check", "--quick", "--json", "--llama-server", str(program))
     assert done.returncode == 0, done.stderr
     drafting = (f"{name} that drafts" for name in bundled.mtp())
@@ -267,7 +269,9 @@ def test_a_damaged_record_is_none(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.llamacpp
-def test_with_the_real_llama_server(binaries: pathlib.Path, environ: dict[str, str]) -> None:
+def test_the_real_llama_server_is_equal_in_every_part(
+    binaries: pathlib.Path, environ: dict[str, str]
+) -> None:
     done = says("check", "--llama-server", str(binaries / "llama-server"), environ=environ)
     assert done.returncode == 0, done.stdout
     count = len(bundled.architectures()) + len(companions())

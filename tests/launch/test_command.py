@@ -8,17 +8,14 @@ from __future__ import annotations
 import shlex
 
 import pytest
+from support import split
 
 from autolayers.builds import Build
 from autolayers.detect import read_help
 from autolayers.errors import UsageError
 from autolayers.flags.params import Params
 from autolayers.flags.parse import parse
-from autolayers.launch.command import WrappedCommand, additions, complete, own_end, read
-
-
-def split(line: str) -> WrappedCommand:
-    return read(shlex.split(line))
+from autolayers.launch.command import additions, complete, own_end
 
 
 def whole(line: str, flags: str, build: Build | None = None, **environ: str) -> str:
@@ -217,11 +214,11 @@ def test_old_builds_get_words_that_they_know() -> None:
     ("number", "slots", "bare"),
     [(0, 4, False), (3000, 1, True), (6500, 1, False), (10900, 4, False)],
 )
-def test_defaults_of_builds(number: int, slots: int, bare: bool) -> None:
+def test_each_build_has_its_own_defaults(number: int, slots: int, bare: bool) -> None:
     assert (Build(number).default_slots, Build(number).bare_flash) == (slots, bare)
 
 
-def test_flags_of_builds() -> None:
+def test_each_build_knows_its_own_flags() -> None:
     assert [Build(n).knows("--mlock") for n in (9000, 10884, 0)] == [True, False, False]
     assert [Build(n).knows("--n-cpu-moe") for n in (6000, 6100, 0)] == [False, True, True]
     assert Build(5).knows("-ngl")

@@ -200,7 +200,7 @@ def test_a_balancer_takes_its_file(kind: str, check: str, fleet: FleetPlan, tmp_
 
 
 @pytest.mark.slow
-def test_models_that_share_a_gpu(tmp_path: Path) -> None:
+def test_models_that_share_a_gpu_need_a_scheduler_for_it(tmp_path: Path) -> None:
     found = planned(tmp_path, {"desk": {"devices": [CARD], "host": RAM}}, [ONE, FOUR], 2)
     assert all(server.share == 2 for server in found.servers)
     with pytest.raises(
@@ -218,7 +218,7 @@ def test_models_that_share_a_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_over_two_machines(tmp_path: Path) -> None:
+def test_a_model_over_two_machines_gets_files_for_both(tmp_path: Path) -> None:
     large = str(HEADERS / "llama-3.3-70b-q4_k_m.gguf")
     card = {"card": "rtx-3090"}
     found = planned(
@@ -256,7 +256,7 @@ def test_a_model_over_two_machines(tmp_path: Path) -> None:
         written("llama-swap", found, paths=[large])
 
 
-def test_what_files_refuse(fleet: FleetPlan) -> None:
+def test_files_refuse_what_they_cannot_say(fleet: FleetPlan) -> None:
     with pytest.raises(UsageError, match="--port: the files of a fleet give each server its own"):
         written("compose", fleet, "--port", "9000")
     with pytest.raises(UsageError, match="--gpumem is for --format kubernetes, not compose"):

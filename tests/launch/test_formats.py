@@ -18,7 +18,7 @@ from pathlib import Path
 
 import launch_targets as targets
 import pytest
-from support import HEADERS, gpus, model, slow
+from support import HEADERS, gpus, model, slow, split
 
 import autolayers
 from autolayers import Plan
@@ -28,17 +28,13 @@ from autolayers.errors import UsageError
 from autolayers.flags.formats import FORMATS
 from autolayers.flags.parse import parse
 from autolayers.launch import formats
-from autolayers.launch.command import WrappedCommand, additions, read
+from autolayers.launch.command import WrappedCommand, additions
 from autolayers.launch.formats.preset import section
 from autolayers.launch.secrets import launcher_without_secrets, without_secrets
 from autolayers.model import Model
 
 LLAMA = str(HEADERS / "llama-3.1-8b-q4_k_m.gguf")
 SMALL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
-
-
-def split(line: str) -> WrappedCommand:
-    return read(shlex.split(line))
 
 
 # --- formats
@@ -208,7 +204,7 @@ def test_what_a_container_cannot_publish(words: tuple[str, ...], said: str) -> N
         written("compose", words)
 
 
-def test_compose_by_its_own_specification() -> None:
+def test_compose_files_pass_their_own_specification() -> None:
     yaml = pytest.importorskip("yaml")
     words = (
         "--api-prefix",
@@ -423,7 +419,7 @@ def test_a_word_that_a_target_does_not_have_is_named(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_model_of_the_hub(kind: str) -> None:
+def test_a_model_of_the_hub_is_downloaded_by_the_program(kind: str) -> None:
     """The program gets it by itself; a projector that is not in the plan is not loaded, and the
     files are kept."""
     if kind == "kserve":
@@ -478,7 +474,7 @@ def test_what_only_a_variable_says_is_in_the_file(
     )
 
 
-def test_relative_paths_of_every_kind() -> None:
+def test_relative_paths_become_those_of_the_service() -> None:
     """A service has another working directory; a container sees what is mounted."""
     words = (
         "--chat-template-file",
@@ -500,7 +496,7 @@ def test_relative_paths_of_every_kind() -> None:
     assert "/models1/t.jinja" in found and "/models2/k.txt" in found and "/models2/slots" in found
 
 
-def test_formats_without_a_command() -> None:
+def test_formats_are_written_without_a_command() -> None:
     plan = planned_for("llama-swap", MODEL, ())
     text = formats.write("llama-swap", plan, parse(["x.gguf", "--jinja"]))
     assert "--jinja" in text and "-ngl 33" in text and "a $b%c" in text
@@ -668,7 +664,7 @@ def test_the_port_of_nixos_and_of_llmkube() -> None:
 @pytest.mark.parametrize(
     "word", ["$(HF_TOKEN)", "$$(HF_TOKEN)", "a$b", "${HOME}", "''${pkgs}", '"; evil = "', "a\nb: c"]
 )
-def test_words_of_other_languages(word: str) -> None:
+def test_words_of_other_languages_come_back_unchanged(word: str) -> None:
     """Variables of Kubernetes and of Nix, their quotes and lines."""
     for kind, reader in (("llmkube", targets.llmkube), ("nixos", targets.nixos)):
         found = reader(written(kind, ("-a", word, "--host", f"::{word}")))

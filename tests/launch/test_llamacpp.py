@@ -31,7 +31,7 @@ from typing import Any, cast
 import launch_targets
 import pytest
 from random_launches import written
-from support import FIXTURES, free_port, requested
+from support import FIXTURES, free_port, requested, until
 
 import autolayers
 from autolayers.cli import main
@@ -51,13 +51,6 @@ pytestmark = [
 ]
 CHAT = FIXTURES / "tiny" / "chat.gguf"
 MiB = 1 << 20
-
-
-def until(condition: Callable[[], object], seconds: float = 90) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
 
 
 def answers(port: int) -> bool:
@@ -177,7 +170,9 @@ def test_answers_and_ends_cleanly(
     assert children("llama-server", port) == [] and not answers(port)
 
 
-def test_a_terminals_interrupt(binaries: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_ctrl_c_ends_the_server_as_if_started_directly(
+    binaries: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     """Ctrl-C on a pseudo-terminal: the whole foreground group gets it, the server ends as if it had
     been started directly."""
     import pty
@@ -417,7 +412,7 @@ def launch_and_check(
 
 @pytest.mark.parametrize("words", ["-ngl all -ts 1,2", "-ngl 2 -np 2 -ub 128"])
 @pytest.mark.parametrize("name", ["chat", "qwen3-dense", "llama-moe"])
-def test_two_devices_as_one(
+def test_two_devices_as_one_log_what_is_predicted(
     binaries: pathlib.Path, tmp_path: pathlib.Path, name: str, words: str
 ) -> None:
     """-sm tensor: the log has the most that a device has of each part."""

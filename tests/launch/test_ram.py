@@ -27,7 +27,7 @@ MOE = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")
 SMALL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
 
 
-def test_the_parts_of_the_figure() -> None:
+def test_the_memory_request_counts_all_parts() -> None:
     """Weights in RAM, buffers, 8 GiB of saved prompts: all that the plan counts, and the program
     with its page tables."""
     plan = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB")
@@ -151,7 +151,7 @@ def test_what_has_no_limit_gets_none(kind: str) -> None:
 # --- Kubernetes and what is built on it
 
 
-def test_kubernetes_by_its_own_schemas() -> None:
+def test_kubernetes_files_pass_its_own_schemas() -> None:
     validator = pytest.importorskip("kubernetes_validate")
     for words in (
         GPU,
@@ -229,7 +229,7 @@ def test_what_cannot_be_written(
     assert out == "" and said in err.splitlines()[-1]
 
 
-def test_llmkube_s_typed_fields() -> None:
+def test_llmkube_s_typed_fields_have_the_launch() -> None:
     """Its quotas and its status see these, not extraArgs."""
     _, service = documents("llmkube", *GPU, "-np", "2", "-ctk", "q8_0", "-ctv", "q8_0", "-fa", "on")
     spec = service["spec"]
@@ -256,7 +256,7 @@ def test_what_llmkube_s_schema_does_not_admit_stays_a_word() -> None:
     assert words[words.index("-c") + 1] == "262144" and words[words.index("-ctk") + 1] == "bf16"
 
 
-def test_the_json_of_a_launch(capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_memory_request_and_limit(capfd: pytest.CaptureFixture[str]) -> None:
     assert (
         main(
             [SMALL, "-dev", "none", "--ram", "16GiB", "-c", "4096", "--ram-limit", "3GiB", "--json"]
@@ -267,7 +267,7 @@ def test_the_json_of_a_launch(capfd: pytest.CaptureFixture[str]) -> None:
     assert 0 < host["mapped"] < host["request"] <= host["limit"] <= 3 * GiB
 
 
-def test_the_documented_examples(
+def test_the_documented_examples_print_what_the_page_shows(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)

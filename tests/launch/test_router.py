@@ -1,4 +1,4 @@
-"""Who starts the router would get models that do not fit together.
+"""Anyone who starts the router would get models that do not fit together.
 
 `autolayers run llama-server` without a model: its directory is planned, and the router started
 with the preset.

@@ -1,4 +1,4 @@
-"""Who shares measured speeds would not hear what is wrong with a row.
+"""Anyone who shares measured speeds would not hear what is wrong with a row.
 
 Rows of measured speeds from elsewhere: what is wrong with one is one line.
 """

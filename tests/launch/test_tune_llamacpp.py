@@ -202,7 +202,7 @@ def measured(binaries: pathlib.Path, model: pathlib.Path, flags: list[str]) -> f
     return 1024 / prompt + 2048 / token
 
 
-def test_on_the_processor(
+def test_tune_measures_launches_on_the_processor(
     model: pathlib.Path, binaries: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     answer, rows, _ = tune(

@@ -206,7 +206,7 @@ def test_a_projector_goes_to_one_device(words: str, device: str) -> None:
     )
 
 
-def test_a_projectors_warm_up() -> None:
+def test_a_projector_s_warm_up_takes_memory_unless_off() -> None:
     files = Companions(mmproj=projector("gemma3"))
     target = model("gemma-3-4b-q8_0")
     flash, warnings = held(target, "-c 4096 --mmproj p.gguf", files, 8192)

@@ -120,7 +120,9 @@ def test_the_examples_trace_is_the_allocators(monkeypatch: pytest.MonkeyPatch) -
         ("gemma-3-4b-q8_0", "-c 32768 -np 1 --swa-full", 1, ("CUDA0.context",)),
     ],
 )
-def test_the_sizes_it_quotes(name: str, args: str, n_gpus: int, what: tuple[str, ...]) -> None:
+def test_the_sizes_that_the_page_quotes_are_computed(
+    name: str, args: str, n_gpus: int, what: tuple[str, ...]
+) -> None:
     found = launch(name, args, n_gpus)
     for one in what:
         device, part = one.split(".")

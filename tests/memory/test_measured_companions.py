@@ -282,7 +282,7 @@ def test_a_plain_launch_reads_nothing_more() -> None:
     assert done.stdout.split(maxsplit=1) == ["False", "output buffer\n"]
 
 
-def test_on_the_command_line(tmp_path: pathlib.Path) -> None:
+def test_companions_are_planned_on_the_command_line(tmp_path: pathlib.Path) -> None:
     files = {}
     for name in (TARGET, DRAFT):
         files[name] = tmp_path / f"{name}.gguf"

@@ -159,7 +159,7 @@ def test_every_device_is_used_and_named_ones_alone() -> None:
 
 
 @pytest.mark.parametrize(("build", "name"), [(10531, "lfm2-dense"), (11311, "qwen4exp-moe")])
-def test_architectures_that_came_later(build: int, name: str) -> None:
+def test_architectures_that_came_later_are_refused_before(build: int, name: str) -> None:
     model = autolayers.read_model(FIXTURES / "headers" / f"{name}.gguf")
     devices = [Device(f"CUDA{i}", 8 << 30, 8 << 30) for i in range(2)]
     params = parse(["-sm", "tensor", "-c", "512"]).params

@@ -190,7 +190,7 @@ def test_rope_can_be_turned_off() -> None:
     assert hparams("granitemoe", rope__scaling__finetuned=False).has_rope(0)
 
 
-def test_layers_that_share_a_cache() -> None:
+def test_layers_that_share_a_cache_have_one() -> None:
     keys = {
         "block_count": 6,
         "attention__shared_kv_layers": 2,
@@ -304,6 +304,6 @@ def test_an_unknown_architecture_is_an_upper_bound_never_zero() -> None:
     assert sum(allocate(bare, resolve(bare, params), place(bare)).buffers.values()) >= sizes[0]
 
 
-def test_one_row_per_architecture() -> None:
+def test_every_architecture_has_one_row() -> None:
     assert len(NAMES) == 159  # all of llama.cpp's, as modelled, and four of b11739
     assert all(architecture(name).known for name in NAMES)

@@ -1,4 +1,4 @@
-"""Who adds an architecture would have to look for its name in the whole package.
+"""Anyone who adds an architecture would have to look for its name in the whole package.
 
 Only the rows of architectures and their builders know an architecture by name.
 """

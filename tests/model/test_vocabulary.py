@@ -69,7 +69,7 @@ def plan(model: str, draft: str, *words: str) -> autolayers.Plan:
     return autolayers.plan(model, ["-md", draft, "--gpu", "8GiB", "--ram", "16GiB", *words])
 
 
-def test_the_tokens_of_a_file() -> None:
+def test_the_tokens_of_a_file_are_read() -> None:
     assert len(TOKENS) == 384 and TOKENS[:2] == ["\u0100".encode(), "\u0101".encode()]
     assert list(strings(str(CHAT), "tokenizer.ggml.nothing")) == []
 
@@ -121,7 +121,9 @@ def test_a_draft_that_is_not_used_may_have_any(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("build", "refused"), [(5900, True), (6170, False), (9101, False), (9113, True)]
 )
-def test_builds_that_translate(tmp_path: pathlib.Path, build: int, refused: bool) -> None:
+def test_builds_that_translate_drafts_accept_another_vocabulary(
+    tmp_path: pathlib.Path, build: int, refused: bool
+) -> None:
     draft = changed(tmp_path / "draft.gguf", CHANGED["text"])
     words = ["--llama-build", str(build), *(DRAFTS if build > 9100 else ())]
     if refused:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import HEADERS, ROOT, says
+from support import HEADERS, ROOT, gpu, says
 
 import autolayers
 from autolayers import api
@@ -30,10 +30,6 @@ PLAIN = Settings()
 
 def target(name: str, **more) -> Target:
     return replace(from_file(str(HEADERS / f"{name}.gguf")), **more)
-
-
-def gpu(size: float, name: str = "CUDA0", **more) -> Device:
-    return Device(name=name, total=int(size * GiB), free=int(size * GiB), **more)
 
 
 def advise(*args, **options) -> Advice:
@@ -81,7 +77,7 @@ def llama() -> Target:
         ),
     ],
 )
-def test_the_server_s_environment(environ, expected):
+def test_the_server_s_environment_is_read_as_ollama_does(environ, expected):
     assert Settings.from_environment(environ) == expected
 
 
@@ -98,7 +94,7 @@ def test_the_server_s_environment(environ, expected):
         ((80,), 262144),
     ],
 )
-def test_default_context_by_vram(sizes, n_ctx):
+def test_the_default_context_follows_total_vram(sizes, n_ctx):
     assert rules.default_context(PLAIN, [gpu(size) for size in sizes]) == n_ctx
     assert (
         rules.default_context(Settings(context_length=7000), [gpu(size) for size in sizes]) == 7000
@@ -128,7 +124,7 @@ def test_the_batch_is_chosen_as_ollama_does(llama, n_ctx, size, flash, batch):
     assert rules.automatic_batch(llama.model, llama.size, n_ctx, [gpu(size)], flash) == batch
 
 
-def test_ollama_s_own_guess(llama):
+def test_ollama_s_own_guess_is_computed_as_ollama_does(llama):
     assert rules.predicted(llama.model, 0, 8192) == 2 * 32 * 8 * 128 * 8192 * 2
     assert rules.predicted(llama.model, llama.size, 0) == llama.size == 4912916224
 

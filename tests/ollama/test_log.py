@@ -33,6 +33,6 @@ def test_numbers_that_are_none_count_for_nothing(tmp_path: Path, line: str) -> N
 
 
 @pytest.mark.parametrize("field", [f"compute={'9' * 5000}.0", f'total="{"9" * 5000} GiB"'])
-def test_a_gpu_of_impossible_numbers(field: str) -> None:
+def test_a_gpu_of_impossible_numbers_is_no_traceback(field: str) -> None:
     line = f'msg="inference compute" library=CUDA name=CUDA0 total="12.0 GiB" {field}\n'
     assert all(gpu.compute_capability is None for gpu in started(line).gpus)

@@ -1,4 +1,4 @@
-"""Who has a model that does not fit would get advice that does not help.
+"""Anyone who has a model that does not fit would get advice that does not help.
 
 What would make a launch fit: there is always something, and followed to the letter it fits.
 """

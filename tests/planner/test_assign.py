@@ -61,7 +61,7 @@ def case(rng: random.Random) -> tuple[list[Choice], dict[str, int], int | None]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_best_of_all_choices(seed: int) -> None:
+def test_the_best_of_all_choices_is_found(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(100):
         choices, limits, ram = case(rng)

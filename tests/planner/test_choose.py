@@ -194,7 +194,7 @@ def test_a_mixture_is_read_at_20_tokens_a_second_and_a_dense_model_at_8() -> Non
         ("gemma-3-4b-q4_k_m", 4),
     ],
 )
-def test_the_level_of_a_file(name: str, bits: int) -> None:
+def test_a_file_s_level_is_that_of_its_type(name: str, bits: int) -> None:
     file = model(name)
     width = 8 * file.size / sum(info.n_elements for info in file.header.tensors.values())
     assert level(usual(file), None, width) == bits

@@ -53,7 +53,7 @@ FEW = (box("shed", "1GiB", (3e8, 2.5e-4), 2), box("attic", "1500MiB", (2.5e7, 4e
         ),
     ],
 )
-def test_the_best_of_all_sets(name: str, head: Box, boxes: tuple[Box, ...]) -> None:
+def test_the_best_of_all_sets_is_taken(name: str, head: Box, boxes: tuple[Box, ...]) -> None:
     found = plan_cluster(model(name), requested(Params(), POLICY), Cluster(head, boxes))
     every = [
         use_of(model(name), requested(Params(), POLICY), Cluster(head, boxes), some)

@@ -1,4 +1,4 @@
-"""Who pipes a plan would not hear of a much faster one, or hear of it in each line.
+"""Anyone who pipes a plan would not hear of a much faster one, or hear of it in each line.
 
 On a pipe and under `run`, one line where a known change is much faster; on a terminal the
 smaller file as well.

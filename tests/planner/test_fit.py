@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from support import TESTS
+from support import TESTS, gpu
 
 import autolayers
 from autolayers import Device
@@ -47,10 +47,6 @@ def answer(name: str, flags: str, *devices: Device) -> Params:
     found = fit(evaluator, parse(flags.split()).params, FULL)
     assert found is not None
     return found.params
-
-
-def gpu(gib: float, index: int = 0) -> Device:
-    return Device(f"CUDA{index}", round(gib * 2**30), round(gib * 2**30))
 
 
 class TestItsSteps:

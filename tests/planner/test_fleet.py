@@ -297,7 +297,7 @@ def test_few_servers_have_many_slots_and_other_machines_are_free(plan) -> None:
     check_memory(found)
 
 
-def test_parts_of_a_machine() -> None:
+def test_a_machine_is_divided_into_equal_parts() -> None:
     assert [sizes(count) for count in (1, 2, 3, 6, 8)] == [
         [1],
         [1, 2],

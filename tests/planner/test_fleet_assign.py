@@ -74,7 +74,7 @@ def test_ten_thousand_machines_are_within_2_percent_of_the_bound(seeds: range) -
         assert users_in_ratio(sorts, by_moves.counts, weights) >= 0.98 * bound, seed
 
 
-def test_the_relaxed_problem() -> None:
+def test_the_relaxed_problem_is_solved() -> None:
     found = largest([1.0, 1.0], [[1.0, 2.0], [3.0, 1.0]], [4.0, 6.0])
     assert (
         found is not None

@@ -105,7 +105,7 @@ def test_without_a_solver_gpus_are_within_2_percent_of_all_possibilities(
     assert gpus <= 1.02 * least
 
 
-def test_few_servers_with_many_slots() -> None:
+def test_few_servers_with_many_slots_are_preferred() -> None:
     """Two of 60 slots rather than ten of ten, one to spare; for a third model there is one."""
     sorts = [
         Sort(((0, 1),), ((0, 10),)),

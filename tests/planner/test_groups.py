@@ -1,5 +1,7 @@
-"""Who swaps models would load them more often than needed, or find that two do not fit together:
-groups, sets and presets against every way to form them, in random small cases."""
+"""Anyone who swaps models would load them more often than needed, or find that two do not fit.
+
+Groups, sets and presets against every way to form them, in random small cases.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from math import log2
 from typing import Any
 
 import pytest
-from support import FIXTURES, RECORDED, model
+from support import FIXTURES, RECORDED, gpu, model
 
 import autolayers
 from autolayers import Device, UsageError
@@ -25,10 +25,6 @@ from autolayers.units import human
 from autolayers.work.rates import SHARED
 
 GiB = 1 << 30
-
-
-def gpu(gib: float, index: int = 0, bandwidth: float | None = None) -> Device:
-    return Device(f"CUDA{index}", round(gib * GiB), round(gib * GiB), bandwidth=bandwidth)
 
 
 def plan(name: str, flags: str = "", *devices: Device, **more: object) -> autolayers.Plan:
@@ -246,7 +242,9 @@ class TestSeveralDevices:
 
     def test_the_faster_card_is_filled_first(self) -> None:
         slow, fast = 300e9, 1000e9
-        found = plan("llama-3.1-8b-q4_k_m", "-c 4096", gpu(8, 0, slow), gpu(8, 1, fast))
+        found = plan(
+            "llama-3.1-8b-q4_k_m", "-c 4096", gpu(8, 0, bandwidth=slow), gpu(8, 1, bandwidth=fast)
+        )
         assert found.fits and found.n_gpu_layers == 33
         assert not found.devices[0].model and found.devices[1].model
 
@@ -258,7 +256,7 @@ class TestSeveralDevices:
         found = plan("llama-3.1-8b-q4_k_m", "-c 4096 -ts 1,2", gpu(8, 0), gpu(8, 1))
         assert found.params.tensor_split == (1, 2)
 
-    def test_one_device_only(self) -> None:
+    def test_one_device_only_leaves_the_other_empty(self) -> None:
         found = plan("llama-3.1-8b-q4_k_m", "-c 4096 -sm none -mg 1", gpu(8, 0), gpu(8, 1))
         assert found.fits and not found.devices[0].used and found.devices[1].used
 
@@ -279,7 +277,12 @@ class TestSeveralDevices:
         """
         flags = "-ctk q8_0 -ctv q8_0 -nkvo -ncmoe 3"
         small, large = (
-            plan("gemma-4-26b-a4b-q4_k_m", flags, gpu(8.63, 0, 900e9), gpu(size, 1, 300e9))
+            plan(
+                "gemma-4-26b-a4b-q4_k_m",
+                flags,
+                gpu(8.63, 0, bandwidth=900e9),
+                gpu(size, 1, bandwidth=300e9),
+            )
             for size in (9.68, 19.29)
         )
         # at the price of a longer context
@@ -366,7 +369,7 @@ class TestSearch:
             "qwen4exp-80b",
             "",
             *[
-                gpu(size * part, i, speed)
+                gpu(size * part, i, bandwidth=speed)
                 for i, (part, speed) in enumerate(((0.056, 300e9), (0.161, 300e9), (0.265, 900e9)))
             ],
         )

@@ -59,7 +59,7 @@ def rows(launch: str, *given: str) -> list[str]:
         (r"-ngl 9 -ot blk\.0\.ffn_up=CPU -ot blk\.1\.ffn_up=CPU", [PARTS]),
     ],
 )
-def test_what_a_launch_pays_for(launch: str, paid: list[Price]) -> None:
+def test_each_launch_pays_for_what_it_does(launch: str, paid: list[Price]) -> None:
     assert rows(launch) == [price.what for price in paid]
 
 

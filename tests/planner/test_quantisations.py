@@ -1,4 +1,4 @@
-"""Who has too little memory would be sent to a file that does not fit either.
+"""Anyone who has too little memory would be sent to a file that does not fit either.
 
 A smaller quantisation is one: the whole model in a type below its file's own, with the size that
 such a file has.

@@ -114,7 +114,7 @@ def test_pairs_are_of_cards_that_are_too_small_alone(found: Found) -> None:
         assert own.fits and verdict(own) == WHOLLY and runs.left >= 0
 
 
-def test_experts_in_ram(found: Found) -> None:
+def test_experts_in_ram_are_as_few_as_fit(found: Found) -> None:
     name, kinds = found
     for runs in kinds[EXPERTS][:2]:
         own = plan(name, runs.name, "-ncmoe", str(runs.n_cpu_moe), "-ngl", "99")

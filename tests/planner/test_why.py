@@ -42,7 +42,7 @@ def test_the_chosen_one_is_the_plan_and_stands_between() -> None:
 
 
 @pytest.mark.slow
-def test_on_the_command_line() -> None:
+def test_why_fits_on_ten_lines_of_the_command_line() -> None:
     done = says(GEMMA, *WORDS, "--why")
     lines = done.stdout.splitlines()
     assert (
@@ -60,6 +60,6 @@ def test_on_the_command_line() -> None:
 @pytest.mark.parametrize(
     "words", [["--gpu", "1GiB", "--ram", "2GiB", "-ngl", "99"], ["-dev", "none", "--ram", "32GiB"]]
 )
-def test_at_the_edges(words: list[str]) -> None:
+def test_why_marks_one_row_at_the_edges(words: list[str]) -> None:
     done = says(GEMMA, *words, "--why")
     assert done.returncode in (0, 5) and done.stdout.count("\n*") == 1

@@ -315,7 +315,7 @@ def test_a_picture_has_blue_for_gpus_and_amber_for_ram(tmp_path: pathlib.Path) -
     assert "\x1b[3" not in summary(found, Style(True, 80, drawn=True, blocks=True))
 
 
-def test_a_picture_of_the_summary(tmp_path: pathlib.Path) -> None:
+def test_a_picture_has_the_summary_s_text(tmp_path: pathlib.Path) -> None:
     text = "FITS <b> & c\n\n  \u2588\u2593\n"
     write_picture(text, str(tmp_path / "plan.svg"))
     found = ElementTree.parse(tmp_path / "plan.svg").getroot()

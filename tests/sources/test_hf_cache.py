@@ -1,4 +1,4 @@
-"""Who uses -hf would be sent to the network for a model that is there.
+"""Anyone who uses -hf would be sent to the network for a model that is there.
 
 -hf USER/REPO[:QUANT] from the caches that llama-server and the Hub's own client fill: no network
 where the model is there, and what is missing is named.
@@ -85,7 +85,9 @@ SPLIT = {f"q8/split-Q8_0-{part}": (TINY / f"split-{part}").read_bytes() for part
         (f"hf:me/my-GGUF@{COMMIT}:Q4_K_M", "my-Q4_K_M.gguf"),
     ],
 )
-def test_the_hubs_layout(tmp_path: Path, variable: str, below: str, name: str, path: str) -> None:
+def test_models_are_found_in_the_hub_s_layout(
+    tmp_path: Path, variable: str, below: str, name: str, path: str
+) -> None:
     hub(tmp_path / below, {"my-Q4_K_M.gguf": CHAT, **SPLIT})
     header = open_source(name, {variable: str(tmp_path), **NOBODY})
     there = TINY / ("chat.gguf" if "Q4" in path else "split-00001-of-00003.gguf")
@@ -103,7 +105,9 @@ def test_the_hubs_layout(tmp_path: Path, variable: str, below: str, name: str, p
         ("hf:me/my-GGUF:Q8_0", SPLIT),
     ],
 )
-def test_the_older_layout(tmp_path: Path, name: str, files: dict[str, bytes]) -> None:
+def test_models_are_found_in_the_older_layout(
+    tmp_path: Path, name: str, files: dict[str, bytes]
+) -> None:
     for variable, place in (("LLAMA_CACHE", tmp_path), ("XDG_CACHE_HOME", tmp_path / "llama.cpp")):
         old(place, files)
         header = open_source(name, {variable: str(tmp_path), **NOBODY})

@@ -89,7 +89,7 @@ def test_each_call_is_answered(fake, server):
     assert fake.models["mine:latest"]["parameters"] == {"num_gpu": 33}
 
 
-def test_a_path_before_the_api(fake):
+def test_a_path_before_the_api_is_kept(fake):
     fake.prefix = "/behind/a/proxy"
     assert (
         Server.from_environment({"OLLAMA_HOST": f"http://{fake.host}/behind/a/proxy/"}).version()
@@ -247,6 +247,6 @@ def test_an_answer_of_too_many_parts_is_not_read(fake, server, parts):
     assert len(str(error.value)) < 600
 
 
-def test_this_machine_by_its_name():
+def test_this_machine_is_known_by_its_name():
     assert Server(f"http://{socket.gethostname().lower()}:1").is_local
     assert not Server("http://another-machine.example:1").is_local

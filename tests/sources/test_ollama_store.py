@@ -103,7 +103,7 @@ def test_a_model_and_what_lies_beside_it(tmp_path):
         ("m", "manifests-v2/ollama.com/library/m/latest"),
     ],
 )
-def test_where_manifests_lie(tmp_path, name, place):
+def test_manifests_are_found_where_ollama_puts_them(tmp_path, name, place):
     made = make_store(tmp_path, "x/y/z/t", GGUF)
     manifest = tmp_path / place
     manifest.parent.mkdir(parents=True)
@@ -111,14 +111,14 @@ def test_where_manifests_lie(tmp_path, name, place):
     assert find(name, {}, [str(tmp_path)]).manifest == str(manifest)
 
 
-def test_blobs_with_the_old_name(tmp_path):
+def test_blobs_with_the_old_name_are_found(tmp_path):
     make_store(tmp_path, "registry.ollama.ai/library/m/latest", GGUF)
     for blob in list((tmp_path / "blobs").iterdir()):
         blob.rename(blob.with_name(blob.name.replace("-", ":")))
     assert os.path.realpath(find("m", {}, [str(tmp_path)]).model) == str(GGUF.resolve())
 
 
-def test_the_places_of_a_store():
+def test_a_store_s_places_are_those_of_its_system():
     assert roots({"HOME": "/home/me", "OLLAMA_MODELS": "/big/models"}) == ["/big/models"]
     linux = roots({"HOME": "/home/me"}, "linux")
     assert linux[0] == "/home/me/.ollama/models" and "/usr/share/ollama/.ollama/models" in linux
@@ -212,7 +212,7 @@ def test_a_model_that_is_not_there_says_where_was_looked(tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read everything")
-def test_another_users_store(tmp_path):
+def test_another_user_s_store_is_said_to_be_theirs(tmp_path):
     make_store(tmp_path / "theirs", "registry.ollama.ai/library/m/latest", GGUF)
     (tmp_path / "theirs").chmod(0)
     try:

@@ -260,7 +260,7 @@ def cut(handler: BaseHTTPRequestHandler) -> None:
     handler.close_connection = True
 
 
-def test_a_connection_that_breaks(web: Web) -> None:
+def test_a_connection_that_breaks_is_named(web: Web) -> None:
     web.answers["/m.gguf"] = cut
     text = said(web.url + "/m.gguf")
     assert "broke" in text
@@ -416,7 +416,7 @@ def test_a_body_without_end_is_not_read_to_its_end(web: Web) -> None:
 # --- Hugging Face
 
 
-def test_a_quantisation_of_a_repository(web: Web, other: Web) -> None:
+def test_a_repository_s_usual_quantisation_is_read(web: Web, other: Web) -> None:
     chat = (TINY / "chat.gguf").read_bytes()
     repository = Repository(
         web,

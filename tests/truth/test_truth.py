@@ -48,7 +48,7 @@ OLDER = ("b11311", "b11434")  # samples of other builds' launches
 
 @WHOLE
 @pytest.mark.parametrize("name", CASES)
-def test_every_launch_to_the_byte(
+def test_every_launch_is_equal_to_the_byte(
     name: str, whole: bool, figures: dict[str, tuple[int, int]]
 ) -> None:
     cases = CASES[name] if whole else SAMPLE[name]
@@ -62,7 +62,7 @@ def test_every_launch_to_the_byte(
 @WHOLE
 @pytest.mark.parametrize("kind", ["models", "archs"])
 @pytest.mark.parametrize("older", OLDER)
-def test_older_builds_to_the_byte(
+def test_older_builds_are_equal_to_the_byte(
     older: str, kind: str, whole: bool, figures: dict[str, tuple[int, int]]
 ) -> None:
     groups = by_model(f"{older}/cases_{kind}")

@@ -1,4 +1,4 @@
-"""Who has an older build would get sizes of today's.
+"""Anyone who has an older build would get sizes of today's.
 
 Older builds against llama.cpp's own numbers (fixtures/builds), what launches of those that
 cannot measure themselves logged (fixtures/older), and what launches on real devices did
@@ -83,7 +83,7 @@ OLDER, REAL = (grouped(folder, "backend", "build") for folder in ("older", "real
 
 @WHOLE
 @pytest.mark.parametrize("build", BUILDS)
-def test_every_launch_to_the_byte(build: str, whole: bool) -> None:
+def test_every_launch_is_equal_to_the_byte(build: str, whole: bool) -> None:
     rows = (BUILDS if whole else sample(BUILDS, 16))[build]
     exact, plain = (
         0,
@@ -180,7 +180,7 @@ def test_a_quantised_cache_of_fused_keys_and_values_is_refused_by_builds_that_ab
 
 @WHOLE
 @pytest.mark.parametrize("launches", REAL)
-def test_what_a_real_launch_logged(launches: str, whole: bool) -> None:
+def test_every_real_launch_logged_what_is_predicted(launches: str, whole: bool) -> None:
     for row in (REAL if whole else sample(REAL, 40))[launches]:
         devices = []
         for device in row["devices"]:

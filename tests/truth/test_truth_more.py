@@ -53,7 +53,7 @@ CACHED = grouped("expert_cache", "model")
 
 @WHOLE
 @pytest.mark.parametrize("name", LAUNCHES)
-def test_every_launch_to_the_byte(name: str, whole: bool) -> None:
+def test_every_launch_is_equal_to_the_byte(name: str, whole: bool) -> None:
     compare((LAUNCHES if whole else sample(LAUNCHES, 6))[name])
 
 
@@ -82,7 +82,7 @@ def compare(cases: list[dict]) -> None:
 
 @WHOLE
 @pytest.mark.parametrize("name", DRAFTS)
-def test_every_draft_to_the_byte(name: str, whole: bool) -> None:
+def test_every_draft_is_equal_to_the_byte(name: str, whole: bool) -> None:
     for case in (DRAFTS if whole else sample(DRAFTS, 3))[name]:
         words = case["args"].split()
         if case["draft"]:

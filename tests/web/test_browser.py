@@ -362,7 +362,7 @@ def test_a_gpu_that_shares_the_ram_says_how_much_there_is(page: Any) -> None:
     assert page.input_value("#ram") == "32" and page.get_attribute("#verdict", "class") == "yes"
 
 
-def test_a_machine_without_a_gpu(page: Any) -> None:
+def test_a_machine_without_a_gpu_shows_ram_alone(page: Any) -> None:
     choose(page, model="llama-3.2-1b-q8_0", gpu="none", ram="16")
     assert "All of it on the CPU" in page.inner_text("#verdict") and list(shown(page)) == ["RAM"]
 
@@ -599,7 +599,7 @@ def test_a_phone_shows_what_a_list_is_for(page: Any) -> None:
         assert box["x"] >= 0 and box["x"] + box["width"] <= 360
 
 
-def test_two_answers_side_by_side(page: Any) -> None:
+def test_two_answers_stand_side_by_side(page: Any) -> None:
     choose(page, model="qwen3-8b-q4_k_m", gpu="6", ram="32")
     page.click("#pin")
     choose(page, gpu="24")

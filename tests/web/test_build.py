@@ -39,7 +39,7 @@ def one_chip(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_the_site_and_its_wheel(tmp_path: pathlib.Path) -> None:
+def test_the_site_is_the_same_each_time_it_is_built(tmp_path: pathlib.Path) -> None:
     site = tmp_path / "site"
     assert build("build", str(site)).returncode == 0
     config = json.loads((site / "config.json").read_text())
@@ -162,7 +162,7 @@ def test_usage_is_told_on_stderr(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 1 and "Traceback" not in done.stderr
 
 
-def test_pages_of_single_answers(
+def test_pages_of_single_answers_have_their_figures(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, one_chip: None
 ) -> None:
     """Each with the figures of its plan, what previews of links need, a picture and a badge; all in

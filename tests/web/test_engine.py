@@ -210,7 +210,7 @@ def test_a_header_without_end_is_refused() -> None:
     assert max(wanted) <= LARGEST_SLICE and len(wanted) < 6
 
 
-def test_the_price_of_context() -> None:
+def test_the_price_of_context_has_a_point_a_context_and_type() -> None:
     answer = ask("curve", model=BUNDLED + MODELS[2], gpu="12GiB", types=["f16", "q8_0"], ctx="99")
     assert [(point["cache_type"], point["n_ctx"]) for point in answer["points"]] == [
         (kind, n) for kind in ("f16", "q8_0") for n in (4096, 8192)

@@ -1,4 +1,4 @@
-"""Who follows the page would paste a command that does not start.
+"""Anyone who follows the page would paste a command that does not start.
 
 From the page to a running server, as its reader does it: the command is pasted into a shell as
 it stands.

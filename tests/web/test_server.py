@@ -84,7 +84,7 @@ def test_nobody_else_gets_an_answer(
 
 
 @pytest.mark.parametrize("token", ["", "x", "é"])
-def test_no_token_no_answer(server: PageServer, token: str) -> None:
+def test_nobody_without_the_token_gets_an_answer(server: PageServer, token: str) -> None:
     status, _, body = ask(
         server, "POST", "/call/plan", QUESTION, **{TOKEN_HEADER: token.encode().decode("latin-1")}
     )

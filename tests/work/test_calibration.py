@@ -1,4 +1,4 @@
-"""Who measured once would get worse predictions than before.
+"""Anyone who measured once would get worse predictions than before.
 
 Predictions corrected by what was measured: of one class by what its launches share with each
 other, more with each run, in part of the others, with the smaller doubt.

@@ -31,7 +31,9 @@ MEASURED = (
 
 
 @pytest.mark.parametrize(("gpu", "layers", "slots", "rate"), MEASURED)
-def test_the_rate_of_measured_prompts(gpu: str, layers: int, slots: int, rate: float) -> None:
+def test_measured_prompts_are_within_a_factor_of_two(
+    gpu: str, layers: int, slots: int, rate: float
+) -> None:
     """Within a factor of two; the doubt is said to be larger where the operations are apart."""
     words = (
         f"-ngl {layers} -c 8192 -np {slots} --op-offload --llama-build 9849 --gpu {gpu} --backend "

@@ -1,4 +1,4 @@
-"""Whose launch is like few measured ones would trust a range that it does not keep."""
+"""Anyone whose launch is like few measured ones would trust a range that it does not keep."""
 
 from __future__ import annotations
 
