@@ -174,17 +174,11 @@ class _Advice:
         )
 
     def _changes(self) -> Iterator[dict[str, object]]:
+        """Yield the changes of flags to try, those that hurt least first."""
         given = self.given
         use = self.short.breakdown
         if given.n_gpu_layers not in (None, -1):
-            # A given -ngl is kept, with experts in RAM; otherwise fewer layers.
-            if self.model.is_moe and not given.overrides:
-                spared = self.launch(strategy="auto")
-                if spared is not None and spared.fits and spared.params.overrides:
-                    yield {"overrides": self._as_flag(spared.params)}
-            fewer = self.launch(replace(given, n_gpu_layers=None), strategy="layers")
-            if fewer is not None and fewer.fits:
-                yield {"n_gpu_layers": fewer.params.n_gpu_layers}
+            yield from self._other_layers()
         if given.cache_ram is not None or given.ctx_checkpoints is not None:
             yield {
                 "cache_ram": 0,
@@ -196,11 +190,7 @@ class _Advice:
                 yield {"n_ctx": less}
         if given.kv_offload is False:
             yield {"kv_offload": True}
-        if (
-            (given.cache_type_k or "f16", given.cache_type_v or "f16") == ("f16", "f16")
-            and not self.policy.kv_types
-            and given.flash_attn != "off"
-        ):
+        if self._may_quantise_cache():
             yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
         if use.n_seq_max > 1:
             yield {"n_parallel": 1}
@@ -210,6 +200,24 @@ class _Advice:
             yield {"n_ubatch": 64}
         if given.device is None and self.machine.devices:
             yield {"device": ()}
+
+    def _other_layers(self) -> Iterator[dict[str, object]]:
+        """Yield what a given -ngl could be instead: the same with experts in RAM, or fewer."""
+        given = self.given
+        if self.model.is_moe and not given.overrides:
+            spared = self.launch(strategy="auto")
+            if spared is not None and spared.fits and spared.params.overrides:
+                yield {"overrides": self._as_flag(spared.params)}
+        fewer = self.launch(replace(given, n_gpu_layers=None), strategy="layers")
+        if fewer is not None and fewer.fits:
+            yield {"n_gpu_layers": fewer.params.n_gpu_layers}
+
+    def _may_quantise_cache(self) -> bool:
+        """Return whether the cache is one of f16 that may be another: V needs flash attention."""
+        given = self.given
+        types = given.cache_type_k or "f16", given.cache_type_v or "f16"
+        typed = types != ("f16", "f16") or bool(self.policy.kv_types)
+        return not typed and given.flash_attn != "off"
 
     def _as_flag(self, params: Params) -> tuple[tuple[str, str], ...]:
         """Return the whole layers of its rules alone, one more for one that is there in part: what

@@ -300,16 +300,25 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
         return [given.device]
     if len(names) < 2 or given.n_gpu_layers == 0:
         return [given.device]
-    by_name = {device.name: device for device in problem.machine.devices}
+    remote = {device.name for device in problem.machine.devices if device.kind == "rpc"}
+    if not remote.isdisjoint(names):
+        return _by_link(problem, names, remote)
+    return _by_rank(problem, names)
+
+
+def _by_link(problem: Problem, names: list[str], remote: set[str]) -> list[tuple[str, ...] | None]:
+    """Return llama.cpp's order, which lists RPC devices first, and the one with the near devices
+    first: fewer layers' prompts cross the network."""
+    figures = problem.cost.devices
+    near = sorted(names, key=lambda name: figures[name].network if name in remote else 0.0)
+    return [None] if near == names else [None, tuple(near)]
+
+
+def _by_rank(problem: Problem, names: list[str]) -> list[tuple[str, ...] | None]:
+    """Return the orders of local devices, the fastest device first in the first one."""
+    engine = problem.evaluator.engine
     limits = problem.machine.limits
     figures = problem.cost.devices
-    # llama.cpp lists RPC devices first; with the near ones first fewer layers' prompts cross the
-    # network.
-    if any(by_name[name].kind == "rpc" for name in names):
-        near = sorted(
-            names, key=lambda name: figures[name].network if by_name[name].kind == "rpc" else 0.0
-        )
-        return [None] if near == names else [None, tuple(near)]
 
     def rank(name: str) -> tuple[bool, float, int]:
         # Devices of equal rank are interchangeable; memory counts in whole GiB.

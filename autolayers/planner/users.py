@@ -430,13 +430,7 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
     table: list[Row] = []
     # Without a promise people see the table, and the number with the most tokens in all.
     if not wanted.promise and not wanted.alone:
-        for count in TABLE:
-            launch = people.launch(count)
-            if launch is None or not launch.row.fits:
-                break
-            table.append(launch.row)
-            if len(table) > 1 and launch.row.served.total < table[-2].served.total:
-                break  # more people get less in all
+        table = _table(people)
         fitting = [row for row in (*table, chosen.row) if row.fits]
         most_users = max(fitting, key=lambda row: row.served.total).users if fitting else 0
     if wanted.alone:
@@ -451,6 +445,19 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
         _reasons(requests, wanted, chosen.in_ram),
         requests=requests,
     )
+
+
+def _table(people: _People) -> list[Row]:
+    """Return what the numbers of TABLE get, as far as they fit and more people get more in all."""
+    table: list[Row] = []
+    for count in TABLE:
+        launch = people.launch(count)
+        if launch is None or not launch.row.fits:
+            break
+        table.append(launch.row)
+        if len(table) > 1 and launch.row.served.total < table[-2].served.total:
+            break
+    return table
 
 
 def _reasons(requests: Requests, wanted: Users, in_ram: bool) -> tuple[str, ...]:

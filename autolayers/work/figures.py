@@ -68,35 +68,15 @@ class Figures:
     def of(cls, device: Device, ram: float | None = None, build: int = NEWEST) -> Figures:
         """Return the figures of a device. `ram`: bytes per second at which the machine's RAM, an
         integrated GPU's memory, is read."""
-        generation = generation_of(device)
-        kind = backend(device.backend)
         built_in = integrated(device.description) if device.kind == "igpu" else None
-        bandwidth = device.bandwidth or kind.bandwidth
-        if device.kind == "igpu" and not device.bandwidth:
-            # `ram` is what reading reaches, the figure of a GPU its peak.
-            bandwidth = ram / OF_PEAK if ram else built_in[1] if built_in else _IGPU_BANDWIDTH
-        per_byte = kind.fp16_per_bandwidth or FP16_PER_BANDWIDTH.get(generation, FP16_UNKNOWN)
-        fp16 = (
-            device.fp16_tflops * 1e12
-            if device.fp16_tflops
-            else built_in[0]
-            if built_in
-            else bandwidth * per_byte
-        )
-        network, round_trip = (
-            (0.0, 0.0)
-            if device.kind != "rpc"
-            else (
-                device.link or NETWORK_RATE,
-                ROUND_TRIP if device.latency is None else device.latency,
-            )
-        )
+        bandwidth = _bandwidth_of(device, ram, built_in)
         reading, computing = shares(device)
+        network, round_trip = _link_of(device)
         return cls(
             aged(rates_of(device), device.engine or device.backend, build),
             bandwidth * reading,
-            fp16 * computing,
-            bool((device.bandwidth or (built_in and ram)) and generation),
+            _fp16_of(device, bandwidth, built_in) * computing,
+            bool((device.bandwidth or (built_in and ram)) and generation_of(device)),
             round_trip,
             network,
             streams_of(device),
@@ -106,6 +86,36 @@ class Figures:
         """Return the seconds of a visit to its server that transfers this many bytes; 0 without a
         server."""
         return self.round_trip + size / self.network if self.network else 0.0
+
+
+def _bandwidth_of(device: Device, ram: float | None, built_in: tuple[float, float] | None) -> float:
+    """Return the bytes per second of a device's memory; `built_in`: the figures of an integrated
+    GPU that is known."""
+    if device.bandwidth or device.kind != "igpu":
+        return device.bandwidth or backend(device.backend).bandwidth
+    # `ram` is what reading reaches, the figure of a GPU its peak.
+    if ram:
+        return ram / OF_PEAK
+    return built_in[1] if built_in else _IGPU_BANDWIDTH
+
+
+def _fp16_of(device: Device, bandwidth: float, built_in: tuple[float, float] | None) -> float:
+    """Return the operations per second of a device: its own, an integrated GPU's that is known, or
+    those that are usual for this bandwidth."""
+    if device.fp16_tflops:
+        return device.fp16_tflops * 1e12
+    if built_in:
+        return built_in[0]
+    usual = FP16_PER_BANDWIDTH.get(generation_of(device), FP16_UNKNOWN)
+    return bandwidth * (backend(device.backend).fp16_per_bandwidth or usual)
+
+
+def _link_of(device: Device) -> tuple[float, float]:
+    """Return the bytes per second and the seconds of a round trip to a device's server."""
+    if device.kind != "rpc":
+        return 0.0, 0.0
+    round_trip = ROUND_TRIP if device.latency is None else device.latency
+    return device.link or NETWORK_RATE, round_trip
 
 
 @dataclass(frozen=True)
@@ -145,39 +155,38 @@ class HostFigures:
         # Unified memory: the processor reads what the GPU reads.
         shared = max([device.bandwidth or 0 for device in unified], default=0.0)
         gpus = [known_gpu[1] for device in unified if (known_gpu := integrated(device.description))]
-        kind = kind_of(machine.ram_total, machine.cores)
-        sold = [
-            _RAM_BANDWIDTH.get(generation_of(device), 0)
-            for device in machine.devices
-            if device.kind != "rpc"
-        ]
-        # By the kind of machine; of desktops by what was sold with their GPU, otherwise by the
-        # cores.
-        usual = kind.bandwidth
-        if kind is DESKTOP:
-            count = machine.cores or DESKTOP.cores
-            usual = max(sold, default=0) or next(
-                rate for cores_at_most, rate in _RAM_BY_CORES if count <= cores_at_most
-            )
-        ram = machine.ram_bandwidth or shared or OF_PEAK * max(gpus, default=0.0) or usual
-        # Measured or given, memory that needs no bus, the slowest link, or a usual one.
-        bus = (
-            machine.bus_bandwidth
-            or (_UNIFIED_BUS if unified else 0)
-            or min(
-                [device.link for device in machine.devices if device.link and device.kind != "rpc"],
-                default=0.0,
-            )
-            or _BUS
-        )
+        own = OF_PEAK * max(gpus, default=0.0)
         # a plan's -t, where llama.cpp's own is wrong
         cores = machine.threads or machine.cores
         return cls(
-            ram,
-            bus,
-            cores or kind.cores,
+            machine.ram_bandwidth or shared or own or _usual_ram(machine),
+            _bus_of(machine, bool(unified)),
+            cores or kind_of(machine.ram_total, machine.cores).cores,
             machine.disk_bandwidth or DISK,
             bool(machine.ram_bandwidth or shared),
             machine.cores is not None,
             flash=OLD_FLASH if build < FLASH_BUILD else 1.0,
         )
+
+
+def _usual_ram(machine: Machine) -> float:
+    """Return the bytes per second of RAM in machines of this kind."""
+    kind = kind_of(machine.ram_total, machine.cores)
+    if kind is not DESKTOP:
+        return kind.bandwidth
+    local = [device for device in machine.devices if device.kind != "rpc"]
+    sold = max([_RAM_BANDWIDTH.get(generation_of(device), 0) for device in local], default=0)
+    # Of desktops by what was sold with their GPU, otherwise by the cores.
+    if sold:
+        return sold
+    count = machine.cores or DESKTOP.cores
+    return next(rate for most_cores, rate in _RAM_BY_CORES if count <= most_cores)
+
+
+def _bus_of(machine: Machine, unified: bool) -> float:
+    """Return the bytes per second between RAM and the devices: as measured or given, that of memory
+    that needs no bus, that of the slowest link, or a usual one."""
+    if machine.bus_bandwidth or unified:
+        return machine.bus_bandwidth or _UNIFIED_BUS
+    links = [device.link for device in machine.devices if device.link and device.kind != "rpc"]
+    return min(links, default=_BUS)

@@ -87,72 +87,115 @@ class _Server:
         )
 
 
-def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: int) -> Served:
-    """Simulate `users` people with this request each, on a server with this many slots."""
-    server = _Server(clock, n_ctx_seq)
-    # One person's request alone: people begin spread over that time.
-    alone = clock.prompt(min(work.prompt, n_ctx_seq), work.depth) + work.generate * clock.token(
-        work.depth
-    )
-    waiting = deque((i * alone / users, i) for i in range(users))
-    requests = [0] * users
-    busy: list[_Slot] = []
-    rates: list[float] = []
-    firsts: list[float] = []
-    now = 0.0
-    begun = 0.0
-    done = 0
-    while done < users * ROUNDS:
-        while waiting and len(busy) < slots and waiting[0][0] <= now:
-            at, user = waiting.popleft()
+class _Simulation:
+    """People who ask again as soon as they have an answer, on one server."""
+
+    def __init__(
+        self, clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: int
+    ) -> None:
+        self.server = _Server(clock, n_ctx_seq)
+        self.clock = clock
+        self.work = work
+        self.users = users
+        self.slots = slots
+        self.n_ctx_seq = n_ctx_seq
+        # One person's request alone: people begin spread over that time.
+        alone = clock.prompt(min(work.prompt, n_ctx_seq), work.depth) + work.generate * clock.token(
+            work.depth
+        )
+        self.waiting = deque((i * alone / users, i) for i in range(users))
+        self.requests = [0] * users
+        self.busy: list[_Slot] = []
+        self.rates: list[float] = []
+        self.firsts: list[float] = []
+        self.now = 0.0
+        self.begun = 0.0
+        self.done = 0
+
+    def run(self) -> Served:
+        """Run until everyone had ROUNDS answers, and return what they got."""
+        while self.done < self.users * ROUNDS:
+            self._seat()
+            if self.busy:
+                self._iterate()
+            else:
+                self.now = max(self.now, self.waiting[0][0])
+        return self._served()
+
+    def _seat(self) -> None:
+        """Give free slots to those who wait by now."""
+        while self.waiting and len(self.busy) < self.slots and self.waiting[0][0] <= self.now:
+            at, user = self.waiting.popleft()
             # The first request of each is not counted: not everyone has begun yet.
-            busy.append(_Slot(user, at, work, n_ctx_seq, requests[user] > 0))
-            requests[user] += 1
-        if not busy:
-            now = max(now, waiting[0][0])
-            continue
-        answering = [slot for slot in busy if not slot.prompt]
-        prompts: list[tuple[_Slot, int]] = []
-        # A batch has a token for each answer, and prompts fill the rest of n_batch.
-        room = max(1, clock.n_batch - len(answering))
-        for slot in busy:
-            part = min(slot.prompt, room)
-            if part:
-                prompts.append((slot, part))
-                room -= part
+            counts = self.requests[user] > 0
+            self.busy.append(_Slot(user, at, self.work, self.n_ctx_seq, counts))
+            self.requests[user] += 1
+
+    def _iterate(self) -> None:
+        """Decode one batch, or tokens of all answers until something changes."""
+        answering = [slot for slot in self.busy if not slot.prompt]
+        prompts = self._prompts(len(answering))
         steps = 1
         if prompts:
-            now += server.batch(prompts, answering)
+            self.now += self.server.batch(prompts, answering)
         else:
-            # No prompt waits: all tokens until something changes are one step.
-            seconds = server.token(answering)
-            steps = min(min(slot.left for slot in answering), _DEPTHS)
-            if waiting and len(busy) < slots:
-                steps = max(1, min(steps, ceil((waiting[0][0] - now) / seconds)))
-            now += steps * seconds
+            seconds = self.server.token(answering)
+            steps = self._steps(answering, seconds)
+            self.now += steps * seconds
         for slot in answering:
             slot.left -= steps
             slot.depth += steps
         for slot, part in prompts:
             slot.prompt -= part
             slot.depth += part
+            # The prompt's last batch gives the first token.
             if not slot.prompt:
-                # The prompt's last batch gives the first token.
-                slot.first = now
-                slot.left = slot.left - 1
-        for slot in [slot for slot in busy if not slot.prompt and slot.left <= 0]:
-            busy.remove(slot)
-            done += 1
-            # From here on everyone is busy.
-            begun = now if done == users else begun
-            if slot.counts and requests[slot.user] <= ROUNDS:
-                since = slot.first if work.generate > 1 else slot.requested
-                rates.append(max(1, work.generate - 1) / (now - since))
-                firsts.append(slot.first - slot.requested)
-            # Asks again at once: as busy as these people can make it.
-            waiting.append((now, slot.user))
-    firsts.sort()
-    # The mean of seconds per token, not of rates: slow requests count for their time.
-    each = len(rates) / sum(1 / rate for rate in rates)
-    total = users * (ROUNDS - 1) * work.generate / (now - begun)
-    return Served(each, total, firsts[min(len(firsts) - 1, int(_WAITED * len(firsts)))])
+                slot.first = self.now
+                slot.left -= 1
+        for slot in [slot for slot in self.busy if not slot.prompt and slot.left <= 0]:
+            self._leave(slot)
+
+    def _prompts(self, n_answering: int) -> list[tuple[_Slot, int]]:
+        """Return the parts of prompts in the next batch: it has a token for each answer, and
+        prompts fill the rest of n_batch."""
+        prompts = []
+        room = max(1, self.clock.n_batch - n_answering)
+        for slot in self.busy:
+            part = min(slot.prompt, room)
+            if part:
+                prompts.append((slot, part))
+                room -= part
+        return prompts
+
+    def _steps(self, answering: list[_Slot], seconds: float) -> int:
+        """Return how many tokens of each answer come before an answer ends or a slot is taken."""
+        steps = min(min(slot.left for slot in answering), _DEPTHS)
+        if self.waiting and len(self.busy) < self.slots:
+            until = ceil((self.waiting[0][0] - self.now) / seconds)
+            return max(1, min(steps, until))
+        return steps
+
+    def _leave(self, slot: _Slot) -> None:
+        """Count an answer, and let its person ask again at once."""
+        self.busy.remove(slot)
+        self.done += 1
+        # From here on everyone is busy.
+        if self.done == self.users:
+            self.begun = self.now
+        if slot.counts and self.requests[slot.user] <= ROUNDS:
+            since = slot.first if self.work.generate > 1 else slot.requested
+            self.rates.append(max(1, self.work.generate - 1) / (self.now - since))
+            self.firsts.append(slot.first - slot.requested)
+        self.waiting.append((self.now, slot.user))
+
+    def _served(self) -> Served:
+        firsts = sorted(self.firsts)
+        # The mean of seconds per token, not of rates: slow requests count for their time.
+        each = len(self.rates) / sum(1 / rate for rate in self.rates)
+        total = self.users * (ROUNDS - 1) * self.work.generate / (self.now - self.begun)
+        return Served(each, total, firsts[min(len(firsts) - 1, int(_WAITED * len(firsts)))])
+
+
+def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: int) -> Served:
+    """Simulate `users` people with this request each, on a server with this many slots."""
+    return _Simulation(clock, work, users, slots, n_ctx_seq).run()

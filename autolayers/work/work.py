@@ -21,10 +21,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ..memory.cache import Memory
+    from ..memory.cache import CacheLayer, Memory
     from ..memory.graphs.scheduled import Steps
     from ..memory.weights import PlacedTensor, Placement, WeightGroup
     from ..model import Model
+    from ..model.model import Weight
 
 HOST = "Host"
 
@@ -160,15 +161,9 @@ class Weights:
         core = 0.0
         size = 0
         for weight in model.weights:
-            info = weight.info
-            table = weight.layer == "input" or (
-                weight.layer == "output" and weight.op == "GET_ROWS"
-            )
-            if weight.op in ("NONE", "ROPE") or (table and info.name != "token_embd.weight"):
-                # only single rows of tables are read, and rope factors are tiny
+            if self._is_negligible(weight):
                 continue
-            if weight.layer == "repeating" and weight.block >= hparams.n_layer:
-                continue  # MTP blocks take no part in plain generation
+            info = weight.info
             expert = weight.op == "MUL_MAT_ID" and hparams.n_expert > 0
             # In multiply-adds of q4_K, whose rate is 1.
             work = info.n_elements / _TYPE_WORK.get(info.type, 0.95)
@@ -190,6 +185,16 @@ class Weights:
         self.low_dense = low / max(1, size) if low else 1.0
         every = sum(each.dense + each.experts for each in self.reads.values())
         self.low_core = core / max(1, every) if core else 1.0
+
+    def _is_negligible(self, weight: Weight) -> bool:
+        """Return whether a token reads nothing worth counting of a weight."""
+        # MTP blocks take no part in plain generation
+        if weight.layer == "repeating" and weight.block >= self.n_layer:
+            return True
+        # only single rows of tables are read, and rope factors are tiny
+        table = weight.layer == "input" or (weight.layer == "output" and weight.op == "GET_ROWS")
+        is_other_table = table and weight.info.name != "token_embd.weight"
+        return is_other_table or weight.op in ("NONE", "ROPE")
 
     def of(self, step: Step) -> Reads | None:
         """Return what a step reads; of the input's table only single rows, which are negligible."""
@@ -247,40 +252,36 @@ class Weights:
                 if il >= hp.n_layer:
                     continue
                 before = by_layer[il] or Attention(0.0, 1 << 62, 0.0, 0, False)
+                size = sum(tensor.size for tensor in layer.tensors)
                 if recurrent:
-                    state = sum(tensor.size for tensor in layer.tensors)
-                    by_layer[il] = replace(before, state=before.state + state)
+                    by_layer[il] = replace(before, state=before.state + size)
                     continue
-                k = layer.k
-                v = layer.v
-                size = (
-                    sum(tensor.size for tensor in layer.tensors)
-                    / cache.n_cells
-                    / max(1, cache.n_stream)
-                )
-                # Without V (MLA) both products read the latent cache K.
-                wide = (k.ne[0] if k else 0) + (v.ne[0] if v else k.ne[0] if k else 0)
+                cell = size / cache.n_cells / max(1, cache.n_stream) * ratio
                 attends = cache.kind in ("attn", "swa")
-                # Query heads over each K and V head: 2 operations (multiply, add) for each element.
-                flops = 2.0 * hp.n_head(il) / max(1, hp.n_head_kv(il)) * wide if attends else 0.0
                 scores = 0 if flash or not attends else _SCORE * hp.n_head(il)
-                again = (
-                    size * ratio * (hp.n_head(il) - 1)
-                    if scores and k is not None and v is None
-                    else 0
-                )
+                latent = layer.k is not None and layer.v is None
+                again = cell * (hp.n_head(il) - 1) if scores and latent else 0
                 by_layer[il] = Attention(
-                    before.cell + size * ratio,
+                    before.cell + cell,
                     min(before.window, window),
-                    before.flops + flops,
+                    before.flops + (self._flops(il, layer) if attends else 0.0),
                     before.state,
-                    k is not None and k.type not in ("f32", "f16", "bf16"),
+                    layer.k is not None and layer.k.type not in ("f32", "f16", "bf16"),
                     before.scores + scores,
                     before.again + again,
                 )
         # Layers alike share one object, so that Sums can count them by its id.
         alike: dict[Attention, Attention] = {}
         return [cache and alike.setdefault(cache, cache) for cache in by_layer]
+
+    def _flops(self, il: int, layer: CacheLayer) -> float:
+        """Return the operations of a token's attention on one cell: query heads over each K and V
+        head, a multiplication and an addition for each element."""
+        k = layer.k.ne[0] if layer.k else 0
+        # Without V (MLA) both products read the latent cache K.
+        v = layer.v.ne[0] if layer.v else k
+        heads = self.hparams.n_head(il) / max(1, self.hparams.n_head_kv(il))
+        return 2.0 * heads * (k + v)
 
 
 class _Sums:

@@ -80,10 +80,10 @@ def with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
     given = problem.given
     request = problem.request
     lean = leaner(problem.evaluator.engine)
-    several = given.n_parallel != 1 or bool(given.spec_type)
-    drafts = request.companions.draft is not None
+    drafts = bool(given.spec_type) or request.companions.draft is not None
     # Slots, drafts and embeddings ask for the logits of several tokens at once.
-    if lean is None or chosen is None or several or drafts or given.embedding:
+    several = given.n_parallel != 1 or drafts or given.embedding
+    if lean is None or chosen is None or several:
         return solved
     use = chosen.breakdown
     if problem.whole(chosen) and (given.n_ctx or use.n_ctx_seq >= problem.model.n_ctx_train):

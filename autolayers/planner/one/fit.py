@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from ...backends import HOST
-from ...flags.params import FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_PARALLEL
+from ...flags.params import FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET
 from ...memory.context import CELL_BLOCK
 from ...records import dataclass, replace
 from ...units import MiB
@@ -138,6 +138,13 @@ def _with_compute(use: Static | None, compute: Mapping[str, int]) -> Static | No
     return replace(use, devices=devices)
 
 
+def _streams(given: Params) -> int:
+    """Return the streams of a cache: automatic slots share a unified one, several that are given
+    have one each."""
+    slots = given.n_parallel or 0
+    return 1 if given.kv_unified or slots < 1 else slots
+
+
 class _Fit:
     """One run of common_params_fit_impl. `measure(params, limits)` returns what a launch allocates,
     or a lower bound above `limits` for some device; `targets`: bytes up to which to fill each
@@ -167,31 +174,16 @@ class _Fit:
         if given.split_mode == "tensor":
             return given
         automatic = given.n_ctx is None and not given.kv_unified_per_slot
-        slots = (
-            given.n_parallel
-            if given.n_parallel is not None and given.n_parallel > 0
-            else N_PARALLEL
-        )
-        # Automatic slots share one unified cache; several that are given have a stream each.
-        streams = 1 if given.kv_unified or slots != given.n_parallel else slots
         # n_ctx_max and n_ctx_min_total: both for each stream.
-        largest = model.n_ctx_train * streams
-        smallest = (given.fit_ctx or FIT_PARAMS_MIN_CTX) * streams
+        largest = model.n_ctx_train * _streams(given)
+        smallest = (given.fit_ctx or FIT_PARAMS_MIN_CTX) * _streams(given)
         if automatic:
             self.n_ctx = largest
         with_context = replace(given, n_ctx=self.n_ctx)
         self.names = self.evaluator.device_names(given)
         if not self.names:
             return with_context
-        free = {device.name: device.free for device in self.evaluator.machine.devices}
-        # 1024 MiB by default; the last of several values is also that of all further devices.
-        wanted = given.fit_target or (FIT_PARAMS_TARGET,)
-        self.targets = {
-            name: free[name] - wanted[min(i, len(wanted) - 1)] * MiB
-            for i, name in enumerate(self.names)
-        }
-        if self.up_to is not None:
-            self.targets = {name: self.up_to[name] for name in self.names}
+        self.targets = self._targets()
         total = sum(self.targets.values())
         if automatic and largest > smallest and self._crowded(largest, smallest):
             self.n_ctx = smallest
@@ -210,6 +202,18 @@ class _Fit:
             if enough is None or (enough and len(self.names) == 1):
                 return replace(given, n_ctx=self.n_ctx)
         return self._placed()
+
+    def _targets(self) -> dict[str, int]:
+        """Return the bytes up to which to fill each device: what is free, less --fit-target."""
+        if self.up_to is not None:
+            return {name: self.up_to[name] for name in self.names}
+        free = {device.name: device.free for device in self.evaluator.machine.devices}
+        # 1024 MiB by default; the last of several values is also that of all further devices.
+        wanted = self.given.fit_target or (FIT_PARAMS_TARGET,)
+        return {
+            name: free[name] - wanted[min(i, len(wanted) - 1)] * MiB
+            for i, name in enumerate(self.names)
+        }
 
     def _placed(self) -> Params:
         """Return the flags with layers placed, unless they say where."""
