@@ -14,7 +14,7 @@ from .graphs.reserve import N_COPIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ..flags.params import Params
     from ..model import Model
@@ -50,34 +50,16 @@ def upper_bound(
     hidden = f * max(hp.n_embd, hp.n_embd_inp)
     handed = hidden + f * max(0, looked_up - hp.n_embd)  # what goes from device to device
 
-    heads = max((hp.n_head(il) for il in layers), default=1)
-    cells = max((cache.n_cells for cache in caches), default=n)
     rounds = _rounds(model)
-    # a bias on the scores excludes flash attention
-    # relative position bias (T5): attn_rel_b
-    biased = any("rel_b" in name for name in model.tensors)
     indexed = any(cache.kind in ("lid", "idx") for cache in caches)
     on_cpu = any(_lacks_kernel(hp, il) for il in layers)
-    has_scores = context.flash_attn != "on" or biased or indexed
-    # f32, for each pair of token and cell, of each head
-    scores = 4 * cells * n * heads if has_scores else 0
-    scores *= 1 + biased + 10 * indexed  # bias, or the indexer's ranks
-    # without a cache (encoders) tokens attend to each other
-    masks = [cache.n_cells for cache in caches] or [n] * (1 if hp.swa_type == "none" else 2)
-    # layers of an unknown architecture may slide in a cache of their own
-    masks *= 2 if not model.row.known and hp.get("attention.sliding_window") else 1
-    masks += [cells] if biased else []  # the index of each pair's bias
-    inputs = _inputs(n, masks, hp.n_embd_v_gqa_max if context.v_trans else 1)
-    if biased:
-        inputs += 4 * hp.n_embd * hp.n_ctx_train  # the encoder's output
+    scores = _scores(model, context, caches, n, indexed)
+    inputs = _all_inputs(model, context, caches, n)
     recurrent = [cache for cache in memory.caches if cache not in caches]
     states = _STATES * max(_layer_sizes(recurrent), default=0)
     factor = _WIDTHS * (_RECURRENT if states else 1)
 
-    output = placement.output
-    # the generation graph has an output for each slot
-    n_outputs = min(n, max(context.n_outputs_max, context.n_seq_max))
-    logits = 4 * n_outputs * ((output.ne[1] if output is not None else 0) + 2 * hp.n_embd)
+    logits = _logits(hp, context, placement, n)
     # with pipeline parallelism there are four of each input, and none is ever freed
     fed = copies * (inputs + (2 * rounds * handed if pipeline else 0))
     # each layer's visits to the CPU are inputs
@@ -113,6 +95,48 @@ def upper_bound(
         f"the graph of architecture {model.architecture} is unknown: its compute buffers are an "
         "upper bound",
     )
+
+
+def _biased(model: Model) -> bool:
+    """Whether scores have a relative position bias (T5: attn_rel_b), which excludes flash
+    attention."""
+    return any("rel_b" in name for name in model.tensors)
+
+
+def _scores(model: Model, context: Context, caches: Sequence[Cache], n: int, indexed: bool) -> int:
+    """Return the bytes of the attention's scores of `n` tokens, 0 where flash attention has
+    none."""
+    hp, biased = model.hparams, _biased(model)
+    if context.flash_attn == "on" and not biased and not indexed:
+        return 0
+    heads = max((hp.n_head(il) for il in range(hp.n_layer_all)), default=1)
+    cells = max((cache.n_cells for cache in caches), default=n)
+    # f32, for each pair of token and cell, of each head; then the bias, or the indexer's ranks
+    return 4 * cells * n * heads * (1 + biased + 10 * indexed)
+
+
+def _all_inputs(model: Model, context: Context, caches: Sequence[Cache], n: int) -> int:
+    """Return the bytes of all inputs of a graph of `n` tokens: each mask's, and the encoder's."""
+    hp = model.hparams
+    # without a cache (encoders) tokens attend to each other
+    masks = [cache.n_cells for cache in caches] or [n] * (1 if hp.swa_type == "none" else 2)
+    # layers of an unknown architecture may slide in a cache of their own
+    slides = not model.row.known and hp.get("attention.sliding_window")
+    masks *= 2 if slides else 1
+    v_rows = hp.n_embd_v_gqa_max if context.v_trans else 1
+    if not _biased(model):
+        return _inputs(n, masks, v_rows)
+    # the index of each pair's bias, and the encoder's output
+    masks.append(max((cache.n_cells for cache in caches), default=n))
+    return _inputs(n, masks, v_rows) + 4 * hp.n_embd * hp.n_ctx_train
+
+
+def _logits(hp: Hparams, context: Context, placement: Placement, n: int) -> int:
+    """Return the bytes of the logits and of two hidden states of each output."""
+    output = placement.output
+    # the generation graph has an output for each slot
+    n_outputs = min(n, max(context.n_outputs_max, context.n_seq_max))
+    return 4 * n_outputs * ((output.ne[1] if output is not None else 0) + 2 * hp.n_embd)
 
 
 def _widths(model: Model) -> tuple[int, int]:

@@ -105,11 +105,8 @@ def resolve(
     # llama-perplexity changes its own flags before anything is loaded
     if rules.engine.chunk:
         params = _in_chunks(params, rules.engine.chunk)
-    n_batch = N_BATCH if params.n_batch is None else params.n_batch
-    n_ubatch = N_UBATCH if params.n_ubatch is None else params.n_ubatch
     embeddings = bool(params.embedding or params.reranking)
-    if embeddings and n_batch > n_ubatch:
-        n_batch = n_ubatch  # an embedding needs its whole input in one micro-batch
+    n_batch, n_ubatch = _batches(params, embeddings)
     # slots come before the context: --fit and --kv-unified-per-slot multiply by them
     n_seq_max, unified = _sequences(params, rules)
     if n_seq_max > _MAX_SEQUENCES:
@@ -140,17 +137,7 @@ def resolve(
         model, params.flash_attn or "auto", type_k, type_v, split_mode, rules
     )
     block = cell_block(flash_attn, rules)
-    # llama_context::llama_context pads the context, and below each sequence's share of it
-    n_ctx = pad(n_ctx, block)
-    n_ctx_seq = n_ctx
-    if row.memory == "hybrid" and not rules.cells_by_256:
-        # what a request may use; each slot's cache has n_ctx
-        n_ctx_seq = n_ctx // (1 if unified else n_seq_max)
-    # n_ctx is divided by the slots and each part rounded up, so the sum may exceed -c
-    elif not unified:
-        n_ctx_seq = pad(n_ctx // n_seq_max, block)
-        n_ctx = n_ctx_seq * n_seq_max
-
+    n_ctx, n_ctx_seq = _padded(n_ctx, n_seq_max, unified, block, model, rules)
     if kind == "mtp":
         _refuse_mtp(model, rules)
     # llama_moe_cache splits its budget by -ts, or by free memory if all of it is 0
@@ -184,6 +171,30 @@ def resolve(
     )
     _refuse_aborts(model, context)
     return context
+
+
+def _batches(params: Params, embeddings: bool) -> tuple[int, int]:
+    """Return -b and -ub, or llama-server's defaults."""
+    n_batch = N_BATCH if params.n_batch is None else params.n_batch
+    n_ubatch = N_UBATCH if params.n_ubatch is None else params.n_ubatch
+    # an embedding needs its whole input in one micro-batch
+    return min(n_batch, n_ubatch) if embeddings else n_batch, n_ubatch
+
+
+def _padded(
+    n_ctx: int, n_seq_max: int, unified: bool, block: int, model: Model, rules: Rules
+) -> tuple[int, int]:
+    """Return the cells of the context and those of a sequence, as llama_context::llama_context
+    pads the context and each sequence's share of it."""
+    n_ctx = pad(n_ctx, block)
+    if model.row.memory == "hybrid" and not rules.cells_by_256:
+        # what a request may use; each slot's cache has n_ctx
+        return n_ctx, n_ctx // (1 if unified else n_seq_max)
+    if unified:
+        return n_ctx, n_ctx
+    # n_ctx is divided by the slots and each part rounded up, so the sum may exceed -c
+    n_ctx_seq = pad(n_ctx // n_seq_max, block)
+    return n_ctx_seq * n_seq_max, n_ctx_seq
 
 
 def _wanted_context(model: Model, params: Params, n_seq_max: int, unified: bool) -> int:
@@ -442,6 +453,8 @@ def _rollback(params: Params, rules: Rules) -> int:
 def _flash_attention(
     model: Model, wanted: str, type_k: str, type_v: str, split_mode: str, rules: Rules
 ) -> str:
+    """Return on, off or auto, as llama_init_from_model and the context change what is `wanted`.
+    Raises LaunchRefused for cache types that it excludes."""
     hp, row = model.hparams, model.row
     # ik_llama.cpp: on but for -fa off
     if wanted == "auto" and rules.engine.one_cache:

@@ -254,17 +254,7 @@ def _draft(
     theirs = _params_of_draft(params, context, draft)
     whose = draft or model
     their_context = resolve(whose, theirs, context.rules, kind="mtp" if mtp else "default")
-    # block drafts (DFlash) have all tokens of a draft in one batch
-    rows = 1
-    if any(name in ("draft-dflash", "draft-dspark") for name in params.spec_type):
-        rows += DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
-    sampled = (
-        0
-        if draft is not None and "selector_hidden.weight" in draft.tensors
-        else rows
-        if any(name in _SAMPLING for name in params.spec_type)
-        else 0
-    )
+    rows, sampled = _draft_rows(params, draft)
     their_context = replace(
         their_context,
         n_rs_seq=0,
@@ -306,21 +296,15 @@ def _draft(
         Extra(f"{label} context", device, size, exact)
         for device, size in _summed(their_memory.buffers, their_placement).items()
     ]
+    n_vocab = whose.hparams.n_vocab or model.hparams.n_vocab
     # logits and the hidden state; if its backend samples: logits, probabilities, candidates and the
     # token again
-    n_vocab = whose.hparams.n_vocab or model.hparams.n_vocab
     row = n_vocab * (4 if sampled else 1) + whose.hparams.n_embd_out + 1
     extras.append(
         Extra(f"{label} output buffer", "Host", context.n_seq_max * rows * row * 4, False)
     )
     names = [*(device.name for device in their_placement.devices), "Host"]
-    # Vocabularies mapped to the target's (d2t) and Markov heads omit up to one small tensor per row
-    # that is not modelled
-    unsure = (
-        their_context.n_outputs_max * _SMALLEST
-        if {"d2t", "markov_w1.weight"} & whose.tensors.keys()
-        else 0
-    )
+    unsure = _unmodelled(whose, their_context)
     extras += [
         Extra(f"{label} compute", name, size + unsure, exact and not (unsure or measured.warning))
         for name, size in zip(names, measured.sizes, strict=True)
@@ -329,6 +313,27 @@ def _draft(
     if measured.warning:
         warnings.append(f"{label}: {measured.warning}")
     return extras
+
+
+def _draft_rows(params: Params, draft: Model | None) -> tuple[int, int]:
+    """Return the output rows per sequence of a draft's batch, and how many its backend samples."""
+    rows = 1
+    # block drafts (DFlash) have all tokens of a draft in one batch
+    if any(name in ("draft-dflash", "draft-dspark") for name in params.spec_type):
+        rows += DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
+    # a selector chooses on the CPU
+    selects = draft is not None and "selector_hidden.weight" in draft.tensors
+    samples = any(name in _SAMPLING for name in params.spec_type)
+    return rows, rows if samples and not selects else 0
+
+
+def _unmodelled(whose: Model, context: Context) -> int:
+    """Return the bytes that parts of a draft's graph which are not modelled may take.
+
+    Vocabularies mapped to the target's (d2t) and Markov heads omit up to one small tensor per row.
+    """
+    omits = {"d2t", "markov_w1.weight"} & whose.tensors.keys()
+    return context.n_outputs_max * _SMALLEST if omits else 0
 
 
 def _params_of_draft(params: Params, context: Context, draft: Model | None) -> Params:

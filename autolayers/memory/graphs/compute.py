@@ -109,6 +109,7 @@ def _simulated(
     enough: Callable[[tuple[int, ...], Steps | None], bool] | None,
     measuring: bool,
 ) -> Measured:
+    """Return what the simulated graphs take, or more where something about them is not known."""
     # a file may contradict itself as late as here, e.g. a head count of 0
     try:
         setting = prepare(model, params, context, placement, memory, build, cache)
@@ -120,47 +121,24 @@ def _simulated(
     more = more or (runtime and result.alternates)
     larger = runtime_sizes(setting, result) if more and not result.stopped else None
     sizes, warning = result.sizes, ""
-    # A property that nobody gave (of a driver or of the build) decided something: plan with both
-    # answers and take the larger of each buffer.
-    if any(backend.undecided for backend in setting.backends) and not result.stopped:
-        parts = [part for backend in setting.backends for part in backend.parts]
-        other = tuple(
-            [
-                part.otherwise() or device
-                for device, part in zip(placement.devices, parts, strict=False)
-            ]
-        )
-        placement = replace(placement, devices=other)
-        again = cache.otherwise(tuple([part.undecided for part in parts]))
-        sizes = _larger(
-            sizes, prepare(model, params, context, placement, memory, build, again), measuring
-        )
-        warning = next((part.undecided_doubt for part in parts if part.undecided), "")
+    undecided = any(backend.undecided for backend in setting.backends)
+    if undecided and not result.stopped:
+        placement, again, warning = _other_answer(placement, setting, cache)
+        other = prepare(model, params, context, placement, memory, build, again)
+        sizes = _larger(sizes, other, measuring)
     # an unknown order of nodes may cost memory: at least the bound, which assumes no order
-    if not all(backend.modelled for backend in setting.backends) and not result.stopped:
+    modelled = all(backend.modelled for backend in setting.backends)
+    if not modelled and not result.stopped:
         bound = upper_bound(model, params, context, placement, memory).sizes
         bound = _joined(bound) if placement.slices else bound
         sizes = tuple(
             [max(size + size // _ORDERS, limit) for size, limit in zip(sizes, bound, strict=True)]
         )
-    # builds without the fused operation ran the delta net as a chain of small ones
-    if model.row.delta_net and not context.rules.fused_delta_nets:
-        split = _UNFUSED_SPLIT if len(placement.devices) > 1 else 1.0
-        factor = split if context.rules.expands_norms else _UNFUSED
-        sizes = tuple([int(size * factor) for size in sizes])
-    # (build, factor): this architecture's graph takes at most this much more since that build
-    if model.row.changed and model.row.changed[0] <= context.rules.number:
-        sizes = tuple([int(size * model.row.changed[1]) for size in sizes])
+    sizes = _of_older_builds(sizes, model, context, len(placement.devices))
     # An EAGLE-3 or DFlash draft reads some layers' inputs, which are outputs of the target's graph
     # then and never freed. This builder does not mark them, so they are added.
     if context.layer_inputs and not _keeps_inputs(build):
-        hp = model.hparams
-        inputs = (
-            (len(context.layer_inputs) + 2 * max(1, hp.dsv4_hc_mult))
-            * hp.n_embd
-            * context.n_ubatch
-            * 4
-        )
+        inputs = _layer_inputs(model, context)
         sizes = tuple(size + inputs for size in sizes)
         warning = (
             warning
@@ -169,6 +147,45 @@ def _simulated(
     return Measured(
         sizes, result.flash_attn, warning, result.stopped, larger, result.steps, result.as_measured
     )
+
+
+def _other_answer(
+    placement: Placement, setting: Setting, cache: GraphCache
+) -> tuple[Placement, GraphCache, str]:
+    """Return the placement on devices with the other answer, its cache of graphs, and a warning.
+
+    A property that nobody gave (of a driver or of the build) decided something: both answers are
+    planned, and each buffer is the larger one.
+    """
+    parts = [part for backend in setting.backends for part in backend.parts]
+    other = tuple(
+        [part.otherwise() or device for device, part in zip(placement.devices, parts, strict=False)]
+    )
+    again = cache.otherwise(tuple([part.undecided for part in parts]))
+    warning = next((part.undecided_doubt for part in parts if part.undecided), "")
+    return replace(placement, devices=other), again, warning
+
+
+def _of_older_builds(
+    sizes: tuple[int, ...], model: Model, context: Context, n_devices: int
+) -> tuple[int, ...]:
+    """Return the sizes by the factors of builds whose graph of this architecture is another one."""
+    # builds without the fused operation ran the delta net as a chain of small ones
+    if model.row.delta_net and not context.rules.fused_delta_nets:
+        split = _UNFUSED_SPLIT if n_devices > 1 else 1.0
+        factor = split if context.rules.expands_norms else _UNFUSED
+        sizes = tuple([int(size * factor) for size in sizes])
+    # (build, factor): this architecture's graph takes at most this much more since that build
+    if model.row.changed and model.row.changed[0] <= context.rules.number:
+        sizes = tuple([int(size * model.row.changed[1]) for size in sizes])
+    return sizes
+
+
+def _layer_inputs(model: Model, context: Context) -> int:
+    """Return the bytes of the layer inputs that a draft reads, and of two hidden states more."""
+    hp = model.hparams
+    states: int = len(context.layer_inputs) + 2 * max(1, hp.dsv4_hc_mult)
+    return states * int(hp.n_embd) * context.n_ubatch * 4
 
 
 def _larger(sizes: tuple[int, ...], setting: Setting, measuring: bool) -> tuple[int, ...]:

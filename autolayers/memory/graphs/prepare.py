@@ -43,29 +43,8 @@ def prepare(
     """Return everything `reserve` needs, for one launch. `weights`: what looks them up."""
     lookup = weights or Weights
     hp = model.hparams
-    backends: list[Backend] = [
-        on(device, i, context.rules) for i, device in enumerate(placement.devices)
-    ]
-    # -sm tensor: llama.cpp's scheduler sees one meta device instead of the GPUs
-    if placement.slices:
-        backends = [together(placement.devices, context.rules)]
-    # The CPU comes last, as in llama_context's constructor, and its graph buffer is the
-    # pinned memory
-    # of the first device that has some: results of the host are copied to GPUs faster from it.
-    pinned = [buffer for backend in backends if (buffer := backend.host_buffer_type())]
-    backends.append(Cpu(pinned[0] if pinned and backends[0].host_buffer else None, context.rules))
-    # in reverse, so that the first device's pinned memory wins where several have the same name
-    buffers = {
-        buffer.name: buffer
-        for buffer in (*reversed(pinned), *(backend.buffer for backend in backends))
-    }
-    borrowed = placement.target.buffers if placement.target is not None else ()
-    # a draft reads tensors of its target that may be on devices which the draft does not use
-    for name in {HOST, REPACK, *placement.buffers, *borrowed}:
-        if name not in buffers:
-            buffers[name] = Buffer(
-                name, -1, CPU.alignment, host=name != REPACK, repack=name == REPACK
-            )
+    backends, pinned = _backends(placement, context)
+    buffers = _buffers(placement, backends, pinned)
     # layers in RAM are the last backend's
     index = {device.name: i for i, device in enumerate(placement.devices)}
     dev_layer = [index.get(name, len(backends) - 1) for name in placement.dev_layer]
@@ -100,9 +79,8 @@ def prepare(
 
     return replace(
         setting,
-        # All that decides a graph besides its shape and its layers (Graphs.key): launches
-        # of a search
-        # that are equal here share their results.
+        # All that decides a graph besides its shape and its layers (Graphs.key): launches of a
+        # search that are equal here share their results.
         outside=(
             setting.full_offload,
             setting.n_copies,
@@ -116,6 +94,41 @@ def prepare(
         many=Layers.of(numbers(many), numbers(alike), _FEW),
         few=Layers.of(numbers(few), numbers(alike), _FEW),
     )
+
+
+def _backends(placement: Placement, context: Context) -> tuple[list[Backend], list[Buffer]]:
+    """Return the backends of a launch, the CPU last, and the pinned memory of the devices."""
+    backends: list[Backend] = [
+        on(device, i, context.rules) for i, device in enumerate(placement.devices)
+    ]
+    # -sm tensor: llama.cpp's scheduler sees one meta device instead of the GPUs
+    if placement.slices:
+        backends = [together(placement.devices, context.rules)]
+    # The CPU comes last, as in llama_context's constructor, and its graph buffer is the pinned
+    # memory of the first device that has some: results of the host are copied to GPUs faster from
+    # it.
+    pinned = [buffer for backend in backends if (buffer := backend.host_buffer_type())]
+    backends.append(Cpu(pinned[0] if pinned and backends[0].host_buffer else None, context.rules))
+    return backends, pinned
+
+
+def _buffers(
+    placement: Placement, backends: Sequence[Backend], pinned: Sequence[Buffer]
+) -> dict[str, Buffer]:
+    """Return every buffer that weights and caches of the launch are in, by name."""
+    # in reverse, so that the first device's pinned memory wins where several have the same name
+    buffers = {
+        buffer.name: buffer
+        for buffer in (*reversed(pinned), *(backend.buffer for backend in backends))
+    }
+    borrowed = placement.target.buffers if placement.target is not None else ()
+    # a draft reads tensors of its target that may be on devices which the draft does not use
+    for name in {HOST, REPACK, *placement.buffers, *borrowed}:
+        if name not in buffers:
+            buffers[name] = Buffer(
+                name, -1, CPU.alignment, host=name != REPACK, repack=name == REPACK
+            )
+    return buffers
 
 
 def _alike(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ...backends import CPU, HOST, on
 from ...errors import LaunchRefused
+from ...ggml.tensor import block_size
 from ...ggml.types import is_quantised
 from ...gguf import n_bytes, row_size
 from ..cache import Cache, CacheTensor, Memory
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 
 _LATENT = ("deepseek2", "glm-dsa", "mistral4", "bailingmoe3")  # is_mla_model
+_CUT_LATENT = ("deepseek2", "glm-dsa", "mistral4")  # those whose layers -sm graph cuts
+_MLA_WANTS = "-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1"
 
 
 def latent_heads(hp: Hparams, architecture: str) -> tuple[int, int] | None:
@@ -188,29 +191,19 @@ def _parts(model: Model, context: Context, settings: Said, mla: int, il: int) ->
 
 def refuse(model: Model, context: Context, settings: Said, mla: int) -> None:
     """Raise LaunchRefused with its words where the context is refused or ends at once."""
-    hp, flash = model.hparams, context.flash_attn != "off"
-    kept_v = [types(context, settings, il, hp.n_layer)[1] for il in range(hp.n_layer)]
+    hp = model.hparams
     latent = is_latent(model) and mla > 0
-    if not flash:
-        if any(is_quantised(type_) for type_ in kept_v):
-            raise LaunchRefused("Quantized V cache cannot be used without flash attention")
-        if "f32" in kept_v:
-            raise LaunchRefused("V cache quantization requires flash_attn")
-        if (
-            settings.split
-            and is_latent(model)
-            and model.architecture in ("deepseek2", "glm-dsa", "mistral4")
-        ):
-            raise LaunchRefused(
-                "-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1"
-            )
-    elif settings.split and is_latent(model) and mla < 1:
-        raise LaunchRefused(
-            "-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1"
-        )
-    elif "q8_KV" in kept_v and not latent and model.row.memory != "recurrent":
+    types_v = [types(context, settings, il, hp.n_layer)[1] for il in range(hp.n_layer)]
+    cuts_latent = bool(settings.split) and is_latent(model)
+    if context.flash_attn == "off":
+        _refuse_without_flash(types_v)
+        if cuts_latent and model.architecture in _CUT_LATENT:
+            raise LaunchRefused(_MLA_WANTS)
+    elif cuts_latent and mla < 1:
+        raise LaunchRefused(_MLA_WANTS)
+    elif "q8_KV" in types_v and not latent and model.row.memory != "recurrent":
         raise LaunchRefused("-ctv q8_KV: it aborts with it and flash attention; as -ctk it works")
-    if settings.split and is_latent(model) and not context.offload_kqv:
+    if cuts_latent and not context.offload_kqv:
         raise LaunchRefused(
             "-nkvo: build_deepseek2_tp_attention of layers that are cut ends without the cache on "
             "their GPUs (GGML_ASSERT(cache_repl))"
@@ -220,13 +213,18 @@ def refuse(model: Model, context: Context, settings: Said, mla: int) -> None:
             "-sm graph: how it cuts gemma4's layers is not modelled, so nothing is planned for it: "
             "give -sm layer"
         )
-    from ...ggml.tensor import block_size
-
     type_k = types(context, settings, 0, hp.n_layer)[0]
     head = _heads(model, 0)[0] if not latent else hp.n_lora_kv + hp.n_rot(0)
     if head % block_size(type_k):
         raise LaunchRefused(
-            f"-ctk {type_k}: the head size of {head} is not a multiple of its "
-            f"block "
+            f"-ctk {type_k}: the head size of {head} is not a multiple of its block "
             "(GGML_ASSERT of llama_init_from_model)"
         )
+
+
+def _refuse_without_flash(types_v: Sequence[str]) -> None:
+    """Raise LaunchRefused for types of V that only flash attention reads."""
+    if any(is_quantised(type_) for type_ in types_v):
+        raise LaunchRefused("Quantized V cache cannot be used without flash attention")
+    if "f32" in types_v:
+        raise LaunchRefused("V cache quantization requires flash_attn")
