@@ -491,53 +491,71 @@ def _over_limit(hit: Hit, lines: Sequence[Line], facts: Facts) -> bool:
     # Mesa's driver says so where the kernel had no memory
     if any("amdgpu: Failed to allocate a buffer" in line.text for line in lines[: hit.at]):
         return False
-    # without a size, the free memory around it must tell
     size = _bytes([hit])
     left = [device.free or device.total for device in facts.devices.values()]
+    largest = max(left, default=0)
     if size is not None:
         # 100 MiB refused is a full card; 4.5 GiB on a card that has more is a limit
-        return size >= _LIMIT and not (left and all(left) and max(left) < size)
+        is_full = bool(left) and all(left) and largest < size
+        return size >= _LIMIT and not is_full
+    # without a size, the free memory around it must tell
+    if largest >= 16 * GiB:
+        return True
     # "Error OP": SYCL's line for an operation that the driver refused
-    around = " ".join(line.text for line in lines[max(0, hit.at - 3) : hit.at + 4])
-    return max(left, default=0) >= 16 * GiB or "Error OP" in around
+    around = lines[max(0, hit.at - 3) : hit.at + 4]
+    return any("Error OP" in line.text for line in around)
 
 
 def _host(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     if hit.sign.word != "cache state:":
         return "oom_host", hit.weight
     # the prompt cache within its own limit is no failure: only a large part of RAM is
-    size, limit = _bytes([hit]) or 0, _number(hit.groups.get("left", "0")) * MiB
-    return ("oom_host", hit.weight) if size >= 2 * GiB and size >= 0.75 * limit else ("", 0)
+    size = _bytes([hit]) or 0
+    limit = _number(hit.groups.get("left", "0")) * MiB
+    is_large = size >= 2 * GiB and size >= 0.75 * limit
+    return ("oom_host", hit.weight) if is_large else ("", 0)
 
 
 def _file(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     """Whether a newer program reads the file, or none."""
     groups, word = hit.groups, hit.sign.word
-    bad = False
+    what, bad = groups.get("what", ""), False
     if word in ("unknown model architecture", "unknown pre-tokenizer type"):
         # a name that llama.cpp never had belongs to another program
-        what = groups.get("what", "")
-        bad = not what or (what not in NAMES and what.lower() in _FOREIGN)
+        is_foreign = what not in NAMES and what.lower() in _FOREIGN
+        bad = not what or is_foreign
     # An empty type: a projector of before the key, which no newer build reads either
     elif word == "unknown projector type":
-        bad = not groups.get("what", "").strip("'\"") and bool(groups.get("colon"))
+        bad = not what.strip("'\"") and "colon" in groups
     elif word == "invalid ggml type":
-        # a type that a newer build reads, unless that build is years away
-        first = _OFFICIAL.get(int(groups["type"]))
-        bad = first is None or bool(facts.build and first - facts.build > _YEAR)
+        bad = _is_far_type(int(groups["type"]), facts.build)
     elif word == "wrong number of tensors":
         # one or two tensors more are a newer revision; many are another model
         missing = int(groups["due"]) - int(groups["there"])
         bad = not 0 < missing <= 2 or _trained(lines)
-    # A missing tensor behind the last block is a draft's (MTP), which newer builds know
     elif "tensor" in groups and "due" not in groups:
-        number = re.match(r"blk\.(\d{1,4})\.", groups["tensor"])
-        # experts that are missing in the first block were never converted
-        bad = number is not None and int(number[1]) == 0 and "exps" in groups["tensor"]
-        bad = bad or (number is None and "token_embd" in groups["tensor"])
+        bad = _is_never_written(groups["tensor"])
     elif "due" in groups:
         bad = _fewer_heads(groups["tensor"], groups["due"], groups["there"])
     return ("bad_model" if bad else "old_build"), hit.weight
+
+
+def _is_far_type(number: int, build: int) -> bool:
+    """Return whether no build of these years reads a type of tensors."""
+    first = _OFFICIAL.get(number)
+    if first is None:
+        return True
+    return bool(build) and first - build > _YEAR
+
+
+def _is_never_written(tensor: str) -> bool:
+    """Return whether a missing tensor is of a file that was converted wrongly."""
+    block = re.match(r"blk\.(\d{1,4})\.", tensor)
+    if block is None:
+        return "token_embd" in tensor
+    # experts that are missing in the first block were never converted; a tensor behind the last
+    # block is a draft's (MTP), which newer builds know
+    return int(block[1]) == 0 and "exps" in tensor
 
 
 def _trained(lines: Sequence[Line]) -> bool:

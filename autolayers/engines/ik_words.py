@@ -141,46 +141,87 @@ def meant(
     notes). `own_flags`: its own, and how many values they have; `types`: own types of a cache;
     `listed`: what its help has, which older ones have more of. Raises UsageError.
     """
-    settings, left = Said(), list(words)
-    plain: list[str] = []
-    own: list[str] = []
-    fields: list[str] = []
-    notes: list[str] = []
+    reader = _Reader(own_flags, types, program, listed)
+    left = list(words)
     while left:
         word = left.pop(0)
-        count = own_flags.get(word)
-        if word in CACHES and left and is_own_type(left[0]) and left[0].lower() in types:
-            type_ = left.pop(0)
-            plain += [word, _bound(type_)]
-            if own_flags and type_.lower() in OWN_TYPES and "draft" not in CACHES[word]:
-                field = f"type_{CACHES[word].lower()}"
-                settings = replace(settings, **{field: _spelt(type_)})  # type: ignore[arg-type]
-                own += [word, type_]
-                fields.append(f"cache_{field}")
-                continue
-            notes.append(
-                f"{word} {type_} is a type of {program} alone: the {CACHES[word]} "
-                f"cache is planned as {plain[-1]}, an upper bound"
-            )
-        elif count is None:
-            _check_layers(word, left[0] if left and own_flags is WORDS else "")
-            plain.append(word)
-        else:
-            if word == "--fit" and left and left[0] in ("on", "off"):
-                raise UsageError(f"unknown argument: {left[0]} ({program}'s --fit takes no value)")
-            value = left.pop(0) if count and left else ""
-            if count and not value and word not in FLASH:
-                raise UsageError(f"{word} needs a value")
-            settings = (
-                settings if word in _GONE and word in listed else _with(settings, word, value)
-            )
-            translated = _llama_words(word, value)
-            plain += translated
-            own += [] if translated and word not in _UNMAPPED else [word, *[value] * count]
+        following = left[0] if left else ""
+        if reader.take(word, following) and left:
+            left.pop(0)
+    settings = reader.settings
     _refuse(settings)
-    cuts = settings.split in SPLITS or settings.fit
-    engine = replace(IK_LLAMA, said=settings, words=tuple(own), fields=tuple(fields), cuts=cuts)
-    return tuple(plain), engine, notes
+    engine = replace(
+        IK_LLAMA,
+        said=settings,
+        words=tuple(reader.own),
+        fields=tuple(reader.fields),
+        cuts=settings.split in SPLITS or settings.fit,
+    )
+    return tuple(reader.plain), engine, reader.notes
+
+
+class _Reader:
+    """Reads words one by one. `plain`: llama.cpp's words; `own`: those that it lacks; `fields`: of
+    Params, whose values the latter say."""
+
+    def __init__(
+        self, own_flags: Known, types: Sequence[str], program: str, listed: Collection[str]
+    ) -> None:
+        self._own_flags, self._types = own_flags, types
+        self._program, self._listed = program, listed
+        self.settings = Said()
+        self.plain: list[str] = []
+        self.own: list[str] = []
+        self.fields: list[str] = []
+        self.notes: list[str] = []
+
+    def take(self, word: str, following: str) -> bool:
+        """Read a word; return whether it took the one that follows as its value."""
+        count = self._own_flags.get(word)
+        if word in CACHES and self._is_type(following):
+            self._take_cache(word, following)
+            return True
+        if count is None:
+            _check_layers(word, following if self._own_flags is WORDS else "")
+            self.plain.append(word)
+            return False
+        if word == "--fit" and following in ("on", "off"):
+            raise UsageError(
+                f"unknown argument: {following} ({self._program}'s --fit takes no value)"
+            )
+        self._take_flag(word, following if count else "", count)
+        return bool(count)
+
+    def _is_type(self, word: str) -> bool:
+        """Return whether it is a cache type that only this program has."""
+        return bool(word) and is_own_type(word) and word.lower() in self._types
+
+    def _take_cache(self, word: str, type_: str) -> None:
+        """A cache of a type that llama.cpp has not: planned as such, or as a larger one."""
+        self.plain += [word, _bound(type_)]
+        if self._own_flags and type_.lower() in OWN_TYPES and "draft" not in CACHES[word]:
+            field = f"type_{CACHES[word].lower()}"
+            spelt: Any = {field: _spelt(type_)}
+            self.settings = replace(self.settings, **spelt)
+            self.own += [word, type_]
+            self.fields.append(f"cache_{field}")
+            return
+        self.notes.append(
+            f"{word} {type_} is a type of {self._program} alone: the {CACHES[word]} "
+            f"cache is planned as {self.plain[-1]}, an upper bound"
+        )
+
+    def _take_flag(self, word: str, value: str, count: int) -> None:
+        """A flag of its own, or one that means another thing there."""
+        if count and not value and word not in FLASH:
+            raise UsageError(f"{word} needs a value")
+        # Of older ones, which list it: their experts are not fused without it
+        if word not in _GONE or word not in self._listed:
+            self.settings = _with(self.settings, word, value)
+        translated = _llama_words(word, value)
+        self.plain += translated
+        if not translated or word in _UNMAPPED:
+            self.own += [word, *[value] * count]
 
 
 def _check_layers(flag: str, value: str) -> None:

@@ -432,9 +432,11 @@ def _against(given: Arguments, params: Params) -> list[str]:
         field = commands.field_of(flag)
         if not field or field in ("model", *commands.FILES):
             continue
-        theirs, now = getattr(given.params, field), getattr(params, field)
+        wanted, planned = getattr(given.params, field), getattr(params, field)
         # A plan may add overrides behind the given ones
-        if (now[: len(theirs)] if field == "overrides" else now) != theirs:
+        if field == "overrides":
+            planned = planned[: len(wanted)]
+        if planned != wanted:
             against[f"{written} {value}".rstrip()] = None
     return [*against]
 

@@ -279,7 +279,11 @@ def _props_and_slots(server: Server, arguments: Arguments) -> tuple[dict[str, An
     authorization = _authorization(server, arguments)
     props = _ask(base + "/props", authorization)
     slots = _ask(base + "/slots", authorization)
-    return props if isinstance(props, dict) else {}, slots if isinstance(slots, list) else []
+    if not isinstance(props, dict):
+        props = {}
+    if not isinstance(slots, list):
+        slots = []
+    return props, slots
 
 
 def _ask(address: str, authorization: str) -> object:
@@ -287,15 +291,10 @@ def _ask(address: str, authorization: str) -> object:
         with request(
             "GET", address, Limit(_PATIENCE), authorization=authorization, own=True
         ) as answer:
-            content = answer.content(_ANSWER)
-            parsed: object = json.loads(content)
-            return (
-                {"loading": True}
-                if answer.status == 503
-                else parsed
-                if answer.status == 200
-                else None
-            )
+            parsed: object = json.loads(answer.content(_ANSWER))
+            if answer.status == 503:
+                return {"loading": True}
+            return parsed if answer.status == 200 else None
     except (NetError, ValueError, RecursionError):
         return None
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..machine import Device, Host
     from ..planner import FitChoice, Plan
     from ..planner.explain import Lever
+    from ..planner.plan import DeviceRow, HostRow
     from .settings import Settings
     from .target import Target
 
@@ -126,30 +127,39 @@ class Advice:
     @property
     def summary(self) -> list[str]:
         """The plan in a few lines."""
-        name = self.target.model.name
-        count = "left to Ollama" if self.num_gpu is None else f"{self.num_gpu} of {self.everything}"
-        batch = f", num_batch {self.num_batch}" + (
-            "" if self.pin_batch else " (Ollama's own choice)"
-        )
-        lines = [f"{name}: num_gpu {count}, num_ctx {self.num_ctx}{batch}"]
-        if self.parallel > 1:
-            lines[0] += f", {self.parallel} slots"
+        lines = [self._parameters_line()]
         if self.server and self.num_gpu is None:
             lines.append("with the server's settings below:")
         for row in self.plan.devices:
-            lines.append(
-                f"{row.name}: weights {human(row.model)}, KV cache {human(row.context)}, "
-                f"compute {human(row.compute)}"
-                + (f", extra {human(row.extra)}" if row.extra else "")
-                + f", margin {human(row.margin)}, left {human(row.remaining)} of "
-                f"{human(row.free)}"
-            )
-        host = self.plan.host
-        lines.append(
-            f"RAM: weights {human(host.model)}, KV cache {human(host.context)}, compute "
-            f"{human(host.compute)}" + (f", extra {human(host.extra)}" if host.extra else "")
-        )
+            left = f"left {human(row.remaining)} of {human(row.free)}"
+            lines.append(f"{row.name}: {_parts(row)}, margin {human(row.margin)}, {left}")
+        lines.append(f"RAM: {_parts(self.plan.host)}")
         return lines
+
+    def _parameters_line(self) -> str:
+        """Return the model with its parameters."""
+        count = "left to Ollama" if self.num_gpu is None else f"{self.num_gpu} of {self.everything}"
+        whose = "" if self.pin_batch else " (Ollama's own choice)"
+        parts = [
+            f"{self.target.model.name}: num_gpu {count}",
+            f"num_ctx {self.num_ctx}",
+            f"num_batch {self.num_batch}{whose}",
+        ]
+        if self.parallel > 1:
+            parts.append(f"{self.parallel} slots")
+        return ", ".join(parts)
+
+
+def _parts(row: DeviceRow | HostRow) -> str:
+    """Return the sizes of the parts that lie on a device, or in RAM."""
+    parts = [
+        f"weights {human(row.model)}",
+        f"KV cache {human(row.context)}",
+        f"compute {human(row.compute)}",
+    ]
+    if row.extra:
+        parts.append(f"extra {human(row.extra)}")
+    return ", ".join(parts)
 
 
 def _left_out(target: Target, plan: Plan) -> list[str]:

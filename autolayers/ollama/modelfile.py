@@ -352,12 +352,15 @@ class _Offsets:
 def _unsure(text: str) -> re.Match[str] | None:
     """Return a character next to a quote that Python's Unicode does not know: a newer Go may print
     it."""
-    for match in _BEYOND_LATIN.finditer(text) if not text.isascii() else ():
-        if category(match[0]) == "Cn" and not _NEWER.match(match[0]):
-            around = (
-                text[: match.start()].rstrip(_BLANK)[-1:] + text[match.end() :].lstrip(_BLANK)[:1]
-            )
-            if '"' in around or any(category(near) == "Cn" for near in around):
+    if text.isascii():
+        return None
+    for match in _BEYOND_LATIN.finditer(text):
+        if category(match[0]) != "Cn" or _NEWER.match(match[0]):
+            continue
+        before = text[: match.start()].rstrip(_BLANK)[-1:]
+        after = text[match.end() :].lstrip(_BLANK)[:1]
+        for near in before + after:
+            if near == '"' or category(near) == "Cn":
                 return match
     return None
 

@@ -211,7 +211,6 @@ def _hub_layout(place: str, repository: str, revision: str) -> _Cached | None:
     for folder, _, names in os.walk(root) if root else ():
         for name in sorted(names):
             path = os.path.join(folder, name)
-            # snapshots/ has links into blobs/, which a user may have deleted
             if os.path.isfile(path):  # a link whose blob is gone does not count
                 files[os.path.relpath(path, root).replace(os.sep, "/")] = path
     files = {path: files[path] for path in sorted(files)}

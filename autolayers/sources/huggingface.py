@@ -178,7 +178,7 @@ def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, lis
     for wanted in (quant,) if quant else _DEFAULTS:
         matching = _matching(wanted, models)
         if matching:
-            # A second default stands in for the first: all other files are worth a warning then
+            # Q8_0 stands in where there is no Q4_K_M: all other files are named then
             first = wanted in (quant, _DEFAULTS[0])
             others = matching[1:] if first else [path for path in models if path != matching[0]]
             break

@@ -65,8 +65,7 @@ def header(name: str, answer: Mapping[str, Any]) -> Header:
     metadata = {
         printable(str(key)): _value(value) for key, value in info.items() if value is not None
     }
-    # /api/show leaves it out
-    # (and plans print it)
+    # /api/show leaves it out, and a plan names its model
     metadata.setdefault("general.name", name)
     alignment = _alignment(metadata)
     infos: dict[str, TensorInfo] = {}
