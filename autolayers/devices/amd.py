@@ -63,6 +63,7 @@ def _order_notes(cards: list[Device], mask: str | None) -> list[str]:
 
 
 def _card(path: str, root: str) -> Device | None:
+    """Return an AMD GPU by its folder in sysfs, None for a card of another maker."""
     if _text(f"{path}/vendor") != _AMD:
         return None
     vram, vram_used = _number(f"{path}/mem_info_vram_total"), _number(f"{path}/mem_info_vram_used")

@@ -128,6 +128,7 @@ def _kinds_of(machines: Sequence[Box]) -> tuple[Kind, ...]:
 
 
 def _likeness(box: Box) -> object:
+    """Return what two boxes have equal if one plan serves both."""
     host = box.host
     assert host is not None
     rows = [

@@ -75,6 +75,7 @@ def _memory(fields: dict[str, str]) -> int:
 
 
 def _nvml(pid: int) -> dict[str, int]:
+    """Return the bytes that a process holds on each of NVIDIA's GPUs, by PCI address."""
     try:
         import ctypes
 

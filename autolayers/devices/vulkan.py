@@ -197,6 +197,7 @@ def _array(call: Callable[[Any, Any], int], kind: Any) -> list[Any]:
 
 
 def _gpu(vulkan: Any, gpu: ctypes.c_void_p) -> dict[str, Any]:
+    """Return what Vulkan says of one GPU: its name, its memory and the limits that plans need."""
     import ctypes
 
     # VkExtensionProperties: name, version

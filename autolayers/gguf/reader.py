@@ -385,6 +385,7 @@ def _alignment(window: ReadWindow, metadata: dict[str, object]) -> int:
 def _read_tensors(
     window: ReadWindow, version: int, alignment: int, metadata: dict[str, object], n_tensors: int
 ) -> Header:
+    """Read the tensors' names, shapes, types and offsets, and check them as llama.cpp does."""
     tensors: dict[str, TensorInfo] = {}
     buf, pos = window.buf, window.pos
     try:

@@ -134,6 +134,7 @@ class _Builder:
             self.buffers[tensor.buffer] += tensor.size
 
     def tensor(self, name: str, il: int, type_: str, *dims: int) -> CacheTensor:
+        """Add a tensor of layer `il` to its buffer, and return it."""
         buffer = self.buffer(il)
         key = (name, type_, dims, buffer)
         # most layers are alike: one record for all of them

@@ -432,6 +432,8 @@ class Estimator:
     def _launch(
         self, params: Params, devices: Sequence[Device], measuring: bool = False
     ) -> _Launch:
+        """Resolve the context and place weights and caches, as this launch would load them. Raises
+        LaunchRefused."""
         # the order matters: a draft's file decides the speculative type, and that the outputs
         params = with_draft_type(params, self.companions)
         context = resolve(self.model, params, self.rules)
@@ -544,6 +546,8 @@ class Estimator:
     def _whole(
         self, launch: _Launch, devices: Sequence[Device], measured: Measured, measuring: bool
     ) -> Breakdown:
+        """Return the breakdown of a measured launch: its graphs, what comes in addition, and
+        warnings."""
         params, context, placement, memory = (
             launch.params,
             launch.context,

@@ -254,6 +254,8 @@ class Hparams:
         return ratios
 
     def _load_sizes(self, row: Architecture) -> None:
+        """Read the sizes that every layer shares. Raises ModelError where llama.cpp does not load
+        them."""
         self.n_ctx_train = self._size("context_length", required=True)
         self.n_embd = self._size("embedding_length", required=True)
         self.n_layer_all = self._size("block_count", required=True)
@@ -291,6 +293,7 @@ class Hparams:
             )
 
     def _load_heads(self, row: Architecture) -> None:
+        """Read the sizes of heads, and the part of each that is rotated."""
         n_head = self._n_head[0]
         self.n_embd_head_k_full = self.n_embd_head_v_full = self.n_rot_full = 0
         # recurrent models have no heads
@@ -493,6 +496,7 @@ class Hparams:
     # the rules that rows choose from
 
     def _load_state(self, row: Architecture) -> None:
+        """Read the sizes of a recurrent layer's states."""
         self.ssm_d_conv = self.ssm_d_inner = self.ssm_d_state = self.ssm_n_group = 0
         self.wkv_head_size = self.n_shortconv_l_cache = self.n_embd_head_kda = (
             self.n_embd_head_la

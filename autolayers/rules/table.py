@@ -117,6 +117,7 @@ def _kv_cache(inputs: Inputs) -> Answer:
 
 
 def _layers_that_fit(inputs: Inputs) -> Answer:
+    """Return how many layers the GPU holds beside `extra` bytes."""
     assert inputs.gpu is not None
     if inputs.layer_size is not None:
         # a given size of a layer goes before the mean of the model

@@ -241,6 +241,8 @@ class Weights(dict):  # type: ignore[type-arg]
         self._made: dict[tuple[str, str], Tensor] = {}
 
     def __missing__(self, name: str) -> Tensor | None:
+        """Return the tensor of a weight on the buffer where it was placed, None if the file has
+        none."""
         # "rope_freqs.weight@7" -> the name, "@", "7"
         base, at, il = name.partition("@")
         placement = self._placement

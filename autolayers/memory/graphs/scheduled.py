@@ -195,6 +195,8 @@ def script_of(
     ]
 
     def lacking(node: Tensor, kind: str) -> int:
+        """Return the bits of the backends that would copy a weight, or have no kernel for a
+        node."""
         # every backend writes to a cache of its own
         if kind == CACHE:
             return 0
@@ -231,6 +233,8 @@ def script_of(
 def _steps(
     nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int], n_tokens: int = 0
 ) -> Iterator[Step]:
+    """Yield the steps of nodes in order: each multiplies with a weight, attends, or is of others
+    that read results."""
     # the operation before; the layer of the last weight; the last layer that attended
     before, layer, attended = "", INPUT, INPUT
     layers: dict[str, int] = {}  # by weight

@@ -158,6 +158,7 @@ class CutBuilder(Builder):
         kind: str = "rms",
         post: Tensor | None = None,
     ) -> Tensor:
+        """Build each device's heads, and the sum of their results and the input."""
         if not self.is_cut(il, "attn_output.weight"):
             return super().std_attention(
                 il, start, pos, ids, mask, factors, rope, sinks, scale, q_scaled, kind, post
@@ -214,6 +215,7 @@ class CutBuilder(Builder):
     def _attend_part(
         self, il: int, device: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor
     ) -> Tensor:
+        """Store one device's keys and values, and attend with its heads."""
         g, n, cells = self.graph, self.tokens, self.context.n_ctx
         head, value = self.hp.head_k(il), self.hp.head_v(il)
         if self.turns_k and (side := hadamard(head)):
@@ -257,6 +259,7 @@ class CutBuilder(Builder):
         extra: Tensor | None = None,
         norm_kind: str = "rms",
     ) -> Tensor:
+        """Build each device's rows of the inner dimension, and the sum of their results."""
         if self.device >= 0 or not self.is_cut(il, f"ffn_down{suffix}.weight"):
             return super().ffn(il, cur, norm, kind, parallel, suffix, add_input, extra, norm_kind)
         if any(
@@ -299,6 +302,7 @@ class CutBuilder(Builder):
         shared: bool = False,
         bias: bool = True,
     ) -> Tensor:
+        """Build each device's rows of all experts, and the sum of their results and the input."""
         if not self.is_cut(il, "ffn_down_exps.weight"):
             # an override moved the experts, so the layer is only cut in its attention
             if self.is_cut(il, "attn_output.weight"):

@@ -30,6 +30,7 @@ def _factors(b: Builder, il: int) -> Tensor | None:
 
 
 def _llama(b: Builder) -> Tensor:
+    """Mirror build_llama, with the factors of Granite and the chunks of Llama 4."""
     g, hp = b.graph, b.hp
     four = b.architecture == "llama4"
     cur = b.embeddings()

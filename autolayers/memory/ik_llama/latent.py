@@ -16,6 +16,7 @@ _CELLS = 1024  # and of the cache, where layers are cut (k_pp_opt_min_kv)
 
 
 def deepseek2(b: Builder) -> Tensor:
+    """Mirror build_deepseek2, without sparse attention."""
     g, hp = b.graph, b.hp
     cur = b.embeddings()
     pos, mask = b.positions(), b.mask()

@@ -107,6 +107,7 @@ def _sizes(
     used: Sequence[Device],
     main: int,
 ) -> tuple[int, ...]:
+    """Build the graph, schedule it and allocate it; return the bytes of each buffer."""
     backends = [on(device, i) for i, device in enumerate(used)]
     if not all(isinstance(backend, Cuda) for backend in backends):
         raise LookupError("a backend that is not modelled")

@@ -159,6 +159,7 @@ class Schedule:
         return -1
 
     def assign(self) -> None:
+        """Set the backend of every leaf and node (passes 1 to 4)."""
         graph = self.graph
         for leaf in graph.leafs:
             leaf.backend = leaf.pinned if leaf.pinned >= 0 else self._first(leaf)

@@ -383,6 +383,7 @@ def _from_the_end(wanted: int, count: int, mode: str, n: int) -> bool:
 def _moved(
     model: Model, wanted: int, default: Sequence[int], count: int, mode: str, n: int
 ) -> list[int]:
+    """Return the layers whose experts -ncmoe `wanted` moves to RAM, in its order."""
     if _from_the_end(wanted, count, mode, n):
         layers = [
             il
