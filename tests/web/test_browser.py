@@ -525,7 +525,12 @@ def test_the_focus_stays_while_a_table_fills(page: Any) -> None:
     page.wait_for_selector("#known button")
     page.locator("#known button").first.focus()
     model = page.evaluate("document.activeElement.textContent")
-    settled(page)
+    page.wait_for_function(
+        """() => {
+          const hint = document.getElementById("known-hint").textContent;
+          return !(Number(hint.match(/Computing (\\d+)/)?.[1] ?? 99) < 5);
+        }"""
+    )
     assert page.evaluate("document.activeElement.textContent") == model
 
 

@@ -4,11 +4,13 @@
 import { page } from "./page.js";
 
 let number = 0;              // of the newest question
+let working = 0;             // tasks of it that are under way
 let turnOf = -1;             // the question whose calls stand in the row
 /** @type {Promise<unknown>} */ let turn = Promise.resolve();
 
 /** A new question's number. */
 export function begun() {
+  working = 0;
   return ++number;
 }
 
@@ -37,13 +39,26 @@ export function busy(what) {
   document.body.dataset.asking = what || "false";
 }
 
-const done = new Map();
+/** Says what is under way until the last task of the newest question has ended.
+ * @param {number} mine @param {string} what @param {() => Promise<void>} act */
+export async function during(mine, what, act) {
+  if (!working++) busy(what);
+  try {
+    await act();
+  } finally {
+    if (isNewest(mine) && !--working) busy("");
+  }
+}
+
+/** @type {Map<string, {mine: number, made: Promise<void>}>} */ const tables = new Map();
 
 /** Makes a table once for each question, however often it is asked for.
  * @param {string} name @param {number} mine @param {object} question
  * @param {(mine: number, question: any) => Promise<void>} make */
-export async function once(name, mine, question, make) {
-  if (done.get(name) === mine) return;
-  done.set(name, mine);
-  await make(mine, question);
+export function once(name, mine, question, make) {
+  const before = tables.get(name);
+  if (before?.mine === mine) return before.made;
+  const made = make(mine, question);
+  tables.set(name, { mine, made });
+  return made;
 }

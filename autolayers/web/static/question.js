@@ -2,7 +2,7 @@
 // From the form to the answer: the plan first, then the list of models, the reasons and the tables.
 
 import { fail, show, showReasons } from "./answer.js";
-import { ask, begun, busy, isNewest, newest, once } from "./asking.js";
+import { ask, begun, busy, during, isNewest, newest, once } from "./asking.js";
 import { showComparison } from "./compare.js";
 import { drawCurve } from "./curve.js";
 import { $ } from "./dom.js";
@@ -32,27 +32,26 @@ export function changed(step, pause = 0) {
 }
 
 /** Answers the form. @param {any} state @param {boolean} quiet the answer is shown already, and its reasons follow */
-export async function plan(state, quiet = false) {
+export function plan(state, quiet = false) {
   const mine = begun();
-  busy(quiet ? "reasons" : "plan");
-  try {
-    const found = await open(state, mine);
-    if (!isNewest(mine)) return;
-    if (found.error) return fail(found);
-    const question = { ...state, model: found.name };
-    const before = answers.get(JSON.stringify(question)) ?? null;
-    const built = before ?? (quiet ? page.latest.answer : await builtAnswer(question));
-    const answer = built ?? await ask(mine, "plan", question);
-    if (!answer) return;
-    // the engine was started anew, or has read too many since
-    if (answer.kind === "NotOpened" && opened.delete(state.model)) return await plan(state);
-    if (answer.error) return fail(withCards(answer));
-    if (!quiet) show(answer, question);
-    if (isListed(question)) once("known", mine, question, knownModels);
-    await rest(mine, question, built !== null);
-  } finally {
-    if (isNewest(mine)) busy("");
-  }
+  return during(mine, quiet ? "reasons" : "plan", () => answered(mine, state, quiet));
+}
+
+async function answered(mine, state, quiet) {
+  const found = await open(state, mine);
+  if (!isNewest(mine)) return;
+  if (found.error) return fail(found);
+  const question = { ...state, model: found.name };
+  const before = answers.get(JSON.stringify(question)) ?? null;
+  const built = before ?? (quiet ? page.latest.answer : await builtAnswer(question));
+  const answer = built ?? await ask(mine, "plan", question);
+  if (!answer) return;
+  // the engine was started anew, or has read too many since
+  if (answer.kind === "NotOpened" && opened.delete(state.model)) return await plan(state);
+  if (answer.error) return fail(withCards(answer));
+  if (!quiet) show(answer, question);
+  if (isListed(question)) once("known", mine, question, knownModels);
+  await rest(mine, question, built !== null);
 }
 
 // The cards that a name could have meant, as buttons.
@@ -121,7 +120,5 @@ async function reasons(mine, question) {
 export async function again(name, make) {
   if (!page.latest) return;
   const mine = newest();
-  busy("reasons");
-  await once(name, mine, page.latest.question, make);
-  if (isNewest(mine)) busy("");
+  await during(mine, "reasons", () => once(name, mine, page.latest.question, make));
 }
