@@ -34,6 +34,7 @@ def models() -> tuple[str, ...]:
 
 def architectures() -> tuple[str, ...]:
     """Return the names of the tiny models, one of each architecture and kind (dense, moe)."""
+    # those of mtp() lie in a directory of their own
     return tuple(name for name in _names() if not _MODEL.search(name) and "/" not in name)
 
 

@@ -168,8 +168,8 @@ def of(name: str) -> Published | None:
 
 
 def download(name: str) -> Sequence[str]:
-    """llama-server's flags that download the bundled model, without the projector that is not in
-    its plan; () if no repository is known."""
+    """Return llama-server's flags that download the bundled model, without the projector that is
+    not in its plan; () if no repository is known."""
     row = MODELS.get(stem(name))
     if row is None or not row.repository or name in _ELSEWHERE:
         return ()
@@ -184,7 +184,7 @@ def stem(name: str) -> str:
 
 
 def quantisation(name: str) -> str:
-    """Q4_K_M or UD-Q4_K_XL of a bundled name."""
+    """Return Q4_K_M or UD-Q4_K_XL of a bundled name."""
     match = _QUANTISATION.search(name)
     kind = match[1].upper() if match else ""
     # e.g. "q4_k_xl" -> "UD-Q4_K_XL"

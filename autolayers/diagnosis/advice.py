@@ -90,7 +90,7 @@ LIBRARIES = (
 
 
 def of(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
-    """What the rows have for this cause here."""
+    """Yield what the rows have for this cause here."""
     rule = _RULES.get(verdict.cause)
     if rule is not None:
         yield from rule(verdict, facts)
@@ -249,7 +249,7 @@ def _first_part(name: str) -> str:
 
 
 def _full(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
-    """A full GPU where less of the model on it is not what helps."""
+    """Advise on a full GPU where less of the model on it is not what helps."""
     part, device = verdict.detail.get("part", ""), verdict.device or ""
     # It reserves logits of a whole micro-batch: vocabulary x -ub x 4 bytes
     if facts.ik and verdict.phase == "compute":
@@ -363,8 +363,8 @@ def _template(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
 
 
 def context_needed(verdict: Verdict, facts: Facts) -> int:
-    """-c for the request that was refused and 1024 tokens of an answer, twice the slot's where it
-    was full; for each slot, where they do not share it. 0 where the log does not say."""
+    """Return -c for the request that was refused and 1024 tokens of an answer, twice the slot's
+    where it was full; for each slot, where they do not share it. 0 where the log does not say."""
     requested, slot = (int(verdict.detail.get(key, 0)) for key in ("asked", "has"))
     need = (
         requested + 1024
@@ -376,7 +376,7 @@ def context_needed(verdict: Verdict, facts: Facts) -> int:
 
 
 def _apart(facts: Facts) -> int:
-    """The slots that have a context of their own."""
+    """Return the number of slots that have a context of their own."""
     return (
         1
         if facts.values.get("kv_unified") in ("true", 1)
@@ -403,7 +403,7 @@ def _combined(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
 
 
 def _types(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
-    """The program whose types of tensors a file has."""
+    """Yield the program whose types of tensors a file has."""
     if ik_type(verdict.detail.get("type", "")):
         yield Advice(
             (
@@ -415,13 +415,13 @@ def _types(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
 
 
 def ik_type(number: str) -> str:
-    """The name of a type of ik_llama.cpp alone, by its number in a log; "" for others."""
+    """Return the name of a type of ik_llama.cpp alone, by its number in a log; "" for others."""
     kind = BY_ID.get(int(number)) if number.isdecimal() else None
     return kind.name if kind is not None and kind.name in IK_NAMES else ""
 
 
 def _flag(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
-    """The flag that is most like one that no build has."""
+    """Yield the flag that is most like one that no build has."""
     refused = verdict.detail.get("flag", "")
     # A flag that exists was refused for its value: no other one is meant
     names = [name for row in ARGUMENTS for name in row.names]

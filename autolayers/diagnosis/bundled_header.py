@@ -104,7 +104,7 @@ def bundled_header(facts: Facts, words: Sequence[str]) -> BundledHeader | None:
 
 
 def _names(facts: Facts, words: Sequence[str]) -> Iterable[str]:
-    """What the command and the log call the model, the most certain first."""
+    """Yield what the command and the log call the model, the most certain first."""
     # The file's name is the surest: general.name is often the base model's
     for flag, value in pairwise(words):
         if flag in ("-m", "--model", "-hf", "-hfr", "--hf-repo", "-hff", "--hf-file"):
@@ -114,7 +114,7 @@ def _names(facts: Facts, words: Sequence[str]) -> Iterable[str]:
 
 
 def _quant(name: str) -> str:
-    """The quantisation in a file's name, in lower case."""
+    """Return the quantisation in a file's name, in lower case."""
     return next((match[1].lower() for match in _QUANT.finditer(name)), "")
 
 
@@ -125,14 +125,15 @@ def _quant_of(ftype: str) -> str:
 
 
 def _bits(quant: str) -> tuple[int, int]:
-    """An order of quantisations by their size."""
+    """Return a key that orders quantisations by their size."""
     digits = re.search(r"\d+", quant)
     suffix = quant.rpartition("_")[2]
     return int(digits[0]) if digits else 0, _SUFFIX.get(suffix, 2)
 
 
 def _alike(given: str, quant: str) -> list[str]:
-    """Bundled models of that name: of that quantisation, the next larger ones, the others."""
+    """Return the bundled models of that name: of that quantisation, the next larger ones, the
+    others."""
     if not quant or not given:
         return []
     tokens = _TOKEN.findall(_QUANT.sub("", given.lower()))
@@ -163,8 +164,8 @@ def _alike(given: str, quant: str) -> list[str]:
 
 
 def _agreeing(name: str, facts: Facts, quant: str) -> BundledHeader | None:
-    """The bundled model of that name, at least as large as of that quantisation, unless a figure of
-    the log is another."""
+    """Return the bundled model of that name, at least as large as of that quantisation, unless a
+    figure of the log is another."""
     model, printed = bundled.read(name), facts.printed
     if _bits(_quant(name)) < _bits(quant):
         kind = next((type_ for bits, type_ in _PURE if bits >= _bits(quant)), "")

@@ -509,7 +509,7 @@ CAUSES = {
 
 
 def remedies_of(name: str, phase: str | None, build: Build | None = None) -> Iterator[Remedy]:
-    """What helps, in the order to try, as a build reads it."""
+    """Yield what helps, in the order to try, as a build reads it."""
     for remedy in CAUSES[name].remedies:
         # A remedy without a phase helps in all of them
         if remedy.phase in ("", phase):

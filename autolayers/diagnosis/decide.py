@@ -112,7 +112,7 @@ class Verdict:
 
 
 def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
-    """The cause, with what else there is behind it."""
+    """Return the cause, with what else the log shows behind it."""
     # signs are words; what they mean depends on the lines around them
     # e.g. "buffer of size": of the GPU, of RAM, or over a driver's limit
     hits = _refined(_signs(lines), lines, facts)
@@ -187,7 +187,7 @@ def _signs(lines: Sequence[Line]) -> list[Hit]:
 
 
 def _chosen(lines: Sequence[Line], hits: Sequence[Hit]) -> Hit:
-    """The heaviest sign of the last start that failed, of equals the first."""
+    """Return the heaviest sign of the last start that failed, of equals the first."""
     # 8 and 9 are failures (sign.py)
     failures = [hit.at for hit in hits if hit.weight >= 8]
     # a service's journal has several starts; an older failure may be mended by now
@@ -269,7 +269,7 @@ _STOPPED = re.compile(r"failed to generate|exiting main loop")
 
 
 def _asserted(chosen: Hit, after: Sequence[Line]) -> bool:
-    """Whether the program ended on a warning of full memory."""
+    """Return whether the program ended on a warning of full memory."""
     return chosen.cause == "oom_device" and any("GGML_ASSERT" in line.text for line in after)
 
 
@@ -295,8 +295,8 @@ _FIT = {
 
 
 def _given_to_fit(chosen: Hit, facts: Facts) -> str:
-    """The flag that --fit may not change: as the command has it, otherwise as llama.cpp's help has
-    it."""
+    """Return the flag that --fit may not change: as the command has it, otherwise as llama.cpp's
+    help has it."""
     for word, flags in _FIT.items():
         # e.g. "n_gpu_layers already set by user to 99, abort"
         if word in chosen.groups.get("why", ""):
@@ -332,12 +332,12 @@ _OF_MODEL = re.compile(
 
 
 def _survived(chosen: Hit, facts: Facts) -> bool:
-    """Whether the launch came up after it."""
+    """Return whether the launch came up after it."""
     return any(chosen.line.number < number for number in (facts.ready, facts.measured))
 
 
 def _part(chosen: Hit, phase: str, fatal: bool, lines: Sequence[Line]) -> str:
-    """What a cause is said of, where that is not the model's launch as a whole: a row of
+    """Return what a cause is said of, where that is not the model's launch as a whole: a row of
     Cause.lines."""
     after = [line.text for line in lines[chosen.at : chosen.at + _RETRIED]]
     if chosen.cause == "oom_host":
@@ -360,7 +360,7 @@ def _part(chosen: Hit, phase: str, fatal: bool, lines: Sequence[Line]) -> str:
 
 
 def _ignored(chosen: Hit, lines: Sequence[Line]) -> bool:
-    """Whether the projector's warm-up was refused its graph, which clip.cpp goes on from."""
+    """Return whether the projector's warm-up was refused its graph, which clip.cpp goes on from."""
     after = [line.text for line in lines[chosen.at : chosen.at + _NEAR]]
     return (
         chosen.cause == "oom_device"
@@ -370,7 +370,8 @@ def _ignored(chosen: Hit, lines: Sequence[Line]) -> bool:
 
 
 def _ended_by_image(chosen: Hit, lines: Sequence[Line]) -> bool:
-    """Whether it went on from that until the first image (alloc_compute_meta reserves no graph)."""
+    """Return whether it went on from that until the first image (alloc_compute_meta reserves no
+    graph)."""
     return _ignored(chosen, lines) and any(
         _CRASHED.search(line.text) for line in lines[chosen.at + 1 :]
     )
@@ -385,7 +386,7 @@ _LOST = re.compile(
 
 
 def _of_projector(chosen: Hit, lines: Sequence[Line]) -> bool:
-    """Whether the projector of images or sound was refused, and not the model."""
+    """Return whether the projector of images or sound was refused, and not the model."""
     # The lines after it name who asked, e.g. "clip_model_loader: ..." or "llama_context: ..."
     for line in lines[chosen.at : chosen.at + 5]:
         if _OF_MODEL.search(line.text):
@@ -470,8 +471,8 @@ def _is_over(hit: Hit, lines: Sequence[Line], facts: Facts) -> bool:
 
 
 def _memory(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
-    """A refusal: of RAM where the buffer is the host's, of a driver's limit where the size says
-    so."""
+    """Judge a refusal: of RAM where the buffer is the host's, of a driver's limit where the size
+    says so."""
     name = hit.groups.get("name", "")
     # pinned memory is RAM, whatever device it is for
     # e.g. "CUDA_Host", "CPU_Mapped", "CPU_REPACK"
@@ -487,7 +488,7 @@ def _memory(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
 
 
 def _over_limit(hit: Hit, lines: Sequence[Line], facts: Facts) -> bool:
-    """Whether the allocation was over the driver's limit for one, though memory was free."""
+    """Return whether the allocation was over the driver's limit for one, though memory was free."""
     # Mesa's driver says so where the kernel had no memory
     if any("amdgpu: Failed to allocate a buffer" in line.text for line in lines[: hit.at]):
         return False
@@ -517,7 +518,7 @@ def _host(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
 
 
 def _file(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
-    """Whether a newer program reads the file, or none."""
+    """Judge whether a newer program reads the file, or none."""
     groups, word = hit.groups, hit.sign.word
     what, bad = groups.get("what", ""), False
     if word in ("unknown model architecture", "unknown pre-tokenizer type"):
@@ -563,8 +564,8 @@ def _trained(lines: Sequence[Line]) -> bool:
 
 
 def _fewer_heads(tensor: str, due: str, got: str) -> bool:
-    """A K or V that is a whole number of times smaller than expected: the file does not say its KV
-    heads."""
+    """Return whether a K or V is a whole number of times smaller than expected: the file does not
+    say its KV heads."""
     first, second = (
         [
             size
@@ -580,7 +581,7 @@ def _fewer_heads(tensor: str, due: str, got: str) -> bool:
 
 
 def _gpu(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
-    """One backend without a device says little where another has one."""
+    """Judge a backend without a device: it says little where another one has a device."""
     # A build with several backends says of each that it found nothing
     has_gpu = any(device.free for device in facts.devices.values())
     # Ollama tries one driver after another
@@ -681,8 +682,8 @@ def _refusing(chosen: Hit, near: Sequence[Hit], after: Sequence[Line], facts: Fa
 
 
 def _of_command(facts: Facts) -> str:
-    """The device that the command names; of several the one with the draft model too, otherwise
-    the first."""
+    """Return the device that the command names; of several the one with the draft model too,
+    otherwise the first."""
     named_ = {
         flag: value.split(",")
         for flag, value in pairwise(facts.words)
@@ -698,7 +699,7 @@ def _of_command(facts: Facts) -> str:
 
 
 def _overridden(facts: Facts) -> str | None:
-    """The device that -ot names, of a build that has none of that name."""
+    """Return the device that -ot names, of a build that has none of that name."""
     words = facts.words
     value = next((b for a, b in pairwise(words) if a in ("-ot", "--override-tensor")), "")
     # e.g. "exps=CUDA1"
@@ -707,8 +708,8 @@ def _overridden(facts: Facts) -> str | None:
 
 
 def named(buffer: str, facts: Facts) -> str:
-    """The device of a buffer as the log calls it: "RPC0" of "RPC0[host:port]", Metal of builds that
-    say so."""
+    """Return the device of a buffer as the log calls it: "RPC0" of "RPC0[host:port]", Metal of
+    builds that say so."""
     base = buffer.partition("[")[0]
     if old_name(base):
         return old_name(base)
@@ -788,8 +789,8 @@ def _was_killed_serving(chosen: Hit, lines: Sequence[Line]) -> bool:
 
 
 def _in_request(chosen: Hit, lines: Sequence[Line]) -> bool:
-    """Whether graph buffers were refused in a request: no line after it says that the context was
-    not made, and one that the program was ended by it."""
+    """Return whether graph buffers were refused in a request: no line after it says that the
+    context was not made, and one that the program was ended by it."""
     after = " ".join(line.text for line in lines[chosen.at : chosen.at + _NEAR])
     return bool(_ENDED.search(after)) and not _AT_START.search(after)
 
@@ -827,8 +828,8 @@ _LOADING = re.compile(
 
 
 def _before(chosen: Hit, lines: Sequence[Line], facts: Facts) -> str:
-    """The phase by what was done last before a device or a machine was gone; "" where nothing
-    tells."""
+    """Return the phase by what was done last before a device or a machine was gone; "" where
+    nothing tells."""
     for line in reversed(lines[max(0, chosen.at - 40) : chosen.at + 2]):
         if re.search(r"warming up|graph splits|Error OP|compute buffer size", line.text):
             return ""
@@ -847,7 +848,8 @@ def _before(chosen: Hit, lines: Sequence[Line], facts: Facts) -> str:
 
 
 def _by_figures(lines: Sequence[Line], facts: Facts) -> Iterator[Verdict]:
-    """What layers, buffers, splits and backends tell that no line says, the most certain first."""
+    """Yield what layers, buffers, splits and backends tell that no line says, the most certain
+    first."""
     figure = _of_layers(facts) or _of_backends(lines, facts)
     if figure is not None:
         yield figure
@@ -923,7 +925,7 @@ _LOADED_BACKEND = re.compile(r"loaded (\w{2,12}) backend from")
 
 
 def _asked_for(figure: Verdict, facts: Facts) -> bool:
-    """Whether the command has it so."""
+    """Return whether the command wants it so."""
     flags = {"experts": _PLACED, "cache": ("-nkvo", "--no-kv-offload")}.get(
         figure.detail.get("part", ""), ()
     )
@@ -931,7 +933,7 @@ def _asked_for(figure: Verdict, facts: Facts) -> bool:
 
 
 def _none_listed(lines: Sequence[Line]) -> int | None:
-    """The line of --list-devices after which no device comes."""
+    """Return the line of --list-devices after which no device comes."""
     listed = re.compile(r"\s*[A-Za-z]\w{1,11}: ")
     return next(
         (
@@ -945,8 +947,8 @@ def _none_listed(lines: Sequence[Line]) -> int | None:
 
 
 def _cpu_alone(lines: Sequence[Line], facts: Facts) -> int | None:
-    """The line that shows that the program has the CPU's backend and no other, unless no GPU was
-    wanted."""
+    """Return the line that shows that the program has the CPU's backend and no other, unless no GPU
+    was wanted."""
     if _wants_no_gpu(facts):
         return None
     loaded = _loaded_backends(lines)
@@ -973,8 +975,8 @@ _NO_GPU_BACKENDS = {HOST, Rpc.name, "BLAS"}
 
 
 def _left_out(facts: Facts) -> bool:
-    """Whether the command of an old build says no -ngl, which then meant none, though there is a
-    GPU."""
+    """Return whether the command of an old build says no -ngl, which then meant none, though there
+    is a GPU."""
     if not facts.words or not facts.launch.free or facts.offloaded:
         return False
     given = {"-ngl", "--gpu-layers", "--n-gpu-layers"} & set(facts.words)
@@ -1011,8 +1013,8 @@ _GONE = re.compile(
 
 
 def _nothing(lines: Sequence[Line], facts: Facts) -> Verdict:
-    """Serving and no error: healthy. An error that is not known: unknown. Otherwise the failure is
-    not in these lines."""
+    """Return "healthy" for a server without an error, "unknown" for an error that is not known,
+    otherwise that the failure is not in these lines."""
     struck = [
         line
         for line in lines

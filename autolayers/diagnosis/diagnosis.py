@@ -94,7 +94,7 @@ class Diagnosis:
         return said(self.verdict, self.facts)
 
     def to_dict(self) -> dict[str, object]:
-        """The --json document; sizes in bytes."""
+        """Return the --json document; sizes in bytes."""
         from .. import __version__
 
         return {
@@ -124,7 +124,7 @@ class Diagnosis:
         }
 
     def _launch(self) -> dict[str, object] | None:
-        """The launch that works, planned or with other words."""
+        """Return the launch that works, planned or with other words."""
         if self.launch is not None:
             return self.launch.to_dict()
         return self.mended.to_dict(self.facts.build) if self.mended is not None else None
@@ -208,7 +208,7 @@ class Diagnosis:
             yield "splits", f"{count} of the graph", f"line {line}"
 
     def text(self) -> str:
-        """The page, without colours; nothing in it can steer a terminal."""
+        """Return the page, without colours; nothing in it can steer a terminal."""
         rows = [self.line, ""]
         for name, value, note in self.figures():
             size = human(value) if isinstance(value, int) else value
@@ -248,7 +248,7 @@ def explain(
     own: Mapping[str, Any] | None = None,
     files: bool = True,
 ) -> Diagnosis:
-    """Why the launch of this log failed or is slow.
+    """Return why the launch of this log failed or is slow.
 
     `logs`: files by name, open files or bytes; several are the parts of one. `words`: of the
     launch, after those of the command that the log may show; `model`, `devices`, `host`: what the
@@ -350,8 +350,8 @@ def _with_launch(
 
 
 def _slow(verdict: Verdict, rates: Compared) -> Verdict:
-    """A server that is well, and slower than the machine can be: by another launch, or than it is
-    predicted."""
+    """Return the verdict of a server that is well, and slower than the machine can be: by another
+    launch, or than it is predicted."""
     if verdict.cause not in ("healthy", "not_in_log") or not (rates.slow or rates.launch):
         return verdict
     detail = {"part": "launch"} if rates.launch is not None else {}
@@ -362,7 +362,7 @@ def _slow(verdict: Verdict, rates: Compared) -> Verdict:
 
 
 def _has_flag(remedy: Remedy, build: Build | None) -> bool:
-    """Whether a build has the remedy's flag."""
+    """Return whether a build has the remedy's flag."""
     return (
         build is None
         or not remedy.flags
@@ -386,7 +386,7 @@ def _read(log: object) -> tuple[bytes, bytes, int]:
 
 
 def _contexts(facts: Facts) -> Iterator[tuple[str, str]]:
-    """A context that is smaller than was asked for, and why."""
+    """Yield a context that is smaller than was requested, and why."""
     requested = next(
         (
             int(value)
@@ -417,8 +417,8 @@ def _contexts(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def said(verdict: Verdict, facts: Facts) -> str:
-    """What is said of a cause: at most 100 characters, nothing of the log's that could steer a
-    terminal."""
+    """Return what is said of a cause: at most 100 characters, nothing of the log's that could steer
+    a terminal."""
     device = facts.devices.get(verdict.device or "")
     part, cause = verdict.detail.get("part", ""), CAUSES[verdict.cause]
     size_asked, left = _asked(verdict), _left(verdict, facts)
@@ -496,7 +496,7 @@ _ENDS = ("not within the file bounds", "not within file bounds", "failed to seek
 
 
 def _detail(verdict: Verdict, facts: Facts) -> str:
-    """What the sign says besides: an architecture, a flag, a file."""
+    """Return what the sign says besides: an architecture, a flag, a file."""
     groups, cause = verdict.detail, verdict.cause
     if cause in ("old_build", "bad_model") and "what" in groups:
         since = _first_build(groups["what"])
@@ -562,7 +562,7 @@ def _partial_offload(verdict: Verdict, facts: Facts) -> str | None:
 
 
 def _context_limit(verdict: Verdict, facts: Facts) -> str | None:
-    """What a request took and what its slot has."""
+    """Return what a request took and what its slot has."""
     groups = verdict.detail
     slot = (
         facts.values.get("n_ctx_slot")
@@ -588,7 +588,7 @@ _DETAILS: dict[str, Callable[[Verdict, Facts], str | None]] = {
 
 
 def _first_build(architecture: str) -> int:
-    """The first build of llama.cpp that knows an architecture, 0 where that is not known."""
+    """Return the first build of llama.cpp that knows an architecture, 0 where that is not known."""
     from ..model.architectures import NAMES
     from ..model.architectures import architecture as row
 

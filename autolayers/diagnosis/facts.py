@@ -108,8 +108,8 @@ class Facts:
         return facts
 
     def gpu(self, index: int = 0, printed_by: Sequence[str] = ()) -> str:
-        """llama.cpp's name of the GPU of that number: of the backends that print such a line,
-        otherwise of the one that the log shows."""
+        """Return llama.cpp's name of the GPU of that number: of the backends that print such a
+        line, otherwise of the one that the log shows."""
         # e.g. index 1: "CUDA1", "Vulkan1"
         names = [name for name in self.devices if name.rstrip("0123456789") + str(index) == name]
         printing = [name for name in names if self.devices[name].backend in printed_by]
@@ -139,7 +139,7 @@ class Facts:
         )
 
     def _started_device(self, groups: dict[str, str], line: Line) -> None:
-        """A device as its backend lists it when it starts."""
+        """Take a device as its backend lists it when it starts."""
         of = backend(groups["value"])
         size = int(groups.get("mib", 0)) * MiB
         # Metal prints recommendedMaxWorkingSetSize in MB of 10^6 bytes
@@ -155,13 +155,14 @@ class Facts:
         self._device(name, groups.get("description", ""), size or free, free, capability)
 
     def _is_old(self, old_name: str, name: str, groups: dict[str, str], text: str) -> bool:
-        """Whether a line is of a build that calls its only device by the backend's old name."""
+        """Return whether a line is of a build that calls its only device by the backend's old
+        name."""
         if "mb" in groups:
             return old_name in self.devices or name not in self.devices
         return self.era == "A" or f"ggml_{old_name.lower()}_init" in text
 
     def _gpu(self, groups: dict[str, str], _: Line) -> None:
-        """A GPU as Ollama's server lists it."""
+        """Take a GPU as Ollama's server lists it."""
         values = pairs(groups["fields"])
         library = values.get("library", "")
         if library.lower() in ("", HOST.lower()):
@@ -234,7 +235,7 @@ class Facts:
         self.ready = self.ready or line.number
 
     def _rate(self, groups: dict[str, str], line: Line) -> None:
-        """What a request took; a rate of a handful of tokens says nothing."""
+        """Take what a request took; a rate of a handful of tokens says nothing."""
         self.measured = line.number
         if "n" in groups and int(groups["n"]) >= _FEW_TOKENS:
             self.rates[groups["value"]] = float(groups["rate"])
@@ -291,8 +292,8 @@ class Facts:
         )
 
     def _complete(self) -> None:
-        """Sizes of cards that are known by their names, and the devices of a backend that calls
-        them as the one that it is built from."""
+        """Add the sizes of cards that are known by their names, and rename the devices of a backend
+        that calls them as the one that it is built from."""
         for name, device in list(self.devices.items()):
             if device.total or not device.description:
                 continue
@@ -325,12 +326,12 @@ class Facts:
         return self.launch.loads[-1].buffers.get(part, {})
 
     def number(self, *keys: str) -> int:
-        """The first of these figures that the log has, 0 without."""
+        """Return the first of these figures that the log has, 0 without."""
         return next((value for key in keys if isinstance(value := self.values.get(key), int)), 0)
 
     def share_of_host(self, part: str) -> float:
-        """The share of a part's buffers that the host has, of the model that was loaded last; 0
-        where there are none."""
+        """Return the share of a part's buffers that the host has, of the model that was loaded
+        last; 0 where there are none."""
         whole = host = 0.0
         for name, sizes in self._buffers(part).items():
             whole += sum(sizes)
@@ -339,8 +340,8 @@ class Facts:
         return host / whole if whole else 0.0
 
     def held(self, device: str) -> int:
-        """Bytes of the buffers that the log shows on a device, of the model that was loaded
-        last."""
+        """Return the bytes of the buffers that the log shows on a device, of the model that was
+        loaded last."""
         if not self.launch.loads:
             return 0
         wanted, mib = self.launch.device_of(device), 0.0
@@ -386,7 +387,7 @@ _TAKEN: dict[str, Callable[[Facts, dict[str, str], Line], None]] = {
 
 
 def _name_built_from(text: str, named: dict[str, None]) -> None:
-    """Names a backend that is built from another's source instead of that one."""
+    """Name a backend that is built from another's source instead of that one."""
     for b, pattern in BUILT_FROM:
         if b.name not in named and b.log_not not in named and pattern.search(text):
             named.pop(b.built_from, None)
@@ -405,7 +406,7 @@ def _sizes(description: str) -> list[int]:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """A command's words; a line that was cut or is quoted strangely is split at blanks."""
+    """Return a command's words; a line that was cut or is quoted strangely is split at blanks."""
     text = text.replace('\\"', '"').rstrip('"')
     try:
         return tuple(shlex.split(text))[1:]

@@ -72,7 +72,7 @@ class Line:
 
 
 def read(file: BinaryIO) -> tuple[bytes, bytes, int]:
-    """The beginning and the end of a file of any size, and the lines between them."""
+    """Return the beginning and the end of a file of any size, and the lines between them."""
     first = file.read(_PART)
     rest: list[bytes] = []
     dropped = size = 0
@@ -109,7 +109,7 @@ class Tail:
 
 
 def lines(first: bytes, last: bytes = b"", dropped: int = 0) -> list[Line]:
-    """The lines worth looking at, in their order."""
+    """Return the lines worth looking at, in their order."""
     first, last = _plain(first), _plain(last)
     numbered = [*_chosen(first)]
     if last:
@@ -125,8 +125,8 @@ def _plain(data: bytes) -> bytes:
 
 
 def _chosen(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(number, line) of the beginning and the end, and of what lies between what may matter: looked
-    for by words in the whole, because there may be a million lines."""
+    """Yield (number, line) of the beginning and the end, and of what may matter between them:
+    looked for by words in the whole, because there may be a million lines."""
     head = _nth(data, WHOLE)
     tail = max(head, _nth_last(data, WHOLE))
     yield from enumerate(data[:head].split(b"\n")[:WHOLE], 1)

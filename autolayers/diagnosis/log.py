@@ -123,8 +123,8 @@ class LaunchLog:
     endpoints: dict[str, list[str]] = field(default_factory=dict)
 
     def device_of(self, buffer: str) -> str:
-        """The device of a buffer's name. RPC buffers are numbered per server, RPC devices across
-        all servers."""
+        """Return the device of a buffer's name. RPC buffers are numbered per server, RPC devices
+        across all servers."""
         if buffer.startswith("Meta("):
             return META
         name, _, endpoint = buffer.partition("[")
@@ -139,7 +139,7 @@ class LaunchLog:
         )
 
     def take(self, name: str, groups: dict[str, str]) -> None:
-        """Adds what a line says: a field of logs.LAUNCH, its figures; other fields are not this
+        """Add what a line says: a field of logs.LAUNCH and its figures; other fields are not this
         record's."""
         if name == "buffer":
             self._buffer(groups)
@@ -267,8 +267,8 @@ def _json_message(text: str) -> str:
 
 
 def device_of(buffer: str) -> str:
-    """The device of a buffer's name: "CUDA0", "RPC0[127.0.0.1:50052]", "MTL0_Mapped", "Metal";
-    "Host" for system RAM (CPU, CPU_Mapped, CPU_REPACK, CUDA_Host, AMX...)."""
+    """Return the device of a buffer's name: "CUDA0", "RPC0[127.0.0.1:50052]", "MTL0_Mapped",
+    "Metal"; "Host" for system RAM (CPU, CPU_Mapped, CPU_REPACK, CUDA_Host, AMX...)."""
     base = buffer.partition("[")[0]
     if base.endswith("_Host") or base.startswith(BUFFERS):
         return "Host"
@@ -280,8 +280,8 @@ def device_of(buffer: str) -> str:
 
 
 def out_of_memory(text: str, device_of: Callable[[str], str] = device_of) -> OutOfMemory | None:
-    """The failed allocation that a line reports, None if it reports none. `device_of` gives a
-    buffer's device."""
+    """Return the failed allocation that a line reports, None if it reports none. `device_of` gives
+    a buffer's device."""
     if _HARMLESS.search(text):
         return None
     lower = text.lower()

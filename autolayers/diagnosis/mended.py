@@ -50,8 +50,8 @@ class Mended:
 
 
 def mended(verdict: Verdict, facts: Facts, inputs: Inputs) -> Mended | None:
-    """The command that helps against a cause; None without a command in the log, or where none
-    helps."""
+    """Return the command that helps against a cause; None without a command in the log, or where
+    none helps."""
     rule = _RULES.get(verdict.cause)
     # Without the command there is nothing to change
     if rule is None or not facts.words:
@@ -69,8 +69,8 @@ def _with_changes(
     why: str,
     appended: tuple[str, ...] = (),
 ) -> Mended | None:
-    """The command with what `change` gives in place of a flag's words (None keeps them, () leaves
-    them out) and `appended`; None where that is the same."""
+    """Return the command with what `change` gives in place of a flag's words (None keeps them, ()
+    leaves them out) and `appended`; None where that is the same."""
     words: list[str] = []
     changed: list[str] = [*appended]
     dropped: list[str] = []
@@ -98,7 +98,7 @@ def _is(item: Item, *names: str) -> bool:
 
 
 def _port(verdict: Verdict, given: list[Item]) -> Mended | None:
-    """Another port: the next, which is as likely free as any."""
+    """Take another port: the next, which is as likely free as any."""
     # The default of most builds; since about b11501 it is 9931
     taken = next((item.value for item in given if _is(item, "--port")), "8080")
     if not taken.isdecimal() or not 0 < int(taken) < 65535:
@@ -112,7 +112,7 @@ def _port(verdict: Verdict, given: list[Item]) -> Mended | None:
 
 
 def _flag(verdict: Verdict, given: list[Item]) -> Mended | None:
-    """The flag that is meant, or none."""
+    """Take the flag that is meant, or none."""
     refused = verdict.detail.get("flag", "")
     names = [name for row in ARGUMENTS for name in row.names]
     meant = None if refused in names else nearest(refused, names)
@@ -129,7 +129,7 @@ def _flag(verdict: Verdict, given: list[Item]) -> Mended | None:
 
 
 def _file(verdict: Verdict, given: list[Item]) -> Mended | None:
-    """The model without a projector that cannot be loaded; the first part of a split model."""
+    """Leave out a projector that cannot be loaded; load a split model by its first part."""
     if verdict.detail.get("part") == "projector":
         return _without_projector(given)
     if "idx" not in verdict.detail:
@@ -146,7 +146,7 @@ def _file(verdict: Verdict, given: list[Item]) -> Mended | None:
 
 
 def _without_projector(given: list[Item]) -> Mended | None:
-    """The model alone: its projector is in the command, or -hf brings it."""
+    """Load the model alone: its projector is in the command, or -hf brings it."""
     named = any(_is(item, *_PROJECTOR) for item in given)
     return _with_changes(
         given,
@@ -160,7 +160,7 @@ _PROJECTOR = ("-mm", "--mmproj", "-mmu", "--mmproj-url")
 
 
 def _pair(verdict: Verdict, given: list[Item]) -> Mended | None:
-    """The model without the file that is of another one."""
+    """Leave out the file that is of another model."""
     word = verdict.detail.get("sign", "")
     if re.search("text model|clip|mmproj", word):
         return _without_projector(given)
@@ -178,8 +178,8 @@ def _pair(verdict: Verdict, given: list[Item]) -> Mended | None:
 
 
 def _combination(verdict: Verdict, given: list[Item]) -> Mended | None:
-    """Flash attention for a quantised V cache; without that cache where it is on already, or where
-    the type's blocks do not divide the model's heads."""
+    """Turn flash attention on for a quantised V cache; leave that cache out where it is on already,
+    or where the type's blocks do not divide the model's heads."""
     if which := verdict.detail.get("cache", "").lower():
         return _with_changes(
             given,
@@ -201,7 +201,7 @@ def _combination(verdict: Verdict, given: list[Item]) -> Mended | None:
 
 
 def _projector(verdict: Verdict, given: list[Item]) -> Mended | None:
-    """The projector in RAM, where the GPU has no room for it."""
+    """Keep the projector in RAM, where the GPU has no room for it."""
     if not verdict.detail.get("part", "").startswith("projector"):
         return None
     return _with_changes(

@@ -103,7 +103,7 @@ class Compared:
         }
 
     def remedies(self) -> Iterator[Remedy]:
-        """What makes a launch slower than it is predicted, the likeliest first."""
+        """Yield what makes a launch slower than it is predicted, the likeliest first."""
         if not self.slow:
             return
         if self.splits:
@@ -151,7 +151,8 @@ class Compared:
 def compared(
     verdict: Verdict, facts: Facts, inputs: Inputs, launch: Launch | None
 ) -> Compared | None:
-    """The rates of a server that answers; None where the log says too little to predict any."""
+    """Return the rates of a server that answers; None where the log says too little to predict
+    any."""
     measured = facts.rates.get("answer", 0.0)
     if not measured or verdict.cause not in _CAUSES:
         return None
@@ -181,8 +182,8 @@ def compared(
 
 
 def _placed(given: Prepared, facts: Facts) -> Plan | None:
-    """The launch as it ran: its flags, and where these say nothing of the layers, as many as the
-    log shows."""
+    """Plan the launch as it ran: its flags, and where these say nothing of the layers, as many as
+    the log shows."""
     params, model = given.request.params, given.model
     changes: dict[str, object] = {}
     if params.n_gpu_layers is None or params.n_gpu_layers < 0:
@@ -204,14 +205,14 @@ def _placed(given: Prepared, facts: Facts) -> Plan | None:
 
 
 def _prompts(speed: Speed, facts: Facts) -> _Rate | None:
-    """The rate of a prompt that is long enough to say something of it."""
+    """Return the rate of a prompt that is long enough to say something of it."""
     if not _PROMPT <= facts.counts.get("prompt", 0) <= _LONGEST:
         return None
     return _Rate(facts.rates["prompt"], speed.prompt, speed.prompt / speed.prompt_spread)
 
 
 def _experts(model: Model, facts: Facts) -> tuple[tuple[str, str], ...]:
-    """-ncmoe of as many layers as the weights in RAM are."""
+    """Return -ncmoe of as many layers as the weights in RAM are."""
     from ..flags.parse import parse
 
     # e.g. "blk.12.ffn_up_exps.weight"
@@ -222,8 +223,8 @@ def _experts(model: Model, facts: Facts) -> tuple[tuple[str, str], ...]:
 
 
 def _freed(given: Prepared) -> Launch | None:
-    """The launch with its layers, experts and batches placed again, its context and cache as they
-    were."""
+    """Plan the launch with its layers, experts and batches placed again, its context and cache as
+    they were."""
     params = replace(given.request.params, **{**PLACING, **BUFFERS})  # type: ignore[arg-type]
     plan = plan_request(
         given.model, given.request.asking(replace(given.request.arguments, params=params))

@@ -129,8 +129,7 @@ _OF_ANOTHER = "the log is not of this model: more was refused than it has, so no
 
 
 def working(verdict: Verdict, facts: Facts, inputs: Inputs) -> Launch | str:
-    """What is missing, where the model's file is not here, the machine is not known, or nothing
-    fits; "" where no launch helps."""
+    """Return the launch that works, what is missing to plan one, or "" where no launch helps."""
     # not a lack of memory: the context itself must grow
     if verdict.cause == "context_limit":
         return _longer(verdict, facts, inputs)
@@ -204,8 +203,8 @@ def _too_large(model: Model, limit: int) -> tuple[tuple[str, str], ...]:
 
 
 def _longer(verdict: Verdict, facts: Facts, inputs: Inputs) -> Launch | str:
-    """The launch with a context for what was asked; "" where the log says too little, or none
-    fits."""
+    """Return the launch with a context for what was asked; "" where the log says too little, or
+    none fits."""
     need = context_needed(verdict, facts)
     try:
         given = prepared(verdict, facts, inputs) if need else ""
@@ -234,8 +233,8 @@ class Prepared:
 
 
 def prepared(verdict: Verdict, facts: Facts, inputs: Inputs) -> Prepared | str:
-    """The launch as it was given, or what is missing for planning it. Raises UsageError for a
-    command that no build reads, other AutolayersErrors for a model that cannot be read."""
+    """Return the launch as it was given, or what is missing for planning it. Raises UsageError for
+    a command that no build reads, other AutolayersErrors for a model that cannot be read."""
     path = facts.model or (inputs.model.path if inputs.model is not None else "")
     # the command if the log shows it, otherwise what the context printed of itself
     words = with_model(facts.words or _logged_words(facts), path)
@@ -270,7 +269,7 @@ def prepared(verdict: Verdict, facts: Facts, inputs: Inputs) -> Prepared | str:
 
 
 def changed_launch(given: Prepared, plan: Plan, predicted: int | None = None) -> Launch:
-    """The command with what a plan changes."""
+    """Return the command with what a plan changes."""
     words, changed, dropped = _command(given.words, given.arguments, plan)
     return Launch(
         given.request.build.number,
@@ -285,8 +284,8 @@ def changed_launch(given: Prepared, plan: Plan, predicted: int | None = None) ->
 
 
 def merged(logged: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
-    """The flags of the command that a log shows, and those that are given, which count where both
-    have one."""
+    """Return the flags of the command that a log shows, and those that are given, which count where
+    both have one."""
     try:
         # -c and --ctx-size are one flag
         given_flags = {_canonical(item) for item in items(given)} - {""}
@@ -306,7 +305,7 @@ def _canonical(item: Item) -> str:
 
 
 def _logged_words(facts: Facts) -> tuple[str, ...]:
-    """The command that the log shows, otherwise what the context says of itself."""
+    """Return the command that the log shows, otherwise what the context says of itself."""
     if facts.words:
         return facts.words
     values = facts.values
@@ -328,7 +327,7 @@ def _logged_words(facts: Facts) -> tuple[str, ...]:
 
 
 def with_model(words: tuple[str, ...], path: str) -> tuple[str, ...]:
-    """The words, and the model's file where they have none."""
+    """Return the words, and the model's file where they have none."""
     named = {item.name for item in items(words, None)} & _MODELS
     if named or "://" in path or not path.endswith(".gguf"):
         return words
@@ -346,8 +345,8 @@ def _build(facts: Facts) -> dict[str, Any]:
 
 
 def _model(arguments: Arguments, facts: Facts) -> Model | None:
-    """The model's file where it is here, by the name that the command or the log has: none of
-    another machine's, which Windows would log in to."""
+    """Return the model's file where it is here, by the name that the command or the log has: none
+    of another machine's, which Windows would log in to."""
     for name in (arguments.params.model, facts.model):
         if (
             name
@@ -361,7 +360,7 @@ def _model(arguments: Arguments, facts: Facts) -> Model | None:
 
 
 def _without_files(params: Params, files: bool) -> Params:
-    """Without files that are not here, or that may not be read."""
+    """Return the parameters without files that are not here, or that may not be read."""
     changes: dict[str, object] = {}
     for name in ("mmproj", "model_draft"):
         path = getattr(params, name)
@@ -377,7 +376,7 @@ def _without_files(params: Params, files: bool) -> Params:
 def _machine(
     verdict: Verdict, facts: Facts, inputs: Inputs
 ) -> tuple[list[Device] | None, Host | None]:
-    """The log's devices and RAM; those that are given instead."""
+    """Return the log's devices and RAM; those that are given instead."""
     host = inputs.host or (Host(*facts.ram, "log") if facts.ram else None)
     if inputs.devices is not None:
         return list(inputs.devices), host
@@ -425,8 +424,8 @@ def _ram_that_was_refused(verdict: Verdict, facts: Facts, host: Host | None) -> 
 
 
 def _largest_buffer(verdict: Verdict) -> tuple[str, int]:
-    """The device whose graph buffer is to stay below a size, and that size: drivers' limits are 4,
-    2 or 1 GiB."""
+    """Return the device whose graph buffer is to stay below a size, and that size: drivers' limits
+    are 4, 2 or 1 GiB."""
     size = verdict.bytes or 4 * GiB
     if verdict.cause != "buffer_limit" or verdict.phase not in ("compute", "run"):
         return "", 0
@@ -436,8 +435,8 @@ def _largest_buffer(verdict: Verdict) -> tuple[str, int]:
 
 
 def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterator[Plan]:
-    """Plans that fit, and whose graph buffer on a device is smaller than `largest`: that with the
-    fewest of the given flags changed first."""
+    """Yield plans that fit, and whose graph buffer on a device is smaller than `largest`: first
+    those with the fewest of the given flags changed."""
     params = request.params
     tried: list[Params] = []
     refused: UsageError | None = None
@@ -485,8 +484,8 @@ def _changes(smaller_graph: bool) -> Iterator[Mapping[str, object]]:
 def _command(
     words: Sequence[str], arguments: Arguments, plan: Plan
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """(the command's words with what the plan changes, the changes alone, what they take the place
-    of), without what may be secret."""
+    """Return (the command's words with what the plan changes, the changes alone, what they take the
+    place of), without what may be secret."""
     kept_words: list[str] = []
     dropped: list[str] = []
     kept_fields: set[str] = set()
@@ -520,8 +519,8 @@ def _differs(field: str, planned: Params, given: Params) -> bool:
 def _refused(
     devices: Sequence[Device], verdict: Verdict, facts: Facts, usage: Usage | None
 ) -> list[Device]:
-    """The devices with no more free than the refusal shows: what was there before, as logged or as
-    predicted, and what was asked for is more than there is."""
+    """Return the devices with no more free than the refusal shows: what was there before, as logged
+    or as predicted, and what was asked for is more than there is."""
     if not verdict.bytes or verdict.cause != "oom_device" or verdict.phase not in _PARTS:
         return list(devices)
     before = facts.held(verdict.device or "")
@@ -539,8 +538,8 @@ def _refused(
 
 
 def _usage(verdict: Verdict, model: Model, request: Request) -> Usage | None:
-    """What the launch as it was given takes on the device that refused, by the memory model; None
-    where its flags are not all known."""
+    """Return what the launch as it was given takes on the device that refused, by the memory model;
+    None where its flags are not all known."""
     params = request.params
     if verdict.phase not in _PARTS or not verdict.bytes or params.n_gpu_layers is None:
         return None

@@ -32,7 +32,7 @@ _GROUPS = {
 
 @cache
 def created(architecture: str) -> frozenset[str]:
-    """Names without blk.N. and .weight; none for an architecture whose loader is not in the
+    """Return names without blk.N. and .weight; none for an architecture whose loader is not in the
     table."""
     row = next(
         (row for row in rows("engines/ik_tensors.csv") if row["architecture"] == architecture), None
@@ -42,7 +42,8 @@ def created(architecture: str) -> frozenset[str]:
 
 
 def unread(architecture: str, names: Iterable[str]) -> list[str]:
-    """Those of a file's tensors that the loader does not create ("wrong number of tensors")."""
+    """Return those of a file's tensors that the loader does not create ("wrong number of
+    tensors")."""
     created_names = created(architecture)
     return [name for name in names if created_names and _short(name) not in created_names]
 

@@ -137,10 +137,9 @@ def meant(
     program: str = IK_LLAMA.name,
     listed: Collection[str] = (),
 ) -> tuple[tuple[str, ...], Engine, list[str]]:
-    """(llama.cpp's words that a plan is made of, the program with what its own words say of it,
-    notes). `own_flags`: its own, and how many values they have; `types`: own types of a cache;
-    `listed`: what its help has, which older ones have more of. Raises UsageError.
-    """
+    """Return (llama.cpp's words that a plan is made of, the program with what its own words say of
+    it, notes). `own_flags`: its own, and how many values they have; `types`: own types of a cache;
+    `listed`: what its help has, which older ones have more of. Raises UsageError."""
     reader = _Reader(own_flags, types, program, listed)
     left = list(words)
     while left:
@@ -197,7 +196,7 @@ class _Reader:
         return bool(word) and is_own_type(word) and word.lower() in self._types
 
     def _take_cache(self, word: str, type_: str) -> None:
-        """A cache of a type that llama.cpp has not: planned as such, or as a larger one."""
+        """Take a cache of a type that llama.cpp has not: planned as such, or as a larger one."""
         self.plain += [word, _bound(type_)]
         if self._own_flags and type_.lower() in OWN_TYPES and "draft" not in CACHES[word]:
             field = f"type_{CACHES[word].lower()}"
@@ -212,7 +211,7 @@ class _Reader:
         )
 
     def _take_flag(self, word: str, value: str, count: int) -> None:
-        """A flag of its own, or one that means another thing there."""
+        """Take a flag of its own, or one that means another thing there."""
         if count and not value and word not in FLASH:
             raise UsageError(f"{word} needs a value")
         # Of older ones, which list it: their experts are not fused without it
@@ -225,7 +224,7 @@ class _Reader:
 
 
 def _check_layers(flag: str, value: str) -> None:
-    """Raises UsageError for words that llama.cpp takes and std::stoi does not."""
+    """Raise UsageError for words that llama.cpp takes and std::stoi does not."""
     if flag in LAYERS and value in ("all", "auto"):
         raise UsageError(f"{flag} {value}: {IK_LLAMA.name} takes a number, 999 for all layers")
 
@@ -242,14 +241,14 @@ def _spelt(type_: str) -> str:
 
 
 def _bound(value: str) -> str:
-    """A type of llama.cpp with no fewer bytes: block formats of up to 6 bits have at most 2 bits of
-    scales."""
+    """Return a type of llama.cpp with no fewer bytes: block formats of up to 6 bits have at most 2
+    bits of scales."""
     bits = re.search(r"\d+", value)
     return "q8_0" if bits and 0 < int(bits[0]) <= 6 else "f16"
 
 
 def _llama_words(flag: str, value: str) -> Sequence[str]:
-    """llama.cpp's words for the same, or for the part of it that they can say. Raises
+    """Return llama.cpp's words for the same, or for the part of it that they can say. Raises
     UsageError."""
     if flag in ("-no-fa", "--no-flash-attn"):
         return "-fa", "off"
@@ -267,7 +266,7 @@ def _llama_words(flag: str, value: str) -> Sequence[str]:
 
 
 def _with(settings: Said, flag: str, value: str) -> Said:
-    """What this flag adds. Raises UsageError."""
+    """Return the settings with what this flag adds. Raises UsageError."""
     if flag in _GONE:
         raise UsageError(
             f"unknown argument: {flag} (its experts are fused unless -no-fmoe is "
@@ -312,6 +311,6 @@ def _number(flag: str, value: str) -> int:
 
 
 def _refuse(settings: Said) -> None:
-    """Raises UsageError for words that it does not take together."""
+    """Raise UsageError for words that it does not take together."""
     if settings.fit and settings.moe_layers:
         raise UsageError("-ncmoe | --n-cpu-moe cannot be used with --fit")

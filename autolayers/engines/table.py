@@ -11,7 +11,7 @@ from .ik_llama import IK_LLAMA
 
 
 def _user(name: str) -> Engine:
-    """A tool or a library that fills a context's parameters itself."""
+    """Return a tool or a library that fills a context's parameters itself."""
     return Engine(
         name, whole_batches=True, one_sequence=True, serves=False, lacks=("-cram", "-ctxcp")
     )
@@ -54,7 +54,7 @@ ENGINES = {
 
 
 def engine(name: str) -> Engine:
-    """The program of this name. Raises UsageError."""
+    """Return the program of this name. Raises UsageError."""
     row = ENGINES.get(name)
     if row is None:
         other = "; for Ollama: autolayers ollama" if name == "ollama" else ""
@@ -63,8 +63,8 @@ def engine(name: str) -> Engine:
 
 
 def of_program(name: str) -> Engine:
-    """The engine of a program by its file's name: llama-server for scripts and other wrappers, and
-    for tools of llama.cpp that have no row a library's user like the others."""
+    """Return the engine of a program by its file's name: llama-server for scripts and other
+    wrappers, and for tools of llama.cpp that have no row a library's user like the others."""
     if name in ENGINES:
         return ENGINES[name]
     if not name.startswith("llama-") or "server" in name:

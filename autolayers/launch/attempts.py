@@ -133,8 +133,8 @@ class Attempts:
         return code
 
     def _explained(self, outcome: Outcome, request: Request, again: bool) -> Request | None:
-        """Says why a launch died; where it is to start `again` the request with what helps, other
-        than less memory."""
+        """Say why a launch died; return the request for another start where something else than
+        less memory helps."""
         if outcome.code == 0 or outcome.requested:
             return None
         # A retry plans anyway, so `explain` need not: planning is its slow part
@@ -172,8 +172,8 @@ class Attempts:
         )
 
     def _proposed(self, outcome: Outcome, request: Request, started: Plan, why_not: str) -> bool:
-        """Takes the launch that `explain` proposes for this log, unless it is without some given
-        flags: they are named then."""
+        """Take the launch that `explain` proposes for this log, unless it lacks some given flags:
+        those are named then."""
         diagnosis = self._diagnosis(outcome, request)
         launch = diagnosis.launch
         # A proposal that takes as much would fail in the same way
@@ -297,7 +297,7 @@ class Attempts:
         return outcome
 
     def _louder(self) -> list[str]:
-        """Buffer sizes are shown from level 4 (trace) on."""
+        """Return the words with which buffer sizes are shown: level 4 (trace)."""
         chosen = self.given.value("-lv") is not None or self.given.value("-v") is not None
         return (
             ["-lv", "4"]
@@ -335,7 +335,7 @@ class Attempts:
             threading.Thread(target=self._probe, daemon=True).start()
 
     def _probe(self) -> None:
-        """Measures the tokens per second of a server at a known address, without a key."""
+        """Measure the tokens per second of a server at a known address, without a key."""
         given = self.given
         if self.session.program() is None or len(self.session.command.launcher) > 1:
             return
@@ -357,15 +357,15 @@ class Attempts:
             self._keep_rate(rate)
 
     def _keep_rate(self, rate: float) -> None:
-        """For the predictions of every model."""
+        """Keep the rate for the predictions of every model."""
         try:
             calibrate.keep_probe(self.session, self.plan, rate)
         except AutolayersError as error:
             say(f"the speed cannot be kept: {error}")
 
     def _compare(self, launch: LaunchLog, whole: bool) -> bool:
-        """Prints the table and, for a complete launch, keeps the differences; False if the log has
-        no buffers."""
+        """Print the table and, for a complete launch, keep the differences; return False if the log
+        has no buffers."""
         margins = {row.name: row.margin for row in self.plan.devices}
         predicted = self.plan.breakdown
         comparison = in_use(compare(launch, predicted, margins), predicted, len(predicted.devices))
@@ -380,7 +380,7 @@ class Attempts:
         return True
 
     def _keep_build(self, comparison: LogComparison, date: str) -> None:
-        """Adds the launch to the results of `autolayers check` for this program."""
+        """Add the launch to the results of `autolayers check` for this program."""
         program, build = self.session.program(), self.session.build
         # An upper bound differs from the log without any fault of the build
         if program is None or self.session.another_build or not self.plan.breakdown.exact:

@@ -39,8 +39,8 @@ def _not_a_success(code: int) -> int:
 def run(
     words: Sequence[str], environ: Mapping[str, str], port: int, healthy: Callable[[int], bool]
 ) -> tuple[int, Outcome]:
-    """Starts `words` and returns when `healthy` is true of its process id, (that id, an outcome
-    with code 0), or it has ended, (0, how).
+    """Start `words` and return when `healthy` is true of its process id, (that id, an outcome with
+    code 0), or it has ended, (0, how).
 
     A signal before that ends the server, as do a log above `_LOG_LIMIT` bytes and `_SILENCE`
     seconds without a new line. Progress goes to a terminal; if it fails, the end of the log goes to
@@ -99,7 +99,7 @@ def run(
 
 
 def _apart(watcher: Watcher | None) -> dict[str, Any]:
-    """Popen's options for a child that outlives us, once the `watcher` is dismissed."""
+    """Return Popen's options for a child that outlives us, once the `watcher` is dismissed."""
     if watcher is not None:
         return {"start_new_session": True, "preexec_fn": watcher.watched}
     return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
@@ -113,7 +113,7 @@ def _until_ready(
     healthy: Callable[[int], bool],
     progress: _Progress,
 ) -> bool:
-    """Reads the log until the server is healthy (True), has ended or a signal came (False). Raises
+    """Read the log until the server is healthy (True), has ended or a signal came (False). Raises
     AutolayersError for a log without end, or without a new line for too long."""
     heard = time.monotonic()
     while True:

@@ -213,7 +213,7 @@ def measure(
     environ: Mapping[str, str],
     repetitions: int = 2,
 ) -> Rates:
-    """Runs one test of a launch. Raises BenchFailed if it fails, exceeds its time or prints
+    """Run one test of a launch. Raises BenchFailed if it fails, exceeds its time or prints
     impossible values."""
     command = [
         *program.words,
@@ -403,7 +403,7 @@ class _Largest:
         return 2
 
     def _take_known(self, word: str, value: str, row: Argument) -> int:
-        """The same for a flag that llama-server has too."""
+        """Return the same for a flag that llama-server has too."""
         if row.field in _COUNTS and (numbers := _numbers(value)):
             self._counts[word] = max(self._counts.get(word, 0), *numbers)
             return 2

@@ -94,8 +94,8 @@ def check(
     names: Sequence[str] = (),
     quick: bool = False,
 ) -> Iterator[Checked]:
-    """Loads each bundled model (all, or those `names`) with `program`, two at a time, and compares;
-    yields a Checked for each. `devices` as in --list-devices. `quick`: one launch of each instead
+    """Load each bundled model (all, or those `names`) with `program`, two at a time, and compare;
+    yield a Checked for each. `devices` as in --list-devices. `quick`: one launch of each instead
     of two or three."""
     # Without a device -ngl 2 and -nkvo change nothing
     variants = VARIANTS[:1] if quick else VARIANTS if devices else VARIANTS[:2]
@@ -220,8 +220,8 @@ def _state(differences: Collection[int], is_bound: bool) -> str:
 
 
 def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple[LaunchLog, bytes]:
-    """Starts llama-server and ends it when its model is loaded, or after PATIENCE: (its log, the
-    log's last bytes)."""
+    """Start llama-server and end it when its model is loaded, or after PATIENCE; return (its log,
+    the log's last bytes)."""
     # The user's LLAMA_ARG_* would change the launch
     quiet = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
     reader, tail = LogReader(), b""

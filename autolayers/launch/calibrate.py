@@ -132,7 +132,7 @@ def runs_of(measured: Iterable[Measured], test: Trial, devices: Sequence[Device]
 
 
 def keep_probe(session: Session, plan: Plan, rate: float) -> bool:
-    """Keeps the tokens per second of PROBE's tokens that a server of this plan generated; False if
+    """Keep the tokens per second of PROBE's tokens that a server of this plan generated; False if
     they are not plausible, or another machine or build was planned for. Raises AutolayersError."""
     request = session.request
     policy = request.policy
@@ -180,7 +180,7 @@ def ratios(runs: Iterable[Run]) -> list[Ratio]:
 
 
 def keep(rows: Sequence[Ratio], devices: Sequence[Device], environ: Mapping[str, str]) -> None:
-    """Keeps what was measured on this machine. Raises AutolayersError."""
+    """Keep what was measured on this machine. Raises AutolayersError."""
     calibrated.keep([calibrated.of(row, devices) for row in rows], environ)
 
 

@@ -71,7 +71,7 @@ def load(program: str, environ: Mapping[str, str]) -> CheckedBuild | None:
 
 
 def keep(program: str, checked: CheckedBuild, environ: Mapping[str, str]) -> None:
-    """Keeps a result in addition to what is known of the same files; of an architecture the newest
+    """Keep a result in addition to what is known of the same files; of an architecture the newest
     counts. Raises AutolayersError."""
     with state.locked(environ):
         before = load(program, environ)

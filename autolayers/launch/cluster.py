@@ -174,7 +174,8 @@ def _runs_linux(box: Box, device: Device, what: str) -> None:
 
 
 def _published(box: Box) -> str:
-    """The IP address at which a container's port is published; Docker takes no host name there."""
+    """Return the IP address at which a container's port is published; Docker takes no host name
+    there."""
     try:
         number = ip_address(box.bind)
     except ValueError:

@@ -90,7 +90,7 @@ def _foreign(word: str, after: str) -> bool:
 
 
 def _with_values(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The words of an older one, whose -fa is a switch, with its value."""
+    """Return the words of an older one, whose -fa is a switch, with its value."""
     return tuple(
         [part for word in words for part in ((word, "on") if word in ik_words.FLASH else (word,))]
     )

@@ -164,7 +164,7 @@ def _literal(earlier: Kept, request: Request, again: Callable[[Request], Plan]) 
 
 
 def keep(model: str, request: Request, plan: Plan, environ: Mapping[str, str]) -> None:
-    """Adds a plan that fits; a directory that cannot be written is no reason not to launch."""
+    """Add a plan that fits; a directory that cannot be written is no reason not to launch."""
     if plan.fits:
         entry = Kept(
             model,

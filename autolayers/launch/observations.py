@@ -73,7 +73,7 @@ def find(
 
 
 def keep(model: str, observation: Observation, environ: Mapping[str, str]) -> None:
-    """Adds an observation, replacing one of the same launch. Raises AutolayersError."""
+    """Add an observation, replacing one of the same launch. Raises AutolayersError."""
     store.add(
         "observations", model, environ, observation, _of, _LIMIT, ("build", "backend", "flags")
     )

@@ -238,7 +238,7 @@ def _companions(models: list[Listed], request: Request) -> tuple[list[Listed], d
 
 
 def keep(routed: _Routed, directory: str, environ: Mapping[str, str]) -> str:
-    """Writes the preset, one file for each directory of models; its path. Raises
+    """Write the preset, one file for each directory of models; return its path. Raises
     AutolayersError."""
     whole = os.path.realpath(directory)
     # two directories of the same name keep their presets apart

@@ -97,7 +97,7 @@ class Session:
         return self.request.arguments
 
     def ask_for(self, arguments: Arguments) -> None:
-        """Uses these flags for later plans."""
+        """Use these flags for later plans."""
         self.request = self.request.asking(arguments)
 
     def plan(self, request: Request | None = None) -> tuple[Plan, list[str]]:
@@ -195,7 +195,7 @@ class Session:
         return shutil.which(self.command.executable)
 
     def _refuse_unknown(self, read: Arguments, build: Build, own: Mapping[str, Any]) -> None:
-        """Refuses unknown flags; those that this llama.cpp has are passed on."""
+        """Refuse unknown flags; those that this llama.cpp has are passed on."""
         for name in read.unknown:
             # In the program's own --help, so it will not refuse the flag
             if build.fork or name.partition("=")[0] in (build.flags or ()):
@@ -226,7 +226,7 @@ class Session:
         return plan
 
     def _corrected(self, plan: Plan, request: Request, advise: bool) -> Plan:
-        """Plans again if an earlier launch with these flags used more than predicted."""
+        """Plan again if an earlier launch with these flags used more than predicted."""
         observation = self._observed(plan)
         worse = {
             device: size
@@ -275,14 +275,14 @@ class Session:
 
 
 def _say_which(read: Arguments, program: str) -> None:
-    """Says which of several models the program loads."""
+    """Say which of several models the program loads."""
     models = [value for flag, value in read.given if flag in ("-m", "--model")]
     if len(models) > 1:
         say(f"{program} loads one model, the last -m: {models[-1]}, not {', '.join(models[:-1])}")
 
 
 def _refuse_unavailable(servers: Sequence[str]) -> None:
-    """Raises DeviceError for RPC servers that are busy or dead: a launch would wait or abort."""
+    """Raise DeviceError for RPC servers that are busy or dead: a launch would wait or abort."""
     if servers:
         from ..devices.rpc import unavailable
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def entries(
     folder: str, name: str, environ: Mapping[str, str], make: Callable[[Any], T]
 ) -> list[T]:
-    """`make` of each entry of a file, oldest first, without those that it refuses; an object is one
-    entry. A damaged file is a line on stderr."""
+    """Return `make` of each entry of a file, oldest first, without those that it refuses; an object
+    is one entry. A damaged file is a line on stderr."""
     records = []
     with contextlib.suppress(AutolayersError):  # no home directory
         file = state.path(environ, folder, name + ".json")

@@ -138,8 +138,8 @@ def _supervised(
     out: IO[bytes] | None,
     err: IO[bytes] | None,
 ) -> tuple[int, LaunchLog, bytes]:
-    """Copies and reads the child's output until it and all its descendants have ended: its code,
-    its log's reading, and the log's beginning and end."""
+    """Copy and read the child's output until it and all its descendants have ended; return its
+    code, what the log says, and the log's beginning and end."""
     # The reader keeps figures, the tail the text that `explain` needs
     reader, tail = LogReader(), Tail()
     lock = threading.Lock()
@@ -169,7 +169,7 @@ def _supervised(
     ended = threading.Event()
 
     def enforce() -> None:
-        """Ends a child that does not end when it is asked to."""
+        """End a child that does not end when it is asked to."""
         # a second of delay at most, and no busy waiting
         while not requested.wait(1.0):
             if ended.is_set():
@@ -224,7 +224,7 @@ class _Adopter:
         self._adopt(False)
 
     def end_all(self, watcher: int) -> None:
-        """Ends every descendant that this process has not had before, except the `watcher`."""
+        """End every descendant that this process has not had before, except the `watcher`."""
         import psutil
 
         # what this process had before is not the child's
@@ -273,7 +273,7 @@ def _signals_to_this_thread() -> Iterator[None]:
 
 
 def own_group(watcher: Watcher | None = None) -> dict[str, Any]:
-    """Popen's options for a child in its own process group that ends with us, and that a
+    """Return Popen's options for a child in its own process group that ends with us, and that a
     watcher knows."""
 
     def before_exec() -> None:
@@ -299,7 +299,7 @@ def _wait(child: subprocess.Popen[bytes]) -> int:
 
 
 def _signal(child: subprocess.Popen[bytes], number: int) -> None:
-    """Signals the child's whole group, because a shell script would not forward it; once, because
+    """Signal the child's whole group, because a shell script would not forward it; once, because
     llama-server exits immediately on a second interrupt."""
     try:
         if os.name == "posix":
@@ -315,7 +315,7 @@ def _signal(child: subprocess.Popen[bytes], number: int) -> None:
 
 
 def end_group(child: subprocess.Popen[bytes]) -> None:
-    """Terminates the rest of the child's group, and kills it if necessary."""
+    """Terminate the rest of the child's group, and kill it if necessary."""
     if os.name != "posix":
         if child.poll() is None:
             child.terminate()
@@ -346,7 +346,7 @@ def _alive(child: subprocess.Popen[bytes]) -> bool:
 
 
 def _write(target: IO[bytes], data: bytes) -> None:
-    """A closed pipe at our end does not end the server."""
+    """Write to a target, whose closed pipe does not end the server."""
     try:
         target.write(data)
         target.flush()

@@ -108,7 +108,7 @@ def _shorter(test: Trial, shortest: int) -> Trial:
 
 
 def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
-    """Measures each launch once, then those near the best again while there is time; a line on
+    """Measure each launch once, then those near the best again while there is time; a line on
     stderr for each. A short test of the first launch determines the length of the tests."""
     end = time.monotonic() + limit
     measured: dict[int, Measured] = {}
@@ -155,8 +155,8 @@ def _near(measured: Mapping[int, Measured]) -> list[int]:
 
 
 def quick(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
-    """Measures each launch once by a short test, in order, while there is time; a line on stderr
-    for each."""
+    """Measure each launch once by a short test, in order, while there is time; a line on stderr for
+    each."""
     end = time.monotonic() + limit
     measured: dict[int, Measured] = {}
     n_ctx = min(rival.n_ctx_seq for rival in rivals)
@@ -216,7 +216,7 @@ def _probe(rivals: Sequence[Rival], bench: Bench, end: float) -> float:
 def _measure(
     i: int, rivals: Sequence[Rival], bench: Bench, test: Trial, left: float, slower: float
 ) -> Measured | None:
-    """Measures one launch and reports it; None if it fails."""
+    """Measure one launch and report it; None if it fails."""
     rival = rivals[i]
     head = f"{i + 1} of {len(rivals)}: {rival.placement}"
     if lacks := bench.missing(rival, test):
@@ -241,7 +241,7 @@ def _measure(
 
 
 def _better(before: Measured | None, now: Measured) -> Measured:
-    """Combines two measurements of a launch."""
+    """Combine two measurements of a launch."""
     if before is None:
         return now
     quicker = before if before.seconds <= now.seconds else now
@@ -250,7 +250,7 @@ def _better(before: Measured | None, now: Measured) -> Measured:
 
 
 def _seconds(rival: Rival, test: Trial) -> float:
-    """Predicted seconds of llama-bench: a warmup and two repetitions, after one prompt of the
-    depth."""
+    """Return the predicted seconds of llama-bench: a warmup and two repetitions, after one prompt
+    of the depth."""
     prompt, tokens = rival.expected(test)
     return 3 * prompt + 2 * tokens + (rival.clock.prompt(test.depth, 0) if test.depth else 0.0)

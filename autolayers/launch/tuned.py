@@ -91,7 +91,7 @@ def load(model: str, environ: Mapping[str, str]) -> list[Tuned]:
 
 
 def keep(model: str, tuned: Tuned, environ: Mapping[str, str]) -> None:
-    """Adds an answer, replacing one to the same question. Raises AutolayersError."""
+    """Add an answer, replacing one to the same question. Raises AutolayersError."""
     store.add("tuned", model, environ, tuned, _of, _LIMIT, ("build", "machine", "question"))
 
 

@@ -103,7 +103,7 @@ class LogComparison:
 def compare(
     launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | None = None
 ) -> LogComparison:
-    """Compares a launch's log with its prediction.
+    """Compare a launch's log with its prediction.
 
     Buffers of the first model and its first context count, and those of drafts, adapters and a
     projector. Without buffer lines the memory breakdown that llama-server prints at exit is used,

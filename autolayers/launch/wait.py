@@ -71,7 +71,7 @@ def listening(process: int, port: int) -> str | None:
 
 
 def healthy(host: str, port: int, secure: bool = False, prefix: str = "") -> bool:
-    """Asks once, for at most 5 s."""
+    """Ask once, for at most 5 s."""
     return _ask("GET", url(host, port, secure) + prefix + "/health", 5) is not None
 
 

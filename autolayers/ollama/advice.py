@@ -479,8 +479,8 @@ class _Question:
         return _Choice(exact, None, words, False, (note,), server, own)
 
     def _several(self, partly: _Partly, own: FitChoice, layers: int) -> _Choice:
-        """Several GPUs on which --fit finds a better split than the one by free memory, which any
-        num_gpu selects."""
+        """Choose for several GPUs on which --fit finds a better split than the one by free memory,
+        which any num_gpu selects."""
         plan, pin, launch = partly.plan, partly.pin, (partly.n_ctx, partly.batch, partly.use)
         notes = [
             f"any num_gpu splits the layers by free memory, which fits {plan.n_gpu_layers} of "
@@ -510,7 +510,7 @@ class _Question:
         )
 
     def _margins(self) -> tuple[int, ...]:
-        """MiB that --fit leaves free on each GPU when Ollama starts it."""
+        """Return the MiB that --fit leaves free on each GPU when Ollama starts it."""
         if self.settings.fit_target:
             return self.settings.fit_target
         projectors = sum(read_header(path).n_bytes for path in self.target.projectors)
@@ -518,7 +518,8 @@ class _Question:
         return (FIT_PARAMS_TARGET + -(-projectors // MiB),)
 
     def left_alone(self, n_ctx: int, batch: int, use: Sequence[Device]) -> FitChoice | None:
-        """Ollama's placement without num_gpu: --fit with its own margins and its own split."""
+        """Return Ollama's placement without num_gpu: --fit with its own margins and its own
+        split."""
         own = [
             word
             for item in items(self.words)
@@ -531,8 +532,8 @@ class _Question:
     # --- plans
 
     def words_for(self, n_ctx: int | None, batch: int) -> list[str]:
-        """llama-server's flags as Ollama would start it, without a placement; `n_ctx` per slot,
-        None the largest, 0 what the plan chooses; likewise `batch`."""
+        """Return llama-server's flags as Ollama would start it, without a placement; `n_ctx` per
+        slot, None the largest, 0 what the plan chooses; likewise `batch`."""
         target, words = self.target, ["-np", str(self.parallel), "-fa", self.flash]
         # Ollama starts llama-server with -ub equal to -b (llm/llama_server.go)
         words += ["-b", str(batch), "-ub", str(batch)] if batch else []
@@ -608,7 +609,8 @@ class _Question:
     def larger_context(
         self, n_ctx: int, batch: int, devices: Sequence[Device], given: bool
     ) -> list[str]:
-        """Notes a context at which all layers would fit, or a larger one if none was given."""
+        """Return a note on a context at which all layers would fit, or a larger one if none was
+        given."""
         fits = self.ask(n_ctx, batch, devices).n_gpu_layers >= self.everything
         if fits and (given or "num_ctx" in self.target.parameters):
             return []
@@ -652,7 +654,7 @@ def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _in_ollamas_words(warning: str) -> str:
-    """Rewords a planner's warning that names a flag which Ollama lacks."""
+    """Reword a planner's warning that names a flag which Ollama lacks."""
     return warning.replace(
         "--cache-ram limits it", "LLAMA_ARG_CACHE_RAM=MiB on the server limits it"
     )

@@ -239,8 +239,8 @@ class _Load:
 def _free_by_gpu(
     load: _Load, gpus: Mapping[str, Device], bus: Mapping[str, str]
 ) -> Iterator[tuple[str, int]]:
-    """(GPU, bytes free). Ollama hides the other GPUs from a llama-server, whose first is CUDA0
-    then: the PCI address tells which it is."""
+    """Yield (GPU, bytes free). Ollama hides the other GPUs from a llama-server, whose first is
+    CUDA0 then: the PCI address tells which it is."""
     for device, line, free in load.free:
         address = _BUS.search(line)
         name = bus.get(address[1].lower()) if address else None

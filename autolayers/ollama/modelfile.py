@@ -272,7 +272,7 @@ def rewrite(data: bytes, values: Mapping[str, int], source: str = "Modelfile") -
 
 
 def _refuse_own_draft(modelfile: Modelfile, source: str) -> None:
-    """Raises ModelfileError where a draft is the model."""
+    """Raise ModelfileError where a draft is the model."""
     models = [command.args for command in modelfile.named("model")]
     for draft in modelfile.named("draft"):
         if draft.args in models:
@@ -299,7 +299,7 @@ def _inserted(lines: Sequence[str], place: _Instruction, data: bytes) -> str:
 def _check(
     before: Modelfile, expected: dict[str, Value], after: Modelfile, changed: set[str]
 ) -> None:
-    """Reads the result back: only the intended parameters may differ."""
+    """Read the result back: only the intended parameters may differ."""
 
     def others(modelfile: Modelfile) -> list[tuple[str, str]]:
         return [
@@ -318,8 +318,9 @@ def _check(
 
 
 def _decode(data: bytes) -> tuple[str, int, str]:
-    """Encoding, length of the byte order mark, and a text that encodes back to the same bytes:
-    invalid UTF-8 and lone surrogates stay surrogates here and become U+FFFD only in values."""
+    """Return the encoding, the length of the byte order mark, and a text that encodes back to the
+    same bytes: invalid UTF-8 and lone surrogates stay surrogates here and become U+FFFD only in
+    values."""
     marks = ((BOM_UTF8, "utf-8"), (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"))
     mark, encoding = next((pair for pair in marks if data.startswith(pair[0])), (b"", "utf-8"))
     body = data[len(mark) :]
@@ -545,8 +546,8 @@ def _newline_of(text: str, at: int = 0) -> str:
 
 
 def _lines(text: str, start: int, end: int) -> int:
-    """Newlines between two positions, CRLF counted once (a command never starts between its two
-    halves)."""
+    """Count the newlines between two positions, CRLF counted once (a command never starts between
+    its two halves)."""
     piece = text[start:end]
     return piece.count("\n") + piece.count("\r") - piece.count("\r\n")
 
@@ -581,7 +582,8 @@ def _float32(text: str) -> float:
 
 
 def _float(text: str) -> float | None:
-    """Go's strconv.ParseFloat: decimal, hexadecimal with exponent, inf and nan; no spaces."""
+    """Read as Go's strconv.ParseFloat: decimal, hexadecimal with exponent, inf and nan; no
+    spaces."""
     if _FLOAT.fullmatch(text):
         value = float(text.replace("_", ""))
         # too large is an error in Go, inf in Python

@@ -120,7 +120,8 @@ def _guess(info: Mapping[str, Any], size: int, n_ctx: int, settings: Settings) -
 
 
 def _allowed(guess: int, devices: Sequence[Device], settings: Settings) -> int:
-    """Of the best single GPU where the guess fits one, otherwise of all of the best backend's."""
+    """Return 80 % of the best single GPU's free memory where the guess fits that, otherwise of all
+    of the best backend's."""
     largest = max((device.free for device in devices), default=0)
     if not settings.spread and guess <= PACKED * largest:
         return int(PACKED * largest)

@@ -74,7 +74,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Settings:
-        """Raises UsageError for a cache type that llama-server refuses."""
+        """Raise UsageError for a cache type that llama-server refuses."""
         ignored: list[str] = []
 
         def text(name: str) -> str:
@@ -160,7 +160,7 @@ def _dropped(settings: Settings, device: Device) -> str:
 
 
 def is_embedding(model: Model) -> bool:
-    """Ollama goes by the pooling type alone."""
+    """Return whether Ollama takes it for an embedding model: by the pooling type alone."""
     return f"{model.architecture}.pooling_type" in model.header.metadata
 
 
@@ -172,7 +172,7 @@ def parallel(model: Model, settings: Settings) -> int:
 
 
 def default_context(settings: Settings, devices: Sequence[Device]) -> int:
-    """num_ctx if neither request nor model has one, by total memory, not free memory."""
+    """Return num_ctx if neither request nor model has one, by total memory, not free memory."""
     if settings.context_length is not None:
         return settings.context_length
     total = sum(max(0, device.total - settings.gpu_overhead) for device in devices)
@@ -180,7 +180,7 @@ def default_context(settings: Settings, devices: Sequence[Device]) -> int:
 
 
 def clamped(n_ctx: int, model: Model, vision: bool) -> int:
-    """num_ctx, clamped by the server between its minimum and the trained context."""
+    """Return num_ctx, clamped by the server between its minimum and the trained context."""
     if model.n_ctx_train:
         n_ctx = min(n_ctx, model.n_ctx_train)
     # After the trained context: the minimum wins
@@ -200,9 +200,9 @@ def flash_attention(settings: Settings, devices: Sequence[Device]) -> str:
 
 
 def predicted(model: Model, size: int, n_ctx: int) -> int:
-    """Ollama's own guess of the memory a model takes, bytes (llm.PredictServerVRAM): the file and
-    an f16 cache as if every layer had the fewest KV heads. It decides on GPUs and batch, never on
-    layers. `n_ctx` is the total of all slots."""
+    """Return Ollama's own guess of the memory a model takes, bytes (llm.PredictServerVRAM): the
+    file and an f16 cache as if every layer had the fewest KV heads. It decides on GPUs and batch,
+    never on layers. `n_ctx` is the total of all slots."""
     return guessed(model.header.metadata, model.architecture, size, n_ctx)
 
 
@@ -219,8 +219,8 @@ def guessed(metadata: Mapping[str, object], architecture: str, size: int, n_ctx:
 def automatic_batch(
     model: Model, size: int, n_ctx: int, devices: Sequence[Device], flash: str
 ) -> int:
-    """num_batch if none is given; llama-server's micro-batch is the same. `n_ctx` is the total of
-    all slots."""
+    """Return num_batch if none is given; llama-server's micro-batch is the same. `n_ctx` is the
+    total of all slots."""
     if is_embedding(model):
         return min(2048, n_ctx)
     if flash == "off" and Cuda.name in {device.backend for device in devices}:

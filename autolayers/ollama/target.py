@@ -202,7 +202,8 @@ def _target(label: str, header: Header, **rest: Any) -> Target:
 
 
 def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
-    """From /api/show; the parts that it hides are at most the rest of /api/tags' size."""
+    """Return the target of /api/show; the parts that it hides are at most the rest of /api/tags'
+    size."""
     model_header = header(text, answer)
     # All layers of the manifest, so the rest of it is what /api/show does not describe
     whole = _listed_size(text, server)

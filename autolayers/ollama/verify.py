@@ -67,7 +67,7 @@ def verify(
     environ: Mapping[str, str] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> _LoadResult:
-    """Loads `name` with the advice's parameters. If memory runs out, num_gpu is lowered by 1, 2, 4,
+    """Load `name` with the advice's parameters. If memory runs out, num_gpu is lowered by 1, 2, 4,
     ... layers until it loads, then raised again by bisection: the largest that works stays loaded.
 
     Raises OllamaError for any other failure.
@@ -206,7 +206,7 @@ _DEFAULTS = {"-ctk": "f16", "-fa": "auto"}
 
 
 def _differences(advice: Advice, arguments: Sequence[str]) -> tuple[str, ...]:
-    """Differences between the plan and the llama-server that was started."""
+    """Return the differences between the plan and the llama-server that was started."""
     if not arguments:
         return ()
     started, planned = parse(arguments, command=None), parse(advice.words, command=None)

@@ -97,7 +97,7 @@ def is_offline(environ: Mapping[str, str]) -> bool:
 
 
 def _hub(name: str, environ: Mapping[str, str]) -> Header:
-    """From a cache of this machine, otherwise from the Hub."""
+    """Read the header from a cache of this machine, otherwise from the Hub."""
     from ..net import NetError
     from . import hf_cache
 

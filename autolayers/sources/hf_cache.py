@@ -140,7 +140,7 @@ def what_is_unfinished(cache: _Cached) -> str:
 
 
 def directories(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:
-    """Directories with the Hub's layout; llama-server uses only the first."""
+    """Return the directories with the Hub's layout; llama-server uses only the first."""
     home = "USERPROFILE" if platform == "win32" else "HOME"
     # in the order of get_cache_directory
     # (variable, the directory below it)
@@ -162,7 +162,7 @@ def directories(environ: Mapping[str, str], platform: str = sys.platform) -> lis
 
 
 def old_directory(environ: Mapping[str, str], platform: str = sys.platform) -> str:
-    """llama.cpp's own cache (fs_get_cache_directory); "" if unknown."""
+    """Return llama.cpp's own cache (fs_get_cache_directory); "" if unknown."""
     # It names both caches, of either layout
     if environ.get("LLAMA_CACHE"):
         return environ["LLAMA_CACHE"]
@@ -199,7 +199,7 @@ def _caches(
 
 
 def _hub_layout(place: str, repository: str, revision: str) -> _Cached | None:
-    """get_cached_files; None if the repository was never requested."""
+    """Mirror get_cached_files; None if the repository was never requested."""
     if not os.path.isdir(place):
         return None
     commit = (
@@ -218,7 +218,8 @@ def _hub_layout(place: str, repository: str, revision: str) -> _Cached | None:
 
 
 def _commit(refs: str, revision: str) -> str:
-    """get_cached_ref: of main, otherwise of the first other branch; or only of a given revision."""
+    """Mirror get_cached_ref: of main, otherwise of the first other branch; or only of a given
+    revision."""
 
     def read(name: str) -> str:
         try:

@@ -130,7 +130,7 @@ class Remote:
         return self.get.read(answer, min(n, self._end - self._at))
 
     def _open(self) -> None:
-        """Asks for the next range."""
+        """Ask for the next range."""
         if self._at:
             # a header of unknown size in few requests: small ones cost one, large ones a handful
             self._step = min(self._step * 4, LARGEST)
@@ -159,7 +159,7 @@ class Remote:
         self._size, self._answer, self._tag = size, answer, tag
 
     def _take_empty(self, answer: Response) -> None:
-        """The file has no byte at all. Raises if the server merely refuses the range."""
+        """Take a file that has no byte at all. Raises if the server merely refuses the range."""
         answer.close()
         match = _content_range(answer)
         # 416 is also how a server says that it dislikes ranges

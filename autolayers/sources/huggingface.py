@@ -54,7 +54,7 @@ class Hub:
         self._token = environ.get("HF_TOKEN", "").strip()
 
     def token_for(self, url: str) -> str:
-        """HF_TOKEN, for this Hub only, and only over an encrypted or local connection."""
+        """Return HF_TOKEN, for this Hub only, and only over an encrypted or local connection."""
         requested = origin(url)
         # (scheme, host, port)
         safe = requested[0] == "https" or is_loopback(requested[1])
@@ -72,7 +72,7 @@ class Hub:
         return url
 
     def repository_of(self, url: str) -> str:
-        """USER/REPO for the link of a repository's page; "" for other links."""
+        """Return USER/REPO for the link of a repository's page; "" for other links."""
         if origin(url) != self._origin:
             return ""
         page = re.fullmatch(r"/([^/]+/[^/]+?)(/tree/[^/]+)?/?", urlsplit(url).path)
@@ -197,8 +197,8 @@ def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, lis
 
 
 def words_of(repository: str, files: list[str], path: str) -> tuple[str, ...]:
-    """llama-server's flags for this file: -hf with its quant if that is unambiguous, otherwise with
-    its name."""
+    """Return llama-server's flags for this file: -hf with its quant if that is unambiguous,
+    otherwise with its name."""
     quant = named(path)
     # The short form only where llama-server would choose this very file
     if quant and choose(repository, files, quant[1])[0] == path:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _refuse_other_engine(kind: str | None, arguments: Arguments) -> None:
-    """Raises UsageError for a program of llama.cpp that the format does not start."""
+    """Raise UsageError for a program of llama.cpp that the format does not start."""
     named = engine(arguments.own.get("engine", LLAMA_SERVER.name))
     if named.is_llama_cpp and named is not LLAMA_SERVER:
         raise UsageError(

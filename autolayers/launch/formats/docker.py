@@ -35,8 +35,8 @@ def write(launch: LaunchFile) -> str:
 
 
 def _mount(folder: str, inside: str, written: bool) -> list[str]:
-    """-v, or --mount for a path with a colon, which separates -v's fields; --mount's fields are a
-    CSV row."""
+    """Return -v, or --mount for a path with a colon, which separates -v's fields; --mount's fields
+    are a CSV row."""
     if ":" not in os.path.splitdrive(folder)[1]:
         return ["-v", f"{folder}:{inside}" + ("" if written else ":ro")]
     # e.g. --mount 'type=bind,"source=/a,b",target=/models,readonly'

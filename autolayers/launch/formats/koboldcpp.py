@@ -91,7 +91,7 @@ _FLAGS = {
 
 
 def settle(arguments: Arguments) -> Params:
-    """KoboldCpp's fixed behaviour, for planning."""
+    """Return the parameters with KoboldCpp's fixed behaviour, for planning."""
     return one_sequence(arguments, _TARGET)
 
 
@@ -148,7 +148,7 @@ def _model(launch: LaunchFile) -> str:
 
 
 def _context(n_ctx: int) -> int:
-    """--contextsize for a cache of `n_ctx` cells."""
+    """Return --contextsize for a cache of `n_ctx` cells."""
     smallest, largest = _CONTEXTS
     if not smallest <= n_ctx - _MORE_CELLS <= largest:
         raise UsageError(
@@ -267,8 +267,8 @@ def _adapter(launch: LaunchFile) -> list[str]:
 
 
 def _rest(launch: LaunchFile) -> list[str]:
-    """Arguments that do not affect memory, the last of each. KoboldCpp's default is to listen on
-    all addresses and another port."""
+    """Return the arguments that do not affect memory, the last of each. KoboldCpp's default is to
+    listen on all addresses and another port."""
     values = dict(launch.arguments.given)
     # Nobody else in the network was meant to reach it
     values.setdefault("--host", "127.0.0.1")

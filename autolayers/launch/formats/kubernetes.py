@@ -70,7 +70,7 @@ def resource(row: type[Backend] | None) -> str:
 
 
 def gpumem_of(rows: Sequence[DeviceRow]) -> int:
-    """MiB that a launch takes of its fullest GPU, margin included."""
+    """Return the MiB that a launch takes of its fullest GPU, margin included."""
     # Rounded up: HAMi refuses allocations above it. One figure holds for each GPU of a pod
     return max([-(-(row.used + row.margin) // MiB) for row in rows], default=0)
 
@@ -88,7 +88,7 @@ def _wait(pod: Pod) -> list[str]:
 
 
 def _refuse_several(pod: Pod) -> None:
-    """Raises UsageError for more GPUs than KAI shares."""
+    """Raise UsageError for more GPUs than KAI shares."""
     if pod.gpus > 1:
         raise UsageError(
             f"KAI shares one GPU a pod, and the launch uses {pod.gpus}: plan for one GPU"
@@ -174,7 +174,8 @@ def _words(key: str, words: Sequence[str]) -> list[str]:
 
 
 def _resources(pod: Pod) -> list[str]:
-    """Requests and limits: a pod that exceeds its limit is killed, and only it."""
+    """Return the lines of requests and limits: a pod that exceeds its limit is killed, and only
+    it."""
     # Device plugins read limits; Kubernetes sets the request of such a resource to the same
     limits = []
     if pod.gpu and pod.shares != KAI:  # which counts the GPU itself

@@ -168,7 +168,7 @@ class LaunchFile:
         return [f"# {name} is read from {where}" for name in self.secrets]
 
     def check_expressed(self, fields: Container[str], flags: Container[str], target: str) -> None:
-        """Raises UsageError for settings that affect memory and are not in `fields`; warns of all
+        """Raise UsageError for settings that affect memory and are not in `fields`; warns of all
         others not in `flags`."""
         params = self.params
         for name in Params.__dataclass_fields__:
@@ -213,7 +213,7 @@ def _own_backend(plan: Plan) -> type[Backend]:
 
 
 def _check_port(port: str) -> None:
-    """Raises UsageError for what is no port."""
+    """Raise UsageError for what is no port."""
     if not re.fullmatch("[0-9]{1,5}", port) or int(port) >= 1 << 16:
         raise UsageError(f"--port {port}: a port is a number, 0 to 65535")
 

@@ -82,7 +82,7 @@ _KV_TYPES: dict[str, Any] = {
 
 
 def settle(arguments: Arguments) -> Params:
-    """Llama()'s fixed behaviour, for planning."""
+    """Return the parameters with Llama()'s fixed behaviour, for planning."""
     params = arguments.params
     if _embeds(params):
         if params.n_parallel is not None:

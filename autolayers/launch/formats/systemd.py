@@ -54,8 +54,8 @@ def write(launch: LaunchFile) -> str:
 
 
 def memory_of(launch: LaunchFile) -> list[str]:
-    """Settings of systemd.resource-control(5): above MemoryHigh= pages of files are dropped and the
-    service is slowed down, above MemoryMax= it is killed."""
+    """Return settings of systemd.resource-control(5): above MemoryHigh= pages of files are dropped
+    and the service is slowed down, above MemoryMax= it is killed."""
     if launch.limit is None:
         return []
     return [f"MemoryHigh={launch.limit - _SLACK}M", f"MemoryMax={launch.limit}M"]

@@ -33,7 +33,7 @@ def _alignment(metadata: Mapping[str, object]) -> int:
 
 
 def _refuse_no_file(name: str, answer: Mapping[str, Any]) -> None:
-    """Raises ModelError for a model that runs elsewhere."""
+    """Raise ModelError for a model that runs elsewhere."""
     far = answer.get("remote_host")
     if far and isinstance(far, str):
         raise ModelError(f"{name} runs at {printable(far[:200])}: there is no file to plan for")

@@ -65,7 +65,7 @@ class Name:
 
     @classmethod
     def parse(cls, text: str) -> Name:
-        """Raises ModelError for a name that Ollama would refuse."""
+        """Raise ModelError for a name that Ollama would refuse."""
         # Ollama drops both too
         # e.g. "https://hf.co/USER/REPO:Q4_K_M"
         rest = text.split("://", 1)[-1].removesuffix(":local")
@@ -100,7 +100,7 @@ class Name:
         return self.tag == "cloud" or self.tag.endswith("-cloud")
 
     def same(self, other: Name) -> bool:
-        """Ollama compares names without case."""
+        """Return whether both are one model: Ollama compares names without case."""
         return str(self).lower() == str(other).lower()
 
     def __str__(self) -> str:
@@ -125,8 +125,8 @@ class Stored:
 
 
 def roots(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:
-    """Directories of a store, the most likely first: only OLLAMA_MODELS if set, otherwise this
-    user's and the service's."""
+    """Return the directories of a store, the most likely first: only OLLAMA_MODELS if set,
+    otherwise this user's and the service's."""
     given = environ.get("OLLAMA_MODELS", "").strip(" \t\"'")
     if given:
         return [os.path.abspath(os.path.expanduser(given))]
