@@ -311,17 +311,14 @@ class _Advice:
                 return None
             missing = {name: -left for name, left in candidate.spare.items() if left < 0}
             of_ram = [missing.pop(name) for name in self._of_ram() if name in missing]
-            # RAM helps no device that lacks memory of its own.
-            if kind == "ram" and missing:
-                return None
-            if kind == "vram" and of_ram:
+            # RAM helps no device that lacks memory of its own, nor the other way round.
+            if (kind == "ram" and missing) or (kind == "vram" and of_ram):
                 return None
             if kind == "vram" and not missing:
-                own = [device.name for device in self.machine.devices if not device.in_ram]
-                if not own:
-                    return None  # nothing that a GPU may use more of leaves RAM
                 # Doubled in each try, until enough layers move there.
-                missing = {max(own, key=lambda name: limits[name]): candidate.ram_missing << i}
+                missing = self._on_largest(candidate.ram_missing << i)
+                if not missing:
+                    return None
             if kind != "vram":
                 # A GPU that shares the RAM is helped by RAM.
                 ram += _step(max(candidate.ram_missing, *of_ram, 0))
@@ -334,6 +331,14 @@ class _Advice:
             if candidate is not None and candidate.fits:
                 return Remedy(kind, ram=ram, devices=tuple(devices.items()), held=self._held(ram))
         return None
+
+    def _on_largest(self, size: int) -> dict[str, int]:
+        """Return bytes to add to the largest device with memory of its own; {} without one, as
+        nothing that a GPU may use more of then leaves RAM."""
+        own = [device.name for device in self.machine.devices if not device.in_ram]
+        if not own:
+            return {}
+        return {max(own, key=lambda name: self.machine.limits[name]): size}
 
     def _held(self, ram: int) -> bool:
         """Return whether other programs hold the missing `ram`: the machine has that much more

@@ -177,21 +177,30 @@ class _People:
         # A given context is that of all slots.
         n_ctx = self.given.n_ctx or slots * self.context
         problem = self._asking(users).with_flags(n_parallel=slots, n_ctx=n_ctx)
-        given = self.given
-        typed = given.cache_type_k or given.cache_type_v or self.problem.policy.kv_types
-        half = None
-        # A quantised cache of V needs flash attention.
-        if not typed and given.flash_attn != "off":
-            half = problem.with_flags(cache_type_k="q8_0", cache_type_v="q8_0")
+        half = self._quantised(problem)
         # One person's launch with more slots is measured at once; a search for each number takes
         # long.
         if self.wanted.grows and users > 1:
             grown = self._grown(problem, users)
-            grown = self._grown(half, users) if grown is None and half is not None else grown
+            if grown is None and half is not None:
+                grown = self._grown(half, users)
             if grown is not None or not self._hopes(half or problem, users):
                 return grown
             if half is not None and self._whole(self.launch(1)):
                 return self._solved(half, users)
+        return self._searched(problem, half, users)
+
+    def _quantised(self, problem: Problem) -> Problem | None:
+        """Return the problem with a q8_0 cache; None if flags leave no type open."""
+        given = self.given
+        typed = given.cache_type_k or given.cache_type_v or self.problem.policy.kv_types
+        # A quantised cache of V needs flash attention.
+        if typed or given.flash_attn == "off":
+            return None
+        return problem.with_flags(cache_type_k="q8_0", cache_type_v="q8_0")
+
+    def _searched(self, problem: Problem, half: Problem | None, users: int) -> _Launch | None:
+        """Return the launch that a search finds, with a q8_0 cache if that serves clearly more."""
         launch = self._solved(problem, users)
         whole = self._whole(launch)
         one = launch if users == 1 else self.launch(1)
@@ -436,8 +445,7 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
     if wanted.alone:
         most_users = users if chosen.row.fits else None
     short = not chosen.row.fits or (wanted.promise and not people.keeps(users))
-    # Then more machines are named, each for as many as this one serves.
-    machines = -(-users // most_users) if most_users and most_users < users and short else None
+    machines = _machines(users, most_users) if short else None
     requests = Requests(chosen.row, most_users or None, people.each(users), machines, tuple(table))
     return Solved(
         chosen.problem,
@@ -445,6 +453,14 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
         _reasons(requests, wanted, chosen.in_ram),
         requests=requests,
     )
+
+
+def _machines(users: int, most_users: int | None) -> int | None:
+    """Return how many machines serve the users, each as many as this one; None if it serves nobody
+    or all of them."""
+    if not most_users or most_users >= users:
+        return None
+    return -(-users // most_users)
 
 
 def _table(people: _People) -> list[Row]:

@@ -155,17 +155,13 @@ class Clock:
         uses_cache = self.cached is None or n <= MOST_TOKENS
         in_tokens = not many and keeps_kernels and uses_cache
         sums = self.tokens if in_tokens else self.prompts
-        used = self.weights.used
         chosen = self._chosen(n, CPU.spread if few else 1.0)
         stages = dict.fromkeys(self.devices, 0.0)
         common = shared.token * 1e-6
-        # Weights in RAM that a device computes with: copied for this graph, whole or the chosen
-        # experts.
+        # Weights in RAM that a device computes with.
         in_ram = sums.copied[0] + sums.copied[1] * chosen
         if in_ram:
-            # Many tokens choose nearly all experts; sqrt as the choices are far from even.
-            part = 1 - exp(-shared.copied * sqrt(n * used)) if self.weights.n_expert else 1.0
-            common += self._copy(sums.copied[0] + sums.copied[1] * part)
+            common += self._copy(self._copied(sums, n))
         for place, values in sums.places.items():
             if place == HOST:
                 dense, experts, multiplies, expert_multiplies, _, kernels = values
@@ -197,16 +193,13 @@ class Clock:
                 )
                 common += hypot((size + state) / (host.ram * shared.ram), attends)
                 continue
+            # Without flash attention: the scores, and a latent cache that each head reads again.
+            moved = n * cache.scores + (0 if many else sequences * cache.again)
             for name, share in self._parts(place):
                 device = self.devices[name]
-                rates = device.rates
-                read = rates.cache * (rates.quantised if cache.quantised and not many else 1.0)
-                rate = device.fp16 * (rates.matmul if cache.scores else rates.attention)
-                stages[name] += share * hypot(
-                    (size + state) / (device.bandwidth * read), flops / rate
-                )
-                moved = n * cache.scores + (0 if many else sequences * cache.again)
-                stages[name] += share * count * cells * moved / (device.bandwidth * rates.read)
+                stages[name] += share * self._reading(device, cache, size + state, flops, many)
+                read = device.bandwidth * device.rates.read
+                stages[name] += share * count * cells * moved / read
         load = sums.load
         # Of all devices the slowest handover.
         handover = max([figures.rates.handover for figures in self.devices.values()], default=0.0)
@@ -222,6 +215,23 @@ class Clock:
             common += 2 * self.weights.n_layer * self._sum(n) + max(stages.values())
             stages = dict.fromkeys(stages, 0.0)
         return common, stages
+
+    def _copied(self, sums: Sums, n: int) -> float:
+        """Return the bytes of weights in RAM that are copied to a device for n tokens: matrices
+        whole, and the chosen experts."""
+        if not self.weights.n_expert:
+            return sums.copied[0] + sums.copied[1]
+        # Many tokens choose nearly all experts; sqrt as the choices are far from even.
+        part = 1 - exp(-self.shared.copied * sqrt(n * self.weights.used))
+        return sums.copied[0] + sums.copied[1] * part
+
+    @staticmethod
+    def _reading(device: Figures, cache: Attention, size: float, flops: float, many: bool) -> float:
+        """Return the seconds in which a device reads this much of a cache and computes on it."""
+        rates = device.rates
+        read = rates.cache * (rates.quantised if cache.quantised and not many else 1.0)
+        rate = device.fp16 * (rates.matmul if cache.scores else rates.attention)
+        return hypot(size / (device.bandwidth * read), flops / rate)
 
     def _sum(self, n: int) -> float:
         """Return the seconds in which the devices sum a layer's results of n tokens, in f32. With
