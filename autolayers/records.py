@@ -131,7 +131,7 @@ def _fields(cls: Any) -> dict[str, Any]:
 
 
 def _defaults(fields: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
-    """Return the default values by field, and what makes those of the others that have one."""
+    """Return the default values by field, and the functions that make a default by field."""
     plain = {}
     made = {}
     for name, value in fields.items():

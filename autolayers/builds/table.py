@@ -609,9 +609,9 @@ class Rules(EarlyRules):
 
     @property
     def measured(self) -> bool:
-        """Whether sizes are those that llama.cpp measures, without the backends that the graph's
-        builder chose for norms; those of older builds are a launch's, which mostly keeps them
-        (drops_pins)."""
+        """Whether sizes are those that llama.cpp measures before a launch, which drops the backends
+        that the graph's builder chose for norms. Sizes of older builds are those of a launch, which
+        mostly keeps them (drops_pins)."""
         return self.number >= OLDEST_EXACT
 
     def others(self) -> tuple[Rules, ...]:

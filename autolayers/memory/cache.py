@@ -129,7 +129,7 @@ class _Builder:
         return self.placement.dev_layer[il] if self.context.offload_kqv else HOST
 
     def again(self, made: Tensors) -> None:
-        """Count a layer like another one."""
+        """Add the bytes of a layer whose cache is like the one of these tensors."""
         for tensor in made.values():
             self.buffers[tensor.buffer] += tensor.size
 

@@ -60,8 +60,8 @@ class _Pools:
 
 
 class QsaInput(AttnInput):
-    """The input of attention and of its choice: of pools of tokens, or by the length of a block of
-    blocks."""
+    """The input of attention, and of the step that chooses what it reads: pools of tokens, or
+    blocks of a given length."""
 
     def __init__(self, llm: Llm) -> None:
         base = llm.build_attn_inp_kv()
@@ -112,8 +112,8 @@ class Qwen4Exp(GatedDeltaNet):
         cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_attn", il)
         assert inject is not None
         cur = self.attention(llm, cur, il, inp, pos)
-        # rows of the block's result, of its shares and of all streams
-        # what follows works on each token by itself
+        # What follows works on each token by itself, so only the output's tokens are kept: rows of
+        # the block's result, of its shares and of all streams
         if il == llm.n_layer - 1:
             cur, inject = g.get_rows(cur, out_ids), g.get_rows(inject, out_ids)
             x = g.get_rows(g.reshape(x, n_embd * streams, x.ne[2]), out_ids)

@@ -155,8 +155,8 @@ def block_of(tensor: Tensor) -> int:
 
 
 def _named(source: Tensor) -> Hashable:
-    """Return what names a node's source within its layer: of what is read of other layers, and of
-    inputs, which several layers may share, their own number; weights by name."""
+    """Return what names a node's source within its layer. A weight has its name without the layer;
+    an input, or what another layer computed, its own number."""
     if source.size >= 0 or source.is_input:
         return source.size
     if source.weight:

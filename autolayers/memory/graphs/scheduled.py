@@ -165,12 +165,14 @@ class Steps:
 
     @lazy
     def _multiplied(self) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+        """Each place with the weights of `multiplied`: a prompt multiplies some for its last token
+        alone, which is the only one with output."""
         count = len(self.places)
         names_of = {}
         for place, (token, more), (many, few) in zip(
             self.places, self._token.multiplied(count), self._prompt.multiplied(count), strict=True
         ):
-            # all of a token's are outputs
+            # a single token has output, so its graph does not tell the two apart
             names_of[place] = frozenset(many), frozenset(few | ((token | more) - many))
         return names_of
 

@@ -212,10 +212,12 @@ class _Cut:
         self.where = ""  # the device of the layer
 
     def split(self, n: int, granule: int) -> list[int]:
+        """Return how many of `n` rows each device gets, in multiples of `granule`. Raises
+        LaunchRefused where ik_llama.cpp aborts."""
         if granule > 0 and n % granule:
             raise LaunchRefused(
                 f"-sm graph: {n} rows of a layer are no multiple of {granule}, "
-                f"where it aborts "
+                "where it aborts "
                 "(GGML_ASSERT(nr % granularity == 0))"
             )
         return create_split(n, granule, self.shares, self.used)

@@ -191,10 +191,9 @@ class _Sets:
         self.seconds: dict[int, float] = {}  # for each set that fits, by its bits
 
     def best(self) -> list[tuple[int, ...]]:
-        """Return the sets, by the models' indices."""
+        """Return the groups that take turns, each as the indices of its models."""
         if self.models and self._may_fit(self.models) and self.chosen(self.models):
             return [tuple(sorted(self.models))]
-        # the models in each bit set
         # best[mask]: (-sum of squares, seconds, -weight of the last set, the last set) of the best
         # way to divide the models of `mask`.
         best: list[tuple[float, float, float, int]] = [(0.0, 0.0, 0.0, 0)]

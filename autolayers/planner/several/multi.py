@@ -288,6 +288,7 @@ class SharedOut:
             self.ram_spare -= sign * ram
 
     def plans(self) -> list[Plan]:
+        """Return each model's plan, in the models' order. What one leaves goes to the next."""
         # First what is partly in RAM: more memory takes weights off the CPU, which gains more than
         # context.
         order = sorted(range(len(self.chosen)), key=lambda i: self.chosen[i].whole)
