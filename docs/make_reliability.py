@@ -128,7 +128,7 @@ FINDINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "--port went unquoted into files",
         (
             "tests/launch/test_formats.py::test_a_port_is_a_number",
-            "tests/launch/test_formats.py::test_the_port_of_nixos_and_of_llmkube",
+            "tests/launch/test_formats.py::test_nixos_and_llmkube_get_the_port",
         ),
     ),
     (

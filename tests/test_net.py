@@ -179,7 +179,7 @@ def test_one_limit_holds_for_many_requests(serve: Callable[..., Server]) -> None
     assert failure(server.url, limit).kind == "slow" and len(server.heads) == 1
 
 
-def test_a_server_that_never_shakes_hands(serve: Callable[..., Server]) -> None:
+def test_a_server_that_never_shakes_hands_is_too_slow(serve: Callable[..., Server]) -> None:
     server = serve(lambda c: threading.Event().wait(20))
     assert failure(server.url.replace("http:", "https:"), Limit(0.3)).kind == "slow"
 

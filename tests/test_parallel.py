@@ -46,7 +46,7 @@ def test_what_a_lost_process_did_not_answer_is_worked_out_here() -> None:
 
 @pytest.mark.parametrize("allowed", [0, 1])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_fewer_processes_where_the_system_allows_no_more(
+def test_fewer_processes_work_where_the_system_allows_no_more(
     monkeypatch: pytest.MonkeyPatch, allowed: int
 ) -> None:
     fork, begun = os.fork, []

@@ -65,7 +65,7 @@ def test_what_is_no_program() -> None:
 
 
 @pytest.mark.parametrize("environ", [None, os.environ])
-def test_a_function_in_a_process_of_its_own(
+def test_a_function_runs_in_a_process_of_its_own(
     capfd: pytest.CaptureFixture[str], environ: dict[str, str] | None
 ) -> None:
     """A copy, and a new one. What it had said before it ended counts; a library's words on the

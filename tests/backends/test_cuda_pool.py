@@ -99,7 +99,7 @@ def test_f16_output_layer_when_every_token_is_an_output():
     )
 
 
-def test_cards_without_the_fast_way_for_quantised_weights():
+def test_cards_without_the_fast_way_expand_quantised_weights():
     weight = replace(LLAMA, weights=(Matmul("q4_K", 4096, 14336),))
     expanded = 2 * 4096 * 14336
     assert (

@@ -39,7 +39,9 @@ def test_every_type_has_a_row(table: dict[str, str]) -> None:
         ("SYCL", {"q4_1", "q5_0", "q5_1", "iq4_nl"}),
     ],
 )
-def test_flash_attention_of_a_token_with_each_type(backend: str, lacking: set[str]) -> None:
+def test_flash_attention_of_a_token_runs_with_each_listed_type(
+    backend: str, lacking: set[str]
+) -> None:
     device = on(Device(f"{backend}0", 1 << 34, 1 << 34, backend=backend))
     g = Graph()
     found = {

@@ -112,7 +112,7 @@ def on_a_terminal(*words: str, env: dict[str, str] | None = None) -> str:
 
 
 class TestOutput:
-    def test_on_a_pipe_one_line_of_flags(self) -> None:
+    def test_a_pipe_gets_one_line_of_flags(self) -> None:
         found = run(DENSE, "--gpu", "24GiB")
         assert (found.returncode, found.stdout) == (0, "-ngl 17 -c 131072\n")
 
@@ -217,7 +217,7 @@ class TestOutput:
         )
 
     @pytest.mark.slow
-    def test_the_layer_that_did_not_fit_and_by_how_much(self) -> None:
+    def test_the_layer_that_did_not_fit_is_named_with_what_is_missing(self) -> None:
         text = run(DENSE, "--gpu", "1.6GiB", "--strategy", "layers", "--format", "text").stdout
         count = int(text.split(" of 17 layers")[0].split()[-1])
         assert 0 < count < 17

@@ -13,7 +13,7 @@ from support import FIXTURES, says
 HEADER = str(FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf")
 
 
-def test_the_rows_of_a_card_and_a_model() -> None:
+def test_the_rows_of_a_card_and_a_model_are_listed() -> None:
     done = says("measured", "rtx-4090", "gpt-oss-20b")
     head, *lines = done.stdout.splitlines()
     assert done.returncode == 0 and head.split()[:4] == ["model", "card", "backend", "t/s"]

@@ -80,7 +80,7 @@ def test_a_modelfile_is_changed_in_place(run, tmp_path):
     assert b"num_gpu 33 of 33, num_ctx 8192" in done.stdout
 
 
-def test_to_standard_output_to_a_file_and_from_standard_input(run, tmp_path):
+def test_a_modelfile_goes_to_standard_output_or_to_a_file(run, tmp_path):
     source = f"FROM {LLAMA}\n".encode()
     (tmp_path / "Modelfile").write_bytes(source)
     wanted = source + b"PARAMETER num_gpu 33\nPARAMETER num_ctx 4096\n"
@@ -93,7 +93,7 @@ def test_to_standard_output_to_a_file_and_from_standard_input(run, tmp_path):
     ).read_bytes() == source
 
 
-def test_utf_16_and_num_gpu_that_should_not_be_there(run, tmp_path):
+def test_utf_16_stays_and_a_num_gpu_too_much_becomes_auto(run, tmp_path):
     text = f"FROM {MOE}\r\nPARAMETER num_gpu 12\r\n"
     (tmp_path / "Modelfile").write_bytes(b"\xff\xfe" + text.encode("utf-16-le"))
     done = run("modelfile", "Modelfile", *SMALL, "-c", "512")
@@ -131,7 +131,7 @@ def test_a_from_that_cannot_be_resolved_here(run, tmp_path):
     )
 
 
-def test_from_a_directory_and_relative_to_the_modelfile(run, tmp_path):
+def test_from_may_name_a_directory_relative_to_the_modelfile(run, tmp_path):
     (tmp_path / "deep/weights").mkdir(parents=True)
     (tmp_path / "deep/weights/model.gguf").symlink_to(LLAMA)
     (tmp_path / "deep/Modelfile").write_bytes(b"FROM ./weights\n")
@@ -347,7 +347,7 @@ def test_a_list_without_models_says_where_it_looked(run, fake, tmp_path):
     assert (done.returncode, done.stdout) == (0, b"[]\n") and b"has no models" in done.stderr
 
 
-def test_a_forgotten_tag_and_a_download_that_stopped(run, fake, tmp_path):
+def test_a_forgotten_tag_and_a_stopped_download_are_named(run, fake, tmp_path):
     """A server that runs does not take the hint away."""
     assert "has no model llama3.1: model 'llama3.1' not found; there is llama3.1:8b" in failure(
         run("plan", "llama3.1", "--gpu", "8GiB", **fake.environ), 3

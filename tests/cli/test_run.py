@@ -537,7 +537,7 @@ def test_signals_are_forwarded_once(fake: Fake, number: int) -> None:
     assert not running(server)
 
 
-def test_a_server_that_dies_of_a_signal(fake: Fake) -> None:
+def test_a_server_that_dies_of_a_signal_gives_its_exit_code(fake: Fake) -> None:
     fake.scenario({"log": "x", "kill": int(signal.SIGABRT)})
     assert (
         fake.run("--gpu 650MiB --retry 1 llama-server -m MODEL").returncode == 128 + signal.SIGABRT

@@ -182,7 +182,7 @@ def test_what_is_asked_for_most_shares_its_group(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", [*MACHINES, "11GiB", "14GiB,7GiB"])
-def test_any_so_many_of_a_preset_fit(
+def test_any_models_up_to_models_max_of_a_preset_fit(
     gpu: str, library: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     text, err = out_of(capfd, "plan", ".", "--gpu", gpu, "--ram", "64GiB", "--format", "preset")

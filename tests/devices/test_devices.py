@@ -589,7 +589,7 @@ def test_an_amd_processor_uses_the_system_s_memory(tmp_path, available, expected
     assert device.in_ram
 
 
-def test_an_amd_processor_with_most_memory_carved_out(tmp_path):
+def test_an_amd_processor_may_have_most_memory_carved_out(tmp_path):
     root = tree(
         tmp_path, card(0, 96 * GiB, GiB, 16 * GiB, 0, metrics=3) | meminfo(32 * GiB, 20 * GiB)
     )
@@ -601,7 +601,7 @@ def test_an_amd_processor_with_most_memory_carved_out(tmp_path):
     ) and not device.in_ram
 
 
-def test_amd_cards_before_the_processor_s_and_in_the_kernel_s_order(tmp_path):
+def test_amd_cards_come_before_the_processor_s_in_the_kernel_s_order(tmp_path):
     root = tree(
         tmp_path,
         card(0, GiB, 0, 60 * GiB, metrics=2)

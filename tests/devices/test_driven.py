@@ -102,7 +102,7 @@ def test_a_card_that_another_backend_listed_is_its_makers(
             driven(listed, word)
 
 
-def test_a_plan_for_another_backend_on_the_command_line() -> None:
+def test_the_command_line_plans_for_another_backend() -> None:
     words = [
         HEADERS / "llama-3.1-8b-q4_k_m.gguf",
         "--gpu",

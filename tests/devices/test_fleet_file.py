@@ -86,7 +86,7 @@ def test_machines_alike_are_one_kind_with_the_least_free_memory(tmp_path: Path) 
     assert (fleet.link, fleet.said) == ((1.25e9, 0.2e-3), True)
 
 
-def test_a_directory_and_files_next_to_the_file(tmp_path: Path) -> None:
+def test_a_directory_or_files_next_to_the_file_list_machines(tmp_path: Path) -> None:
     (tmp_path / "desk.json").write_text(json.dumps(RACK))
     (tmp_path / "pc.json").write_text(json.dumps({**PC, "schema": 1, "notes": []}))
     fleet = read(str(tmp_path))

@@ -170,7 +170,7 @@ def test_different_gpus_are_in_the_order_cuda_says(ask):
     assert names(answer) == [("CUDA0", "RTX 5090"), ("CUDA1", "RTX 3090")] and answer["notes"] == []
 
 
-def test_different_gpus_in_pci_order_on_request(ask):
+def test_different_gpus_are_in_pci_order_on_request(ask):
     answer = ask(RTX_3090, RTX_5090, CUDA_DEVICE_ORDER="PCI_BUS_ID", FAKE_CUDA_UUIDS=FASTEST_FIRST)
     assert names(answer) == [("CUDA0", "RTX 3090"), ("CUDA1", "RTX 5090")]
 
@@ -547,7 +547,7 @@ def test_measuring_is_kept_for_the_planner(command, tmp_path):
         assert subprocess.run(ask, env=env, capture_output=True, text=True).stdout == "None\n"
 
 
-def test_measuring_without_cuda_or_a_place_to_keep_it(command, tmp_path):
+def test_measuring_says_when_there_is_no_cuda_or_no_place_to_keep_it(command, tmp_path):
     done = command("--measure", driver="old")
     assert (
         done.returncode == 0

@@ -136,7 +136,7 @@ def test_a_server_that_lies_or_breaks_off_is_one_line(script: Script, words: str
     assert text.isprintable() and text.startswith(f"{server.endpoint}: not a usable RPC server (")
 
 
-def test_one_limit_of_time_for_all_questions() -> None:
+def test_one_limit_of_time_holds_for_all_questions() -> None:
     with (
         FakeRpc([CUDA], script=trickle) as server,
         pytest.raises(

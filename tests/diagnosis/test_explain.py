@@ -593,7 +593,7 @@ def test_another_model_s_log_gets_no_launch() -> None:
 
 
 @pytest.mark.parametrize("name", ["2023.log", "2024.log", "2025.log"])
-def test_a_whole_log_of_a_launch_that_came_up(name: str) -> None:
+def test_a_whole_log_of_a_launch_that_came_up_is_healthy(name: str) -> None:
     answer = explain(LOGS / name)
     assert (answer.cause, answer.fatal, answer.verdict.others) == ("healthy", False, ())
 

@@ -396,7 +396,7 @@ def test_failures_after_the_load_are_no_load_failures() -> None:
 # --- prediction and observation
 
 
-def test_equal_within_the_rounding_of_the_log() -> None:
+def test_sizes_are_equal_within_the_rounding_of_the_log() -> None:
     launch = log("2025")
     exact = prediction("CUDA0", 4617393000, 1024 * MiB, 279445504, host=(295501824, 0, 25176064))
     assert compare(launch, exact).equal and compare(launch, exact).differences == {}

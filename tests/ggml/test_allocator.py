@@ -99,7 +99,7 @@ def test_the_sixteenth_chunk_has_no_limit() -> None:
     assert a.take(10) == (15, 10)
 
 
-def test_among_chunks_the_one_that_need_not_grow() -> None:
+def test_the_chunk_that_need_not_grow_is_taken() -> None:
     a = arena(max_chunk=100)
     a.take(80)
     a.take(50)
@@ -166,7 +166,7 @@ def test_not_over_what_somebody_else_still_reads() -> None:
     assert peak(twice) == 3 * KIB
 
 
-def test_not_over_what_a_view_looks_at() -> None:
+def test_nothing_is_written_over_what_a_view_looks_at() -> None:
     # rope runs in place, but never over a reshape of its source
     assert peak(lambda g, x: g.expand(g.rope(g.norm(x), g.input("pos", "i32", 16)))) == 2 * KIB + 64
     assert (

@@ -46,7 +46,7 @@ def same(a: Header, b: Header) -> bool:
     )
 
 
-def test_metadata_and_tensors_of_a_real_model() -> None:
+def test_metadata_and_tensors_of_a_real_model_are_read() -> None:
     header = read_header(FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf")
     assert header.version == 3
     assert header.metadata["general.architecture"] == "llama"

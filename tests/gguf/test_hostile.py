@@ -294,7 +294,7 @@ def test_unknown_type_without_its_data_is_counted_as_the_widest() -> None:
 
 
 @pytest.mark.parametrize("count", ["0", "x"])
-def test_split_count_of_the_wrong_type(count: str) -> None:
+def test_a_split_count_of_the_wrong_type_is_refused(count: str) -> None:
     with pytest.raises(ModelError, match="not a number"):
         read(gguf([pair(b"split.count", STR, string(count.encode()))]))
 

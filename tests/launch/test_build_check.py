@@ -165,7 +165,9 @@ def test_each_architecture_is_equal_different_failed_or_unknown(
 
 
 @pytest.mark.slow
-def test_drafts_an_adapter_and_a_projector(run: Callable[..., Any], program: pathlib.Path) -> None:
+def test_drafts_adapters_and_projectors_are_compared_as_well(
+    run: Callable[..., Any], program: pathlib.Path
+) -> None:
     done = run("check", "--quick", "--llama-server", str(program))
     assert done.returncode == 0 and re.search(r"^Host mmproj weights +1 of 1$", done.stdout, re.M)
     (program.parent / "more.json").write_text("4")

@@ -132,7 +132,7 @@ def test_a_command_in_a_container_is_split() -> None:
     assert split("docker run image -- -m a").words == ("-m", "a")
 
 
-def test_the_environment_that_a_command_sets() -> None:
+def test_the_environment_that_a_command_sets_is_read() -> None:
     assert split("env LLAMA_ARG_CTX_SIZE=9 A=b llama-server -m m").environ == {
         "LLAMA_ARG_CTX_SIZE": "9"
     }
@@ -290,6 +290,8 @@ def test_bench_speaks_differently() -> None:
         ("-p 512 -n 0 -ub 256,1024 -ub 512", 512, 1024),
     ],
 )
-def test_the_largest_test_of_a_bench(words: str, n_ctx: int, n_ubatch: int | None) -> None:
+def test_a_bench_is_planned_for_its_largest_test(
+    words: str, n_ctx: int, n_ubatch: int | None
+) -> None:
     params = parse(split(f"llama-bench -m m {words}").plannable).params
     assert (params.n_ctx, params.n_ubatch) == (n_ctx, n_ubatch)

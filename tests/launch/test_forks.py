@@ -207,7 +207,9 @@ def test_with_fit_it_places_the_layers_itself(program) -> None:
 
 
 @pytest.mark.parametrize("words", [("-dr",), ("--webui", "llamacpp"), ("--context-shift", "off")])
-def test_flags_that_take_a_value_in_one_of_both(program, words: tuple[str, ...]) -> None:
+def test_flags_that_take_a_value_in_one_of_both_pass_unchanged(
+    program, words: tuple[str, ...]
+) -> None:
     path = program(IK)
     code, out, err = planned(path, "-m", str(QWEN), "-c", "8192", *words)
     assert code == 0 and out.startswith(" ".join([path, "-m", str(QWEN), "-c", "8192", *words])), (

@@ -656,7 +656,7 @@ def test_a_port_is_a_number(kind: str, port: str) -> None:
         written(kind, ("--port", port))
 
 
-def test_the_port_of_nixos_and_of_llmkube() -> None:
+def test_nixos_and_llmkube_get_the_port() -> None:
     assert "    port = 8081;\n" in written("nixos", ("--port", "8081"))
     assert "  containerPort: 8081\n" in written("llmkube", ("--port", "8081"))
 
@@ -733,7 +733,7 @@ def test_a_model_in_a_home_is_shown_to_the_service(folder: str) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="paths of POSIX")
-def test_other_places_of_a_model_for_nixos(tmp_path: Path) -> None:
+def test_nixos_says_which_places_its_service_does_not_see(tmp_path: Path) -> None:
     unit, _ = unit_of("/tmp/q.gguf")
     assert 'BindReadOnlyPaths = [ "/tmp/q.gguf" ];' in unit and "ProtectHome" not in unit
     unit, said = unit_of("/var/lib/models/q.gguf")

@@ -487,7 +487,7 @@ def test_two_devices_are_filled_as_predicted(
             server.end()
 
 
-def test_a_cluster_of_four_servers_and_its_survivors(
+def test_a_cluster_of_four_servers_comes_up_and_so_do_its_survivors(
     binaries: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     """Four servers that get so much memory and no more: the plan comes up and takes what was
@@ -568,7 +568,7 @@ def test_a_cluster_of_four_servers_and_its_survivors(
             server.end()
 
 
-def test_a_device_of_this_machine_before_one_of_a_server(
+def test_a_device_of_this_machine_may_come_before_one_of_a_server(
     mock_cuda: Callable[..., dict[str, str]],
     binaries: pathlib.Path,
     rpc: Rpc,

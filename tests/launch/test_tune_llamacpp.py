@@ -214,7 +214,7 @@ def test_tune_measures_launches_on_the_processor(
     assert len(rows) == 2 * len(launches) and [check(row) for row in rows] == [""] * len(rows)
 
 
-def test_the_best_of_five_placements_on_a_gpu(
+def test_the_best_of_five_placements_on_a_gpu_is_kept(
     model: pathlib.Path, binaries: pathlib.Path, gpu: str, tmp_path: pathlib.Path
 ) -> None:
     """Each visit to the GPU costs 10 ms, more than what other processes here may cost a launch of

@@ -116,7 +116,7 @@ def test_keys_that_contradict_the_tensors_end_in_a_bound_or_a_refusal(
         "qwen3moe.expert_group_count=int:3",
     ],
 )
-def test_experts_that_llama_cpp_asserts_against(override: str) -> None:
+def test_experts_that_llama_cpp_asserts_against_are_refused(override: str) -> None:
     m = model("qwen3-30b-a3b-q4_k_m")
     with pytest.raises(autolayers.ModelError, match="does not load that"):
         estimate(m, parse(["--override-kv", override]).params, hypothetical_gpus([24576]))

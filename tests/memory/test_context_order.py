@@ -14,7 +14,7 @@ from autolayers.planner.evaluate import FULL, PROMPT, Evaluator
 from autolayers.records import replace
 
 
-def test_of_the_same_layers_on_devices_in_another_order() -> None:
+def test_the_same_layers_have_one_answer_in_any_order_of_devices() -> None:
     """All layers on CUDA1, which is the first or the second of two."""
     devices = [Device(f"CUDA{i}", 1 << 30, 1 << 30) for i in range(2)]
     machine = Machine.of(devices, None, None, {})

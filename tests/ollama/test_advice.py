@@ -205,7 +205,7 @@ def test_slots_cache_type_and_flash_attention_are_the_server_s(llama):
 
 
 @pytest.mark.slow
-def test_a_part_of_a_dense_model(llama):
+def test_a_dense_model_gets_as_many_layers_as_fit(llama):
     advice = advise(llama, PLAIN, [gpu(4)], num_ctx=4096)
     fixed = ["-c", "4096", "-np", "1", "-b", "512", "-ub", "512"]
     exact = autolayers.plan(llama.model, [*fixed, "--strategy", "layers"], devices=[gpu(4)])

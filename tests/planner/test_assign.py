@@ -103,7 +103,7 @@ def test_equal_devices_and_many_models_are_not_worse_than_one_after_another(
         assert found is not None and found.price <= before and not found.exact
 
 
-def test_of_equally_good_choices_that_with_the_fewest_models_to_a_device() -> None:
+def test_equally_good_choices_put_the_fewest_models_on_a_device() -> None:
     limits = {"CUDA0": 24, "CUDA1": 24, "CUDA2": 24}
     choices = [
         Choice([Option(Params(), {name: 5}, 0, 1.0, 1.0) for name in limits]) for _ in range(3)
@@ -213,7 +213,7 @@ def crowding(chosen: tuple[Option, ...], limits: dict[str, int]) -> tuple[int, f
     return sum(n * n for n in users), sum(part * part for part in used)
 
 
-def test_of_equally_good_choices_the_most_even_one() -> None:
+def test_the_most_even_of_equally_good_choices_is_taken() -> None:
     """Each model may go to each device, and all have the same price: few to a device first, then
     the use that is the most even."""
     rng = random.Random(5)

@@ -111,7 +111,7 @@ def test_a_mixture_that_needs_ram_is_taken_at_q4(
         ("llama-3.2-1b-q8_0", "--gpu rtx-5090 --ram 64GiB", PURE, "q8_0", WHOLE),
     ],
 )
-def test_the_rule_on_machines_of_all_sizes(
+def test_the_rule_holds_on_machines_of_all_sizes(
     name: str, machine: str, kinds: tuple[str, ...], take: str, rule: str
 ) -> None:
     found, _, advice = taken(pure(name, *kinds), machine)

@@ -129,7 +129,7 @@ def servers(binaries: pathlib.Path) -> Iterator[list[str]]:
     "name",
     ["llama-3.2-1b-q8_0", "llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "gpt-oss-20b-mxfp4"],
 )
-def test_the_same_words_as_llama_fit_params(
+def test_fit_chooses_the_same_words_as_llama_fit_params(
     name: str,
     count: int,
     binaries: pathlib.Path,
@@ -201,7 +201,7 @@ from make_plans import MACHINES, MODELS  # noqa: E402
 @pytest.mark.llamacpp
 @pytest.mark.parametrize("cards", [cards for _, cards in MACHINES])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_fit_column_of_the_document(
+def test_the_fit_column_of_the_document_is_llama_server_s_choice(
     name: str,
     cards: str,
     binaries: pathlib.Path,

@@ -76,7 +76,7 @@ class TestGivenFlagsStay:
         assert (found.n_gpu_layers, found.fits) == (5, True)
         assert found.flags == ("-ngl", "5", "-c", "4096")
 
-    def test_and_with_llama_cpps_own_split(self) -> None:
+    def test_llama_cpp_s_own_split_is_followed_to_the_byte(self) -> None:
         found = plan(
             DENSE, "-ngl 17 -c 16384 -np 1 -ub 2048 -fa on", gpu(24), gpu(16, 1), gpu(16, 2)
         )
@@ -130,7 +130,7 @@ class TestContext:
         more = plan(DENSE, f"-c {found.breakdown.n_ctx + 256} -ngl 17", gpu(4))
         assert found.fits and not more.fits
 
-    def test_never_more_than_the_trained_one(self) -> None:
+    def test_the_context_is_never_more_than_the_trained_one(self) -> None:
         assert plan(DENSE, "", gpu(80)).breakdown.n_ctx == 131072
 
     def test_not_even_the_largest_but_for_what_was_given(self) -> None:

@@ -87,7 +87,7 @@ class TestWhatGrows:
         known = plan("qwen3-next-80b-a3b-q4_k_m:8", " ".join(found.flags), 1.5, needed / GiB + 1)
         assert known.fits
 
-    def test_old_builds_keep_one_prompt_whatever_the_limit_and_older_ones_none(self) -> None:
+    def test_old_builds_keep_one_prompt_whatever_the_limit_and_older_ones_keep_none(self) -> None:
         def saved(build: int) -> int:
             found = plan(
                 "llama-3.2-1b-q8_0",

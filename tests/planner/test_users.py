@@ -22,7 +22,7 @@ def served(name: str, *words: str) -> tuple[autolayers.Plan, dict]:
     return plan, plan.to_dict()["speed"]["requests"]
 
 
-def test_a_slot_and_a_context_for_each() -> None:
+def test_each_user_has_a_slot_and_a_context() -> None:
     plan, found = served("llama-3.1-8b-q4_k_m:8", *DENSE, "--users", "6", "--ctx-per-user", "16k")
     assert plan.fits and plan.params.n_parallel == 6 and plan.breakdown.n_ctx_seq == 16384
     assert "-np" in plan.flags and found["slots"] == 6 and found["users"] == 6
@@ -131,9 +131,7 @@ def test_too_many_are_told_how_many_can_be_served() -> None:
         ("llama-3.1-8b-q4_k_m:12", "--gpu 1500MiB --ram 8GiB --users 200"),
     ],
 )
-def test_where_weights_stay_in_ram_the_fewest_slots_that_serve_as_much(
-    name: str, words: str
-) -> None:
+def test_weights_in_ram_get_the_fewest_slots_that_serve_as_much(name: str, words: str) -> None:
     """A slot for each would send the weights to RAM for their caches, or not fit at all."""
     plan, found = served(name, *words.split())
     every, each = served(name, *words.split(), "-np", words.partition("--users ")[2].split()[0])
@@ -144,7 +142,7 @@ def test_where_weights_stay_in_ram_the_fewest_slots_that_serve_as_much(
     assert any("with more all of them together would get less" in line for line in plan.reasons)
 
 
-def test_the_most_slots_with_all_weights_on_the_gpu() -> None:
+def test_users_get_the_most_slots_with_all_weights_on_the_gpu() -> None:
     words = ["--gpu", "3GiB", "--ram", "32GiB", "--users", "200"]
     plan, found = served("llama-3.1-8b-q4_k_m:8", *words)
     assert plan.n_gpu_layers == 9 and not plan.params.overrides

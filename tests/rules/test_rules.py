@@ -100,7 +100,7 @@ def test_70b_at_16_bit_takes_two_a100() -> None:
     assert rules.evaluate("serving", params="70B", bits=16, gpu="80GB").gpus == 3
 
 
-def test_7b_at_4_bit_over_80_layers() -> None:
+def test_a_7b_of_80_layers_fits_whole_at_4_bits() -> None:
     result = rules.evaluate("layers_that_fit", params="7B", bits=4, layers=80, gpu="8GB")
     assert "43.75 MB a layer" in result.working
     assert result.as_published == 183  # its source rounds 182.86 up
@@ -253,7 +253,7 @@ def test_document_says_where_sources_err() -> None:
     assert "73.6" in text and "74.8" in text  # the batch rule's mixed units
 
 
-def test_rules_beside_the_exact_figures_of_a_file() -> None:
+def test_rules_stand_next_to_the_exact_figures_of_a_file() -> None:
     """llama.cpp's own numbers for `-ngl 33 -c 2048 -np 1` (fixtures/truth/cases_models.jsonl)."""
     model = read_model(LLAMA_8B)
     rows, left_out, inputs = rules.compare(model, sequence=2048, gpu="24GiB")
@@ -286,7 +286,7 @@ def test_what_the_file_says_is_not_asked(capsys: pytest.CaptureFixture[str]) -> 
         main([LLAMA_8B, "--params", "8B"])
 
 
-def test_layers_that_fit_beside_the_plan() -> None:
+def test_the_rule_says_more_layers_than_the_plan() -> None:
     """The rule knows neither the KV cache nor the graph buffers, so it says too much."""
     row = rules.compare(read_model(LLAMA_8B), gpu="4GiB")[0]["layers_that_fit"]
     assert row.exact is not None

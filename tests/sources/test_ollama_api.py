@@ -65,7 +65,7 @@ def server(fake):
         ("localhost:", "http://localhost:11434"),
     ],
 )
-def test_ollama_host_in_all_its_forms(host, url):
+def test_ollama_host_is_read_in_all_its_forms(host, url):
     assert base_url(host) == url
 
 

@@ -70,7 +70,7 @@ def test_what_is_no_name(text):
         assert "/" not in name.host  # a/b/c/d has a host with a slash, which is none
 
 
-def test_a_model_and_what_lies_beside_it(tmp_path):
+def test_a_model_is_found_with_its_other_layers(tmp_path):
     manifest = make_store(
         tmp_path,
         "registry.ollama.ai/library/llama3.1/8b",

@@ -107,7 +107,7 @@ def test_a_file_that_is_too_short_is_incomplete_here_as_on_a_disk(web: Web) -> N
     assert header.truncated and f"{len(LLAMA.read_bytes())} bytes" in header.warnings[0]
 
 
-def test_a_server_that_tells_no_size(web: Web) -> None:
+def test_a_server_may_tell_no_size(web: Web) -> None:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
         handler.send_header("Connection", "close")
@@ -153,7 +153,7 @@ def test_redirects_are_followed_and_a_token_stays_at_home(web: Web, other: Web) 
     assert [headers.get("authorization") for _, headers in other.requests] == [None]
 
 
-def test_no_token_for_any_other_host_nor_in_the_clear(
+def test_no_other_host_gets_a_token_nor_does_a_plain_connection(
     web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web.files["/m.gguf"] = DENSE
@@ -344,7 +344,7 @@ def test_no_more_is_read_of_a_range_than_was_asked_for(
     )
 
 
-def test_one_limit_of_time_for_all_parts_and_pages(
+def test_one_limit_of_time_holds_for_all_parts_and_pages(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow(handler: BaseHTTPRequestHandler) -> None:
@@ -439,7 +439,7 @@ def test_a_repository_s_usual_quantisation_is_read(web: Web, other: Web) -> None
     )
 
 
-def test_a_file_of_a_repository_at_a_revision(web: Web, other: Web) -> None:
+def test_a_file_is_read_at_its_revision(web: Web, other: Web) -> None:
     split = {
         f"d/split-{i:05d}-of-00003.gguf": (TINY / f"split-{i:05d}-of-00003.gguf").read_bytes()
         for i in (1, 2, 3)
@@ -542,7 +542,7 @@ def test_the_page_of_a_repository_is_named(web: Web, path: str) -> None:
 # --- Ollama
 
 
-def test_a_model_of_the_store_or_of_the_server(tmp_path: Path) -> None:
+def test_a_model_is_read_from_the_store_or_the_server(tmp_path: Path) -> None:
     digest = "a" * 64
     manifest = tmp_path / "manifests/registry.ollama.ai/library/tiny/latest"
     manifest.parent.mkdir(parents=True)
@@ -592,7 +592,7 @@ def test_the_command_says_one_line_and_exits_with_3(
         )
 
 
-def test_a_hub_model_by_llama_servers_flag(
+def test_llama_server_s_flag_names_a_model_of_the_hub(
     web: Web, other: Web, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = Repository(web, other, {"my-Q4_K_M.gguf": LLAMA.read_bytes()})
@@ -621,7 +621,7 @@ def test_launches_name_the_model_as_llama_server_does(
         assert "-hf me/my-GGUF -hff my-Q4_K_M.gguf" in out and f"-mu {web.url}/m.gguf" in out
 
 
-def test_the_token_of_the_command_line(
+def test_the_token_of_the_command_line_goes_to_the_hub_alone(
     web: Web, other: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = Repository(web, other, {"my-Q4_K_M.gguf": DENSE})

@@ -154,7 +154,7 @@ def test_no_launch_takes_more_than_was_predicted(launches: str, whole: bool) -> 
     ("capability", "compute", "host"),
     [((6, 1), 218103808, 52443136), ((8, 9), 247726080, 12597248)],
 )
-def test_flash_attention_of_b6170_by_compute_capability(
+def test_flash_attention_of_b6170_depends_on_compute_capability(
     capability: tuple[int, int], compute: int, host: int
 ) -> None:
     """Of DeepSeek's latent attention, which needs tensor cores: what b6170 allocated on each."""

@@ -59,7 +59,7 @@ def test_every_launch_is_equal_to_the_byte(name: str, whole: bool) -> None:
 
 @WHOLE
 @pytest.mark.parametrize("name", CACHED)
-def test_every_expert_cache_to_the_byte(name: str, whole: bool) -> None:
+def test_every_expert_cache_is_equal_to_the_byte(name: str, whole: bool) -> None:
     """--moe-cache-mib: the banks, the slot maps and the graphs that read them."""
     compare((CACHED if whole else sample(CACHED, 6))[name])
 

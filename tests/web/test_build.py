@@ -116,7 +116,7 @@ def test_pyodide_is_copied_from_a_folder_that_holds_it(
     assert config["sha256"] == {name: digest for name, (_, digest) in files.items()}
 
 
-def test_a_list_of_models_for_a_card(
+def test_a_list_of_models_for_a_card_has_the_figures_of_plans(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, one_chip: None
 ) -> None:
     """At most 30 KB, the figures of single plans; the rows of a Mac have the memory that its name

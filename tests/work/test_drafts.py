@@ -110,7 +110,7 @@ def test_three_and_more_tokens_are_cheap_on_rdna4_by_rocm() -> None:
 
 
 @pytest.mark.slow
-def test_drafts_on_a_machine_left_out() -> None:
+def test_drafts_are_predicted_on_a_machine_left_out() -> None:
     """Its backend's constant is the best of the other machines."""
     choices = [drafts.Checks(more) for more in (0.0, 0.03, 0.06, 0.09, 0.12, 0.15, 0.2)]
     whose = defaultdict(list)

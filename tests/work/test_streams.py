@@ -117,7 +117,7 @@ def test_several_sequences_are_as_fast_as_measured() -> None:
 
 
 @pytest.mark.slow
-def test_mixtures_of_a_source_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixtures_of_a_source_left_out_are_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one constant is the one that fits most rows of the other sources; kernels are those of no
     backend."""
     near: list[bool] = []
@@ -139,7 +139,7 @@ def test_mixtures_of_a_source_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_dense_models_of_an_unknown_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dense_models_of_an_unknown_backend_are_half_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the constants of a backend without rows, as if each source were of one: about half,
     since kernels differ (an unknown CPU's row would be wrong by two, a GPU's is within 1.25)."""
     assert share(errors("dense", law=STREAMS["", ""], patch=monkeypatch)) >= 0.5
