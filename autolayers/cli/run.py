@@ -54,12 +54,12 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
         say(f"with {alone} {command.program} loads no model: nothing to plan")
         return _started(command, [], own, environ)
     # ik_llama.cpp with its own --fit: a plan would contradict it
-    if not kind and (why := forks.places_itself(command, environ)):
+    if not kind and (why := forks.places_itself(command, environ, own.get("engine", ""))):
         _refuse_with_plan(own, why)
         say(why)
         return _started(command, [], own, environ)
     # From here on the words that a plan is made for; the program still gets its own
-    command, notes = forks.understood(command, environ)
+    command, notes = forks.understood(command, environ, own.get("engine", ""))
     for note in notes:
         say(note)
     # llama-server without a model serves a folder of them

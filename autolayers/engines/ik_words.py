@@ -223,6 +223,27 @@ class _Reader:
             self.own += [word, *[value] * count]
 
 
+def with_values(words: Sequence[str]) -> tuple[str, ...]:
+    """The words of an older one, whose -fa is a switch, with its value."""
+    return tuple([part for word in words for part in ((word, "on") if word in FLASH else (word,))])
+
+
+def apart(
+    flags: Sequence[str], given: Sequence[str], listed: Collection[str], bare_flash: bool
+) -> tuple[Sequence[str], list[str]]:
+    """Return a plan's flags as llama.cpp's words, and those in its own words that are not `given`,
+    such as its -ncmoe, which means other layers."""
+    valued = with_values(flags) if bare_flash else flags
+    plain, engine, _ = meant(valued, listed=listed)
+    added = list(engine.words)
+    # a command's own words stand in the plan's in one piece, as they were given
+    for i in range(len(added) - len(given) + 1 if given else 0):
+        if added[i : i + len(given)] == list(given):
+            del added[i : i + len(given)]
+            break
+    return plain, added
+
+
 def _check_layers(flag: str, value: str) -> None:
     """Raise UsageError for words that llama.cpp takes and std::stoi does not."""
     if flag in LAYERS and value in ("all", "auto"):

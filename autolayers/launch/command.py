@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from os.path import lexists
 
-from ..engines import of_program
+from ..engines import ik_words, of_program
+from ..engines.ik_llama import IK_LLAMA
 from ..errors import UsageError
 from ..flags.check import refuse_unknown
 from ..flags.own import own_flags
@@ -374,10 +375,10 @@ def additions(
     """
     typed = parse(command.plannable, command=None)
     spoken = parse(command.plannable, environ, config_files, command=None)
-    own = command.engine.words if command.engine else ()  # the command has them
-    # words by which the program was recognised stand in the command already
-    if own and tuple(flags[-len(own) :]) == own:
-        flags = flags[: len(flags) - len(own)]
+    own: list[str] = []
+    if build.engine.name == IK_LLAMA.name:
+        given_own = command.engine.words if command.engine else ()
+        flags, own = ik_words.apart(flags, given_own, build.flags or (), build.bare_flash)
     # Parsed back into fields, so that spellings do not matter
     wanted = parse(flags, command=None).params
     # by field: -c, --ctx-size and LLAMA_ARG_CTX_SIZE are one
@@ -413,7 +414,7 @@ def additions(
         if name == "flash_attn" and build.bare_flash:
             written = ["-fa"] if wanted.flash_attn == "on" else []
         words += bench.for_bench(name, written) if command.bench else written
-    return words, notes
+    return [*words, *own], notes
 
 
 def _by_field(params: Params) -> list[tuple[str, list[str]]]:

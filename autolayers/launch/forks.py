@@ -25,11 +25,15 @@ _UNLIKE = {
 
 
 def understood(
-    command: WrappedCommand, environ: Mapping[str, str]
+    command: WrappedCommand, environ: Mapping[str, str], named: str = ""
 ) -> tuple[WrappedCommand, list[str]]:
     """Return the command with the words that a plan is made for, and notes; unchanged where its
-    program is llama.cpp or cannot be asked. Raises UsageError for words whose memory is not known.
+    program is llama.cpp or cannot be asked. `named`: what --engine says of the program. Raises
+    UsageError for words whose memory is not known.
     """
+    if named == IK_LLAMA.name:
+        words, engine, notes = ik_words.meant(command.words)
+        return replace(command, meant=words, engine=engine), notes
     # (word, the word after it): enough to see words
     # that only a fork has, without asking the program
     following = list(zip(command.words, [*command.words[1:], ""], strict=False))
@@ -50,23 +54,23 @@ def understood(
         )
         return replace(command, meant=words), notes
     # -fa of commits before it took a value
-    valued = _with_values(command.words) if build.bare_flash else command.words
+    valued = ik_words.with_values(command.words) if build.bare_flash else command.words
     words, engine, notes = ik_words.meant(
         valued, types=(*listed, *ik_words.OWN_TYPES), listed=build.flags or ()
     )
     return replace(command, meant=words, engine=engine), notes
 
 
-def places_itself(command: WrappedCommand, environ: Mapping[str, str]) -> str:
-    """Return why there is nothing to plan for a command whose program chooses by itself; "" for
-    others."""
+def places_itself(command: WrappedCommand, environ: Mapping[str, str], named: str = "") -> str:
+    """Return why there is nothing to plan for a command whose program, which --engine may have
+    `named`, chooses by itself; "" for others."""
     following = zip(command.words, [*command.words[1:], ""], strict=False)
     # llama.cpp's --fit has a value, on or off
     if command.container or not any(_switch(word, after, _FIT) for word, after in following):
         return ""
     from ..detect import detect
 
-    if detect(command.launcher, environ).engine is not IK_LLAMA:
+    if named != IK_LLAMA.name and detect(command.launcher, environ).engine is not IK_LLAMA:
         return ""
     return f"with --fit {IK_LLAMA.name} places the layers itself: nothing to plan"
 
@@ -87,10 +91,3 @@ def _foreign(word: str, after: str) -> bool:
     if (word, after) in _UNLIKE:
         return True
     return after in ik_words.SPLITS or _switch(word, after)
-
-
-def _with_values(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words of an older one, whose -fa is a switch, with its value."""
-    return tuple(
-        [part for word in words for part in ((word, "on") if word in ik_words.FLASH else (word,))]
-    )

@@ -7,6 +7,7 @@ up.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -16,9 +17,14 @@ from support import HEADERS, command
 from autolayers.builds import NEWEST
 from autolayers.detect import detect, read_help
 
-QWEN, GEMMA, MLA = (
+QWEN, GEMMA, MLA, MOE = (
     HEADERS / f"{name}.gguf"
-    for name in ("qwen3-8b-q4_k_m", "gemma-3-4b-q8_0", "deepseek-v2-lite-q4_k_m")
+    for name in (
+        "qwen3-8b-q4_k_m",
+        "gemma-3-4b-q8_0",
+        "deepseek-v2-lite-q4_k_m",
+        "qwen3-30b-a3b-q4_k_m",
+    )
 )
 
 # gpt_params_print_usage of its common/common.cpp: the lines that a plan's words and its own need
@@ -286,3 +292,34 @@ def test_latent_attention_is_planned_in_each_form(program) -> None:
 def test_llama_cpp_itself_still_refuses_a_fork_s_words(program) -> None:
     for words in (("-fmoe",), ("-ctk", "q8_KV"), ("-sm", "graph")):
         assert planned("llama-server", "-m", str(QWEN), *words)[0] == 2
+
+
+WGT = "         -wgt, --worst-graph-tokens N   number of tokens to use for worst-case graph\n"
+
+
+@pytest.mark.parametrize(("own", "end"), [(WGT, " -wgt 1"), ("", "")])
+def test_the_words_of_the_fork_itself_are_added(program, own: str, end: str) -> None:
+    """Its -ncmoe means its last layers; -wgt 1 makes graphs as small as the plan says, and older
+    commits lack it."""
+    words = ["--gpu", "12GiB", "--ram", "64GiB", "--dry-run", program(IK + own), "-m", str(MOE)]
+    out = command("run", *words).stdout.decode().strip()
+    plan = command(MOE, "--gpu", "12GiB", "--ram", "64GiB", "--engine", "ik_llama.cpp")
+    assert re.search(rf" -np 1 -ncmoe \d+{end}$", out) and "-ot" not in out
+    assert not own or out.endswith(plan.stdout.decode().strip())
+
+
+@pytest.mark.parametrize(
+    ("words", "added"),
+    [
+        ("-rtr -fa on", r"-ncmoe \d+ -wgt 1$"),
+        ("-ctk q6_0 -ctv q6_0", r"-ncmoe \d+ -wgt 1$"),
+        ("--fit", r" --fit$"),
+    ],
+)
+def test_a_program_that_is_not_here_is_what_engine_says(words: str, added: str) -> None:
+    done = command(
+        *["run", "--engine", "ik_llama.cpp", "--gpu", "12GiB", "--ram", "64GiB", "--dry-run"],
+        *["llama-server", "-m", str(MOE), *words.split()],
+    )
+    out = done.stdout.decode().strip()
+    assert f"{MOE} {words}" in out and re.search(added, out), done.stderr

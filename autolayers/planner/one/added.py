@@ -79,7 +79,8 @@ def with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
     chosen = solved.candidate
     given = problem.given
     request = problem.request
-    lean = leaner(problem.evaluator.engine)
+    # Older commits have no such word.
+    lean = leaner(problem.evaluator.engine) if request.build.knows("-wgt") else None
     drafts = bool(given.spec_type) or request.companions.draft is not None
     # Slots, drafts and embeddings ask for the logits of several tokens at once.
     several = given.n_parallel != 1 or drafts or given.embedding
