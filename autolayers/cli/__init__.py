@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; its exit code: 0 fits, 2 usage, 3 model, 4 devices, 5 does not fit, 130
+    """Run one command; its exit code: 0 fits, 2 usage, 3 model, 4 devices, 5 does not fit, 130
     interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     # First of all: a daemon may start this with stderr closed, and the next file would be fd 2
@@ -100,7 +100,7 @@ def _command(words: list[str]) -> int:
 
 
 def _named(words: list[str]) -> int:
-    """Runs the command that the first word names, or plan."""
+    """Run the command that the first word names, or plan."""
     name, rest = (words[0], words[1:]) if words[0] in COMMANDS else ("plan", words)
     # After `run` -h may be the wrapped program's: run itself reads the words before it
     if name != "run" and ("-h" in rest or "--help" in rest):
@@ -132,7 +132,7 @@ def _asks_for_json(words: list[str]) -> bool:
 
 
 def _print_error(error: AutolayersError) -> None:
-    """What `autolayers serve` answers for the same, for a program that reads stdout."""
+    """Print what `autolayers serve` answers for the same, for a program that reads stdout."""
     import json
 
     try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def forget() -> int:
-    """Drops what is known of this machine."""
+    """Drop what is known of this machine."""
     n = calibrated.forget(os.environ)
     say(
         f"{n} measured speeds of this machine dropped"
@@ -64,7 +64,7 @@ def from_file(own: dict[str, Any], words: Sequence[str]) -> int:
 
 
 def answer(rows: Sequence[Ratio], as_json: bool) -> None:
-    """Prints what was measured."""
+    """Print what was measured."""
     if as_json:
         emit(json.dumps({"schema": 1, "measured": list(map(ratio_row, rows))}, indent=1) + "\n")
     else:

@@ -31,7 +31,7 @@ _PROBLEMS = {"differs": "red", "failed": "red", "bound": "dim"}  # state -> colo
 
 
 def _no_program(name: str) -> int:
-    """Says why a program does not start; its exit code."""
+    """Say why a program does not start, and return its exit code."""
     # 126 and 127 as a shell returns them
     exists = os.path.exists(name)
     why = "cannot be executed" if exists else "no such program"
@@ -40,7 +40,7 @@ def _no_program(name: str) -> int:
 
 
 def main(words: Sequence[str]) -> int:
-    """Prints and keeps the result of each architecture; 1 if any size differs or a load failed."""
+    """Print and keep the result of each architecture; 1 if any size differs or a load failed."""
     arguments = read("check", words)
     if arguments.positional:
         raise UsageError(f"check takes flags only, not {arguments.positional[0]!r}: see its --help")

@@ -46,7 +46,7 @@ _MOST_CARDS = 2  # of --for cards
 
 
 def main(words: list[str]) -> int:
-    """Prints the table and the advice; 5 if nothing fits."""
+    """Print the table and the advice; 5 if nothing fits."""
     arguments = read("choose", words, os.environ)
     own = arguments.own
     names = list(arguments.positional) or [name for name in (arguments.params.model,) if name]
@@ -141,7 +141,7 @@ def _measured(path: str | None) -> list[Measured]:
 
 
 def _refuse_for_cards(offered: list[Offer], arguments: Arguments, form: str) -> None:
-    """Raises UsageError for what --for cards does not take."""
+    """Raise UsageError for what --for cards does not take."""
     # The question is which GPU: a given one would be ignored
     if any(name in arguments.own for name in ("gpu", "machine", "backend", "budget")):
         raise UsageError(
@@ -157,7 +157,7 @@ def _refuse_for_cards(offered: list[Offer], arguments: Arguments, form: str) -> 
 
 
 def _cards(offered: list[Offer], arguments: Arguments) -> int:
-    """Prints the GPUs that run the model; 5 if none does."""
+    """Print the GPUs that run the model; 5 if none does."""
     form = str(arguments.own.get("format") or "text")
     _refuse_for_cards(offered, arguments, form)
     # One header is enough: the cards are known

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def main(words: list[str]) -> int:
-    """Prints the plan, or writes the files that start it on each machine; 5 if it does not fit."""
+    """Print the plan, or write the files that start it on each machine; 5 if it does not fit."""
     arguments = read("cluster", words, os.environ)
     names = list(arguments.positional)
     # `cluster FILE -m MODEL`, as a pasted command has it
@@ -106,7 +106,7 @@ def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
 
 
 def write(written: dict[str, str], directory: str | None) -> None:
-    """Writes the files to a directory, otherwise one after another to standard output."""
+    """Write the files to a directory, otherwise one after another to standard output."""
     if directory is None:
         for path, text in written.items():
             # A comment in YAML, INI and shell files alike

@@ -39,7 +39,7 @@ _MOST = 10_000  # words
 
 
 def main(words: Sequence[str]) -> int:
-    """Prints the script of one shell."""
+    """Print the script of one shell."""
     names = read("completion", words).positional
     if len(names) != 1 or names[0] not in SHELLS:
         raise UsageError(f"name the shell: autolayers completion {'|'.join(SHELLS)}")
@@ -53,7 +53,7 @@ def script(shell: str) -> str:
 
 
 def complete(words: Sequence[str]) -> int:
-    """`autolayers __complete`: prints what may stand at the cursor."""
+    """Print what may stand at the cursor, for `autolayers __complete`."""
     # Words that are not those of a script, e.g. typed by hand: complete an empty word
     count = (
         int(words[0]) if words and words[0].isdecimal() and len(words[0]) < len(str(_MOST)) else 1

@@ -46,7 +46,7 @@ _HOST = {
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs `autolayers devices WORDS`: the answer on stdout, notes on stderr. Returns 0, with or
+    """Run `autolayers devices WORDS`: the answer on stdout, notes on stderr. Return 0, with or
     without a GPU.
 
     Raises UsageError (2), DeviceError (4) if the size of RAM is unknown or the --llama-server does

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def main(words: Sequence[str]) -> int:
-    """0 explained, 1 not known, 3 no log."""
+    """Return 0 for a log that is explained, 1 for an unknown cause, 3 for no log."""
     arguments = read("explain", words)
     names = list(arguments.positional)
     if not names:

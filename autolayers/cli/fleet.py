@@ -34,7 +34,7 @@ _OF_USERS = ("users", "ctx-per-user", "min-rate", "ttft")  # flags of the whole 
 
 
 def main(words: list[str]) -> int:
-    """Prints the plan, or writes the files of each machine; 5 if a user is not served, 130 if the
+    """Print the plan, or write the files of each machine; 5 if a user is not served, 130 if the
     search was interrupted."""
     arguments = read("fleet", words, os.environ)
     machines, names = _names(arguments)

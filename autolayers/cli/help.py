@@ -113,7 +113,7 @@ def _sentence(text: str) -> str:
 
 
 def spelled(flag: OwnFlag) -> str:
-    """ "-q, --quiet", "--ram SIZE"."""
+    """Return "-q, --quiet" or "--ram SIZE"."""
     return ", ".join(flag.names) + (f" {flag.metavar}" if flag.metavar else "")
 
 
@@ -143,7 +143,7 @@ def _columns(rows: list[tuple[str, str]], column: int) -> list[str]:
 
 
 def _paragraph(text: str) -> str:
-    """Wraps the text, except lines that begin with spaces."""
+    """Wrap the text, except lines that begin with spaces."""
     return "\n".join(
         line
         # Examples to copy, such as those of completion

@@ -16,7 +16,7 @@ from .model import load
 
 
 def main(words: list[str]) -> int:
-    """Prints the facts of a model's header and the sizes of its layers."""
+    """Print the facts of a model's header and the sizes of its layers."""
     arguments = read("inspect", words)
     # A pasted llama-server command has its model after -m
     names = list(arguments.positional) or [name for name in (arguments.params.model,) if name]

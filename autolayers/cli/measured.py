@@ -35,7 +35,7 @@ def _wanted(cards: Sequence[str] | None, names: Sequence[str]) -> list[Row]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Prints the rows of a card and a model; without words those of this machine, or of all if it
+    """Print the rows of a card and a model; without words those of this machine, or of all if it
     has none. 0."""
     arguments = read("measured", words)
     names = list(arguments.positional)

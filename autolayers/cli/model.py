@@ -73,7 +73,7 @@ def _of_the_hub(name: str) -> str:
 
 
 def _refuse_name(name: str) -> None:
-    """Raises ModelError with a suggestion for a name that is not a file."""
+    """Raise ModelError with a suggestion for a name that is not a file."""
     if os.path.isdir(name):
         raise ModelError(f"{name}: a directory, not a model{_models_inside(name)}")
     # A pipe or a link whose target is gone: read_model says what is wrong with it

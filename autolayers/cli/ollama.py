@@ -103,7 +103,8 @@ class _Command:
         self._asked: Request | None = None
 
     def _reads_log(self) -> bool:
-        """Only for a local server, and not for a plan for another machine."""
+        """Return whether to read the log: of a local server, and not in a plan for another
+        machine."""
         return self.server.is_local and ("log" in self.own or not self._elsewhere)
 
     @property
@@ -203,8 +204,8 @@ class _Command:
         )
 
     def _version(self, remote: bool) -> str:
-        """Settings of the server that will load the model. A Modelfile may be for any server, so a
-        remote one is not queried for it."""
+        """Return the version of the server that will load the model, "" if unknown. A Modelfile may
+        be for any server, so a remote one is not queried for it."""
         if not remote and not self.server.is_local:
             return ""
         try:
@@ -308,13 +309,13 @@ def _of_model(command: _Command) -> tuple[Target, str]:
 
 
 def _say_server(advice: Advice) -> None:
-    """What the server's environment needs, once for all models."""
+    """Say what the server's environment needs, once for all models."""
     if advice.server:
         say(f"settings of the Ollama server, for every model: {' '.join(advice.server)}")
 
 
 def _written(command: _Command, data: bytes, summary: Sequence[str]) -> int:
-    """Writes a Modelfile, and prints a line that summarises it."""
+    """Write a Modelfile, and print a line that summarises it."""
     own = command.own
     # Bytes: a Modelfile may be in any encoding
     if own.get("output") is None and "in-place" not in own:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_SERVER) -> int:
-    """Prints the answer, for this program; 5 if it does not fit."""
+    """Print the answer, for this program; 5 if it does not fit."""
     model = load(name, arguments)
     # Any shard is planned as the whole model, but llama-server accepts the first alone
     if first := first_part(name):
@@ -153,7 +153,7 @@ def _in_steps(model: Model, request: Request, make: Callable[[Arguments], Plan])
 
 
 def _picture(plan: Plan, arguments: Arguments, path: str) -> int:
-    """Writes the summary as a picture."""
+    """Write the summary as a picture."""
     from ..report.summary import summary
     from ..report.svg import write_picture
     from ..report.table import Style

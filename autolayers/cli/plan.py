@@ -30,7 +30,7 @@ def _named(arguments: Arguments) -> list[str]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Plans one model, or several together; prints the answer; 5 if it does not fit."""
+    """Plan one model, or several together, and print the answer; 5 if it does not fit."""
     words, engine = meant(words)
     arguments = read("plan", words, os.environ)
     if arguments.own.get("version"):

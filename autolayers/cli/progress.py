@@ -16,19 +16,19 @@ class Progress:
         self.on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     def show(self) -> None:
-        """The line as it is now."""
+        """Print the line as it is now."""
         if self.on:
             # The one in work counts, so the first line is "1 of 9" and the last stays at "9 of 9"
             how_far = f"{min(self.done + 1, self.count)} of {self.count}" if self.count else ""
             print(f"\r{self.what}{how_far}", end="", file=sys.stderr, flush=True)
 
     def step(self) -> None:
-        """Counts one more as done."""
+        """Count one more as done."""
         self.done += 1
         self.show()
 
     def now(self, what: str) -> None:
-        """Says what is done now."""
+        """Say what is done now."""
         # The new text may be shorter than the old one
         self.clear()
         self.what = what

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs `autolayers rules WORDS`: the answer on stdout, the reasons for omitted rules on stderr;
+    """Run `autolayers rules WORDS`: the answer on stdout, the reasons for omitted rules on stderr;
     0.
 
     Raises UsageError (2) for missing or nonsensical values, ModelError (3) for an unreadable file.

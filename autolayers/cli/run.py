@@ -96,14 +96,14 @@ def _refuse_both(own: Mapping[str, Any]) -> None:
 
 
 def _refuse_with_plan(own: Mapping[str, Any], why: str) -> None:
-    """Raises UsageError for flags that need a plan where there is none."""
+    """Raise UsageError for flags that need a plan where there is none."""
     for name in ("verify", "retry", "wait"):
         if name in own:
             raise UsageError(f"--{name} needs a plan, and {why}")
 
 
 def _print(command: WrappedCommand, added: Sequence[str]) -> None:
-    """The command, without secrets."""
+    """Print the command, without secrets."""
     launcher, names = launcher_without_secrets(command)
     # The printed command is for a person or a file: keys stay in the environment
     words, of_words = without_secrets([*command.words, *added])
@@ -115,7 +115,7 @@ def _print(command: WrappedCommand, added: Sequence[str]) -> None:
 def _started(
     command: WrappedCommand, added: Sequence[str], own: Mapping[str, Any], environ: dict[str, str]
 ) -> int:
-    """Starts a command that nothing is planned for itself; with --dry-run it is printed."""
+    """Start a command that nothing is planned for itself; with --dry-run it is printed."""
     if own.get("dry-run"):
         _print(command, added)
         return 0
@@ -125,7 +125,7 @@ def _started(
 def _route(
     read: Arguments, command: WrappedCommand, own: Mapping[str, Any], environ: dict[str, str]
 ) -> int:
-    """Starts llama-server's router, with a preset of the plans for --models-dir."""
+    """Start llama-server's router, with a preset of the plans for --models-dir."""
     kind = own.get("format")
     # There is no launch whose sizes could be compared, and no failure of this process
     for name in ("verify", "retry", "wait"):
@@ -169,7 +169,7 @@ def _for_format(kind: str, session: Session) -> tuple[Plan, list[str]]:
 
 
 def _say_warnings(plan: Plan) -> int:
-    """Prints a plan's warnings and, if it does not fit, what would; the exit code if nothing is
+    """Print a plan's warnings and, if it does not fit, what would; the exit code if nothing is
     started."""
     for line in warnings_of(plan):
         say(line)

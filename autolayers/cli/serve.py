@@ -16,7 +16,7 @@ _SHORTEST = 8  # characters of a token
 
 
 def main(words: list[str]) -> int:
-    """Serves until interrupted."""
+    """Serve until interrupted."""
     # A server lives for days: garbage of each question must not wait for the end
     often()
     arguments = read("serve", words)
@@ -48,5 +48,5 @@ def main(words: list[str]) -> int:
 
 
 def _usable(token: str) -> bool:
-    """Whether a client can send this token in a header, and nobody guesses it."""
+    """Return whether a client can send this token in a header, and nobody guesses it."""
     return len(token) >= _SHORTEST and token.isascii() and token.isprintable() and " " not in token

@@ -116,7 +116,8 @@ def _models(names: Sequence[str], arguments: Arguments) -> Models:
 def _take_turns(
     names: Sequence[str], weights: Sequence[float], models: Models, request: Request, form: str
 ) -> int:
-    """llama-server's router limits the number of loaded models; everything else uses groups."""
+    """Plan models that take turns: llama-server's router limits the number of loaded models,
+    everything else uses groups."""
     # As the request resolved them, e.g. with a program's defaults
     arguments = request.arguments
     if form == "preset":

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def main(words: list[str]) -> int:
-    """Prints the sweep's table, bars, CSV or JSON."""
+    """Print the sweep's table, bars, CSV or JSON."""
     arguments = read("sweep", words, os.environ)
     own, params = arguments.own, arguments.params
     names = list(arguments.positional) or [name for name in (params.model,) if name]
@@ -122,7 +122,7 @@ def _any(points: Iterable[Point]) -> bool:
 
 
 def _print(points: Iterator[Point], plotted: Sequence[Case]) -> Iterator[Point]:
-    """Prints each row as soon as it is known."""
+    """Print each row as soon as it is known."""
     style = Style.of(sys.stdout, os.environ)
     report = SweepBars(style, plotted) if plotted else SweepTable(style)
     before: tuple[int, str] | None = None

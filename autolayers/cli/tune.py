@@ -47,7 +47,7 @@ _INTERRUPTED = 130
 
 
 def _refuse_other_program(command: WrappedCommand) -> None:
-    """Raises UsageError for what is no llama-server of this machine."""
+    """Raise UsageError for what is no llama-server of this machine."""
     # llama-bench is looked for next to it, and must see the same devices
     if command.container or command.bench or not command.program.startswith("llama-"):
         raise UsageError(
@@ -57,7 +57,7 @@ def _refuse_other_program(command: WrappedCommand) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures, keeps and prints the fastest launch; 1 if nothing could be measured, 5 if none
+    """Measure, keep and print the fastest launch; 1 if nothing could be measured, 5 if none
     fits."""
     end = commands.own_end(argv, "tune")
     own = read("tune", argv[:end]).own
@@ -120,7 +120,7 @@ def _measured(session: Session, program: Program, rivals: list[Rival], own: dict
 
 
 def _quick(session: Session, program: Program, own: dict[str, Any]) -> int:
-    """Measures one launch of each class for the predictions of every model."""
+    """Measure one launch of each class for the predictions of every model."""
     devices = session.request.machine.devices
     fastest = of_each_class(Problem(session.model, session.request))
     # One launch a class of placement: its ratio corrects all predictions of that class
@@ -160,7 +160,7 @@ def _rivals(session: Session) -> list[Rival]:
 
 
 def _threads(session: Session) -> tuple[int, ...]:
-    """Thread counts that may be better than llama.cpp's default of one per core."""
+    """Return thread counts that may be better than llama.cpp's default of one per core."""
     host = session.request.host
     # Logical cores, with SMT twice the physical ones: some machines are faster with them
     usable = (
@@ -211,7 +211,7 @@ def _named(
 
 
 def _refuse_other_build(session: Session, program: Program, commit: str) -> None:
-    """Raises AutolayersError if llama-bench and llama-server are different builds."""
+    """Raise AutolayersError if llama-bench and llama-server are different builds."""
     server = session.build.commit
     # One may be longer than the other, e.g. 8337e4cd and 8337e4c
     if server and commit and not (server.startswith(commit) or commit.startswith(server)):
@@ -245,7 +245,7 @@ def _keep(session: Session, best: Measured, own: dict[str, Any]) -> None:
 
 
 def _calibrate(session: Session, outcome: Outcome) -> None:
-    """Keeps the measured speeds for the predictions of every model."""
+    """Keep the measured speeds for the predictions of every model."""
     devices = session.request.machine.devices
     try:
         calibrate.keep(
@@ -256,8 +256,7 @@ def _calibrate(session: Session, outcome: Outcome) -> None:
 
 
 def _share(session: Session, outcome: Outcome, name: str | None) -> bool:
-    """Writes the rows; False if the file cannot be written: the measurement is kept all the
-    same."""
+    """Write the rows; False if the file cannot be written: the measurement is kept all the same."""
     # No --share
     if name is None:
         return True
@@ -297,7 +296,7 @@ def _answer(
     rivals: Sequence[Rival] = (),
     measured: Sequence[Measured] = (),
 ) -> int:
-    """Prints the launch, on stderr where stdout is for the rows of --share -."""
+    """Print the launch, on stderr where stdout is for the rows of --share -."""
     plan = _plan_of(session, rival)
     added, notes = commands.additions(
         session.command, plan.flags, session.build, session.seen, session.files

@@ -16,7 +16,7 @@ from .model import load
 
 
 def main(words: list[str]) -> int:
-    """Serves the page until interrupted."""
+    """Serve the page until interrupted."""
     often()
     arguments = read("web", words)
     # here: with this machine's devices; the static page in a browser has none
@@ -43,8 +43,8 @@ def main(words: list[str]) -> int:
 
 
 def _door(url: str, folder: Path) -> Path:
-    """A file that leads to the page: everybody sees a browser's command line, which must not have
-    the token."""
+    """Return a file that leads to the page: everybody sees a browser's command line, which must not
+    have the token."""
     path = folder / "open.html"
     # The mode comes before the content: nobody else reads it in between
     path.touch(mode=0o600)

@@ -57,7 +57,7 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
 
 
 def _refuse_another_model(typed: str, models: Sequence[str]) -> None:
-    """Raises UsageError if the words without a flag name another model than -m or -hf."""
+    """Raise UsageError if the words without a flag name another model than -m or -hf."""
     if not models or typed in models:
         return
     # In the words of the user, who wrote -hf USER/REPO
@@ -119,7 +119,7 @@ def _meant(flag: str, flags: Sequence[str]) -> str:
 
 
 def refuse_contradictions(own: Mapping[str, Any], typed: Params) -> None:
-    """Raises UsageError if own flags and llama-server's contradict each other. `typed`: from the
+    """Raise UsageError if own flags and llama-server's contradict each other. `typed`: from the
     words alone, since a word overrides a variable."""
     _refuse_two_contexts(typed.n_ctx, own.get("ctx"), own.get("ctx-min"))
     # Two names of one thing: which of them counts would be a guess
@@ -139,7 +139,7 @@ def _refuse_two_contexts(n_ctx: int | None, wanted: object, smallest: int | None
 
 
 def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
-    """Raises UsageError for a flag that a command does not have; unless `strict`, only for another
+    """Raise UsageError for a flag that a command does not have; unless `strict`, only for another
     command's own flags."""
     flag, equals, value = name.partition("=")
     own, reads_llama = own_flags(command), COMMANDS[command].llama
@@ -159,7 +159,7 @@ def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
 
 
 def refuse_of_program(name: str, program: str) -> None:
-    """Raises UsageError for a flag after the program of `autolayers run` that llama.cpp does not
+    """Raise UsageError for a flag after the program of `autolayers run` that llama.cpp does not
     have."""
     flag, equals, value = name.partition("=")
     flags = _llama_names()

@@ -226,7 +226,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _csv(text: str) -> list[str]:
-    """Fields of one comma-separated row, quotes and doubled quotes as in parse_csv_row
+    """Return the fields of one comma-separated row, quotes and doubled quotes as in parse_csv_row
     (common/arg.cpp)."""
     fields, current, quoted, i = [], "", False, 0
     while i < len(text):

@@ -94,7 +94,7 @@ def _ctx_or_max(text: str) -> int | str:
 
 
 def _num_ctx(text: str) -> int | str:
-    """0 is the trained context."""
+    """Return the context of Ollama; 0 is the trained one."""
     return 0 if text == "0" else _ctx_or_max(text)
 
 

@@ -73,7 +73,7 @@ def parse(
     config_files: Sequence[str] = (),
     command: str | None = "plan",
 ) -> Arguments:
-    """Reads `config_files`, `environ` (None: no environment) and `words`, in this order.
+    """Read `config_files`, `environ` (None: no environment) and `words`, in this order.
 
     `words` may hold the own flags of `command`; None: no own flags, as llama-server reads them.
     Raises UsageError with the flag and its allowed values.
@@ -172,7 +172,7 @@ def items_of_fork(words: Sequence[str]) -> Iterator[Item]:
 
 
 def items(words: Sequence[str], command: str | None = None) -> Iterator[Item]:
-    """Splits the words into flags, with the own flags of a command (None: only llama-server's).
+    """Split the words into flags, with the own flags of a command (None: only llama-server's).
     Raises UsageError."""
     own = {} if command is None else own_flags(command)
     # e.g. devices takes none of llama-server's flags
@@ -254,7 +254,7 @@ def _unknown(words: Sequence[str], i: int) -> tuple[Item, int]:
 
 
 def _is_flag(word: str) -> bool:
-    """Negative numbers are values."""
+    """Return whether a word is a flag: negative numbers are values."""
     # e.g. the -1 of `-ngl -1`; "-" alone is standard input
     return word.startswith("-") and len(word) > 1 and not word[1:].replace(".", "", 1).isdigit()
 
@@ -279,7 +279,7 @@ def _value(flag: Argument | OwnFlag, name: str, words: Sequence[str], i: int) ->
 
 
 def _take(texts: dict[str, str], own: dict[str, Any], flag: OwnFlag, item: Item) -> None:
-    """One of autolayers' own flags."""
+    """Take the value of one of autolayers' own flags."""
     if not flag.takes_value:
         value: Any = flag.value
     else:
@@ -318,7 +318,7 @@ class _State:
         self.written: list[str] = []
 
     def apply(self, row: Argument, name: str, value: str, positive: bool = True) -> None:
-        """Applies one argument. `name` is how it was written."""
+        """Apply one argument. `name` is how it was written."""
         # By its canonical name, so that `value("-c")` also finds --ctx-size
         self.given.append((row.written(positive), value))
         self.written.append(name)
@@ -335,8 +335,8 @@ class _State:
 
 
 def _read_environment(environ: Mapping[str, str], state: _State) -> None:
-    """Applies LLAMA_ARG_* in the order of llama.cpp's argument list. LLAMA_ARG_NO_X set to
-    anything, even "0", means off."""
+    """Apply LLAMA_ARG_* in the order of llama.cpp's argument list. LLAMA_ARG_NO_X set to anything,
+    even "0", means off."""
     for row in ARGUMENTS:
         # A variable without a field is only recorded, for launch files
         if not row.env or not (row.field or row.env in environ):
@@ -350,7 +350,7 @@ def _read_environment(environ: Mapping[str, str], state: _State) -> None:
 
 
 def _apply_variable(row: Argument, text: str, state: _State) -> None:
-    """Applies the value of an argument's variable. Raises UsageError for no boolean."""
+    """Apply the value of an argument's variable. Raises UsageError for no boolean."""
     if row.kind is SWITCH:
         try:
             state.apply(row, row.env, "", boolean(text))
@@ -421,7 +421,7 @@ def _section_name(line: str) -> str:
 
 
 def _apply_section(path: str, section: Mapping[str, str], state: _State) -> None:
-    """Applies the known keys of a section, in the order of the arguments' first names."""
+    """Apply the known keys of a section, in the order of the arguments' first names."""
     arguments = []
     for key, value in section.items():
         # Unknown keys are skipped: all of llama.cpp's programs share the file

@@ -135,7 +135,7 @@ def read_policy(own: Mapping[str, Any]) -> Policy:
 
 
 def _users(own: Mapping[str, Any]) -> Users | None:
-    """Raises UsageError."""
+    """Return who is to be served, None for one user. Raises UsageError."""
     users = Users(
         own.get("users"), own.get("ctx-per-user", 0), own.get("min-rate", 0.0), own.get("ttft", 0.0)
     )

@@ -45,7 +45,7 @@ CHAT = WORKLOADS["chat"]
 
 
 def workload(text: str) -> Workload:
-    """Raises Bad for anything but a name, P+G, P+G@D or P+G@DxN."""
+    """Return the workload of a text. Raises Bad for anything but a name, P+G, P+G@D or P+G@DxN."""
     if text in WORKLOADS:
         return WORKLOADS[text]
     what = (

@@ -40,7 +40,7 @@ def command_lines(
 
 
 def _flags(words: Sequence[str]) -> list[list[str]]:
-    """The words, each flag with its values."""
+    """Return the words, each flag with its values."""
     groups: list[list[str]] = []
     for word in words:
         # "-1" is a value: a flag stays on one line with all its values

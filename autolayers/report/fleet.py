@@ -196,7 +196,7 @@ def _count(users: int) -> str:
 
 
 def _free(plan: FleetPlan) -> list[str]:
-    """Of each kind the machines without a server."""
+    """Return the machines of each kind that have no server."""
     lines = []
     for kind in plan.fleet.kinds:
         names = [box.name for box in kind.machines if not plan.on[box.name]]

@@ -13,7 +13,7 @@ _PARTS = ("weights", "attention", "ffn", "experts", "other", "cache")
 
 
 def inspect_text(anatomy: ModelLayers, style: Style | None = None) -> str:
-    """Facts, layers and tensor types; laid out for the terminal's width."""
+    """Return facts, layers and tensor types; laid out for the terminal's width."""
     style = style or Style()
     lines = []
     for name, value in anatomy.facts:

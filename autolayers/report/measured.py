@@ -42,7 +42,7 @@ def measured_words(measured: Measured | None, width: int = 0) -> list[str]:
 
 
 def _row_words(row: Row, width: int = 0) -> str:
-    """Of what a row is: model, cards, placement, depth, RAM, build, source and date."""
+    """Return what a row is of: model, cards, placement, depth, RAM, build, source and date."""
     # Elsewhere all is on one device, and there is nothing to say
     placed = placement(row) if row.placement in ("MoE in RAM", "dense partial", "multi-GPU") else ""
     # share 1: a token reads nothing from RAM, so that its speed does not count
@@ -132,7 +132,7 @@ def rows_text(rows: Sequence[Row], style: Style, plot: bool = False) -> str:
 
 
 def _test(row: Row) -> str:
-    """llama-bench's word for a test."""
+    """Return llama-bench's word for a test."""
     # "pp512" and "tg128 @ 8192"
     n = row.prompt if row.kind == "pp" else row.generate
     return f"{row.kind}{n}" + (f" @ {row.depth}" if row.depth else "")

@@ -156,12 +156,12 @@ def _cut(name: str, space: int) -> str:
 
 
 def model_words(plan: Plan) -> list[str]:
-    """llama-server's flags for a plan's model: -m FILE, or its flags for a remote one."""
+    """Return llama-server's flags for a plan's model: -m FILE, or its flags for a remote one."""
     return to_words(Params(model=plan.model.path))
 
 
 def _named(together: Together) -> Iterator[tuple[str, Plan]]:
-    """Plans under distinct names: the file's, numbered if two are the same."""
+    """Yield the plans under distinct names: the file's, numbered if two are the same."""
     seen: dict[str, int] = {}
     for plan in together.plans:
         name = plan.model.path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gguf")

@@ -100,7 +100,7 @@ def _with_bars(
 
 
 def _cells(row: Sequence[int], limit: int | None, columns: Sequence[int]) -> list[str]:
-    """In GiB; the last one is what is free, and of how much."""
+    """Return the figures in GiB; the last one is what is free, and of how much."""
     cells = [f"{row[i] / GiB:.1f}" for i in columns]
     cells[-1] = "" if limit is None else f"{cells[-1]} of {limit / GiB:.1f}"
     return cells
@@ -144,7 +144,8 @@ def layers(plan: Plan, style: Style) -> tuple[list[str], str]:
 
 
 def _meaning(marks: str, devices: Sequence[str]) -> list[str]:
-    """What the letters stand for: "A CUDA0", "B CUDA1", or "A-G CUDA0-6" for three and more."""
+    """Return what the letters stand for: "A CUDA0", "B CUDA1", or "A-G CUDA0-6" for three and
+    more."""
     ranges = in_ranges(devices)
     if len(ranges) == 1 < len(devices):
         return [f"{marks[0]}-{marks[len(devices) - 1]} {ranges[0]}"]
@@ -152,7 +153,7 @@ def _meaning(marks: str, devices: Sequence[str]) -> list[str]:
 
 
 def in_ranges(devices: Sequence[str]) -> list[str]:
-    """Three or more neighbours as one, "CUDA0-7"; other names as they are."""
+    """Return three or more neighbours as one, "CUDA0-7"; other names as they are."""
     runs: list[list[str]] = []
     for device in devices:
         kind, number = _numbered(device)
@@ -169,7 +170,7 @@ def in_ranges(devices: Sequence[str]) -> list[str]:
 
 
 def _numbered(name: str) -> tuple[str, int | None]:
-    """A device's name without its number, and the number: ("CUDA", 0)."""
+    """Return a device's name without its number, and the number: ("CUDA", 0)."""
     kind = name.rstrip("0123456789")
     return kind, int(name[len(kind) :]) if len(kind) < len(name) else None
 
@@ -182,7 +183,7 @@ def placed(line: str, style: Style) -> str:
 
 
 def grouped(devices: Sequence[DeviceRow], verbose: bool) -> list[list[DeviceRow]]:
-    """Neighbours that share a row: identical GPUs with the same free memory."""
+    """Return neighbours that share a row: identical GPUs with the same free memory."""
     groups: list[list[DeviceRow]] = []
     for device in devices:
         last = groups[-1][-1] if groups else None
@@ -205,13 +206,13 @@ def grouped(devices: Sequence[DeviceRow], verbose: bool) -> list[list[DeviceRow]
 
 
 def name(group: Sequence[DeviceRow]) -> str:
-    """CUDA0-3 RTX 3090: without what the maker adds."""
+    """Return "CUDA0-3 RTX 3090": without what the maker adds."""
     words = [word for word in group[0].description.split() if word.lower() not in _DECORATIONS]
     return " ".join([names(group), *words])
 
 
 def names(group: Sequence[DeviceRow]) -> str:
-    """CUDA0, or CUDA0-3."""
+    """Return "CUDA0", or "CUDA0-3"."""
     first, last = group[0].name, group[-1].name
     # "CUDA0" and "CUDA3" are "CUDA0-3"
     return first if first == last else f"{first}-{last[len(last.rstrip('0123456789')) :]}"

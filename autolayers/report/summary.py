@@ -49,7 +49,7 @@ _GAP = "   "  # between the parts of a line
 
 
 def head(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:
-    """What is known before the alternatives."""
+    """Return what is known before the alternatives."""
     lines = [*_subject(plan, style), *_verdict(plan, style), ""]
     lines += [*memory(plan, style), *_layers(plan, style)]
     if not plan.fits:
@@ -59,8 +59,8 @@ def head(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
 
 
 def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:
-    """The alternatives, --fit's answer and the warnings. A plan that does not fit has its remedies
-    first, then the command, which cannot run."""
+    """Return the alternatives, --fit's answer and the warnings. A plan that does not fit has its
+    remedies first, then the command, which cannot run."""
     lines: list[str] = []
     # "200 GiB more on CUDA0" helps nobody
     for remedy in () if plan.fits else filter(is_sold, plan.remedies):
@@ -90,8 +90,8 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
 
 
 def _layers(plan: Plan, style: Style) -> list[str]:
-    """The strip of layers below the bars, its meaning where there is room, and the placement in
-    words."""
+    """Return the strip of layers below the bars, its meaning where there is room, and the placement
+    in words."""
     left = _INDENT + _left(plan)
     room = style.width - left
     # layers() leaves 10 columns for a label, which stands here already
@@ -111,7 +111,7 @@ def _layers(plan: Plan, style: Style) -> list[str]:
 
 
 def memory(plan: Plan, style: Style) -> list[str]:
-    """A bar for each device, and for RAM."""
+    """Return a bar for each device, and for RAM."""
     # One bar stands for several equal GPUs: the one that fills up first
     fullest = [min(group, key=lambda device: device.remaining) for group in _groups(plan)]
     rows: list[tuple[str, list[int], int | None]] = [
@@ -146,18 +146,18 @@ def _groups(plan: Plan) -> list[list[DeviceRow]]:
 
 
 def _titles(plan: Plan) -> list[str]:
-    """Of the devices' bars."""
+    """Return the titles of the devices' bars."""
     groups = _groups(plan)
     return [_short(group, len(groups)) for group in groups]
 
 
 def _left(plan: Plan) -> int:
-    """Columns of the labels before bars and layers."""
+    """Return the columns of the labels before bars and layers."""
     return max(_LABEL, *(len(title) + 2 for title in [*_titles(plan), "RAM"]))
 
 
 def _others(plan: Plan, style: Style) -> list[str]:
-    """The alternatives, their flags in a column where those are short."""
+    """Return the alternatives, their flags in a column where those are short."""
     # e.g. [("longer", "-ctk q8_0 -ctv q8_0", "context 33k, 37.6 tokens/s")]
     rows = [(gain, shell(other.flags), _gain(plan, other)) for gain, other in _best(plan)]
     column = max((len(flags) for _, flags, _ in rows), default=0) + len(_GAP)
@@ -174,7 +174,7 @@ def _others(plan: Plan, style: Style) -> list[str]:
 
 
 def _gain(plan: Plan, other: Alternative) -> str:
-    """What an alternative changes, in a few words; the table has all of them."""
+    """Return what an alternative changes, in a few words; the table has all of them."""
     here, speed = plan.speed, other.speed
     # 17664 and 17920 are both 17k here, and no difference
     context = _count(other.n_ctx)
@@ -200,13 +200,13 @@ def _rate(speed: Speed) -> str:
 
 
 def _ends(speed: Speed) -> tuple[str, str]:
-    """The range of the predicted rate."""
+    """Return the range of the predicted rate."""
     spread = speed.generation_spread
     return rounded(speed.generation / spread), rounded(speed.generation * spread)
 
 
 def _rival(plan: Plan) -> str:
-    """What --fit would choose, in a few words."""
+    """Return what --fit would choose, in a few words."""
     rival = plan.fit_choice
     assert rival is not None
     speed = rival.speed
@@ -223,7 +223,7 @@ def _rival(plan: Plan) -> str:
 
 
 def _own(plan: Plan) -> str:
-    """The plan's figures as those of --fit are said."""
+    """Return the plan's figures as those of --fit are said."""
     speed = plan.speed
     context = f"context {_count(plan.breakdown.n_ctx)}"
     return f"{context}, {_rate(speed)}, prompts {speed.prompt:.0f}/s"
@@ -235,8 +235,8 @@ def _remedy(plan: Plan, remedy: Remedy) -> str:
 
 
 def _best(plan: Plan) -> list[tuple[str, Alternative]]:
-    """The first alternative of each gain, the fastest of those that are faster; the table has them
-    all."""
+    """Return the first alternative of each gain, the fastest of those that are faster; the table
+    has them all."""
     # gain -> the alternative that is shown for it
     by_gain: dict[str, Alternative] = {}
     for other in plan.alternatives:
@@ -254,21 +254,21 @@ def _best(plan: Plan) -> list[tuple[str, Alternative]]:
 
 
 def _held(sizes: Sequence[int], limit: int | None) -> str:
-    """What is held at once, of how much."""
+    """Return what is held at once, of how much."""
     *held, _, _ = sizes
     return f"{sum(held) / GiB:.1f}" + ("" if limit is None else f" of {limit / GiB:.1f}") + " GiB"
 
 
 def _grown(sizes: Sequence[int]) -> str:
-    """What comes with use."""
+    """Return what comes with use."""
     growing = sizes[-2]
     return f"may grow by {growing / GiB:.1f}" if growing >= GiB // 20 else ""
 
 
 def drawn(sizes: Sequence[int], limit: int | None, width: int, style: Style) -> str:
-    """A bar of `width` columns, and one more for the mark where the device ends if more is asked
-    for than it has. A cell is of the part that has its middle; the end of the weights is drawn in
-    eighths."""
+    """Return a bar of `width` columns, and one more for the mark where the device ends if more is
+    asked for than it has. A cell is of the part that has its middle; the end of the weights is
+    drawn in eighths."""
     total = sum(sizes)
     # What is asked for may be more than the device has: then the bar is of that
     whole = max(total, limit or 0) or 1
@@ -295,7 +295,7 @@ def drawn(sizes: Sequence[int], limit: int | None, width: int, style: Style) -> 
 
 
 def machine(plan: Plan) -> str:
-    """The machine in a few words: "RTX 3060 + 32 GB RAM"."""
+    """Return the machine in a few words: "RTX 3060 + 32 GB RAM"."""
     # "RTX 3060 12 GB" -> how many
     kinds: dict[str, int] = {}
     for group in grouped(plan.devices, True):
@@ -322,7 +322,7 @@ def _subject(plan: Plan, style: Style) -> list[str]:
 
 
 def _verdict(plan: Plan, style: Style) -> list[str]:
-    """The sign alone has a colour, which a white terminal shows as well."""
+    """Return the verdict; the sign alone is bold, which a white terminal shows as well."""
     word, parts = "FITS", [*_rates(plan), _context(plan)]
     if not plan.fits:
         word, parts = "DOES NOT FIT", [shortage(plan, at_least)]
@@ -333,7 +333,7 @@ def _verdict(plan: Plan, style: Style) -> list[str]:
 
 
 def _flowed(lines: list[str], parts: Sequence[str], style: Style, gap: str) -> list[str]:
-    """The lines, each part after the last one or on a line of its own."""
+    """Return the lines, each part after the last one or on a line of its own."""
     for part in parts:
         if len(lines[-1]) + len(gap) + len(part) <= style.width:
             lines[-1] += gap + part
@@ -343,7 +343,7 @@ def _flowed(lines: list[str], parts: Sequence[str], style: Style, gap: str) -> l
 
 
 def _rates(plan: Plan) -> list[str]:
-    """How fast it is, without more digits than the prediction has."""
+    """Return how fast it is, without more digits than the prediction has."""
     speed = plan.speed
     if speed.requests is not None or plan.inputs is not None:
         # As text.py says it; the context is said after it, and shorter
@@ -355,7 +355,7 @@ def _rates(plan: Plan) -> list[str]:
 
 
 def _context(plan: Plan) -> str:
-    """As context_words, shorter: the command has its digits."""
+    """Return the context as context_words says it, shorter: the command has its digits."""
     use = plan.breakdown
     kinds = {plan.params.cache_type_k or "f16", plan.params.cache_type_v or "f16"}
     text = f"context {_count(use.n_ctx)}"
@@ -403,5 +403,5 @@ def _labelled(label: str, text: str, style: Style) -> list[str]:
 
 
 def summary(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:
-    """All of it."""
+    """Return the whole summary."""
     return head(plan, style, rest, command) + tail(plan, style, rest, command)

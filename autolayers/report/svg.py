@@ -29,7 +29,7 @@ _MOST = 60  # seconds for librsvg
 
 
 def write_picture(text: str, path: str) -> None:
-    """Writes the text to the file of that name, which ends in .svg or .png. Raises UsageError for
+    """Write the text to the file of that name, which ends in .svg or .png. Raises UsageError for
     another ending, AutolayersError where a PNG cannot be made, OSError."""
     ending = Path(path).suffix.lower()
     if ending not in _ENDINGS:

@@ -49,7 +49,7 @@ class Style:
 
     @property
     def columns(self) -> int:
-        """The width, without an end on a pipe, where a fact is a line."""
+        """Return the width, without an end on a pipe, where a fact is a line."""
         return self.width if self.bounded else sys.maxsize
 
     @classmethod
@@ -133,7 +133,7 @@ def titled(title: str, verdict: str, style: Style, colour: str, facts: str = "")
 
 
 def labelled(label: str, texts: Sequence[str], style: Style) -> list[str]:
-    """Texts after a label, wrapped."""
+    """Return texts after a label, wrapped."""
     lines: list[str] = []
     for i, text in enumerate(texts):
         lines += wrap(text, style.width, ("" if i else label).ljust(LABEL), " " * LABEL)

@@ -107,7 +107,7 @@ def _title(plan: Plan, style: Style) -> list[str]:
 
 
 def figures(plan: Plan) -> str:
-    """Speed and context."""
+    """Return the speed and the context."""
     if not plan.fits:
         return context_words(plan)
     speed = plan.speed
@@ -142,7 +142,7 @@ def context_words(plan: Plan) -> str:
 
 
 def _inputs_words(inputs: Inputs, speed: Speed) -> str:
-    """Inputs per second, with the prediction's uncertainty."""
+    """Return inputs per second, with the prediction's uncertainty."""
     rate, factor = inputs.per_second, speed.prompt_spread
     span = f"({tokens(rate / factor)} to {tokens(rate * factor)})"
     return f"about {tokens(rate)} inputs/s of {inputs.tokens} tokens {span}"
@@ -337,7 +337,7 @@ def smaller_words(plan: Plan, rate: Callable[[float], str] = tokens) -> str:
 
 
 def _fit_words(plan: Plan) -> list[str]:
-    """--fit's own answer."""
+    """Return --fit's own answer."""
     rival = plan.fit_choice
     if rival is None:
         return []

@@ -16,7 +16,7 @@ USAGE = (
 
 
 def main(words: list[str]) -> int:
-    """Exit codes as the command line's."""
+    """Return the exit code, as the command line's."""
     options = {"--pyodide": "", "--url": "", "--lists": ""}
     for name in options:
         if name in words[:-1]:

@@ -88,7 +88,7 @@ WHEEL = f"autolayers-{__version__}-py3-none-any.whl"
 
 
 def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> list[str]:
-    """Writes the site to `folder`; returns its file names. `pyodide` is a URL, or a folder with the
+    """Write the site to `folder`; return its file names. `pyodide` is a URL, or a folder with the
     files of PYODIDE_FILES that is copied; "" for the public hosts. The page checks the files'
     digests. `url`: where the site will be, for pages of single answers. `lists`: the machines whose
     list of models is written ("chips", "common", "all", or names with commas; "" for none), about
@@ -179,7 +179,8 @@ def _with_address(page: bytes, url: str) -> bytes:
 
 
 def _answers(folder: Path, url: str) -> list[str]:
-    """The pages of single answers; previews of links need PNG, which librsvg's program makes."""
+    """Return the pages of single answers; previews of links need PNG, which librsvg's program
+    makes."""
     written = pages(url)
     for name, data in written.items():
         path = folder / name
@@ -196,7 +197,7 @@ def _answers(folder: Path, url: str) -> list[str]:
 
 
 def previews() -> str:
-    """The kind of the pictures for previews of links, which show no SVG."""
+    """Return the kind of the pictures for previews of links, which show no SVG."""
     return "png" if shutil.which("rsvg-convert") else "svg"
 
 
@@ -205,8 +206,8 @@ def _compact(answer: object) -> bytes:
 
 
 def _chip_questions() -> list[dict[str, str]]:
-    """The preset on the other cards that the page offers as chips; what shares its memory has no
-    RAM of its own."""
+    """Return the preset on the other cards that the page offers as chips; what shares its memory
+    has no RAM of its own."""
     return [
         {**PRESET, "gpu": card, "ram": _ram_of(card)} for card in CHIPS if card != PRESET["gpu"]
     ]
@@ -217,7 +218,7 @@ def _ram_of(card: str) -> str:
 
 
 def _machines(lists: str) -> list[str]:
-    """The GPUs of the lists, as the form has them. Raises UsageError for a card that is not
+    """Return the GPUs of the lists, as the form has them. Raises UsageError for a card that is not
     known."""
     if lists in LISTS:
         return LISTS[lists]
@@ -232,8 +233,8 @@ def _machines(lists: str) -> list[str]:
 
 
 def known_list(gpus: str) -> dict[str, Any]:
-    """What these GPUs run: {"question", "rows"}, a row for each model of today, its quantisation
-    chosen."""
+    """Return what these GPUs run: {"question", "rows"}, a row for each model of today, its
+    quantisation chosen."""
     engine = Engine()
     question = {"gpu": gpus, "ram": _ram_of(gpus)}
     models = engine.call("start", {})["known"]
@@ -244,8 +245,8 @@ def known_list(gpus: str) -> dict[str, Any]:
 
 
 def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
-    """What the page shows while Python loads: the answer to the form's presets. cards.json has the
-    other cards."""
+    """Return what the page shows while Python loads: the answer to the form's presets. cards.json
+    has the other cards."""
     few = [card for card in offer["cards"] if card["name"] in CHIPS]
     # the models are those that have names
     shared = {key: value for key, value in offer.items() if key != "models"}
@@ -257,7 +258,7 @@ def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
 
 
 def whole_answer(engine: Engine, question: dict[str, str]) -> dict[str, Any]:
-    """With all its reasons, and the memory at other contexts for the slider."""
+    """Return the answer with all its reasons, and the memory at other contexts for the slider."""
     answer = engine.call("plan", question)
     while not (following := engine.call("more", question)).get("done"):
         answer = following
@@ -265,8 +266,8 @@ def whole_answer(engine: Engine, question: dict[str, str]) -> dict[str, Any]:
 
 
 def wheel() -> bytes:
-    """The installed package as a wheel, byte-identical each time (the binary distribution format,
-    PEP 427)."""
+    """Return the installed package as a wheel, byte-identical each time (the binary distribution
+    format, PEP 427)."""
     info = f"autolayers-{__version__}.dist-info"
     root = Path(str(files("autolayers")))
     members = {

@@ -183,8 +183,8 @@ class Engine:
         }
 
     def call(self, method: str, question: Question) -> Answer:
-        """The answer, or {"error": one line, "kind": the error's class, "field": the form's, "" for
-        none}."""
+        """Return the answer, or {"error": one line, "kind": the error's class, "field": the form's,
+        "" for none}."""
         try:
             if method not in self._methods:
                 raise UsageError(f"no such question: {method}")
@@ -193,7 +193,7 @@ class Engine:
             return error_of(error, question)
 
     def start(self, question: Question) -> Answer:
-        """What the form offers."""
+        """Return what the form offers."""
         return {
             "version": __version__,
             "build": NEWEST,
@@ -228,8 +228,8 @@ class Engine:
     # --- models
 
     def name(self, question: Question) -> Answer:
-        """What was typed or pasted as {"name"}: {"name": that opens it}, or {"near": [bundled
-        models]}."""
+        """Return what was typed or pasted as {"name"}: {"name": that opens it}, or {"near":
+        [bundled models]}."""
         typed = text(question, "name")
         # A file of this machine comes before everything that its name could mean
         if typed in self._models or (self._open is not None and os.path.exists(typed)):
@@ -251,7 +251,7 @@ class Engine:
         return {"near": near(meant)}
 
     def open(self, question: Question) -> Answer:
-        """Opens a model by name: {"name"} -> {"model": summary}, of a repository also its
+        """Open a model by name: {"name"} -> {"model": summary}, of a repository also its
         "files"."""
         name = text(question, "name")
         answer: Answer = {"model": _summary(name, self.model(name))}
@@ -274,7 +274,7 @@ class Engine:
         }
 
     def model(self, name: str) -> Model:
-        """The model by the page's name for it. Raises ModelError or UsageError."""
+        """Return the model by the page's name for it. Raises ModelError or UsageError."""
         name = name.removeprefix(BUNDLED)
         # Moved to the end, as a dict keeps the order of insertion
         if name in self._models:
@@ -295,9 +295,9 @@ class Engine:
         return model
 
     def add(self, name: str, size: int | None, data: bytes) -> Answer:
-        """A file's first bytes: {"need": n} for its first n bytes instead, {"missing": [part, ...]}
-        while shards of a split model are missing, {"model": summary} once it is complete,
-        {"projector": name} for one. `size` is the whole file's, None if unknown."""
+        """Take a file's first bytes; return {"need": n} for its first n bytes instead, {"missing":
+        [part, ...]} while shards of a split model are missing, {"model": summary} once it is
+        complete, {"projector": name} for one. `size` is the whole file's, None if unknown."""
         try:
             part = read_part(_Part(name, size, data))
             if is_projector(part):
@@ -322,7 +322,7 @@ class Engine:
             return {**error_of(error, {}), "field": "model"}
 
     def _add_part(self, part: Header) -> Answer:
-        """Adds one shard of a split model; returns the model once all are there."""
+        """Add one shard of a split model; return the model once all are there."""
         index, count = split_of(part)
         # "model-00002-of-00005.gguf" is a part of "model (5 parts)", whichever comes first
         name = f"{part.files[0].path.rpartition('-of-')[0].rpartition('-')[0]} ({count} parts)"
@@ -345,9 +345,9 @@ class Engine:
         return model
 
     def locate(self, question: Question) -> Answer:
-        """Where the browser finds a model by {"name"}, an address or hf:USER/REPO[:QUANT]: {"urls":
-        [one for each part]}. For a repository first {"listing": url}; when called again with its
-        "files", [[path, bytes]], also its "models" and "notes"."""
+        """Return where the browser finds a model by {"name"}, an address or hf:USER/REPO[:QUANT]:
+        {"urls": [one for each part]}. For a repository first {"listing": url}; when called again
+        with its "files", [[path, bytes]], also its "models" and "notes"."""
         name, hub = text(question, "name"), Hub({})
         if not name.startswith("hf:"):
             if not name.startswith(("https://", "http://")):
@@ -394,8 +394,8 @@ class Engine:
     # --- logs
 
     def explain(self, question: Question) -> Answer:
-        """Why the launch of {"log": text} failed or is slow. The form's model and machine are those
-        of the launch that works, where they are given."""
+        """Return why the launch of {"log": text} failed or is slow. The form's model and machine
+        are those of the launch that works, where they are given."""
         model = self.model(text(question, "model")) if text(question, "model") else None
         options: dict[str, Any] = {}
         if any(text(question, field) for field in ("gpu", "ram", "machine")):
@@ -416,8 +416,8 @@ class Engine:
     # --- plans
 
     def plan(self, question: Question) -> Answer:
-        """The plan, as in --json, with "verdict", "layers" and "command"; its reasons follow by
-        `more`."""
+        """Return the plan, as in --json, with "verdict", "layers" and "command"; its reasons follow
+        by `more`."""
         name, request = text(question, "model"), self._request(question)
         # The answer now; the reasons are worked out when `more` asks for them
         steps = plan_in_steps(self.model(name), request, measurements=self._known_of(name, request))
@@ -430,8 +430,8 @@ class Engine:
         return answer
 
     def ahead(self, question: Question) -> Answer:
-        """The memory of the question's plan at other contexts, all else as placed: {"points":
-        [{"n_ctx", "devices", "host"}]}, for a slider that is dragged."""
+        """Return the memory of the question's plan at other contexts, all else as placed:
+        {"points": [{"n_ctx", "devices", "host"}]}, for a slider that is dragged."""
         name, request = text(question, "model"), self._request(question)
         # Its placement is kept: only the context differs, so eight points take a moment
         plan = self._planned(question)
@@ -457,20 +457,21 @@ class Engine:
         return {"points": points}
 
     def picture(self, question: Question) -> Answer:
-        """What a terminal shows of the question's plan, as a picture to post: {"svg"}."""
+        """Return what a terminal shows of the question's plan, as a picture to post: {"svg"}."""
         # As `--picture` draws it
         words = ["llama-server", *self._launch_words(question)]
         style = Style(True, COLUMNS, drawn=True, blocks=True, painted=True)
         return {"svg": svg(summary(self._planned(question), style, command=words))}
 
     def _planned(self, question: Question) -> Plan:
-        """The plan of a question, with the reasons that are known."""
+        """Return the plan of a question, with the reasons that are known."""
         if _key(question) not in self._plans:
             self.plan(question)
         return self._plans[_key(question)]
 
     def _known_of(self, name: str, request: Request) -> Known | None:
-        """What earlier questions found out, where only the machine and the launch are others."""
+        """Return what earlier questions found out, where only the machine and the launch are
+        others."""
         # Known is of one model, build and companions, and of the header as it is
         if request.companions != NONE or request.params.override_kv:
             return None
@@ -485,7 +486,7 @@ class Engine:
         return known
 
     def more(self, question: Question) -> Answer:
-        """The same question's answer with one more of its reasons; "done" with the last."""
+        """Return the same question's answer with one more of its reasons; "done" with the last."""
         # A question whose reasons were dropped is done at once
         lock, steps = self._steps.get(_key(question), (Lock(), iter(())))
         # A generator cannot be run by two threads
@@ -529,7 +530,7 @@ class Engine:
         return answer
 
     def rows(self, question: Question) -> Answer:
-        """The rows of "which quantisation": the bundled ones of {"model"}, or what types its
+        """Return the rows of "which quantisation": the bundled ones of {"model"}, or what types its
         tensors could have."""
         name = text(question, "model").removeprefix(BUNDLED)
         models = family(name) if name in bundled.models() else []
@@ -551,8 +552,8 @@ class Engine:
         }
 
     def row(self, question: Question) -> Answer:
-        """One model of a table on the form's machine; with {"as"}, as if all of it had that type;
-        with {"at"}, at that context, where it fits, so that rows are compared alike."""
+        """Return one model of a table on the form's machine; with {"as"}, as if all of it had that
+        type; with {"at"}, at that context, where it fits, so that rows are compared alike."""
         model, kind = self.model(text(question, "model")), text(question, "as")
         if kind:
             if kind not in QUANTISATIONS:
@@ -597,8 +598,8 @@ class Engine:
         }
 
     def _row_plan(self, model: Model, question: Question) -> Plan:
-        """At the context of the row, otherwise, where that is none or does not fit, at the
-        form's."""
+        """Return the plan at the context of the row, otherwise, where that is none or does not fit,
+        at the form's."""
         # Rates at unequal contexts cannot be compared
         at = question.get("at")
         if isinstance(at, int) and 0 < at <= model.n_ctx_train and not text(question, "ctx"):
@@ -608,9 +609,9 @@ class Engine:
         return plan_request(model, self._request(question))
 
     def take(self, question: Question) -> Answer:
-        """The row of {"model"}'s bundled quantisation that is worth most on the form's machine,
-        among those that write faster than one reads, otherwise of its usual one. A vision model has
-        its projector, if that is known."""
+        """Return the row of {"model"}'s bundled quantisation that is worth most on the form's
+        machine, among those that write faster than one reads, otherwise of its usual one. A vision
+        model has its projector, if that is known."""
         name = text(question, "model").removeprefix(BUNDLED)
         # Somebody who takes a vision model wants it to see
         if projectors.size(name):
@@ -630,7 +631,8 @@ class Engine:
         return best or rows.get(name) or self.row({**question, "model": name})
 
     def curve(self, question: Question) -> Answer:
-        """The price of context: layers and speed for each context and cache type of {"types"}."""
+        """Return the price of context: layers and speed for each context and cache type of
+        {"types"}."""
         model = self.model(text(question, "model"))
         # A million at most: some models are trained for ten
         longest = min(max(model.n_ctx_train, CONTEXTS[0]), 1 << 20)
@@ -644,7 +646,7 @@ class Engine:
         }
 
     def file(self, question: Question) -> Answer:
-        """The launch as a file of {"format"}: its "text", "file" name and "notes"."""
+        """Return the launch as a file of {"format"}: its "text", "file" name and "notes"."""
         name, kind = text(question, "model"), text(question, "format")
         path = self._path(question)
         if text(question, "mmproj") == ITS_OWN:
@@ -658,7 +660,7 @@ class Engine:
         return {"text": written, "file": NAMES[kind], "notes": notes}
 
     def _launch_words(self, question: Question) -> tuple[str, ...]:
-        """llama-server's flags for the model: where it is, or how it is downloaded."""
+        """Return llama-server's flags for the model: where it is, or how it is downloaded."""
         name = text(question, "model").removeprefix(BUNDLED)
         # A path that the user typed counts most
         if not text(question, "path"):
@@ -681,13 +683,13 @@ class Engine:
         return ("-m", self._path(question, ""))
 
     def _get(self, question: Question) -> str:
-        """The page of the model's repository; "" if none is known, or the file is on the user's
-        computer."""
+        """Return the page of the model's repository; "" if none is known, or the file is on the
+        user's computer."""
         words = self._launch_words(question)
         return f"{HUB}/{words[1].partition(':')[0]}" if words[0] == "-hf" else ""
 
     def _path(self, question: Question, folder: str = "/path/to/") -> str:
-        """The model's file, as the user gave it, otherwise in an imaginary folder."""
+        """Return the model's file, as the user gave it, otherwise in an imaginary folder."""
         given, name = text(question, "path"), text(question, "model").removeprefix(BUNDLED)
         # Opened by its path on this machine, so the launch finds it there
         if not given and name in self._opened and "://" not in name and not name.startswith("hf:"):
@@ -701,7 +703,8 @@ class Engine:
     # --- machines
 
     def card(self, question: Question) -> Answer:
-        """The known cards that a renderer's name, as WebGL has it, may mean: {"cards": [...]}."""
+        """Return the known cards that a renderer's name, as WebGL has it, may mean: {"cards":
+        [...]}."""
         # e.g. "ANGLE (NVIDIA, NVIDIA GeForce RTX 3060 (0x00002504) Direct3D11 vs_5_0, D3D11)"
         words = text(question, "name").removeprefix("ANGLE (").partition("Direct3D")[0].split(",")
         # The longest part has the card's name, the short ones the maker's
@@ -712,7 +715,7 @@ class Engine:
         return {"cards": []}
 
     def machine(self, question: Question) -> Answer:
-        """The machine as a machine file's text."""
+        """Return the machine as a machine file's text."""
         machine = self._request(question).machine
         ram = machine.ram or 0
         host = Host(
@@ -729,7 +732,8 @@ class Engine:
         return {"text": json.dumps(written if ram else {**written, "host": None}, indent=1)}
 
     def _request(self, question: Question) -> Request:
-        """The form's request, with the projector and draft that were dropped or are the model's."""
+        """Return the form's request, with the projector and draft that were dropped or are the
+        model's."""
         request = request_of(question, self._here)
         projector, draft = text(question, "mmproj"), text(question, "draft")
         if not projector and not draft:
@@ -757,8 +761,8 @@ class Engine:
         )
 
     def _projector(self, question: Question) -> tuple[Header | None, str]:
-        """The header of {"mmproj"}, and the path that a launch names; "" where -hf downloads it
-        too. Raises UsageError."""
+        """Return the header of {"mmproj"}, and the path that a launch names; "" where -hf downloads
+        it too. Raises UsageError."""
         projector, model = text(question, "mmproj"), text(question, "model")
         if projector != ITS_OWN:
             if projector and projector not in self._projectors:
@@ -773,14 +777,14 @@ class Engine:
 
 
 def explain_log(log: str, **options: Any) -> Answer:
-    """The JSON of `autolayers explain` with its page as "text"; `options` as in explain().
+    """Return the JSON of `autolayers explain` with its page as "text"; `options` as in explain().
     Nothing that the log names is opened."""
     answer = explain(log.encode("utf-8", "replace"), files=False, **options)
     return {**answer.to_dict(), "text": answer.text()}
 
 
 def _home() -> str:
-    """The project's address, as the installed package has it; "" for none."""
+    """Return the project's address, as the installed package has it; "" for none."""
     try:
         given = metadata.metadata("autolayers").get_all("Project-URL") or []
     except metadata.PackageNotFoundError:
@@ -791,7 +795,7 @@ def _home() -> str:
 
 
 def _current() -> list[str]:
-    """The bundled models that people take today, each as its usual quantisation."""
+    """Return the bundled models that people take today, each as its usual quantisation."""
     by_name = {name: published.of(name) for name in of_each_family()}
     return [name for name, model in by_name.items() if model is not None and model.current]
 
@@ -806,7 +810,7 @@ def _key(question: Question) -> str:
 
 
 def _pairs(question: Question) -> Iterator[tuple[str, int]]:
-    """The "files" of a listing: paths, or [path, bytes]."""
+    """Return the "files" of a listing: paths, or [path, bytes]."""
     files = question.get("files")
     for file in files if isinstance(files, list) else ():
         path, size = file if isinstance(file, list) and len(file) == 2 else (file, 0)
@@ -815,7 +819,7 @@ def _pairs(question: Question) -> Iterator[tuple[str, int]]:
 
 
 def _file(repository: str, path: str, sizes: Mapping[str, int]) -> Answer:
-    """A row of a repository: its size is that of all its parts."""
+    """Return a row of a repository: its size is that of all its parts."""
     # "model-00001-of-00003.gguf" stands for three files
     count = has_parts(path)
     stem = path[: -len("-00001-of-00001.gguf")] if count > 1 else ""
@@ -833,7 +837,7 @@ def _file(repository: str, path: str, sizes: Mapping[str, int]) -> Answer:
 
 
 def _traits(name: str) -> Answer:
-    """What a row's filters ask of a bundled model."""
+    """Return what a row's filters ask of a bundled model."""
     published_model = published.of(name.removeprefix(BUNDLED))
     return (
         {"vision": published_model.vision, "coding": published_model.coding}
@@ -855,8 +859,8 @@ def _summary(name: str, model: Model) -> Answer:
 
 
 def _layers(plan: Plan) -> list[Answer]:
-    """Each layer: the device that computes it, and the bytes of its weights by buffer. The input
-    layer is shown if a device has any of it."""
+    """Return each layer: the device that computes it, and the bytes of its weights by buffer. The
+    input layer is shown if a device has any of it."""
     # The input layer's lookup stays in RAM with nearly every launch
     first, *others = plan.layers
     names = {device.name for device in plan.devices}

@@ -71,7 +71,7 @@ def _about(path: str) -> list[str]:
 
 
 def _modelfile(model: Model, request: Request, path: str) -> tuple[str, list[str]]:
-    """Ollama's own settings decide what a Modelfile can hold."""
+    """Return a Modelfile and notes; Ollama's own settings decide what it can hold."""
     # As Ollama names a model of the Hub
     source = "hf.co/" + path.removeprefix("hf:") if path.startswith("hf:") else path
     target = Target(source, model, model.size)
@@ -91,7 +91,7 @@ def _modelfile(model: Model, request: Request, path: str) -> tuple[str, list[str
 
 
 def _lms(model: Model, request: Request, path: str) -> tuple[str, list[str]]:
-    """LM Studio's `lms load`, which places whole layers, by their share."""
+    """Return LM Studio's `lms load` and notes; it places whole layers, by their share."""
     unified = request.params.kv_unified
     arguments = replace(
         request.arguments,

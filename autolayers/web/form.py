@@ -61,7 +61,7 @@ _HERE = (
 
 
 def text(question: Question, key: str, longest: int = _MAX_TEXT) -> str:
-    """A field's text, "" if it is not there. Raises UsageError."""
+    """Return a field's text, "" if it is not there. Raises UsageError."""
     value = question.get(key)
     if value is None:
         return ""
@@ -71,7 +71,7 @@ def text(question: Question, key: str, longest: int = _MAX_TEXT) -> str:
 
 
 def texts(question: Question, key: str) -> list[str]:
-    """The texts of a list. Raises UsageError."""
+    """Return the texts of a list. Raises UsageError."""
     values = question.get(key) or []
     if not isinstance(values, list) or len(values) > _MAX_TEXT:
         raise UsageError(f"{key}: not a list")
@@ -80,8 +80,9 @@ def texts(question: Question, key: str) -> list[str]:
 
 
 def request_of(question: Question, here: bool = False) -> Request:
-    """The request of the form and its machine; `here`: an empty field is this machine, and "none"
-    this one's processor; otherwise both are a machine without a GPU. Raises AutolayersError."""
+    """Return the request of the form and its machine; `here`: an empty field is this machine, and
+    "none" this one's processor; otherwise both are a machine without a GPU. Raises
+    AutolayersError."""
     arguments = _arguments(question)
     # The page's server must not be a way to its files
     if "machine" in arguments.own:
@@ -110,7 +111,7 @@ def request_of(question: Question, here: bool = False) -> Request:
 
 
 def _arguments(question: Question) -> Arguments:
-    """The fields as the words of a command line, read as those are. Raises UsageError."""
+    """Return the fields as the words of a command line, read as those are. Raises UsageError."""
     try:
         # Quotes as in a shell: people paste a part of their command
         flags = shlex.split(text(question, "flags"))
@@ -125,7 +126,7 @@ def _arguments(question: Question) -> Arguments:
 
 
 def _words(question: Question, field: str) -> list[str]:
-    """A field as a flag and its value. Raises UsageError."""
+    """Return a field as a flag and its value. Raises UsageError."""
     value = text(question, field)
     if field == "gpu":
         value = (
@@ -146,7 +147,7 @@ def _words(question: Question, field: str) -> list[str]:
 
 
 def _in_gib(value: str) -> str:
-    """The value with GiB after a bare number; larger ones are GPUs' names."""
+    """Return the value with GiB after a bare number; larger ones are GPUs' names."""
     value = value.strip()
     # "24", "24 g", "2x24", "2 × 12.5"
     match = re.fullmatch(
@@ -162,8 +163,8 @@ def _in_gib(value: str) -> str:
 
 
 def error_of(error: AutolayersError, question: Question) -> dict[str, Any]:
-    """The error as one line in the page's words, and the field that it is about ("" for none); of
-    GPUs the cards that could be meant, as "near"."""
+    """Return the error as one line in the page's words, and the field that it is about ("" for
+    none); of GPUs the cards that could be meant, as "near"."""
     # Some errors have several lines; the page has one
     line = " ".join(str(error).split())
     field = _field_of(error, question) if isinstance(error, UsageError) else ""
@@ -184,7 +185,8 @@ def error_of(error: AutolayersError, question: Question) -> dict[str, Any]:
 
 
 def _cards_near(gpus: str) -> list[str]:
-    """The cards whose name has what the first unknown one of `gpus` says, desktop cards first."""
+    """Return the cards whose name has what the first unknown one of `gpus` says, desktop cards
+    first."""
     for part in map(_in_gib, gpus.split(",")):
         try:
             hypothetical(part)
@@ -201,7 +203,7 @@ def _letters(name: str) -> str:
 
 
 def _field_of(error: AutolayersError, question: Question) -> str:
-    """The field that is wrong by itself."""
+    """Return the field that is wrong by itself."""
     for field, (flag, _) in FIELDS.items():
         try:
             # Each field by itself: two right ones may still contradict each other

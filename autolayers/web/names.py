@@ -35,7 +35,7 @@ _KIND = re.compile(r"[-.](?:ud-)?(?:i?q\d\w*|mxfp4|nvfp4|bf16|f16|f32)$", re.IGN
 
 
 def understood(name: str) -> str:
-    """The name that opens it: hf:, ollama:, an address, a path or a bundled model's name."""
+    """Return the name that opens it: hf:, ollama:, an address, a path or a bundled model's name."""
     # As it was copied, e.g. out of a mail
     name = name.strip().strip("\"'<>")
     # A model card shows whole commands to copy
@@ -61,7 +61,7 @@ def understood(name: str) -> str:
 
 
 def near(words: str) -> list[str]:
-    """The bundled models that have all these words, or all their letters; the best known
+    """Return the bundled models that have all these words, or all their letters; the best known
     quantisations first."""
     # "Qwen3 8B" and "qwen3-8b" have the same letters
     wanted = _letters(
@@ -89,13 +89,13 @@ def near(words: str) -> list[str]:
 
 
 def family(name: str) -> list[str]:
-    """The bundled models that are quantisations of the same one, with the name."""
+    """Return the bundled models that are quantisations of the same one, with the name."""
     stem = _stem(name)
     return [other for other in bundled.models() if _stem(other) == stem]
 
 
 def of_each_family() -> list[str]:
-    """One bundled model of each family that writes text, the usual quantisation."""
+    """Return one bundled model of each family that writes text, the usual quantisation."""
     best: dict[str, str] = {}
     for name in bundled.models():
         stem = _stem(name)
@@ -106,7 +106,7 @@ def of_each_family() -> list[str]:
 
 
 def quantisation(name: str) -> str:
-    """Q4_K_M of a model's or a file's name; "" if it has none."""
+    """Return "Q4_K_M" of a model's or a file's name; "" if it has none."""
     return quantisation_of(name, {})
 
 

@@ -98,7 +98,7 @@ _BADGE = Template("""\
 
 
 def pages(url: str) -> dict[str, bytes]:
-    """All files by name, for a site at `url`."""
+    """Return all files by name, for a site at `url`."""
     url = escape(url.rstrip("/"))
     texts: dict[str, str] = {}
     rows = []
@@ -150,7 +150,7 @@ def pages(url: str) -> dict[str, bytes]:
 
 
 def picture(plan: Plan, model: str, card: str, answer: dict[str, Any]) -> str:
-    """1200 x 630, as previews of links want it."""
+    """Return a picture of 1200 x 630, as previews of links want it."""
     parts = answer["parts"]
     # The last part, where the model is, gets a line of its own
     lines = [answer["title"], *([", ".join(parts[:-1]), parts[-1]] if parts else [])]
@@ -177,8 +177,8 @@ def picture(plan: Plan, model: str, card: str, answer: dict[str, Any]) -> str:
 
 
 def _of_all() -> str:
-    """The picture of a link to the page itself, which says nothing of a model: what stands behind
-    the # reaches no preview."""
+    """Return the picture of a link to the page itself, which says nothing of a model: what stands
+    behind the # reaches no preview."""
     lines = ("Does this model run on that machine,", "how fast, and with which command?")
     drawn = [
         _text(170, 64, INK, "autolayers", 700),
@@ -202,7 +202,7 @@ def _rect(x: float, y: int, width: float, colour: str) -> str:
 
 
 def badge(card: str, answer: dict[str, Any]) -> str:
-    """For a model card: the GPU, and how the model runs on it."""
+    """Return a badge for a model card: the GPU, and how the model runs on it."""
     left, right = card, short(answer)
     # 7 pixels a character of 11 px Verdana, and a margin
     at, rest = (14 + 7 * len(text) for text in (left, right))
@@ -220,12 +220,12 @@ def badge(card: str, answer: dict[str, Any]) -> str:
 
 
 def _today() -> str:
-    """The day of the build; SOURCE_DATE_EPOCH, of repeatable builds, overrides it."""
+    """Return the day of the build; SOURCE_DATE_EPOCH, of repeatable builds, overrides it."""
     return strftime("%Y-%m-%d", gmtime(int(os.environ.get("SOURCE_DATE_EPOCH") or time())))
 
 
 def short(answer: dict[str, Any]) -> str:
-    """A verdict in two words."""
+    """Return a verdict in two words."""
     return f"~{rate(answer['rate'])} tokens/s" if answer["rate"] else "does not fit"
 
 
@@ -309,7 +309,7 @@ def _page(url: str, name: str, model: str, card: str, plan: Plan, answer: dict[s
 
 
 def _document(url: str, place: str, title: str, about: str, body: str, image: str = "") -> str:
-    """The page; .IMAGE stands for the ending that its picture has."""
+    """Return the page; .IMAGE stands for the ending that its picture has."""
     return _DOCUMENT.substitute(
         url=url,
         place=place,

@@ -63,7 +63,7 @@ CONFIG = {"engine": "server"}
 
 
 def page_files() -> dict[str, bytes]:
-    """The page's static files by name."""
+    """Return the page's static files by name."""
     return {
         path.name: path.read_bytes()
         for path in files(__package__).joinpath("static").iterdir()
@@ -72,7 +72,8 @@ def page_files() -> dict[str, bytes]:
 
 
 def hosts(port: int) -> set[str]:
-    """The Host header of a browser on this machine for a port; it omits HTTP's default port."""
+    """Return the Host header of a browser on this machine for a port; it omits HTTP's default
+    port."""
     # A site whose name resolves to 127.0.0.1 sends its own name as Host
     names = "127.0.0.1", "localhost"
     return {f"{name}:{port}" for name in names} | (set(names) if port == HTTP_PORT else set())
@@ -114,7 +115,7 @@ class Server(ThreadingHTTPServer):
                 gc.collect()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores clients that disconnect; answers a defect with 500 and one line on stderr."""
+        """Ignore clients that disconnect; answer a defect with 500 and one line on stderr."""
         error = sys.exc_info()[1]
         # A tab that was closed in the middle of an answer
         if isinstance(error, OSError):
@@ -167,8 +168,8 @@ class Handler(BaseHTTPRequestHandler):
         return True
 
     def from_here(self, page: bool = False) -> bool:
-        """Whether the request is from this machine's own page or programs, or a link opens the
-        `page`; otherwise sends the refusal."""
+        """Return whether the request is from this machine's own page or programs, or a link opens
+        the `page`; otherwise send the refusal."""
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
         hosts = self.server.hosts
         fetch = self.headers.get("Sec-Fetch-Mode"), self.headers.get("Sec-Fetch-Dest")
@@ -187,7 +188,7 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def has_gone(self) -> bool:
-        """Whether the client has closed the connection."""
+        """Return whether the client has closed the connection."""
         try:
             # Readable without a byte to read: the other end is closed
             readable, _, _ = select.select([self.connection], [], [], 0)
@@ -196,7 +197,7 @@ class Handler(BaseHTTPRequestHandler):
             return True
 
     def body(self, largest: int) -> bytes | None:
-        """The request's body; None if it was refused."""
+        """Return the request's body; None if it was refused."""
         length = self.headers.get("Content-Length", "")
         if (
             not length.isascii()
@@ -223,7 +224,7 @@ class Handler(BaseHTTPRequestHandler):
                 limit -= len(piece)
 
     def question(self, largest: int) -> dict[str, Any] | None:
-        """The body as a JSON object; None if it was refused."""
+        """Return the body as a JSON object; None if it was refused."""
         body = self.body(largest)
         if body is None:
             return None

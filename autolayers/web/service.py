@@ -65,7 +65,8 @@ class Service(Server):
         return f"http://127.0.0.1:{self.server_port}"
 
     def answer(self, path: str, question: Answer, has_gone: Callable[[], bool]) -> Answer | None:
-        """None if the client has gone before its turn. Raises AutolayersError."""
+        """Return the answer, None if the client has gone before its turn. Raises
+        AutolayersError."""
         # A misspelt key would be a plan without it: never silently ignored
         for name in question:
             if name not in _KEYS[path]:
@@ -197,7 +198,7 @@ def _text(question: Answer, name: str) -> str:
 
 
 def _unknown(path: str, name: str) -> str:
-    """Why a key is refused. One that is a flag's name would otherwise be ignored, and the
+    """Return why a key is refused. One that is a flag's name would otherwise be ignored, and the
     plan be for the server's own machine."""
     keys = ", ".join(f'"{key}"' for key in _KEYS[path])
     if is_flag(name, path.lstrip("/")):
@@ -208,7 +209,7 @@ def _unknown(path: str, name: str) -> str:
 
 
 def _words(question: Answer, command: str = "plan") -> list[str]:
-    """The flags of a question. Raises UsageError."""
+    """Return the flags of a question. Raises UsageError."""
     flags = question.get("flags", [])
     # {"ctx": 8192} as Python's keywords
     if isinstance(flags, dict):
@@ -219,7 +220,7 @@ def _words(question: Answer, command: str = "plan") -> list[str]:
 
 
 def openapi() -> Answer:
-    """The interface as an OpenAPI document."""
+    """Return the interface as an OpenAPI document."""
     flags = {
         "description": "words, or flags by name",
         "oneOf": [{"type": "array", "items": {"type": "string"}}, {"type": "object"}],

@@ -36,7 +36,7 @@ KEPT = {"least": 1.0, "little": 0.97, "noticeable": 0.78, "heavy": 0.55}
 
 
 def verdict(plan: Plan) -> dict[str, Any]:
-    """What the page says first."""
+    """Return what the page says first."""
     inputs = plan.inputs
     parts = [f"About {rate(plan.speed.generation)} tokens/s ({spread(plan)})"]
     if inputs is not None:
@@ -71,24 +71,25 @@ def verdict(plan: Plan) -> dict[str, Any]:
 
 
 def _is_slow(plan: Plan) -> bool:
-    """Whether one reads faster than it writes."""
+    """Return whether one reads faster than it writes."""
     writes = plan.inputs is None and not is_embedding(plan.model)
     # 1.2: as fast as one reads is not yet slow (_plain says it with the same factor)
     return writes and plan.speed.generation * _WORDS_PER_TOKEN < READING / 1.2
 
 
 def spread(plan: Plan) -> str:
-    """The range of the predicted rate: "28 to 52"."""
+    """Return the range of the predicted rate: "28 to 52"."""
     return " to ".join(map(rate, ends(plan.speed)))
 
 
 def ends(speed: Speed) -> tuple[float, float]:
-    """The range of the predicted rate, in tokens per second."""
+    """Return the range of the predicted rate, in tokens per second."""
     return speed.generation / speed.generation_spread, speed.generation * speed.generation_spread
 
 
 def assumed(plan: Plan) -> str:
-    """What the figures assume of the machine: "RAM assumed to be 38 GB/s; 8 cores assumed"."""
+    """Return what the figures assume of the machine: "RAM assumed to be 38 GB/s; 8 cores
+    assumed"."""
     words = assumed_words(plan.speed)[2:]
     parts = [words] if words else []
     # A hypothetical card is empty; the one at home often drives a display
@@ -98,13 +99,14 @@ def assumed(plan: Plan) -> str:
 
 
 def needed(plan: Plan) -> int:
-    """The bytes of RAM that a plan that fits needs where the RAM is not known; 0 otherwise."""
+    """Return the bytes of RAM that a plan that fits needs where the RAM is not known; 0
+    otherwise."""
     return plan.host.needed if plan.fits and plan.host.free is None else 0
 
 
 def faster(plan: Plan) -> dict[str, Any] | None:
-    """The fastest alternative that may be faster, but surely is not: {"flags", "words"}, so that
-    the first sight says why the plan does not take it."""
+    """Return the fastest alternative that may be faster, but surely is not: {"flags", "words"}, so
+    that the first sight says why the plan does not take it."""
     here = plan.speed
     alternatives = [
         other
@@ -133,22 +135,23 @@ def faster(plan: Plan) -> dict[str, Any] | None:
 
 
 def loss(bits: int) -> str:
-    """What a quantisation of this level costs: "least", "little", "noticeable" or "heavy"."""
+    """Return what a quantisation of this level costs: "least", "little", "noticeable" or
+    "heavy"."""
     return (
         "least" if bits >= 6 else "little" if bits >= 4 else "noticeable" if bits == 3 else "heavy"
     )
 
 
 def worth(parameters: float, lost: str, generated: float) -> float:
-    """The value of a model to its user, in billions of parameters: their number, less what its
-    quantisation (`loss`) loses, as far as it writes fluently."""
+    """Return the value of a model to its user, in billions of parameters: their number, less what
+    its quantisation (`loss`) loses, as far as it writes fluently."""
     # Faster than one reads has no further value
     return parameters / 1e9 * KEPT[lost] * min(1.0, generated / FLUENT)
 
 
 def least_missing(size: int, request: Request) -> int:
-    """The bytes that are missing at least on all devices together, for tensors of this size; 0 if
-    they may fit. What need not be loaded, as MTP blocks, is a tenth at most."""
+    """Return the bytes that are missing at least on all devices together, for tensors of this size;
+    0 if they may fit. What need not be loaded, as MTP blocks, is a tenth at most."""
     machine = request.machine
     # Unknown RAM may hold anything
     if machine.ram is None:
@@ -158,7 +161,7 @@ def least_missing(size: int, request: Request) -> int:
 
 
 def place(plan: Plan) -> str:
-    """Where the model is, for everybody."""
+    """Return where the model is, for everybody."""
     if not plan.devices or not plan.n_gpu_layers:
         return "All of it on the CPU"
     gpus = {device.name for device in plan.devices}
@@ -172,7 +175,7 @@ def place(plan: Plan) -> str:
 
 
 def where(plan: Plan) -> str:
-    """Where the weights are, in the planner's words."""
+    """Return where the weights are, in the planner's words."""
     if not plan.devices or not plan.n_gpu_layers:
         return "All of it on the CPU"
     whole = f"{plan.n_layer + 1} of {plan.n_layer + 1} layers on the GPU"
@@ -183,7 +186,7 @@ def where(plan: Plan) -> str:
 
 
 def thousands(tokens: int) -> str:
-    """16384 -> 16k, 17664 -> 17k, 9472 -> 9.2k, rounded down."""
+    """Return "16k" for 16384, "17k" for 17664 and "9.2k" for 9472, rounded down."""
     if tokens < 1024:
         return str(tokens)
     # Down, so that no more is promised than there is
