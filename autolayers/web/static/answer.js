@@ -109,12 +109,13 @@ function listed(title, items, kind) {
   return items.length ? [element("h3", {}, title), element("ul", { class: kind }, ...items)] : [];
 }
 
-// The words, after a button if flags can be tried.
+// The words, whose flags are not broken, after a button if flags can be tried.
 function tried(flags, words) {
   if (!flags.length) return [words];
   const tries = button("Try", () => use(flags));
   tries.setAttribute("aria-label", `Try ${quoted(flags)}`);
-  return [tries, ` ${words}`];
+  const whole = (word) => (word.startsWith("-") ? element("span", { class: "word" }, word) : word);
+  return [tries, ...words.split(" ").flatMap((word) => [" ", whole(word)])];
 }
 
 function use(flags) {
