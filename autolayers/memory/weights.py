@@ -303,6 +303,25 @@ class _Setting:
     every_copy: bool
 
 
+def _stays_mapped(params: Params, devices: Sequence[tuple[Backend, Device]], sliced: bool) -> bool:
+    """Whether weights in RAM may be the file's own pages.
+
+    One device that cannot leave the file mapped turns mmap off for all, but not a mode that is
+    given (load_tensors asks the devices with LLAMA_LOAD_MODE_AUTO alone).
+    """
+    if params.load_mode in (None, "auto"):
+        return all(_maps(backend, device, sliced) for backend, device in devices)
+    return params.load_mode in ("mmap", "mmap+mlock")
+
+
+def _refuse_unknown(params: Params, names: Sequence[str]) -> None:
+    """Raise LaunchRefused for an override to another buffer type, as llama.cpp's handler of -ot
+    refuses it."""
+    for _, target in params.overrides:
+        if target not in names:
+            raise LaunchRefused(f"unknown buffer type: {target} (there are: {', '.join(names)})")
+
+
 class _Table:
     """The tensors of a model that llama.cpp creates, and their facts for each backend and set of
     overrides."""
@@ -345,10 +364,10 @@ class _Table:
         every_copy: bool = False,
     ) -> list[WeightGroup]:
         """Return all nonempty groups of a launch, with their layers on the devices of `dev_of`."""
-        backends: dict[str, Backend] = {
+        parts: dict[str, Backend] = {
             device.name: on(device, rules=self.rules) for device in devices
         }
-        parts = dict(backends)
+        backends = dict(parts)
         # -sm tensor: one meta backend for all devices
         if slices:
             # the first device's name stands for all: `dev_of` names no other one
@@ -360,17 +379,8 @@ class _Table:
             # compute large batches with weights in RAM copy them faster from it
             leading = used[:1] if slices else used
             pinned = next((backends[d.name] for d in leading if backends[d.name].host_buffer), None)
-        # one device that cannot leave the file mapped turns mmap off for all, but not a mode that
-        # is given (load_tensors asks the devices with LLAMA_LOAD_MODE_AUTO alone)
-        use_mmap = params.load_mode in ("mmap", "mmap+mlock")
-        if params.load_mode in (None, "auto"):
-            use_mmap = all(_maps(parts[d.name], d, slices is not None) for d in used)
-        # refused as llama.cpp's handler of -ot refuses it
-        for _, target in params.overrides:
-            if target != HOST and target not in backends:
-                raise LaunchRefused(
-                    f"unknown buffer type: {target} (there are: {', '.join([HOST, *backends])})"
-                )
+        use_mmap = _stays_mapped(params, [(parts[d.name], d) for d in used], slices is not None)
+        _refuse_unknown(params, [HOST, *backends])
         for backend in (*parts.values(), *backends.values()):
             self.backends.setdefault(backend.kind, backend)
         setting = _Setting(

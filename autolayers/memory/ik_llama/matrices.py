@@ -288,36 +288,55 @@ def shared_out(
     )
     rows: list[tuple[tuple[int, int], ...] | None] = []
     for il in range(hp.n_layer):
-        if layout.layers[il] == HOST:
-            rows.append(None)
-            continue
-        here, cut.where = layers.get(il, {}), layout.layers[il]
-        mirror = [1] * len(used)
-        cut.put(here.get("attn_norm"), -1, mirror)
-        if model.architecture == "muse-glimmer":
-            cut.put(here.get("post_attention_norm"), -1, mirror)
-        if factors is not None:
-            # rope factors: a copy per layer on every device
-            for device in range(len(used)):
-                cut.used[device] += factors.info.n_bytes
-                cut.sizes[device] += factors.info.n_bytes + row_padding(
-                    factors.info.type, factors.info.ne[0]
-                )
-        rows.append(_attention(cut, hp, here, il))
-        for name in _WHOLE[:3]:
-            if name != "post_attention_norm" or model.architecture in (
-                "gpt-oss",
-                "seed_oss",
-                "glm4moe",
-            ):
-                cut.put(here.get(name), -1, mirror)
-        # the rest is cut only where no override moved it
-        _feed_forward(
-            cut, {name: tensor for name, tensor in here.items() if tensor.buffer == cut.where}
-        )
-        for name in _WHOLE[3:]:
+        cut.where = layout.layers[il]
+        rows.append(None if cut.where == HOST else _cut_layer(cut, layers.get(il, {}), il, factors))
+    result = _in_parts(cut, layers, layout, buffers, used)
+    if factors is not None:  # counted as on their layers' devices before
+        for layer in layout.layers[: hp.n_layer]:
+            if layer != HOST:
+                result[layer] -= -(-factors.info.n_bytes // 128) * 128
+    for part, size in zip(used, cut.sizes, strict=True):
+        result[part.name] = result.get(part.name, 0) + size
+    parts = tuple([(name, *part) for name, part in cut.parts.items()])
+    whole = cut.whole and not _moved(groups, layout, hp.n_layer)
+    return result, cut.exact, Heads(tuple(rows), parts, whole)
+
+
+def _cut_layer(
+    cut: _Cut, here: dict[str, PlacedTensor], il: int, factors: PlacedTensor | None
+) -> tuple[tuple[int, int], ...] | None:
+    """Cut the tensors of a layer, or copy them to each device; return the rows of K and V there."""
+    architecture, mirror = cut.model.architecture, [1] * cut.count
+    cut.put(here.get("attn_norm"), -1, mirror)
+    if architecture == "muse-glimmer":
+        cut.put(here.get("post_attention_norm"), -1, mirror)
+    if factors is not None:
+        # rope factors: a copy per layer on every device
+        size, padding = factors.info.n_bytes, row_padding(factors.info.type, factors.info.ne[0])
+        for device in range(cut.count):
+            cut.used[device] += size
+            cut.sizes[device] += size + padding
+    rows = _attention(cut, cut.model.hparams, here, il)
+    for name in _WHOLE[:3]:
+        if name != "post_attention_norm" or architecture in ("gpt-oss", "seed_oss", "glm4moe"):
             cut.put(here.get(name), -1, mirror)
-    # what was counted whole on the layer's device is there in parts now
+    # the rest is cut only where no override moved it
+    _feed_forward(
+        cut, {name: tensor for name, tensor in here.items() if tensor.buffer == cut.where}
+    )
+    for name in _WHOLE[3:]:
+        cut.put(here.get(name), -1, mirror)
+    return rows
+
+
+def _in_parts(
+    cut: _Cut,
+    layers: Mapping[int, Mapping[str, PlacedTensor]],
+    layout: Split,
+    buffers: Mapping[str, int],
+    used: Sequence[Device],
+) -> dict[str, int]:
+    """Return the bytes by buffer without the tensors that were cut, which were counted whole."""
     result = dict(buffers)
     for il, tensors in layers.items():
         for tensor in tensors.values():
@@ -330,22 +349,20 @@ def shared_out(
                 for other in used:
                     if other.name != tensor.buffer:
                         result[other.name] = result.get(other.name, 0) + tensor.size
-    if factors is not None:  # counted as on their layers' devices before
-        for layer in layout.layers[: hp.n_layer]:
-            if layer != HOST:
-                result[layer] -= -(-factors.info.n_bytes // 128) * 128
-    for part, size in zip(used, cut.sizes, strict=True):
-        result[part.name] = result.get(part.name, 0) + size
-    parts = tuple([(name, *part) for name, part in cut.parts.items()])
-    moved = any(
-        placed.name.startswith("blk.")
-        and "_exps." not in placed.name
-        and placed.buffer != layout.layers[group.layer]
-        for group in groups
-        for placed in group.tensors.values()
-        if 0 <= group.layer < hp.n_layer and layout.layers[group.layer] != HOST
-    )
-    return result, cut.exact, Heads(tuple(rows), parts, cut.whole and not moved)
+    return result
+
+
+def _moved(groups: Sequence[WeightGroup], layout: Split, n_layer: int) -> bool:
+    """Whether an override moved a tensor, other than experts, of a layer on a GPU."""
+    for group in groups:
+        if not 0 <= group.layer < n_layer or layout.layers[group.layer] == HOST:
+            continue
+        where = layout.layers[group.layer]
+        for placed in group.tensors.values():
+            of_layer = placed.name.startswith("blk.") and "_exps." not in placed.name
+            if of_layer and placed.buffer != where:
+                return True
+    return False
 
 
 def _attention(

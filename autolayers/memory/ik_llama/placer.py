@@ -8,7 +8,7 @@ from ...records import replace
 from ..split import model_devices
 from ..weights import Placement, WeightGroup, WeightPlacer
 from .matrices import ALIGNED, FACTORS, factors_to, matrices, shared_out
-from .split import split
+from .split import Split, split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,16 +59,9 @@ class IkPlacer(WeightPlacer):
         used, exact, warnings = model_devices(replace(params, split_mode=None), devices, self.rules)
         params = _on(used, params)
         layout = split(self.model, params, used, settings)
-        # without a layer on a GPU -ot and -ncmoe are dropped (llama_model_load_from_file)
-        if not used or all(layer == HOST for layer in layout.layers[:n]):
-            params = replace(params, overrides=())
-        else:
-            params = replace(params, overrides=(*params.overrides, *layout.overrides))
-        # an override to the CPU switches mapping off for the whole model
-        in_ram = any(target == HOST for _, target in params.overrides)
-        params = replace(params, repack=False, load_mode="none" if in_ram else params.load_mode)
-        table = self._table(load_mtp)
-        groups = table.place(params, devices, used, layout.layers)
+        on_gpu = bool(used) and any(layer != HOST for layer in layout.layers[:n])
+        params = _overridden(params, layout, on_gpu)
+        groups = self._table(load_mtp).place(params, devices, used, layout.layers)
         heads, modelled, layers = None, True, layout.layers
         several = len(used) > 1 and any(layer != HOST for layer in layers)
         if several and layout.mode == "none":
@@ -76,33 +69,25 @@ class IkPlacer(WeightPlacer):
             groups, modelled = matrices(self.model, used, layout, groups, main)
             if factors_to(self.model, layout, used[main].name):
                 layers = tuple([layer if layer == HOST else used[main].name for layer in layers])
-        buffers: dict[str, int] = {}
-        for group in groups:
-            for name, size in group.buffers.items():
-                buffers[name] = buffers.get(name, 0) + size
         mapped = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock")
         # tensors that are created more often, or elsewhere, than llama.cpp does
         more = [*_more(self.model, groups, layers), *_tied(self.model, used, layers[-1], mapped)]
         more += _merged(self.model, groups) if settings.merges_experts else []
-        for name, size in more:
-            buffers[name] = buffers.get(name, 0) + size
+        buffers = _summed(groups, more)
         if several and layout.mode in ("graph", "attn"):
             buffers, modelled, heads = shared_out(
                 self.model, used, layout, groups, buffers, params.kv_offload is not False
             )
             modelled = modelled and layout.mode == "graph"
+        name = self.rules.engine.name
         if settings.split and layout.mode == "layer" and used:
-            name, architecture = self.rules.engine.name, self.model.architecture
             warnings += (
-                f"-sm {settings.split}: {name} does not cut the layers of {architecture}, and "
-                f"takes -sm layer",
+                f"-sm {settings.split}: {name} does not cut the layers of "
+                f"{self.model.architecture}, and takes -sm layer",
             )
         if not modelled:
             exact = False
-            warnings += (
-                f"-sm {layout.mode} of {self.rules.engine.name}: what each GPU holds is an "
-                f"upper bound",
-            )
+            warnings += (f"-sm {layout.mode} of {name}: what each GPU holds is an upper bound",)
         wanted = sum(layer != HOST for layer in layout.layers)
         return Placement(
             used,
@@ -119,6 +104,25 @@ class IkPlacer(WeightPlacer):
             {device.name: device for device in devices},
             heads=heads,
         )
+
+
+def _overridden(params: Params, layout: Split, on_gpu: bool) -> Params:
+    """Return `params` with the overrides of -ncmoe and --fit, and the load mode that they leave."""
+    # without a layer on a GPU -ot and -ncmoe are dropped (llama_model_load_from_file)
+    overrides = (*params.overrides, *layout.overrides) if on_gpu else ()
+    # an override to the CPU switches mapping off for the whole model
+    in_ram = any(target == HOST for _, target in overrides)
+    load_mode = "none" if in_ram else params.load_mode
+    return replace(params, overrides=overrides, repack=False, load_mode=load_mode)
+
+
+def _summed(groups: Sequence[WeightGroup], more: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Return the bytes of each buffer."""
+    buffers: dict[str, int] = {}
+    rows = [row for group in groups for row in group.buffers.items()]
+    for name, size in (*rows, *more):
+        buffers[name] = buffers.get(name, 0) + size
+    return buffers
 
 
 def _on(used: Sequence[Device], params: Params) -> Params:
