@@ -91,6 +91,7 @@ MAX_PARTS = 512
 # A page stays open for hours: nothing that grows with questions may grow without an end
 _MAX_LAUNCHES = 1024  # measured ones that are kept for the next questions
 _MAX_STEPS = 4  # questions whose reasons are under way
+_UNDRAWN = frozenset(("margin_parts", "total", "beside", "request", "limit", "mapped"))
 AHEAD = 8  # contexts whose memory the slider shows while it is dragged
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
 # of somebody without a machine here
@@ -448,12 +449,10 @@ class Engine:
                 answer: dict[str, Any] = plan_request(model, at_context).to_dict()
             except LaunchRefused:
                 continue
-            # bars draw no part of a margin
-            devices = [
-                {key: value for key, value in device.items() if key != "margin_parts"}
-                for device in answer["devices"]
-            ]
-            points.append({"n_ctx": n_ctx, "devices": devices, "host": answer["host"]})
+            devices = [_drawn_parts(device) for device in answer["devices"]]
+            points.append(
+                {"n_ctx": n_ctx, "devices": devices, "host": _drawn_parts(answer["host"])}
+            )
         return {"points": points}
 
     def picture(self, question: Question) -> Answer:
@@ -774,6 +773,11 @@ class Engine:
         # -hf finds the projector in the repository itself
         downloads = self._launch_words(question)[0] == "-hf"
         return header, "" if downloads else "/path/to/mmproj.gguf"
+
+
+def _drawn_parts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a device's or RAM's figures without those that no bar draws."""
+    return {key: value for key, value in row.items() if key not in _UNDRAWN}
 
 
 def explain_log(log: str, **options: Any) -> Answer:
