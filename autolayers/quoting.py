@@ -21,15 +21,15 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(
-        c
-        if c.isprintable()
-        # PEP 383: a byte that is not UTF-8 is a lone surrogate here
-        else f"\\x{ord(c) - 0xDC00:02x}"
-        if 0xDC80 <= ord(c) <= 0xDCFF
-        else c.encode("unicode_escape").decode()
-        for c in text
-    )
+    return "".join([c if c.isprintable() else _escaped(c) for c in text])
+
+
+def _escaped(c: str) -> str:
+    """Return the escape of a character that is not printable."""
+    # PEP 383: a byte that is not UTF-8 is a lone surrogate here
+    if 0xDC80 <= ord(c) <= 0xDCFF:
+        return f"\\x{ord(c) - 0xDC00:02x}"
+    return c.encode("unicode_escape").decode()
 
 
 def shell(words: Sequence[str]) -> str:
@@ -195,13 +195,9 @@ def _yaml_escape(c: str) -> str:
     if c.isprintable():
         return c
     code = ord(c)
-    return (
-        f"\\x{code:02x}"
-        if code < 1 << 8
-        else f"\\u{code:04x}"
-        if code < 1 << 16
-        else f"\\U{code:08x}"
-    )
+    if code < 1 << 8:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
 
 
 _NIX = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\", "$": "\\$"})

@@ -557,11 +557,8 @@ def for_model(model: Model, request: Request) -> Request:
     """Return the request as its program means it for this model, with its draft checked
     (with_draft_checked)."""
     own_words = request.build.engine.said
-    if (
-        own_words is not None
-        and (getattr(own_words, "fit", False) or getattr(own_words, "moe_layers", 0))
-        and request.params.n_gpu_layers is None
-    ):
+    places = getattr(own_words, "fit", False) or getattr(own_words, "moe_layers", 0)
+    if places and request.params.n_gpu_layers is None:
         # its own default: these words count
         request = request.asking(
             replace(request.arguments, params=replace(request.params, n_gpu_layers=999))

@@ -226,7 +226,9 @@ class Kind:
         bound = self._at_most(ladder, top, whole, partly) - max(0, self.failed - PATIENCE - 1)
         # A bound by all memory together; which device holds what is decided for each count.
         for count in range(max(lowest, bound), lowest - 1, -1):
-            buffers = whole if count == ladder.top else partly if count else none
+            buffers = partly if count else none
+            if count == ladder.top:
+                buffers = whole
             params = self.divided(ladder, count, buffers)
             if params is not None:
                 return count, params

@@ -113,12 +113,8 @@ def _other_vocabulary(problem: Problem) -> str:
     """Return why llama-server would not start with this draft model in use, "" if it would."""
     draft = problem.request.companions.draft
     rules = Build(_number(problem)).rules
-    if (
-        draft is None
-        or draft.row.draft_type
-        or rules.translates_drafts
-        or not rules.names_draft_type
-    ):
+    checks = rules.names_draft_type and not rules.translates_drafts
+    if draft is None or draft.row.draft_type or not checks:
         return ""
     return unlike(problem.model, draft, only_added=rules.draft_ends_if_added)
 
@@ -181,13 +177,7 @@ def _tried(variant: Problem, plain: Choice | None) -> Choice | None:
         candidate = search(problem).candidate
     if candidate is None:
         return None
-    where = (
-        "RAM"
-        if drafting.place == HOST
-        else "the GPU"
-        if drafting.model is not None
-        else "the model's device"
-    )
+    where = _where(drafting)
     draft = problem.cost.speed(candidate).draft
     if given.draft_n_max is not None or draft is None:
         return Choice(problem, candidate, where)
@@ -198,6 +188,13 @@ def _tried(variant: Problem, plain: Choice | None) -> Choice | None:
         if fewer is not None and fewer.fits:
             return Choice(problem.drafting_with(replace(drafting, n=n)), fewer, where)
     return Choice(problem.drafting_with(replace(drafting, n=DRAFT_N_MAX)), candidate, where)
+
+
+def _where(drafting: Drafting) -> str:
+    """Return where a launch drafts, in words."""
+    if drafting.place == HOST:
+        return "RAM"
+    return "the model's device" if drafting.model is None else "the GPU"
 
 
 def _share(problem: Problem) -> tuple[float, int] | None:

@@ -130,12 +130,15 @@ def alternative(
         candidate.params.layers_wanted(everything),
         n_ctx,
         speed,
-        _image_words(problem)
-        if "mmproj_offload" in change
-        else _IN_PLACE
-        if "overrides" in change
-        else _by_text(speed),
+        _note(problem, change, speed),
     )
+
+
+def _note(problem: Problem, change: dict[str, object], speed: Speed) -> str:
+    """Return what else a change does."""
+    if "mmproj_offload" in change:
+        return _image_words(problem)
+    return _IN_PLACE if "overrides" in change else _by_text(speed)
 
 
 def _none(change: dict[str, object]) -> tuple[str, ...]:

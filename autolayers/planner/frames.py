@@ -157,13 +157,10 @@ class Frames:
         # The order is given or the best one; others are tried once there is a launch to beat
         # (search.Search._orders).
         yield first
-        whole = self.evaluator.engine.shares_bytes  # its own split is left alone where it fits
-        if (
-            not whole
-            and self._may_leave_out(given)
-            and len(first.names) > 1
-            and given.split_mode is None
-        ):
+        # A program that shares out bytes keeps its own split where it fits.
+        several = len(first.names) > 1 and given.split_mode is None
+        splits = several and not self.evaluator.engine.shares_bytes
+        if splits and self._may_leave_out(given):
             yield from self._alone(given)
         if processor_alone(self.problem, given):
             yield Frame(self.problem, replace(given, device=()))

@@ -388,8 +388,8 @@ class CostModel:
         offloaded = params.kv_offload is not False and placement.n_gpu_layers > len(
             placement.dev_layer
         )
-        local = not any(device.network for device in devices.values())
-        pipelined = len(devices) > 1 and by_layers and offloaded and local
+        several = len(devices) > 1 and not any(device.network for device in devices.values())
+        pipelined = several and by_layers and offloaded
         pipelined = pipelined and all(
             on(device, rules=rules).pipelines() for device in placement.devices
         )

@@ -339,11 +339,10 @@ def work_of(weights: Weights, steps: Steps, homes: Sequence[str]) -> Work:
             if step.layer != INPUT:
                 # The last place is the CPU, whatever its number.
                 place = HOST if step.place >= len(devices) else devices[step.place]
-                sums.add(
-                    step,
-                    place,
-                    step.source if step.source in devices else HOST if step.source else place,
-                )
+                source = HOST if step.source else place
+                if step.source in devices:
+                    source = step.source
+                sums.add(step, place, source)
         return _load(weights, sums.rows, sums.walk, sums.attention, homes)
 
     return Work(load(steps.token), load(steps.prompt))
@@ -512,10 +511,10 @@ class Homes:
                 )
                 if tensor is not None:
                     place = memory = HOST if placement.is_host(tensor.buffer) else tensor.buffer
-                    # op offload: a device computes with a copy of a weight that stays in RAM
-                    # Repacked weights (CPU_REPACK) have a layout that only the CPU reads, so they
-                    # are never copied.
-                    if place == HOST and step.place and self.op_offload and tensor.buffer != REPACK:
+                    # Op offload: a device computes with a copy of a weight that stays in RAM, but
+                    # not of repacked ones (CPU_REPACK), whose layout only the CPU reads.
+                    may_copy = self.op_offload and tensor.buffer != REPACK
+                    if may_copy and place == HOST and step.place:
                         place = self._first(step.place) or HOST
             elif step.kind == CACHE:
                 place = memory = cache

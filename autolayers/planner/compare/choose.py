@@ -338,7 +338,9 @@ def compared(one: Choice, other: Choice) -> int:
     if one.measured and other.measured and one.measured.source == other.measured.source:
         return closer(one.measured, other.measured)
     bits = one.bits_per_weight - other.bits_per_weight
-    return 0 if abs(bits) < DECIDED else 1 if bits > 0 else -1
+    if abs(bits) < DECIDED:
+        return 0
+    return 1 if bits > 0 else -1
 
 
 def front(choices: Sequence[Choice]) -> list[bool]:

@@ -135,10 +135,12 @@ def level(usual: Usual | None, measured: Measured | None, bits_per_weight: float
     """Return 2 to 6, as in Q2 to Q6: by the measured divergence, otherwise the type's, otherwise
     bits (of MXFP4 or an unquantised file). A small model's is not a level lower, as no other file
     of it is closer for its bits."""
-    # What was measured of this file beats what is usual for its type.
-    divergence = measured.kld if measured else usual.median if usual else None
-    if divergence is None:
+    if measured is None and usual is None:
         return max(_LEVELS[-1], min(_LEVELS[0], int(bits_per_weight)))
+    divergence = usual.median if usual else 0.0
+    # What was measured of this file beats what is usual for its type.
+    if measured is not None:
+        divergence = measured.kld
     return next(
         bits for (highest, _), bits in zip(_BANDS, _LEVELS, strict=True) if divergence <= highest
     )
@@ -196,4 +198,6 @@ def closer(one: Measured, other: Measured) -> int:
     others = max(0.0, other.kld)
     low = min(own, others)
     high = max(own, others)
-    return 0 if high - low < EQUAL or high < EQUAL_FACTOR * low else 1 if own < others else -1
+    if high - low < EQUAL or high < EQUAL_FACTOR * low:
+        return 0
+    return 1 if own < others else -1

@@ -98,11 +98,13 @@ def merged(
     for pattern, buffer in rules:
         layer, dot, rest = pattern.removeprefix(_BLOCK).partition("\\.")
         # Of one layer, and without a flag of its own.
-        one = pattern.startswith(_BLOCK) and layer.isdigit() and dot and dot + rest not in own
-        if one and groups and groups[-1][0] and groups[-1][1:] == (rest, buffer):
+        is_block = pattern.startswith(_BLOCK) and layer.isdigit()
+        if not is_block or not dot or dot + rest in own:
+            groups.append(([], pattern, buffer))
+        elif groups and groups[-1][0] and groups[-1][1:] == (rest, buffer):
             groups[-1][0].append(layer)
         else:
-            groups.append(([layer], rest, buffer) if one else ([], pattern, buffer))
+            groups.append(([layer], rest, buffer))
     return tuple((_pattern(layers, rest), buffer) for layers, rest, buffer in groups)
 
 

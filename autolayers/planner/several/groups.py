@@ -423,15 +423,10 @@ def _machines(question: _Question, chosen: Mapping[int, Option], count: int) -> 
     """Return the part of the machine that each model has, so that any `count` of them have
     theirs."""
     machine = question.machine
-    devices = {
-        # What the options take of one device, for each model that uses it.
-        name: _parts(
-            {i: option.takes[name] for i, option in chosen.items() if name in option.takes},
-            limit,
-            count,
-        )
-        for name, limit in machine.limits.items()
-    }
+    devices: dict[str, dict[int, int]] = {}
+    for name, limit in machine.limits.items():
+        needs = {i: option.takes[name] for i, option in chosen.items() if name in option.takes}
+        devices[name] = _parts(needs, limit, count)
     ram = None
     if question.ram is not None:
         ram = _parts({i: option.ram for i, option in chosen.items()}, question.ram, count)

@@ -98,12 +98,15 @@ def _sets(
     many models those that grow from each pair."""
 
     def fits(members: Sequence[int]) -> bool:
+        if len(members) == 1:
+            return True
         # Together adds up what plans take; nothing is planned again.
         both = Together(tuple(plans[i] for i in members), machine)
+        left = [*both.left().values()]
         ram = both.ram_left()
-        return len(members) == 1 or (
-            min(both.left().values(), default=0) >= 0 and (ram is None or ram >= 0)
-        )
+        if ram is not None:
+            left.append(ram)
+        return min(left, default=0) >= 0
 
     return _every_set(order, fits) if len(order) <= _MOST_ALL else _grown_sets(order, fits)
 

@@ -72,7 +72,9 @@ def _users(
     if left < 0 or _lacks_ram(machine, [options[i] for i in models]):
         return {}
     # Rates of a row are with the GPU alone; a user of one of several gets that much less.
-    rows = {i: [row for row in options[i].rows if _kept(row, len(models), wanted)] for i in models}
+    rows: dict[int, list[tuple[int, float, float]]] = {}
+    for i in models:
+        rows[i] = [row for row in options[i].rows if _kept(row, len(models), wanted)]
     if not all(rows.values()):
         return {}
     return _added(rows, options, weights, left)
