@@ -819,6 +819,14 @@ def test_a_page_starts_without_its_first_answer(
 
 
 @pytest.mark.parametrize("page", ["site"], indirect=True)
+def test_a_second_python_computes_the_reasons(page: Any) -> None:
+    """A change is planned by the first, and waits for none of them."""
+    choose(page, model="qwen3-8b-q4_k_m", gpu="12", ram="32")
+    settled(page)
+    assert len(page.workers) == 2
+
+
+@pytest.mark.parametrize("page", ["site"], indirect=True)
 def test_it_works_without_a_network(page: Any) -> None:
     page.evaluate("navigator.serviceWorker.ready")
     page.reload()  # the worker serves from here on
