@@ -102,23 +102,30 @@ def _table(rows: dict[str, Comparison], with_exact: bool, explain: bool) -> list
 
 
 def _cells(name: str, row: Comparison, with_exact: bool) -> list[str]:
-    result = row.result
-    cells = [name, figure(result.value, result.rule.unit)]
+    result, unit = row.result, row.result.rule.unit
+    cells = [name, figure(result.value, unit)]
     # Next to the exact figure a second unit would only be noise
     if with_exact:
-        cells.append("" if row.exact is None else f"exact {figure(row.exact, result.rule.unit)}")
+        cells.append("" if row.exact is None else f"exact {figure(row.exact, unit)}")
         cells.append("" if row.error is None else f"{row.error:+.0%}")
     else:
-        cells.append(f"{result.value / GiB:.2f} GiB" if result.rule.unit == "bytes" else "")
-    cells.append(
-        "" if result.gpus is None else f"{result.gpus} GPU{'s' if result.gpus != 1 else ''}"
-    )
+        cells.append(f"{result.value / GiB:.2f} GiB" if unit == "bytes" else "")
+    return [*cells, _gpus(result.gpus), _title(result)]
+
+
+def _gpus(count: int | None) -> str:
+    if count is None:
+        return ""
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def _title(result: Result) -> str:
+    """Return the rule's title, with notes on this result."""
     notes = [result.note] if result.note else []
     if result.as_published is not None:
         # A source whose own arithmetic does not give the figure that it prints
         notes.append(f"its source: {figure(result.as_published, result.rule.unit)}")
-    cells.append(result.rule.title + (f" ({'; '.join(notes)})" if notes else ""))
-    return cells
+    return f"{result.rule.title} ({'; '.join(notes)})" if notes else result.rule.title
 
 
 def _explain(result: Result) -> list[str]:

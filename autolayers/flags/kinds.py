@@ -466,12 +466,19 @@ def preset(**values: str | int) -> Kind:
 
 
 def _load_mode(values: Values, mapped: bool | None = None, locked: bool | None = None) -> str:
-    """llama.cpp had two switches where it has one mode today; each leaves the other's choice."""
+    """Return today's one mode for two former switches: each leaves the other's choice."""
     # --no-mmap --mlock and --mlock --no-mmap are the same
     mode = values.get("load_mode") or "auto"
-    mapped = mode in ("auto", "mmap", "mmap+mlock") if mapped is None else mapped
-    locked = "mlock" in mode if locked is None else locked
-    return "+".join(name for name, on in (("mmap", mapped), ("mlock", locked)) if on) or "none"
+    if mapped is None:
+        mapped = mode in ("auto", "mmap", "mmap+mlock")
+    if locked is None:
+        locked = "mlock" in mode
+    names = []
+    if mapped:
+        names.append("mmap")
+    if locked:
+        names.append("mlock")
+    return "+".join(names) or "none"
 
 
 OLD_MMAP = Kind(

@@ -46,5 +46,9 @@ class Users:
     def words(self) -> list[str]:
         """Return the promise."""
         # e.g. ["20 tokens/s each", "a first token within 2 s"]
-        rate, first = f"{self.rate:g} tokens/s each", f"a first token within {self.first:g} s"
-        return [rate] * bool(self.rate) + [first] * bool(self.first)
+        words = []
+        if self.rate:
+            words.append(f"{self.rate:g} tokens/s each")
+        if self.first:
+            words.append(f"a first token within {self.first:g} s")
+        return words

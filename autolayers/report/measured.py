@@ -43,17 +43,22 @@ def measured_words(measured: Measured | None, width: int = 0) -> list[str]:
 
 def _row_words(row: Row, width: int = 0) -> str:
     """Return what a row is of: model, cards, placement, depth, RAM, build, source and date."""
+    parts = [row.model, cards(row.cards)]
     # Elsewhere all is on one device, and there is nothing to say
-    placed = placement(row) if row.placement in ("MoE in RAM", "dense partial", "multi-GPU") else ""
+    if row.placement in ("MoE in RAM", "dense partial", "multi-GPU"):
+        parts.append(placement(row))
+    if row.depth:
+        parts.append(f"after {row.depth} tokens")
     # share 1: a token reads nothing from RAM, so that its speed does not count
-    ram = f"RAM {row.ram / 1e9:.0f} GB/s" if row.ram and row.share < 1 else ""
-    depth = f"after {row.depth} tokens" if row.depth else ""
-    build = f"b{row.build}" if row.build else ""
+    if row.ram and row.share < 1:
+        parts.append(f"RAM {row.ram / 1e9:.0f} GB/s")
+    if row.build:
+        parts.append(f"b{row.build}")
     where = source(row)
     # The host alone: an address is never broken
     if width and len(where) > width - _INDENT:
         where = where.partition("/")[0]
-    parts = (row.model, cards(row.cards), placed, depth, ram, build, where, row.date)
+    parts += [where, row.date]
     return ", ".join(filter(None, parts))
 
 
@@ -147,8 +152,10 @@ def _plot(rows: Sequence[Row]) -> list[str]:
     lines = [f"{'measured / predicted'.ljust(width)}  1/4{' ' * (_HALF - 3)}1{' ' * (_HALF - 1)}4"]
     for name, row in zip(names, rows, strict=True):
         ratio = row.rate / row.predicted
-        # By ratio: half and twice are equally far from the middle; beyond the edges at the edge
-        at = round(_HALF * (1 + max(-1.0, min(1.0, log(ratio) / log(_MOST)))))
+        # By ratio, -1 to 1: half and twice are equally far from the middle
+        place = log(ratio) / log(_MOST)
+        # beyond the edges at the edge
+        at = round(_HALF * (1 + max(-1.0, min(1.0, place))))
         marks = [" "] * (2 * _HALF + 1)
         marks[_HALF] = "|"
         marks[at] = "*"

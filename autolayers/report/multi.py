@@ -11,7 +11,7 @@ from .text import context_words, listed, shortage, tokens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..planner.plan import Plan
     from ..planner.several.groups import Groups
@@ -127,20 +127,23 @@ def _bill(together: Together, style: Style) -> list[str]:
     machine, left, ram_left = together.machine, together.left(), together.ram_left()
     # Columns: all devices, also those without a model
     names = [device.name for device in machine.devices]
-    rows = [["free", *(in_mib(machine.limits[name]) for name in names), _mib_or_blank(machine.ram)]]
-    for name, plan in _named(together):
+
+    def row(title: str, sizes: Mapping[str, int], ram: int | None) -> list[str]:
+        return [title, *(in_mib(sizes[name]) for name in names), _mib_or_blank(ram)]
+
+    rows = [row("free", machine.limits, machine.ram)]
+    for title, plan in _named(together):
         taken = {
             device.name: device.used + device.margin if device.used else 0
             for device in plan.devices
         }
         # The margin is the machine's, not each model's
-        needs = plan.host.needed - plan.host.margin
-        rows.append([name, *(in_mib(taken[name]) for name in names), in_mib(needs)])
-    rows.append(["left", *(in_mib(left[name]) for name in names), _mib_or_blank(ram_left)])
+        rows.append(row(title, taken, plan.host.needed - plan.host.margin))
+    rows.append(row("left", left, ram_left))
     # blocks() repeats the names in each table: they must leave room for one column
     column = max(len(cell) for row in rows for cell in row[1:])
-    for row in rows:
-        row[0] = _cut(printable(row[0]), style.width - 2 - column)
+    for cells in rows:
+        cells[0] = _cut(printable(cells[0]), style.width - 2 - column)
     return blocks(["MiB", *names, "Host"], rows, style)
 
 

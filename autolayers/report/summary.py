@@ -299,14 +299,19 @@ def machine(plan: Plan) -> str:
     # "RTX 3060 12 GB" -> how many
     kinds: dict[str, int] = {}
     for group in grouped(plan.devices, True):
-        sold = f" {ceil(group[0].total / GiB)} GB" if not plan.host.shared else ""
-        product = _product(group) + ("" if " of " in _product(group) else sold)
+        product = _product(group)
+        # "a GPU of 24 GiB" has its size, and what shares the RAM has none of its own
+        if " of " not in product and not plan.host.shared:
+            product += f" {ceil(group[0].total / GiB)} GB"
         kinds[product] = kinds.get(product, 0) + len(group)
     parts = [f"{count} x {product}" if count > 1 else product for product, count in kinds.items()]
+    if not parts:
+        parts.append("the CPU")
     ram = plan.host.total or plan.host.free
     if ram:
-        parts.append(f"{ram / GiB:.0f} GB {'memory' if plan.host.shared else 'RAM'}")
-    return " + ".join(parts if kinds else ["the CPU", *parts])
+        kind = "memory" if plan.host.shared else "RAM"
+        parts.append(f"{ram / GiB:.0f} GB {kind}")
+    return " + ".join(parts)
 
 
 def _subject(plan: Plan, style: Style) -> list[str]:

@@ -73,12 +73,8 @@ class SweepTable:
         plan = point.plan
         cells = {"context": str(point.n_ctx), "cache": point.cache_type, "fits": "no"}
         if plan is None:
-            return "\n".join(
-                [
-                    self._line(cells),
-                    *wrap(f"refused: {point.refusal}", self.style.width, "  ", "    "),
-                ]
-            )
+            refusal = wrap(f"refused: {point.refusal}", self.style.width, "  ", "    ")
+            return "\n".join([self._line(cells), *refusal])
         cells |= {
             "fits": "yes" if plan.fits else "no",
             "layers": f"{plan.n_gpu_layers}/{plan.n_layer + 1}",
@@ -91,11 +87,9 @@ class SweepTable:
         line, flags = self._line(cells), shell(plan.flags)
         # Flags on a line of their own are still one word to copy
         together = len(line) + 2 + len(flags) <= self.style.width
-        return (
-            (line if plan.fits else self.style(line, "red"))
-            + ("  " if together else "\n    ")
-            + flags
-        )
+        gap = "  " if together else "\n    "
+        shown = line if plan.fits else self.style(line, "red")
+        return f"{shown}{gap}{flags}"
 
     def _line(self, cells: dict[str, str]) -> str:
         texts = [(cells.get(name, ""), name, width) for name, width in self.columns]
@@ -129,24 +123,30 @@ class SweepBars:
         start = f"{point.n_ctx:>7} {point.cache_type:<6} "
         if plan is None:
             return "\n".join(wrap(f"refused: {point.refusal}", self.style.width, start, "    "))
+        gpu, ram = _gib(_used(plan)), _gib(plan.host.resident)
+        rate = tokens(plan.speed.generation)
+        line = f"{start}{self._bar(plan)} {gpu:>6} + {ram:>6} GiB {rate:>6} t/s"
+        if self.layers:
+            line += f" {plan.n_gpu_layers}/{plan.n_layer + 1}".rjust(9)
+        return line if plan.fits else self.style(line, "red")
+
+    def _bar(self, plan: Plan) -> str:
+        """Return the parts of the devices' memory, and a mark where this machine's ends."""
         bar, end = "", 0
         for mark, part in zip("#=+", ("model", "context", "compute"), strict=True):
             # By the running sum, so that rounding does not add up
-            end += sum(getattr(d, part) for d in plan.devices)
-            bar += mark * (round(end / self.most * (self.width - 1)) - len(bar))
+            end += sum(getattr(device, part) for device in plan.devices)
+            bar += mark * (self._column(end) - len(bar))
         bar = bar.ljust(self.width)
         # More than the largest machine has
         if len(bar) > self.width:
             bar = bar[: self.width - 1] + ">"
-        # Where this machine's memory ends
-        at = round(_free(plan) / self.most * (self.width - 1))
-        bar = bar[:at] + "|" + bar[at + 1 :]
-        line = (
-            f"{start}{bar} {_gib(_used(plan)):>6} + {_gib(plan.host.resident):>6} GiB "
-            f"{tokens(plan.speed.generation):>6} t/s"
-        )
-        line += f" {plan.n_gpu_layers}/{plan.n_layer + 1}".rjust(9) if self.layers else ""
-        return line if plan.fits else self.style(line, "red")
+        limit = self._column(_free(plan))
+        return f"{bar[:limit]}|{bar[limit + 1 :]}"
+
+    def _column(self, size: int) -> int:
+        """Return the column of a bar at which this number of bytes ends."""
+        return round(size / self.most * (self.width - 1))
 
 
 def fields(point: Point) -> list[object]:

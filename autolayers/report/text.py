@@ -204,13 +204,17 @@ def assumptions(speed: Speed) -> list[tuple[str, str]]:
     """Return the defaults that the prediction assumes: ("RAM", "42 GB/s"), ("", "8 cores")."""
     # rate -> the devices that it is assumed of, since eight GPUs often share one
     rates: dict[str, list[str]] = {}
+    cores = []
     for what, rate in speed.assumed:
         if what == "cores":
+            cores.append(("", f"{rate:.0f} cores"))
             continue
-        text = f"{rate * 8 / 1e9:g} Gbit/s" if what == "network" else f"{rate / 1e9:.0f} GB/s"
+        # Networks are sold in bits, memory in bytes
+        bits = what == "network"
+        text = f"{rate * 8 / 1e9:g} Gbit/s" if bits else f"{rate / 1e9:.0f} GB/s"
         rates.setdefault(text, []).append(what)
-    cores = [("", f"{count:.0f} cores") for what, count in speed.assumed if what == "cores"]
-    return [*((listed(in_ranges(names)), rate) for rate, names in rates.items()), *cores]
+    devices = [(listed(in_ranges(names)), rate) for rate, names in rates.items()]
+    return [*devices, *cores]
 
 
 def _narrowed(speed: Speed) -> str:
@@ -368,29 +372,47 @@ def _fit_words(plan: Plan) -> list[str]:
 def bought(plan: Plan, other: Alternative) -> str:
     """Return an alternative's changes, its gain first."""
     here, speed = plan.speed, other.speed
+    n_ctx = plan.breakdown.n_ctx
+    # Gains come first in the line, whichever they are
     gains: list[str] = []
     losses: list[str] = []
-    if other.n_ctx != plan.breakdown.n_ctx:
-        # Gains come first in the line, whichever they are
-        (gains if other.n_ctx > plan.breakdown.n_ctx else losses).append(f"context {other.n_ctx}")
+    if other.n_ctx != n_ctx:
+        side = gains if other.n_ctx > n_ctx else losses
+        side.append(f"context {other.n_ctx}")
     # Rates that print alike are alike
     if tokens(speed.generation) != tokens(here.generation):
-        text = f"{tokens(speed.generation)} tokens/s instead of {tokens(here.generation)}"
-        # A gain that nobody can be sure of says so
-        if speed.generation_spread > LESS_SURE * here.generation_spread:
-            text += f" (within x{speed.generation_spread:.2f}: {assumed_words(speed)[2:]})"
-        (gains if speed.generation > here.generation else losses).append(text)
+        side = gains if speed.generation > here.generation else losses
+        side.append(_rate_instead(speed, here))
     if not gains or speed.prompt > here.prompt * 1.1:
         gains.append(f"prompts {tokens(speed.prompt)} instead of {tokens(here.prompt)}")
-    # its price comes as it fills
-    if len(gains) + len(losses) == 1 and other.n_ctx > plan.breakdown.n_ctx:
-        then, now = tokens(speed.generation_full), tokens(here.generation_full)
-        slower = f"{then} tokens/s with a full context instead of {now}"
-        losses.append("as fast" if then == now else slower)
-    # What both placements have in common is not repeated
-    common = f"{plan.n_gpu_layers} of {plan.n_layer + 1} layers on the GPU, "
-    where = [other.placement.removeprefix(common)] if other.placement != plan.placement else []
-    return ", ".join([*gains, *losses, *where, *filter(None, [other.note])])
+    # The price of a longer context comes as it fills
+    if len(gains) + len(losses) == 1 and other.n_ctx > n_ctx:
+        losses.append(_full_instead(speed, here))
+    parts = [*gains, *losses]
+    if other.placement != plan.placement:
+        # What both placements have in common is not repeated
+        common = f"{plan.n_gpu_layers} of {plan.n_layer + 1} layers on the GPU, "
+        parts.append(other.placement.removeprefix(common))
+    if other.note:
+        parts.append(other.note)
+    return ", ".join(parts)
+
+
+def _rate_instead(speed: Speed, here: Speed) -> str:
+    """Return an alternative's rate of generated tokens, and how sure it is if much less so."""
+    text = f"{tokens(speed.generation)} tokens/s instead of {tokens(here.generation)}"
+    if speed.generation_spread > LESS_SURE * here.generation_spread:
+        # A gain that nobody can be sure of says so
+        text += f" (within x{speed.generation_spread:.2f}: {assumed_words(speed)[2:]})"
+    return text
+
+
+def _full_instead(speed: Speed, here: Speed) -> str:
+    """Return an alternative's rate with a full context, "as fast" if it prints the same."""
+    then, now = tokens(speed.generation_full), tokens(here.generation_full)
+    if then == now:
+        return "as fast"
+    return f"{then} tokens/s with a full context instead of {now}"
 
 
 # --- the breakdown
