@@ -337,11 +337,7 @@ def _in_chunks(params: Params, chunk: int) -> Params:
 
 def _refuse_types(model: Model, rules: Rules) -> None:
     """Raise LaunchRefused for tensor types of ik_llama.cpp alone ("invalid ggml type")."""
-    types = (
-        sorted({info.type for info in model.tensors.values()} & IK_NAMES)
-        if rules.engine.is_llama_cpp
-        else []
-    )
+    types = sorted(model.tensor_types & IK_NAMES) if rules.engine.is_llama_cpp else []
     if types:
         raise LaunchRefused(
             f"{', '.join(types)}: llama.cpp does not load this file; ik_llama.cpp does (--engine "

@@ -292,7 +292,11 @@ class Estimator:
     ) -> list[int]:
         """Return the bytes that the caches of each layer take on `device`, the output layer
         last."""
-        key = (context, device)
+        # only windows depend on the micro-batch (cache.window_cells)
+        if self.model.hparams.swa_type == "none":
+            key = replace(context, n_batch=0, n_ubatch=0, n_outputs_max=0), device
+        else:
+            key = context, device
         # an expert cache follows the overrides too, which are not in the key
         if key not in self._layer_caches or context.moe_cache:
             # what is sent to any device is on this one

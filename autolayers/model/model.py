@@ -118,6 +118,11 @@ class Model:
         return self.header.tensors
 
     @lazy
+    def tensor_types(self) -> frozenset[str]:
+        """The types of the file's tensors."""
+        return frozenset([info.type for info in self.tensors.values()])
+
+    @lazy
     def weights(self) -> tuple[Weight, ...]:
         """All tensors, classified, in file order."""
         return tuple(

@@ -162,8 +162,8 @@ def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None
     cost = problem.cost
     everything = problem.everything
     # As if the upload rate were OF_LINK of the bus: the machine's own is not known.
-    machine = replace(problem.machine, expert_upload=cost.host.bus * OF_LINK)
-    candidate = None if evaluator.exhausted else search(problem.on(machine)).candidate
+    uploading = problem.uploading(cost.host.bus * OF_LINK)
+    candidate = None if evaluator.exhausted else search(uploading).candidate
     if candidate is None or not candidate.fits or not candidate.params.moe_cache_mib:
         return None
     speed = cost.price(candidate)

@@ -15,7 +15,6 @@ from ..records import replace
 from .evaluate import FULL
 from .plan import TOO_SLOW, Faster, Smaller
 from .quantisations import below
-from .search import search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +42,8 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     # All weights, a q8_0 cache and today's buffers: a bound, without a graph.
     if sum(usage.total for usage in use.devices.values()) + _overheads(chosen) > _room(problem):
         return None
+    from .search import search  # most commands need none here
+
     # The bound holds: now the launch is planned as it would be.
     candidate = search(other).candidate
     if candidate is None or not candidate.fits:

@@ -47,7 +47,7 @@ def largest_count(
         overheads,
     )
     # the next larger count may fit again: one layer fewer on the CPU saves a copy
-    if low + 2 <= ceiling and _may_fit_again(evaluator, make, low, fidelity):
+    if low + 2 <= ceiling and _may_fit_again(evaluator, make, low, largest, fidelity):
         candidate = evaluator.candidate(make(low + 2), fidelity)
         if candidate is not None and candidate.fits_devices:
             return candidate
@@ -209,10 +209,17 @@ def _expected(
 
 
 def _may_fit_again(
-    evaluator: Evaluator, make: Callable[[int], Params], low: int, fidelity: Fidelity
+    evaluator: Evaluator,
+    make: Callable[[int], Params],
+    low: int,
+    at_low: Candidate | None,
+    fidelity: Fidelity,
 ) -> bool:
     """Return whether low + 2 may fit although low + 1 does not, if it needs ONE_MORE of its graph
     buffers and margin."""
+    # Mostly what low needs rules it out, and low + 1 need not be measured.
+    if at_low and not _may_fit(evaluator, make(low + 2), at_low, ALIKE * ONE_MORE):
+        return False
     above = evaluator.candidate(make(low + 1), fidelity)
     return above is None or _may_fit(evaluator, make(low + 2), above, ONE_MORE)
 
