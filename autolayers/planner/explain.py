@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 SHOWN = 5  # alternatives
 # an alternative must gain this factor in tokens per second or in context
 FASTER, LARGER = 1.03, 1.05
+_FILLS_FASTER = 1.5  # or this factor with a full context, in place of --ctx max
 ALL = -2  # n_gpu_layers
 _EXPERTS = "exps"  # in the patterns of -ncmoe, -cmoe and people's own
 _IN_PLACE = "in place of the given -ncmoe, -cmoe or -ot"
-CONTEXTS = (16384, 32768)  # common larger contexts, and the trained one
+CONTEXTS = (8192, 16384, 32768)  # common larger contexts, and the trained one
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def alternative(
             return None
         change = {**change, "draft_n_max": candidate.params.draft_n_max}
     else:
-        candidate = search(problem.with_flags(**change)).candidate
+        candidate = search(_changed(problem, change)).candidate
     if candidate is None or not candidate.fits:
         return None
     if "overrides" in change:  # what takes the place of given rules
@@ -121,9 +122,13 @@ def alternative(
         n_ctx <= chosen.breakdown.n_ctx * LARGER
         and speed.generation <= here.generation * FASTER
         and speed.prompt <= here.prompt * FASTER
+        and not (_is_less_than_most(problem, change) and _fills_faster(here, speed))
     ):
         return None
     words = to_words(Params(**change))  # type: ignore[arg-type]
+    if _is_less_than_most(problem, change):
+        # Beside --ctx max, -c would be refused.
+        words = ["--ctx", str(n_ctx)]
     return Alternative(
         (*words, *_none(change)),
         evaluator.described(candidate.params),
@@ -139,6 +144,22 @@ def _note(problem: Problem, change: dict[str, object], speed: Speed) -> str:
     if "mmproj_offload" in change:
         return _image_words(problem)
     return _IN_PLACE if "overrides" in change else _by_text(speed)
+
+
+def _changed(problem: Problem, change: dict[str, object]) -> Problem:
+    """Return the problem with other flags, which a context takes the place of --ctx max in."""
+    other = problem.with_flags(**change)
+    return other.with_goals(n_ctx=None) if _is_less_than_most(problem, change) else other
+
+
+def _is_less_than_most(problem: Problem, change: dict[str, object]) -> bool:
+    """Return whether a change is a context in place of --ctx max."""
+    return problem.policy.n_ctx == "max" and "n_ctx" in change
+
+
+def _fills_faster(here: Speed, other: Speed) -> bool:
+    """Return whether another launch answers much faster with a full context."""
+    return other.generation_full > here.generation_full * _FILLS_FASTER
 
 
 def _none(change: dict[str, object]) -> tuple[str, ...]:
@@ -247,7 +268,7 @@ def _has_idle_slots(problem: Problem, chosen: Candidate) -> bool:
 
 
 def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]:
-    """Yield larger ones, or half of a given one."""
+    """Yield larger ones, half of a given one, or a common one in place of --ctx max."""
     n_ctx = chosen.breakdown.n_ctx
     trained = problem.model.n_ctx_train
     if _context_is_open(problem):
@@ -256,6 +277,8 @@ def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]
                 yield n
     elif problem.given.n_ctx and not whole and n_ctx > 8192 and problem.policy.users is None:
         yield n_ctx // 2
+    elif problem.policy.n_ctx == "max" and not whole:
+        yield from [n for n in CONTEXTS if n * LARGER < n_ctx][-1:]
 
 
 def _drafts_itself(problem: Problem) -> bool:

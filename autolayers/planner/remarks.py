@@ -42,6 +42,7 @@ MEASURED = {
     ("f16", "q5_1"): "0.0018 in one table of one model (ggml-org/llama.cpp#7412)",
 }
 LARGE = GiB  # of weights in RAM, from which on their NUMA node matters
+_CRAWLS = 1.5  # factor of a token's time with a full context that is worth a word
 _PINNED = 2  # 1/2: the part of the RAM that Windows lets a process pin, and WSL2 of its own
 WORTH = GiB  # of a raised limit; less changes little
 
@@ -246,10 +247,14 @@ def _losing_cache(seen: Solution) -> Iterator[str]:
 def _most_context(seen: Solution) -> Iterator[str]:
     problem = seen.problem
     free = problem.policy.n_ctx == "max" and problem.given.n_gpu_layers is None
-    if free and problem.machine.devices and not seen.whole:
-        yield (
-            "--ctx max: not everything stays on the GPUs; twice the context may take twice the time"
-        )
+    if not free or not problem.machine.devices or seen.whole:
+        return
+    speed = problem.cost.price(seen.candidate)
+    slow = speed.generation > _CRAWLS * speed.generation_full
+    yield (
+        "--ctx max: not everything stays on the GPUs; twice the context may take twice the time"
+        + f": {speed.generation_full:.2g} tokens/s with a full context" * slow
+    )
 
 
 def _encodes(seen: Solution) -> Iterator[str]:

@@ -309,7 +309,7 @@ class Search:
             more = whole or (finer if name == "bare" else None)
             if more is not None:
                 node.later = True
-                self._push(node, more.worth * _LATER)
+                self._push(node, self._without_context(more) * _LATER)
                 continue
             launch = self._promise(node)
             if launch is None:
@@ -320,6 +320,13 @@ class Search:
             finer = launch if name in ("experts", "ffn") else finer
             # Only a launch with everything on the devices bounds all later kinds.
             whole = launch if node.kind.whole(launch.params) else whole
+
+    def _without_context(self, launch: Launch) -> float:
+        """Return what a launch would be worth with --ctx max and the largest context: what has less
+        on the devices may have more of that."""
+        if self.policy.n_ctx != "max":
+            return launch.worth
+        return launch.worth / of_context(self.problem, launch.use.n_ctx_seq)[1]
 
     def _bound_micro_batches(self, kind: Kind, n_ctx: int | None, launch: Launch) -> None:
         """Open a bound of the kind's launches with other micro-batches: as if these took no memory,

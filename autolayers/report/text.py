@@ -383,6 +383,9 @@ def bought(plan: Plan, other: Alternative) -> str:
     if tokens(speed.generation) != tokens(here.generation):
         side = gains if speed.generation > here.generation else losses
         side.append(_rate_instead(speed, here))
+    # What a shorter context is for
+    if other.n_ctx < n_ctx and speed.generation_full > here.generation_full * 1.5:
+        gains.insert(0, _full_instead(speed, here))
     if not gains or speed.prompt > here.prompt * 1.1:
         gains.append(f"prompts {tokens(speed.prompt)} instead of {tokens(here.prompt)}")
     # The price of a longer context comes as it fills

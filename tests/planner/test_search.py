@@ -232,6 +232,19 @@ class TestContext:
         found, most = plan(name, *words.split()), plan(name, *words.split(), "--ctx", "max")
         assert found.fits and most.fits and most.breakdown.n_ctx >= found.breakdown.n_ctx
 
+    def test_as_much_as_there_is_does_not_crawl_when_it_is_full(self) -> None:
+        """Layers without FFN weights hold the cache on the GPU; the whole RAM full of it is no
+        better."""
+        words = ["--gpu", "rtx-3060", "--ram", "64GiB", "--ctx", "max"]
+        found = autolayers.plan(model("llama-3.3-70b-q4_k_m"), words, explain=True)
+        assert found.fits and found.breakdown.n_ctx >= 32768
+        assert found.speed.generation < 3 * found.speed.generation_full
+        (line,) = [line for line in found.warnings if line.startswith("--ctx max")]
+        assert f"{found.speed.generation_full:.2g} tokens/s with a full context" in line
+        (less,) = [other for other in found.alternatives if other.flags[0] == "--ctx"]
+        assert less.flags == ("--ctx", "16384") and less.n_ctx == 16384
+        assert less.speed.generation_full > 1.5 * found.speed.generation_full
+
     def test_each_halving_costs_a_factor(self) -> None:
         def factor(n_ctx: int, *words: str) -> float:
             return of_context(Problem(dense, Request.of(["--gpu", "24GiB", *words])), n_ctx)[1]
