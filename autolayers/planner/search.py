@@ -223,6 +223,23 @@ class Search:
         self.closed: list[_Node] = []
 
     def best(self) -> Found:
+        winner = self._of_frames()
+        # What the frames do not try at first because it seldom wins; each may find something
+        # better, which is then measured like all.
+        for challenge in (self._orders, *[self._contexts] * _GRIDS, self._parts):
+            if winner is not None and challenge(winner):
+                self._push(winner, self._worth(winner))
+                winner = self._run()
+        # The winner is measured in full only now. If it does not fit after all, the next one is.
+        while winner is not None:
+            answer = self._finished(winner)
+            if answer is not None:
+                return Found(answer, self._paid(winner, answer), self._promised())
+            winner = self._run()
+        return self._unfitting()
+
+    def _of_frames(self) -> _Node | None:
+        """Return the best launch of all frames that fits."""
         for frame in self.frames.all():
             self._open(frame)
         # No kind promised anything by guesses, which may be too large: measure the smallest
@@ -245,24 +262,12 @@ class Search:
             winner = self._with_most_layers(
                 itertools.chain(self.frames.all(), self.frames.left_out())
             )
-        # What the frames do not try at first because it seldom wins; each may find something
-        # better, which is then measured like all.
-        for challenge in (self._orders, *[self._contexts] * _GRIDS, self._parts):
-            if winner is not None and challenge(winner):
-                self._push(winner, self._worth(winner))
-                winner = self._run()
-        # The winner is measured in full only now. If it does not fit after all, the next one is.
-        while winner is not None:
-            answer = self._finished(winner)
-            if answer is not None:
-                others = [
-                    node.launch.params
-                    for *_, node in sorted(self.heap[:OTHERS])
-                    if node.launch is not None
-                ]
-                return Found(answer, self._paid(winner, answer), tuple(others))
-            winner = self._run()
-        return self._unfitting()
+        return winner
+
+    def _promised(self) -> tuple[Params, ...]:
+        """Return the launches that were promised and not measured, the best first."""
+        nodes = [node for *_, node in sorted(self.heap[:OTHERS])]
+        return tuple([node.launch.params for node in nodes if node.launch is not None])
 
     def _leaves_idle(self, winner: _Node | None) -> bool:
         """Return whether no launch fits on the devices, or the best one has no layer there, though
