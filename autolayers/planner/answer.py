@@ -157,14 +157,11 @@ def _search(problem: Problem) -> Solved:
 
     result = search(problem)
     solved = Solved(problem, result.candidate, paid=result.paid)
-    if leaner(problem.evaluator.engine) is not None:
-        from .one.added import with_fewer_logits
+    lean = leaner(problem.evaluator.engine) is not None
+    if lean or may_part(problem.model, problem.evaluator.estimator.rules):
+        from .one.added import with_added
 
-        return with_fewer_logits(problem, solved)
-    if may_part(problem.model, problem.evaluator.estimator.rules):
-        from .one.added import kept_fused
-
-        return kept_fused(problem, solved)
+        return with_added(problem, solved)
     return solved
 
 

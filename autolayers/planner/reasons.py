@@ -34,8 +34,11 @@ NO_MORE = "no more launches were compared with this one, as this model's graphs 
 
 
 def fit_choice_of(problem: Problem) -> FitChoice | None:
-    """Return what --fit makes of a problem's flags; None if llama.cpp would refuse it."""
+    """Return what --fit makes of a problem's flags; None if llama.cpp would refuse it, or if the
+    program is another one, whose --fit does something else."""
     evaluator = problem.evaluator
+    if not evaluator.engine.is_llama_cpp:
+        return None
     chosen = fit(evaluator, problem.given, FULL)
     if chosen is None:
         return None

@@ -11,8 +11,9 @@ from ..errors import AutolayersError, LaunchRefused
 from ..records import dataclass, replace
 from ..units import GiB, human
 from .evaluate import FIT
+from .one.added import with_added
 from .prices import priced, worth
-from .problem import Problem
+from .problem import Problem, Solved
 from .quantisations import below
 from .search import search
 
@@ -66,12 +67,14 @@ def why(model: Model, request: Request) -> Why:
     """Raises LaunchRefused where llama.cpp would refuse every launch."""
     problem = Problem(model, request)
     result = search(problem)
-    chosen = result.candidate
+    solved = with_added(problem, Solved(problem, result.candidate, paid=result.paid))
+    chosen = solved.candidate
     if chosen is None:
         raise problem.evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
     # The promises that nearly won have no sizes yet.
-    for params in result.others[:WORSE]:
+    for params in result.others[:WORSE] if solved.problem is problem else ():
         problem.evaluator.candidate(params, FIT)
+    problem = solved.problem
     now = problem.cost.speed(chosen).compared
     return Why(
         tuple(_rows(problem, chosen)),

@@ -63,3 +63,17 @@ def test_why_fits_on_ten_lines_of_the_command_line() -> None:
 def test_why_marks_one_row_at_the_edges(words: list[str]) -> None:
     done = says(GEMMA, *words, "--why")
     assert done.returncode in (0, 5) and done.stdout.count("\n*") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("qwen3-30b-a3b-q4_k_m", ["--engine", "ik_llama.cpp", "--gpu", "12GiB"]),  # -wgt 1
+        ("qwen3.6-27b-q4_k_m:16", ["--llama-build", "10218", "--gpu", "3GiB", "-c", "8192"]),
+    ],
+)
+def test_the_flag_that_a_plan_adds_is_in_what_is_explained(name: str, words: list[str]) -> None:
+    request = Request.of([*words, "--ram", "64GiB"], {})
+    found, plan = why(model(name), request), plan_request(model(name), request)
+    chosen = next(row for row in found.candidates if row.chosen)
+    assert (chosen.placement, chosen.n_ctx) == (plan.placement, plan.breakdown.n_ctx)

@@ -15,6 +15,7 @@ from ...flags.kinds import scaled
 from ...flags.params import Params
 from ...flags.table import lookup
 from ...flags.write import to_words
+from ...planner.one.overrides import merged
 from ...quoting import shell
 from ...sources.huggingface import HUB
 from .launch_file import LaunchFile, one_sequence
@@ -206,11 +207,9 @@ def _overrides(p: Params) -> list[str]:
         return ["--moecpu", words[1]]
     if words == ["-cmoe"]:
         return ["--moecpu", "999"]
-    return (
-        ["--overridetensors", ",".join(f"{pattern}={buffer}" for pattern, buffer in p.overrides)]
-        if words
-        else []
-    )
+    # a pattern for many layers instead of one for each
+    pairs = [f"{pattern}={buffer}" for pattern, buffer in merged(p.overrides, ())]
+    return ["--overridetensors", ",".join(pairs)] if words else []
 
 
 def _loading(p: Params) -> list[str]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from ...engines import leaner
 from ...records import replace
 from ...units import human
+from ...work.unfused import may_part
 from ..evaluate import FULL
 from ..prices import LEAN, REUSE, worth
 from ..problem import Solved
@@ -32,7 +33,16 @@ CHUNK = 256  # least tokens to move, as in llama.cpp's own presets
 FLAGS = {"n_parallel": "-np 1", "op_offload": "--no-op-offload"}
 
 
-def kept_fused(problem: Problem, solved: Solved) -> Solved:
+def with_added(problem: Problem, solved: Solved) -> Solved:
+    """Return the search's launch, or the one with a flag that a plan adds before it is judged."""
+    if leaner(problem.evaluator.engine) is not None:
+        return _with_fewer_logits(problem, solved)
+    if may_part(problem.model, problem.evaluator.estimator.rules):
+        return _kept_fused(problem, solved)
+    return solved
+
+
+def _kept_fused(problem: Problem, solved: Solved) -> Solved:
     """Return the search's launch, or the fastest with a flag that keeps the op, and the reason."""
     chosen = solved.candidate
     cost = problem.cost
@@ -73,7 +83,7 @@ def kept_fused(problem: Problem, solved: Solved) -> Solved:
     return replace(best_solved, reasons=(why,))
 
 
-def with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
+def _with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
     """Return the search's launch, or one with the program's own words for smaller graphs where it
     is worth more, and the reason."""
     chosen = solved.candidate
