@@ -101,7 +101,7 @@ def _command(words: list[str]) -> int:
 
 def _named(words: list[str]) -> int:
     """Run the command that the first word names, or plan."""
-    name, rest = (words[0], words[1:]) if words[0] in COMMANDS else ("plan", words)
+    name, rest = _command_and_rest(words)
     # After `run` -h may be the wrapped program's: run itself reads the words before it
     if name != "run" and ("-h" in rest or "--help" in rest):
         from .help import help_of
@@ -121,10 +121,17 @@ def _named(words: list[str]) -> int:
     return command(rest)
 
 
+def _command_and_rest(words: list[str]) -> tuple[str, list[str]]:
+    """Return the command that the first word names, and the words after it; plan has no word."""
+    if words and words[0] in COMMANDS:
+        return words[0], words[1:]
+    return "plan", words
+
+
 def _asks_for_json(words: list[str]) -> bool:
     """Return whether the words of a command that has --json ask for it."""
     # The words may be refused ones, so they are looked at and not parsed
-    name, rest = (words[0], words[1:]) if words[:1] and words[0] in COMMANDS else ("plan", words)
+    name, rest = _command_and_rest(words)
     # After `run` --json would be the program's
     if "--json" not in own_flags(_whole(name, rest)):
         return False

@@ -107,17 +107,16 @@ def number(text: str, low: int, high: int = 2**31 - 1, what: str = "") -> int:
         # Below the range, so that it is refused with the same message
         value = low - 1
     if not low <= value <= high:
-        raise Bad(
-            what
-            or (
-                f"a whole number, {low} to {high}"
-                if value > high
-                else "a whole number"
-                if low < 0
-                else f"a whole number, {low} or more"
-            )
-        )
+        raise Bad(what or _expected(value, low, high))
     return value
+
+
+def _expected(value: int, low: int, high: int) -> str:
+    """Return what a number should have been; the limit that it does not break is left out."""
+    if value > high:
+        return f"a whole number, {low} to {high}"
+    # A flag whose least value is below 0 takes nearly all of them
+    return "a whole number" if low < 0 else f"a whole number, {low} or more"
 
 
 # a context of 16k is 16384 tokens, as people write it
@@ -125,7 +124,7 @@ _FACTORS = {"k": 1 << 10, "m": 1 << 20}
 
 
 def tokens(text: str, low: int = 1, what: str = "a number of tokens such as 8192 or 16k") -> int:
-    """16384 of "16384" and of "16k", 1048576 of "1M"."""
+    """Return 16384 for "16384" and for "16k", 1048576 for "1M"."""
     # Whole numbers alone: 4.5k is refused
     factor = _FACTORS.get(text[-1:].lower(), 1)
     digits = text if factor == 1 else text[:-1]

@@ -141,13 +141,13 @@ def _server(plan: FleetPlan, number: int, server: Server) -> dict[str, object]:
 def _decision(plan: FleetPlan) -> str:
     # "20 tokens/s each and a first token within 2 s"
     promise = " and ".join(plan.wanted.each.words())
-    served = sum(plan.users)
-    what = f"{served} users" if served != 1 else "one user"
     at_least = f" with {promise}" if promise else ""
-    if plan.wanted.users is not None and served < plan.wanted.users:
-        return f"{plan.wanted.users} users cannot be served{at_least}: {what} can"
-    text = f"{what} are served{at_least}" if served != 1 else f"one user is served{at_least}"
-    if plan.wanted.users is not None and plan.most > served:
+    served, wanted = sum(plan.users), plan.wanted.users
+    what, are = (f"{served} users", "are") if served != 1 else ("one user", "is")
+    if wanted is not None and served < wanted:
+        return f"{wanted} users cannot be served{at_least}: {what} can"
+    text = f"{what} {are} served{at_least}"
+    if wanted is not None and plan.most > served:
         text += f"; up to {plan.most} can be"
     return text
 

@@ -86,14 +86,16 @@ def of_models(plans: Sequence[Plan], lines: Sequence[Sequence[str]]) -> list[str
 def _speed_words(together: Together, i: int) -> str:
     """Return the tokens per second and the seconds of a request, and the seconds alone if these are
     fewer."""
-    speed = together.plans[i].speed
+    plan = together.plans[i]
+    speed, inputs = plan.speed, plan.inputs
+    if inputs is not None:
+        return f"{tokens(inputs.per_second)} inputs/s of {inputs.tokens} tokens"
     seconds = speed.request
     text = f"{tokens(speed.generation)} tokens/s, {seconds:.1f} s per request"
-    if (inputs := together.plans[i].inputs) is not None:
-        return f"{tokens(inputs.per_second)} inputs/s of {inputs.tokens} tokens"
     # By what the other models take away
-    slower = bool(together.alone) and seconds > together.alone[i] * _SLOWER
-    return text + (f" (alone {together.alone[i]:.1f} s)" if slower else "")
+    if together.alone and seconds > together.alone[i] * _SLOWER:
+        text += f" (alone {together.alone[i]:.1f} s)"
+    return text
 
 
 def _sharing(together: Together) -> Iterator[str]:

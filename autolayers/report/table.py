@@ -116,20 +116,18 @@ def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:
 def titled(title: str, verdict: str, style: Style, colour: str, facts: str = "") -> list[str]:
     """Return the first line of an answer: what it is about, its `facts`, and the verdict at the
     right edge, or below."""
+    after = f"  {facts}" if facts else ""
     # What is left for the title on the verdict's line, with gaps of two
-    room = style.width - len(facts) - len(verdict) - (6 if facts else 4)
+    room = style.width - len(after) - len(verdict) - 4
     # Too narrow for both: the verdict below the title
     if room < 16:
         short = shortened(title, style.width - len(facts) - 2)
-        return [
-            f"{style(short, 'bold')}{'  ' if facts else ''}{facts}".rstrip(),
-            *[style(line, colour) for line in wrap(verdict, style.width)],
-        ]
+        below = [style(line, colour) for line in wrap(verdict, style.width)]
+        return [f"{style(short, 'bold')}{after}".rstrip(), *below]
     title = shortened(title, room)
-    left = f"{style(title, 'bold')}{'  ' if facts else ''}{facts}"
     # By lengths without colour: escapes have no width
-    space = style.width - len(title) - (len(facts) + 2 if facts else 0) - len(verdict)
-    return [f"{left}{' ' * space}{style(verdict, colour)}"]
+    space = style.width - len(title) - len(after) - len(verdict)
+    return [f"{style(title, 'bold')}{after}{' ' * space}{style(verdict, colour)}"]
 
 
 def labelled(label: str, texts: Sequence[str], style: Style) -> list[str]:
@@ -221,16 +219,18 @@ def stacked(
     # On a pipe one row is one line, for grep and awk
     if not style.bounded or sum(widths) + 2 * (len(widths) - 1) <= style.width:
         return table(head, rows, style, left, marks)
-    others = table(
-        head[first:], [row[first:] for row in rows], style, [i - first for i in left], marks
-    )
+    shifted = [i - first for i in left]
+    others = table(head[first:], [row[first:] for row in rows], style, shifted, marks)
     lines: list[str] = []
     for number, (row, other) in enumerate(zip((head, *rows), others, strict=True)):
         mark = (marks or {}).get(number - 1) if number else "dim"
         title = ": ".join(row[:first])
         # A title keeps its own indentation, which marks the chosen row
-        titles = wrap(title.lstrip(), style.width, " " * (len(title) - len(title.lstrip())), "    ")
-        lines += [*(style(title, mark) if mark else title for title in titles), "    " + other]
+        text = title.lstrip()
+        indent = " " * (len(title) - len(text))
+        for line in wrap(text, style.width, indent, "    "):
+            lines.append(style(line, mark) if mark else line)
+        lines.append("    " + other)
     return lines
 
 
@@ -248,10 +248,12 @@ def blocks(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> 
             parts.append([i])
     lines: list[str] = []
     for part in parts:
-        lines += [""] if lines else []
-        lines += table(
-            [head[i] for i in (0, *part)], [[row[i] for i in (0, *part)] for row in rows], style
-        )
+        if lines:
+            lines.append("")
+        shown = (0, *part)
+        heads = [head[i] for i in shown]
+        cells = [[row[i] for i in shown] for row in rows]
+        lines += table(heads, cells, style)
     return lines
 
 

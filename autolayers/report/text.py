@@ -163,17 +163,20 @@ def _speed_words(speed: Speed) -> list[str]:
     """Return the prediction for the workload, and its uncertainty."""
     work = speed.workload
     requested = f"{work.prompt} prompt tokens, {work.generate} generated"
-    requested += f" after {work.depth}" if work.depth else ""
-    requested += f", {work.requests} requests at once" if work.requests > 1 else ""
+    together = ""
+    if work.depth:
+        requested += f" after {work.depth}"
+    if work.requests > 1:
+        requested += f", {work.requests} requests at once"
+        together = " of all together while all answer"
     # "" of a workload that was written as P+G@D
     title = f"{work.name}: " if work.name else ""
-    together = " of all together while all answer" if work.requests > 1 else ""
+    basis = _calibrated_words(speed) + assumed_words(speed) + _narrowed(speed)
     return [
         f"predicted, not measured: {tokens(speed.generation)} tokens/s{together} (within "
         f"x{speed.generation_spread:.2f}), {tokens(speed.generation_full)} with a full context; "
         f"prompts {tokens(speed.prompt)} (within x{speed.prompt_spread:.2f})",
-        f"for {title}{requested}: {speed.request:.1f} "
-        "s" + _calibrated_words(speed) + assumed_words(speed) + _narrowed(speed),
+        f"for {title}{requested}: {speed.request:.1f} s{basis}",
     ]
 
 
@@ -271,8 +274,11 @@ def larger_card(plan: Plan, remedy: Remedy) -> str:
         return ""
     wanted = plan.devices[0].total + remedy.devices[0][1]
     # The smallest whose usable memory, after what a driver keeps, is enough
-    sold = next((gb for gb in SOLD if (gb - max(LEAST_LOST, gb * LOST)) * GiB >= wanted), 0)
-    return f"a GPU of {sold} GB" if sold else ""
+    for sold in SOLD:
+        usable = sold - max(LEAST_LOST, sold * LOST)
+        if usable * GiB >= wanted:
+            return f"a GPU of {sold} GB"
+    return ""
 
 
 def is_sold(remedy: Remedy) -> bool:
