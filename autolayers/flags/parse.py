@@ -123,7 +123,7 @@ def config_files(environ: Mapping[str, str]) -> tuple[str, ...]:
     if os.name == "nt":
         roots = [environ.get("PROGRAMDATA", ""), environ.get("APPDATA", "")]
     else:
-        # A service may have no HOME: then only /etc counts, as in llama.cpp
+        # Without HOME (a service) llama.cpp asks the user database; here only /etc counts then
         home = environ.get("HOME", "")
         roots = ["/etc", environ.get("XDG_CONFIG_HOME") or (home and os.path.join(home, ".config"))]
     paths = (os.path.join(root, "llama.cpp", "config.ini") for root in roots if root)

@@ -85,7 +85,7 @@ class SweepTable:
             "full*": tokens(plan.speed.generation_full),
         }
         line, flags = self._line(cells), shell(plan.flags)
-        # Flags on a line of their own are still one word to copy
+        # Flags that do not fit after the row stand below it
         together = len(line) + 2 + len(flags) <= self.style.width
         gap = "  " if together else "\n    "
         shown = line if plan.fits else self.style(line, "red")
