@@ -170,13 +170,13 @@ def _likeness(box: Box) -> object:
 def _kind(boxes: Sequence[Box]) -> Kind:
     first = boxes[0]
     assert first.host is not None
-    devices = tuple(
+    devices = []
+    for i, device in enumerate(first.devices):
         # the least of all, so that the plan fits on each
-        replace(device, free=min(box.devices[i].free for box in boxes), uuid=None, pci_id=None)
-        for i, device in enumerate(first.devices)
-    )
+        free = min(box.devices[i].free for box in boxes)
+        devices.append(replace(device, free=free, uuid=None, pci_id=None))
     available = min(box.host.available for box in boxes if box.host)
-    return Kind(tuple(boxes), devices, replace(first.host, available=available))
+    return Kind(tuple(boxes), tuple(devices), replace(first.host, available=available))
 
 
 def _fleet(path: str, machines: Sequence[Box], notes: tuple[str, ...] = ()) -> Fleet:

@@ -476,14 +476,10 @@ class Estimator:
             from .moe_cache import banks  # few launches need it
 
             cached = banks(self.model, context, placement, None if measuring else memory.buffers)
-            both = memory.buffers, cached.buffers
-            memory = replace(
-                memory,
-                slots=cached.slots,
-                buffers={
-                    name: sum(part.get(name, 0) for part in both) for name in {**both[0], **both[1]}
-                },
-            )
+            buffers = dict(memory.buffers)
+            for name, size in cached.buffers.items():
+                buffers[name] = buffers.get(name, 0) + size
+            memory = replace(memory, slots=cached.slots, buffers=buffers)
             if not cached.slots:
                 notes = (
                     "--moe-cache-mib: no layer has all of its experts in host memory, so "
@@ -522,13 +518,11 @@ class Estimator:
         if warning:
             exact = False
             warnings.append(warning)
+        usages = {device.name: Usage() for device in devices}
+        for name in usages.keys() & sizes.keys():
+            usages[name] = Usage(placement.buffers.get(name, 0), buffers.get(name, 0), sizes[name])
         return kind(
-            devices={
-                name: Usage(placement.buffers.get(name, 0), buffers.get(name, 0), sizes[name])
-                if name in sizes
-                else Usage()
-                for name in [device.name for device in devices]
-            },
+            devices=usages,
             host=Usage(
                 placement.host,
                 # caches in RAM, and the expert cache's maps

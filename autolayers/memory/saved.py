@@ -168,7 +168,7 @@ def _recurrent(hp: Hparams, cache: Cache) -> int:
 
 def _compressor(cache: Cache) -> int:
     """Mirror llama_dsv4_comp_state::state_write, of one stream."""
-    return _DSV4_STATE + sum(
-        4 + sum(_DSV4_TENSOR + _row(tensor) * tensor.ne[1] for tensor in layer.tensors)
-        for layer in cache.layers
-    )
+    size = _DSV4_STATE
+    for layer in cache.layers:
+        size += 4 + sum(_DSV4_TENSOR + _row(tensor) * tensor.ne[1] for tensor in layer.tensors)
+    return size

@@ -474,13 +474,11 @@ class _Table:
             for pattern, target in reversed(overrides):
                 targets.update(dict.fromkeys(self._matcher.find(pattern), target))
             # only groups with an overridden member differ from the table's own
-            group_of = {
-                i: number for number, (_, members) in enumerate(self.groups) for i in members
-            }
-            self._overridden[overrides] = {
-                number: tuple([targets.get(i) for i in self.groups[number][1]])
-                for number in {group_of[i] for i in targets}
-            }
+            by_group: dict[int, tuple[str | None, ...]] = {}
+            for number, (_, members) in enumerate(self.groups):
+                if not targets.keys().isdisjoint(members):
+                    by_group[number] = tuple([targets.get(i) for i in members])
+            self._overridden[overrides] = by_group
         return self._overridden[overrides]
 
 

@@ -324,14 +324,10 @@ class Hip(Cuda):
 
 def _version(description: str) -> int:
     """Return a GPU's gfx_target_version by its name; 0: unknown."""
-    return next(
-        (
-            version
-            for words, version in _GFX
-            if any(word in description for word in words.split("|"))
-        ),
-        0,
-    )
+    for words, version in _GFX:
+        if any(word in description for word in words.split("|")):
+            return version
+    return 0
 
 
 def _gfx(version: int) -> int:

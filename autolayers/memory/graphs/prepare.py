@@ -149,13 +149,8 @@ def _alike(
         if group not in cache.groups:
             cache.groups[group] = _of_group(group, hosts)
         groups.setdefault(group.layer, []).append(cache.groups[group])
-    outside = tuple(
-        [
-            (layer, *[many for many, _, _ in numbers])
-            for layer, numbers in groups.items()
-            if not 0 <= layer < n_layer
-        ]
-    )
+    beyond = [layer for layer in groups if not 0 <= layer < n_layer]
+    outside = tuple([(layer, *[many for many, _, _ in groups[layer]]) for layer in beyond])
     rows: tuple[list[Hashable], list[Hashable], list[Hashable]] = [], [], []
     for il in range(n_layer):
         row = (

@@ -494,10 +494,9 @@ class Builder:
         g, joined = self.graph, None
         for i in range(q.ne[2]):
             # -amb: the scores of all heads at once would be larger than it allows
-            one = g.view(k, (k.ne[0], k.ne[1], 1), (k.nb[1], k.nb[2]), k.nb[2] * i)
-            two = g.view(q, (q.ne[0], q.ne[1], 1), (q.nb[1], q.nb[2]), q.nb[2] * i)
-            kq = self._weighted(g.mul_mat(one, two), mask, None, softcap)
-            part = g.mul_mat(g.view(v, (v.ne[0], v.ne[1], 1), (v.nb[1], v.nb[2]), v.nb[2] * i), kq)
+            kq = g.mul_mat(some_heads(g, k, i, 1), some_heads(g, q, i, 1))
+            kq = self._weighted(kq, mask, None, softcap)
+            part = g.mul_mat(some_heads(g, v, i, 1), kq)
             joined = part if joined is None else g.concat(joined, part, 2)
         assert joined is not None
         return joined
@@ -568,6 +567,11 @@ class Builder:
         output = self.w("output.weight")
         assert output is not None
         return g.mul_mat(output, cur)
+
+
+def some_heads(g: Graph, a: Tensor, first: int, count: int) -> Tensor:
+    """Return a view of `count` heads (dimension 2) from `first` on."""
+    return g.view(a, (a.ne[0], a.ne[1], count), (a.nb[1], a.nb[2]), a.nb[2] * first)
 
 
 def hadamard(head: int) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor, row_size
 from .cut import CutBuilder
+from .graph import some_heads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ class _Attention:
             g.expand(v)
             k = g.concat(k_rope, k_nope, 0)
             g.expand(k)
-            some = g.view(q, (q.ne[0], q.ne[1], taken), (q.nb[1], q.nb[2]), q.nb[2] * taken * step)
+            some = some_heads(g, q, taken * step, taken)
             kqv = self._flash(some, k, v)
             flat = g.reshape(kqv, self.value * taken, b.tokens)
             cur = flat if cur is None else g.concat(cur, flat, 0)
@@ -262,7 +263,7 @@ class _Attention:
         cur: Tensor | None = None
         for i in range(0, heads, each):
             count = min(each, heads - i)
-            some = g.view(q, (q.ne[0], q.ne[1], count), (q.nb[1], q.nb[2]), q.nb[2] * i)
+            some = some_heads(g, q, i, count)
             part = g.mul_mat(trans, g.soft_max(g.mul_mat(cache, some), self.mask))
             cur = part if cur is None else g.concat(cur, part, 2)
             g.expand(cur)

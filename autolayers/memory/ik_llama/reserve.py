@@ -121,13 +121,12 @@ def _sizes(
     at = {device.name: i for i, device in enumerate(used)}
     # norms are pinned for few tokens or with all layers on GPUs (llama_build_graph's callback)
     full = placement.n_gpu_layers > model.hparams.n_layer_all
-    caches = {
-        layer.il: {
+    caches: dict[int, dict[str, Tensor]] = {}
+    for layer in [layer for cache in memory.caches for layer in cache.layers]:
+        # e.g. "cache_k" -> "k"
+        caches[layer.il] = {
             part.name.split("_")[1]: _cached(part, buffers[part.buffer]) for part in layer.tensors
         }
-        for cache in memory.caches
-        for layer in cache.layers
-    }
 
     def pin(il: int) -> int:
         """Return the backend that the builder gives a layer's norm to, -1: none; of il -1 the
