@@ -21,7 +21,12 @@ sys.path.insert(0, str(ROOT))
 from autolayers.devices.fleet_file import read  # noqa: E402
 from autolayers.flags.users import Users  # noqa: E402
 from autolayers.model import read_model  # noqa: E402
-from autolayers.planner.compare.fleet.assign import Sort, assign, has_solver, users_in_ratio  # noqa: E402
+from autolayers.planner.compare.fleet.assign import (  # noqa: E402
+    Sort,
+    assign,
+    has_solver,
+    users_in_ratio,
+)
 from autolayers.planner.compare.fleet.plan import Wanted, plan_fleet  # noqa: E402
 from autolayers.request import Request  # noqa: E402
 
