@@ -75,8 +75,9 @@ class Loader:
         number of tensors"."""
         created = self.created
         if not created:
-            # scales are read for any matrix, though no architecture lists them
+            # an architecture that the table does not have: nothing is known to be unread
             return []
+        # scales are read for any matrix, though no architecture lists them
         return [
             name
             for name, (_, _, key) in self._places.items()

@@ -147,6 +147,7 @@ def _layers_that_fit(inputs: Inputs) -> Answer:
 
 def _optimizer(inputs: Inputs) -> Answer:
     assert inputs.params is not None
+    # values per parameter, in the weights' type: AdamW keeps two moments
     copies = OPTIMIZERS[inputs.optimizer]
     return Answer(
         copies * _weights(inputs),
