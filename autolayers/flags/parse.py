@@ -123,9 +123,9 @@ def config_files(environ: Mapping[str, str]) -> tuple[str, ...]:
     if os.name == "nt":
         roots = [environ.get("PROGRAMDATA", ""), environ.get("APPDATA", "")]
     else:
-        # Without HOME (a service) llama.cpp asks the user database; here only /etc counts then
-        home = environ.get("HOME", "")
-        roots = ["/etc", environ.get("XDG_CONFIG_HOME") or (home and os.path.join(home, ".config"))]
+        # Without HOME (a service) llama.cpp asks the user database (get_home_directory)
+        home = environ.get("HOME") or os.path.expanduser("~")
+        roots = ["/etc", environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")]
     paths = (os.path.join(root, "llama.cpp", "config.ini") for root in roots if root)
     return tuple(path for path in paths if os.path.isfile(path))
 

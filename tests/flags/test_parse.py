@@ -6,6 +6,7 @@ llama-server's words, environment and config files, read and written back.
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -320,6 +321,17 @@ def test_nonsense_in_the_environment_is_named(environ: dict[str, str], message: 
 
 
 # --- config files
+
+
+def test_a_service_without_home_has_the_config_of_its_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / ".config" / "llama.cpp" / "config.ini"
+    config.parent.mkdir(parents=True)
+    config.write_text("ngl = 5")
+    # "~" is the user database's home where HOME is unset
+    monkeypatch.setattr("os.path.expanduser", lambda path: path.replace("~", str(tmp_path)))
+    assert config_files({"PATH": "/bin"}) == config_files({"HOME": str(tmp_path)}) == (str(config),)
 
 
 def test_config_files_are_read_in_order(tmp_path) -> None:  # type: ignore[no-untyped-def]
