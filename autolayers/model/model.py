@@ -232,7 +232,8 @@ class Model:
         if not override_kv:
             return self
         metadata = dict(self.header.metadata)
-        for key, text in override_kv:
+        # Of two for one key the first counts: llama_model_loader inserts them into a map
+        for key, text in reversed(override_kv):
             metadata[key] = _override(key, text)
         return self._with(metadata, self.header.tensors)
 

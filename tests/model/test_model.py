@@ -278,6 +278,9 @@ def test_overridden_keys_count() -> None:
         "m",
     )
     assert model.overridden(()) is model
+    # of two for one key llama.cpp keeps the first
+    two = (("llama.context_length", "int:1024"), ("llama.context_length", "int:2048"))
+    assert model.overridden(two).hparams.n_ctx_train == 1024
     with pytest.raises(UsageError, match="KEY=int:N"):
         model.overridden((("llama.context_length", "number:1024"),))
     with pytest.raises(UsageError, match="int:1_024"):  # of which llama.cpp's atol reads 1
