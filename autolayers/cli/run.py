@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 
+from ..engines import of_program
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..launch import cannot_start, forks, missing, router
@@ -45,6 +46,12 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     environ = dict(os.environ)
     kind = own.get("format")
     _refuse_both(own)
+    # e.g. koboldcpp, which knows none of llama-server's words
+    program = of_program(command.program)
+    if program.written_by.startswith("--format"):
+        raise UsageError(
+            f"{program.name} has its own flags: autolayers MODEL {program.written_by} writes them"
+        )
     # A launch file may be for another machine, where the program is
     if not kind and not own.get("dry-run") and (code := _startable(command)):
         return code

@@ -32,7 +32,7 @@ ENGINES = {
             "jan",
             one_sequence=True,
             hidden_slots=2,
-            written_by="Jan's settings, which start a llama-server",
+            written_by="fields of Jan's settings (docs/launch-files.md names them)",
         ),
         # its logits were not seen: the larger; by its documentation four predictions at once
         Engine(

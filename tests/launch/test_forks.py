@@ -323,3 +323,9 @@ def test_a_program_that_is_not_here_is_what_engine_says(words: str, added: str) 
     )
     out = done.stdout.decode().strip()
     assert f"{MOE} {words}" in out and re.search(added, out), done.stderr
+
+
+def test_a_program_with_other_flags_gets_none_of_llama_server() -> None:
+    done = command("run", "--dry-run", "--gpu", "8GiB", "koboldcpp", "--model", str(QWEN))
+    assert done.returncode == 2 and not done.stdout
+    assert b"koboldcpp has its own flags: autolayers MODEL --format koboldcpp" in done.stderr
