@@ -319,6 +319,9 @@ def requests(asked: Question, found: Plan, rng: random.Random) -> Iterator[str]:
         yield f"{count}: {told(one)}, {2 * count}: {told(two)}"
     # the slots of one request are llama.cpp's, and given ones may be too small for one
     holds = one.breakdown.n_ctx_seq >= 512 + 64
+    if free is not None and free.fits and _wider(free, one):
+        # of --kv-types the first with which nothing is in RAM, whatever the slots
+        return
     if count > 1 and holds and (free is None or less(slots, free, one, once)):
         yield f"{count}: {told(free) if free else 'refused'}, -np {count}: {told(one)}"
 
