@@ -548,6 +548,7 @@ def test_a_list_asks_for_each_model_once(page: Any) -> None:
     for shown in (True, False, True):
         page.locator("#known-box").evaluate("(box, open) => { box.open = open }", shown)
         page.wait_for_timeout(100)
+    page.wait_for_selector("#known button")
     settled(page)
     assert len(asked) > 10 and len(asked) == len(set(asked))
 
