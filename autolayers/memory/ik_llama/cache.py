@@ -195,13 +195,15 @@ def refuse(model: Model, context: Context, settings: Said, mla: int) -> None:
     latent = is_latent(model) and mla > 0
     types_v = [types(context, settings, il, hp.n_layer)[1] for il in range(hp.n_layer)]
     cuts_latent = bool(settings.split) and is_latent(model)
+    # an encoder has a cache too, which its attention does not read
+    reads_v = hp.causal and not latent and model.row.memory != "recurrent"
     if context.flash_attn == "off":
         _refuse_without_flash(types_v)
         if cuts_latent and model.architecture in _CUT_LATENT:
             raise LaunchRefused(_MLA_WANTS)
     elif cuts_latent and mla < 1:
         raise LaunchRefused(_MLA_WANTS)
-    elif "q8_KV" in types_v and not latent and model.row.memory != "recurrent":
+    elif "q8_KV" in types_v and reads_v:
         raise LaunchRefused("-ctv q8_KV: it aborts with it and flash attention; as -ctk it works")
     if cuts_latent and not context.offload_kqv:
         raise LaunchRefused(
