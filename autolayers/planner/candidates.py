@@ -206,7 +206,9 @@ class Kind:
         if not divisible or (not self.failed and self._should_fit(params)):
             yield params
             return
-        yield self.divided(ladder, layers, self.buffers.at(self.point(params))) or params
+        divided = self.divided(ladder, layers, self.buffers.at(self.point(params)))
+        # A given number stays as it was written, e.g. 99 of 33 layers.
+        yield params if divided is None else replace(divided, n_gpu_layers=params.n_gpu_layers)
 
     def _most(self, ladder: Ladder) -> tuple[int, Params] | None:
         """Return the largest count that should fit, and the launch with its split."""
