@@ -20,10 +20,11 @@ from __future__ import annotations
 import io
 import os
 import re
+import socket
 import time
 import warnings
 from base64 import b64encode
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from .errors import AutolayersError
@@ -72,6 +73,20 @@ class Limit:
         self.total = total
         self.silence = total if silence is None else silence
         self._until: float | None = None
+        self._sock: Any = None
+
+    def reads(self, sock: Any) -> float:
+        """Return `left`, before something is read from this socket."""
+        self._sock = sock
+        return self.left()
+
+    def end(self) -> None:
+        """End what another thread reads within this limit: its connection closes at once."""
+        self._until = time.monotonic()
+        if self._sock is not None:
+            # closed already, or never connected
+            with suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
 
     def left(self) -> float:
         """Return the seconds until the next byte must have come. Raises TimeoutError when none are
@@ -258,7 +273,7 @@ def _adapter(limit: Limit) -> requests.adapters.HTTPAdapter:
             return True
 
         def readinto(self, buffer: Any) -> int | None:
-            self.sock.settimeout(limit.left())
+            self.sock.settimeout(limit.reads(self.sock))
             return self.raw.readinto(buffer)
 
         def close(self) -> None:

@@ -551,3 +551,26 @@ def test_an_answer_has_status_headers_and_body(serve: Callable[..., Server]) -> 
         "GET", serve(reply(Link='<http://[bad>; rel="next", <<;;;=')).url, Limit(10)
     ) as answer:
         assert answer.next_page == ""
+
+
+def test_a_request_is_ended_from_another_thread() -> None:
+    """Otherwise Ctrl-C waits for the answer of a server that is asked to end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        limit = Limit(60)
+        errors: list[str] = []
+
+        def ask() -> None:
+            try:
+                request("GET", f"http://127.0.0.1:{server.getsockname()[1]}/", limit)
+            except NetError as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1 << 16)
+            limit.end()
+            thread.join(30)
+            # the server sees the client leave
+            assert connection.recv(1) == b"" and not thread.is_alive() and len(errors) == 1

@@ -16,6 +16,7 @@ from ..errors import AutolayersError, LaunchRefused, UsageError
 from ..flags.params import FIT_PARAMS_MIN_CTX
 from ..flags.parse import parse
 from ..memory.breakdown import Usage
+from ..net import Limit
 from ..output import say
 from ..quoting import shell
 from ..records import replace
@@ -65,6 +66,7 @@ _CHANGES: dict[str, dict[str, Any]] = {
 # What a shell would add to the log of a program that ended so
 # `explain` knows a binary built for another CPU by this line, and no shell prints it here
 _ENDS = {128 + signal.SIGILL: b"\nIllegal instruction\n"}
+_PROBE = 60.0  # seconds that the measured answer may take
 _PATIENCE = 20.0  # seconds from a loaded model to the server's answers
 # the least by which a retry shrinks, if the log does not say how much was missing
 _STEP = 64 * MiB
@@ -84,6 +86,7 @@ class Attempts:
         self.verify = verify
         self.wait = wait
         self.compared = False
+        self.probe_limit = Limit(_PROBE)
         self.given = parse(session.command.plannable, session.seen, session.files, command=None)
 
     def run(self) -> int:
@@ -245,7 +248,10 @@ class Attempts:
     def _start(self, words: list[str]) -> Outcome:
         if self.wait:
             return self._start_in_background(words)
-        return supervise.run(words, self.session.environ, self._ready if self.verify else None)
+        on_ready = self._ready if self.verify else None
+        # llama-server does not end while a client waits for its answer, and the probe is one
+        self.probe_limit = Limit(_PROBE)
+        return supervise.run(words, self.session.environ, on_ready, on_end=self.probe_limit.end)
 
     def _address(self) -> tuple[str, int]:
         """Return the host and port of the server. Raises UsageError if it chooses them itself."""
@@ -351,7 +357,9 @@ class Attempts:
             if time.monotonic() > until:
                 return
             time.sleep(0.5)
-        rate = wait.speed(host, port, secure, prefix, None, calibrate.PROBE.generate)
+        rate = wait.speed(
+            host, port, secure, prefix, None, calibrate.PROBE.generate, self.probe_limit
+        )
         if rate:
             say(f"{calibrate.PROBE.generate} tokens of it: {rate:.1f} tokens/s")
             self._keep_rate(rate)

@@ -68,12 +68,14 @@ def run(
     on_ready: Callable[[LaunchLog], None] | None = None,
     out: IO[bytes] | None = None,
     err: IO[bytes] | None = None,
+    on_end: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Starts `words` and returns when it and all its children have ended. Raises OSError if it
     cannot be started.
 
     `on_ready` is called once, from another thread, when the log says that the model is loaded; its
-    exceptions are printed and end nothing.
+    exceptions are printed and end nothing. `on_end` is called before a signal that ends the child
+    is passed on.
     """
     # Read before the start: a count that grew while the child ran may be its own kill
     kills = _oom_kills()
@@ -86,6 +88,7 @@ def run(
         # others, such as SIGUSR1, are the server's own business
         if number in _ENDING:
             requested.set()
+            on_end()
         if child is None:
             early.append(number)
         else:

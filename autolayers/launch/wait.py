@@ -72,21 +72,27 @@ def listening(process: int, port: int) -> str | None:
 
 def healthy(host: str, port: int, secure: bool = False, prefix: str = "") -> bool:
     """Ask once, for at most 5 s."""
-    return _ask("GET", url(host, port, secure) + prefix + "/health", 5) is not None
+    return _ask("GET", url(host, port, secure) + prefix + "/health", Limit(5)) is not None
 
 
 def speed(
-    host: str, port: int, secure: bool = False, prefix: str = "", key: str | None = None, n: int = 2
+    host: str,
+    port: int,
+    secure: bool = False,
+    prefix: str = "",
+    key: str | None = None,
+    n: int = 2,
+    limit: Limit | None = None,
 ) -> float | None:
     """Return the tokens per second of n tokens generated after a short prompt; None without an
-    answer within 60 s."""
+    answer within the limit, 60 s by default."""
     # nothing from an earlier prompt; with more than two tokens, all of them are generated
     # /completion, not /v1/completions: its answer has `timings`
     body = {"prompt": "Hello", "n_predict": n, "cache_prompt": False, "ignore_eos": n > 2}
     answer = _ask(
         "POST",
         url(host, port, secure) + prefix + "/completion",
-        60,
+        limit or Limit(60),
         body,
         f"Bearer {key}" if key else "",
     )
@@ -98,12 +104,12 @@ def speed(
 
 
 def _ask(
-    method: str, url: str, timeout: float, body: object = None, authorization: str = ""
+    method: str, url: str, limit: Limit, body: object = None, authorization: str = ""
 ) -> bytes | None:
     """Return the body of an answer with status 200, None for any other or no answer."""
     try:
         with request(
-            method, url, Limit(timeout), json=body, authorization=authorization, own=True
+            method, url, limit, json=body, authorization=authorization, own=True
         ) as answer:
             return answer.content(_MAX_ANSWER) if answer.status == 200 else None
     except NetError:

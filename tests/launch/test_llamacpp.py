@@ -58,6 +58,11 @@ def answers(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
+# The end of --verify's own request. A signal while b11549 works on a task may find its main thread
+# with the queue's mutex, which its handler then waits for (server_queue::terminate).
+MEASURED = "tokens of it: "
+
+
 class Rpc:
     """A ggml-rpc-server on loopback, with a limit on its address space if one is given."""
 
@@ -164,6 +169,8 @@ def test_answers_and_ends_cleanly(
             answer["choices"][0]["message"]["role"] == "assistant"
             and answer["usage"]["completion_tokens"] >= 1
         )
+        if "--verify" in flags:
+            until(lambda: MEASURED in run.log)
     finally:
         code = run.end(number)
     assert code == 0
@@ -404,9 +411,7 @@ def launch_and_check(
         run.ready()
         until(lambda: "autolayers: prediction" in run.log)
     finally:
-        # Its exit code is not what is tested here: now and then b11549 hangs after SIGTERM, and
-        # ends with 1 at the second one, which autolayers sends after 30 s
-        run.end()
+        run.end()  # the code is not tested here: see MEASURED
     check(run, file, [*flags, *its_build(binaries)], gpus, spare)
 
 
