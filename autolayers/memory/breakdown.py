@@ -71,6 +71,16 @@ class Static:
     as_measured: bool = True
 
     @property
+    def on_devices(self) -> int:
+        """Bytes of all devices together."""
+        return sum(usage.total for usage in self.devices.values())
+
+    @property
+    def caches(self) -> int:
+        """Bytes of the KV cache and recurrent states, on devices and in RAM."""
+        return self.host.context + sum(usage.context for usage in self.devices.values())
+
+    @property
     def resident(self) -> int:
         """Bytes of system memory that are needed at once: mapped weights count with the pages that
         are read."""

@@ -118,13 +118,12 @@ def model_layers(model: Model, params: Params) -> ModelLayers:
 
 def _facts(model: Model) -> tuple[tuple[str, int | str], ...]:
     hp = model.hparams
-    elements = sum(info.n_elements for info in model.tensors.values())
     facts: list[tuple[str, int | str]] = [
         ("architecture", model.architecture),
         ("name", model.name),
         ("size", model.size),
-        ("parameters", elements),
-        ("bits_per_weight", f"{8 * model.size / max(1, elements):.2f}"),
+        ("parameters", model.n_elements),
+        ("bits_per_weight", f"{model.bits_per_weight:.2f}"),
         ("n_layer", hp.n_layer_all),
         ("n_embd", hp.n_embd),
         ("n_head", hp.n_head(0)),

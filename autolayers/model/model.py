@@ -104,6 +104,16 @@ class Model:
         return self.header.n_bytes if self._whole_size is None else self._whole_size
 
     @property
+    def n_elements(self) -> int:
+        """Weights: the elements of all tensors in the file."""
+        return sum(info.n_elements for info in self.tensors.values())
+
+    @property
+    def bits_per_weight(self) -> float:
+        """The file's bits per element of its tensors."""
+        return 8 * self.header.n_bytes / max(1, self.n_elements)
+
+    @property
     def n_layer(self) -> int:
         """What n_gpu_layers counts: all blocks, MTP blocks included; n_layer + 1 offloads
         everything."""

@@ -190,7 +190,7 @@ def _predicted(advice: Advice) -> int:
         return sum(row.model + row.context + row.compute for row in advice.plan.devices)
     # --fit's, where num_gpu is left out
     own = advice.own_choice
-    return sum(usage.total for usage in own.breakdown.devices.values()) if own is not None else 0
+    return own.breakdown.on_devices if own is not None else 0
 
 
 # llama-server's flag, and the server setting that it reveals

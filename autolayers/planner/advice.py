@@ -115,7 +115,7 @@ class _Advice:
         # Bytes alone: what exceeds all memory is not searched.
         use = self.problem.evaluator.static(params)
         if use is not None and self.machine.ram is not None:
-            need = use.resident + sum(usage.total for usage in use.devices.values())
+            need = use.resident + use.on_devices
             need += max(0, params.cache_ram or 0) * MiB
             if model is not None:
                 need -= self.model.size - model.size
@@ -383,8 +383,7 @@ class _Advice:
         if first == len(smaller):
             return
         kind, model = smaller[first]
-        elements = sum(info.n_elements for info in self.model.tensors.values())
-        bits = round(8 * model.size / elements, 2)
+        bits = round(8 * model.size / self.model.n_elements, 2)
         yield Remedy("file", file=model.size, type=kind, bits_per_weight=bits)
 
 

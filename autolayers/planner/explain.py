@@ -23,7 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..memory.breakdown import Static
     from ..work.speed import Speed
     from .evaluate import Candidate, Evaluator
     from .problem import Problem
@@ -264,7 +263,7 @@ def _has_idle_slots(problem: Problem, chosen: Candidate) -> bool:
         return False
     alone = problem.evaluator.static(replace(chosen.params, n_parallel=1))
     now = problem.evaluator.static(chosen.params)
-    return alone is not None and now is not None and _context(alone) < _context(now)
+    return alone is not None and now is not None and alone.caches < now.caches
 
 
 def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]:
@@ -290,14 +289,6 @@ def _drafts_itself(problem: Problem) -> bool:
         return False
     has_block = model.hparams.n_layer_nextn and model.row.mtp
     return bool(has_block) and not rules.lacks(model.row.mtp_after) and rules.number >= NAMED
-
-
-def _context(use: Static) -> int:
-    return use.host.context + sum(usage.context for usage in use.devices.values())
-
-
-def _on_devices(use: Static) -> int:
-    return sum(usage.total for usage in use.devices.values())
 
 
 def price_of(
@@ -330,7 +321,7 @@ def levers(
     useful = []
     for name, words, values in _usual_changes(candidate):
         after = evaluator.candidate(replace(base.params, **values), FIT)  # type: ignore[arg-type]
-        saved = 0 if after is None else _on_devices(base.breakdown) - _on_devices(after.breakdown)
+        saved = 0 if after is None else base.breakdown.on_devices - after.breakdown.on_devices
         if after is not None and saved > 0:
             useful.append(Lever(name, words, saved, base is not candidate and after.fits))
     return tuple(useful)

@@ -40,7 +40,7 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     if use is None:
         return None
     # All weights, a q8_0 cache and today's buffers: a bound, without a graph.
-    if sum(usage.total for usage in use.devices.values()) + _overheads(chosen) > _room(problem):
+    if use.on_devices + _overheads(chosen) > _room(problem):
         return None
     from .search import search  # most commands need none here
 
@@ -115,9 +115,7 @@ def _rate_on_devices(problem: Problem, chosen: Candidate) -> float | None:
 
 def _room_for_weights(problem: Problem, chosen: Candidate) -> int:
     """Return the bytes of the devices beside all caches and what the launch takes."""
-    use = chosen.breakdown
-    caches = use.host.context + sum(usage.context for usage in use.devices.values())
-    return _room(problem) - _overheads(chosen) - caches
+    return _room(problem) - _overheads(chosen) - chosen.breakdown.caches
 
 
 def _overheads(chosen: Candidate) -> int:

@@ -262,10 +262,8 @@ class _People:
         use = candidate.breakdown
         clock = problem.cost.clock(candidate.params, candidate.breakdown)
         served = simulate(clock, problem.policy.workload, users, use.n_seq_max, use.n_ctx_seq)
-        context = use.host.context + sum(usage.context for usage in use.devices.values())
-        return _Launch(
-            problem, candidate, Row(users, use.n_seq_max, served, context, candidate.fits)
-        )
+        row = Row(users, use.n_seq_max, served, use.caches, candidate.fits)
+        return _Launch(problem, candidate, row)
 
     def unsolved(self, users: int) -> Solved:
         """Return what there is where llama.cpp would refuse all launches."""
@@ -381,13 +379,7 @@ class _People:
             return 0
         more = replace(launch.candidate.params, n_parallel=slots, n_ctx=slots * self.context)
         use = self.problem.evaluator.static(more)
-        return (
-            0
-            if use is None
-            else use.host.context
-            + sum(usage.context for usage in use.devices.values())
-            - launch.row.context
-        )
+        return 0 if use is None else use.caches - launch.row.context
 
 
 def _total(launch: _Launch | None) -> float:

@@ -128,7 +128,7 @@ def _row(problem: Problem, candidate: Candidate, chosen: Candidate) -> Row:
     return Row(
         evaluator.described(candidate.params),
         use.n_ctx,
-        sum(one.total for one in use.devices.values()),
+        use.on_devices,
         evaluator.in_ram(use),
         seconds,
         verdict,

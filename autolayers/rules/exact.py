@@ -62,7 +62,7 @@ def _inputs_of(model: Model, inputs: Inputs) -> Inputs:
     widest = max(layers, key=hparams.n_head_kv)
     return replace(
         inputs,
-        params=float(sum(tensor.n_elements for tensor in model.tensors.values())),
+        params=float(model.n_elements),
         bits=inputs.bits or _nominal_bits(_main_type(model)),
         layers=hparams.n_layer,
         hidden=hparams.n_embd,

@@ -35,7 +35,7 @@ from ..memory.companions import NONE, Companions
 from ..memory.estimate import Known
 from ..model import is_projector, read_model
 from ..planner import plan_in_steps, plan_request
-from ..planner.compare.choose import FLUENT, bits_per_weight
+from ..planner.compare.choose import FLUENT
 from ..planner.compare.quality import level, usual
 from ..planner.compare.sweep import cases, sweep
 from ..planner.quantisations import QUANTISATIONS, below
@@ -559,7 +559,7 @@ class Engine:
                 raise UsageError(f"as: expected one of {', '.join(QUANTISATIONS)}")
             model = model.quantised(kind, larger=True)
         quality = usual(model)
-        bits = bits_per_weight(model)
+        bits = model.bits_per_weight
         row = {
             "model": text(question, "model"),
             "size": model.size,

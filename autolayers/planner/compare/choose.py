@@ -136,13 +136,12 @@ def wanted_ctx(request: Request) -> int:
 def assess(model: Model, request: Request, quality: Sequence[Measured] = ()) -> Choice:
     """Return how a model runs, and its quality. `quality`: what was measured of any files."""
     choice = _assess(model, replace(request, notes=()))
-    weights = sum(info.n_elements for info in model.header.tensors.values())
     return replace(
         choice,
         usual=usual(model),
         measured=of(model, quality),
         mixture=model.is_moe,
-        family=f"{model.architecture} {weights}",
+        family=f"{model.architecture} {model.n_elements}",
     )
 
 
@@ -182,7 +181,7 @@ def _refused(model: Model, refusal: LaunchRefused) -> Choice:
         NO,
         str(refusal),
         model.size,
-        bits_per_weight(model),
+        model.bits_per_weight,
         0,
         model.n_ctx_train,
         None,
@@ -198,7 +197,7 @@ def _choice(plan: Plan, fits: bool) -> Choice:
         verdict(plan) if fits else NO,
         plan.placement,
         model.size,
-        bits_per_weight(model),
+        model.bits_per_weight,
         plan.breakdown.n_ctx_seq if plan.fits else 0,
         model.n_ctx_train,
         plan.speed if plan.fits else None,
@@ -223,12 +222,6 @@ def verdict(plan: Plan) -> str:
     if not plan.params.overrides:
         return WHOLLY
     return EXPERTS if plan.model.is_moe else PARTLY
-
-
-def bits_per_weight(model: Model) -> float:
-    """Return the bits of the file per element of its tensors."""
-    weights = sum(tensor.n_elements for tensor in model.header.tensors.values())
-    return model.header.n_bytes * 8 / max(1, weights)
 
 
 def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:

@@ -125,10 +125,9 @@ class Measured:
 def usual(model: Model) -> Usual | None:
     """Return the quality that is usual for the type of most of the matrices' bytes; None for
     unquantised and unknown ones."""
-    weights = sum(info.n_elements for info in model.header.tensors.values())
     name = main_type(model)
     figures = TYPES.get(_ALIKE.get(name, name))
-    return None if figures is None else Usual(name, *figures, weights < SMALL)
+    return None if figures is None else Usual(name, *figures, model.n_elements < SMALL)
 
 
 def level(usual: Usual | None, measured: Measured | None, bits_per_weight: float) -> int:
@@ -177,7 +176,7 @@ def of(model: Model, measured: Sequence[Measured]) -> Measured | None:
     """Return the measurement of this very file: of its name, and of its size where the output has
     that."""
     name = _base(model.path)
-    n_bytes = sum(info.n_bytes for info in model.header.tensors.values())
+    n_bytes = model.header.n_bytes
     sizes = {"", f"{n_bytes / 2**30:.2f} GiB", f"{n_bytes / 2**20:.2f} MiB"}
     return next(
         # The last measurement counts, where one file was measured again.

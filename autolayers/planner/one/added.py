@@ -175,7 +175,7 @@ def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, 
 
 def _size(candidate: Candidate) -> int:
     use = candidate.breakdown
-    return use.host.total + sum(usage.total for usage in use.devices.values())
+    return use.host.total + use.on_devices
 
 
 def _shifts(evaluator: Evaluator, params: Params) -> bool:

@@ -302,8 +302,7 @@ class Launches:
     def _missing(self, left: Mapping[str, int]) -> int:
         """Return the bytes of weights and caches that exceed these devices' memory."""
         static = self.evaluator.static(replace(self.params, n_gpu_layers=self.ladders.top))
-        size = sum(usage.total for usage in static.devices.values()) if static else 0
-        return max(0, size - sum(left.values()))
+        return max(0, static.on_devices - sum(left.values())) if static else 0
 
     def _cut_bound(self, left: Mapping[str, int]) -> float:
         more = self._missing(left) - self._missing(self.machine.limits)
