@@ -53,6 +53,10 @@ class Sort:
     takes: tuple[tuple[int, int], ...]
     serves: tuple[tuple[int, int], ...]
 
+    def most(self, left: Sequence[int]) -> int:
+        """Return the servers that these GPUs of each kind have room for."""
+        return min(left[kind] // gpus for kind, gpus in self.takes)
+
 
 @dataclass(frozen=True)
 class _Assigned:
@@ -71,8 +75,8 @@ def assign(
     quick: bool = False,
 ) -> _Assigned:
     """Return the best counts within the GPUs of each kind (`room`). `weights` of the models sum to
-    1, each model has a sort. `solver`: HiGHS may be asked; `quick`: a second of it, or few moves,
-    do."""
+    1, each model has a sort, but for those of weight 0, which are not served. `solver`: HiGHS may
+    be asked; `quick`: a second of it, or few moves, do."""
     search = _Search(sorts, room, weights)
     # E.g. three sorts with 26 servers each at most.
     if possibilities(sorts, room) <= ALL:
@@ -91,7 +95,7 @@ def possibilities(sorts: Sequence[Sort], room: Sequence[int]) -> int:
     """Return an upper bound of the counts to try; more than ALL if there are more."""
     number = 1
     for sort in sorts:
-        number *= 1 + min(room[kind] // gpus for kind, gpus in sort.takes)
+        number *= 1 + sort.most(room)
         if number > ALL:
             # Only whether there are too many matters; the product may be astronomically large.
             break
@@ -100,15 +104,20 @@ def possibilities(sorts: Sequence[Sort], room: Sequence[int]) -> int:
 
 def choices(sorts: Sequence[Sort], room: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Yield every choice that the machines have room for."""
-    ranges = [range(1 + min(room[kind] // gpus for kind, gpus in sort.takes)) for sort in sorts]
+    ranges = [range(1 + sort.most(room)) for sort in sorts]
     # Most products exceed a kind's GPUs, as each range counts the machines for itself alone.
     for counts in product(*ranges):
-        left = [*room]
-        for sort, count in zip(sorts, counts, strict=True):
-            for kind, gpus in sort.takes:
-                left[kind] -= gpus * count
-        if min(left) >= 0:
+        if min(left_of(room, sorts, counts)) >= 0:
             yield counts
+
+
+def left_of(room: Sequence[int], sorts: Sequence[Sort], counts: Sequence[int]) -> list[int]:
+    """Return the GPUs of each kind that no server has; negative: that are missing."""
+    left = [*room]
+    for sort, count in zip(sorts, counts, strict=True):
+        for kind, gpus in sort.takes:
+            left[kind] -= gpus * count
+    return left
 
 
 def served(sorts: Sequence[Sort], counts: Sequence[int], models: int) -> list[int]:
@@ -124,7 +133,12 @@ def users_in_ratio(sorts: Sequence[Sort], counts: Sequence[int], weights: Sequen
     """Return the users in the ratio of the weights."""
     users = served(sorts, counts, len(weights))
     # The model that is served worst for its weight limits all, as the ratio is fixed.
-    return min(each / weight for each, weight in zip(users, weights, strict=True))
+    return min(_in_ratio(users, weights))
+
+
+def _in_ratio(users: Sequence[int], weights: Sequence[float]) -> list[float]:
+    """Return the users in all that each model allows for its weight."""
+    return [each / weight for each, weight in zip(users, weights, strict=True) if weight]
 
 
 def dealt(users: int, weights: Sequence[float]) -> list[int]:
@@ -189,30 +203,26 @@ class _Search:
         # No model alone says what a kind is worth.
         return [sum(row) / len(row) for row in best]
 
-    def left(self, counts: Sequence[int]) -> list[int]:
-        """Return GPUs of each kind that no server has."""
-        left = [*self.room]
-        for sort, count in zip(self.sorts, counts, strict=True):
-            for kind, gpus in sort.takes:
-                left[kind] -= gpus * count
-        return left
-
     def worth(self, counts: Sequence[int]) -> list[float]:
         """Return the users that each model allows, the worst first: the larger list is better."""
         # Compared as lists: of equal worst models the second worst decides.
         users = served(self.sorts, counts, len(self.weights))
-        return sorted(each / weight for each, weight in zip(users, self.weights, strict=True))
+        return sorted(_in_ratio(users, self.weights))
+
+    def _worst_first(self, users: Sequence[int]) -> list[int]:
+        """Return the models, the one that is served worst for its weight first."""
+        served_models = [i for i, weight in enumerate(self.weights) if weight]
+        return sorted(served_models, key=lambda model: users[model] / self.weights[model])
 
     def filled(self, counts: Sequence[int]) -> list[int]:
         """Return the counts with the GPUs that are left given to the model served worst, again and
         again."""
-        counts, left = [*counts], self.left(counts)
+        counts, left = [*counts], left_of(self.room, self.sorts, counts)
         users = served(self.sorts, counts, len(self.weights))
         # With thousands of machines one server at a time would take too long.
         block = max(1, max(self.room) // 64)
         while True:
-            order = sorted(range(len(users)), key=lambda model: users[model] / self.weights[model])
-            for model in order:
+            for model in self._worst_first(users):
                 # The model served worst first; if nothing fits for it, the next.
                 fits = [i for i in self.of_model[model] if self._fits(i, left)]
                 if fits:
@@ -221,7 +231,7 @@ class _Search:
                 return counts
             chosen = max(fits, key=self.gain.__getitem__)
             sort = self.sorts[chosen]
-            count = min(block, *(left[kind] // gpus for kind, gpus in sort.takes))
+            count = min(block, sort.most(left))
             counts[chosen] += count
             for kind, gpus in sort.takes:
                 left[kind] -= gpus * count
@@ -323,15 +333,14 @@ class _Search:
         if self._is_small(counts):
             return [i for i in range(len(self.sorts)) if i not in removed]
         users = served(self.sorts, counts, len(self.weights))
-        order = sorted(range(len(users)), key=lambda model: users[model] / self.weights[model])
-        return [i for model in order[:3] for i in self.of_model[model] if i not in removed]
+        worst = self._worst_first(users)[:3]
+        return [i for model in worst for i in self.of_model[model] if i not in removed]
 
     def _with(self, counts: Sequence[int], added: int, block: int) -> list[int]:
         """Return the counts with up to `block` times the GPUs' worth of servers of a sort."""
-        left = self.left(counts)
-        count = min(left[kind] // gpus for kind, gpus in self.sorts[added].takes)
+        room = self.sorts[added].most(left_of(self.room, self.sorts, counts))
         now = [*counts]
-        now[added] += min(count, max(1, block))
+        now[added] += min(room, max(1, block))
         return now
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from .assign import ALL, Sort, choices, has_solver, possibilities, served, silenced
+from .assign import ALL, Sort, choices, has_solver, left_of, possibilities, served, silenced
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def fewest(
     solver: bool = True,
 ) -> tuple[int, ...]:
     """Return how many servers of each sort, within the GPUs of each kind (`room`). `needed`: users
-    of each model, 1 at least; `costs` of a server of each sort; `alone`: whether a kind has a
-    single machine; `counts`: a choice that serves them."""
+    of each model, 1 at least, 0 for one that is not served; `costs` of a server of each sort;
+    `alone`: whether a kind has a single machine; `counts`: a choice that serves them."""
     problem = _Problem(sorts, room, needed, costs, alone)
     if possibilities(sorts, room) <= ALL:
         # All that serve: the caller's choice is one, so there is at least one.
@@ -116,10 +116,6 @@ class _Problem:
         """Return the servers of a sort that fail together."""
         return count if self.together[i] else 1
 
-    def room_for(self, sort: Sort) -> int:
-        """Return the servers of a sort that there is room for."""
-        return min(self.room[kind] // size for kind, size in sort.takes)
-
     # --- by moves
 
     def searched(self, counts: Sequence[int]) -> list[int]:
@@ -130,14 +126,10 @@ class _Problem:
         # Which model is served first decides who gets the best machines, so several orders are
         # tried.
         for at in models[: min(_STARTS, 1 + self.moves // len(models))]:
-            built = self._built([*models[at:], *models[:at]])
+            # For each model in turn the servers that take the fewest GPUs.
+            built = self._repaired([0] * len(self.sorts), [*models[at:], *models[:at]])
             starts += [] if built is None else [built]
         return min((self._climbed(self._thinned(each)) for each in starts), key=self.rank)
-
-    def _built(self, models: Sequence[int]) -> list[int] | None:
-        """Return for each model in turn the servers that take the fewest GPUs, None where no room
-        is left; then those that serve its users while one is away, where there is room."""
-        return self._repaired([0] * len(self.sorts), models)
 
     def _repaired(self, counts: list[int], models: Sequence[int]) -> list[int] | None:
         """Return the counts with the servers that models lack, first for all users, then for those
@@ -155,7 +147,7 @@ class _Problem:
 
     def _with_more(self, counts: list[int], model: int, away: bool) -> list[int] | None:
         """Return the counts with the servers of one more sort that this model needs."""
-        left = self._left(counts)
+        left = left_of(self.room, self.sorts, counts)
         users, largest = self._users(counts, model)
         ways = []
         for i, sort in enumerate(self.sorts):
@@ -167,20 +159,12 @@ class _Problem:
                 return counts
             # Rounded up.
             count = -(-lacking // each) if each else 0
-            if count and count <= min(left[kind] // size for kind, size in sort.takes):
+            if count and count <= sort.most(left):
                 ways.append((count * self.gpus[i], count * self.costs[i], i, count))
         if not ways:
             return None
         *_, i, count = min(ways)
         return [*counts[:i], counts[i] + count, *counts[i + 1 :]]
-
-    def _left(self, counts: Sequence[int]) -> list[int]:
-        """Return the room that these servers leave of each kind."""
-        left = [*self.room]
-        for sort, count in zip(self.sorts, counts, strict=True):
-            for kind, size in sort.takes:
-                left[kind] -= size * count
-        return left
 
     def _users(self, counts: Sequence[int], model: int) -> tuple[int, int]:
         """Return the users of a model, and those that its largest server takes away when it
@@ -248,19 +232,10 @@ class _Problem:
     def _with_another(self, counts: list[int], removed: tuple[int, ...]) -> Iterator[list[int]]:
         """Yield the counts with one server more of a sort that was not removed, if there is
         room."""
+        left = left_of(self.room, self.sorts, counts)
         for added, sort in enumerate(self.sorts):
-            if added not in removed:
-                more = [*counts[:added], counts[added] + 1, *counts[added + 1 :]]
-                if self._has_room(more, sort):
-                    yield more
-
-    def _has_room(self, counts: Sequence[int], changed: Sort) -> bool:
-        taken = dict.fromkeys((kind for kind, _ in changed.takes), 0)
-        for sort, count in zip(self.sorts, counts, strict=True):
-            for kind, size in sort.takes:
-                if kind in taken:
-                    taken[kind] += size * count
-        return all(size <= self.room[kind] for kind, size in taken.items())
+            if added not in removed and sort.most(left):
+                yield [*counts[:added], counts[added] + 1, *counts[added + 1 :]]
 
     # --- by scipy.optimize.milp
 
@@ -270,7 +245,7 @@ class _Problem:
         models = len(self.needed)
         # Columns of the solver, see _Columns.
         at = _Columns(sorts, models)
-        highest_counts = [self.room_for(sort) for sort in self.sorts]
+        highest_counts = [sort.most(self.room) for sort in self.sorts]
         # No model's largest server has more users than this, so that `top` switches a rule off.
         top = float(
             max(

@@ -116,13 +116,15 @@ class _Planner:
         weights = self._shares(served_models)
         self.step("planning the servers")
         # Floats may make 40 users 39.999999.
-        possible = int(_most(sorts, counts, served_models, weights) + 1e-6)
-        users = self._users(served_models, weights, possible)
+        possible = int(users_in_ratio(sorts, counts, weights) + 1e-6)
+        # Never more than are possible: the rest has no slot.
+        number = possible if self.wanted.users is None else min(possible, self.wanted.users)
+        users = dealt(number, weights)
         # Without a number of users all machines serve as many as they can.
         if self.wanted.users is not None and not self.interrupted:
             counts = self._fewest(sorts, counts, served_models, users)
         servers, places = self._servers(sorts, counts, users)
-        again = {} if self.interrupted else self._again(sorts, served_models, weights)
+        again = {} if self.interrupted else self._again(sorts, weights)
         return FleetPlan(
             self.fleet,
             self.names,
@@ -359,8 +361,9 @@ class _Planner:
     # --- which are chosen
 
     def _shares(self, models: Sequence[int]) -> list[float]:
+        """Return the part of the users that each of these models has, 0 for all others."""
         whole = sum(self.weights[i] for i in models)
-        return [self.weights[i] / whole for i in models]
+        return [weight / whole * (i in models) for i, weight in enumerate(self.weights)]
 
     def _sharing(self, models: Sequence[int]) -> list[Sort]:
         """Return the sorts of several models on one GPU, where there are few GPUs for the
@@ -392,7 +395,7 @@ class _Planner:
         while True:
             # The choice may depend on plans that fail once they are measured, so it is made again
             # with fewer models.
-            sorts, counts, bound = self._chosen(sorts, models, self._shares(models))
+            sorts, counts, bound = self._chosen(sorts, models)
             users = served(sorts, counts, len(self.models))
             if all(users[i] for i in models):
                 return models, sorts, counts, bound
@@ -422,12 +425,12 @@ class _Planner:
         return left
 
     def _chosen(
-        self, sorts: list[Sort], models: Sequence[int], weights: Sequence[float]
+        self, sorts: list[Sort], models: Sequence[int]
     ) -> tuple[list[Sort], tuple[int, ...], float | None]:
         """Return the sorts and how many of each, those that share a GPU planned together; early if
         a model has none left."""
-        place = {i: at for at, i in enumerate(models)}
         room = self._room()
+        weights = self._shares(models)
         # Launches of one model were planned already; a shared GPU is only estimated
         # (sharing.sharers).
         sure = {sort for sort in sorts if len(sort.serves) == 1}
@@ -435,7 +438,7 @@ class _Planner:
         while True:
             number += 1
             self.step(f"choosing servers, round {number}")
-            assigned = assign([_placed(sort, place) for sort in sorts], room, weights)
+            assigned = assign(sorts, room, weights)
             new = _unsure(sorts, assigned.counts, sure)
             if not new or self.interrupted:
                 return sorts, assigned.counts, assigned.bound
@@ -477,14 +480,6 @@ class _Planner:
 
     # --- servers and their places
 
-    def _users(self, models: Sequence[int], weights: Sequence[float], possible: int) -> list[int]:
-        # Never more than are possible: the rest has no slot.
-        number = possible if self.wanted.users is None else min(possible, self.wanted.users)
-        users = [0] * len(self.models)
-        for i, count in zip(models, dealt(number, weights), strict=True):
-            users[i] = count
-        return users
-
     def _fewest(
         self,
         sorts: Sequence[Sort],
@@ -496,34 +491,32 @@ class _Planner:
         whose sharing of a GPU is planned are chosen from, and without a promise none of these where
         the others serve all users."""
         sure = _choosable(sorts, counts)
-        needed = [max(1, users[i]) for i in models]
+        needed = [max(1, count) if i in models else 0 for i, count in enumerate(users)]
         # Without a promise sharing only slows everybody down, so it is the last resort.
         if not self.wanted.each.promise:
-            apart = self._unshared(sorts, sure, models, needed)
+            apart = self._unshared(sorts, sure, needed)
             if apart is not None:
                 sure = [*apart]
                 counts = apart
-        place = {i: at for at, i in enumerate(models)}
-        placed = [_placed(sorts[i], place) for i in sure]
-        costs = [self._cost(sorts[i]) for i in sure]
+        alone = [len(kind.machines) == 1 for kind in self.fleet.kinds]
         chosen_counts = fewest(
-            placed, self._room(), needed, costs, self._alone_kinds(), [counts[i] for i in sure]
+            [sorts[i] for i in sure],
+            self._room(),
+            needed,
+            [self._cost(sorts[i]) for i in sure],
+            alone,
+            [counts[i] for i in sure],
         )
         number = dict(zip(sure, chosen_counts, strict=True))
         return tuple([number.get(i, 0) for i in range(len(sorts))])
 
-    def _alone_kinds(self) -> list[bool]:
-        """Return whether there is a single machine of each kind."""
-        return [len(kind.machines) == 1 for kind in self.fleet.kinds]
-
     def _unshared(
-        self, sorts: Sequence[Sort], sure: Sequence[int], models: Sequence[int], needed: list[int]
+        self, sorts: Sequence[Sort], sure: Sequence[int], needed: list[int]
     ) -> dict[int, int] | None:
         """Return the number of servers of each sort that shares no GPU; None if these do not serve
         all users."""
-        place = {i: at for at, i in enumerate(models)}
         apart = [i for i in sure if len(sorts[i].serves) == 1]
-        own = [_placed(sorts[i], place) for i in apart]
+        own = [sorts[i] for i in apart]
         weights = [each / sum(needed) for each in needed]
         # `quick`: only whether it is enough matters.
         alone = assign(own, self._room(), weights, quick=True).counts
@@ -705,31 +698,27 @@ class _Planner:
 
     # --- what if
 
-    def _again(
-        self, sorts: Sequence[Sort], models: Sequence[int], weights: Sequence[float]
-    ) -> dict[int, int]:
+    def _again(self, sorts: Sequence[Sort], weights: Sequence[float]) -> dict[int, int]:
         """Return the users served without one machine of each kind."""
         kinds = self.fleet.kinds
         if len(kinds) > _RENEWED:
             return {}
         return {
-            number: self._with_room(sorts, models, weights, {number: -kind.gpus})
+            number: self._with_room(sorts, weights, {number: -kind.gpus})
             for number, kind in enumerate(kinds)
         }
 
     def _with_room(
         self,
         sorts: Sequence[Sort],
-        models: Sequence[int],
         weights: Sequence[float],
         more: dict[int, int],
         room: Sequence[int] = (),
     ) -> int:
-        place = {i: at for at, i in enumerate(models)}
         # `room` is that of kinds that are bought in addition.
         rooms = [size + more.get(kind, 0) for kind, size in enumerate([*self._room(), *room])]
-        assigned = assign([_placed(sort, place) for sort in sorts], rooms, weights, quick=True)
-        return int(_most(sorts, assigned.counts, models, weights) + 1e-6)
+        counts = assign(sorts, rooms, weights, quick=True).counts
+        return int(users_in_ratio(sorts, counts, weights) + 1e-6)
 
     def _failing(
         self,
@@ -781,7 +770,7 @@ class _Planner:
                 Next(
                     f"another {kind.machines[0].name}: {kind.title}",
                     number,
-                    self._with_room(sorts, models, weights, {number: kind.gpus}),
+                    self._with_room(sorts, weights, {number: kind.gpus}),
                     _memory(kind),
                 )
                 for number, kind in enumerate(kinds)
@@ -790,9 +779,7 @@ class _Planner:
         # Who has the fewest users for its weight limits all others.
         short = min(models, key=lambda i: users[i] / self.weights[i])
         try:
-            bought = in_processes(
-                lambda name: self._bought(name, short, sorts, models, weights), USUAL
-            )
+            bought = in_processes(lambda name: self._bought(name, short, sorts, weights), USUAL)
             ideas += [each for each in bought if isinstance(each, Next)]
         except KeyboardInterrupt:
             self.interrupted = True
@@ -802,12 +789,7 @@ class _Planner:
         )
 
     def _bought(
-        self,
-        name: str,
-        short: int,
-        sorts: Sequence[Sort],
-        models: Sequence[int],
-        weights: Sequence[float],
+        self, name: str, short: int, sorts: Sequence[Sort], weights: Sequence[float]
     ) -> Next:
         """Return a desktop with a card, for the model that is short."""
         kind = _with_card(name)
@@ -819,7 +801,7 @@ class _Planner:
         return Next(
             kind.title,
             None,
-            self._with_room([*sorts, extra], models, weights, {}, [1]),
+            self._with_room([*sorts, extra], weights, {}, [1]),
             _memory(kind),
         )
 
@@ -882,18 +864,6 @@ def _remaining(
         return sorts
     models = _models_of(sure)
     return [sort for sort in sorts if sort in sure or sort.serves[0][0] not in models]
-
-
-def _placed(sort: Sort, place: dict[int, int]) -> Sort:
-    """Return the sort with the models' places among those that are served."""
-    return Sort(sort.takes, tuple((place[model], users) for model, users in sort.serves))
-
-
-def _most(
-    sorts: Sequence[Sort], counts: Sequence[int], models: Sequence[int], weights: Sequence[float]
-) -> float:
-    place = {i: at for at, i in enumerate(models)}
-    return users_in_ratio([_placed(sort, place) for sort in sorts], counts, weights)
 
 
 def _memory(kind: Kind) -> int:
