@@ -136,8 +136,7 @@ _REST = (
     Row(
         "ram",
         HOST,
-        rf"^\s*(?:- )?{HOST} *: .{{1,120}} \((?P<mib>{_N}) MiB, (?P<free>{_N}) MiB "
-        rf"free\)",
+        rf"^\s*(?:- )?{HOST} *: .{{1,120}} \((?P<mib>{_N}) MiB, (?P<free>{_N}) MiB free\)",
     ),
     Row(
         "system_memory",
@@ -189,22 +188,17 @@ _REST = (
     Row(
         "offload",
         "layers.offload",
-        r"layers\.model=(?P<of>\d{1,5}) "
-        r"layers\.offload=(?P<layers>\d{1,5})",
+        r"layers\.model=(?P<of>\d{1,5}) layers\.offload=(?P<layers>\d{1,5})",
     ),
     Row("splits", "graph splits", r"graph splits = (?P<n>\d{1,6})"),
     Row("cache_types", "K (", rf"size +=.*?\bK \((?P<K>{_TYPES})\)(?:.*?\bV \((?P<V>{_TYPES})\))?"),
     Row(
         "reduced",
         "context size reduced",
-        r"context size reduced from (?P<before>\d{1,9}) to "
-        r"(?P<after>\d{1,9})",
+        r"context size reduced from (?P<before>\d{1,9}) to (?P<after>\d{1,9})",
     ),
     Row(
-        "slots",
-        "n_slots",
-        r"n_slots = (?P<n_slots>\d{1,4}), n_ctx_slot = "
-        r"(?P<n_ctx_slot>\d{1,9})",
+        "slots", "n_slots", r"n_slots = (?P<n_slots>\d{1,4}), n_ctx_slot = (?P<n_ctx_slot>\d{1,9})"
     ),
     Row("shared", "uma: 1", r"\d = (?P<name>.{1,60}?) \(.{0,80}uma: 1"),
     Row("shared", "type=iGPU", r'name=(?P<name>"[^"]{1,60}"|\S{1,60}) .{0,300}type=iGPU'),
@@ -242,10 +236,7 @@ _REST = (
     Row("chip", "GPU arch", r"GPU arch : (?P<chip>gfx[0-9a-f]{3,5})\b"),
     *(Row("ik", word) for word in ("attn_max_b", "ik_llama")),
     Row(
-        "unfused",
-        "not supported, set to disabled",
-        r"fused .{1,60} not supported, set to "
-        r"disabled",
+        "unfused", "not supported, set to disabled", r"fused .{1,60} not supported, set to disabled"
     ),
     *(
         Row("serving", word)

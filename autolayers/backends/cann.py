@@ -21,8 +21,7 @@ class Cann(CudaBuffers):
         Sign(
             "oom_device",
             "aclrtMalloc failed",
-            rf"allocating {MIB} MiB on device {INDEX}: "
-            rf"aclrtMalloc failed",
+            rf"allocating {MIB} MiB on device {INDEX}: aclrtMalloc failed",
         ),
         Sign("oom_device", "CANN error: out of memory", "", "run"),
     )

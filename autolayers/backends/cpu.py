@@ -41,14 +41,12 @@ class Cpu(Backend):
         Sign(
             "oom_host",
             "insufficient memory (attempted",
-            rf"insufficient memory \(attempted to "
-            rf"allocate *{MIB} MB\)",
+            rf"insufficient memory \(attempted to allocate *{MIB} MB\)",
         ),
         Sign(
             "oom_host",
             "cpu_buffer_type_alloc_buffer",
-            rf"failed to allocate buffer(?: of size "
-            rf"{BYTES})?",
+            rf"failed to allocate buffer(?: of size {BYTES})?",
         ),
         Sign("oom_host", "ggml_aligned_malloc", r"failed to allocate|insufficient memory"),
         Sign("oom_host", "paging file is too small"),

@@ -25,8 +25,7 @@ class Rpc(CudaBuffers):
         Sign(
             "rpc_lost",
             "RPC server crashed",
-            r"Remote RPC server crashed or returned malformed "
-            r"response",
+            r"Remote RPC server crashed or returned malformed response",
             "run",
             first=5600,
         ),
@@ -42,15 +41,13 @@ class Rpc(CudaBuffers):
         Sign(
             "rpc_lost",
             "failed to connect to",
-            r"[fF]ailed to connect to "
-            r"(?:\S{3,80})?:\d{2,5}",
+            r"[fF]ailed to connect to (?:\S{3,80})?:\d{2,5}",
             "start",
         ),
         Sign(
             "rpc_lost",
             "RPC",
-            r"RPC (?:server|protocol) version mismatch|client needs upgrade to "
-            r"protocol",
+            r"RPC (?:server|protocol) version mismatch|client needs upgrade to protocol",
             "start",
         ),
     )

@@ -169,15 +169,13 @@ class Sycl(CudaBuffers):
         Sign(
             "oom_device",
             "Bytes",
-            rf"can't (?:allocate|malloc) {BYTES} Bytes (?:of )?memory on "
-            rf"device",
+            rf"can't (?:allocate|malloc) {BYTES} Bytes (?:of )?memory on device",
             limit=True,
         ),
         Sign(
             "oom_host",
             "Bytes of memory on host",
-            rf"can't allocate {BYTES} Bytes of memory on "
-            rf"host",
+            rf"can't allocate {BYTES} Bytes of memory on host",
         ),
         Sign(
             "oom_device",
@@ -205,8 +203,7 @@ class Sycl(CudaBuffers):
         Sign(
             "no_gpu",
             "No device of requested type",
-            r"No device of requested type|can't find any "
-            r"SYCL GPU",
+            r"No device of requested type|can't find any SYCL GPU",
             "start",
             weight=6,
             fatal=False,

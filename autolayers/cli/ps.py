@@ -183,8 +183,8 @@ def _ollama_line(row: dict[str, Any]) -> str:
     # In per cent, as `ollama ps` prints it
     share = round(100 * row["on_gpu"] / size)
     return (
-        f"{'ollama':<12}{row['name']}   {100 - share} % RAM, {share} % GPU of "
-        f"{human(row['size'])}" + (f"   {row['why']}" if row["why"] else "")
+        f"{'ollama':<12}{row['name']}   {100 - share} % RAM, {share} % GPU of {human(row['size'])}"
+        + (f"   {row['why']}" if row["why"] else "")
     )
 
 

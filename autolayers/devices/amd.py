@@ -130,12 +130,7 @@ def _limits(pci: str | None, root: str) -> dict[str, int] | None:
         return None
     for name in names:
         facts = dict(
-            re.findall(
-                r"^(\w+) "
-                r"(\d+)$",
-                _text(f"{nodes}/{name}/properties"),
-                re.MULTILINE,
-            )
+            re.findall(r"^(\w+) (\d+)$", _text(f"{nodes}/{name}/properties"), re.MULTILINE)
         )
         version = int(facts.get("gfx_target_version", 0))
         if version and all(int(facts.get(key, -1)) == value for key, value in place.items()):

@@ -7,44 +7,19 @@ from __future__ import annotations
 # they are mostly sold, Intel's older ones as machines that were measured had it (often one module)
 _KNOWN: tuple[tuple[str, float, int], ...] = (
     (r"Radeon.* 8[89]0M|RADV STRIX1|(?i:gfx1150)", 23.8, 90),
-    (
-        r"Radeon.* 860M|RADV "
-        r"KRACKAN|(?i:gfx1152)",
-        12.3,
-        90,
-    ),
+    (r"Radeon.* 860M|RADV KRACKAN|(?i:gfx1152)", 12.3, 90),
     (r"Radeon.* 840M", 5.9, 90),
-    (
-        r"Radeon.* 780M|RADV "
-        r"PHOENIX|(?i:gfx1103)",
-        16.6,
-        90,
-    ),
+    (r"Radeon.* 780M|RADV PHOENIX|(?i:gfx1103)", 16.6, 90),
     (r"Radeon.* 760M", 10.6, 90),
     (r"Radeon.* 740M", 5.1, 90),
-    (
-        r"Radeon.* 680M|RADV "
-        r"REMBRANDT|(?i:gfx1035)",
-        6.8,
-        77,
-    ),
+    (r"Radeon.* 680M|RADV REMBRANDT|(?i:gfx1035)", 6.8, 77),
     (r"Radeon.* 660M", 2.9, 77),
     (r"RADV VANGOGH|AMD Custom GPU 0(405|932)", 3.3, 88),
-    (
-        r"Radeon.* 610M|RADV "
-        r"RAPHAEL|(?i:gfx103[67])",
-        1.1,
-        83,
-    ),
+    (r"Radeon.* 610M|RADV RAPHAEL|(?i:gfx103[67])", 1.1, 83),
     (r"RADV RENOIR|(?i:gfx90c)", 4.1, 51),
     (r"Vega \d+ Graphics|RADV RAVEN", 3.5, 38),
     (r"UHD Graphics 6\d\d|HD Graphics [56]\d\d|\((KBL|CFL|CML)\b", 0.9, 26),
-    (
-        r"UHD Graphics "
-        r"7[35]0",
-        1.1,
-        40,
-    ),
+    (r"UHD Graphics 7[35]0", 1.1, 40),
     (r"UHD Graphics 770", 1.6, 60),
     (r"Intel.*Iris", 4.1, 40),
     (r"UHD Graphics", 2.0, 40),

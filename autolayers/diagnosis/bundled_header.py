@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 # e.g. "q4_k_m", "ud-q4_k_xl", "iq4_xs", "mxfp4", between what separates words
 _QUANT = re.compile(
-    r"(?:^|[-_.: ])((?:ud-)?(?:i?q\d(?:_[a-z0-9]{1,3})*|mxfp4|bf16|f16))(?=$|[-_.: "
-    r"])",
+    r"(?:^|[-_.: ])((?:ud-)?(?:i?q\d(?:_[a-z0-9]{1,3})*|mxfp4|bf16|f16))(?=$|[-_.: ])",
     re.IGNORECASE,
 )
 # e.g. "qwen3-30b-a3b" -> "qwen", "3", "30b", "a", "3b"

@@ -70,8 +70,7 @@ _FOREIGN = frozenset(
 # "layer 0 is assigned to device CUDA0 but the Flash Attention tensor is ...", "... not supported by
 # CUDA0, ..."
 _LACKING = re.compile(
-    r"layer \d{1,4} is assigned to device (\S{1,40})|supported by (\S{1,40}?)[,. "
-    r"]"
+    r"layer \d{1,4} is assigned to device (\S{1,40})|supported by (\S{1,40}?)[,. ]"
 )
 _SPLIT = re.compile(r"device (\S{1,40}) does not support split buffers")
 _CURRENT = re.compile(r"current device: (\d{1,3})")
@@ -310,8 +309,7 @@ def _given_to_fit(chosen: Hit, facts: Facts) -> str:
 
 # The image encoder's own lines (tools/mtmd/clip.cpp, tools/server) beside a refusal
 _PROJECTOR = re.compile(
-    r"\bclip\w*:|\bmtmd_|(?:alloc|reserve)_compute_meta|\bwarmup: |multimodal "
-    r"model|mmproj"
+    r"\bclip\w*:|\bmtmd_|(?:alloc|reserve)_compute_meta|\bwarmup: |multimodal model|mmproj"
 )
 # what does not go together, by sign
 _COMBINED = {
@@ -326,8 +324,7 @@ _COMBINED = {
 }
 _OF_FILE = ("old_build", "bad_model", "bad_file")  # causes that are a file's
 _OF_MODEL = re.compile(
-    r"llama_context|llama_init|create.context|kv cache|error loading "
-    r"model|llama_model_lo"
+    r"llama_context|llama_init|create.context|kv cache|error loading model|llama_model_lo"
 )
 
 
@@ -380,8 +377,7 @@ def _ended_by_image(chosen: Hit, lines: Sequence[Line]) -> bool:
 _WARMED = re.compile(r"(?:alloc|reserve)_compute_meta|\bwarmup: ")
 _CRASHED = re.compile(r"[Ss]egmentation fault|SIGSEGV|core dumped")
 _LOST = re.compile(
-    r"failed to load|unable to allocate|GGML_ASSERT|Aborted|failed to "
-    r"create|llama_context"
+    r"failed to load|unable to allocate|GGML_ASSERT|Aborted|failed to create|llama_context"
 )
 
 
@@ -403,8 +399,7 @@ _NO_GPU = tuple(
         re.compile,
         (
             r"(?P<why>amdgpu is not supported.{0,60})",
-            r"(?P<why>(?:CUDA|NVIDIA) driver version is "
-            r"insufficient.{0,40})",
+            r"(?P<why>(?:CUDA|NVIDIA) driver version is insufficient.{0,40})",
             r"(?P<why>(?:NVIDIA |CUDA )?driver too old.{0,60})",
             r"gpu_type=(?P<gpu>gfx\w{3,5})",
             r"(?P<why>[pP]ermission "
@@ -836,8 +831,7 @@ def _before(chosen: Hit, lines: Sequence[Line], facts: Facts) -> str:
         if re.search(r"KV buffer size|RS buffer size|KV self size", line.text):
             return "cache"
         if re.search(
-            r"load_tensors|llm_load_tensors|loading model tensors|^\s*SYCL\d+: .{1,90} "
-            r"MiB\)",
+            r"load_tensors|llm_load_tensors|loading model tensors|^\s*SYCL\d+: .{1,90} MiB\)",
             line.text,
         ):
             return "load"

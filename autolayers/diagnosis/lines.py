@@ -32,8 +32,7 @@ _WORTH = (b"rror", b"ailed", b"emory", b"buffer size", b"xceed", b"OOM", b"isten
 _DIGITS = bytes.maketrans(b"", b""), b"0123456789"
 
 _ESCAPE = re.compile(
-    r"\x1b(?:\[[0-?]{0,40}[ "
-    r"-/]{0,4}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\^_])"
+    r"\x1b(?:\[[0-?]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\^_])"
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _PREFIXES = tuple(
@@ -56,8 +55,7 @@ _PREFIXES = tuple(
 )
 # Before what begins a line of llama.cpp, e.g. "llama_context: ..."
 _JOINED = re.compile(
-    r" +(?=(?:ggml|llama|common|clip|mtmd|alloc|load|graph|sched|print)_\w{2,50}: "
-    r"[a-zA-Z])"
+    r" +(?=(?:ggml|llama|common|clip|mtmd|alloc|load|graph|sched|print)_\w{2,50}: [a-zA-Z])"
 )
 _LONG, _FEW = 160, 2
 _LEVEL = re.compile(r"level=(\w{4,5})\b")

@@ -42,12 +42,7 @@ _FULL = ("oom_device", "oom_host", "buffer_limit")
 _OOM: tuple[tuple[Sign, tuple[str, ...]], ...] = (
     # ggml-alloc.c, any backend
     (
-        Sign(
-            "oom_device",
-            "buffer of size",
-            rf"failed to allocate {NAME} buffer of size "
-            rf"{BYTES}",
-        ),
+        Sign("oom_device", "buffer of size", rf"failed to allocate {NAME} buffer of size {BYTES}"),
         (),
     ),
     *((sign, names) for sign, names in signs().items() if sign.cause in _FULL and sign.fatal),
@@ -74,8 +69,7 @@ _PARTS = {
 _COLUMNS = ("total", "free", "model", "context", "compute", "unaccounted")
 # allocations whose failure llama.cpp tolerates
 _HARMLESS = re.compile(
-    r"pinned memory|retrying without|falling back|fallback|skipping "
-    r"reorder|async uploads"
+    r"pinned memory|retrying without|falling back|fallback|skipping reorder|async uploads"
 )
 
 

@@ -21,8 +21,7 @@ SIGNS = (
     Sign(
         "host_lock",
         "pinned memory",
-        rf"[fF]ailed to allocate (?:{MIB} Mi?B of )?pinned "
-        rf"memory(?!.{{0,80}}-capable device)",
+        rf"[fF]ailed to allocate (?:{MIB} Mi?B of )?pinned memory(?!.{{0,80}}-capable device)",
         "load",
         weight=3,
         fatal=False,
@@ -32,9 +31,7 @@ SIGNS = (
     Sign(
         "fit_gave_up",
         "failed to fit params to free device memory",
-        r"failed to fit params to "
-        r"free device memory: "
-        r"(?P<why>.{1,160})",
+        r"failed to fit params to free device memory: (?P<why>.{1,160})",
         "start",
         weight=5,
         fatal=False,
@@ -46,8 +43,7 @@ SIGNS = (
     Sign(
         "oom_device",
         "alloc_tensor_range",
-        rf"failed to allocate {NAME} buffer of size "
-        rf"{BYTES}",
+        rf"failed to allocate {NAME} buffer of size {BYTES}",
         "load",
         last=11434,
     ),
@@ -71,24 +67,21 @@ SIGNS = (
     Sign(
         "oom_device",
         "allocate buffer for",
-        r"failed to allocate buffer for (?:kv|rs) "
-        r"cache",
+        r"failed to allocate buffer for (?:kv|rs) cache",
         "cache",
         weight=8,
     ),
     Sign(
         "oom_device",
         "failed to allocate",
-        r"failed to allocate (?:the MoE cache buffers|DSV4 "
-        r"compressor state)",
+        r"failed to allocate (?:the MoE cache buffers|DSV4 compressor state)",
         "cache",
         weight=8,
     ),
     Sign(
         "oom_device",
         "failed to allocate compute",
-        r"failed to allocate compute (?:pp |tg "
-        r")?buffers",
+        r"failed to allocate compute (?:pp |tg )?buffers",
         "compute",
         weight=8,
     ),
@@ -96,8 +89,7 @@ SIGNS = (
     Sign(
         "buffer_limit",
         "max buffer size",
-        r"(?:exceeds|larger than) (?:the )?(?:maximum|max) "
-        r"buffer size",
+        r"(?:exceeds|larger than) (?:the )?(?:maximum|max) buffer size",
     ),
     # --- RAM
     Sign(
@@ -117,8 +109,7 @@ SIGNS = (
     Sign(
         "oom_host",
         "137",
-        r"\b(?:exit(?:ed)?(?: with)?(?: code| status)?:?|returned|code=) "
-        r"?\(?137\b",
+        r"\b(?:exit(?:ed)?(?: with)?(?: code| status)?:?|returned|code=) ?\(?137\b",
     ),
     Sign("oom_host", "-9", rf"{EXIT}-9\b"),  # as Python's subprocess counts
     # what shells print: "Killed", "zsh: killed  llama-server", "run.sh: line 3: 12345 Killed
@@ -141,8 +132,7 @@ SIGNS = (
     Sign(
         "oom_host",
         "cache state:",
-        rf"cache state: \d+ prompts, {MIB} MiB \(limits: "
-        rf"(?P<left>[\d.]{{1,9}}) MiB",
+        rf"cache state: \d+ prompts, {MIB} MiB \(limits: (?P<left>[\d.]{{1,9}}) MiB",
         "run",
         weight=3,
         fatal=False,
@@ -152,15 +142,13 @@ SIGNS = (
     Sign(
         "old_build",
         "unknown model architecture",
-        r"unknown model architecture: "
-        r"'(?P<what>[^']{0,80})'",
+        r"unknown model architecture: '(?P<what>[^']{0,80})'",
         "load",
     ),
     Sign(
         "old_build",
         "unknown pre-tokenizer type",
-        r"unknown pre-tokenizer type: "
-        r"'(?P<what>[^']{0,80})'",
+        r"unknown pre-tokenizer type: '(?P<what>[^']{0,80})'",
         "load",
     ),
     # decide.py: the number tells a newer type from a fork's
@@ -168,8 +156,7 @@ SIGNS = (
     Sign(
         "old_build",
         "unknown projector type",
-        r"[uU]nknown projector type(?P<colon>:)? "
-        r"?(?P<what>\S{0,60})",
+        r"[uU]nknown projector type(?P<colon>:)? ?(?P<what>\S{0,60})",
         "load",
     ),
     Sign("old_build", "don't support projector", "", "load", last=B_LAST),
@@ -184,8 +171,7 @@ SIGNS = (
     Sign(
         "old_build",
         "not found",
-        r"_tensor\w{0,12}: tensor '(?P<tensor>[^']{1,120})' not "
-        r"found",
+        r"_tensor\w{0,12}: tensor '(?P<tensor>[^']{1,120})' not found",
         "load",
     ),
     Sign(
@@ -221,25 +207,19 @@ SIGNS = (
     Sign("bad_model", "host and model endianness", "", "load"),
     Sign("bad_model", "error loading model hyperparameters", "", "load", weight=8),
     Sign(
-        "bad_file",
-        "has invalid data",
-        r"tensor '(?P<tensor>[^']{1,120})' has invalid "
-        r"data",
-        "load",
+        "bad_file", "has invalid data", r"tensor '(?P<tensor>[^']{1,120})' has invalid data", "load"
     ),
     Sign("bad_file", "found tensors with invalid data", "", "load"),
     Sign(
         "bad_file",
         "corrupted model",
-        r"corrupted model: \d{1,6} tensors expected but \d{1,6} "
-        r"found",
+        r"corrupted model: \d{1,6} tensors expected but \d{1,6} found",
         "load",
     ),
     Sign(
         "bad_file",
         "is duplicated",
-        r"invalid model: tensor '(?P<tensor>[^']{1,120})' is "
-        r"duplicated",
+        r"invalid model: tensor '(?P<tensor>[^']{1,120})' is duplicated",
         "load",
     ),
     Sign("bad_file", "invalid split count", "", "load"),
@@ -249,17 +229,12 @@ SIGNS = (
     Sign("bad_file", "not available in cache (offline mode)", "", "load"),
     Sign("bad_file", "no GGUF files found in repository", "", "load"),
     Sign(
-        "bad_file",
-        "not found in repository",
-        r"file '[^']{1,200}' not found in "
-        r"repository",
-        "load",
+        "bad_file", "not found in repository", r"file '[^']{1,200}' not found in repository", "load"
     ),
     Sign(
         "bad_file",
         "Download",
-        r"[Dd]ownload (?:'[^']{1,200}' )?failed(?: after \d|:? "
-        r".{0,200}status)",
+        r"[Dd]ownload (?:'[^']{1,200}' )?failed(?: after \d|:? .{0,200}status)",
         "load",
     ),
     Sign("bad_file", "HEAD failed", r"HEAD failed, status: (?P<status>\d{3})", "load"),
@@ -271,17 +246,12 @@ SIGNS = (
     Sign(
         "bad_file",
         "mmap failed",
-        r"(?:mmap|CreateFileMappingA|MapViewOfFile) "
-        r"failed",
+        r"(?:mmap|CreateFileMappingA|MapViewOfFile) failed",
         "load",
         weight=8,
     ),
     Sign(
-        "bad_model",
-        "key not found in model",
-        r"key not found in model: "
-        r"(?P<key>\S{1,80})",
-        "load",
+        "bad_model", "key not found in model", r"key not found in model: (?P<key>\S{1,80})", "load"
     ),
     Sign("bad_model", "cannot be used as main model", "", "load"),
     Sign("bad_model", "unsupported model architecture", "", "load"),
@@ -290,18 +260,12 @@ SIGNS = (
     Sign(
         "bad_file",
         "failed to open GGUF",
-        r"failed to open GGUF (?:file|split) "
-        r"?(?:'[^']{0,300}')?"
-        r"(?: \((?P<why>.{1,80}?)\))?",
+        r"failed to open GGUF (?:file|split) ?(?:'[^']{0,300}')?(?: \((?P<why>.{1,80}?)\))?",
         "load",
     ),
     Sign("bad_file", "failed to open", r"failed to open '?[^']{1,300}\.gguf", "load"),
     Sign(
-        "bad_file",
-        "No such file or directory",
-        r"\.gguf\b.{0,40}No such file or "
-        r"directory",
-        "load",
+        "bad_file", "No such file or directory", r"\.gguf\b.{0,40}No such file or directory", "load"
     ),
     Sign(
         "bad_file",
@@ -319,8 +283,7 @@ SIGNS = (
     Sign(
         "bad_file",
         "not within the file bounds",
-        r"tensor '(?P<tensor>[^']{1,120})' data is not "
-        r"within",
+        r"tensor '(?P<tensor>[^']{1,120})' data is not within",
         "load",
     ),
     Sign("bad_file", "not within file bounds", "", "load"),
@@ -348,16 +311,14 @@ SIGNS = (
     Sign(
         "bad_file",
         "failed to load GGUF split",
-        r"failed to load GGUF split from "
-        r"(?P<path>.{1,300})",
+        r"failed to load GGUF split from (?P<path>.{1,300})",
         "load",
     ),
     Sign("bad_file", "invalid GGUF", r"invalid GGUF|not a (?:valid )?GGUF", "load"),
     Sign(
         "bad_file",
         "failed to load model from",
-        r"llama_model_loader: failed to load model from "
-        r"(?P<path>.{1,300})",
+        r"llama_model_loader: failed to load model from (?P<path>.{1,300})",
         "load",
         weight=8,
     ),
@@ -365,8 +326,7 @@ SIGNS = (
     Sign(
         "bad_flag",
         "invalid argument:",
-        r"error: invalid argument: "
-        r"(?P<flag>\S{1,60})",
+        r"error: invalid argument: (?P<flag>\S{1,60})",
         "start",
         first=4000,
     ),
@@ -374,8 +334,7 @@ SIGNS = (
     Sign(
         "bad_flag",
         "unknown argument",
-        r"(?:error: )?unknown argument:? "
-        r"(?P<flag>\S{1,60})",
+        r"(?:error: )?unknown argument:? (?P<flag>\S{1,60})",
         "start",
         last=A_LAST,
     ),
@@ -388,8 +347,7 @@ SIGNS = (
     Sign(
         "bad_flag",
         "invalid parameter for argument",
-        r"invalid parameter for argument: "
-        r"(?P<flag>\S{1,60})",
+        r"invalid parameter for argument: (?P<flag>\S{1,60})",
         "start",
         last=A_LAST,
     ),
@@ -405,24 +363,21 @@ SIGNS = (
     Sign(
         "bad_flag",
         "unrecognized arguments",
-        r"error: unrecognized arguments: "
-        r"(?P<flag>\S{1,60})",
+        r"error: unrecognized arguments: (?P<flag>\S{1,60})",
         "start",
     ),
     Sign("bad_flag", "Failed to parse arguments", "", "start"),
     Sign(
         "bad_flag",
         "unknown value for --",
-        r"error: unknown value for (?P<flag>--[\w-]{1,40}): "
-        r"(?P<why>.{1,80})",
+        r"error: unknown value for (?P<flag>--[\w-]{1,40}): (?P<why>.{1,80})",
         "start",
     ),
     Sign("bad_flag", "the argument has been removed", "", "start"),
     Sign(
         "bad_flag",
         "not recognized in preset",
-        r"option '(?P<flag>[^']{1,60})' not recognized in "
-        r"preset",
+        r"option '(?P<flag>[^']{1,60})' not recognized in preset",
         "start",
     ),
     Sign("bad_flag", "invalid value for main_gpu", "", "start"),
@@ -437,11 +392,7 @@ SIGNS = (
     Sign("bad_flag", "chat template is not supported", "", "start"),
     Sign("bad_flag", "failed to find RPC backend", "", "start"),
     Sign(
-        "bad_flag",
-        "Unsupported cache type",
-        r"Unsupported cache type: "
-        r"(?P<why>\S{1,60})",
-        "start",
+        "bad_flag", "Unsupported cache type", r"Unsupported cache type: (?P<why>\S{1,60})", "start"
     ),
     Sign("bad_flag", "unknown buffer type", "", "start", weight=8),
     Sign("bad_flag", "invalid device:", r"invalid device: (?P<device>\S{1,40})", "start", weight=8),
@@ -451,30 +402,23 @@ SIGNS = (
     Sign(
         "bad_combo",
         "quantized V cache",
-        r"quantized V cache (?:requires flash_attn|was "
-        r"requested, but)",
+        r"quantized V cache (?:requires flash_attn|was requested, but)",
         "start",
         first=9000,
     ),
     Sign(
         "bad_combo",
         "does not support different K",
-        r"model does not support different K "
-        r"\(.{1,20}\) and V",
+        r"model does not support different K \(.{1,20}\) and V",
         "start",
     ),
     Sign(
-        "bad_combo",
-        "cache type",
-        r"(?P<cache>[KV]) cache type \S{1,20} with block "
-        r"size",
-        "start",
+        "bad_combo", "cache type", r"(?P<cache>[KV]) cache type \S{1,20} with block size", "start"
     ),
     Sign(
         "bad_combo",
         "LLAMA_SPLIT_MODE_",
-        r"LLAMA_SPLIT_MODE_\w{3,10}.{0,30} "
-        r"(?:not implemented|not supported|needs|requires)",
+        r"LLAMA_SPLIT_MODE_\w{3,10}.{0,30} (?:not implemented|not supported|needs|requires)",
         "start",
         first=8000,
     ),
@@ -484,8 +428,7 @@ SIGNS = (
     Sign(
         "bad_combo",
         "not supported with",
-        r"(?:is|are) not supported with "
-        r"(?:--|multimodal|-)",
+        r"(?:is|are) not supported with (?:--|multimodal|-)",
         "start",
     ),
     Sign("bad_combo", "cannot be used together", "", "start"),
@@ -496,30 +439,26 @@ SIGNS = (
     Sign(
         "bad_combo",
         "with less than 2 devices",
-        r"split mode '\w{1,20}' with less than 2 "
-        r"devices",
+        r"split mode '\w{1,20}' with less than 2 devices",
         "start",
     ),
     Sign(
         "bad_combo",
         "requires flash_attn",
-        r"(?:SPLIT_MODE_TENSOR|[KV] cache).{0,40} requires "
-        r"flash_attn",
+        r"(?:SPLIT_MODE_TENSOR|[KV] cache).{0,40} requires flash_attn",
         "start",
     ),
     Sign(
         "bad_combo",
         "MoE cache",
-        r"MoE cache (?:requires|does not support|is too "
-        r"small)",
+        r"MoE cache (?:requires|does not support|is too small)",
         "start",
         first=10000,
     ),
     Sign(
         "bad_combo",
         "does not support embeddings",
-        r"server does not support "
-        r"embeddings|embeddings are not supported",
+        r"server does not support embeddings|embeddings are not supported",
         "run",
         weight=6,
         fatal=False,
@@ -529,8 +468,7 @@ SIGNS = (
     Sign(
         "template",
         "requires --jinja",
-        r"(?P<why>tools? param requires "
-        r"--jinja)",
+        r"(?P<why>tools? param requires --jinja)",
         "run",
         weight=6,
         fatal=False,
@@ -561,8 +499,7 @@ SIGNS = (
     Sign(
         "template",
         "failed to apply",
-        r"failed to apply (?:chat "
-        r")?template",
+        r"failed to apply (?:chat )?template",
         "run",
         weight=6,
         fatal=False,
@@ -570,8 +507,7 @@ SIGNS = (
     Sign(
         "template",
         "failed to parse",
-        r"[Ff]ailed to parse (?:the )?(?:tool use )?chat "
-        r"template",
+        r"[Ff]ailed to parse (?:the )?(?:tool use )?chat template",
         "start",
         weight=4,
         fatal=False,
@@ -579,8 +515,7 @@ SIGNS = (
     Sign(
         "template",
         "chat template parsing error",
-        r"chat template parsing error: "
-        r"(?P<why>.{1,160})",
+        r"chat template parsing error: (?P<why>.{1,160})",
         "start",
     ),
     # --- the program itself does not start: its libraries, the CPU
@@ -614,15 +549,13 @@ SIGNS = (
     Sign(
         "missing_library",
         ".dll",
-        r"(?P<library>[\w.-]{1,60}\.dll)\W{0,3} (?:was not found|is "
-        r"missing|not found)",
+        r"(?P<library>[\w.-]{1,60}\.dll)\W{0,3} (?:was not found|is missing|not found)",
         "start",
     ),
     Sign(
         "missing_library",
         "Library not loaded",
-        r"Library not loaded: "
-        r"\S{0,200}?(?P<library>[^/\s]{1,80})$",
+        r"Library not loaded: \S{0,200}?(?P<library>[^/\s]{1,80})$",
         "start",
     ),
     # of a newer system, as ld.so says it
@@ -671,8 +604,7 @@ SIGNS = (
     Sign(
         "cpu_build",
         "illegal",
-        r"^(?:[^:]{1,200}: )*(?:line \d{1,6}: +\d{1,9} )?[Ii]llegal "
-        r"(?:hardware )?instruction",
+        r"^(?:[^:]{1,200}: )*(?:line \d{1,6}: +\d{1,9} )?[Ii]llegal (?:hardware )?instruction",
         "start",
     ),
     Sign("cpu_build", "SIGILL", r"\bSIGILL\b", "start"),
@@ -683,8 +615,7 @@ SIGNS = (
     Sign(
         "device_lost",
         "GPU reset",
-        r"amdgpu.{0,60}GPU reset "
-        r"(?:begin|\(|succeeded)",
+        r"amdgpu.{0,60}GPU reset (?:begin|\(|succeeded)",
         "run",
         weight=8,
     ),
@@ -704,8 +635,7 @@ SIGNS = (
     Sign(
         "partial_offload",
         "is assigned to device CPU but",
-        r"layer \d{1,4} is assigned to device "
-        r"CPU but",
+        r"layer \d{1,4} is assigned to device CPU but",
         "start",
         weight=4,
         fatal=False,
@@ -714,8 +644,7 @@ SIGNS = (
     Sign(
         "op_unsupported",
         "not supported, set to disabled",
-        r"(?P<part>fused) .{1,60} not "
-        r"supported, set to disabled",
+        r"(?P<part>fused) .{1,60} not supported, set to disabled",
         "start",
         weight=4,
         fatal=False,
@@ -742,8 +671,7 @@ SIGNS = (
     Sign(
         "op_unsupported",
         "forcing off",
-        r"flash_attn .{0,80}forcing "
-        r"off",
+        r"flash_attn .{0,80}forcing off",
         "start",
         weight=4,
         fatal=False,
@@ -751,9 +679,7 @@ SIGNS = (
     Sign(
         "op_unsupported",
         "flash attention not supported",
-        r"^(?!.*(?:warmup:|clip)).*flash "
-        r"attention not "
-        r"supported by",
+        r"^(?!.*(?:warmup:|clip)).*flash attention not supported by",
         "start",
         weight=4,
         fatal=False,
@@ -765,8 +691,7 @@ SIGNS = (
     Sign(
         "pair_mismatch",
         "draft model",
-        r"draft model .{0,60}(?:must match|not "
-        r"compatible|incompatible)",
+        r"draft model .{0,60}(?:must match|not compatible|incompatible)",
         "load",
     ),
     Sign("pair_mismatch", "arch and LoRA arch mismatch", "", "load"),
@@ -774,25 +699,19 @@ SIGNS = (
     Sign(
         "pair_mismatch",
         "LoRA tensor",
-        r"LoRA tensor .{0,120}(?:does not exist|not "
-        r"found|incorrect shape)",
+        r"LoRA tensor .{0,120}(?:does not exist|not found|incorrect shape)",
         "load",
     ),
     Sign("pair_mismatch", "LoRA tensor pair", "", "load"),
     Sign("pair_mismatch", "adapter.type to be 'lora'", "", "load"),
     Sign("pair_mismatch", "control vector n_embd", r"control vector n_embd does not match", "load"),
     Sign(
-        "pair_mismatch",
-        "draft model is not",
-        r"draft model is not "
-        r"(?:eagle3|dflash|mtp)",
-        "load",
+        "pair_mismatch", "draft model is not", r"draft model is not (?:eagle3|dflash|mtp)", "load"
     ),
     Sign(
         "pair_mismatch",
         "vocab_type",
-        r"(?:draft|target) .{0,60}vocab_type "
-        r".{0,60}(?:match|differ)",
+        r"(?:draft|target) .{0,60}vocab_type .{0,60}(?:match|differ)",
         "load",
     ),
     Sign("pair_mismatch", "Failed to load CLIP model", "", "load", weight=8),
@@ -802,12 +721,7 @@ SIGNS = (
     Sign("port_busy", "forbidden by its access permissions", r"bind: An attempt was made", "start"),
     # Ollama; the reason is in the system's language
     Sign("port_busy", ": bind: ", r"listen tcp \S{1,80}: bind: ", "start"),
-    Sign(
-        "port_busy",
-        "error while attempting to bind on address",
-        "",
-        "start",
-    ),
+    Sign("port_busy", "error while attempting to bind on address", "", "start"),
     Sign("start_timeout", "timed out waiting for", r"timed out waiting for llama", "start"),
     Sign(
         "start_timeout",
@@ -833,8 +747,7 @@ SIGNS = (
     Sign(
         "no_gpu",
         "compatible gpu libraries",
-        r"compatible gpu libraries\S* "
-        r"compatible=\[\]",
+        r"compatible gpu libraries\S* compatible=\[\]",
         "start",
         weight=6,
         fatal=False,
@@ -905,13 +818,7 @@ SIGNS = (
         first=7400,
     ),
     Sign(
-        "partial_offload",
-        "CPU/GPU",
-        r"\b\d{1,2}%/\d{1,2}% "
-        r"CPU/GPU",
-        "run",
-        weight=4,
-        fatal=False,
+        "partial_offload", "CPU/GPU", r"\b\d{1,2}%/\d{1,2}% CPU/GPU", "run", weight=4, fatal=False
     ),
     Sign("no_gpu", "100% CPU", r"\b100% CPU\b", "run", weight=4, fatal=False),
     Sign(
@@ -946,8 +853,7 @@ SIGNS = (
     Sign(
         "context_limit",
         "exceed context window",
-        r"tokens \(\d{1,8}\) exceed context window "
-        r"of",
+        r"tokens \(\d{1,8}\) exceed context window of",
         "run",
         weight=6,
         fatal=False,
@@ -956,8 +862,7 @@ SIGNS = (
     Sign(
         "context_limit",
         "input length exceeds",
-        r"input length exceeds (?:the )?(?:maximum "
-        r")?context",
+        r"input length exceeds (?:the )?(?:maximum )?context",
         "run",
         weight=6,
         fatal=False,
@@ -978,8 +883,7 @@ SIGNS = (
     Sign(
         "context_limit",
         "find a memory slot",
-        r"failed to find a memory slot for "
-        r"batch",
+        r"failed to find a memory slot for batch",
         "run",
         weight=5,
         fatal=False,
@@ -988,8 +892,7 @@ SIGNS = (
     Sign(
         "context_limit",
         "slot context shift",
-        r"(?P<part>slot context shift)(?:.{0,60}n_discard = "
-        r"(?P<lost>\d{1,9}))?",
+        r"(?P<part>slot context shift)(?:.{0,60}n_discard = (?P<lost>\d{1,9}))?",
         "run",
         weight=6,
         fatal=False,
@@ -997,8 +900,7 @@ SIGNS = (
     Sign(
         "context_limit",
         "truncated = 1",
-        r"(?:n_tokens = (?P<has>\d{1,9}), )?(?P<part>truncated) "
-        r"= 1",
+        r"(?:n_tokens = (?P<has>\d{1,9}), )?(?P<part>truncated) = 1",
         "run",
         weight=6,
         fatal=False,
@@ -1008,8 +910,7 @@ SIGNS = (
     Sign(
         "context_limit",
         "context limit hit",
-        r"context limit hit - "
-        r"shifting",
+        r"context limit hit - shifting",
         "run",
         weight=6,
         fatal=False,
@@ -1017,8 +918,7 @@ SIGNS = (
     Sign(
         "context_limit",
         "input truncated",
-        r"(?P<part>input "
-        r"truncated)",
+        r"(?P<part>input truncated)",
         "run",
         weight=6,
         fatal=False,
@@ -1026,8 +926,7 @@ SIGNS = (
     Sign(
         "context_limit",
         "context shift is disabled",
-        r"(?P<part>context shift is "
-        r"disabled)",
+        r"(?P<part>context shift is disabled)",
         "run",
         weight=6,
         fatal=False,
@@ -1036,8 +935,7 @@ SIGNS = (
     Sign(
         "busy",
         "no slot",
-        r"[Nn]o slots? (?:is |are )?(?:currently "
-        r")?available",
+        r"[Nn]o slots? (?:is |are )?(?:currently )?available",
         "run",
         weight=5,
         fatal=False,
@@ -1045,8 +943,7 @@ SIGNS = (
     Sign(
         "busy",
         "slots are busy",
-        r"\b[Aa]ll slots are (?:currently "
-        r")?busy",
+        r"\b[Aa]ll slots are (?:currently )?busy",
         "run",
         weight=5,
         fatal=False,

@@ -59,8 +59,8 @@ class Policy:
         given = self.margin or ()
         if len(given) > max(1, devices):
             raise UsageError(
-                f"--margin has {len(given)} sizes for {devices} "
-                "device" + ("" if devices == 1 else "s")
+                f"--margin has {len(given)} sizes for {devices} device"
+                + ("" if devices == 1 else "s")
             )
         # As --fit-target does it: a single value holds for all devices
         return given + given[-1:] * (devices - len(given))

@@ -26,8 +26,7 @@ _CLASSES = {
     "space": r"\s",
     "punct": r"!-/:-@\[-`{-~",
     "xdigit": "0-9A-Fa-f",
-    "blank": r" "
-    r"\t",
+    "blank": r" \t",
     "word": r"\w",
     "d": "0-9",
     "w": r"\w",

@@ -149,8 +149,8 @@ def _projector(
         sounds = _audio_graph(header) if audio else 0
         extras.append(Extra("mmproj compute", name, images + sounds, False))
     warnings.append(
-        f"mmproj ({kind or 'unknown projector'}): compute is an upper bound for the "
-        f"warm-up image" + ("" if exact else ", weights for all tensors in its file")
+        f"mmproj ({kind or 'unknown projector'}): compute is an upper bound for the warm-up image"
+        + ("" if exact else ", weights for all tensors in its file")
     )
     return extras
 

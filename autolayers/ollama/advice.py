@@ -342,8 +342,7 @@ class _Question:
         elif wanted is not None and n_ctx != wanted:
             notes.append(
                 f"num_ctx {wanted} becomes {n_ctx}: Ollama keeps it between "
-                f"{rules.clamped(0, model, vision)} and the trained "
-                f"{model.n_ctx_train}"
+                f"{rules.clamped(0, model, vision)} and the trained {model.n_ctx_train}"
             )
         return n_ctx
 
@@ -501,12 +500,7 @@ class _Question:
         if own.params.tensor_split:
             words += ["-ts", ",".join(f"{share:g}" for share in own.params.tensor_split)]
         return _Choice(
-            self.ask(*launch, words, layers=False),
-            None,
-            tuple(words),
-            False,
-            tuple(notes),
-            own=own,
+            self.ask(*launch, words, layers=False), None, tuple(words), False, tuple(notes), own=own
         )
 
     def _margins(self) -> tuple[int, ...]:
@@ -640,11 +634,7 @@ def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if flag == "-ot" and _PART_OF_A_LAYER.match(value):
             # a regex would need quoting for whatever starts the server: the layer's other experts
             # move too
-            flag, name, value = (
-                "-ncmoe",
-                _EXPERTS,
-                str(int(values.get(_EXPERTS, "0")) + 1),
-            )
+            flag, name, value = ("-ncmoe", _EXPERTS, str(int(values.get(_EXPERTS, "0")) + 1))
         # Several -ot are one variable, separated by commas; a switch's value is 1
         appends = name in values and flag == "-ot"
         values[name] = f"{values[name]},{value}" if appends else value or "1"

@@ -296,9 +296,8 @@ class _Answer:
             return params, reasons
         return replace(params, n_threads=count), (
             *reasons,
-            f"-t {count}: llama.cpp would start a thread per core of the machine, and "
-            f"only {count} of them "
-            "may run at once or are fast",
+            f"-t {count}: llama.cpp would start a thread per core of the machine, and only "
+            f"{count} of them may run at once or are fast",
         )
 
     def _described(self, params: Params) -> str:

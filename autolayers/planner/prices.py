@@ -82,8 +82,7 @@ ORDER = Price(
     "another order of the devices",
     1.003,
     "a flag, for devices that are listed in another order than they are used best; only between "
-    "orders, so that the "
-    "order in which they are listed changes nothing else",
+    "orders, so that the order in which they are listed changes nothing else",
     "planner/test_search.py",
 )
 PARTS = Price(

@@ -473,8 +473,7 @@ def _reasons(requests: Requests, wanted: Users, in_ram: bool) -> tuple[str, ...]
     row = requests.row
     served = requests.row.served
     lines = [
-        f"{row.users} user{'s' * (row.users != 1)}, all busy: {served.rate:.1f} tokens/s "
-        f"each, "
+        f"{row.users} user{'s' * (row.users != 1)}, all busy: {served.rate:.1f} tokens/s each, "
         f"{served.total:.0f} in all, the first token within {served.first:.1f} s (19 of 20)"
         + (f"; each further one takes {human(requests.each)}" if requests.each else "")
     ]
@@ -487,9 +486,8 @@ def _reasons(requests: Requests, wanted: Users, in_ram: bool) -> tuple[str, ...]
             lines.append(f"no number of users gets {promise} here")
         elif requests.machines:
             lines.append(
-                f"{promise}: at most {requests.most} user{'s' * (requests.most != 1)}; {row.users} "
-                f"need "
-                f"{requests.machines} such machines, each with its llama-server"
+                f"{promise}: at most {requests.most} user{'s' * (requests.most != 1)}; "
+                f"{row.users} need {requests.machines} such machines, each with its llama-server"
             )
         else:
             lines.append(f"{promise}: up to {requests.most} user{'s' * (requests.most != 1)}")

@@ -13,10 +13,9 @@ FREE, MARGIN = "#e2e8f0", "#94a3b8"
 SHADES = {"model": 1.0, "context": 0.68, "compute": 0.46, "extra": 0.3}  # of a part's own colour
 # GPU, GPU and RAM, RAM: 32 x 32
 MARK = (
-    f'<rect x="3" y="4" width="26" height="7" rx="2" fill="{GPU}"/>'
-    f'<rect x="3" y="13" width="26" height="7" rx="2" fill="{GPU}"/>'
-    f'<path d="M18 13h9a2 2 0 0 1 2 2v3a2 2 0 0 1-2 2h-9z" fill="{RAM}"/>'
-    f'<rect x="3" y="22" width="26" height="7" rx="2" fill="{RAM}"/>'
+    f'<rect x="3" y="4" width="26" height="7" rx="2" fill="{GPU}"/><rect x="3" y="13" width="26" '
+    f'height="7" rx="2" fill="{GPU}"/><path d="M18 13h9a2 2 0 0 1 2 2v3a2 2 0 0 1-2 2h-9z" '
+    f'fill="{RAM}"/><rect x="3" y="22" width="26" height="7" rx="2" fill="{RAM}"/>'
 )
 
 

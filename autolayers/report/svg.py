@@ -71,8 +71,7 @@ def svg(text: str) -> str:
     foot = height - _MARGIN
     name = (
         f'<g transform="translate({width - _MARGIN - 112} {foot - 15})"><g '
-        f'transform="scale(.55)">{MARK}</g>'
-        f'<text x="22" y="15" fill="{SOFT}">autolayers</text></g>'
+        f'transform="scale(.55)">{MARK}</g><text x="22" y="15" fill="{SOFT}">autolayers</text></g>'
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '

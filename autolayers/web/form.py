@@ -151,10 +151,7 @@ def _in_gib(value: str) -> str:
     value = value.strip()
     # "24", "24 g", "2x24", "2 × 12.5"
     match = re.fullmatch(
-        r"(\d{1,2} *[x×] *)?(\d{1,3}(?:\.\d{1,2})?) "
-        r"*g?",
-        value,
-        re.ASCII | re.IGNORECASE,
+        r"(\d{1,2} *[x×] *)?(\d{1,3}(?:\.\d{1,2})?) *g?", value, re.ASCII | re.IGNORECASE
     )
     # "3090" is a card
     if not match or float(match[2]) > _MOST_GIB:

@@ -128,8 +128,7 @@ def faster(plan: Plan) -> dict[str, Any] | None:
     )
     words = (
         f"Perhaps {rate(best.speed.generation)} tokens/s ({low} to {high}) with "
-        f"{posix(best.flags)}: {why}. "
-        "Measure both with autolayers tune."
+        f"{posix(best.flags)}: {why}. Measure both with autolayers tune."
     )
     return {"flags": list(best.flags), "words": words}
 

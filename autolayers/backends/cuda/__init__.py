@@ -112,8 +112,7 @@ class Cuda(CudaBuffers):
         Sign(
             "gpu_build",
             "no device code compatible",
-            r"has no device code compatible with CUDA "
-            r"arch",
+            r"has no device code compatible with CUDA arch",
             "start",
         ),
         # flash attention without a kernel for the cache's types or the heads' size
@@ -131,8 +130,7 @@ class Cuda(CudaBuffers):
         Sign(
             "no_gpu",
             "failed to initialize",
-            r"failed to initialize (?:CUDA|ROCm|HIP)(?:: "
-            r"(?P<why>.{1,120}))?",
+            r"failed to initialize (?:CUDA|ROCm|HIP)(?:: (?P<why>.{1,120}))?",
             "start",
             weight=6,
             fatal=False,
@@ -163,8 +161,7 @@ class Cuda(CudaBuffers):
         Sign(
             "no_gpu",
             "devices found",
-            r"no (?:CUDA|ROCm) devices "
-            r"found",
+            r"no (?:CUDA|ROCm) devices found",
             "start",
             weight=6,
             fatal=False,
@@ -176,8 +173,7 @@ class Cuda(CudaBuffers):
     device_lines: tuple[tuple[str, str], ...] = (
         (
             "compute capability",
-            rf"{_DEVICE}compute capability "
-            rf"(?P<major>\d{{1,2}})\.(?P<minor>\d){_VRAM}",
+            rf"{_DEVICE}compute capability (?P<major>\d{{1,2}})\.(?P<minor>\d){_VRAM}",
         ),
     )
     ollama = "cuda"

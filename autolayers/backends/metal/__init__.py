@@ -42,13 +42,11 @@ class Metal(Backend):
     device_lines = (
         (
             "GPU name",
-            r"(?:GPU name: +(?:MTL\d \()?|found device: )(?P<description>Apple M\d[\w "
-            r"]{0,12})",
+            r"(?:GPU name: +(?:MTL\d \()?|found device: )(?P<description>Apple M\d[\w ]{0,12})",
         ),
         (
             "recommendedMaxWorkingSetSize",
-            r"recommendedMaxWorkingSetSize += +(?P<mb>\d{1,12})\.\d+ "
-            r"MB",
+            r"recommendedMaxWorkingSetSize += +(?P<mb>\d{1,12})\.\d+ MB",
         ),
     )
     ollama = "metal"
@@ -56,22 +54,19 @@ class Metal(Backend):
         Sign(
             "oom_device",
             "failed to allocate buffer, size",
-            rf"failed to allocate buffer, size = "
-            rf"*{MIB} MiB",
+            rf"failed to allocate buffer, size = *{MIB} MiB",
         ),
         Sign(
             "oom_device",
             "allocate Metal buffer",
-            rf"failed to allocate Metal buffer of {BYTES} "
-            rf"bytes",
+            rf"failed to allocate Metal buffer of {BYTES} bytes",
         ),
         Sign("oom_device", "Insufficient Memory (0", r"Insufficient Memory \(0+8", "run"),
         Sign("oom_device", "kIOGPUCommandBufferCallbackErrorOutOfMemory", "", "run"),
         Sign(
             "device_lost",
             "SubmissionsIgnored",
-            r"[sS]ubmissionsIgnored|for prior/excessive GPU "
-            r"errors",
+            r"[sS]ubmissionsIgnored|for prior/excessive GPU errors",
             "run",
         ),
         Sign("device_lost", "Impacting Interactivity", "", "run"),
@@ -86,15 +81,13 @@ class Metal(Backend):
         Sign(
             "buffer_limit",
             "maxBufferLength",
-            r"(?:exceeds|greater than|larger "
-            r"than).{0,60}maxBufferLength",
+            r"(?:exceeds|greater than|larger than).{0,60}maxBufferLength",
         ),
         Sign("buffer_limit", "is larger than buffer maximum", "", "load", last=3000),
         Sign(
             "gpu_build",
             "Metal library",
-            r"failed to (?:initialize the|create) Metal "
-            r"library",
+            r"failed to (?:initialize the|create) Metal library",
             "start",
             weight=8,
         ),
@@ -103,8 +96,7 @@ class Metal(Backend):
         Sign(
             "oom_device",
             "recommended max working set size",
-            r"current allocated size is greater than the recommended max working set "
-            r"size",
+            r"current allocated size is greater than the recommended max working set size",
             "load",
             weight=5,
             fatal=False,

@@ -57,11 +57,7 @@ class Vulkan(Backend):
     koboldcpp = ("--usevulkan",)
     log_words = ("ggml_vulkan", "Vulkan", "vk::")
     device_lines = (
-        (
-            "ggml_vulkan: ",
-            r"ggml_vulkan: (?P<index>\d{1,3}) = "
-            r"(?P<description>.{1,90}?) \(",
-        ),
+        ("ggml_vulkan: ", r"ggml_vulkan: (?P<index>\d{1,3}) = (?P<description>.{1,90}?) \("),
     )
     ollama = "vulkan"
     signs = (
@@ -73,8 +69,7 @@ class Vulkan(Backend):
         Sign(
             "oom_device",
             "memory allocation of size",
-            rf"[mM]emory allocation of size {BYTES} "
-            rf"failed",
+            rf"[mM]emory allocation of size {BYTES} failed",
             limit=True,
         ),
         Sign("oom_device", "ErrorOutOfDeviceMemory"),

@@ -58,9 +58,8 @@ def refuse(model: Model, params: Params, context: Context) -> None:
     if more:
         count = len(model.tensors)
         raise LaunchRefused(
-            f"wrong number of tensors; expected {count}, got {count - len(more)}: "
-            f"{name} of 2026-08-15 "
-            f"does not read {more[0]}, and loads no file with it"
+            f"wrong number of tensors; expected {count}, got {count - len(more)}: {name} of "
+            f"2026-08-15 does not read {more[0]}, and loads no file with it"
         )
 
 

@@ -216,9 +216,8 @@ class _Cut:
         LaunchRefused where ik_llama.cpp aborts."""
         if granule > 0 and n % granule:
             raise LaunchRefused(
-                f"-sm graph: {n} rows of a layer are no multiple of {granule}, "
-                "where it aborts "
-                "(GGML_ASSERT(nr % granularity == 0))"
+                f"-sm graph: {n} rows of a layer are no multiple of {granule}, where it aborts "
+                f"(GGML_ASSERT(nr % granularity == 0))"
             )
         return create_split(n, granule, self.shares, self.used)
 
@@ -245,8 +244,7 @@ class _Cut:
     def reduced(self, split: Sequence[int]) -> None:
         if sum(rows > 0 for rows in split) < 2:
             raise LaunchRefused(
-                "-sm graph leaves a tensor on one device alone, where it aborts "
-                "(ggml_reduce: "
+                "-sm graph leaves a tensor on one device alone, where it aborts (ggml_reduce: "
                 "GGML_ASSERT(nhave > 1)): give devices or -ts of similar size"
             )
 
