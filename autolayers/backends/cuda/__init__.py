@@ -240,9 +240,11 @@ class Cuda(CudaBuffers):
         n_sm = device.n_sm if device else None
         parts = [
             (TEMPORARIES, pool.pool(ops, capability, n_sm, self.nvidia)),
-            (self.blas, pool.workspace(capability)),
+            (self.blas, pool.blas(capability)),
             (f"{self.name} graphs", pool.GRAPHS),
         ]
+        if self.nvidia:
+            parts.append((f"{self.name} kernels", pool.kernels(capability, n_sm)))
         # --list-devices reads free memory after the context, NVML before it
         if device is None or not device.includes_context:
             context = pool.context(capability, n_sm) if self.nvidia else pool.OTHER_CONTEXT
@@ -253,8 +255,7 @@ class Cuda(CudaBuffers):
         device = self.device
         capability = (device and device.compute_capability) or pool.ASSUMED
         temporaries = pool.pool(ops, capability, device.n_sm if device else None, self.nvidia)
-        # the handle's kernels are loaded once a process
-        return temporaries + pool.workspace(capability) - pool.KERNELS + pool.GRAPHS
+        return temporaries + pool.workspaces(capability) + pool.GRAPHS
 
 
 class Hip(Cuda):

@@ -13,21 +13,35 @@ if TYPE_CHECKING:
     from ..ops import Matmul, Ops
 
 PAGE = 2 * MiB  # allocation granularity of the pool
-KERNELS = 32 * MiB  # cuBLAS's handle and the kernels it loads when first used
 GRAPHS = 16 * MiB  # instances of CUDA graphs
 OTHER_CONTEXT = 600 * MiB  # of HIP and MUSA, which were not measured
 ASSUMED = (8, 9)  # compute capability of an unknown GPU
 
-# Least compute capability, and the largest size seen of a context with llama.cpp's kernels, rounded
-# up (with everything else: Tesla T4 139 MiB, RTX 4060 Ti 164, RTX 3090 557, RTX PRO 6000 749; it
-# grows with the number of multiprocessors).
-_CONTEXTS = (((10, 0), 800 * MiB), ((9, 0), 600 * MiB), ((8, 0), 500 * MiB), ((0, 0), 300 * MiB))
+# A context holds a stack of 1 KiB and saved registers for every thread that can be resident. Of
+# five measured alone (T4 105 MiB, RTX 4060 Ti 127, RTX A6000 285, H100 527, RTX PRO 6000 561) four
+# lie within 1 % of 30 MiB and 1.84 KiB a thread; this line lies above all five.
+_CONTEXT, _CONTEXT_PER_THREAD = 32 * MiB, 2100
+# of a generation with only a total seen (RTX 3090 557 MiB): context and kernels together
+_AT_LEAST = {(8, 6): 500 * MiB}
 
-# A context grows with the number of multiprocessors. Measured alone: Tesla T4 (40 of them) 105 MiB,
-# RTX 4060 Ti (34) 127, RTX A6000 (84) 285, RTX PRO 6000 (188) 561; the line leaves 15 % above the
-# closest. For a generation with only a larger total seen (RTX 3090), the table's value holds.
-_CONTEXT, _CONTEXT_PER_SM = 60 * MiB, 16 * MiB // 5
-_BY_TABLE = ((8, 6),)
+# Local memory of the kernels, for every thread that can be resident: flash_attn_ext_vec has 272
+# bytes of it, the largest kernel of b11549 304. The first kernel that runs takes it: 70 MiB on an
+# H100.
+_LOCAL_PER_THREAD = 304
+
+# Threads that can be resident on a multiprocessor (CUDA's programming guide), of others 2048.
+_THREADS = {
+    (7, 5): 1024,
+    (8, 6): 1536,
+    (8, 7): 1536,
+    (8, 9): 1536,
+    (11, 0): 1536,
+    (12, 0): 1536,
+    (12, 1): 1536,
+}
+
+# A cuBLAS handle's own data; 4 MiB on an H100, and less than this in all totals seen.
+_HANDLE = 24 * MiB
 
 # Streaming multiprocessors of a generation's largest GPU, if the device's own are unknown.
 _MOST_SM = {
@@ -42,6 +56,7 @@ _MOST_SM = {
     (10, 0): 160,
     (12, 0): 192,
 }
+_UNKNOWN_SM = 192
 
 # types that ggml_cuda_should_use_mmq knows; other quantised types are expanded for cuBLAS
 _MMQ = frozenset(
@@ -74,18 +89,38 @@ _PLAIN = ("f32", "f16", "bf16")
 
 
 def context(capability: tuple[int, int], n_sm: int | None = None) -> int:
-    """Return the bytes of a CUDA context with llama.cpp's kernels in it; `n_sm` multiprocessors, if
+    """Return the bytes of a CUDA context before a kernel has run in it; `n_sm` multiprocessors, if
     known."""
-    bound = next(size for floor, size in _CONTEXTS if capability >= floor)
-    # a table's value is what was seen with everything else
-    if not n_sm or capability in _BY_TABLE:
-        return bound
-    return min(bound, _CONTEXT + _CONTEXT_PER_SM * n_sm)
+    seen = _AT_LEAST.get(capability, 0) - kernels(capability, n_sm)
+    return max(_CONTEXT + _CONTEXT_PER_THREAD * _threads(capability, n_sm), seen)
 
 
-def workspace(capability: tuple[int, int]) -> int:
-    """Return the bytes of cuBLAS: its workspace (ggml-cuda's common.cuh), handle and kernels."""
-    return (32 if capability >= (9, 0) else 4) * MiB + KERNELS
+def kernels(capability: tuple[int, int], n_sm: int | None = None) -> int:
+    """Return the bytes of local memory that the driver reserves for llama.cpp's kernels."""
+    return _LOCAL_PER_THREAD * _threads(capability, n_sm)
+
+
+def _threads(capability: tuple[int, int], n_sm: int | None) -> int:
+    """Return the threads that can be resident on all multiprocessors."""
+    n_sm = n_sm or _MOST_SM.get(capability, _UNKNOWN_SM)
+    return n_sm * _THREADS.get(capability, 2048)
+
+
+def workspaces(capability: tuple[int, int]) -> int:
+    """Return the bytes of a cuBLAS handle's workspaces: two of its own, as its documentation sizes
+    them, and ggml-cuda's (ggml_backend_cuda_context::cublas_handle). Both H100 figures are
+    measured."""
+    if capability >= (12, 0):
+        own = 12
+    else:
+        own = 32 if capability >= (9, 0) else 4
+    of_ggml = 32 if capability >= (9, 0) else 4
+    return (2 * own + of_ggml) * MiB
+
+
+def blas(capability: tuple[int, int]) -> int:
+    """Return the bytes of cuBLAS in a process with one llama_context."""
+    return workspaces(capability) + _HANDLE
 
 
 def pool(
@@ -97,7 +132,7 @@ def pool(
     Not `nvidia`: ggml_cuda_pool_leg, whose blocks may not fit the next request (half as much
     again), and matrix kernels that depend on the GPU.
     """
-    n_sm = n_sm or _MOST_SM.get(capability, 192)
+    n_sm = n_sm or _MOST_SM.get(capability, _UNKNOWN_SM)
     needs = [_attention(ops, capability, n_sm), _sort(ops), _scan(ops)]
     needs += [_matmul(weight, ops.n_tokens, nvidia, capability, n_sm) for weight in ops.weights]
     # the head is multiplied with the rows that have output
