@@ -102,6 +102,8 @@ class Host:
     measured: tuple[Ratio, ...] = ()  # launches on this machine
     expert_upload: float | None = None  # of experts that --moe-cache-mib misses, to the GPU
     numa: int | None = None  # nodes
+    # from RAM that is not pinned, as weights mapped from a file are, to the first GPU
+    bus_pageable: float | None = None
 
     @classmethod
     def hypothetical(cls, size: str) -> Host:
@@ -128,6 +130,8 @@ class Machine:
     # bytes per second of experts that --moe-cache-mib misses, measured
     expert_upload: float | None = None
     numa: int | None = None  # nodes
+    # bytes per second over the bus from RAM that is not pinned, measured
+    bus_pageable: float | None = None
 
     @classmethod
     def of(
@@ -166,6 +170,7 @@ class Machine:
             ratios(devices, host),
             host.expert_upload,
             host.numa,
+            host.bus_pageable,
         )
 
     def limited(self, ram: int) -> Machine:

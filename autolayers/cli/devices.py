@@ -121,7 +121,12 @@ def _facts(device: Device) -> str:
 def _ram_speed(host: Host, speeds: dict[str, Any]) -> str:
     """Return the measured speeds, or the bandwidth that the machine's firmware names."""
     # what was measured -> its words, in the order in which they are printed
-    names = {"ram": "read", "bus": "to the GPU", "disk": "from the disk"}
+    names = {
+        "ram": "read",
+        "bus": "to the GPU",
+        "bus_pageable": "to the GPU where it is not pinned",
+        "disk": "from the disk",
+    }
     measured = [
         f"{speeds[key] / 1e9:.1f} GB/s {name}" for key, name in names.items() if key in speeds
     ]

@@ -169,6 +169,7 @@ def measured(host: Host, environ: Mapping[str, str]) -> Host:
         host,
         bandwidth=rates.get("ram") or host.bandwidth,
         bus=rates.get("bus"),
+        bus_pageable=rates.get("bus_pageable"),
         disk=rates.get("disk"),
         bandwidth_source="measured" if rates.get("ram") else host.bandwidth_source,
     )

@@ -84,4 +84,5 @@ def host_of(ram: int, devices: Sequence[Device] = (), here: Host | None = None) 
         here.disk,
         here.bandwidth_source if same else "",
         here.threads if same else None,
+        bus_pageable=here.bus_pageable if same else None,
     )

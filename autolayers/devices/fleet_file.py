@@ -164,6 +164,7 @@ def _likeness(box: Box) -> object:
         host.measured,
         host.expert_upload,
         host.numa,
+        host.bus_pageable,
     )
 
 

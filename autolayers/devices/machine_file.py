@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 _MAX_SIZE = 1 << 20
 _RECORDED: tuple[str, ...] = Device.__record_fields__  # type: ignore[attr-defined]
 _DEVICE = frozenset((*_RECORDED, "card", "sure")) - {"measured"}
-_HOST = frozenset((*Host.__record_fields__, "measured", *BUS))  # type: ignore[attr-defined]
+# what devices --json says for a reader alone
+_ONLY_READ = tuple(name for name in BUS if name not in Host.__record_fields__)  # type: ignore[attr-defined]
+_HOST = frozenset((*Host.__record_fields__, "measured", *_ONLY_READ))  # type: ignore[attr-defined]
 _TOP = frozenset(("schema", "autolayers", "devices", "host", "notes", "measured"))
 _MEASURED = frozenset(("kind", "class", "backend", "build", "ratio", "n", "date"))
 _RATE = 1e7, 1e15  # the most bytes per second of anything
@@ -71,7 +73,7 @@ _DEVICE_TEXTS = (
     "driver",
 )
 _HOST_SIZES = {"total": (MiB, 1 << 60), "available": (0, 1 << 60)}
-_HOST_RATES = {"bandwidth": _RATE, "bus": _RATE, "disk": _RATE, "expert_upload": _RATE}
+_HOST_RATES = dict.fromkeys(("bandwidth", "bus", "bus_pageable", "disk", "expert_upload"), _RATE)
 _HOST_COUNTS = {"cores": (1, 4096), "threads": (1, 4096), "numa": (1, 4096)}
 
 
@@ -300,7 +302,7 @@ def _host(row: Any) -> Host:
     values = {
         key: value
         for key, value in row.items()
-        if value is not None and key not in ("measured", *BUS)
+        if value is not None and key not in ("measured", *_ONLY_READ)
     }
     _check_numbers(values, _HOST_SIZES, "host", whole=True)
     _check_numbers(values, _HOST_RATES, "host")

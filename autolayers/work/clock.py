@@ -401,6 +401,8 @@ class Clock:
         host = self.host
         if self.pinned:
             return size / min(host.bus, host.ram)
+        if host.pageable:
+            return size / host.pageable
         return size * (1 / host.bus + 1 / (host.ram * self.shared.ram_copy))
 
     def prompt(self, n: int, depth: float) -> float:

@@ -130,6 +130,7 @@ class HostFigures:
     counted: bool  # the number of cores is not a default
     batch_cores: int = 0  # those of prompts (-tb); 0: the same
     flash: float = 1.0  # the share of today's rate at which the CPU computes flash attention
+    pageable: float | None = None  # over the bus from RAM that is not pinned, None: not measured
 
     def with_threads(
         self, n_threads: int | None, n_threads_batch: int | None = None
@@ -166,6 +167,7 @@ class HostFigures:
             bool(machine.ram_bandwidth or shared),
             machine.cores is not None,
             flash=OLD_FLASH if build < FLASH_BUILD else 1.0,
+            pageable=machine.bus_pageable,
         )
 
 

@@ -248,10 +248,16 @@ def generation_of(device: Device) -> str:
     return ""
 
 
+# None of the first was measured. It is rated, like the second, for matrix instructions that no
+# kernel of llama.cpp uses.
+_ALIKE = {"Datacenter Blackwell": "Hopper"}
+
+
 def row_of(device: Device) -> str:
     """Return the generation in RATES: Intel's integrated GPUs of before Xe read at less than half
     of the rate of those since."""
     generation = generation_of(device)
+    generation = _ALIKE.get(generation, generation)
     if generation == "Xe integrated":
         import re  # few calls
 
