@@ -1,16 +1,16 @@
-"""What a real GPU holds and how fast it is, beside what autolayers says of it.
+"""Compares what launches take on a real NVIDIA GPU, and how fast they are, with predictions.
 
-    python tests/hardware.py LLAMA_BIN FOLDER OUT [CASE ...]
+    python tests/hardware.py LLAMA_BIN FOLDER OUT [memory] [edge] [speed] [memory:8b-fa ...]
 
-For a person with a GPU and a llama.cpp build: fills the headers of fixtures/ with random weights
-in FOLDER (up to 42 GB a model), starts LLAMA_BIN/llama-server with them, sends it a prompt that
-fills the context, and writes OUT/results.jsonl and OUT/logs.txt. A case that is not named runs
-too if none is. Nothing is asserted: hardware_read.py compares.
+Needs a GPU, a llama.cpp build (llama-server, llama-bench), numpy and pynvml. It gives the headers
+of fixtures/headers a vocabulary and random weights (up to 42 GB in FOLDER, one model at a time) and
+writes OUT/results.jsonl and OUT/logs.txt. All cases take ten minutes on an H100.
 
-- memory: given flags; how far the driver's free memory falls, while it loads and while it works.
-- edge: another process leaves a small card's memory; `autolayers run` plans for what is left, and
-  llama-server's own --fit does for the same context.
-- speed: llama-bench, and autolayers' prediction for the same flags on this machine.
+- memory: given flags, a prompt that fills the context, and how far the driver's free memory falls.
+  fixtures/real/peaks.jsonl has such results.
+- edge: another process leaves the memory of a small card; `autolayers run` plans for what is left,
+  and llama-server's own --fit for the same context.
+- speed: llama-bench, next to autolayers' prediction for this machine.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ def number(value: int, size: int = 4) -> bytes:
     return value.to_bytes(size, "little")
 
 
-def vocabulary(n_vocab: int) -> bytes:
-    """Return the metadata of a vocabulary of letters and unused words, with a template."""
+def vocabulary(n_vocab: int) -> tuple[bytes, int]:
+    """Return the metadata of a vocabulary of letters and unused words with a template, and the
+    number of its keys."""
     letters = [chr(c) for c in [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]]
     letters += [chr(c) for c in range(256, 256 + 68)]
     words = letters + [f"<unused{i}>" for i in range(n_vocab - len(letters) - 2)]
@@ -122,7 +123,8 @@ def make(name: str, folder: Path) -> Path:
         return path
     source = HEADERS / f"{name}.gguf"
     header = autolayers.read_header(source)
-    n_vocab = next(v for k, v in header.metadata.items() if k.endswith(".vocab_size"))
+    sizes = (value for key, value in header.metadata.items() if key.endswith(".vocab_size"))
+    n_vocab = int(str(next(sizes)))
     raw = source.read_bytes()[: header.data_offset]
     none = text("tokenizer.ggml.model") + number(8) + text("none")
     assert raw.count(none) == 1, source
@@ -173,6 +175,7 @@ class Free(threading.Thread):
         pynvml.nvmlInit()
         self.nvml = pynvml
         self.gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+        self.lock = threading.Lock()
         self.least = self.now()
         self.start()
 
@@ -181,11 +184,14 @@ class Free(threading.Thread):
 
     def run(self) -> None:
         while True:
-            self.least = min(self.least, self.now())
+            now = self.now()
+            with self.lock:
+                self.least = min(self.least, now)
             time.sleep(0.003)
 
     def reset(self) -> int:
-        least, self.least = self.least, self.now()
+        with self.lock:
+            least, self.least = self.least, self.now()
         return least
 
 
@@ -314,25 +320,27 @@ MEMORY: dict[str, tuple[str, str]] = {
     "granite": ("granite-4.0-h-small-q4_k_m", "-ngl 99 -c 16384 -np 1"),
     "70b": ("llama-3.3-70b-q4_k_m", "-ngl 99 -c 16384 -np 1"),
 }
-# name: model, GiB that another process leaves, own flags, given words
-EDGE: dict[str, tuple[str, float, str, str]] = {
-    "8b-in-4": ("llama-3.1-8b-q4_k_m", 4, "", ""),
-    "8b-in-6": ("llama-3.1-8b-q4_k_m", 6, "", ""),
-    "8b-in-8": ("llama-3.1-8b-q4_k_m", 8, "", ""),
-    "8b-in-6-8k": ("llama-3.1-8b-q4_k_m", 6, "", "-c 16384"),
-    "gemma3-in-4": ("gemma-3-4b-q8_0", 4, "", ""),
-    "mamba2-in-2": ("mamba2-2.7b-q4_k_m", 2.5, "", ""),
-    "gpt-oss-in-8": ("gpt-oss-20b-mxfp4", 8, "", ""),
-    "gpt-oss-in-12": ("gpt-oss-20b-mxfp4", 12, "", ""),
-    "30b-in-8": ("qwen3-30b-a3b-q4_k_m", 8, "", ""),
-    "30b-in-12": ("qwen3-30b-a3b-q4_k_m", 12, "", ""),
-    "30b-in-24": ("qwen3-30b-a3b-q4_k_m", 24, "", ""),
-    "deepseek-in-6": ("deepseek-v2-lite-q4_k_m", 6, "", ""),
-    "70b-in-24": ("llama-3.3-70b-q4_k_m", 24, "", ""),
+# name: model, GiB that another process leaves, given words
+EDGE: dict[str, tuple[str, float, str]] = {
+    "8b-in-4": ("llama-3.1-8b-q4_k_m", 4, ""),
+    "8b-in-6": ("llama-3.1-8b-q4_k_m", 6, ""),
+    "8b-in-8": ("llama-3.1-8b-q4_k_m", 8, ""),
+    "8b-in-6-16k": ("llama-3.1-8b-q4_k_m", 6, "-c 16384"),
+    "gemma3-in-4": ("gemma-3-4b-q8_0", 4, ""),
+    "mamba2-in-2": ("mamba2-2.7b-q4_k_m", 2.5, ""),
+    "gpt-oss-in-8": ("gpt-oss-20b-mxfp4", 8, ""),
+    "gpt-oss-in-12": ("gpt-oss-20b-mxfp4", 12, ""),
+    "30b-in-8": ("qwen3-30b-a3b-q4_k_m", 8, ""),
+    "30b-in-12": ("qwen3-30b-a3b-q4_k_m", 12, ""),
+    "30b-in-24": ("qwen3-30b-a3b-q4_k_m", 24, ""),
+    "deepseek-in-6": ("deepseek-v2-lite-q4_k_m", 6, ""),
+    "70b-in-24": ("llama-3.3-70b-q4_k_m", 24, ""),
 }
 # name: model and llama-bench's words
 SPEED: dict[str, tuple[str, str]] = {
     "8b": ("llama-3.1-8b-q4_k_m", "-ngl 99 -p 512,2048 -n 128 -d 0,8192"),
+    "8b-ub2048": ("llama-3.1-8b-q4_k_m", "-ngl 99 -ub 2048 -p 2048 -n 0"),
+    "8b-q8": ("llama-3.1-8b-q4_k_m", "-ngl 99 -ctk q8_0 -ctv q8_0 -fa 1 -p 512 -n 64 -d 8192"),
     "8b-part": ("llama-3.1-8b-q4_k_m", "-ngl 16 -p 512 -n 32 -d 0"),
     "8b-cpu": ("llama-3.1-8b-q4_k_m", "-ngl 0 -p 512 -n 32 -d 0"),
     "gemma3": ("gemma-3-4b-q8_0", "-ngl 99 -p 512,2048 -n 128 -d 0,8192"),
@@ -350,76 +358,97 @@ SPEED: dict[str, tuple[str, str]] = {
 
 
 def plan(words: list[str]) -> Any:
-    """Return autolayers' JSON of a command, or what it says."""
-    done = subprocess.run(
-        [sys.executable, "-m", "autolayers", *words, "--json"], capture_output=True, text=True
-    )
-    return json.loads(done.stdout) if done.returncode == 0 else done.stderr
+    """Return autolayers' JSON of a command."""
+    command = [sys.executable, "-m", "autolayers", *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=HERE.parent)
+    # 1: it does not fit
+    if done.returncode not in (0, 1):
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout)
+
+
+def rate(result: dict[str, Any]) -> str:
+    timings = result.get("timings") or {}
+    rates = [f"{timings.get(f'{name}_per_second', 0):.1f}" for name in ("prompt", "predicted")]
+    return f"{' and '.join(rates)} tokens/s, -c {result.get('n_ctx')}"
+
+
+class Proof:
+    """Runs cases of one model after the other, and writes and prints each result."""
+
+    def __init__(self, programs: Path, out: Path) -> None:
+        self.server, self.bench = str(programs / "llama-server"), str(programs / "llama-bench")
+        self.out, self.free = out, Free()
+        self.quiet = ["--port", str(PORT), "--no-webui", "-lv", "4"]
+
+    def note(self, kind: str, case: str, said: str, result: dict[str, Any]) -> None:
+        with (self.out / "results.jsonl").open("a") as results:
+            results.write(json.dumps({"kind": kind, "name": case, **result}) + "\n")
+        print(f"{kind} {case}: {said}", flush=True)
+
+    def memory(self, case: str, path: Path, given: str) -> None:
+        words = [self.server, "-m", str(path), *given.split(), *self.quiet]
+        result = served(f"memory:{case}", words, self.free, self.out)
+        result["plan"] = plan([str(path), *given.split()])
+        row = result["plan"]["devices"][0]
+        took = result["before"] - result.get("least_working", result["least_loading"])
+        said = (
+            f"{took / MiB:.0f} MiB, predicted {row['used'] / MiB:.0f} "
+            f"and a margin of {row['margin'] / MiB:.0f}"
+        )
+        self.note("memory", case, said, result)
+
+    def edge(self, case: str, path: Path, left: float, given: str) -> None:
+        holder = ballast(int(left * GiB))
+        try:
+            run = [sys.executable, "-m", "autolayers", "run", "--verify"]
+            words = [self.server, "-m", str(path)]
+            ours = [*run, *words, *given.split(), *self.quiet]
+            result = served(f"edge:{case}", ours, self.free, self.out, 9000)
+            least = result.get("least_working", result["least_loading"]) / MiB
+            self.note("edge", case, f"{least:.0f} MiB stay free, {rate(result)}", result)
+            context = given.split() or ["-c", str(result.get("n_ctx", 4096))]
+            theirs = [*words, *context, *self.quiet]
+            result = served(f"fit:{case}", theirs, self.free, self.out, 9000)
+            self.note("fit", case, rate(result), result)
+        finally:
+            holder.kill()
+            holder.wait()
+
+    def speed(self, case: str, path: Path, given: str) -> None:
+        words = [self.bench, "-m", str(path), *given.split(), "-r", "2", "-o", "json"]
+        rows = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
+        launch = re.sub(r" -[pnd] \S+| -fa \S+", "", given).split()
+        for row in rows:
+            prompt, generate, depth = row["n_prompt"], row["n_gen"], row["n_depth"]
+            work = f"{prompt or 1}+{generate or 1}@{depth}"
+            words = [str(path), *launch, "-c", "16384", "-np", "1", "--workload", work]
+            speed = plan(words)["speed"]
+            name = "prompt" if prompt else "generation"
+            predicted = speed[f"{name}_tokens_per_second"]
+            said = f"{work} {row['avg_ts']:.1f} tokens/s, predicted {predicted:.1f}"
+            self.note("speed", case, said, {"words": given, "row": row, "predicted": predicted})
 
 
 def main(argv: list[str]) -> None:
     programs, folder, out = (Path(arg).resolve() for arg in argv[:3])
     wanted = argv[3:]
     folder.mkdir(parents=True, exist_ok=True)
-    server, bench = str(programs / "llama-server"), str(programs / "llama-bench")
-    free = Free()
-    quiet = ["--port", str(PORT), "--no-webui", "-lv", "4"]
-    results = (out / "results.jsonl").open("a")
-
-    def note(kind: str, **values: Any) -> None:
-        results.write(json.dumps({"kind": kind, **values}) + "\n")
-        results.flush()
-
-    def asked(kind: str, case: str) -> bool:
-        return not wanted or kind in wanted or f"{kind}:{case}" in wanted
-
-    models: dict[str, None] = {}
-    for kind, cases in (("memory", MEMORY), ("edge", EDGE), ("speed", SPEED)):
-        models.update(dict.fromkeys(c[0] for name, c in cases.items() if asked(kind, name)))
-    for name in models:
-        path = make(name, folder)
-        for case, (model, given) in MEMORY.items():
-            if model != name or not asked("memory", case):
-                continue
-            words = [server, "-m", str(path), *given.split(), *quiet]
-            result = served(f"memory:{case}", words, free, out)
-            result["plan"] = plan([str(path), *given.split()])
-            note("memory", model=name, **result)
-            print("memory", case, result["up"], result.get("error", ""), flush=True)
-        for case, (model, left, own, given) in EDGE.items():
-            if model != name or not asked("edge", case):
-                continue
-            holder = ballast(int(left * GiB))
-            run = [sys.executable, "-m", "autolayers", "run", "--verify", *own.split()]
-            words = [server, "-m", str(path), *given.split(), *quiet]
-            result = served(f"edge:{case}", [*run, *words], free, out)
-            result["plan"] = plan([str(path), *own.split(), *given.split()])
-            note("edge", model=name, left=left, **result)
-            print("edge", case, result["up"], result.get("error", ""), flush=True)
-            context = given.split() if "-c" in given else ["-c", str(result.get("n_ctx", 4096))]
-            own_fit = served(f"fit:{case}", [server, "-m", str(path), *context, *quiet], free, out)
-            note("fit", model=name, left=left, **own_fit)
-            print("fit", case, own_fit["up"], own_fit.get("error", ""), flush=True)
-            holder.kill()
-            holder.wait()
-        for case, (model, given) in SPEED.items():
-            if model != name or not asked("speed", case):
-                continue
-            words = [bench, "-m", str(path), *given.split(), "-r", "2", "-o", "json"]
-            done = subprocess.run(words, capture_output=True, text=True)
-            rows = json.loads(done.stdout) if done.returncode == 0 else done.stderr[-2000:]
-            launch = re.sub(r" -[pnd] \S+", "", given).split()
-            predicted = {
-                f"{p}+{n}@{d}": plan(
-                    [str(path), *launch, "-c", "16384", "-np", "1", "--workload", f"{p}+{n}@{d}"]
-                )
-                for p, n in ((512, 128), (2048, 128))
-                for d in (0, 8192)
-            }
-            note("speed", case=case, model=name, words=given, rows=rows, predicted=predicted)
-            print("speed", case, flush=True)
-        if path.stat().st_size > 15e9:
-            path.unlink()
+    out.mkdir(parents=True, exist_ok=True)
+    proof = Proof(programs, out)
+    kinds = ((proof.memory, MEMORY), (proof.edge, EDGE), (proof.speed, SPEED))
+    cases = [
+        (run, case, *facts)
+        for run, table in kinds
+        for case, facts in table.items()
+        if not wanted or {run.__name__, f"{run.__name__}:{case}"} & set(wanted)
+    ]
+    for model in dict.fromkeys(model for _, _, model, *_ in cases):
+        path = make(model, folder)
+        for run, case, name, *facts in cases:
+            if name == model:
+                run(case, path, *facts)
+        path.unlink()
 
 
 if __name__ == "__main__":
