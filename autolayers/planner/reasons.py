@@ -68,7 +68,7 @@ class _Parts:
     def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
         """Return what computes each part of the reasons that may be computed in a process of its
         own: --fit starts first, since it takes the longest."""
-        from .explain import alternative, changes, with_expert_cache
+        from .explain import alternative, changes, with_expert_cache, with_pinned_weights
         from .one.expert_cache import may_cache
 
         problem = self.problem
@@ -82,7 +82,8 @@ class _Parts:
                 [self._next_price],
             )
         if candidate.fits:
-            others: list[Callable[[], Any]] = [
+            others: list[Callable[[], Any]] = [partial(with_pinned_weights, problem, candidate)]
+            others += [
                 partial(alternative, problem, candidate, change)
                 for change in changes(problem, candidate)
             ]

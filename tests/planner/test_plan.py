@@ -409,6 +409,30 @@ class TestReasons:
         found = plan(DENSE, "-c 32768 -fa off", gpu(24), explain=True)
         assert {lever.name: lever.saves > 0 for lever in found.levers}["flash attention"]
 
+    @pytest.mark.parametrize(
+        ("words", "flags"),
+        [
+            ("", ("-lm", "none")),
+            ("--llama-build 9100", ("--no-mmap",)),
+            ("-lm mmap", None),  # given
+            ("--no-op-offload", None),  # nothing is copied
+            ("--budget CUDA0=20GiB", None),  # all weights are on the GPU
+        ],
+    )
+    def test_pinned_weights_are_named_where_prompts_gain(
+        self, words: str, flags: tuple[str, ...] | None
+    ) -> None:
+        """Weights that are mapped from the file are copied by the CPU before the bus."""
+        machine = "--gpu rtx-3090 --budget CUDA0=3GiB --ram 64GiB -c 8192"
+        found = autolayers.plan(
+            model("qwen3-30b-a3b-q4_k_m:12"), [*machine.split(), *words.split()], explain=True
+        )
+        pinned = [other for other in found.alternatives if "pinned" in other.note]
+        assert [other.flags for other in pinned] == [flags][: flags is not None]
+        assert found.fits and found.speed
+        assert all(other.speed.prompt > 1.25 * found.speed.prompt for other in pinned)
+        assert all(other.n_ctx == 8192 for other in pinned)
+
 
 def test_the_json_has_the_keys_that_are_promised() -> None:
     answer = plan(DENSE, "-c 8192", gpu(24)).to_dict()

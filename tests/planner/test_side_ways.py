@@ -77,7 +77,8 @@ def failing(*_: Any, **__: Any) -> Any:
 
 
 def test_a_failed_alternative_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explain, "alternative", failing)
+    for name in ("alternative", "with_pinned_weights"):
+        monkeypatch.setattr(explain, name, failing)
     target, words = model("llama-3.2-1b-q8_0:4"), ["--gpu", "1GiB", "--ram", "16GiB", "-c", "16384"]
     found = autolayers.plan(target, words, explain=True)
     assert found.fits and not found.alternatives and found.fit_choice is not None
