@@ -16,12 +16,12 @@ from os import PathLike, fspath
 
 from .errors import UsageError, WrongType
 from .flags.keywords import words_of
-from .machine import Device
+from .machine import Device, Host
 from .memory.breakdown import Breakdown
 from .memory.estimate import Estimator
 from .model import Model
 from .model import read_model as read_file
-from .planner import answer, plan_request
+from .planner import FitChoice, Plan, answer, plan_request
 from .records import replace
 from .request import Request, companions_of, for_model
 
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
     from .flags.params import Params
     from .flags.parse import Arguments
-    from .machine import Host
     from .memory.meter import Meter
-    from .planner import FitChoice, Plan
     from .planner.compare.choose import Choice
     from .planner.compare.sweep import Point
     from .planner.several.groups import AnyOf, Groups

@@ -12,9 +12,9 @@ import os
 
 from .backends import on
 from .builds import TODAY, Build, Rules
-from .devices import completed, described, discover, numbered, of_one_machine, remote
+from .devices import Inventory, completed, described, discover, numbered, of_one_machine, remote
 from .devices.assumed import host_of
-from .engines import LLAMA_SERVER, engine
+from .engines import LLAMA_SERVER, Engine, engine
 from .engines.ik_llama import IK_LLAMA
 from .errors import LaunchRefused, UsageError, WrongType
 from .flags.params import Params
@@ -22,11 +22,11 @@ from .flags.parse import Arguments, items, items_of_fork
 from .flags.policy import Policy, arguments_of, read_policy
 from .flags.table import Argument, lookup
 from .flags.write import to_words
-from .gguf import read_header
+from .gguf import Header, read_header
 from .machine import Device, Host, Machine, Ratio, ratios
 from .memory.companions import NONE, Companions
 from .memory.ram import within
-from .model import is_adapter, is_control_vector, is_projector, read_model
+from .model import Model, is_adapter, is_control_vector, is_projector, read_model
 from .output import say
 from .records import dataclass, replace
 from .units import human
@@ -35,11 +35,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
-
-    from .devices import Inventory
-    from .engines import Engine
-    from .gguf import Header
-    from .model import Model
 
     Found = tuple[Sequence[Device], Host | None, Sequence[str]]  # devices, RAM, notes
 

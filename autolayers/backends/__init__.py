@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ..builds import NEWEST_RULES
+from ..builds import NEWEST_RULES, Rules
 from .backend import Backend
 from .cpu import HOST, REPACK, Cpu
 from .cuda import Cuda, Hip, Musa
@@ -22,7 +22,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..builds import Rules
     from ..machine import Device
     from .sign import Sign
 

@@ -12,20 +12,18 @@ every operation.
 
 from __future__ import annotations
 
-from ..builds import NEWEST_RULES
+from ..builds import NEWEST_RULES, Rule, Rules
 from ..ggml.tensor import ENDLESS, Buffer, Tensor, row_size
 from ..ggml.types import BY_NAME, IK_NAMES, is_quantised
 from ..units import MiB
-from .ops import DEFAULT_TARGET
+from .ops import DEFAULT_TARGET, Ops, Parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from ..builds import Rule, Rules
     from ..ggml.scheduler import AddAllocDep
     from ..machine import Device
-    from .ops import Ops, Parts
     from .sign import Sign
 
     Limit = tuple[Callable[[int], bool], str]

@@ -6,7 +6,7 @@ moves bytes between host buffers but keeps their sum. All as modelled."""
 
 from __future__ import annotations
 
-from ..builds import NEWEST_RULES
+from ..builds import NEWEST_RULES, Rules
 from ..ggml.tensor import VIEW_OPS, Buffer, Tensor
 from .backend import Backend
 from .sign import BYTES, MIB, Sign
@@ -15,7 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..builds import Rules
 
 HOST = "CPU"  # also the device name of everything that is not offloaded
 REPACK = "CPU_REPACK"

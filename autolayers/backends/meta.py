@@ -4,16 +4,13 @@ full size."""
 
 from __future__ import annotations
 
-from ..builds import NEWEST_RULES
-from ..ggml.tensor import Buffer
+from ..builds import NEWEST_RULES, Rules
+from ..ggml.tensor import Buffer, Tensor
 from .backend import Backend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
-
-    from ..builds import Rules
-    from ..ggml.tensor import Tensor
 
 
 class Meta(Backend):

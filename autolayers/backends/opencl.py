@@ -4,7 +4,7 @@ GPU and are not modelled, so sizes are an upper bound. In a device's `limits`: `
 
 from __future__ import annotations
 
-from ..builds import NEWEST_RULES
+from ..builds import NEWEST_RULES, Rules
 from ..ggml.types import BY_NAME
 from .backend import ALIGNMENT, SIZE, Backend
 from .sign import MIB, Sign
@@ -13,7 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from ..builds import Rules
     from ..machine import Device
 
 _GAPS = 4  # of the parts that a quantised weight is cut into

@@ -7,7 +7,7 @@ upper bound."""
 
 from __future__ import annotations
 
-from ..builds import NEWEST_RULES, Rules
+from ..builds import NEWEST_RULES, Rule, Rules
 from ..ggml.tensor import Tensor, block_size
 from ..records import replace
 from .backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, SIZE, is_part_of, types_of
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
     from typing import Any
 
-    from ..builds import Rule
     from ..machine import Device
 
 _UNARY = frozenset(

@@ -9,17 +9,12 @@ servers, the builds in the flag table (flags/table.py) do.
 
 from __future__ import annotations
 
-from ..engines import LLAMA_SERVER
+from ..engines import LLAMA_SERVER, Engine
 from ..flags.params import N_PARALLEL
-from ..flags.table import ARGUMENTS, LEGACY, lookup
+from ..flags.table import ARGUMENTS, LEGACY, Argument, lookup
 from ..records import dataclass, lazy
 from .sources import NEWEST, following, latest, preceding
 from .table import Rules, rules
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ..engines import Engine
-    from ..flags.table import Argument
 
 # builds by which a flag's first one may be wrong if the source of that information has no build
 # number

@@ -9,7 +9,7 @@ users' reports have no `after`.
 
 from __future__ import annotations
 
-from ..engines import LLAMA_SERVER
+from ..engines import LLAMA_SERVER, Engine
 from .early import EarlyRules
 from .rule import Rule
 from .sources import NEWEST, RECORDED, compared
@@ -22,8 +22,6 @@ OLDEST_EXACT = 9093
 
 if TYPE_CHECKING:
     from typing import Protocol
-
-    from ..engines import Engine
 
     class Compared(Protocol):
         """A row of autolayers.model.architectures."""

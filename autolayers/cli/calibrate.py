@@ -12,6 +12,7 @@ from ..devices.machine_file import ratio_row, to_dict
 from ..devices.machine_file import read as read_machine
 from ..errors import AutolayersError, UsageError
 from ..launch.calibrate import keep, ratios, read_bench
+from ..machine import Ratio
 from ..machine import ratios as known_ratios
 from ..output import emit, say, show
 
@@ -19,8 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
-
-    from ..machine import Ratio
 
 
 def forget() -> int:

@@ -13,7 +13,7 @@ from ..errors import AutolayersError, UsageError
 from ..flags.check import read
 from ..flags.params import Params
 from ..launch import NOT_EXECUTABLE, NOT_FOUND
-from ..launch.build_check import check, companions
+from ..launch.build_check import Checked, check, companions
 from ..launch.checked_builds import CheckedBuild, keep, named
 from ..output import emit, say, show
 from ..report.table import Style, table, wrap
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..builds import Build
-    from ..launch.build_check import Checked
 
 _PROBLEMS = {"differs": "red", "failed": "red", "bound": "dim"}  # state -> colour of its lines
 

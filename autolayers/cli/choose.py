@@ -15,14 +15,14 @@ from ..output import emit, say, show
 from ..parallel import in_processes, in_threads
 from ..planner.compare import quality
 from ..planner.compare.cards import example, find
-from ..planner.compare.choose import advise, assess, front, wanted_ctx
+from ..planner.compare.choose import Advice, Choice, advise, assess, front, wanted_ctx
 from ..quoting import shell
 from ..records import replace
 from ..report.choose import advice_words, cards_text, choices_text
 from ..report.table import Style
 from ..request import Request
 from ..sources import network_environ
-from ..sources.offers import offers
+from ..sources.offers import Offer, offers
 from ..units import GiB, human
 from .model import load
 from .progress import Progress
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     from ..flags.parse import Arguments
     from ..model import Model
     from ..planner import Machine
-    from ..planner.compare.choose import Advice, Choice
     from ..planner.compare.quality import Measured
-    from ..sources.offers import Offer
 
 # llama-perplexity prints a few lines a file: more than 16 MiB is something else
 MOST = 1 << 24  # characters of --quality

@@ -7,13 +7,13 @@ import os
 import sys
 
 from .. import state
-from ..devices.cluster_file import asked
+from ..devices.cluster_file import Cluster, asked
 from ..devices.cluster_file import read as read_cluster
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..launch import cluster as launches
 from ..output import emit, say, show
-from ..planner.compare.cluster import plan_cluster
+from ..planner.compare.cluster import Together, plan_cluster
 from ..report.cluster import cluster_text
 from ..report.table import Style
 from ..report.text import shortage
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ..devices.cluster_file import Cluster
     from ..flags.parse import Arguments
-    from ..planner.compare.cluster import Together
 
 
 def main(words: list[str]) -> int:

@@ -7,12 +7,12 @@ import os
 import shutil
 import sys
 
-from ..devices import Inventory, discover, measured
+from ..devices import Host, Inventory, discover, measured
 from ..devices.machine_file import to_dict
 from ..devices.measure import BUS, load, measure
 from ..errors import DeviceError, UsageError
 from ..flags.check import read
-from ..machine import ratios
+from ..machine import Device, ratios
 from ..output import emit, say, show
 from ..quoting import printable
 from ..records import replace
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ..devices import Host
-    from ..machine import Device
 
 # source of a device's numbers -> what a user should know of them
 _SURE = {

@@ -12,7 +12,7 @@ from ..flags.check import read
 from ..flags.users import Users
 from ..launch import fleet as launches
 from ..output import emit, say, show
-from ..planner.compare.fleet.answer import Wanted
+from ..planner.compare.fleet.answer import FleetPlan, Wanted
 from ..planner.compare.fleet.plan import plan_fleet
 from ..records import replace
 from ..report.fleet import fleet_flags, fleet_text, to_dict
@@ -26,7 +26,6 @@ from .several import weighted
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..flags.parse import Arguments
-    from ..planner.compare.fleet.answer import FleetPlan
 
 # 128 + SIGINT: what was found is printed, and a script still learns of it
 _INTERRUPTED = 130

@@ -7,13 +7,12 @@ import os
 from ..errors import ModelError
 from ..flags.check import nearest
 from ..flags.own import COMMANDS
-from ..model import read_model
+from ..model import Model, read_model
 from ..sources import needs_download, network_environ, open_source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..flags.parse import Arguments
-    from ..model import Model
 
 # words of other programs, and the commands that do what they say
 # (plan takes a first word that is no command for a model, and finds no file of that name)

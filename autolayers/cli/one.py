@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from ..engines import LLAMA_SERVER
+from ..engines import LLAMA_SERVER, Engine
 from ..errors import AutolayersError, UsageError
-from ..flags.parse import config_files
+from ..flags.parse import Arguments, config_files
 from ..gguf import first_part
 from ..memory.meter import Meter
 from ..output import emit, say, show
 from ..parallel import cores
-from ..planner import plan_request
+from ..planner import Plan, plan_request
 from ..quoting import shell
 from ..records import replace
 from ..request import Request, for_model
@@ -24,10 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..engines import Engine
-    from ..flags.parse import Arguments
     from ..model import Model
-    from ..planner import Plan
 
 
 def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_SERVER) -> int:

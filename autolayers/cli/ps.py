@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from ..devices import discover
+from ..devices import Inventory, discover
 from ..errors import AutolayersError, UsageError
 from ..flags.check import read
 from ..launch.secrets import without_secrets
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ..devices import Inventory
     from ..diagnosis.facts import Facts
 
 _PAUSE = 2.0  # seconds

@@ -18,7 +18,7 @@ from ..launch.formats import plan_for, write
 from ..launch.secrets import launcher_without_secrets, without_secrets
 from ..launch.session import Session
 from ..output import emit, say, show
-from ..planner import plan_request
+from ..planner import Plan, plan_request
 from ..quoting import shell
 from ..report.multi import of_models
 from .help import help_of
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ..flags.parse import Arguments
     from ..launch.command import WrappedCommand
     from ..launch.session import Planner
-    from ..planner import Plan
 
 
 def main(argv: Sequence[str], planner: Planner | None = None) -> int:

@@ -8,13 +8,13 @@ import re
 import sys
 
 from ..errors import ModelError, UsageError
-from ..flags.parse import config_files
+from ..flags.parse import Arguments, config_files
 from ..launch.formats import write_several
 from ..model.models import Models
 from ..output import emit, say, show
-from ..planner.several.groups import plan_any, plan_groups
+from ..planner.several.groups import Groups, plan_any, plan_groups
 from ..planner.several.matrix import plan_matrix
-from ..planner.several.multi import plan_together
+from ..planner.several.multi import Together, plan_together
 from ..quoting import shell
 from ..report.multi import groups_text, model_words, of_models, together_text
 from ..report.table import Style
@@ -29,11 +29,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..flags.parse import Arguments
     from ..model import Model
     from ..planner import Plan
-    from ..planner.several.groups import Groups
-    from ..planner.several.multi import Together
 
 
 def at_once(names: list[str], arguments: Arguments, form: str) -> int:

@@ -11,7 +11,7 @@ import sys
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..output import emit, say, show
-from ..planner.compare.sweep import cases, sweep
+from ..planner.compare.sweep import Case, Point, cases, sweep
 from ..records import replace
 from ..report.sweep import FIELDS, SweepBars, SweepTable, fields, title
 from ..report.table import Style, wrap
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ..flags.parse import Arguments
-    from ..planner.compare.sweep import Case, Point
 
 
 def main(words: list[str]) -> int:

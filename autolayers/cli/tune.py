@@ -20,11 +20,11 @@ from ..launch.bench import BenchFailed, Program, in_its_words, read_program, res
 from ..launch.calibrate import ratios, runs_of
 from ..launch.session import Session
 from ..launch.speed_rows import rows_of
-from ..launch.tune import Bench, quick, tune
+from ..launch.tune import Bench, Measured, Outcome, quick, tune
 from ..launch.tuned import Tuned, keep, key, machine_of, question_of
 from ..output import emit, say, show
-from ..planner import plan_request
-from ..planner.compare.rivals import of_each_class, rivals, room_in
+from ..planner import Plan, plan_request
+from ..planner.compare.rivals import Rival, of_each_class, rivals, room_in
 from ..planner.problem import Problem
 from ..quoting import shell
 from ..records import replace
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..launch.command import WrappedCommand
-    from ..launch.tune import Measured, Outcome
-    from ..planner import Plan
-    from ..planner.compare.rivals import Rival
 
 LIMIT = 300.0  # seconds
 _QUICK_LIMIT = 120.0

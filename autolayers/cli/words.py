@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from ..flags.parse import items
+from ..flags.parse import Arguments, items
 from ..flags.table import Argument
 from ..output import say
 from ..records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..flags.parse import Arguments
     from ..planner import Plan
 
 

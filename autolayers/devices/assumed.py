@@ -4,15 +4,13 @@ of that RAM."""
 from __future__ import annotations
 
 from ..backends import METAL
-from ..machine import Host
+from ..machine import Device, Host
 from ..records import dataclass
 from ..units import GiB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from ..machine import Device
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from math import exp, log
 from .. import __version__, state
 from ..backends import HOST
 from ..errors import AutolayersError
-from ..machine import CLASSES, KINDS, Ratio
+from ..machine import CLASSES, KINDS, Device, Host, Ratio
 from ..records import dataclass, replace
 
 TYPE_CHECKING = False
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from ..machine import Device, Host
 
 _AGAIN = "tune --quick measures again"
 _MOST = 500  # kept, the newest

@@ -22,20 +22,18 @@ import re
 from ..backends import CPU
 from ..backends.rpc import Rpc, RpcCpu
 from ..errors import DeviceError, UsageError
-from ..machine import MAX_DEVICES, Device
+from ..machine import MAX_DEVICES, Device, Host
 from ..parallel import in_threads
 from ..records import dataclass, replace
 from ..units import human
 from .machine_file import parse
-from .rpc_protocol import ask
+from .rpc_protocol import Served, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ..machine import Host
-    from .rpc_protocol import Served
 
 PORT = 50052  # ggml-rpc-server's default
 _LARGER = 1.1  # a server may report this much more memory than the file

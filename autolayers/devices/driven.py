@@ -5,7 +5,7 @@ driven(devices, "vulkan")      # ROCm0 becomes Vulkan0; devices of RPC servers s
 
 from __future__ import annotations
 
-from ..backends import ALIASES, BACKENDS, CPU, METAL, VULKAN, backend
+from ..backends import ALIASES, BACKENDS, CPU, METAL, VULKAN, Backend, backend
 from ..errors import UsageError
 from ..machine import Device
 from ..records import replace
@@ -14,8 +14,6 @@ from .given import numbered
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from ..backends import Backend
 
 
 def chosen(word: str) -> type[Backend]:

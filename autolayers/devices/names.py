@@ -11,7 +11,7 @@ from ..backends import DEFAULT, METAL, SYCL, Hip
 from ..errors import UsageError
 from ..records import replace
 from ..units import GiB, MiB, is_whole_size
-from .cards import CARDS
+from .cards import CARDS, Card
 from .integrated import has_no_memory
 
 TYPE_CHECKING = False
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..machine import Device
-    from .cards import Card
 
 _SEEN = 0.88  # least share of the advertised memory that a driver shows
 _MOST = 8  # of a question's answers

@@ -18,7 +18,7 @@ from .facts import Facts
 from .lines import Line, lines, read
 from .mended import Mended, mended
 from .slow import Compared, compared
-from .working import Inputs, merged, working
+from .working import Inputs, Launch, merged, working
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from ..machine import Device, Host
     from ..model import Model
-    from .working import Launch
 
     Figure = tuple[str, int | str, str]
 _WHAT = {

@@ -11,19 +11,17 @@ import re
 
 from ..errors import UsageError
 from ..flags.check import nearest
-from ..flags.parse import items
+from ..flags.parse import Item, items
 from ..flags.table import ARGUMENTS, Argument
 from ..records import dataclass
-from .working import SECRET, with_model
+from .working import SECRET, Inputs, with_model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ..flags.parse import Item
     from .decide import Verdict
     from .facts import Facts
-    from .working import Inputs
 
 
 @dataclass(frozen=True)

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from ..errors import AutolayersError
 from ..flags.workload import Workload
-from ..planner import plan_request
+from ..planner import Plan, plan_request
 from ..records import dataclass, replace
 from .causes import Remedy
-from .working import BUFFERS, PLACING, Launch, changed_launch, prepared
+from .working import BUFFERS, PLACING, Inputs, Launch, Prepared, changed_launch, prepared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..model import Model
-    from ..planner import Plan
     from ..work.speed import Speed
     from .decide import Verdict
     from .facts import Facts
-    from .working import Inputs, Prepared
 
 _SLOWER = 1.15  # below the predicted range by this is no noise of a measurement
 _FASTER = 1.3  # what another launch must promise, to be worth a restart

@@ -12,12 +12,12 @@ import re
 
 from ..backends import HOST
 from ..errors import AutolayersError, UsageError
-from ..flags.parse import items, parse
+from ..flags.parse import Arguments, Item, items, parse
 from ..flags.table import Argument
-from ..machine import Host
+from ..machine import Device, Host
 from ..memory.estimate import Estimator
-from ..model import read_model
-from ..planner import plan_request
+from ..model import Model, read_model
+from ..planner import Plan, plan_request
 from ..records import dataclass, replace
 from ..request import Request
 from ..units import GiB
@@ -30,11 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..flags.params import Params
-    from ..flags.parse import Arguments, Item
-    from ..machine import Device
     from ..memory.breakdown import Usage
-    from ..model import Model
-    from ..planner import Plan
     from .decide import Verdict
     from .facts import Facts
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from .kinds import DEVICES, EXPERTS, EXPERTS_OF, FFN_OF, FILE_OF, LOAD_MODE, OVERRIDES, REPOSITORY
+from .kinds import (
+    DEVICES,
+    EXPERTS,
+    EXPERTS_OF,
+    FFN_OF,
+    FILE_OF,
+    LOAD_MODE,
+    OVERRIDES,
+    REPOSITORY,
+    Kind,
+)
 from .params import EXPERTS_REGEX, FFN_REGEX, HOST_BUFFER, Params
 from .table import ARGUMENTS, Argument, rows_of
 
@@ -11,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from .kinds import Kind
 
 # the modes in builds without --load-mode
 _OLD_LOAD_MODES = {

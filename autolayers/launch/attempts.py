@@ -11,11 +11,11 @@ import threading
 import time
 
 from ..backends import HOST
-from ..diagnosis.log import META, OutOfMemory
+from ..diagnosis.log import META, LaunchLog, OutOfMemory
 from ..errors import AutolayersError, LaunchRefused, UsageError
-from ..flags.params import FIT_PARAMS_MIN_CTX
-from ..flags.parse import parse
-from ..memory.breakdown import Usage
+from ..flags.params import FIT_PARAMS_MIN_CTX, Params
+from ..flags.parse import Arguments, parse
+from ..memory.breakdown import Breakdown, Usage
 from ..net import Limit
 from ..output import say
 from ..quoting import shell
@@ -34,8 +34,8 @@ from . import (
 from . import command as commands
 from .checked_builds import CheckedBuild, named
 from .observations import Observation
-from .session import backend
-from .verify import compare, in_use, used
+from .session import Session, backend
+from .verify import LogComparison, compare, in_use, used
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,16 +43,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..diagnosis.diagnosis import Diagnosis
-    from ..diagnosis.log import LaunchLog
-    from ..flags.params import Params
-    from ..flags.parse import Arguments
     from ..machine import Device
-    from ..memory.breakdown import Breakdown
     from ..planner import Plan
     from ..request import Request
-    from .session import Session
     from .supervise import Outcome
-    from .verify import LogComparison
 
 _SMALLER = ("oom_device", "oom_host")  # what less memory helps against
 # What helps against other causes, where the user's flags leave it open

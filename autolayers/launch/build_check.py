@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ..api import estimate
 from ..bundled import architectures, data, mtp, read
-from ..diagnosis.log import LogReader
+from ..diagnosis.log import LaunchLog, LogReader
 from ..errors import LaunchRefused
 from ..flags.parse import parse
 from ..gguf import read_header
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from ..builds import Build
-    from ..diagnosis.log import LaunchLog
     from ..machine import Device
 
 PATIENCE = 60.0  # seconds for one load

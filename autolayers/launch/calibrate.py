@@ -18,7 +18,7 @@ from ..devices import calibrated
 from ..devices.driven import driven
 from ..errors import AutolayersError, LaunchRefused, UsageError
 from ..flags.parse import parse
-from ..machine import Machine, Ratio
+from ..machine import Device, Host, Machine, Ratio
 from ..model import read_model
 from ..planner.compare.rivals import Trial
 from ..planner.evaluate import Evaluator
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..flags.params import Params
-    from ..machine import Device, Host
     from ..planner import Plan
     from ..work.clock import Clock
     from .session import Session

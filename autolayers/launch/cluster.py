@@ -14,9 +14,9 @@ from ipaddress import ip_address
 
 from ..backends import CPU, backend_of
 from ..backends import backend as row_of
-from ..devices.cluster_file import PORT
+from ..devices.cluster_file import PORT, Box, Cluster
 from ..errors import UsageError
-from ..memory.ram import ram_of
+from ..memory.ram import Ram, ram_of
 from ..quoting import compose, printable, shell, systemd
 from ..records import replace
 from ..units import MiB
@@ -30,10 +30,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ..devices.cluster_file import Box, Cluster
     from ..flags.parse import Arguments
     from ..machine import Device
-    from ..memory.ram import Ram
     from ..planner.compare.cluster import Use
     from ..planner.plan import DeviceRow
 

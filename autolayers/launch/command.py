@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from os.path import lexists
 
-from ..engines import ik_words, of_program
+from ..engines import Engine, ik_words, of_program
 from ..engines.ik_llama import IK_LLAMA
 from ..errors import UsageError
 from ..flags.check import refuse_unknown
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..builds import Build
-    from ..engines import Engine
 
     Overrides = tuple[tuple[str, str], ...]
 

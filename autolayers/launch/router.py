@@ -16,7 +16,7 @@ import os
 
 from .. import state
 from ..errors import LaunchRefused, ModelError, UsageError
-from ..flags.parse import config_files, parse
+from ..flags.parse import Arguments, config_files, parse
 from ..gguf import first_part
 from ..model import read_model
 from ..model.models import Models
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-    from ..flags.parse import Arguments
     from ..planner import Plan
     from .command import WrappedCommand
 

@@ -16,7 +16,7 @@ import re
 from ..builds import TODAY
 from ..devices.held import held
 from ..errors import AutolayersError
-from ..flags.parse import parse
+from ..flags.parse import Arguments, parse
 from ..memory.estimate import Estimator
 from ..model import read_model
 from ..net import Limit, NetError, request
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..devices import Inventory
-    from ..flags.parse import Arguments
     from ..machine import Device
     from ..memory.breakdown import Breakdown
 

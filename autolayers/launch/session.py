@@ -9,12 +9,12 @@ from ..diagnosis.log import META
 from ..engines import LLAMA_SERVER, of_program
 from ..errors import DeviceError, UsageError
 from ..flags.check import refuse_contradictions, refuse_of_program
-from ..flags.params import N_PARALLEL
-from ..flags.parse import config_files, parse
+from ..flags.params import N_PARALLEL, Params
+from ..flags.parse import Arguments, config_files, parse
 from ..gguf import first_part
 from ..model import read_model
 from ..output import say
-from ..planner import plan_request
+from ..planner import Plan, plan_request
 from ..quoting import shell
 from ..records import lazy, replace
 from ..request import Request, for_model
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..builds import Build
-    from ..flags.params import Params
-    from ..flags.parse import Arguments
-    from ..planner import Plan
     from .command import WrappedCommand
     from .observations import Observation
 

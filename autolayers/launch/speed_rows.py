@@ -19,7 +19,7 @@ from ..devices.cards import CARDS
 from ..devices.names import described
 from ..flags.params import Params
 from ..flags.write import to_words
-from ..machine import CLASSES, KINDS
+from ..machine import CLASSES, KINDS, Device, Host
 from ..records import replace
 
 TYPE_CHECKING = False
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from ..machine import Device, Host
     from ..model import Model
     from ..planner.compare.rivals import Trial
     from .tune import Measured

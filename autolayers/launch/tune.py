@@ -11,10 +11,10 @@ import time
 
 from ..flags.params import N_UBATCH
 from ..output import say
-from ..planner.compare.rivals import Trial
+from ..planner.compare.rivals import Rival, Trial
 from ..records import dataclass, replace
 from ..units import mib
-from .bench import BenchFailed, Rates, in_its_words
+from .bench import BenchFailed, Program, Rates, in_its_words
 from .bench import measure as measure_once
 
 TYPE_CHECKING = False
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ..flags.workload import Workload
-    from ..planner.compare.rivals import Rival
-    from .bench import Program
 
 CLOSE = 1.1  # launches within this of the best are measured again
 ROUNDS = 3

@@ -14,7 +14,7 @@ from .. import state
 from ..engines import LLAMA_SERVER
 from ..errors import AutolayersError
 from ..flags.params import Params
-from ..flags.parse import parse
+from ..flags.parse import Arguments, parse
 from ..flags.write import to_words
 from ..records import dataclass, replace
 from . import store
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..builds import Build
-    from ..flags.parse import Arguments
     from ..model import Model
     from ..planner import Plan
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..backends import HOST
-from ..diagnosis.log import META
-from ..memory.breakdown import Usage
+from ..diagnosis.log import META, LaunchLog
+from ..memory.breakdown import Breakdown, Usage
 from ..records import dataclass, replace
 from ..units import MiB, mib
 
@@ -12,8 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..diagnosis.log import LaunchLog
-    from ..memory.breakdown import Breakdown
 
 PARTS = ("model", "context", "compute")
 # a Breakdown's name -> the model in the log, and its part

@@ -6,11 +6,11 @@ llama_context's constructor (roundings)."""
 
 from __future__ import annotations
 
-from ..builds import NEWEST_RULES
+from ..builds import NEWEST_RULES, Rules
 from ..engines import LLAMA_SERVER
 from ..errors import LaunchRefused
 from ..flags.kinds import CACHE_TYPES
-from ..flags.params import N_BATCH, N_PARALLEL, N_UBATCH, POOLING_TYPES
+from ..flags.params import N_BATCH, N_PARALLEL, N_UBATCH, POOLING_TYPES, Params
 from ..ggml.types import IK_NAMES
 from ..gguf import BY_NAME
 from ..records import dataclass, replace
@@ -20,8 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..builds import Rules
-    from ..flags.params import Params
     from ..model import Model
     from ..model.hparams import Hparams
 

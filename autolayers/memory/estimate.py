@@ -20,9 +20,9 @@ from ..errors import LaunchRefused
 from ..gguf import BY_NAME
 from ..records import dataclass, replace
 from .breakdown import Breakdown, Extra, LowerBound, Measured, Static, Usage, larger
-from .cache import allocate
+from .cache import Memory, allocate
 from .companions import NONE, Companions, layer_inputs, refuse_unfit, wants_extras, with_draft_type
-from .context import refuse_first_token, resolve
+from .context import Context, refuse_first_token, resolve
 from .graphs.compute import measure, script
 from .graphs.laid_out import GraphCache
 from .margin import margin, matmuls, ops_of
@@ -30,7 +30,7 @@ from .meter import BY_LAYER, PLACED, Meter
 from .saved import state_of
 from .server import serving
 from .split import model_devices
-from .weights import WeightPlacer
+from .weights import Placement, WeightPlacer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,12 +41,9 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from ..machine import Device
     from ..model import Model
-    from .cache import Memory
-    from .context import Context
     from .graphs.scheduled import Steps
     from .margin import Shapes
     from .moe_cache import Banks
-    from .weights import Placement
 
     Answer = TypeVar("Answer", bound=Static)
 

@@ -9,7 +9,7 @@ tools/server/server-context.cpp (drafts), src/llama-adapter.cpp (LoRA, control v
 
 from __future__ import annotations
 
-from ..backends import CPU, HOST, REPACK, on
+from ..backends import CPU, HOST, REPACK, Backend, on
 from ..backends.backend import FLASH_ATTN_HEADS
 from ..errors import LaunchRefused
 from ..gguf import Header
@@ -18,8 +18,8 @@ from ..model.projectors import kind_of
 from ..records import replace
 from ..units import MiB
 from .breakdown import Extra
-from .cache import allocate
-from .context import DRAFT_N_MAX, resolve
+from .cache import Memory, allocate
+from .context import DRAFT_N_MAX, Context, resolve
 from .graphs.compute import measure
 from .graphs.laid_out import GraphCache
 from .saved import State, state_of
@@ -29,12 +29,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..backends import Backend
     from ..flags.params import Params
     from ..machine import Device
-    from .cache import Memory
     from .companions import Companions
-    from .context import Context
     from .meter import Meter
 
 # drafts that sample on their backend

@@ -18,7 +18,7 @@ from ..backends.ops import Matmul, Ops, Parts, Scan
 from ..gguf import BY_NAME
 from ..records import replace
 from ..units import MiB
-from .breakdown import CONTEXTS, Breakdown, Usage
+from .breakdown import CONTEXTS, Breakdown, Static, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ..machine import Device
     from ..model import Model
     from ..model.hparams import Hparams
-    from .breakdown import Static
 
     # those for every token, and those for tokens with output
     Shapes = tuple[tuple[Matmul, ...], tuple[Matmul, ...]]

@@ -4,7 +4,7 @@ expert tensors share banks of slots, as many as fit into the device's share of t
 
 from __future__ import annotations
 
-from ..backends import HOST, REPACK, on
+from ..backends import HOST, REPACK, Backend, on
 from ..errors import LaunchRefused
 from ..gguf import row_size
 from ..records import dataclass
@@ -13,7 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..backends import Backend
     from ..model import Model
     from ..model.hparams import Hparams
     from .context import Context

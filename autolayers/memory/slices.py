@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import lcm
 
-from ..builds import NEWEST_RULES
+from ..builds import NEWEST_RULES, Rules
 from ..errors import LaunchRefused
 from ..ggml.tensor import block_size
 from ..gguf import BY_NAME
@@ -21,7 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
-    from ..builds import Rules
     from ..model import Model
 
     Ne = tuple[int, int, int, int]

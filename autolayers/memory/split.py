@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct
 
 from ..backends import HOST, on
-from ..builds import NEWEST_RULES
+from ..builds import NEWEST_RULES, Rules
 from ..errors import LaunchRefused
 from ..gguf import BY_NAME, row_size
 
@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..builds import Rules
     from ..flags.params import Params
     from ..machine import Device
 

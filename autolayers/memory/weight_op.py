@@ -4,12 +4,11 @@ operation of a graph."""
 
 from __future__ import annotations
 
-from ..ggml.tensor import Graph, Tensor
+from ..ggml.tensor import Buffer, Graph, Tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..backends import Backend
-    from ..ggml.tensor import Buffer
     from ..gguf import TensorInfo
     from ..model import Hparams
 

@@ -13,8 +13,8 @@ buffers are counted as without mmap, as llama.cpp's own measuring pass does.
 
 from __future__ import annotations
 
-from ..backends import CPU, HOST, REPACK, Cpu, on, together
-from ..builds import NEWEST_RULES
+from ..backends import CPU, HOST, REPACK, Backend, Cpu, on, together
+from ..builds import NEWEST_RULES, Rules
 from ..errors import LaunchRefused
 from ..ggml.tensor import Buffer
 from ..gguf import BY_NAME, TensorInfo, n_bytes
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
     from typing import Any
 
-    from ..backends import Backend
-    from ..builds import Rules
     from ..flags.params import Params
     from ..machine import Device
     from ..model import Model, Weight

@@ -9,15 +9,13 @@ modelled, see autolayers.builds).
 
 from __future__ import annotations
 
-from ..builds import Rules
+from ..builds import Rule, Rules
 from ..records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
     from typing import Any, Literal
-
-    from ..builds import Rule
 
     State = Literal["", "ssm", "ssm-groups", "kda", "rwkv", "shortconv", "linear"]
 

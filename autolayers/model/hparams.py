@@ -13,9 +13,9 @@ rows (architectures.py).
 from __future__ import annotations
 
 from ..errors import ModelError
-from ..gguf import ArrayInfo
+from ..gguf import ArrayInfo, TensorInfo
 from ..units import whole
-from .architectures import Architecture
+from .architectures import Architecture, SlidingWindow
 from .values import LARGEST, checked
 
 TYPE_CHECKING = False
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ..gguf import TensorInfo
-    from .architectures import SlidingWindow
 
 # LLAMA_MAX_LAYERS
 _MAX_LAYERS = 512

@@ -17,7 +17,7 @@ from ..flags.parse import items, parse
 from ..flags.policy import arguments_of
 from ..flags.table import lookup
 from ..gguf import read_header
-from ..planner import fit_choice, plan_request
+from ..planner import FitChoice, Plan, fit_choice, plan_request
 from ..records import dataclass, replace
 from ..request import Request
 from ..units import MiB, human
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ..machine import Device, Host
-    from ..planner import FitChoice, Plan
     from ..planner.explain import Lever
     from ..planner.plan import DeviceRow, HostRow
     from .settings import Settings

@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 
 from ..records import dataclass
-from ..sources.ollama.api import OllamaError
-from .settings import PACKED, default_context, guessed
+from ..sources.ollama.api import OllamaError, Server
+from .settings import PACKED, Settings, default_context, guessed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..machine import Device
-    from ..sources.ollama.api import Server
-    from .settings import Settings
 
 _MODELS_A_GPU = 3  # defaultModelsPerGPU
 _MOST = 24  # models that are asked for

@@ -6,11 +6,11 @@ import glob
 import os
 
 from ..errors import ModelError
-from ..gguf import read_header
+from ..gguf import Header, read_header
 from ..model import Model, is_projector, read_model
 from ..records import dataclass, field, replace
 from ..sources.ollama import stored_or_shown
-from ..sources.ollama.api import NoSuchModel
+from ..sources.ollama.api import NoSuchModel, Server
 from ..sources.ollama.show import header
 from ..sources.ollama.store import Name, NotInStore, Stored, StoreUnreadable
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ..gguf import Header
-    from ..model import Model
-    from ..sources.ollama.api import Server
     from .modelfile import Modelfile
 
 # files that FROM DIRECTORY prefers to GGUF (parser.go:filesForModel); Ollama converts them

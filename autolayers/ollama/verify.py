@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..errors import ModelError
 from ..flags.parse import parse
 from ..records import dataclass, field, replace
-from ..sources.ollama.api import Refused
+from ..sources.ollama.api import Refused, Server
 from ..sources.ollama.store import Name
 from ..units import MiB, human
 from .log import Log
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from ..sources.ollama.api import Server
     from .advice import Advice
 
 # Ollama sums llama-server's rounded log lines and omits what has no line

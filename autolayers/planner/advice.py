@@ -15,7 +15,7 @@ from ..flags.params import EXPERTS_REGEX, N_UBATCH, Params
 from ..flags.write import to_words
 from ..records import dataclass, replace
 from ..units import MiB
-from .evaluate import FULL
+from .evaluate import FULL, Candidate
 from .one import overrides
 from .one.bisection import last
 from .quantisations import below
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from ..machine import Machine
     from ..model import Model
-    from .evaluate import Candidate
     from .problem import Problem
 
 STEP = 64 * MiB  # memory to add is rounded up to these steps

@@ -7,16 +7,16 @@ from functools import partial
 from ..backends import HOST
 from ..engines import leaner
 from ..errors import LaunchRefused
-from ..flags.params import EXPERTS_REGEX, FFN_REGEX
+from ..flags.params import EXPERTS_REGEX, FFN_REGEX, Params
 from ..garbage import without_gc
 from ..memory.breakdown import Breakdown
-from ..memory.companions import with_draft_type
+from ..memory.companions import Companions, with_draft_type
 from ..memory.context import resolve
 from ..records import replace
 from ..work.unfused import may_part
 from . import remarks, serving
 from .embedder import suits, ways
-from .evaluate import FULL, RAM_MARGIN
+from .evaluate import FULL, RAM_MARGIN, Candidate, Evaluator
 from .one.contexts import contexts
 from .one.expert_cache import hits
 from .one.most import layers_alone
@@ -33,16 +33,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..builds import Build
-    from ..flags.params import Params
     from ..machine import Device
-    from ..memory.companions import Companions
     from ..memory.estimate import Known
     from ..memory.meter import Meter
     from ..memory.weights import WeightPlacer
     from ..model import Model
     from ..request import Request
     from ..work.speed import Answers, CostModel, Speed
-    from .evaluate import Candidate, Evaluator
 
 _ENDED = "the search ended early, as this model's graphs are very large: other flags may be faster"
 

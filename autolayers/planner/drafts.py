@@ -17,14 +17,9 @@ from ..memory.context import DRAFT_N_MAX
 from ..model.vocabulary import unlike
 from ..records import dataclass, replace
 from ..work.drafts import GAIN, NAMED, Drafting
-from .evaluate import FULL
-from .problem import Solved
+from .evaluate import FULL, Candidate
+from .problem import Problem, Solved
 from .search import search
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .evaluate import Candidate
-    from .problem import Problem
 
 _SIMPLE = "draft-simple"
 

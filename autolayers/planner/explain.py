@@ -13,7 +13,7 @@ from ..records import dataclass, replace
 from ..units import human
 from ..work.drafts import GAIN, NAMED
 from ..work.expert_cache import OF_LINK
-from .evaluate import FIT, FULL
+from .evaluate import FIT, FULL, Candidate, Evaluator
 from .frames import processor_alone
 from .one.expert_cache import FLAG
 from .one.ladder import may_split_tensors
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..work.speed import Speed
-    from .evaluate import Candidate, Evaluator
     from .problem import Problem
 
 SHOWN = 5  # alternatives

@@ -12,13 +12,12 @@ from ..flags.params import Params
 from ..flags.write import to_words
 from ..memory.breakdown import Breakdown
 from ..records import replace
-from .evaluate import FULL
+from .evaluate import FULL, Candidate
 from .plan import TOO_SLOW, Faster, Smaller
 from .quantisations import below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .evaluate import Candidate
     from .problem import Problem
 
 GAIN = 1.5  # a change is said from this factor in tokens per second on

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 
-from ..flags.params import N_PARALLEL
+from ..flags.params import N_PARALLEL, Params
 from ..records import lazy, replace
-from .one.contexts import contexts
+from .one.contexts import Contexts, contexts
 from .one.ladder import Ladders
 from .one.partition import is_free, slices
 from .prices import FINE_ABOVE, low
@@ -20,8 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..flags.params import Params
-    from .one.contexts import Contexts
     from .problem import Problem
 
 MICRO_BATCHES = (2048, 4096, 1024)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from ..backends import backend_of
 from ..records import dataclass
-from ..work.measured import Asked, card_of, drawn, nearest
+from ..work.measured import Asked, Row, card_of, drawn, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..model import Model
-    from ..work.measured import Row
     from ..work.speed import Speed
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import log2
 
 from ..backends import HOST
-from ..flags.params import EXPERTS_REGEX, FFN_REGEX, FIT_PARAMS_MIN_CTX
+from ..flags.params import EXPERTS_REGEX, FFN_REGEX, FIT_PARAMS_MIN_CTX, Params
 from ..flags.workload import CHAT
 from ..records import dataclass
 from ..work.expert_cache import DOUBT as CACHE_DOUBT
@@ -22,7 +22,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..flags.params import Params
     from ..memory.breakdown import Static
     from .problem import Problem
 

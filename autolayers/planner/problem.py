@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..builds import TODAY, Build
 from ..flags.workload import CHAT
 from ..records import dataclass, lazy, replace
-from .evaluate import Evaluator
+from .evaluate import Candidate, Evaluator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ..request import Request
     from ..work.drafts import Drafting
     from ..work.speed import Answers, CostModel
-    from .evaluate import Candidate
 
 
 @dataclass(frozen=True)

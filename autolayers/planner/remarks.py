@@ -9,13 +9,13 @@ is nothing to say. They stand in the order in which they are printed.
 from __future__ import annotations
 
 from ..backends import METAL, on
-from ..flags.params import EXPERTS_REGEX, FFN_REGEX
+from ..flags.params import EXPERTS_REGEX, FFN_REGEX, Params
 from ..records import dataclass, replace
 from ..units import GiB, MiB, at_least, human
 from ..work.expert_cache import loses
 from ..work.unfused import may_part
 from .embedder import embeds
-from .evaluate import FULL, RAM_MARGIN
+from .evaluate import FULL, RAM_MARGIN, Candidate
 from .one.expert_cache import FLAG
 from .prices import FINE_ABOVE, low
 
@@ -23,12 +23,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ..flags.params import Params
     from ..machine import Device, Machine
     from ..memory.breakdown import Breakdown
     from ..memory.weights import Placement
     from ..work.speed import Answers
-    from .evaluate import Candidate
     from .plan import HostRow
     from .problem import Problem
 

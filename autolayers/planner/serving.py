@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..flags.params import Params
 from ..flags.write import to_words
-from ..memory.breakdown import Breakdown
+from ..memory.breakdown import Breakdown, Static
 from ..memory.server import CACHE_RAM, CTX_CHECKPOINTS
 from ..records import dataclass
 from ..units import MiB, gib, human
@@ -13,7 +13,6 @@ from ..units import MiB, gib, human
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..flags.workload import Workload
-    from ..memory.breakdown import Static
 
 # MiB of --cache-ram: free memory fluctuates, the flags should not change with every MiB
 STEP = 256

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..memory.breakdown import Breakdown
 from ..records import replace
 from ..units import human
-from .evaluate import FIT
+from .evaluate import FIT, Candidate, Evaluator
 from .one.fit import fit_estimated
 
 TYPE_CHECKING = False
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from ..machine import Device
     from ..work.speed import CostModel
-    from .evaluate import Candidate, Evaluator
 
 ALL = -2  # n_gpu_layers
 

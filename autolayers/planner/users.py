@@ -16,9 +16,9 @@ from ..memory.context import CELL_BLOCK, pad
 from ..records import dataclass, replace
 from ..units import human
 from ..work.queue import Served, simulate
-from .evaluate import FULL
+from .evaluate import FULL, Candidate
 from .plan import TOO_SLOW
-from .problem import Solved
+from .problem import Problem, Solved
 from .search import search
 
 TYPE_CHECKING = False
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..flags.params import Params
-    from .evaluate import Candidate
-    from .problem import Problem
 
 TABLE = (1, 2, 4, 8, 16, 32)
 MOST = 256  # slots of a llama-server

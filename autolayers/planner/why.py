@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..errors import AutolayersError, LaunchRefused
 from ..records import dataclass, replace
 from ..units import GiB, human
-from .evaluate import FIT
+from .evaluate import FIT, Candidate
 from .one.added import with_added
 from .prices import priced, worth
 from .problem import Problem, Solved
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ..machine import Machine
     from ..model import Model
     from ..request import Request
-    from .evaluate import Candidate
 
 BETTER, WORSE = 3, 3  # rows: candidates that were faster and do not fit, and others that fit
 

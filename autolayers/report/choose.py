@@ -17,6 +17,8 @@ from ..planner.compare.choose import (
     READS,
     WHOLE,
     WHOLLY,
+    Advice,
+    Choice,
     front,
 )
 from ..planner.plan import TOO_SLOW
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..planner.compare.cards import Runs
-    from ..planner.compare.choose import Advice, Choice
 
 _NOTE = "predicted, not measured; context: the largest at this placement, for one conversation"
 _COLUMN = {WHOLLY: "fully"}  # the table's word, if not the verdict itself

@@ -6,12 +6,8 @@ from math import ceil
 
 from ..errors import UsageError
 from ..records import dataclass
-from .inputs import flag, read
+from .inputs import Inputs, flag, read
 from .table import RULES, Rule
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .inputs import Inputs
 
 
 @dataclass(frozen=True)

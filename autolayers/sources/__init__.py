@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..flags.parse import Arguments
-    from ..gguf import Header
     from .http import Remote
 
 __all__ = ["needs_download", "network_environ", "open_source"]

@@ -14,13 +14,11 @@ import re
 from urllib.parse import urlsplit, urlunsplit
 
 from ..errors import ModelError
-from ..net import Limit, NetError, one_line, public, request
+from ..net import Limit, NetError, Response, one_line, public, request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from ..net import Response
 
     Token = Callable[[str], str]  # URL -> the token that may be sent there, "" for none
 

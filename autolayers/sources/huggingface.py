@@ -17,14 +17,13 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from ..errors import ModelError
 from ..gguf import Header, read_header
 from ..model.quantisation import named
-from ..net import NetError, is_loopback, origin, public
+from ..net import Limit, NetError, is_loopback, origin, public
 from .http import MAX_PARTS, Get, Remote, open_url, patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..net import Limit
 
 HUB = "https://huggingface.co"
 _MAX_PAGES = 100

@@ -28,13 +28,13 @@ from ..diagnosis.diagnosis import explain
 from ..errors import AutolayersError, LaunchRefused, UsageError
 from ..flags.kinds import CACHE_TYPES
 from ..flags.workload import WORKLOADS
-from ..gguf import join_parts, read_part, split_of
+from ..gguf import Header, join_parts, read_part, split_of
 from ..launch.secrets import without_secrets
 from ..machine import Host
 from ..memory.companions import NONE, Companions
 from ..memory.estimate import Known
-from ..model import is_projector, read_model
-from ..planner import plan_in_steps, plan_request
+from ..model import Model, is_projector, read_model
+from ..planner import Plan, plan_in_steps, plan_request
 from ..planner.compare.choose import FLUENT
 from ..planner.compare.quality import level, usual
 from ..planner.compare.sweep import cases, sweep
@@ -45,7 +45,7 @@ from ..report.summary import summary
 from ..report.svg import svg
 from ..report.table import Style
 from ..report.text import bought, larger_card, remedy_words
-from ..request import with_draft_checked
+from ..request import Request, with_draft_checked
 from ..sources.http import open_url
 from ..sources.huggingface import (
     Hub,
@@ -56,7 +56,7 @@ from ..sources.huggingface import (
     projector_of,
     words_of,
 )
-from ..sources.offers import offers
+from ..sources.offers import Offer, offers
 from ..units import at_least
 from .export import NAMES, export
 from .form import error_of, request_of, text, texts
@@ -67,12 +67,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
-
-    from ..gguf import Header
-    from ..model import Model
-    from ..planner import Plan
-    from ..request import Request
-    from ..sources.offers import Offer
 
     Question = Mapping[str, Any]
     Answer = dict[str, Any]

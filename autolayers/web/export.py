@@ -12,7 +12,7 @@ from ..ollama.advice import advise
 from ..ollama.modelfile import minimal
 from ..ollama.settings import Settings
 from ..ollama.target import Target
-from ..planner import plan_request
+from ..planner import Plan, plan_request
 from ..quoting import posix
 from ..records import replace
 
@@ -20,7 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..flags.parse import Arguments
     from ..model import Model
-    from ..planner import Plan
     from ..request import Request
 
 OLLAMA, LM_STUDIO = "ollama", "lm-studio"

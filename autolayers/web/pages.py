@@ -17,7 +17,7 @@ from .. import bundled
 from ..builds.sources import NEWEST
 from ..bundled import published
 from ..devices.cards import CARDS
-from ..planner import plan_request
+from ..planner import Plan, plan_request
 from ..quoting import posix
 from ..report.look import FREE, GPU, INK, MARGIN, MARK, PAPER, SHADES, SOFT, shade
 from ..report.look import RAM as RAM_COLOUR
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from ..planner import Plan
 
 MODELS = (
     "qwen3-4b-q4_k_m",

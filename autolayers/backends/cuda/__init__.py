@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...builds import NEWEST_RULES
+from ...builds import NEWEST_RULES, Rules
 from ...records import lazy, replace
 from ...units import MiB
 from ..backend import NVIDIA, OFFLOAD_MIN_BATCH, Backend
-from ..ops import TEMPORARIES
+from ..ops import TEMPORARIES, Ops, Parts
 from ..sign import INDEX, MIB, Sign
 from . import pool
 from .fattn import ADA, AMD, generation, with_converted_cache
@@ -17,11 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from ...builds import Rules
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
     from ...machine import Device
-    from ..ops import Ops, Parts
 
 
 _DEVICE = r"^ *Device (?P<index>\d{1,3}): (?P<description>[^,]{1,90}), "

@@ -3,7 +3,7 @@ in place."""
 
 from __future__ import annotations
 
-from ...builds import Rules
+from ...builds import Rule, Rules
 from ...units import MiB
 from ..backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, Backend
 from ..sign import BYTES, MIB, Sign
@@ -16,7 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ...builds import Rule
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
     from ..ops import Ops, Parts

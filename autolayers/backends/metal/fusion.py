@@ -8,14 +8,13 @@ from __future__ import annotations
 from functools import cache
 from itertools import pairwise
 
-from ...builds import Rules
+from ...builds import Rule, Rules
 from ...ggml.tensor import VIEW_OPS, Tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ...builds import Rule
     from ...ggml.scheduler import AddAllocDep
 
     ByFirst = dict[str, list["_Fusion"]]

@@ -5,7 +5,7 @@ together. The allocator sees the new order."""
 
 from __future__ import annotations
 
-from ...builds import NEWEST_RULES
+from ...builds import NEWEST_RULES, Rules
 from ...ggml.tensor import Tensor
 from .fusion import EMPTY, known, span
 from .reorder_before import FAR_ONLY, NEAR, run
@@ -14,7 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...builds import Rules
 
 _FORWARD = 64  # how far ahead to look for nodes
 _SAFE = EMPTY | {

@@ -3,10 +3,10 @@ alignments, the largest buffer and which operations it runs: see limits.py."""
 
 from __future__ import annotations
 
-from ...builds import NEWEST_RULES, Rules
+from ...builds import NEWEST_RULES, Rule, Rules
 from ...records import replace
 from ..backend import ALIGNMENT, COUNT, HYPER_CONNECTIONS, NVIDIA, OFFLOAD_MIN_BATCH, SIZE, Backend
-from ..ops import TEMPORARIES
+from ..ops import TEMPORARIES, Ops, Parts
 from ..sign import BYTES, Sign
 from . import pool
 from .limits import SMALLEST, Limits
@@ -18,11 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
-    from ...builds import Rule
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
     from ...machine import Device
-    from ..ops import Ops, Parts
 
 
 class Vulkan(Backend):

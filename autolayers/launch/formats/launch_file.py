@@ -10,7 +10,7 @@ from functools import partial
 from ...backends import HOST, backend_of
 from ...errors import UsageError
 from ...flags.params import Params
-from ...flags.parse import items, parse
+from ...flags.parse import Arguments, items, parse
 from ...flags.table import Argument, lookup
 from ...flags.write import to_words
 from ...net import public
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from ...backends.backend import Backend
-    from ...flags.parse import Arguments
     from ...planner import Plan
     from ...planner.plan import DeviceRow
 

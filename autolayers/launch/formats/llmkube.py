@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from ...flags.parse import items
+from ...flags.parse import Item, items
 from ...flags.table import Argument
 from ...quoting import container_argument, yaml
 from .kubernetes import gpumem_of
@@ -16,7 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ...flags.parse import Item
     from ...planner.plan import DeviceRow
 
 # hardware.accelerator chooses the operator's image, gpu.vendor the resource of the pod

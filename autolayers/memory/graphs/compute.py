@@ -9,7 +9,7 @@ from ...graph.decoder import Decoder
 from ...records import replace
 from ..bound import upper_bound
 from ..breakdown import Measured
-from .laid_out import BROKEN, Contradiction, GraphCache
+from .laid_out import BROKEN, Contradiction, GraphCache, Setting
 from .prepare import prepare
 from .reserve import grows, reserve, runtime_sizes, script_of_setting
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ..cache import Memory
     from ..context import Context
     from ..weights import Placement
-    from .laid_out import Setting
     from .scheduled import Steps
 
 # times today's separate operations of a delta net, where a build has no fused one: its graphs took

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ...ggml.allocator import Arena, allocate
 from ...ggml.scheduler import assign, split
-from ...ggml.tensor import ENDLESS
+from ...ggml.tensor import ENDLESS, Buffer, Tensor
 from ...graph.llm import Llm
 from ...graph.outputs import done
 from ...records import dataclass
 from ..meter import Meter
 from .repeats import Layers, block_of
-from .scheduled import Walk, steps_of
+from .scheduled import Step, Walk, steps_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...backends import Backend
-    from ...ggml.tensor import Buffer, Tensor
     from ...graph.inputs import CacheView, StateView
     from ..weights import WeightGroup
-    from .scheduled import Step
 
 # until prepare.py knows the layers' kinds: no layer is like another one
 _NO_LAYERS = Layers((), None)

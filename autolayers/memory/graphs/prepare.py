@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...backends import CPU, HOST, K_QUANTS, REPACK, Cpu, on, together
+from ...backends import CPU, HOST, K_QUANTS, REPACK, Backend, Cpu, on, together
 from ...ggml.tensor import Buffer, Tensor, block_size
 from ...ggml.types import IK_NAMES
 from ...gguf import BY_NAME
@@ -16,7 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from ...backends import Backend
     from ...flags.params import Params
     from ...graph import Builder
     from ...graph.llm import Llm

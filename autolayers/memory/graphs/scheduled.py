@@ -11,7 +11,7 @@ as one kernel (ggml_cuda_can_fuse, ggml_vk_can_fuse).
 
 from __future__ import annotations
 
-from ...ggml.tensor import VIEW_OPS
+from ...ggml.tensor import VIEW_OPS, Tensor
 from ...records import lazy
 
 TYPE_CHECKING = False
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ...backends import Backend
-    from ...ggml.tensor import Tensor
 
 BLOCK = "blk."  # what names of a layer's weights begin with
 WEIGHT, CACHE, ATTENTION, OTHER = "weight", "cache", "attention", ""

@@ -18,7 +18,7 @@ from ...records import replace
 from .. import cache as llama_cache
 from ..bound import upper_bound
 from ..graphs.compute import measure
-from ..graphs.laid_out import BROKEN, Contradiction
+from ..graphs.laid_out import BROKEN, Contradiction, GraphCache
 from ..graphs.prepare import prepare
 from ..graphs.reserve import script_of_setting
 from . import bound
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from ..breakdown import Extra, Measured
     from ..cache import Memory
     from ..context import Context
-    from ..graphs.laid_out import GraphCache
     from ..graphs.scheduled import Steps
     from ..weights import Placement, WeightPlacer
 

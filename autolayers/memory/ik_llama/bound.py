@@ -9,7 +9,7 @@ launches that its own library recorded.
 from __future__ import annotations
 
 from ...backends import HOST
-from ...engines.ik_llama import ABSENT_TYPES, ARCHITECTURES, KEYS
+from ...engines.ik_llama import ABSENT_TYPES, ARCHITECTURES, KEYS, Said
 from ...engines.ik_tensors import unread
 from ...errors import LaunchRefused
 from ...ggml.types import is_quantised
@@ -22,7 +22,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ...engines.ik_llama import Said
     from ...flags.params import Params
     from ...model import Model
     from ..cache import Memory

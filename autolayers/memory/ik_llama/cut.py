@@ -5,7 +5,7 @@ models and mixtures with flash attention.
 
 from __future__ import annotations
 
-from ...ggml.tensor import Tensor, row_size
+from ...ggml.tensor import Buffer, Tensor, row_size
 from .cache import types
 from .graph import Builder, hadamard, turned
 from .heads import Heads
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from ...ggml.tensor import Buffer
 
 SPLITS = "0xff"  # the name of a node that begins a split
 _FEW = 32  # tokens up to which parts are added as f32

@@ -6,11 +6,7 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor, row_size
 from .cut import CutBuilder
-from .graph import some_heads
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .graph import Builder
+from .graph import Builder, some_heads
 
 _MANY = 128  # tokens from which on keys and values are made of the latent cache (pp_opt)
 _CELLS = 1024  # and of the cache, where layers are cut (k_pp_opt_min_kv)

@@ -11,7 +11,7 @@ from ...ggml.types import is_quantised
 from ...gguf import n_bytes
 from ...records import replace
 from ..split import float32
-from ..weights import WeightGroup
+from ..weights import PlacedTensor, WeightGroup
 from .heads import Heads, row_padding
 
 TYPE_CHECKING = False
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from ...machine import Device
     from ...model import Model
-    from ..weights import PlacedTensor
     from .split import Split
 
 ALIGNED = 128

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...backends import CPU, HOST, on
+from ...backends import CPU, HOST, Backend, on
 from ...backends.cuda import Cuda
 from ...ggml.allocator import Arena
 from ...ggml.tensor import Buffer, Tensor
@@ -20,7 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ...backends import Backend
     from ...engines.ik_llama import Said
     from ...machine import Device
     from ...model import Model

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from ...errors import LaunchRefused
 from ...ggml.allocator import Arena, allocate
-from ...ggml.tensor import VIEW_OPS, Tensor
+from ...ggml.tensor import VIEW_OPS, Buffer, Graph, Tensor
 from ...ggml.types import is_quantised
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...ggml.tensor import Buffer, Graph
 
 _MAX_INPUTS = 64  # GGML_SCHED_MAX_SPLIT_INPUTS
 _TOO_MANY = (

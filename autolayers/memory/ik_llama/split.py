@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ...backends import HOST
 from ...errors import LaunchRefused
-from ...flags.params import N_BATCH, N_UBATCH
+from ...flags.params import N_BATCH, N_UBATCH, Params
 from ...ggml.types import is_quantised
 from ...gguf import row_size
 from ...records import dataclass, replace
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...engines.ik_llama import Said
-    from ...flags.params import Params
     from ...machine import Device
     from ...model import Model
 

@@ -15,18 +15,18 @@ from bisect import bisect_left
 from itertools import accumulate
 
 from ...devices.assumed import host_of
-from ...devices.cards import CARDS
+from ...devices.cards import CARDS, Card
 from ...devices.given import numbered
-from ...flags.params import EXPERTS_REGEX, HOST_BUFFER
+from ...flags.params import EXPERTS_REGEX, HOST_BUFFER, Params
 from ...machine import Device, Machine
 from ...memory.meter import BUDGET, Meter
 from ...records import dataclass, lazy, replace
 from ...units import GiB, MiB
 from ..buffers import Buffers
 from ..candidates import Kind
-from ..evaluate import FIT, FULL
+from ..evaluate import FIT, FULL, Candidate
 from ..frames import Frame
-from ..measured import measured_on
+from ..measured import Measured, measured_on
 from ..one.ladder import Ladder
 from ..one.most import divided
 from ..problem import Problem
@@ -35,13 +35,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ...devices.cards import Card
-    from ...flags.params import Params
     from ...model import Model
     from ...request import Request
     from ...work.speed import Speed
-    from ..evaluate import Candidate
-    from ..measured import Measured
 
 # launches of a card that are measured where sizes say, before the range is halved
 # Each guess is exact if only the experts change; after four, halving is surer.

@@ -21,7 +21,7 @@ from __future__ import annotations
 from ...errors import LaunchRefused
 from ...records import dataclass, replace
 from ..answer import plan_request
-from .quality import DECIDED, closer, level, of, usual
+from .quality import DECIDED, Measured, Usual, closer, level, of, usual
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ..embedder import Inputs
     from ..measured import Measured as Beside
     from ..plan import Plan
-    from .quality import Measured, Usual
 
 # How a model runs, best first; also in the JSON
 WHOLLY, EXPERTS, PARTLY, IN_RAM, NO = "wholly", "experts in RAM", "partly", "in RAM", "no"

@@ -8,11 +8,11 @@ be measured.
 from __future__ import annotations
 
 from ...errors import DoesNotFit, LaunchRefused
-from ...flags.params import N_BATCH
+from ...flags.params import N_BATCH, Params
 from ...records import dataclass, replace
 from ..buffers import Buffers
 from ..candidates import Kind
-from ..evaluate import FULL
+from ..evaluate import FULL, Candidate
 from ..frames import MICRO_BATCHES, Frame, processor_alone
 from ..one.fit import fit
 from ..one.ladder import Ladders, may_split_tensors
@@ -26,12 +26,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...engines import Engine
-    from ...flags.params import Params
     from ...model import Model
     from ...request import Request
     from ...work.clock import Clock
     from ...work.speed import CostModel, Speed
-    from ..evaluate import Candidate
 
 MOST = 5  # at most this many launches are measured
 # of one kind of placement, only launches whose predictions differ by more than this are measured

@@ -16,7 +16,7 @@ from ...records import dataclass, replace
 from ..answer import plan_request
 from ..evaluate import RAM_MARGIN
 from ..prices import WIDER
-from .assign import MOST_EXACT, Assignment
+from .assign import MOST_EXACT, Assignment, Option
 from .options import Launches
 from .servers import dealt, held, with_own_servers
 from .sharing import Sharing
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ...model import Model
     from ...request import Request
     from ..plan import Plan
-    from .assign import Option
 
 _LOADED = 0.8  # at least this part of a file's tensors is loaded
 

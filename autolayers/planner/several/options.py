@@ -13,13 +13,13 @@ device.
 
 from __future__ import annotations
 
-from ...flags.params import N_BATCH, N_UBATCH
+from ...flags.params import N_BATCH, N_UBATCH, Params
 from ...memory.estimate import Known
 from ...records import lazy, replace
 from .. import serving
 from ..buffers import Buffers
 from ..candidates import Kind
-from ..evaluate import FULL
+from ..evaluate import FULL, Candidate, Evaluator
 from ..frames import Frame
 from ..one.bisection import ALIKE, last
 from ..one.contexts import contexts
@@ -32,14 +32,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ...flags.params import Params
     from ...machine import Device
     from ...memory.breakdown import Static
     from ...model import Model
     from ...request import Request
     from ...work.speed import CostModel
     from ..buffers import Point
-    from ..evaluate import Candidate, Evaluator
 
     Home = tuple[str, ...] | None
 

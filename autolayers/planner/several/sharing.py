@@ -6,8 +6,8 @@ device, are added if they could reduce the sum."""
 from __future__ import annotations
 
 from ...records import lazy, replace
-from .assign import CUT_GAIN, MOST_EXACT, Choice, assign
-from .options import kind
+from .assign import CUT_GAIN, MOST_EXACT, Assignment, Choice, Option, assign
+from .options import Launches, kind
 from .servers import servers_of
 
 TYPE_CHECKING = False
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...machine import Machine
-    from .assign import Assignment, Option
-    from .options import Home, Launches
+    from .options import Home
 
 ROUNDS = 64  # rounds of measuring an estimated choice and choosing again
 _EQUAL = 1 + 1e-9

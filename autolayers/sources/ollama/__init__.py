@@ -5,6 +5,7 @@ stored_or_shown("llama3.1", os.environ, Server.from_environment(os.environ))
 
 from __future__ import annotations
 
+from ...gguf import Header
 from ...gguf import read_header as read
 from .api import NoSuchModel, NotRunning, Server
 from .show import header
@@ -14,8 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
-
-    from ...gguf import Header
 
 
 def stored_or_shown(

@@ -15,8 +15,8 @@ from ....flags.users import Users
 from ....memory.estimate import Known
 from ....records import dataclass, replace
 from ...answer import plan_request
-from ...plan import TOO_SLOW
-from ...users import Requests
+from ...plan import TOO_SLOW, Plan
+from ...users import Requests, Row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ....machine import Machine
     from ....model import Model
     from ....request import Request
-    from ...plan import Plan
-    from ...users import Row
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from itertools import combinations_with_replacement
 from math import ceil
 
 from ....devices.assumed import host_of
-from ....devices.cluster_file import Cluster
-from ....devices.fleet_file import Kind
+from ....devices.cluster_file import Box, Cluster
+from ....devices.fleet_file import Fleet, Kind
 from ....errors import AutolayersError, DoesNotFit
 from ....flags.users import Users
 from ....machine import Device, Machine
@@ -41,8 +41,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from ....devices.cluster_file import Box
-    from ....devices.fleet_file import Fleet
     from ....model import Model
     from ....request import Request
     from ...plan import Plan

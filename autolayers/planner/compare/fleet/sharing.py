@@ -15,9 +15,9 @@ from ....errors import AutolayersError
 from ....flags.users import Users
 from ....machine import Device, Machine
 from ....records import replace
-from ...plan import TOO_SLOW
+from ...plan import TOO_SLOW, Plan
 from ...users import Requests
-from .options import planned
+from .options import Option, planned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from ....model import Model
     from ....request import Request
-    from ...plan import Plan
-    from .options import Option
 
 _EACH = 1.1  # of what a cache takes, graphs grow a little too
 LARGEST = 8  # models on a GPU
