@@ -92,6 +92,7 @@ WHOLE = pytest.mark.parametrize(
 )
 
 
+@cache
 def strings(text: str) -> list[tuple[int, str]]:
     """(line, string) of a module's strings but its docstrings."""
     tree = ast.parse(text)
@@ -126,6 +127,11 @@ def requested(
 ) -> Request:
     """The request of these flags and goals for a machine, by default one without devices."""
     return Request(Arguments(params), policy, TODAY, machine or Machine((), {}), None, companions)
+
+
+def each(n: int, cases: Iterable[T]) -> list[Any]:
+    """Cases of one rule: every n-th in every run, the others with -m slow."""
+    return [case if i % n == 0 else slow(case) for i, case in enumerate(cases)]
 
 
 def swept(cases: Iterable[T], parts: int, quick: Iterable[T] = ()) -> list[Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import HEADERS, model
+from support import HEADERS, model, slow
 
 import autolayers
 from autolayers.builds import TODAY, Build
@@ -108,7 +108,7 @@ def first(answer: Any, key: str) -> Any:
 
 
 @EVERY
-@pytest.mark.parametrize("source", ["--gpu 2GB", "--machine FILE"])
+@pytest.mark.parametrize("source", ["--gpu 2GB", slow("--machine FILE")])
 def test_the_machine_is_the_same(
     door: str, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

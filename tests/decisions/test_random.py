@@ -6,28 +6,31 @@ with -m slow.
 
 import pytest
 from decisions.properties import failures
-from support import swept
+from support import slow, swept
 
 QUICK = (
-    *range(0, 1000, 100),
+    *range(0, 1000, 300),
     503,  # a GPU that is too small for more than the output layer
+    44399,  # nothing fits, and --fit's launch has no -ngl
+    44441,  # as 44357, with weights that -ot sends to RAM
+    47146,  # with a cache in RAM, graph buffers of a small context are much smaller
+    46191,  # one GPU alone is found first, and the listed order is better
+    62029,  # caches in RAM, with which the output alone is faster than the whole model
+)
+# a second or more each
+LONG = (
     44357,  # without flash attention what operations take grows with the context
     44381,  # only the second best order of three cards has room for layers
-    44399,  # nothing fits, and --fit's launch has no -ngl
-    44441,  # the same as 44357, with weights that -ot sends to RAM
     44477,  # a Mac whose RAM is too small for a micro-batch of 2048
     44792,  # an integrated GPU that only computes prompts
     44313,  # only another kind of placement is better in another order of two cards
-    47146,  # with a cache in RAM, graph buffers of a small context are much smaller
-    46191,  # one GPU alone is found first, and the listed order is better
     46269,  # a layer whose FFN weights would be on two of three GPUs
     48010,  # caches in RAM, with which the output alone on a GPU is faster than five layers
     61016,  # experts fit only on a GPU that computes no attention
-    62029,  # caches in RAM, with which the output alone is faster than the whole model
     45813,  # a mixture of experts for which 8192 tokens would take half as long again
 )
 
 
-@pytest.mark.parametrize("seed", swept(range(1000), 10, QUICK))
+@pytest.mark.parametrize("seed", [*swept(range(1000), 10, QUICK), *map(slow, LONG)])
 def test_a_plan_has_the_properties(seed: int) -> None:
     assert not failures(seed)

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support import FIXTURES, HEADERS, MiB, command, gguf, model, says, write_gguf
+from support import FIXTURES, HEADERS, MiB, command, gguf, model, says, slow, write_gguf
 
 from autolayers.builds import Build
 from autolayers.engines import ENGINES, engine, of_program
@@ -128,9 +128,9 @@ def test_programs_are_known_by_their_name() -> None:
 # file, GPU, format: what the launch files asked for before
 FILES = (
     ("fixtures/real/headers/qwen35-9b.gguf", "rtx-2070", "llama-cpp-python"),
-    ("fixtures/real/headers/qwen35-9b.gguf", "rtx-3060", "llama-cpp-python"),
-    ("fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf", "rtx-3060", "koboldcpp"),
-    ("fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf", "rtx-3060", "llama-cpp-python"),
+    slow("fixtures/real/headers/qwen35-9b.gguf", "rtx-3060", "llama-cpp-python"),
+    slow("fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf", "rtx-3060", "koboldcpp"),
+    slow("fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf", "rtx-3060", "llama-cpp-python"),
     ("fixtures/speeds/models/gemma-3-27b-q4_k_m.gguf", "rtx-3090", "koboldcpp"),
 )
 

@@ -12,19 +12,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import HEADERS, command
+from support import HEADERS, command, gguf, write_gguf
 
 from autolayers.builds import NEWEST
 from autolayers.detect import detect, read_help
 
-QWEN, GEMMA, MLA, MOE = (
+QWEN, GEMMA, MLA = (
     HEADERS / f"{name}.gguf"
-    for name in (
-        "qwen3-8b-q4_k_m",
-        "gemma-3-4b-q8_0",
-        "deepseek-v2-lite-q4_k_m",
-        "qwen3-30b-a3b-q4_k_m",
-    )
+    for name in ("qwen3-8b-q4_k_m", "gemma-3-4b-q8_0", "deepseek-v2-lite-q4_k_m")
 )
 
 # gpt_params_print_usage of its common/common.cpp: the lines that a plan's words and its own need
@@ -73,6 +68,12 @@ TURBO = """----- common params -----
 -ngl,  --gpu-layers, --n-gpu-layers N   max. number of layers to store in VRAM
 -fit,  --fit [on|off]                   whether to adjust unset arguments to fit in device memory
 """
+
+
+@pytest.fixture
+def moe(tmp_path: Path) -> Path:
+    """A mixture of eight layers: 3 GiB."""
+    return write_gguf(tmp_path / "moe.gguf", *gguf("qwen3-30b-a3b-q4_k_m:8"))
 
 
 @pytest.fixture
@@ -298,12 +299,12 @@ WGT = "         -wgt, --worst-graph-tokens N   number of tokens to use for worst
 
 
 @pytest.mark.parametrize(("own", "end"), [(WGT, " -wgt 1"), ("", "")])
-def test_the_words_of_the_fork_itself_are_added(program, own: str, end: str) -> None:
+def test_the_words_of_the_fork_itself_are_added(program, moe: Path, own: str, end: str) -> None:
     """Its -ncmoe means its last layers; -wgt 1 makes graphs as small as the plan says, and older
     commits lack it."""
-    words = ["--gpu", "12GiB", "--ram", "64GiB", "--dry-run", program(IK + own), "-m", str(MOE)]
+    words = ["--gpu", "2GiB", "--ram", "64GiB", "--dry-run", program(IK + own), "-m", str(moe)]
     out = command("run", *words).stdout.decode().strip()
-    plan = command(MOE, "--gpu", "12GiB", "--ram", "64GiB", "--engine", "ik_llama.cpp")
+    plan = command(moe, "--gpu", "2GiB", "--ram", "64GiB", "--engine", "ik_llama.cpp")
     assert re.search(rf" -np 1 -ncmoe \d+{end}$", out) and "-ot" not in out
     assert not own or out.endswith(plan.stdout.decode().strip())
 
@@ -316,13 +317,13 @@ def test_the_words_of_the_fork_itself_are_added(program, own: str, end: str) -> 
         ("--fit", r" --fit$"),
     ],
 )
-def test_a_program_that_is_not_here_is_what_engine_says(words: str, added: str) -> None:
+def test_a_program_that_is_not_here_is_what_engine_says(moe: Path, words: str, added: str) -> None:
     done = command(
-        *["run", "--engine", "ik_llama.cpp", "--gpu", "12GiB", "--ram", "64GiB", "--dry-run"],
-        *["llama-server", "-m", str(MOE), *words.split()],
+        *["run", "--engine", "ik_llama.cpp", "--gpu", "2GiB", "--ram", "64GiB", "--dry-run"],
+        *["llama-server", "-m", str(moe), *words.split()],
     )
     out = done.stdout.decode().strip()
-    assert f"{MOE} {words}" in out and re.search(added, out), done.stderr
+    assert f"{moe} {words}" in out and re.search(added, out), done.stderr
 
 
 def test_a_program_with_other_flags_gets_none_of_llama_server() -> None:

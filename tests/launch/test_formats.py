@@ -18,7 +18,7 @@ from pathlib import Path
 
 import launch_targets as targets
 import pytest
-from support import HEADERS, gpus, model, slow, split
+from support import HEADERS, each, gpus, model, slow, split
 
 import autolayers
 from autolayers import Plan
@@ -601,7 +601,7 @@ def in_bash(command: str) -> list[str]:
     return done.stdout.decode().split("\0")[:-1]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", each(3, NAMES))
 def test_a_file_may_have_any_name(name: str, tmp_path: Path) -> None:
     reader = pytest.importorskip("yaml")
     model = str(tmp_path / f"{name}.gguf")
@@ -642,12 +642,12 @@ def test_a_file_may_have_any_name(name: str, tmp_path: Path) -> None:
     "port",
     [
         "$(touch x)",
-        '80; package = builtins.fetchTarball "http://x/y"',
-        "80\nx: y",
-        "80 ",
-        "-1",
+        slow('80; package = builtins.fetchTarball "http://x/y"'),
+        slow("80\nx: y"),
+        slow("80 "),
+        slow("-1"),
         "65536",
-        "８０",
+        slow("８０"),
     ],
 )
 @pytest.mark.parametrize("kind", FORMATS)

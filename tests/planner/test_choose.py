@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from support import model
+from support import model, slow
 
 from autolayers.model import Model
 from autolayers.planner.compare.choose import (
@@ -79,7 +79,13 @@ def test_a_mixture_that_needs_ram_is_taken_at_q4(
     ("name", "machine", "kinds", "take", "rule"),
     [
         # a dense model: the largest that is fully on the GPU at Q4 or above
-        ("qwen3-32b-q4_k_m", "--gpu rtx-3090 --ram 64GiB", ("q3_K", "q5_K", "q6_K"), "q5_K", WHOLE),
+        slow(
+            "qwen3-32b-q4_k_m",
+            "--gpu rtx-3090 --ram 64GiB",
+            ("q3_K", "q5_K", "q6_K"),
+            "q5_K",
+            WHOLE,
+        ),
         # no Q3 is readable with a third of it in RAM: fully on the GPU at Q2
         (
             "qwen3-32b-q4_k_m",
@@ -88,7 +94,7 @@ def test_a_mixture_that_needs_ram_is_taken_at_q4(
             "iq2_xxs",
             SLOW,
         ),
-        (
+        slow(
             "llama-3.3-70b-q4_k_m",
             "--gpu rtx-3090 --ram 64GiB",
             ("iq2_xxs", "q3_K"),

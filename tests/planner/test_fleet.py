@@ -259,7 +259,7 @@ def test_a_bound_that_is_far_is_said(
 @pytest.mark.parametrize(
     ("name", "card", "rate", "ram"),
     [
-        (EIGHT, "rtx-3060", 15.0, 32),
+        slow(EIGHT, "rtx-3060", 15.0, 32),
         slow(EIGHT, "rtx-3090", 15.0, 32),  # the caches are of q8_0 in the end
         slow("gemma-3-4b-q8_0", "rtx-4090", 20.0, 64),
         slow("qwen3-30b-a3b-q4_k_m", "rtx-3060", 20.0, 64),  # experts in RAM

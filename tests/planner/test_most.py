@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support import hypothetical_gpus, model, requested
+from support import hypothetical_gpus, model, requested, slow
 
 from autolayers.devices import Host
 from autolayers.flags.params import Params
@@ -74,7 +74,17 @@ def number(of: Kind, params: Params) -> int:
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(
-    "mib", [(900,), (1100,), (2000,), (700, 600), (600, 900), (800, 800), (1100, 700), (1500, 1500)]
+    "mib",
+    [
+        (900,),
+        slow((1100,)),
+        slow((2000,)),
+        (700, 600),
+        slow((600, 900)),
+        slow((800, 800)),
+        slow((1100, 700)),
+        (1500, 1500),
+    ],
 )
 def test_no_launch_has_more_layers(name: str, mib: tuple[int, ...]) -> None:
     of = kind(name, mib)

@@ -11,7 +11,7 @@ from math import log2
 from typing import Any
 
 import pytest
-from support import FIXTURES, RECORDED, gpu, model
+from support import FIXTURES, RECORDED, gpu, model, slow
 
 import autolayers
 from autolayers import Device, UsageError
@@ -325,7 +325,7 @@ class TestSearch:
                 "kimi-linear-48b-a3b-q4_k_m", (13679, 13679, 5211), marks=pytest.mark.slow
             ),
             pytest.param("kimi-linear-48b-a3b-q4_k_m", (15576, 15576), marks=pytest.mark.slow),
-            ("kimi-linear-48b-a3b-q4_k_m:6", (4715, 4715, 1791)),
+            slow("kimi-linear-48b-a3b-q4_k_m:6", (4715, 4715, 1791)),
             ("kimi-linear-48b-a3b-q4_k_m:6", (4642, 4642)),
         ],
     )

@@ -11,7 +11,7 @@ import itertools
 from math import log2
 
 import pytest
-from support import FIXTURES, model
+from support import FIXTURES, model, slow
 
 import autolayers
 from autolayers import Device, Plan
@@ -44,10 +44,10 @@ class TestGivenContext:
     @pytest.mark.parametrize(
         ("name", "words"),
         [
-            ("llama-3.3-70b-q4_k_m", "--gpu rtx-5090 --ram 64GiB -c 32768"),
+            slow("llama-3.3-70b-q4_k_m", "--gpu rtx-5090 --ram 64GiB -c 32768"),
             ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB -c 16384"),
-            ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB -c 32768 -ctk q4_0 -ctv q4_0"),
-            ("llama-3.3-70b-q4_k_m", "--gpu 2xrtx-3090 --ram 64GiB -c 32768"),
+            slow("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB -c 32768 -ctk q4_0 -ctv q4_0"),
+            slow("llama-3.3-70b-q4_k_m", "--gpu 2xrtx-3090 --ram 64GiB -c 32768"),
         ],
     )
     def test_a_context_that_is_given_will_be_filled(self, name: str, words: str) -> None:
@@ -61,7 +61,7 @@ class TestGivenContext:
     @pytest.mark.parametrize(
         ("name", "card", "times"),
         [
-            ("llama-3.3-70b-q4_k_m", "rtx-3060", 1.4),
+            slow("llama-3.3-70b-q4_k_m", "rtx-3060", 1.4),
             ("llama-3.3-70b-q4_k_m", "rtx-4060-ti-16g", 2.5),
             ("qwen2.5-7b-q4_k_m", "3GiB", 1.5),
         ],
@@ -91,8 +91,8 @@ class TestChosenContext:
     @pytest.mark.parametrize(
         ("words", "n_ctx", "share"),
         [
-            ("--gpu rtx-3060", 4096, 0.8),
-            ("--gpu rtx-3090", 4096, 0.8),
+            slow("--gpu rtx-3060", 4096, 0.8),
+            slow("--gpu rtx-3090", 4096, 0.8),
             ("--gpu rtx-3060 --ctx-min 16k", 16384, 0.7),
         ],
     )
@@ -133,7 +133,7 @@ class TestDevices:
     @pytest.mark.parametrize(
         ("name", "cards"),
         [
-            ("qwen3-30b-a3b-q4_k_m:12", ("rtx-3090@1800MiB", "rtx-3060@1400MiB")),
+            slow("qwen3-30b-a3b-q4_k_m:12", ("rtx-3090@1800MiB", "rtx-3060@1400MiB")),
             ("llama-3.1-8b-q4_k_m:12", ("rtx-3090@1500MiB", "rtx-3060@1300MiB")),
             pytest.param(
                 "qwen3-30b-a3b-q4_k_m:12",
@@ -176,9 +176,13 @@ class TestDevices:
         ("name", "words", "least"),
         [
             ("gpt-oss-120b-mxfp4", "--gpu 36.1GiB,36.1GiB", 131072),
-            ("qwen3-next-80b-a3b-q4_k_m", "--gpu 43.7GiB,20GiB", 262144),
+            slow("qwen3-next-80b-a3b-q4_k_m", "--gpu 43.7GiB,20GiB", 262144),
             ("llama-3.1-8b-f16", "--gpu 14.6GiB,7.3GiB -ctk q8_0 -ctv q8_0", 61952),
-            ("gemma-3-27b-q4_k_m", "--gpu 7.3GiB,17.5GiB -ctk q8_0 -ctv q8_0 -fitt 512", 105728),
+            slow(
+                "gemma-3-27b-q4_k_m",
+                "--gpu 7.3GiB,17.5GiB -ctk q8_0 -ctv q8_0 -fitt 512",
+                105728,
+            ),
         ],
     )
     def test_the_split_is_chosen_with_the_context(self, name: str, words: str, least: int) -> None:
@@ -222,8 +226,8 @@ class TestContext:
     @pytest.mark.parametrize(
         ("name", "words"),
         [
-            ("gpt-oss-20b-mxfp4", "--gpu rtx-3060 --ram 32GiB"),
-            ("llama-3.1-8b-q4_k_m", "--gpu rtx-4060"),
+            slow("gpt-oss-20b-mxfp4", "--gpu rtx-3060 --ram 32GiB"),
+            slow("llama-3.1-8b-q4_k_m", "--gpu rtx-4060"),
             ("qwen3-30b-a3b-q4_k_m:12", "--gpu 3GiB --ram 32GiB"),
             ("gemma-2-9b-q4_k_m:12", "--gpu 2GiB --ram 32GiB"),
         ],

@@ -5,10 +5,11 @@ Slots for people: what each gets, how many there may be, and how many machines.
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 
 import pytest
-from support import model
+from support import model, slow
 
 import autolayers
 from autolayers.errors import UsageError
@@ -17,6 +18,7 @@ from autolayers.report.text import plan_text
 DENSE = ["--gpu", "rtx-3090", "--ram", "64GiB"]
 
 
+@cache
 def served(name: str, *words: str) -> tuple[autolayers.Plan, dict]:
     plan = autolayers.plan(model(name), list(words))
     return plan, plan.to_dict()["speed"]["requests"]
@@ -128,7 +130,7 @@ def test_too_many_are_told_how_many_can_be_served() -> None:
     ("name", "words"),
     [
         ("llama-3.3-70b-q4_k_m:12", "--gpu 2GiB --ram 64GiB --users 100 --cores 4"),
-        ("llama-3.1-8b-q4_k_m:12", "--gpu 1500MiB --ram 8GiB --users 200"),
+        slow("llama-3.1-8b-q4_k_m:12", "--gpu 1500MiB --ram 8GiB --users 200"),
     ],
 )
 def test_weights_in_ram_get_the_fewest_slots_that_serve_as_much(name: str, words: str) -> None:

@@ -68,7 +68,7 @@ def test_why_marks_one_row_at_the_edges(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("qwen3-30b-a3b-q4_k_m", ["--engine", "ik_llama.cpp", "--gpu", "12GiB"]),  # -wgt 1
+        ("qwen3-30b-a3b-q4_k_m:8", ["--engine", "ik_llama.cpp", "--gpu", "2GiB"]),  # -wgt 1
         ("qwen3.6-27b-q4_k_m:16", ["--llama-build", "10218", "--gpu", "3GiB", "-c", "8192"]),
     ],
 )

@@ -206,6 +206,10 @@ def test_a_summary_speaks_in_gib_and_in_cards() -> None:
     missing = -(found.host.remaining or 0)
     assert f"DOES NOT FIT   {ceil(missing * 10 / 2**30) / 10} GiB missing in RAM\n" in text
     assert "fits with a GPU of 16 GB (" in text and " more of RAM\n" in text
+
+
+@pytest.mark.slow
+def test_a_summary_of_several_gpus_names_none_that_is_larger() -> None:
     assert "fits with a GPU of" not in summary(
         plan("llama-3.3-70b-q4_k_m", "--gpu 2xrtx-3060 --ram 8GiB"), Style(width=80)
     )
