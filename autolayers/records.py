@@ -228,6 +228,18 @@ def _replace(record: Any, /, **changes: Any) -> Any:
     return copy
 
 
+def as_json(record: Any) -> dict[str, Any]:
+    """Return a record's fields by name as JSON has them: a tuple is a list, a record what its
+    to_dict says."""
+    return {name: _plain(record.__dict__[name]) for name in record.__match_args__}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value.to_dict() if hasattr(value, "to_dict") else value
+
+
 class _Lazy:
     """A property that is computed once and then kept in the instance."""
 
@@ -252,4 +264,4 @@ if TYPE_CHECKING:
 else:
     dataclass, field, replace, lazy = _dataclass, _field, _replace, _Lazy
 
-__all__ = ["FrozenInstanceError", "dataclass", "field", "lazy", "replace"]
+__all__ = ["FrozenInstanceError", "as_json", "dataclass", "field", "lazy", "replace"]

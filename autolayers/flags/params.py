@@ -18,6 +18,7 @@ HOST_BUFFER = "CPU"  # ggml_backend_cpu_buffer_type: the destination of -cmoe, -
 # llama-server's defaults (common/common.h: common_params), and the slots that
 # tools/server/server.cpp makes of -np auto
 N_BATCH, N_UBATCH = 2048, 512
+ALL_LAYERS = -2  # n_gpu_layers of "-ngl all"
 N_PARALLEL = 4  # and one cache for all of them (kv_unified)
 FIT_PARAMS_TARGET = 1024  # MiB that --fit leaves free on each device
 FIT_PARAMS_MIN_CTX = 4096  # the least context of --fit

@@ -7,7 +7,7 @@ from ..builds import Build
 from ..engines.ik_llama import IK_LLAMA
 from ..ggml.types import IK_NAMES
 from ..machine import Device
-from ..records import dataclass
+from ..records import as_json, dataclass
 from .estimate import Estimator
 
 TYPE_CHECKING = False
@@ -55,16 +55,8 @@ class ModelLayers:
             },
             "n_ctx": self.n_ctx,
             "layers": [
-                {
-                    "name": x.name,
-                    "weights": x.weights,
-                    "attention": x.attention,
-                    "ffn": x.ffn,
-                    "experts": x.experts,
-                    "other": x.other,
-                    "cache": x.cache,
-                }
-                for x in self.layers
+                {"name": layer.name, "weights": layer.weights, **as_json(layer)}
+                for layer in self.layers
             ],
             "types": {name: {"tensors": count, "bytes": size} for name, count, size in self.types},
             "warnings": list(self.warnings),

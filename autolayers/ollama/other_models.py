@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from ..records import dataclass
+from ..records import as_json, dataclass
 from ..sources.ollama.api import OllamaError, Server
 from .settings import PACKED, Settings, default_context, guessed
 
@@ -42,13 +42,7 @@ class Other:
     evicts: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "guess": self.guess,
-            "allowed": self.allowed,
-            "keeps": self.keeps,
-            "evicts": self.evicts or None,
-        }
+        return {**as_json(self), "evicts": self.evicts or None}
 
 
 def other_models(

@@ -207,11 +207,7 @@ class _Answer:
         params, reasons = self._with_threads(params, reasons)
         host = self._host()
         seen = Solution(self.problem, self.candidate, self.use, host, self.requests)
-        idle = (
-            ()
-            if self.policy.alone
-            else tuple(unused(self.evaluator, self.cost, self.given, self.candidate))
-        )
+        idle = () if self.policy.alone else tuple(unused(self.problem, self.candidate))
         predict = self._predicts()
         if (served := self.requests) is not None:
             predict = partial(_with_requests, predict, served)
@@ -223,7 +219,7 @@ class _Answer:
             host,
             self.candidate.fits,
             tuple(_flags(self.evaluator, params, self.given, self.problem.build)),
-            self._described(params),
+            self.evaluator.described(params),
             predict,
             partial(
                 _layers,
@@ -296,9 +292,6 @@ class _Answer:
             f"-t {count}: llama.cpp would start a thread per core of the machine, and only "
             f"{count} of them may run at once or are fast",
         )
-
-    def _described(self, params: Params) -> str:
-        return self.evaluator.described(params)
 
     def _devices(self) -> tuple[DeviceRow, ...]:
         machine = self.evaluator.machine

@@ -4,12 +4,12 @@ alternatives."""
 from __future__ import annotations
 
 from ..backends import HOST
-from ..flags.params import Params
+from ..flags.params import ALL_LAYERS, Params
 from ..flags.write import to_words
 from ..memory.context import CELL_BLOCK
 from ..memory.extras import patches_of
 from ..model.projectors import kind_of
-from ..records import dataclass, replace
+from ..records import as_json, dataclass, replace
 from ..units import human
 from ..work.drafts import GAIN, NAMED
 from ..work.expert_cache import OF_LINK
@@ -31,7 +31,6 @@ SHOWN = 5  # alternatives
 FASTER, LARGER = 1.03, 1.05
 PINNED = 1.25  # or this factor in prompts, for pinned weights
 _FILLS_FASTER = 1.5  # or this factor with a full context, in place of --ctx max
-ALL = -2  # n_gpu_layers
 _EXPERTS = "exps"  # in the patterns of -ncmoe, -cmoe and people's own
 _IN_PLACE = "in place of the given -ncmoe, -cmoe or -ot"
 CONTEXTS = (8192, 16384, 32768)  # common larger contexts, and the trained one
@@ -67,26 +66,18 @@ class Alternative:
     note: str = ""  # what else it changes
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "flags": list(self.flags),
-            "placement": self.placement,
-            "n_gpu_layers": self.n_gpu_layers,
-            "n_ctx": self.n_ctx,
-            "speed": self.speed.to_dict(),
-            "note": self.note,
-        }
+        return as_json(self)
 
 
 def alternative(
     problem: Problem, chosen: Candidate, change: dict[str, object]
 ) -> Alternative | None:
     """Return the plan with one of `changes`, if it fits and gains speed or context."""
-    evaluator = problem.evaluator
     cost = problem.cost
     given = problem.given
     everything = problem.everything
     here = cost.price(chosen)
-    if evaluator.exhausted:
+    if problem.evaluator.exhausted:
         return None
     # A draft needs its own search: the number of tokens is solved too.
     if "spec_type" in change:
@@ -128,13 +119,23 @@ def alternative(
     if _is_less_than_most(problem, change):
         # Beside --ctx max, -c would be refused.
         words = ["--ctx", str(n_ctx)]
+    # -ncmoe 0: no experts in RAM, in place of the given ones.
+    none = ("-ncmoe", "0") if change.get("overrides") == () else ()
+    note = _note(problem, change, speed)
+    return _alternative(problem, (*words, *none), candidate, speed, note)
+
+
+def _alternative(
+    problem: Problem, words: tuple[str, ...], candidate: Candidate, speed: Speed, note: str = ""
+) -> Alternative:
+    """Return a launch as an alternative, which these words make."""
     return Alternative(
-        (*words, *_none(change)),
-        evaluator.described(candidate.params),
-        candidate.params.layers_wanted(everything),
-        n_ctx,
+        words,
+        problem.evaluator.described(candidate.params),
+        candidate.params.layers_wanted(problem.everything),
+        candidate.breakdown.n_ctx,
         speed,
-        _note(problem, change, speed),
+        note,
     )
 
 
@@ -161,11 +162,6 @@ def _fills_faster(here: Speed, other: Speed) -> bool:
     return other.generation_full > here.generation_full * _FILLS_FASTER
 
 
-def _none(change: dict[str, object]) -> tuple[str, ...]:
-    """Return the words for no experts in RAM, in place of the given -ncmoe."""
-    return ("-ncmoe", "0") if change.get("overrides") == () else ()
-
-
 def _by_text(speed: Speed) -> str:
     """Return the tokens per second of code and of prose, if a draft makes them differ."""
     return (
@@ -178,24 +174,17 @@ def _by_text(speed: Speed) -> str:
 def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None:
     """Return the plan with a cache of experts at an assumed upload rate, if it then gains: the
     machine's own decides."""
-    evaluator = problem.evaluator
     cost = problem.cost
-    everything = problem.everything
     # As if the upload rate were OF_LINK of the bus: the machine's own is not known.
     uploading = problem.uploading(cost.host.bus * OF_LINK)
-    candidate = None if evaluator.exhausted else search(uploading).candidate
+    candidate = None if problem.evaluator.exhausted else search(uploading).candidate
     if candidate is None or not candidate.fits or not candidate.params.moe_cache_mib:
         return None
     speed = cost.price(candidate)
     if speed.generation <= cost.price(chosen).generation * FASTER:
         return None
-    return Alternative(
-        (FLAG, str(candidate.params.moe_cache_mib)),
-        evaluator.described(candidate.params),
-        candidate.params.layers_wanted(everything),
-        candidate.breakdown.n_ctx,
-        speed,
-    )
+    words = FLAG, str(candidate.params.moe_cache_mib)
+    return _alternative(problem, words, candidate, speed)
 
 
 def with_pinned_weights(problem: Problem, chosen: Candidate) -> Alternative | None:
@@ -236,7 +225,7 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
         yield {"flash_attn": "on"}
     # -sm tensor needs all weights on the devices.
     if whole and may_split_tensors(problem.evaluator, given):
-        yield {"split_mode": "tensor", "n_gpu_layers": ALL}
+        yield {"split_mode": "tensor", "n_gpu_layers": ALL_LAYERS}
     if _on_a_device(problem):
         yield {"mmproj_offload": False}
     if _drafts_itself(problem):

@@ -8,7 +8,7 @@ cache, and the compute buffers and margins of the chosen launch, are no larger t
 
 from __future__ import annotations
 
-from ..flags.params import Params
+from ..flags.params import ALL_LAYERS, Params
 from ..flags.write import to_words
 from ..memory.breakdown import Breakdown
 from ..records import replace
@@ -24,7 +24,6 @@ GAIN = 1.5  # a change is said from this factor in tokens per second on
 READABLE = 8.0  # tokens per second: below, a file at Q3 is said too
 GOOD = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs")  # types at Q4 or above
 _FAIR = (*GOOD, "q3_K", "iq3_xxs")
-ALL = -2  # n_gpu_layers
 CACHE = "q8_0"
 
 
@@ -35,7 +34,7 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     if _types_are_said(problem) or not cost.in_ram(chosen):
         return None
     other = problem.with_flags(n_ctx=chosen.breakdown.n_ctx, cache_type_k=CACHE, cache_type_v=CACHE)
-    use = problem.evaluator.static(replace(other.given, n_gpu_layers=ALL))
+    use = problem.evaluator.static(replace(other.given, n_gpu_layers=ALL_LAYERS))
     if use is None:
         return None
     # All weights, a q8_0 cache and today's buffers: a bound, without a graph.
@@ -98,7 +97,7 @@ def _rate_on_devices(problem: Problem, chosen: Candidate) -> float | None:
     # What the search added to fit the larger file goes.
     whole = replace(
         chosen.params,
-        n_gpu_layers=ALL,
+        n_gpu_layers=ALL_LAYERS,
         overrides=(),
         tensor_split=None,
         device=None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..engines import LLAMA_SERVER
 from ..memory.ram import Ram, ram_of
-from ..records import dataclass, lazy
+from ..records import as_json, dataclass, lazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,6 +114,14 @@ class FitChoice:
     fits: bool
     speed: Speed
     placement: str
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "placement": self.placement,
+            "n_ctx": self.breakdown.n_ctx,
+            "fits": self.fits,
+            "speed": self.speed.to_dict(),
+        }
 
 
 @dataclass(frozen=True)
@@ -338,21 +346,13 @@ class Plan:
             },
             "devices": [
                 {
-                    "name": d.name,
-                    "description": d.description,
-                    "total": d.total,
-                    "free": d.free,
-                    "margin": d.margin,
-                    "margin_parts": dict(d.margin_parts),
-                    "model": d.model,
-                    "context": d.context,
-                    "compute": d.compute,
-                    "extra": d.extra,
-                    "beside": d.extra,
-                    "used": d.used,
-                    "remaining": d.remaining,
+                    **as_json(row),
+                    "margin_parts": dict(row.margin_parts),
+                    "beside": row.extra,
+                    "used": row.used,
+                    "remaining": row.remaining,
                 }
-                for d in self.devices
+                for row in self.devices
             ],
             "host": {
                 "model": self.host.model,
@@ -403,11 +403,5 @@ class Plan:
         if saved is not None:
             answer["saved"] = saved.to_dict()
         if self.fit_choice:
-            r = self.fit_choice
-            answer["fit"] = {
-                "placement": r.placement,
-                "n_ctx": r.breakdown.n_ctx,
-                "fits": r.fits,
-                "speed": r.speed.to_dict(),
-            }
+            answer["fit"] = self.fit_choice.to_dict()
         return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..flags.params import ALL_LAYERS
 from ..memory.breakdown import Breakdown
 from ..records import replace
 from ..units import human
@@ -12,37 +13,33 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ..flags.params import Params
-    from ..machine import Device
-    from ..work.speed import CostModel
-
-ALL = -2  # n_gpu_layers
+    from ..machine import Device, Machine
+    from .problem import Problem
 
 
-def unused(
-    evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate
-) -> Iterator[str]:
+def unused(problem: Problem, chosen: Candidate) -> Iterator[str]:
     """Yield a line for each device that the launch has nothing on, one for all that are alike."""
+    given = problem.given
     # A given number of layers or split says which devices are used.
     if not chosen.fits or given.n_gpu_layers is not None:
         return
     if given.tensor_split or given.device is not None or given.split_mode == "none":
         return
-    for devices in _idle(evaluator, chosen):
+    for devices in _idle(problem.machine, chosen):
         names = [
             f"{each.name} ({each.description})" if each.kind == "rpc" else each.name
             for each in devices
         ]
         *others, last = names
         name = f"{', '.join(others)} and {last} are" if others else f"{last} is"
-        yield f"{name} left idle: {_why(evaluator, cost, given, chosen, devices[0])}"
+        yield f"{name} left idle: {_why(problem, chosen, devices[0])}"
 
 
-def _idle(evaluator: Evaluator, chosen: Candidate) -> Iterable[list[Device]]:
+def _idle(machine: Machine, chosen: Candidate) -> Iterable[list[Device]]:
     """Return the devices with nothing on them, those that are alike together."""
     alike: dict[tuple[object, ...], list[Device]] = {}
-    for device in evaluator.machine.devices:
-        limit = evaluator.machine.limits[device.name]
+    for device in machine.devices:
+        limit = machine.limits[device.name]
         if limit and not _used(chosen, device):
             # Equal devices get one line.
             kind = device.backend, device.description, device.total, limit
@@ -50,10 +47,10 @@ def _idle(evaluator: Evaluator, chosen: Candidate) -> Iterable[list[Device]]:
     return alike.values()
 
 
-def _as_fit(evaluator: Evaluator, given: Params) -> Candidate | None:
+def _as_fit(problem: Problem) -> Candidate | None:
     """Return about what --fit would launch."""
-    params = fit_estimated(evaluator, given, FIT)
-    return None if params is None else evaluator.candidate(params, FIT)
+    params = fit_estimated(problem.evaluator, problem.given, FIT)
+    return None if params is None else problem.evaluator.candidate(params, FIT)
 
 
 def _used(candidate: Candidate, device: Device) -> bool:
@@ -61,41 +58,40 @@ def _used(candidate: Candidate, device: Device) -> bool:
     return usage is not None and usage.total > 0
 
 
-def _why(
-    evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate, device: Device
-) -> str:
+def _why(problem: Problem, chosen: Candidate, device: Device) -> str:
     """Return why one of the devices is left idle."""
-    if device.kind == "igpu" and any(each.kind == "gpu" for each in evaluator.machine.devices):
+    if device.kind == "igpu" and any(each.kind == "gpu" for each in problem.machine.devices):
         return "llama.cpp uses an integrated GPU only where there is no other, or -dev names it"
-    with_it = _seconds_with(evaluator, cost, given, chosen, device)
+    with_it = _seconds_with(problem, chosen, device)
     if with_it is None:
-        free = human(evaluator.machine.limits[device.name])
+        free = human(problem.machine.limits[device.name])
         return f"no layer fits into the {free} that are free"
-    here = cost.price(chosen).request
+    here = problem.cost.price(chosen).request
     if with_it <= here * 1.005:
         return f"a request takes {here:.1f} s with it too"
     return f"a request would take {with_it:.1f} s with it, instead of {here:.1f} s"
 
 
-def _seconds_with(
-    evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate, device: Device
-) -> float | None:
+def _seconds_with(problem: Problem, chosen: Candidate, device: Device) -> float | None:
     """Return the seconds of a request with the fastest launch that uses it: one layer of another
     device, or one that the search measured, otherwise llama.cpp's own split, --fit's launch or one
     layer; None if none fits."""
+    evaluator = problem.evaluator
     launches = [each for each in evaluator.measured if isinstance(each.breakdown, Breakdown)]
     launches += filter(None, [_with_a_layer(evaluator, chosen, device)])
     own = replace(chosen.params, device=None, tensor_split=None)
     ways: tuple[Callable[[], Candidate | None], ...] = (
-        lambda: evaluator.candidate(replace(own, n_gpu_layers=ALL), FIT),
-        lambda: _as_fit(evaluator, given),
+        lambda: evaluator.candidate(replace(own, n_gpu_layers=ALL_LAYERS), FIT),
+        lambda: _as_fit(problem),
         lambda: evaluator.candidate(replace(own, n_gpu_layers=1), FIT),
     )
     # First what is measured already; each way costs a launch, so only until one fits.
     for way in (lambda: None, *ways):
         launches += filter(None, [way()])
         with_it = [
-            cost.price(each).request for each in launches if each.fits and _used(each, device)
+            problem.cost.price(each).request
+            for each in launches
+            if each.fits and _used(each, device)
         ]
         if with_it:
             return min(with_it)

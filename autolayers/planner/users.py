@@ -81,13 +81,13 @@ class Requests:
         }
 
 
+@dataclass(frozen=True)
 class _Launch:
     """The launch for a number of people."""
 
-    def __init__(self, problem: Problem, candidate: Candidate, row: Row) -> None:
-        self.problem = problem
-        self.candidate = candidate
-        self.row = row
+    problem: Problem
+    candidate: Candidate
+    row: Row
 
     @property
     def in_ram(self) -> bool:
@@ -174,7 +174,7 @@ class _People:
     def _with_slots(self, users: int, slots: int) -> _Launch | None:
         # A given context is that of all slots.
         n_ctx = self.given.n_ctx or slots * self.context
-        problem = self._asking(users).with_flags(n_parallel=slots, n_ctx=n_ctx)
+        problem = self.asking(users).with_flags(n_parallel=slots, n_ctx=n_ctx)
         half = self._quantised(problem)
         # One person's launch with more slots is measured at once; a search for each number takes
         # long.
@@ -208,7 +208,7 @@ class _People:
         smaller = self._solved(half, users)
         return smaller if self._serves_more(smaller, launch) else launch
 
-    def _asking(self, users: int) -> Problem:
+    def asking(self, users: int) -> Problem:
         """Return the problem with this many requests at once."""
         return self.problem.with_goals(
             workload=replace(self.problem.policy.workload, requests=users)
@@ -262,10 +262,6 @@ class _People:
         served = simulate(clock, problem.policy.workload, users, use.n_seq_max, use.n_ctx_seq)
         row = Row(users, use.n_seq_max, served, use.caches, candidate.fits)
         return _Launch(problem, candidate, row)
-
-    def unsolved(self, users: int) -> Solved:
-        """Return what there is where llama.cpp would refuse all launches."""
-        return Solved(self._asking(users), None)
 
     def keeps(self, users: int) -> bool:
         """Return whether the promise is kept. Who waits for a slot gets nothing until then, which a
@@ -425,7 +421,7 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
     users = wanted.count or most_users or 1
     chosen = people.launch(users)
     if chosen is None:
-        return people.unsolved(users)
+        return Solved(people.asking(users), None)
     table: list[Row] = []
     # Without a promise people see the table, and the number with the most tokens in all.
     if not wanted.promise and not wanted.alone:

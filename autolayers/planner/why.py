@@ -8,7 +8,7 @@ found.more, found.smaller        # the plan with one more GiB, and of the next s
 from __future__ import annotations
 
 from ..errors import AutolayersError, LaunchRefused
-from ..records import dataclass, replace
+from ..records import as_json, dataclass, replace
 from ..units import GiB, human
 from .evaluate import FIT, Candidate
 from .one.added import with_added
@@ -41,7 +41,7 @@ class Row:
     prices: tuple[tuple[str, float], ...] = ()
 
     def to_dict(self) -> dict[str, object]:
-        return {**vars(self), "prices": dict(self.prices)}
+        return {**as_json(self), "prices": dict(self.prices)}
 
 
 @dataclass(frozen=True)

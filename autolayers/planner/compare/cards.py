@@ -195,16 +195,12 @@ class Wanted:
         return None if best is None else problem.evaluator.candidate(best.params, FULL)
 
 
-def _nothing(note: str) -> None:
-    """Ignore a note."""
-
-
 def find(
     model: Model,
     request: Request,
     n_ctx: int,
     min_rate: float = 0.0,
-    say: Callable[[str], None] = _nothing,
+    say: Callable[[str], None] = lambda note: None,
 ) -> dict[str, list[Runs]]:
     """Return, by category, the smallest GPUs that reach the wanted tokens per second, and the USUAL
     ones: the least memory first, the fastest first among equals. A GPU that suffices alone is

@@ -56,12 +56,12 @@ class Choice:
     placement: str
     size: int
     bits_per_weight: float
-    n_ctx: int
     n_ctx_train: int
-    speed: Speed | None
-    flags: tuple[str, ...]
-    left: int
-    exact: bool
+    n_ctx: int = 0
+    speed: Speed | None = None
+    flags: tuple[str, ...] = ()
+    left: int = 0
+    exact: bool = False
     warnings: tuple[str, ...] = ()
     usual: Usual | None = None  # quality of its type
     measured: Measured | None = None  # of this very file
@@ -164,7 +164,8 @@ def _assess(model: Model, request: Request) -> Choice:
         smaller = own or plan_request(model, free)
         return _choice(smaller if smaller.fits else plan, False)
     except LaunchRefused as refusal:
-        return _refused(model, refusal)
+        bits = model.bits_per_weight
+        return Choice(NO, str(refusal), model.size, bits, model.n_ctx_train)
 
 
 def _gives_ctx(request: Request) -> bool:
@@ -175,21 +176,6 @@ def _gives_ctx(request: Request) -> bool:
     return bool(params.n_ctx or policy.n_ctx or policy.n_ctx_min)
 
 
-def _refused(model: Model, refusal: LaunchRefused) -> Choice:
-    return Choice(
-        NO,
-        str(refusal),
-        model.size,
-        model.bits_per_weight,
-        0,
-        model.n_ctx_train,
-        None,
-        (),
-        0,
-        False,
-    )
-
-
 def _choice(plan: Plan, fits: bool) -> Choice:
     model = plan.model
     return Choice(
@@ -197,8 +183,8 @@ def _choice(plan: Plan, fits: bool) -> Choice:
         plan.placement,
         model.size,
         model.bits_per_weight,
-        plan.breakdown.n_ctx_seq if plan.fits else 0,
         model.n_ctx_train,
+        plan.breakdown.n_ctx_seq if plan.fits else 0,
         plan.speed if plan.fits else None,
         plan.flags,
         min((device.remaining for device in plan.devices if device.used), default=0),

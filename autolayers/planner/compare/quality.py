@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 
-from ...records import dataclass
+from ...records import as_json, dataclass
 from ..quantisations import main_type
 
 TYPE_CHECKING = False
@@ -91,14 +91,7 @@ class Usual:
         return _BANDS[min(len(_BANDS) - 1, at + self.small)][1]
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "type": self.type,
-            "median": self.median,
-            "least": self.least,
-            "most": self.most,
-            "small": self.small,
-            "band": self.band,
-        }
+        return {**as_json(self), "band": self.band}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from itertools import combinations
 
 from ....errors import AutolayersError
 from ....flags.users import Users
-from ....machine import Device, Machine
+from ....machine import Machine
 from ....records import replace
 from ...plan import TOO_SLOW, Plan
 from ...users import Requests
@@ -67,7 +67,8 @@ def _users(
     have are; {}: they do not fit, or the promise is not kept."""
     device = machine.devices[0]
     left = machine.limits[device.name] - sum(options[i].device for i in models)
-    if left < 0 or _lacks_ram(machine, [options[i] for i in models]):
+    ram = sum(options[i].ram for i in models)
+    if left < 0 or (machine.ram is not None and ram > machine.ram):
         return {}
     # Rates of a row are with the GPU alone; a user of one of several gets that much less.
     rows: dict[int, list[tuple[int, float, float]]] = {}
@@ -100,10 +101,6 @@ def _added(
                 break
         else:
             return {i: rows[i][at[i]][0] for i in rows}
-
-
-def _lacks_ram(machine: Machine, options: Sequence[Option]) -> bool:
-    return machine.ram is not None and sum(option.ram for option in options) > machine.ram
 
 
 def _kept(row: tuple[int, float, float], share: int, wanted: Users) -> bool:
@@ -156,7 +153,7 @@ def _keeps(plan: Plan, users: int, models: int, wanted: Users) -> bool:
 
 def _within(machine: Machine, taken: int, ram: int) -> Machine:
     """Return the machine without what other servers take of its one device and of its RAM."""
-    devices = tuple(_less(device, taken) for device in machine.devices)
+    devices = tuple(replace(device, free=max(0, device.free - taken)) for device in machine.devices)
     limits = {name: max(0, size - taken) for name, size in machine.limits.items()}
     return replace(
         machine,
@@ -164,7 +161,3 @@ def _within(machine: Machine, taken: int, ram: int) -> Machine:
         limits=limits,
         ram=None if machine.ram is None else max(0, machine.ram - ram),
     )
-
-
-def _less(device: Device, taken: int) -> Device:
-    return replace(device, free=max(0, device.free - taken))
