@@ -3,9 +3,9 @@
 bars.jsonl has a line for each: a model, GPUs with the MiB that are free, RAM, words, the seconds of
 the reference request that were planned, and what the search spent (memory/meter.py). worth.jsonl
 has more of them: small cases of one to three GPUs with many kinds of flags, by what the search
-compares (planner/prices.py: seconds, and prices of a smaller context and of hard flags). Better
-plans and shorter searches are written down too: AUTOLAYERS_WRITE_BARS=1 writes all of them again,
-and the commit says why they changed.
+compares (planner/prices.py: seconds, and prices of a smaller context and of hard flags), and
+llama-server's own choice (`fit`, planner/one/fit.py). Better plans and shorter searches are written
+down too: AUTOLAYERS_WRITE_BARS=1 writes all of them again, and the commit says why they changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import pytest
 from support import MiB, model
 
 import autolayers
+from autolayers.api import fit_choice
 from autolayers.devices import Host, hypothetical
+from autolayers.flags.write import to_words
 from autolayers.machine import Device
 from autolayers.memory.meter import Meter
 from autolayers.planner.answer import plan_request
@@ -57,13 +59,22 @@ def planned(row: dict[str, Any]) -> tuple[autolayers.Plan, int, float]:
     return found, meter.spent, worth(Problem(target, request), found.params, found.breakdown)
 
 
-def is_as_before(row: dict[str, Any], **now: float) -> bool:
+def of_fit(row: dict[str, Any]) -> str:
+    """The words of llama-server's own choice."""
+    host = Host.hypothetical(row["ram"])
+    choice = fit_choice(model(row["model"]), row["words"].split(), cards(row), host)
+    return "" if choice is None else " ".join(to_words(choice.params))
+
+
+def is_as_before(row: dict[str, Any], fit: str = "", **now: float) -> bool:
     """Whether a line has these numbers; with AUTOLAYERS_WRITE_BARS it gets them."""
     if os.environ.get("AUTOLAYERS_WRITE_BARS"):
         row.update({name: round(value, 5) for name, value in now.items()})
+        row["fit"] = fit
         for path, rows in ((BARS, ROWS), (WORTH, CASES)):
             path.write_text("".join(f"{json.dumps(each)}\n" for each in rows), encoding="utf-8")
-    return all(value == pytest.approx(row[name], rel=SAME) for name, value in now.items())
+    same = all(value == pytest.approx(row[name], rel=SAME) for name, value in now.items())
+    return same and fit == row["fit"]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['model']} {row['gpus']}")
@@ -80,7 +91,8 @@ def test_a_plan_is_as_fast_as_it_was(row: dict[str, Any]) -> None:
 def test_a_plan_is_worth_as_much_as_it_was(row: dict[str, Any]) -> None:
     found, spent, now = planned(row)
     assert found.fits
-    assert is_as_before(row, worth=now, spent=spent), f"{found.flags}: {now}, {spent}"
+    fit = of_fit(row)
+    assert is_as_before(row, fit, worth=now, spent=spent), f"{found.flags}: {now}, {spent}, {fit}"
 
 
 def test_most_bars_are_of_unlike_gpus_with_weights_in_ram() -> None:
