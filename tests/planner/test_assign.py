@@ -314,3 +314,144 @@ def test_of_many_models_none_can_be_made_faster_by_itself() -> None:
             for other in choice.options:
                 chosen = [*found.chosen[:i], other, *found.chosen[i + 1 :]]
                 assert other.price >= found.chosen[i].price or not fit(chosen, limits, ram)
+
+
+# --- what a search looks at
+
+
+def option(price: float, ram: int = 0, **takes: int) -> Option:
+    return Option(Params(), takes, ram, price, price)
+
+
+def search(choices: list[Choice], limits: dict[str, int], ram: int | None = None) -> module.Search:
+    return module.Search(choices, limits, ram, {}, {})
+
+
+def test_the_cheapest_launch_comes_first_of_equal_ones_that_with_the_most_left() -> None:
+    options = [
+        option(2.0, CUDA0=1),
+        option(1.0, CUDA1=15),
+        option(1.0, CUDA0=4),
+        option(1.0, CUDA1=25),
+        option(1.0, ram=9),
+    ]
+    found = search([Choice(options)], {"CUDA0": 10, "CUDA1": 20}, ram=8)._fitting(0)
+    # 6 left of CUDA0, 5 of CUDA1, which is larger
+    assert found == [options[2], options[1], options[0]]
+
+
+def test_a_search_that_needs_every_step_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(21)
+    choices = [
+        Choice([option(rng.uniform(1, 9), **{name: rng.randint(2, 9)}) for name in "ABC" * 2])
+        for _ in range(5)
+    ]
+    limits = {"A": 14, "B": 12, "C": 10}
+    first = search(choices, limits)
+    found = first.best()
+    assert found is not None and found.exact
+    # bounds by what the others cost at least: all choices are 6 ** 5
+    assert first.steps < 300
+    for steps, exact in ((first.steps, True), (first.steps - 1, False)):
+        monkeypatch.setattr(module, "STEPS", steps)
+        again = assign(choices, limits)
+        assert again is not None and again.exact is exact
+
+
+def test_devices_of_one_kind_are_tried_once() -> None:
+    names = ("A", "B", "C", "D")
+    limits = dict.fromkeys(names, 20)
+    choices = [
+        Choice([option(seconds, **{name: size}) for size, seconds in sizes for name in names])
+        for sizes in (((9, 1.0), (5, 2.0)), ((11, 1.0), (6, 2.0)), ((8, 1.0), (4, 3.0))) * 2
+    ]
+    each = module.Search(choices, limits, None, {}, {})
+    alike = module.Search(choices, limits, None, dict.fromkeys(names, "same"), {})
+    one, other = each.best(), alike.best()
+    assert one is not None and other is not None and one.price == other.price
+    assert alike.steps < each.steps / 2
+
+
+class Cuts:
+    """A split of 12 bytes over both devices for this price, and how often it was laid out."""
+
+    def __init__(self, price: float = 2.0) -> None:
+        self.price, self.tried = price, 0
+
+    def __call__(self, left: Mapping[str, int], ram: int | None) -> Option | None:
+        self.tried += 1
+        return split(12, 0, self.price / 1.01**2)(left, ram)
+
+
+BOTH = {"CUDA0": 8, "CUDA1": 8}
+
+
+@pytest.mark.parametrize(
+    ("price", "tried"), [(1.0, False), (1.99, False), (2.1, True), (9.0, True)]
+)
+def test_a_split_is_laid_out_where_it_may_be_cheaper_by_half_a_percent(
+    price: float, tried: bool
+) -> None:
+    cut = Cuts()
+    found = assign([Choice([option(price, CUDA0=1)], 1.0, cut, 2.0)], BOTH)
+    assert found is not None and found.price == pytest.approx(min(price, 2.0))
+    assert bool(cut.tried) is tried and cut.tried <= 3
+
+
+def test_a_split_is_laid_out_where_the_other_models_leave_it_cheap() -> None:
+    """The bound knows that 4 bytes less cost a second for each of them."""
+    for bound, tried in ((lambda left: 2.0, True), (lambda left: 9.0, False)):
+        cut = Cuts(price=6.0)
+        choices = [
+            Choice([option(5.0, CUDA0=1)], 1.0, cut, 2.0, bound),
+            Choice([option(1.0, CUDA1=2)], 3.0),
+        ]
+        first = search(choices, BOTH)
+        first.state.take(1, choices[1].options[0])
+        assert first._bound((0,)) == pytest.approx(3.0 + (2.0 if tried else 9.0))
+        # one after another it is laid out once in each of three orders
+        found = assign(choices, BOTH)
+        assert found is not None and found.price == pytest.approx(8.0)
+        assert (cut.tried > 3) is tried
+
+
+def test_three_splits_are_laid_out_in_one_order() -> None:
+    """All six would use up the tries."""
+    limits = {"CUDA0": 20, "CUDA1": 20}
+    for count, most in ((2, 10), (3, 12)):
+        cuts = [Cuts() for _ in range(count)]
+        found = assign([Choice((), 1.0, cut, 2.0) for cut in cuts], limits)
+        assert found is not None and len(found.chosen) == count
+        assert sum(cut.tried for cut in cuts) <= most
+
+
+def test_a_split_that_does_not_fit_what_is_left_is_none() -> None:
+    def larger(left: Mapping[str, int], ram: int | None) -> Option | None:
+        return option(1.0, CUDA0=9)
+
+    assert assign([Choice((), 1.0, larger, 1.0)], BOTH) is None
+
+
+def test_of_many_models_none_can_be_moved_to_make_the_use_more_even() -> None:
+    """Fewest models on a device first; of each model only the four cheapest launches are tried."""
+    rng = random.Random(31)
+    moved = 0
+    for _ in range(25):
+        limits = {f"CUDA{i}": rng.choice([24, rng.randint(16, 48)]) for i in range(3)}
+        choices = [
+            Choice([option(1.0, **{name: size}) for name in limits])
+            for size in [rng.randint(1, 6) for _ in range(12)]
+        ]
+        first = search(choices, limits)
+        found = first.best()
+        if found is None:
+            continue
+        moved += 1
+        assert first.best_so_far is not None
+        assert first.best_so_far[1] == pytest.approx(sum(crowding(found.chosen, limits)))
+        for i, choice in enumerate(choices):
+            for other in choice.options:
+                way = (*found.chosen[:i], other, *found.chosen[i + 1 :])
+                if fit(way, limits, None):
+                    assert sum(crowding(way, limits)) >= first.best_so_far[1] - 1e-9
+    assert moved > 15
