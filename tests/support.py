@@ -4,6 +4,7 @@ down."""
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import re
 import shlex
@@ -129,9 +130,20 @@ def requested(
     return Request(Arguments(params), policy, TODAY, machine or Machine((), {}), None, companions)
 
 
-def each(n: int, cases: Iterable[T]) -> list[Any]:
+def each(n: int, cases: Iterable[Any]) -> list[Any]:
     """Cases of one rule: every n-th in every run, the others with -m slow."""
-    return [case if i % n == 0 else slow(case) for i, case in enumerate(cases)]
+    return each_row(n, (case if hasattr(case, "marks") else (case,) for case in cases))
+
+
+def each_row(n: int, rows: Iterable[Any]) -> list[Any]:
+    """The same of cases with several values."""
+    counted = itertools.count()
+    return [
+        row
+        if hasattr(row, "marks")
+        else pytest.param(*row, marks=[pytest.mark.slow] if next(counted) % n else [])
+        for row in rows
+    ]
 
 
 def swept(cases: Iterable[T], parts: int, quick: Iterable[T] = ()) -> list[Any]:
