@@ -130,12 +130,12 @@ def requested(
     return Request(Arguments(params), policy, TODAY, machine or Machine((), {}), None, companions)
 
 
-def each(n: int, cases: Iterable[Any]) -> list[Any]:
+def few(n: int, cases: Iterable[Any]) -> list[Any]:
     """Cases of one rule: every n-th in every run, the others with -m slow."""
-    return each_row(n, (case if hasattr(case, "marks") else (case,) for case in cases))
+    return few_rows(n, (case if hasattr(case, "marks") else (case,) for case in cases))
 
 
-def each_row(n: int, rows: Iterable[Any]) -> list[Any]:
+def few_rows(n: int, rows: Iterable[Any]) -> list[Any]:
     """The same of cases with several values."""
     counted = itertools.count()
     return [

@@ -75,7 +75,7 @@ def test_mistakes_are_tried_by_the_tests_that_run_them_the_quickest_first() -> N
 
 def test_what_a_test_runs_is_noted_by_function_and_line(tmp_path: Path) -> None:
     place = tmp_path / "covered.json"
-    words = ["-m", "pytest", "-q", "-n0", "-p", "covered", "tests/test_quoting.py"]
+    words = ["-m", "pytest", "-q", "-n0", "-p", "covered", "tests/test_quoting.py", "-k", "systemd"]
     environ = {**os.environ, "AUTOLAYERS_COVERED": str(place), "PYTHONPATH": str(ROOT / "tests")}
     subprocess.run([sys.executable, *words], cwd=ROOT, env=environ, check=True)
     found = mutate.Covered(json.loads(place.read_text(encoding="utf-8")))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import HEADERS, model, slow
+from support import HEADERS, few_rows, model, slow
 
 import autolayers
 from autolayers.builds import TODAY, Build
@@ -237,11 +237,14 @@ def test_what_a_build_ignores_changes_nothing_and_is_named(config: bool, tmp_pat
 
 @pytest.mark.parametrize(
     ("words", "printed"),
-    [
-        ("-lm none --llama-build b9000", "--no-mmap"),
-        ("--no-mmap --llama-build b11549", "-lm none"),
-        ("-cmoe --llama-build b5100", r"-ot \.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"),
-    ],
+    few_rows(
+        2,
+        [
+            ("-lm none --llama-build b9000", "--no-mmap"),
+            ("--no-mmap --llama-build b11549", "-lm none"),
+            ("-cmoe --llama-build b5100", r"-ot \.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"),
+        ],
+    ),
 )
 def test_what_a_build_says_otherwise_is_written_so(words: str, printed: str) -> None:
     plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m"), [*words.split(), "--gpu", "24GiB"])

@@ -20,6 +20,8 @@ from support import (
     HEADERS,
     ROOT,
     check_examples,
+    few,
+    few_rows,
     requantised,
     slow,
     write_gguf,
@@ -235,11 +237,14 @@ def test_less_context_is_the_way_out_where_none_fits(chosen, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("n_ctx", "take", "warned"),
-    [
-        ("8k", "gemma-2-9b-q4_k_m", False),
-        ("64k", "llama-3.2-1b-q8_0", False),
-        ("1M", "gemma-2-9b-q4_k_m", True),
-    ],
+    few_rows(
+        3,
+        [
+            ("8k", "gemma-2-9b-q4_k_m", False),
+            ("64k", "llama-3.2-1b-q8_0", False),
+            ("1M", "gemma-2-9b-q4_k_m", True),
+        ],
+    ),
 )
 def test_trained_contexts_count(n_ctx: str, take: str, warned: bool, chosen) -> None:
     """8192 and 131072 tokens."""
@@ -307,7 +312,7 @@ QWEN = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")
 
 
 @pytest.mark.parametrize(
-    ("other", "over"), [("gpt-oss-20b-mxfp4", True), ("qwen3-30b-a3b-q4_k_m", False)]
+    ("other", "over"), few_rows(2, [("gpt-oss-20b-mxfp4", True), ("qwen3-30b-a3b-q4_k_m", False)])
 )
 def test_a_larger_model_that_is_no_slower_is_taken(other: str, over: bool, chosen) -> None:
     """A mixture with experts in RAM may beat a dense model that is fully on the GPU."""
@@ -373,7 +378,7 @@ def test_what_for_cards_refuses(
     assert found == code and said in err and err.count("\n") <= 1
 
 
-@pytest.mark.parametrize("width", [70, 80, 120])
+@pytest.mark.parametrize("width", few(3, [70, 80, 120]))
 def test_the_table_is_laid_out_for_the_width(
     width: int, chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ import time
 
 import pytest
 from fake_ollama import FakeOllama, make_store
-from support import HEADERS, ROOT, command, gpu, slow
+from support import HEADERS, ROOT, command, few, few_rows, gpu, slow
 
 from autolayers.devices import Device
 from autolayers.model import read_model
@@ -324,11 +324,14 @@ def test_create_never_pulls(run, fake):
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [
-        ("500 no space left on device", "no space left on device"),
-        ("stream max retries exceeded", "max retries exceeded"),
-        ("empty", "answered nothing"),
-    ],
+    few_rows(
+        2,
+        [
+            ("500 no space left on device", "no space left on device"),
+            ("empty", "answered nothing"),
+            ("stream max retries exceeded", "max retries exceeded"),
+        ],
+    ),
 )
 def test_a_server_that_fails_in_between(run, fake, fault, words):
     fake.faults["/api/create"] = fault
@@ -490,7 +493,7 @@ def test_verify_steps_down_and_stores_what_worked(run, fake):
     }
 
 
-@pytest.mark.parametrize("most", [0, 1, 2, slow(16), 17, 31, 32])
+@pytest.mark.parametrize("most", few(3, [0, 1, 2, slow(16), 17, 31, 32]))
 def test_verify_finds_the_most_that_loads(run, fake, most):
     """From 33 the way down passes 32, 30, 26, 18, 2 and 0; what is left loaded is the answer."""
     fake.fits_layers = most

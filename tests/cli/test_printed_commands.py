@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import HEADERS
+from support import HEADERS, few
 
 from autolayers import bundled
 from autolayers.cli import main
@@ -114,7 +114,7 @@ def test_a_file_may_have_any_name(
     run(line, path.name, tmp_path)
 
 
-@pytest.mark.parametrize("alias", HOSTILE)
+@pytest.mark.parametrize("alias", few(2, HOSTILE))
 def test_a_log_may_have_any_words(
     alias: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 from fake_rpc import FakeRpc
-from support import HEADERS, TESTS, free_port, slow, until
+from support import HEADERS, TESTS, few, few_rows, free_port, slow, until
 
 from autolayers.cli.run import main
 from autolayers.errors import UsageError
@@ -522,7 +522,9 @@ def test_output_and_exit_code_pass_unchanged(fake: Fake) -> None:
     assert len(fake.calls()) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number", few(2, [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+)
 def test_signals_are_forwarded_once(fake: Fake, number: int) -> None:
     fake.scenario({"serve": True, "log": "x: model loaded\n"})
     inherited = signal.signal(number, signal.SIG_DFL)  # under nohup, one that is ignored
@@ -636,26 +638,28 @@ def test_retries_end_with_the_last_failure(fake: Fake) -> None:
 
 @pytest.mark.parametrize(
     ("log", "layers"),
-    [
-        ("alloc_tensor_range: failed to allocate ROCm0 buffer of size 524288000\n", None),
-        (
-            "CUDA error: out of memory\n  current device: 0, in function alloc at "
-            "ggml-cuda.cu:543\n",
-            "9",
-        ),
-        (
-            "ggml_vulkan: Device memory allocation of size 524288000 failed.\n"
-            "ggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory\n"
-            "alloc_tensor_range: failed to allocate CUDA0 buffer of size 524288000\n",
-            "4",
-        ),
-        (
-            "llama_init_from_model: failed to initialize the context: failed to allocate buffer "
-            "for "
-            "kv cache",
-            "9",
-        ),
-    ],
+    few_rows(
+        2,
+        [
+            ("alloc_tensor_range: failed to allocate ROCm0 buffer of size 524288000\n", None),
+            (
+                "CUDA error: out of memory\n  current device: 0, in function alloc at "
+                "ggml-cuda.cu:543\n",
+                "9",
+            ),
+            (
+                "ggml_vulkan: Device memory allocation of size 524288000 failed.\n"
+                "ggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory\n"
+                "alloc_tensor_range: failed to allocate CUDA0 buffer of size 524288000\n",
+                "4",
+            ),
+            (
+                "llama_init_from_model: failed to initialize the context: "
+                "failed to allocate buffer for kv cache",
+                "9",
+            ),
+        ],
+    ),
 )
 def test_each_backend_s_message_leads_to_a_smaller_plan(
     fake: Fake, log: str, layers: str | None
@@ -669,11 +673,14 @@ def test_each_backend_s_message_leads_to_a_smaller_plan(
 
 @pytest.mark.parametrize(
     "log",
-    [
-        "error: invalid argument: --frobnicate\n",
-        "",
-        "srv: model loaded\nCUDA error: out of memory\n",
-    ],
+    few(
+        3,
+        [
+            "error: invalid argument: --frobnicate\n",
+            "",
+            "srv: model loaded\nCUDA error: out of memory\n",
+        ],
+    ),
 )
 def test_nothing_else_is_retried(fake: Fake, log: str) -> None:
     fake.scenario({"log": log, "code": 1})
@@ -1109,11 +1116,14 @@ def test_formats_are_written_instead_of_a_start(fake: Fake) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize(
     ("version", "environ", "added"),
-    [
-        ("version: 10900 (abcdef12)", {}, ["--log-colors", "on"]),
-        ("version: 10900 (abcdef12)", {"NO_COLOR": "1"}, []),
-        ("version: 6000 (abcdef12)", {}, []),  # a switch then, and off
-    ],
+    few_rows(
+        3,
+        [
+            ("version: 10900 (abcdef12)", {}, ["--log-colors", "on"]),
+            ("version: 10900 (abcdef12)", {"NO_COLOR": "1"}, []),
+            ("version: 6000 (abcdef12)", {}, []),  # a switch then, and off
+        ],
+    ),
 )
 def test_a_terminal_still_gets_the_log_in_colours(
     fake: Fake, version: str, environ: dict[str, str], added: list[str]

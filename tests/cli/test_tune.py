@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from support import TESTS, gguf, says, slow, until, write_gguf
+from support import TESTS, few_rows, gguf, says, slow, until, write_gguf
 
 from autolayers.launch.speed_rows import check
 
@@ -161,25 +161,28 @@ def test_an_answer_that_does_not_fit_now_is_not_used(fakes: Fakes) -> None:
 
 @pytest.mark.parametrize(
     ("form", "fastest", "out", "line"),
-    [
-        ("text", "-fa off", "- measured by autolayers tune on 20", ""),
-        ("json", "-fa off", '"measured by autolayers tune on 20', ""),
-        (
-            "flags",
-            "-fa off",
-            "-ngl 0 -c 8192 -fa off\n",
-            "autolayers: measured by autolayers tune on 20",
-        ),
-        (
-            "systemd",
-            "-fa off",
-            " -ngl 0 -c 8192 -fa off\n",
-            "autolayers: measured by autolayers tune on 20",
-        ),
-        ("number", "", "0\n", "autolayers: measured by autolayers tune on 20"),
-        ("number", "-fa off", "9\n", "that -ngl alone does not say: -ngl 0 -c 8192 -fa off (1"),
-        ("koboldcpp", "-fa off", "koboldcpp ", ""),  # another program
-    ],
+    few_rows(
+        2,
+        [
+            ("text", "-fa off", "- measured by autolayers tune on 20", ""),
+            ("json", "-fa off", '"measured by autolayers tune on 20', ""),
+            (
+                "flags",
+                "-fa off",
+                "-ngl 0 -c 8192 -fa off\n",
+                "autolayers: measured by autolayers tune on 20",
+            ),
+            (
+                "systemd",
+                "-fa off",
+                " -ngl 0 -c 8192 -fa off\n",
+                "autolayers: measured by autolayers tune on 20",
+            ),
+            ("number", "-fa off", "9\n", "that -ngl alone does not say: -ngl 0 -c 8192 -fa off (1"),
+            ("number", "", "0\n", "autolayers: measured by autolayers tune on 20"),
+            ("koboldcpp", "-fa off", "koboldcpp ", ""),  # another program
+        ],
+    ),
 )
 def test_every_form_of_a_plan_uses_it_and_says_so(
     tuned: Callable[[str], Fakes], form: str, fastest: str, out: str, line: str

@@ -10,7 +10,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from support import HEADERS, model, slow
+from support import HEADERS, few_rows, model, slow
 
 import autolayers
 from autolayers import Device, UsageError
@@ -73,11 +73,14 @@ def test_what_is_given_counts_and_what_is_assumed_is_said() -> None:
 
 @pytest.mark.parametrize(
     ("name", "words", "gpu"),
-    [
-        ("llama-3.1-8b-q4_k_m", "-dev none --ram 64GiB@60GB/s --cores 8", ""),
-        ("qwen3-30b-a3b-q4_k_m", "-cmoe -c 8192", "rtx-3060"),
-        ("qwen3-30b-a3b-q4_k_m", "-cmoe -c 8192 --ram 64GiB@60GB/s --cores 8", "rtx-3060"),
-    ],
+    few_rows(
+        3,
+        [
+            ("llama-3.1-8b-q4_k_m", "-dev none --ram 64GiB@60GB/s --cores 8", ""),
+            ("qwen3-30b-a3b-q4_k_m", "-cmoe -c 8192", "rtx-3060"),
+            ("qwen3-30b-a3b-q4_k_m", "-cmoe -c 8192 --ram 64GiB@60GB/s --cores 8", "rtx-3060"),
+        ],
+    ),
 )
 def test_threads_are_cores_at_most(name: str, words: str, gpu: str) -> None:
     devices = [Device.hypothetical(gpu)] if gpu else []
@@ -245,16 +248,19 @@ def test_a_gpu_of_which_all_is_free_drives_no_display() -> None:
 
 @pytest.mark.parametrize(
     ("gpu", "words", "said"),
-    [
-        ("m3-max-64g-macos14", "", "iogpu.wired_limit_mb="),
-        ("m3-max-64g", "", ""),
-        ("m3-max-48g", "-c 8192", "iogpu.wired_limit_mb="),
-        ("strix-halo-64g", "", "GTT"),
-        ("m2-ultra-128g", "-c 8192", ""),
-        slow("m3-max-36g", "-c 4096", ""),
-        ("rtx-3090", "--ram 64GiB -c 4096", ""),
-        ("gb10", "-c 4096", ""),
-    ],
+    few_rows(
+        2,
+        [
+            ("m3-max-64g-macos14", "", "iogpu.wired_limit_mb="),
+            ("m3-max-64g", "", ""),
+            ("m3-max-48g", "-c 8192", "iogpu.wired_limit_mb="),
+            ("strix-halo-64g", "", "GTT"),
+            ("m2-ultra-128g", "-c 8192", ""),
+            slow("m3-max-36g", "-c 4096", ""),
+            ("rtx-3090", "--ram 64GiB -c 4096", ""),
+            ("gb10", "-c 4096", ""),
+        ],
+    ),
 )
 def test_the_limit_of_a_gpu_that_shares_ram_is_named_where_it_binds(
     gpu: str, words: str, said: str

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import HEADERS
+from support import HEADERS, few_rows
 
 import autolayers
 from autolayers import Device, DeviceError, UsageError
@@ -951,12 +951,15 @@ def test_of_a_hybrid_processor_the_fast_cores_count(
 
 @pytest.mark.parametrize(
     ("gpu", "words", "said"),
-    [
-        ("24GiB", (), False),
-        ("4GiB", (), True),
-        ("4GiB", ("-t", "8"), False),
-        ("4GiB", ("-q",), False),
-    ],
+    few_rows(
+        2,
+        [
+            ("24GiB", (), False),
+            ("4GiB", (), True),
+            ("4GiB", ("-t", "8"), False),
+            ("4GiB", ("-q",), False),
+        ],
+    ),
 )
 def test_a_plan_says_threads_where_the_processor_computes(
     gpu: str, words: tuple[str, ...], said: bool

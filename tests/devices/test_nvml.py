@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import TESTS
+from support import TESTS, few, few_rows
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the fake driver is a Linux library"
@@ -183,15 +183,18 @@ def test_different_gpus_and_no_cuda_to_ask_is_said(ask):
 
 @pytest.mark.parametrize(
     "mask, expected",
-    [
-        ("GPU-5090bbbb-4444-5555-6666-777777777777,GPU-3090aaaa", ["RTX 5090", "RTX 3090"]),
-        ("GPU-3", ["RTX 3090"]),
-        ("GPU-", []),  # ambiguous
-        ("GPU-3,1", ["RTX 3090"]),  # another kind ends the list
-        ("GPU-5,GPU-5090", []),  # the same one twice
-        ("", []),
-        ("-1", []),
-    ],
+    few_rows(
+        2,
+        [
+            ("GPU-5090bbbb-4444-5555-6666-777777777777,GPU-3090aaaa", ["RTX 5090", "RTX 3090"]),
+            ("GPU-3", ["RTX 3090"]),
+            ("GPU-", []),  # ambiguous
+            ("GPU-3,1", ["RTX 3090"]),  # another kind ends the list
+            ("GPU-5,GPU-5090", []),  # the same one twice
+            ("", []),
+            ("-1", []),
+        ],
+    ),
 )
 def test_uuid_masks_and_empty_ones_need_no_cuda(ask, mask, expected):
     answer = ask(RTX_3090, RTX_5090, CUDA_VISIBLE_DEVICES=mask, FAKE_CUDA_ERROR="999")
@@ -204,14 +207,17 @@ def test_uuid_masks_and_empty_ones_need_no_cuda(ask, mask, expected):
 
 @pytest.mark.parametrize(
     "mask, expected",
-    [
-        ("1,0", ["RTX 5090", "RTX 3090"]),
-        ("1", ["RTX 5090"]),
-        ("0,-1,1", ["RTX 3090"]),
-        ("1st, 0th", ["RTX 5090", "RTX 3090"]),
-        ("7", []),
-        ("0,0", []),
-    ],
+    few_rows(
+        2,
+        [
+            ("1,0", ["RTX 5090", "RTX 3090"]),
+            ("1", ["RTX 5090"]),
+            ("0,-1,1", ["RTX 3090"]),
+            ("1st, 0th", ["RTX 5090", "RTX 3090"]),
+            ("7", []),
+            ("0,0", []),
+        ],
+    ),
 )
 def test_number_masks_pick_in_pci_order(ask, mask, expected):
     answer = ask(RTX_3090, RTX_5090, CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES=mask)
@@ -314,13 +320,16 @@ def test_memory_not_supported_on_a_card_is_no_unified_memory(ask):
 
 @pytest.mark.parametrize(
     "code, words",
-    [
-        (18, "reboot"),
-        (9, "not loaded"),
-        (4, "no permission"),
-        (999, "/dev/nvidia"),
-        (3, "does not answer"),
-    ],
+    few_rows(
+        2,
+        [
+            (18, "reboot"),
+            (9, "not loaded"),
+            (4, "no permission"),
+            (999, "/dev/nvidia"),
+            (3, "does not answer"),
+        ],
+    ),
 )
 def test_a_broken_driver_is_one_line_and_the_cpu(ask, code, words):
     answer = ask(RTX_3090, FAKE_INIT_ERROR=str(code))
@@ -389,16 +398,19 @@ def test_words_of_the_driver_are_no_words_of_ours(ask):
 
 @pytest.mark.parametrize(
     ("odd", "words"),
-    [
-        (
-            {"total": (1 << 64) - 1, "free": (1 << 64) - 1},
-            "GPU 0 is left out: it reports 18446744073709551615 bytes",
-        ),
-        ({"cores": (1 << 32) - 1}, ""),
-        ({"bits": (1 << 32) - 1, "mhz": (1 << 32) - 1}, ""),
-        ({"name": "\udcff\udcfe"}, ""),
-        ({"uuid": "\udcff"}, ""),
-    ],
+    few_rows(
+        2,
+        [
+            (
+                {"total": (1 << 64) - 1, "free": (1 << 64) - 1},
+                "GPU 0 is left out: it reports 18446744073709551615 bytes",
+            ),
+            ({"cores": (1 << 32) - 1}, ""),
+            ({"bits": (1 << 32) - 1, "mhz": (1 << 32) - 1}, ""),
+            ({"name": "\udcff\udcfe"}, ""),
+            ({"uuid": "\udcff"}, ""),
+        ],
+    ),
 )
 def test_impossible_figures_of_one_gpu_leave_the_others(ask, odd, words):
     """Names that are not UTF-8 are no names, and figures that no GPU has are no figures."""
@@ -484,7 +496,7 @@ def test_the_command_shows_devices_ram_and_sources(command):
     assert ram.startswith("RAM") and "from the system" in ram
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", few(3, [60, 80, 120]))
 def test_a_narrow_terminal_loses_no_word_of_devices(command, width):
     wide = command().stdout
     lines = command(COLUMNS=str(width)).stdout.splitlines()

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import HEADERS, LOGS, model, says, swept
+from support import HEADERS, LOGS, few_rows, model, says, swept
 
 from autolayers import bundled
 from autolayers.diagnosis.causes import CAUSES
@@ -229,11 +229,14 @@ def oom(device: str, free: int, part: str, size: int, words: str) -> bytes:
 
 @pytest.mark.parametrize(
     ("name", "free", "words"),
-    [
-        ("qwen3-30b-a3b-q4_k_m", 11800, "-ngl 99 -c 16384 -fa on --port 9000"),
-        ("gemma-3-4b-q8_0", 3900, "-ngl all -c 8192"),
-        ("gemma-2-9b-q4_k_m", 5800, "-c 4096"),
-    ],
+    few_rows(
+        3,
+        [
+            ("qwen3-30b-a3b-q4_k_m", 11800, "-ngl 99 -c 16384 -fa on --port 9000"),
+            ("gemma-3-4b-q8_0", 3900, "-ngl all -c 8192"),
+            ("gemma-2-9b-q4_k_m", 5800, "-c 4096"),
+        ],
+    ),
 )
 def test_the_launch_that_works_fits_the_machine_of_the_log(
     name: str, free: int, words: str
@@ -387,51 +390,54 @@ GiB = 1 << 30
 
 @pytest.mark.parametrize(
     ("id", "words", "device", "size", "header", "changed"),
-    [
-        ("f012", "-m qwen3-8b-q4_k_m.gguf", "CUDA0", 4, "qwen3-8b-q4_k_m", "-ngl"),
-        (
-            "f036",
-            "-m deepseek-v2-lite-q4_0.gguf -c 4096 -ngl 99",
-            "CUDA0",
-            10,
-            "deepseek-v2-lite-q4_0",
-            "-ngl",
-        ),
-        # Q8_0: the matrices of the bundled one in that type
-        ("f043", "", "Metal", 5, "llama-3.2-3b-q4_k_m", "-c"),
-        (
-            "u13",
-            "-m qwen3-30b-a3b-instruct-2507-q8_0.gguf -ngl 99 -c 65536 -fa off",
-            "Vulkan0",
-            60,
-            "qwen3-30b-a3b-q8_0",
-            "-fa",
-        ),
-        (
-            "u14",
-            "-m Qwen3-30B-A3B-Thinking-2507-UD-Q8_K_XL.gguf -c 70000 -ngl 99",
-            "Vulkan0",
-            96,
-            "qwen3-30b-a3b-ud-q8_k_xl",
-            "-fa",
-        ),
-        (
-            "u16",
-            "-m llama-3.3-70b-instruct-Q4_K_M.gguf -dev CUDA1 -ngl 99",
-            "CUDA1",
-            24,
-            "llama-3.3-70b-q4_k_m",
-            "-ngl",
-        ),
-        (
-            "u61",
-            "-m Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf",
-            "Metal",
-            10,
-            "llama-3.1-8b-q4_k_m",
-            "-c",
-        ),
-    ],
+    few_rows(
+        3,
+        [
+            ("f012", "-m qwen3-8b-q4_k_m.gguf", "CUDA0", 4, "qwen3-8b-q4_k_m", "-ngl"),
+            (
+                "f036",
+                "-m deepseek-v2-lite-q4_0.gguf -c 4096 -ngl 99",
+                "CUDA0",
+                10,
+                "deepseek-v2-lite-q4_0",
+                "-ngl",
+            ),
+            # Q8_0: the matrices of the bundled one in that type
+            ("f043", "", "Metal", 5, "llama-3.2-3b-q4_k_m", "-c"),
+            (
+                "u13",
+                "-m qwen3-30b-a3b-instruct-2507-q8_0.gguf -ngl 99 -c 65536 -fa off",
+                "Vulkan0",
+                60,
+                "qwen3-30b-a3b-q8_0",
+                "-fa",
+            ),
+            (
+                "u14",
+                "-m Qwen3-30B-A3B-Thinking-2507-UD-Q8_K_XL.gguf -c 70000 -ngl 99",
+                "Vulkan0",
+                96,
+                "qwen3-30b-a3b-ud-q8_k_xl",
+                "-fa",
+            ),
+            (
+                "u16",
+                "-m llama-3.3-70b-instruct-Q4_K_M.gguf -dev CUDA1 -ngl 99",
+                "CUDA1",
+                24,
+                "llama-3.3-70b-q4_k_m",
+                "-ngl",
+            ),
+            (
+                "u61",
+                "-m Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf",
+                "Metal",
+                10,
+                "llama-3.1-8b-q4_k_m",
+                "-c",
+            ),
+        ],
+    ),
 )
 def test_a_log_whose_model_is_bundled_gets_a_launch_that_fits(
     id: str, words: str, device: str, size: int, header: str, changed: str

@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support import few_rows
 
 from autolayers.diagnosis.causes import CAUSES
 from autolayers.diagnosis.diagnosis import Diagnosis, explain
@@ -367,21 +368,22 @@ def test_a_delta_net_that_is_not_fused_is_named_with_its_cure() -> None:
 
 @pytest.mark.parametrize(
     ("line", "context"),
-    [
-        (
-            "srv    send_error: task id = 5, error: request (19731 tokens) exceeds the available "
-            "context "
-            "size (4096 tokens), "
-            "try increasing it",
-            21504,
-        ),
-        (
-            "slot update_slots: id  3 | task 0 | slot context shift, n_keep = 0, n_left = 4095, "
-            "n_discard "
-            "= 2047",
-            16384,
-        ),
-    ],
+    few_rows(
+        2,
+        [
+            (
+                "srv    send_error: task id = 5, error: request (19731 tokens) exceeds "
+                "the available context size (4096 tokens), "
+                "try increasing it",
+                21504,
+            ),
+            (
+                "slot update_slots: id  3 | task 0 | slot context shift, n_keep = 0, "
+                "n_left = 4095, n_discard = 2047",
+                16384,
+            ),
+        ],
+    ),
 )
 def test_a_context_that_was_too_short_gets_the_launch_with_a_longer_one(
     line: str, context: int

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import ROOT, MiB, says
+from support import ROOT, MiB, few_rows, says
 
 import autolayers
 from autolayers import bundled
@@ -219,20 +219,23 @@ def test_plans_for_that_program_say_so(run: Callable[..., Any], program: pathlib
 
 @pytest.mark.parametrize(
     ("words", "error", "code"),
-    [
-        (
-            ["--llama-server", "no-such-server"],
-            "no-such-server: no such program; give its path with",
-            127,
-        ),
-        (
-            ["--llama-server", str(ROOT / "README.md")],
-            "README.md: cannot be executed; give its path with",
-            126,
-        ),
-        (["--llama-server", sys.executable], "not llama-server, by its --help", 1),
-        (["model.gguf"], "check takes flags only", 2),
-    ],
+    few_rows(
+        2,
+        [
+            (
+                ["--llama-server", "no-such-server"],
+                "no-such-server: no such program; give its path with",
+                127,
+            ),
+            (
+                ["--llama-server", str(ROOT / "README.md")],
+                "README.md: cannot be executed; give its path with",
+                126,
+            ),
+            (["--llama-server", sys.executable], "not llama-server, by its --help", 1),
+            (["model.gguf"], "check takes flags only", 2),
+        ],
+    ),
 )
 def test_what_cannot_be_checked(
     environ: dict[str, str], words: list[str], error: str, code: int

@@ -13,7 +13,7 @@ from typing import Any
 
 import launch_targets as targets
 import pytest
-from support import HEADERS, ROOT, check_examples
+from support import HEADERS, ROOT, check_examples, few
 
 import autolayers
 from autolayers.cli import main
@@ -59,7 +59,7 @@ def test_memory_that_a_gpu_shares_is_counted() -> None:
     assert mac.host.shared > 0 and mac.ram.request > mac.host.shared + RUNTIME
 
 
-@pytest.mark.parametrize("limit", [24, 14, 11])
+@pytest.mark.parametrize("limit", few(2, [24, 14, 11]))
 def test_a_limit_holds(limit: int) -> None:
     plan = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB", ram_limit=f"{limit}GiB")
     assert plan.fits and plan.ram.limit is not None and plan.ram.limit <= limit * GiB
@@ -138,7 +138,7 @@ def test_every_file_has_it() -> None:
     assert set(runtime["spec"]["containers"][0]["resources"]["limits"]) == {"memory"}
 
 
-@pytest.mark.parametrize("kind", ["docker", "compose", "systemd", "nixos", "kubernetes"])
+@pytest.mark.parametrize("kind", few(3, ["docker", "compose", "systemd", "nixos", "kubernetes"]))
 def test_what_has_no_limit_gets_none(kind: str) -> None:
     """tq#350: 59.7 GB in an hour. A limit would be a guess."""
     said: list[str] = []
@@ -151,6 +151,7 @@ def test_what_has_no_limit_gets_none(kind: str) -> None:
 # --- Kubernetes and what is built on it
 
 
+@pytest.mark.slow
 def test_kubernetes_files_pass_its_own_schemas() -> None:
     validator = pytest.importorskip("kubernetes_validate")
     for words in (

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from support import FIXTURES, ROOT
+from support import FIXTURES, ROOT, few_rows
 
 from autolayers.launch.speed_rows import check
 
@@ -64,12 +64,15 @@ def test_a_wrong_value_is_named(path: str, value: object, wrong: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "wrong"),
-    [
-        ("{", "not JSON"),
-        ("[]", "not a JSON object"),
-        (json.dumps(changed("model", "no-such-model")), "no header"),
-        (f"{json.dumps(ROWS[0])}\n{json.dumps(ROWS[0])}", "a second row s0001"),
-    ],
+    few_rows(
+        2,
+        [
+            ("{", "not JSON"),
+            ("[]", "not a JSON object"),
+            (json.dumps(changed("model", "no-such-model")), "no header"),
+            (f"{json.dumps(ROWS[0])}\n{json.dumps(ROWS[0])}", "a second row s0001"),
+        ],
+    ),
 )
 def test_the_fit_ends_with_one_line(text: str, wrong: str, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("numpy")

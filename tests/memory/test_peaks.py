@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 import pytest
-from support import FIXTURES, model
+from support import FIXTURES, few, model
 
 import autolayers
 from autolayers import Device
@@ -21,7 +21,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['model']} {row['words']}")
+@pytest.mark.parametrize("row", few(2, ROWS), ids=lambda row: f"{row['model']} {row['words']}")
 def test_a_launch_takes_no_more_than_its_buffers_and_margin(row: dict[str, Any]) -> None:
     """The largest parts that a launch may leave unused are cuBLAS's (120 MiB) and what a context's
     line lies above this card's (46 MiB)."""

@@ -4,7 +4,7 @@ Graphs of the layers that repeat need what whole graphs need, and compute the sa
 """
 
 import pytest
-from support import slow
+from support import few_rows, slow
 
 import autolayers
 from autolayers.flags.policy import read
@@ -56,16 +56,19 @@ def test_few_layers_stay(kinds: str) -> None:
 
 @pytest.mark.parametrize(
     ("model", "words", "gib"),
-    [
-        ("llama-3.1-8b-q4_k_m", "-ngl 99 -c 8192", [24]),
-        ("llama-3.1-8b-q4_k_m", "-ngl 20 -c 4096 -np 4", [8]),
-        ("gemma-2-9b-q4_k_m", "-ngl 99 -c 16384 -ctk q8_0 -ctv q8_0", [24]),
-        ("qwen3-30b-a3b-q4_k_m", "-ngl 99 -c 8192 -ncmoe 20", [12]),
-        slow("qwen3-30b-a3b-q4_k_m", "-ngl 99 -c 8192", [12, 8]),
-        ("llama-3.3-70b-q4_k_m", "-ngl 99 -c 8192 -fa off", [24, 24]),
-        ("deepseek-v2-lite-q4_k_m", "-ngl 26 -c 65536 -np 1 --no-op-offload", [24]),
-        ("mamba2-2.7b-q4_k_m", "-ngl 64 -c 8192", [8]),
-    ],
+    few_rows(
+        2,
+        [
+            ("llama-3.1-8b-q4_k_m", "-ngl 99 -c 8192", [24]),
+            ("llama-3.1-8b-q4_k_m", "-ngl 20 -c 4096 -np 4", [8]),
+            ("gemma-2-9b-q4_k_m", "-ngl 99 -c 16384 -ctk q8_0 -ctv q8_0", [24]),
+            ("qwen3-30b-a3b-q4_k_m", "-ngl 99 -c 8192 -ncmoe 20", [12]),
+            slow("qwen3-30b-a3b-q4_k_m", "-ngl 99 -c 8192", [12, 8]),
+            ("llama-3.3-70b-q4_k_m", "-ngl 99 -c 8192 -fa off", [24, 24]),
+            ("deepseek-v2-lite-q4_k_m", "-ngl 26 -c 65536 -np 1 --no-op-offload", [24]),
+            ("mamba2-2.7b-q4_k_m", "-ngl 64 -c 8192", [8]),
+        ],
+    ),
 )
 def test_graphs_without_repeated_layers_are_the_whole_ones(
     model: str, words: str, gib: list[int], monkeypatch: pytest.MonkeyPatch

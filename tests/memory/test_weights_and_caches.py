@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import FIXTURES, WHOLE, gpus, model, sample
+from support import FIXTURES, WHOLE, few, gpus, model, sample
 
 from autolayers import estimate
 from autolayers.errors import LaunchRefused
@@ -41,7 +41,7 @@ CASES = truth()
 
 
 @WHOLE
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", few(3, CASES))
 def test_model_and_context_are_llama_cpps_to_the_byte(name: str, whole: bool) -> None:
     for case in (CASES if whole else sample(CASES, 5))[name]:
         words = case["args"]

@@ -6,7 +6,7 @@ Several GPUs: no plan gives away the context that its own split has room for.
 from __future__ import annotations
 
 import pytest
-from support import model, slow
+from support import few_rows, model, slow
 
 import autolayers
 from autolayers.api import fit_choice
@@ -51,7 +51,8 @@ SMALL = (
 
 
 @pytest.mark.parametrize(
-    ("name", "gpus"), [*SMALL, *(slow(name, gpus) for name in MODELS for gpus in MACHINES)]
+    ("name", "gpus"),
+    few_rows(3, [*SMALL, *(slow(name, gpus) for name in MODELS for gpus in MACHINES)]),
 )
 def test_a_plan_uses_the_context_that_its_split_has_room_for(name: str, gpus: str) -> None:
     """The split given back without -c has no more, and --ctx max at least as much as the

@@ -13,7 +13,7 @@ from functools import cache
 from statistics import median
 
 import pytest
-from support import FIXTURES, WHOLE, model, slow
+from support import FIXTURES, WHOLE, few, few_rows, model, slow
 
 import autolayers
 from autolayers.backends import canonical
@@ -174,22 +174,25 @@ def test_what_is_measured_is_within_the_uncertainty_that_is_stated(kind: str) ->
 
 @pytest.mark.parametrize(
     ("ids", "most"),
-    [
-        # MLA without flash attention after 8k to 32k tokens: before 2.0 to 4.6
-        ("n0036 n0038 n0040", 1.35),
-        ("n0092 n0093", 1.3),  # experts on Intel Arc: before 2.6
-        ("s0299 s0303", 1.5),  # layers in RAM after 30k tokens: before 2.5
-        ("n0055", 1.5),  # prompts on four GPUs of before: 2.0
-        ("n4-p0050 n4-p0098 n4-p0104", 1.12),  # -sm tensor on two and four GPUs: 0.74 on two
-        ("n4-p0081 n4-p0089 n4-p0121", 1.3),  # prompts on RDNA2 by ROCm: 0.4 to 0.5
-        # experts that prompts of 512 to 4096 tokens copy: 0.70 to 0.74
-        ("n0392 n0408 n0416 s0256", 1.3),
-        ("n4-p0024 n4-p0030", 1.15),  # IQ2_XXS and IQ3_XXS on a card: 1.22 and 1.27
-        ("n4-p0004", 1.1),  # an RTX 3090 at 250 of 350 W: 1.25
-        ("n5-0006 n5-0008", 1.2),  # prompts of 4096 tokens on the CPU: 1.4 to 1.7
-        # 16 cores without flash attention: prompts at 0 to 15,872 tokens: 0.4 to 0.5 at the end
-        ("n6-0001 n6-0003 n6-0005 n6-0007", 1.5),
-    ],
+    few_rows(
+        2,
+        [
+            # MLA without flash attention after 8k to 32k tokens: before 2.0 to 4.6
+            ("n0036 n0038 n0040", 1.35),
+            ("n0092 n0093", 1.3),  # experts on Intel Arc: before 2.6
+            ("s0299 s0303", 1.5),  # layers in RAM after 30k tokens: before 2.5
+            ("n0055", 1.5),  # prompts on four GPUs of before: 2.0
+            ("n4-p0050 n4-p0098 n4-p0104", 1.12),  # -sm tensor on two and four GPUs: 0.74 on two
+            ("n4-p0081 n4-p0089 n4-p0121", 1.3),  # prompts on RDNA2 by ROCm: 0.4 to 0.5
+            # experts that prompts of 512 to 4096 tokens copy: 0.70 to 0.74
+            ("n0392 n0408 n0416 s0256", 1.3),
+            ("n4-p0024 n4-p0030", 1.15),  # IQ2_XXS and IQ3_XXS on a card: 1.22 and 1.27
+            ("n4-p0004", 1.1),  # an RTX 3090 at 250 of 350 W: 1.25
+            ("n5-0006 n5-0008", 1.2),  # prompts of 4096 tokens on the CPU: 1.4 to 1.7
+            # 16 cores without flash attention: prompts at 0 to 15,872 tokens: 0.4 to 0.5 at the end
+            ("n6-0001 n6-0003 n6-0005 n6-0007", 1.5),
+        ],
+    ),
 )
 def test_terms_that_were_missing(ids: str, most: float) -> None:
     for name in ids.split():
@@ -260,10 +263,13 @@ def test_of_two_launches_the_faster_is_predicted_faster(kind: str) -> None:
 
 @pytest.mark.parametrize(
     "ids",
-    [
-        pytest.param(ids, id=name, marks=pytest.mark.slow if i % 3 else ())
-        for i, (name, ids) in enumerate(CHOICES.items())
-    ],
+    few(
+        2,
+        [
+            pytest.param(ids, id=name, marks=pytest.mark.slow if i % 3 else ())
+            for i, (name, ids) in enumerate(CHOICES.items())
+        ],
+    ),
 )
 def test_the_placement_predicted_fastest_is_the_fastest_measured(ids: str) -> None:
     launches = [rows()[name] for name in ids.split()]

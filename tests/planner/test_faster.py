@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import FIXTURES, HEADERS, model
+from support import FIXTURES, HEADERS, few, model
 
 import autolayers
 from autolayers.cli import main
@@ -23,22 +23,25 @@ SLOW = "tokens/s: a file of iq2_xxs (16.9 GiB) or a smaller model would be wholl
 
 @pytest.mark.parametrize(
     "words",
-    [
-        [DENSE_32B, "--gpu", "rtx-3090", "--ram", "64GiB", "-c", "32768", "--format", "flags"],
+    few(
+        2,
         [
-            "run",
-            "--dry-run",
-            "--gpu",
-            "rtx-3090",
-            "--ram",
-            "64GiB",
-            "llama-server",
-            "-m",
-            DENSE_32B,
-            "-c",
-            "32768",
+            [DENSE_32B, "--gpu", "rtx-3090", "--ram", "64GiB", "-c", "32768", "--format", "flags"],
+            [
+                "run",
+                "--dry-run",
+                "--gpu",
+                "rtx-3090",
+                "--ram",
+                "64GiB",
+                "llama-server",
+                "-m",
+                DENSE_32B,
+                "-c",
+                "32768",
+            ],
         ],
-    ],
+    ),
 )
 def test_a_cache_that_brings_all_weights_onto_the_gpu_is_one_line(
     words: list[str],

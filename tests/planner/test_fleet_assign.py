@@ -63,6 +63,7 @@ def test_the_solver_is_within_2_percent_of_all_possibilities(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(2), slow(range(2, 12))])
 def test_ten_thousand_machines_are_within_2_percent_of_the_bound(seeds: range) -> None:
     pytest.importorskip("scipy")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support import FIXTURES, model, requested
+from support import FIXTURES, few, model, requested
 
 import autolayers
 from autolayers import Device
@@ -74,7 +74,9 @@ def test_the_processor_alone_is_planned_where_it_is_faster_by_more_than_predicti
     assert plan(E2B, "-c 8192", igpu(RADEON)).flags == ("-ngl", "36", "-c", "8192")
 
 
-@pytest.mark.parametrize("words", ["-ngl 99", "-dev Vulkan0", "-ot exps=CPU", "--strategy layers"])
+@pytest.mark.parametrize(
+    "words", few(2, ["-ngl 99", "-dev Vulkan0", "-ot exps=CPU", "--strategy layers"])
+)
 def test_what_is_given_stays(words: str) -> None:
     assert "none" not in plan(E2B, f"-c 8192 {words}", igpu(UHD)).flags
 
@@ -114,6 +116,7 @@ def test_the_processor_is_proposed_where_one_rate_is_higher_on_it() -> None:
     assert (followed.speed.generation, followed.n_gpu_layers) == (other.speed.generation, 0)
 
 
+@pytest.mark.slow
 def test_tune_measures_the_processor_too() -> None:
     device = igpu(UHD)
     params, policy = read(["-c", "8192"], None)

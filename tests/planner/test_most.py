@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support import hypothetical_gpus, model, requested, slow
+from support import few_rows, hypothetical_gpus, model, requested, slow
 
 from autolayers.devices import Host
 from autolayers.flags.params import Params
@@ -132,21 +132,24 @@ def alone(mib: tuple[int, ...], words: str) -> tuple[Evaluator, Params]:
 
 @pytest.mark.parametrize(
     ("mib", "words"),
-    [
-        ((900,), ""),
-        ((1100,), ""),
-        ((1400,), "-c 4096"),
-        ((1400,), "-c 60000"),
-        ((1400,), "--fit off -c 8192"),
-        ((1400,), "--fit off"),
-        ((1400,), "-fitc 20000"),
-        ((2300,), "-fitc 100000"),
-        ((3600,), ""),
-        ((700, 900), ""),
-        ((1100, 700), "-c 16384"),
-        ((900, 900), "-ts 3,1"),
-        ((200,), ""),
-    ],
+    few_rows(
+        2,
+        [
+            ((900,), ""),
+            ((1100,), ""),
+            ((1400,), "-c 4096"),
+            ((1400,), "-c 60000"),
+            ((1400,), "--fit off -c 8192"),
+            ((1400,), "--fit off"),
+            ((1400,), "-fitc 20000"),
+            ((2300,), "-fitc 100000"),
+            ((3600,), ""),
+            ((700, 900), ""),
+            ((1100, 700), "-c 16384"),
+            ((900, 900), "-ts 3,1"),
+            ((200,), ""),
+        ],
+    ),
 )
 def test_the_number_by_itself_is_the_largest_with_which_llama_server_fits(
     mib: tuple[int, ...], words: str

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from support import HEADERS, blocks, header, model, requested, slow, swept
+from support import HEADERS, blocks, few_rows, header, model, requested, slow, swept
 
 import autolayers
 from autolayers import Device, LaunchRefused, estimate
@@ -358,15 +358,18 @@ def test_a_server_serves_one_model_at_a_time() -> None:
 
 @pytest.mark.parametrize(
     ("count", "words", "ram"),
-    [
-        *(
-            (count, *rest)
-            for count in (1, 2)
-            for rest in (("-ngl 99", 64), ("-ngl 20 -c 2048", 64), ("-ngl 99", 4))
-        ),
-        (1, "", 4),
-        slow(2, "", 4),
-    ],
+    few_rows(
+        3,
+        [
+            *(
+                (count, *rest)
+                for count in (1, 2)
+                for rest in (("-ngl 99", 64), ("-ngl 20 -c 2048", 64), ("-ngl 99", 4))
+            ),
+            (1, "", 4),
+            slow(2, "", 4),
+        ],
+    ),
 )
 def test_no_server_is_named_twice_where_models_are_more(words: str, ram: int, count: int) -> None:
     remote = [

@@ -517,6 +517,7 @@ def test_given_layers_are_split_so_that_they_fit(sizes: str, layers: str) -> Non
     )
 
 
+@pytest.mark.slow
 def test_the_same_question_has_the_same_answer() -> None:
     cards = gpu(8 / 1024, 0), gpu(6 / 1024, 1)
     first = plan(SMALL, "-fitt 0 -np 2", *cards, explain=True).to_dict()

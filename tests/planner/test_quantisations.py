@@ -52,6 +52,7 @@ def test_only_types_below_the_files_own_are_offered(name: str, largest: str) -> 
         assert 8 * smaller.size / weights == pytest.approx(BITS[kind], rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_remedy_and_why_name_a_file_that_exists() -> None:
     """A Q4_K_M has more bits than q4_K and fewer than q5_K: "q5_K throughout" was smaller than the
     file."""

@@ -11,7 +11,7 @@ import itertools
 from math import log2
 
 import pytest
-from support import FIXTURES, model, slow
+from support import FIXTURES, few, model, slow
 
 import autolayers
 from autolayers import Device, Plan
@@ -155,7 +155,7 @@ class TestDevices:
             assert len({(answer.params.device, answer.params.main_gpu) for answer in answers}) > 1
 
     @pytest.mark.parametrize(
-        "words", ["-dev CUDA0,CUDA1", "-sm layer", "-mg 0", "-ngl auto", "-np -1"]
+        "words", few(2, ["-dev CUDA0,CUDA1", "-sm layer", "-mg 0", "-ngl auto", "-np -1"])
     )
     def test_a_flag_that_is_given_as_its_own_default_changes_nothing(self, words: str) -> None:
         machine = ("--gpu", "2xrtx-3090", "-c", "16384")
@@ -283,12 +283,15 @@ def test_caches_that_stay_in_ram_may_leave_the_output_alone_on_a_gpu() -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [
-        ("--gpu", "rtx-3090@3GiB"),
-        ("--gpu", "2GiB,2GiB"),
-        ("--ram", "64GiB"),
-        ("--kv-types", "f16,q8_0"),
-    ],
+    few(
+        2,
+        [
+            ("--gpu", "rtx-3090@3GiB"),
+            ("--gpu", "2GiB,2GiB"),
+            ("--ram", "64GiB"),
+            ("--kv-types", "f16,q8_0"),
+        ],
+    ),
 )
 def test_more_memory_and_more_permission_are_worth_no_less(more: tuple[str, ...]) -> None:
     dense = model("gemma-2-9b-q4_k_m:12")
@@ -303,6 +306,7 @@ def test_more_memory_and_more_permission_are_worth_no_less(more: tuple[str, ...]
     assert found[1] <= found[0] * HUNDREDTH
 
 
+@pytest.mark.slow
 def test_heads_without_a_flash_kernel_stay_on_their_gpus() -> None:
     """-fa auto is off then, and attention on the GPUs, however the launch is priced before its
     graph is there."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import strategies as st
-from support import few_and_many, many, model, slow
+from support import few_and_many, few_rows, many, model, slow
 
 import autolayers
 from autolayers import Device
@@ -213,18 +213,21 @@ class TestMoreThanMemory:
 
 @pytest.mark.parametrize(
     ("name", "words", "flags", "reason"),
-    [
-        ("llama-3.1-8b-q4_k_m", "", ["--cache-reuse", "256"], "--cache-reuse 256: "),
-        ("llama-3.1-8b-q4_k_m", "--cache-reuse 0", ["--cache-reuse", "0"], ""),
-        ("gemma-3-4b-q8_0", "", [], "no --swa-full (the request would take "),
-        (
-            "gemma-3-4b-q8_0",
-            "--swa-full",
-            ["--swa-full", "--cache-reuse", "256"],
-            "--cache-reuse 256: ",
-        ),
-        ("mamba2-2.7b-q4_k_m", "", [], "the model's state cannot be rolled back: "),
-    ],
+    few_rows(
+        2,
+        [
+            ("llama-3.1-8b-q4_k_m", "", ["--cache-reuse", "256"], "--cache-reuse 256: "),
+            ("llama-3.1-8b-q4_k_m", "--cache-reuse 0", ["--cache-reuse", "0"], ""),
+            ("gemma-3-4b-q8_0", "", [], "no --swa-full (the request would take "),
+            (
+                "gemma-3-4b-q8_0",
+                "--swa-full",
+                ["--swa-full", "--cache-reuse", "256"],
+                "--cache-reuse 256: ",
+            ),
+            ("mamba2-2.7b-q4_k_m", "", [], "the model's state cannot be rolled back: "),
+        ],
+    ),
 )
 def test_an_agents_prefix_is_reused_as_far_as_the_cache_allows(
     name: str, words: str, flags: list[str], reason: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support import HEADERS
+from support import HEADERS, few, few_rows
 
 import autolayers
 
@@ -46,7 +46,7 @@ def test_a_card_without_room_for_a_layer_says_so() -> None:
     assert found.idle == ("CUDA1 is left idle: no layer fits into the 500.00 MiB that are free",)
 
 
-@pytest.mark.parametrize("gpus", ["700MiB", "700MiB,600MiB"])
+@pytest.mark.parametrize("gpus", few(2, ["700MiB", "700MiB,600MiB"]))
 def test_cards_too_small_for_any_launch_are_left_out(gpus: str) -> None:
     """Even -ngl 0 has its compute buffer on the first device."""
     found = plan(MODEL, "--gpu", gpus)
@@ -111,7 +111,9 @@ def test_an_integrated_gpu_beside_another_is_left_out_by_llama_cpp() -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "main"),
-    [("rtx-3090,rtx-3060,gtx-1070", None), ("rtx-3060,rtx-3090", 1), ("2xrtx-3090", None)],
+    few_rows(
+        2, [("rtx-3090,rtx-3060,gtx-1070", None), ("rtx-3060,rtx-3090", 1), ("2xrtx-3090", None)]
+    ),
 )
 def test_a_model_that_fits_on_one_gpu_leaves_the_others_out(gpus: str, main: int | None) -> None:
     """A GPU that only gets no layers costs time: -ts 49 is slower than -sm none."""

@@ -107,6 +107,7 @@ def test_the_headline_is_what_each_of_them_gets() -> None:
     assert " tokens/s for one user (" in plan_text(alone).splitlines()[1]
 
 
+@pytest.mark.slow
 def test_more_people_than_the_gpu_has_room_for_wait_in_the_queue() -> None:
     """200 slots would send layers to RAM, for a token in seconds to each: nobody launches that."""
     words = ["--gpu", "4GiB", "--ram", "64GiB", "--users", "200"]

@@ -160,6 +160,7 @@ def test_what_is_too_slow_is_left_out(table: None, monkeypatch: pytest.MonkeyPat
     assert not any(none.values())
 
 
+@pytest.mark.slow
 def test_with_experts_in_ram_the_card_of_a_size_has_the_fastest_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,7 +4,7 @@ What a plan says of its placement is what the memory model places.
 """
 
 import pytest
-from support import model
+from support import few, model
 
 import autolayers
 
@@ -64,14 +64,17 @@ def test_more_experts_in_ram_than_needed_are_told_of() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [
-        "-cmoe",
-        "-ngl 99 -cmoe",
-        "-ngl 99 -ot exps=CPU",
-        r"-ngl all -ot \.ffn_.*_exps\.=CPU",
-        r"-ot "
-        r"blk\.[0-6]\.ffn_.*_exps.=CPU",
-    ],
+    few(
+        2,
+        [
+            "-cmoe",
+            "-ngl 99 -cmoe",
+            "-ngl 99 -ot exps=CPU",
+            r"-ngl all -ot \.ffn_.*_exps\.=CPU",
+            r"-ot "
+            r"blk\.[0-6]\.ffn_.*_exps.=CPU",
+        ],
+    ),
 )
 def test_experts_in_ram_by_any_flag_are_told_how_many_need_be(given: str) -> None:
     words = ["--gpu", "2500MiB", "--ram", "64GiB", "-c", "4096"]

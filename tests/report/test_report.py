@@ -14,7 +14,7 @@ from math import ceil
 from xml.etree import ElementTree
 
 import pytest
-from support import FIXTURES, HEADERS, model, slow
+from support import FIXTURES, HEADERS, few, few_rows, model, slow
 
 import autolayers
 from autolayers import Device
@@ -267,7 +267,7 @@ def test_a_yellow_full_gpu_is_no_warning() -> None:
     assert set(re.findall(r"\x1b\[(\d+)m", table)) == {"0", "1", "2"}
 
 
-@pytest.mark.parametrize("gpus", ["rtx-3060", "rtx-3090,rtx-3060", "8xrtx-3060", "24GiB"])
+@pytest.mark.parametrize("gpus", few(4, ["rtx-3060", "rtx-3090,rtx-3060", "8xrtx-3060", "24GiB"]))
 def test_a_narrow_terminal_keeps_the_bars(gpus: str) -> None:
     """What may grow has a line of its own before a bar is left out."""
     found = plan("gpt-oss-20b-mxfp4", f"--gpu {gpus} --ram 64GiB -c 65536")
@@ -356,6 +356,7 @@ def test_text_is_laid_out_for_the_width_and_cuts_no_word(case: str) -> None:
         assert re.sub(r"\x1b\[\d+m", "", coloured) == text
 
 
+@pytest.mark.slow
 def test_cards_that_are_alike_share_a_row_and_v_shows_each() -> None:
     found = plan(*CASES["alike"])
     rows = [line for line in plan_text(found).splitlines() if line.startswith("CUDA")]
@@ -434,12 +435,15 @@ TOGETHER = (("llama-3.2-1b-q8_0", "gpt-oss-20b-mxfp4:8"), ("llama-3.3-70b-q4_k_m
 
 @pytest.mark.parametrize(
     ("gpus", "names"),
-    [
-        slow("6GiB", TOGETHER[0]),
-        ("6GiB,4GiB,2GiB", TOGETHER[0]),
-        slow("8x3GiB", TOGETHER[0]),
-        *((gpus, TOGETHER[1]) for gpus in ("6GiB", "6GiB,4GiB,2GiB", "8x3GiB")),
-    ],
+    few_rows(
+        2,
+        [
+            slow("6GiB", TOGETHER[0]),
+            ("6GiB,4GiB,2GiB", TOGETHER[0]),
+            slow("8x3GiB", TOGETHER[0]),
+            *((gpus, TOGETHER[1]) for gpus in ("6GiB", "6GiB,4GiB,2GiB", "8x3GiB")),
+        ],
+    ),
 )
 def test_several_models_are_laid_out_for_the_width(names: tuple[str, ...], gpus: str) -> None:
     found = plan_together(

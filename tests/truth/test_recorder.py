@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import FIXTURES, RECORDED, ROOT, slow
+from support import FIXTURES, RECORDED, ROOT, few, few_rows, slow
 
 sys.path.insert(0, str(FIXTURES))
 
@@ -40,7 +40,7 @@ def record(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 DESCRIBED = [name for name, description in headers.descriptions().items() if description.lines]
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
+@pytest.mark.parametrize("name", few(3, DESCRIBED))
 def test_a_header_made_again_is_the_file(name: str) -> None:
     assert headers.header(name).to_bytes() == (FIXTURES / headers.path_of(name)).read_bytes()
 
@@ -256,17 +256,20 @@ def test_llama_servers_limit_on_outputs_is_the_trees_own(
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        (["--check", "--build", "soon"], "--build soon: a number is wanted, or 'newest'"),
-        slow(["--check", "--source", "/nowhere"], "/nowhere: not a llama.cpp source tree"),
-        (["--check", "--files", "models,moods"], "--files: no moods; there are models, archs,"),
-        slow(["--check", "--every", "0"], "--every wants a positive number"),
-        slow(["--check", "--against", "/nowhere"], "no such file of launches in /nowhere"),
-        slow(["--check", "--random", "9"], "--random wants a positive number, and --predict"),
-        slow(["--predict", "--files", "decisions"], "--predict has models, archs, more only"),
-        (["--out", str(FIXTURES / "truth"), "--every", "2"], "would leave"),
-        slow([], "say --check, --predict, --out DIR, or several"),
-    ],
+    few_rows(
+        3,
+        [
+            (["--check", "--build", "soon"], "--build soon: a number is wanted, or 'newest'"),
+            slow(["--check", "--source", "/nowhere"], "/nowhere: not a llama.cpp source tree"),
+            (["--check", "--files", "models,moods"], "--files: no moods; there are models, archs,"),
+            slow(["--check", "--every", "0"], "--every wants a positive number"),
+            slow(["--check", "--against", "/nowhere"], "no such file of launches in /nowhere"),
+            slow(["--check", "--random", "9"], "--random wants a positive number, and --predict"),
+            slow(["--predict", "--files", "decisions"], "--predict has models, archs, more only"),
+            (["--out", str(FIXTURES / "truth"), "--every", "2"], "would leave"),
+            slow([], "say --check, --predict, --out DIR, or several"),
+        ],
+    ),
 )
 def test_what_cannot_be_recorded_is_said_in_a_line(words: list[str], said: str) -> None:
     done = record(*words)

@@ -15,7 +15,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from support import FIXTURES, HEADERS, ROOT, model, slow
+from support import FIXTURES, HEADERS, ROOT, few, few_rows, model, slow
 
 import autolayers
 from autolayers import bundled
@@ -251,6 +251,7 @@ def test_quantisations_are_compared_at_one_context() -> None:
     assert ask("row", **machine, model=MODELS[1], at=17664, ctx="8192")["context"] == 8192
 
 
+@pytest.mark.slow
 def test_the_slider_has_the_memory_of_other_contexts() -> None:
     """All else as placed: what a launch of these flags takes, beyond the device too."""
     question = {"model": MODELS[1], "gpu": "rtx-3060", "ram": "32"}
@@ -301,12 +302,15 @@ def test_the_answer_is_a_picture() -> None:
 
 @pytest.mark.parametrize(
     ("question", "state", "title"),
-    [
-        ({"gpu": "8"}, "if", "Runs, but slowly if 129.5 GiB of RAM are free"),
-        ({"gpu": "8", "ram": "64"}, "no", "Does not fit: 66.1 GiB missing in RAM"),
-        ({"gpu": "8", "ram": "160"}, "if", "Runs, but slowly"),
-        ({"ram": "192"}, "if", "Runs, but slowly"),
-    ],
+    few_rows(
+        2,
+        [
+            ({"gpu": "8"}, "if", "Runs, but slowly if 129.5 GiB of RAM are free"),
+            ({"gpu": "8", "ram": "64"}, "no", "Does not fit: 66.1 GiB missing in RAM"),
+            ({"gpu": "8", "ram": "160"}, "if", "Runs, but slowly"),
+            ({"ram": "192"}, "if", "Runs, but slowly"),
+        ],
+    ),
 )
 def test_the_verdict_knows_the_ram(question: dict[str, str], state: str, title: str) -> None:
     """llama-3-70b in f16 takes 131 GiB: nothing is green as long as the RAM for it is not known, or
@@ -447,7 +451,7 @@ def test_the_card_that_webgl_names(renderer: str, card: str | None) -> None:
     assert next(iter(ask("card", name=renderer)["cards"]), None) == card
 
 
-@pytest.mark.parametrize("kind", [kind for kind in NAMES if kind != "lm-studio"])
+@pytest.mark.parametrize("kind", few(2, [kind for kind in NAMES if kind != "lm-studio"]))
 def test_files_name_paths_that_somebody_has(kind: str) -> None:
     """The user's own, or /path/to with a note; never the folder where this runs."""
     question = {"model": "mistral-7b-q4_k_m", "gpu": "8", "ram": "32", "format": kind}
@@ -519,6 +523,7 @@ def test_a_projector_of_the_repository_is_counted_and_downloaded() -> None:
     assert refused["error"].startswith("qwen3-8b-q4_k_m: no projector is known for it")
 
 
+@pytest.mark.slow
 def test_a_list_counts_projectors() -> None:
     """A vision model's row is that of the same question with its projector; a text model's has
     none."""
@@ -586,7 +591,7 @@ def test_what_is_larger_than_all_memory_is_not_planned() -> None:
 
 
 def test_a_list_says_which_models_read_pictures() -> None:
-    assert ask("take", model="gemma-3-27b-q4_k_m", gpu="rtx-3060", ram="32")["vision"] is True
+    assert ask("take", model="gemma-3-4b-q4_k_m", gpu="rtx-3060", ram="32")["vision"] is True
 
 
 def test_lm_studio_gets_a_share_of_layers() -> None:
@@ -830,6 +835,7 @@ CHANGES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [CHANGES[:2], slow(CHANGES)], ids=len)
 def test_a_question_is_answered_alike_after_others(changes: tuple[dict[str, str], ...]) -> None:
     """What earlier ones found out is used where model and build are the same; their figures are

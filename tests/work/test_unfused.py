@@ -100,6 +100,7 @@ def test_builds_that_keep_it_fused_are_planned_as_before() -> None:
     assert plan.params.n_parallel is None and not said(plan.reasons) + said(plan.warnings)
 
 
+@pytest.mark.slow
 def test_several_slots_leave_what_is_in_ram_to_the_processor() -> None:
     layers = ("--llama-build", "10218", "-np", "4", "-ngl", "6")
     plan = planned(*layers)

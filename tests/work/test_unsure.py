@@ -81,6 +81,7 @@ def test_what_few_measured_is_said(
     assert found.get("unsure", []) == ([said] if said else [])
 
 
+@pytest.mark.slow
 def test_the_range_is_wider_until_the_class_was_measured_there(tmp_path: Path) -> None:
     words = IN_RAM.split()
     plain = speed(MOE, machine(tmp_path, "rtx-3060"), *words)

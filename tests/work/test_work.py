@@ -6,7 +6,7 @@ Who computes what: a launch that is not measured has the work of the same launch
 from __future__ import annotations
 
 import pytest
-from support import model
+from support import few_rows, model
 
 import autolayers
 from autolayers.flags.policy import read
@@ -73,7 +73,7 @@ def summed(load: Load) -> dict[tuple[str, bool], list[float]]:
     return {key: values for key, values in found.items() if any(values)}
 
 
-@pytest.mark.parametrize(("name", "words"), PAIRS)
+@pytest.mark.parametrize(("name", "words"), few_rows(2, PAIRS))
 def test_a_launch_that_is_not_measured_has_the_work_of_one_that_is(
     name: str, words: tuple[int, str]
 ) -> None:
