@@ -550,7 +550,6 @@ def test_devices_that_its_server_does_not_use(
     assert devices == [device] * kept and len(notes) == (not kept)
 
 
-@pytest.mark.slow
 def test_a_mixture_has_the_context_and_batch_of_the_plain_plan() -> None:
     machine = ("--gpu", "rtx-3060", "--ram", "32GiB")
     path = HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"

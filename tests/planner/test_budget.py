@@ -41,7 +41,6 @@ def test_layers_that_were_given_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan.n_gpu_layers == 4
 
 
-@pytest.mark.slow
 def test_a_plan_within_its_budget_says_nothing() -> None:
     plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), MACHINE, explain=True)
     assert plan.fits and SAID not in plan.warnings

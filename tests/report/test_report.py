@@ -14,7 +14,7 @@ from math import ceil
 from xml.etree import ElementTree
 
 import pytest
-from support import FIXTURES, HEADERS, few, few_rows, model, slow
+from support import FIXTURES, HEADERS, few, model, slow
 
 import autolayers
 from autolayers import Device
@@ -435,15 +435,12 @@ TOGETHER = (("llama-3.2-1b-q8_0", "gpt-oss-20b-mxfp4:8"), ("llama-3.3-70b-q4_k_m
 
 @pytest.mark.parametrize(
     ("gpus", "names"),
-    few_rows(
-        2,
-        [
-            slow("6GiB", TOGETHER[0]),
-            ("6GiB,4GiB,2GiB", TOGETHER[0]),
-            slow("8x3GiB", TOGETHER[0]),
-            *((gpus, TOGETHER[1]) for gpus in ("6GiB", "6GiB,4GiB,2GiB", "8x3GiB")),
-        ],
-    ),
+    [
+        slow("6GiB", TOGETHER[0]),
+        ("6GiB,4GiB,2GiB", TOGETHER[0]),
+        slow("8x3GiB", TOGETHER[0]),
+        *((gpus, TOGETHER[1]) for gpus in ("6GiB", "6GiB,4GiB,2GiB", "8x3GiB")),
+    ],
 )
 def test_several_models_are_laid_out_for_the_width(names: tuple[str, ...], gpus: str) -> None:
     found = plan_together(

@@ -116,7 +116,6 @@ def test_pyodide_is_copied_from_a_folder_that_holds_it(
     assert config["sha256"] == {name: digest for name, (_, digest) in files.items()}
 
 
-@pytest.mark.slow
 def test_a_list_of_models_for_a_card_has_the_figures_of_plans(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, one_chip: None
 ) -> None:

@@ -523,7 +523,6 @@ def test_a_projector_of_the_repository_is_counted_and_downloaded() -> None:
     assert refused["error"].startswith("qwen3-8b-q4_k_m: no projector is known for it")
 
 
-@pytest.mark.slow
 def test_a_list_counts_projectors() -> None:
     """A vision model's row is that of the same question with its projector; a text model's has
     none."""
