@@ -36,8 +36,9 @@ _MAX_SIZE = 1 << 20
 _RECORDED: tuple[str, ...] = Device.__record_fields__  # type: ignore[attr-defined]
 _DEVICE = frozenset((*_RECORDED, "card", "sure")) - {"measured"}
 # what devices --json says for a reader alone
-_ONLY_READ = tuple(name for name in BUS if name not in Host.__record_fields__)  # type: ignore[attr-defined]
-_HOST = frozenset((*Host.__record_fields__, "measured", *_ONLY_READ))  # type: ignore[attr-defined]
+_FIELDS: tuple[str, ...] = Host.__record_fields__  # type: ignore[attr-defined]
+_ONLY_READ = tuple(name for name in BUS if name not in _FIELDS)
+_HOST = frozenset((*_FIELDS, "measured", *_ONLY_READ))
 _TOP = frozenset(("schema", "autolayers", "devices", "host", "notes", "measured"))
 _MEASURED = frozenset(("kind", "class", "backend", "build", "ratio", "n", "date"))
 _RATE = 1e7, 1e15  # the most bytes per second of anything

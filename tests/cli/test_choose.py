@@ -106,14 +106,14 @@ def directory(place: Path, name: str) -> str:
             "Q4_K_M",
         ),
         # as fast as people read in RAM, too
-        slow(LLAMA, "1064MiB", "partly partly partly in in no", "Q8_0"),
+        slow(LLAMA, "1GiB", "partly partly partly in in no", "Q8_0"),
     ],
 )
 def test_each_file_is_planned_as_if_alone(
     name: str, gpu: str, verdicts: str, take: str, tmp_path: Path, hub, chosen
 ) -> None:
     hub(*quants(name))
-    machine = ["--gpu", gpu, "--ram", "4GiB" if gpu == "1064MiB" else "64GiB"]
+    machine = ["--gpu", gpu, "--ram", "4GiB" if gpu == "1GiB" else "64GiB"]
     code, out, _ = chosen("hf:me/my-GGUF", *machine, "--ctx", "6k", "--json")
     answer = json.loads(out)
     assert code == 0 and answer["schema"] == 1 and answer["n_ctx"] == 6144

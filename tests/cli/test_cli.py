@@ -469,7 +469,7 @@ class TestCommands:
             "--types",
             "f16",
             "--gpus",
-            "2540MiB 24GiB",
+            "2500MiB 24GiB",
         )
         env = {"COLUMNS": str(columns), "NO_COLOR": "1"}
         text = run(*words, env=env).stdout

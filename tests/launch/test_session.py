@@ -136,7 +136,7 @@ def test_the_files_of_a_container_s_volume_are_found_here(
         assert (
             out.count(str(HEADERS)) == 1
             and "-md /m/llama-3.2-1b-q8_0.gguf" in out
-            and "-ngl 33 -c 1141" in out
+            and "-ngl 33 -c 114" in out
         )
     assert (
         main(

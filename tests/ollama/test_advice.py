@@ -342,7 +342,7 @@ def test_what_cannot_be_seen_is_set_aside(llama):
 
 def test_two_gpus_are_split_as_llama_cpp_does_without_being_told():
     model = target("llama-3.3-70b-q4_k_m")
-    two = [gpu(24.05), gpu(12.05, "CUDA1")]
+    two = [gpu(24), gpu(12, "CUDA1")]
     advice = advise(model, PLAIN, two, num_ctx=8192)
     assert [row.name for row in advice.plan.devices] == ["CUDA0", "CUDA1"]
     words = ["-c", "8192", "-np", "1", "-b", "512", "-ub", "512", "-ngl"]

@@ -194,7 +194,7 @@ class TestWhatDoesNotFit:
         assert whole.n_gpu_layers < 9 and not whole.params.overrides
 
     def test_part_of_one_more_layer_uses_what_is_left(self) -> None:
-        found = plan("qwen3-30b-a3b-q4_k_m:8", "-c 8192", gpu(2.49))
+        found = plan("qwen3-30b-a3b-q4_k_m:8", "-c 8192", gpu(2.45))
         assert "-ot" in found.flags
         pattern = found.params.overrides[-1][0]
         layer = len(found.params.overrides) - 1

@@ -197,7 +197,7 @@ class TestDevices:
         assert found.fits and found.params.tensor_split == (37.0, 12.0)
         assert any("exps" in pattern for pattern, _ in found.params.overrides)
 
-    @pytest.mark.parametrize(("mib", "other"), [(2920, "CPU"), (2880, "CUDA0")])
+    @pytest.mark.parametrize(("mib", "other"), [(2880, "CPU"), (2840, "CUDA0")])
     def test_two_of_three_matrices_of_a_layer_lie_on_a_second_gpu(
         self, mib: int, other: str
     ) -> None:
@@ -321,7 +321,7 @@ def test_heads_without_a_flash_kernel_stay_on_their_gpus() -> None:
     [
         ("qwen3-30b-a3b-q4_k_m:8", "--gpu 3GiB --ram 32GiB"),
         ("gpt-oss-20b-mxfp4:8", "--gpu 2GiB,3GiB --ram 32GiB"),
-        ("llama-3.1-8b-q4_k_m:8", "--gpu 1540MiB --ram 32GiB"),
+        ("llama-3.1-8b-q4_k_m:8", "--gpu 1500MiB --ram 32GiB"),
         ("gemma-2-9b-q4_k_m:8", "--gpu 3GiB --ram 32GiB"),
     ],
 )

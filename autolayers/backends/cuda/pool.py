@@ -23,6 +23,8 @@ ASSUMED = (8, 9)  # compute capability of an unknown GPU
 _CONTEXT, _CONTEXT_PER_THREAD = 32 * MiB, 2100
 # of a generation with only a total seen (RTX 3090 557 MiB): context and kernels together
 _AT_LEAST = {(8, 6): 500 * MiB}
+# both together where only the memory of a card is known
+_UNKNOWN = 500 * MiB
 
 # Local memory of the kernels, for every thread that can be resident: flash_attn_ext_vec has 272
 # bytes of it, the largest kernel of b11549 304. The first kernel that runs takes it: 70 MiB on an
@@ -91,7 +93,10 @@ _PLAIN = ("f32", "f16", "bf16")
 def context(capability: tuple[int, int], n_sm: int | None = None) -> int:
     """Return the bytes of a CUDA context before a kernel has run in it; `n_sm` multiprocessors, if
     known."""
-    seen = _AT_LEAST.get(capability, 0) - kernels(capability, n_sm)
+    of_kernels = kernels(capability, n_sm)
+    if n_sm is None and capability == ASSUMED:
+        return _UNKNOWN - of_kernels
+    seen = _AT_LEAST.get(capability, 0) - of_kernels
     return max(_CONTEXT + _CONTEXT_PER_THREAD * _threads(capability, n_sm), seen)
 
 
