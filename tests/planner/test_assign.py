@@ -455,3 +455,70 @@ def test_of_many_models_none_can_be_moved_to_make_the_use_more_even() -> None:
                 if fit(way, limits, None):
                     assert sum(crowding(way, limits)) >= first.best_so_far[1] - 1e-9
     assert moved > 15
+
+
+# --- sums of the same seconds in another order differ by rounding
+
+
+ROUNDED = 0.1 + 0.2  # a little more than 0.3
+
+
+def kept(*options: Option) -> Option:
+    """Which of these launches of one model is kept, tried in this order."""
+    found = search([Choice(options)], {"A": 20, "B": 20})
+    for each in options:
+        found.state.take(0, each)
+        found._keep()
+        found.state.give_back(0)
+    assert found.best_so_far is not None
+    return found.best_so_far[2][0]
+
+
+def test_of_prices_that_rounding_alone_makes_different_the_more_even_use_is_kept() -> None:
+    even, crowded = {"A": 5}, {"A": 15}
+    for prices in ((ROUNDED, 0.3), (0.3, ROUNDED), (0.3, 0.3)):
+        first, second = option(prices[0], **even), option(prices[1], **crowded)
+        assert kept(first, second) is first and kept(second, first) is first
+    less, more = option(0.3, **crowded), option(0.301, **even)
+    assert kept(less, more) is less and kept(more, less) is less
+    one, other = option(0.3, **even), option(0.3, **even)
+    assert kept(one, other) is one
+
+
+def test_equal_prices_are_looked_at_only_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = search([Choice([option(0.3, A=1)])], {"A": 20})
+    assert found._promising(9e9) and not found._promising(float("inf"))
+    found.best_so_far = 0.3, 1.0, ()
+    found.steps = module._TIES - 1
+    assert [found._promising(price) for price in (0.299, 0.3, ROUNDED, 0.301)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    found.steps = module._TIES
+    # what is less by rounding alone is no gain
+    assert [found._promising(price) for price in (0.299, 0.3 - 5e-17, 0.3, ROUNDED)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    found.steps = module.STEPS
+    assert found._promising(0.299)
+    found.steps += 1
+    assert not found._promising(0.299)
+    found.best_so_far = None
+    assert not found._promising(0.299)
+
+
+def test_many_models_are_moved_until_the_steps_are_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = dict.fromkeys("ABCDEF", 40)
+    choices = [Choice([option(1.0, **{name: size}) for name in limits]) for size in range(1, 13)]
+    found = search(choices, limits)
+    assert found.best() is not None
+    # the four cheapest of each model's six, for one round or a few
+    assert found.steps % (4 * 12) == 0 and 0 < found.steps < 500
+    monkeypatch.setattr(module, "STEPS", 0)
+    again = search(choices, limits)
+    assert again.best() is not None and again.steps == 4 * 12
