@@ -260,6 +260,16 @@ def test_slices_are_offered_where_no_flag_is_against_them(words: str, gpus: int,
     assert may_split_tensors(asked.evaluator, asked.given) is may
 
 
+def test_slices_need_devices_of_one_backend() -> None:
+    asked = problem(gpus=2)
+    first, second = asked.machine.devices
+    mixed = replace(asked.machine, devices=(first, replace(second, backend="Vulkan")))
+    assert not may_split_tensors(asked.evaluator.on(mixed), asked.given)
+    remote = tuple(replace(device, backend="RPC", kind="rpc") for device in (first, second))
+    servers = replace(asked.machine, devices=remote)
+    assert not may_split_tensors(asked.evaluator.on(servers), asked.given)
+
+
 def test_experts_in_ram_may_be_others_than_the_first() -> None:
     ladder = Ladder("experts", Params(), 4, lambda _, count: tuple(range(4 - count, 4)))
     assert in_ram(ladder(3)) == [rf"blk\.3{EXPERTS_REGEX}"]

@@ -1,0 +1,60 @@
+"""Models that fit would be called too large for a machine, or the dearer of two be taken."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support import hypothetical_gpus, requested
+
+from autolayers.flags.policy import read
+from autolayers.machine import Device, Machine
+from autolayers.memory.margin import least
+from autolayers.planner.several.assign import Assignment
+from autolayers.planner.several.multi import _too_large, _too_many
+from autolayers.planner.several.sharing import _cheaper
+
+GPU = 1000
+
+
+@pytest.mark.parametrize(("sizes", "too"), [((1000, 875), False), ((1000, 876), True)])
+def test_weights_are_too_large_where_four_fifths_exceed_all_memory(
+    sizes: tuple[int, ...], too: bool
+) -> None:
+    models: Any = [SimpleNamespace(size=size) for size in sizes]
+    devices = (Device("CUDA0", GPU, GPU),)
+    assert _too_large(models, Machine(devices, {"CUDA0": GPU}, 500)) is too
+    assert not _too_large(models, Machine(devices, {"CUDA0": GPU}))
+
+
+@pytest.mark.parametrize(
+    ("words", "counted"),
+    [
+        ("", True),
+        ("-ngl 3", True),
+        ("-ngl 0", False),
+        ("-dev none", False),
+        ("-fitt 1", False),
+        ("--margin 1MiB", False),
+    ],
+)
+def test_contexts_of_processes_are_too_many_where_they_exceed_the_devices(
+    words: str, counted: bool
+) -> None:
+    devices = hypothetical_gpus([2000, 3000])
+    params, policy = read(words.split(), None)
+    machine = Machine.of(devices, None, None, {})
+    request = requested(params, policy, machine)
+    fit = sum(machine.limits[device.name] // least(device) for device in devices)
+    assert not _too_many(fit, request)
+    assert _too_many(fit + 1, request) is counted
+    assert not _too_many(99, requested(params, policy))
+
+
+def test_the_cheaper_choice_is_taken_and_of_equal_ones_the_first() -> None:
+    one, same, less = (Assignment((), price, True) for price in (2.0, 2.0, 1.0))
+    assert _cheaper(one, less) is less and _cheaper(less, one) is less
+    assert _cheaper(one, same) is one
+    assert _cheaper(None, one) is one and _cheaper(one, None) is one
+    assert _cheaper(None, None) is None
