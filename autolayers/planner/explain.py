@@ -189,8 +189,8 @@ def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None
 
 def with_pinned_weights(problem: Problem, chosen: Candidate) -> Alternative | None:
     """Return the launch with its weights in RAM pinned instead of mapped from the file, if prompts
-    then are PINNED times faster: the GPU copies pinned memory itself, without the CPU. A 26k prompt
-    with 40 layers' experts in RAM went from 166 to 379 tokens/s on two RTX 3090
+    then are PINNED times faster: the GPU copies pinned memory itself, without the CPU. With the
+    experts of 40 layers pinned, a 26k prompt went from 166 to 330 tokens/s on two RTX 3090
     (ggml-org/llama.cpp#28223)."""
     cost = problem.cost
     evaluator = problem.evaluator
