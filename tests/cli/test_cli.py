@@ -6,6 +6,7 @@ a process once.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -85,6 +86,15 @@ def eight(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     return lambda name: str(write_gguf(place / f"{name}.gguf", *gguf(f"{name}:8")))
 
 
+def all_of(terminal: int) -> str:
+    """What a terminal was sent, which comes in parts, until nobody can send more."""
+    parts = []
+    with contextlib.suppress(OSError):  # the other side is gone
+        while part := os.read(terminal, 65536):
+            parts.append(part)
+    return b"".join(parts).decode()
+
+
 def on_a_terminal(*words: str, env: dict[str, str] | None = None) -> str:
     """stdout of a process whose stdout is a terminal."""
     ours, theirs = pty.openpty()
@@ -97,18 +107,10 @@ def on_a_terminal(*words: str, env: dict[str, str] | None = None) -> str:
         stderr=subprocess.DEVNULL,
     )
     os.close(theirs)
-    parts = []
-    while True:
-        try:
-            part = os.read(ours, 65536)
-        except OSError:  # the other side is gone
-            break
-        if not part:
-            break
-        parts.append(part)
+    said = all_of(ours)
     process.wait(120)
     os.close(ours)
-    return b"".join(parts).decode().replace("\r\n", "\n")
+    return said.replace("\r\n", "\n")
 
 
 class TestOutput:
@@ -535,7 +537,7 @@ class TestCommands:
         known = [process.stdout.readline() for _ in range(4)]
         process.send_signal(signal.SIGINT)
         rest = process.stdout.read()
-        progress = os.read(ours, 65536).decode()
+        progress = all_of(ours)
         process.stdout.close()
         os.close(ours)
         assert process.wait(60) == 130
