@@ -909,7 +909,7 @@ FLAGS = (
     OwnFlag("--log", _OLLAMA, "FILE", "the server's log, if it is not in the usual place"),
     # Texts: rules.inputs reads them, as the library's numbers
     OwnFlag("--params", "rules", "N", "parameter count: 7B, 350M, 1.5e9"),
-    OwnFlag("--bits --type", "rules", "N|TYPE", "bits per weight, or a type: 16, fp16, int4, q4_k"),
+    OwnFlag("--bits --type", "rules", "N|TYPE", "bits per weight, or a type: 16, int4, q4_k_m"),
     OwnFlag("--layers", "rules", "N", "number of layers"),
     OwnFlag("--hidden", "rules", "N", "hidden size"),
     OwnFlag("--intermediate", "rules", "N", "feed-forward size"),

@@ -473,7 +473,9 @@ def _reasons(requests: Requests, wanted: Users, in_ram: bool) -> tuple[str, ...]
     ]
     if row.slots < row.users:
         why = "all of them together would get less" if in_ram else "weights would leave the GPUs"
-        lines.append(f"{row.slots} slots: with more {why}; the others wait in llama-server's queue")
+        lines.append(
+            f"{row.slots} slots: with more, {why}; other users wait in llama-server's queue"
+        )
     if wanted.promise and not wanted.alone:
         promise = " and ".join(wanted.words())
         if requests.most is None:

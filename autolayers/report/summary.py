@@ -19,6 +19,7 @@ from .text import (
     LESS_SURE,
     assumptions,
     context_words,
+    fades,
     figures,
     is_sold,
     larger_card,
@@ -210,7 +211,8 @@ def _rival(plan: Plan) -> str:
     rival = plan.fit_choice
     assert rival is not None
     speed = rival.speed
-    parts = [f"context {_count(rival.breakdown.n_ctx)}", _rate(speed)]
+    full = f" ({rounded(speed.generation_full)} with a full one)" * fades(speed, plan.speed)
+    parts = [f"context {_count(rival.breakdown.n_ctx)}", _rate(speed) + full]
     # An embedding model has no rate of generated tokens
     parts = parts[:1] if plan.inputs is not None else parts
     words = ", ".join([*parts, f"prompts {speed.prompt:.0f}/s"])

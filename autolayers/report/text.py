@@ -357,15 +357,16 @@ def _fit_words(plan: Plan) -> list[str]:
         max(0, usage.total - free.get(device, 0))
         for device, usage in rival.breakdown.devices.items()
     )
-    ending = f", {tokens(rival.speed.generation)} tokens/s and prompts {tokens(rival.speed.prompt)}"
+    there, here = rival.speed, plan.speed
+    generated = f"{tokens(there.generation)} tokens/s"
+    if fades(there, here):
+        generated += f" ({tokens(there.generation_full)} with a full context)"
+    ending = f", {generated} and prompts {tokens(there.prompt)}"
     # With users a request's own rate says less than the sum
-    if plan.speed.requests is not None:
-        ending = (
-            f", {tokens(rival.speed.generation)} tokens/s in all, here "
-            f"{tokens(plan.speed.generation)}"
-        )
+    if here.requests is not None:
+        ending = f", {tokens(there.generation)} tokens/s in all, here {tokens(here.generation)}"
     if plan.inputs is not None:
-        ending = f", {tokens(rival.speed.prompt)} tokens/s of inputs"
+        ending = f", {tokens(there.prompt)} tokens/s of inputs"
     if short:
         ending = f"; {human(short)} more than is free, so that it cannot load"
     elif not rival.fits:
@@ -373,6 +374,12 @@ def _fit_words(plan: Plan) -> list[str]:
     return [
         f"llama-server's own choice: {rival.placement}, context {rival.breakdown.n_ctx}{ending}"
     ]
+
+
+def fades(there: Speed, here: Speed) -> bool:
+    """Return whether another launch is the faster one with an empty context alone, which is why it
+    is not the answer."""
+    return there.generation > here.generation and there.generation_full < here.generation_full
 
 
 def bought(plan: Plan, other: Alternative) -> str:

@@ -14,6 +14,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+# Files of mixed types: bits of one weight of Llama 3.1 8B in the table of llama.cpp's
+# tools/quantize/README.md. A name that is a ggml type too, such as q2_k, stays that type's.
+MIXTURES = {
+    "iq2_m": 2.93,
+    "q2_k_s": 2.97,
+    "iq3_xs": 3.5,
+    "q3_k_s": 3.64,
+    "iq3_m": 3.76,
+    "q3_k_m": 4.0,
+    "q3_k_l": 4.3,
+    "q4_k_s": 4.67,
+    "q4_k_m": 4.89,
+    "q5_k_s": 5.57,
+    "q5_k_m": 5.7,
+}
 # Bits of one weight. ggml's types count the scales of their blocks, so q4_0 is 4.5; the names
 # without a type of ggml's are those that the rules' sources use.
 TYPES = {
@@ -26,6 +41,7 @@ TYPES = {
     "int4": 4.0,
     "nf4": 4.0,
     **{type_.name.lower(): type_.type_size * 8 / type_.blck_size for type_ in GGML_TYPES},
+    **MIXTURES,
 }
 OPTIMIZERS = {"adamw": 2, "sgd": 1}  # values kept per parameter, as the published rules count them
 _SCHEMES = ("fp32", "mixed", "fp16", "lora", "qlora")
@@ -88,7 +104,7 @@ def _bits(value: object) -> float:
     # a type's name goes before a number: "q4_0" has 4.5 bits with its scales
     if isinstance(value, str) and value.strip().lower() in TYPES:
         return TYPES[value.strip().lower()]
-    bits = _number(value, "a number of bits or a type", "16, fp16 or q4_k")
+    bits = _number(value, "a number of bits or a type", "16, fp16 or q4_k_m")
     if not 1 <= bits <= 64:
         raise UsageError(
             f"not a possible number of bits per weight: {value!r} (1 to 64, or a type such as fp16)"

@@ -239,6 +239,22 @@ def test_a_summary_says_where_llama_cpp_alone_does_the_same() -> None:
     assert "  instead    -ctk q8_0 -ctv q8_0" in text and "longer" not in text
 
 
+def test_a_choice_of_fit_that_fades_says_so() -> None:
+    """Faster with an empty context, slower with a full one: the reader sees why it is not taken."""
+    found = plan("qwen3-30b-a3b-q4_k_m", "--gpu rtx-3060 --ram 32GiB")
+    assert found.fit_choice is not None
+    full = found.speed.generation_full
+    for rate, shown in ((5.25, True), (full, False)):
+        speed = replace(found.fit_choice.speed, generation=1000.0, generation_full=rate)
+        fit_choice = replace(found.fit_choice, speed=speed)
+        said = replace(found, why=replace(NO_REASONS, fit_choice=fit_choice))
+        wide = Style(width=200)
+        assert (
+            " tokens/s (5.25 with a full context) and prompts" in plan_text(said, wide)
+        ) is shown
+        assert (" tokens/s (5.2 with a full one), prompts" in summary(said, wide)) is shown
+
+
 def test_a_summary_without_a_gpu_names_the_cpu() -> None:
     found = plan("llama-3.2-1b-q8_0", "-dev none --ram 16GiB")
     assert summary(found, Style(width=80)).splitlines()[0].endswith("   on the CPU + 16 GB RAM")

@@ -11,7 +11,7 @@ import json
 import pytest
 from support import ROOT
 
-from autolayers import read_model, rules
+from autolayers import bundled, read_model, rules
 from autolayers.cli.rules import main
 from autolayers.errors import UsageError
 from autolayers.rules.table import RULES
@@ -120,6 +120,26 @@ def test_what_is_typed_and_what_is_computed_are_the_same() -> None:
     typed = rules.evaluate("serving", params="1.5e9", bits="q4_0", overhead="20%")
     computed = rules.evaluate("serving", params=1_500_000_000, bits=4.5, overhead=0.2)
     assert typed.value == computed.value == pytest.approx(1.5e9 * 4.5 / 8 * 1.2)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "devstral-2-123b-q3_k_s",
+        "llama-3.1-8b-q4_k_m",
+        "llama-3.3-70b-q4_k_m",
+        "llama-3.1-8b-q5_k_m",
+        "qwen3-14b-q5_k_m",
+        "qwen3-30b-a3b-q4_k_m",
+        "qwen3.6-27b-q3_k_m",
+    ],
+)
+def test_a_file_of_mixed_types_has_the_bits_of_its_name(name: str) -> None:
+    """Within 5 %."""
+    model = bundled.read(name)
+    mixture = name.rpartition("-")[2]
+    bits = rules.inputs.TYPES[mixture]
+    assert bits == pytest.approx(model.bits_per_weight, rel=0.05)
 
 
 def test_every_rule_says_what_it_is() -> None:
