@@ -32,7 +32,7 @@ def unused(problem: Problem, chosen: Candidate) -> Iterator[str]:
         ]
         *others, last = names
         name = f"{', '.join(others)} and {last} are" if others else f"{last} is"
-        yield f"{name} left idle: {_why(problem, chosen, devices[0])}"
+        yield f"{name} left idle: {_why(problem, chosen, devices)}"
 
 
 def _idle(machine: Machine, chosen: Candidate) -> Iterable[list[Device]]:
@@ -58,18 +58,20 @@ def _used(candidate: Candidate, device: Device) -> bool:
     return usage is not None and usage.total > 0
 
 
-def _why(problem: Problem, chosen: Candidate, device: Device) -> str:
-    """Return why one of the devices is left idle."""
+def _why(problem: Problem, chosen: Candidate, alike: list[Device]) -> str:
+    """Return why devices that are alike are left idle."""
+    device, *others = alike
     if device.kind == "igpu" and any(each.kind == "gpu" for each in problem.machine.devices):
         return "llama.cpp uses an integrated GPU only where there is no other, or -dev names it"
-    with_it = _seconds_with(problem, chosen, device)
-    if with_it is None:
+    seconds = _seconds_with(problem, chosen, device)
+    if seconds is None:
         free = human(problem.machine.limits[device.name])
         return f"no layer fits into the {free} that are free"
     here = problem.cost.price(chosen).request
-    if with_it <= here * 1.005:
-        return f"a request takes {here:.1f} s with it too"
-    return f"a request would take {with_it:.1f} s with it, instead of {here:.1f} s"
+    it = "one of them" if others else "it"
+    if seconds <= here * 1.005:
+        return f"a request takes {here:.1f} s with {it} too"
+    return f"a request would take {seconds:.1f} s with {it}, instead of {here:.1f} s"
 
 
 def _seconds_with(problem: Problem, chosen: Candidate, device: Device) -> float | None:

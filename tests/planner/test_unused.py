@@ -40,6 +40,12 @@ def test_a_slower_card_is_left_idle_with_what_it_would_cost() -> None:
     assert used(both)["CUDA1"] > 0 and both.speed.request > found.speed.request
 
 
+def test_cards_that_are_alike_have_one_line() -> None:
+    (line,) = plan(SMALL, "--gpu", "rtx-4090,rtx-3060,rtx-3060").idle
+    assert line.startswith("CUDA1 and CUDA2 are left idle: a request would take ")
+    assert " s with one of them, instead of " in line
+
+
 def test_a_card_without_room_for_a_layer_says_so() -> None:
     found = plan(SMALL, "--gpu", "h100,500MiB")
     assert used(found)["CUDA1"] == 0
