@@ -59,7 +59,7 @@ LONG = Price(
     "planner/test_search.py",
 )
 FILLED = Price(
-    "what takes longer as a cache in RAM fills, or a smaller part of the context",
+    "a cache in RAM that takes longer as it fills, or a smaller part of the context",
     0.0,
     "the CPU reads a long cache slowly: a context counts only as far as it pays to fill it, as the "
     "mean of empty, half full and full",

@@ -29,12 +29,12 @@ def why_text(why: Why, style: Style | None = None) -> str:
     lines = stacked(("  GiB", "GPUs", "RAM", "context", "request", ""), rows, style, (0, 5), marks)
     # Factors of planner.prices that counted for the chosen launch
     prices = [
-        f"{what} {factor:.2f}"
+        f"{factor:.2f} ({what})"
         for row in why.candidates
         if row.chosen
         for what, factor in row.prices
     ]
-    counted = f"times the request's seconds: {', '.join(prices)}" if prices else ""
+    counted = f"the request's seconds count times {', '.join(prices)}" if prices else ""
     texts = [text for text in (counted, why.more, why.smaller) if text]
     # On a pipe a fact is a line, without a label
     return "\n".join([*lines, *(labelled("with", texts, style) if style.bounded else texts)]) + "\n"
