@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
-from support import model, requested, slow
+from support import header, model, requested, slow
 
-from autolayers import Device, estimate
+from autolayers import Device, Model, estimate
 from autolayers.api import plan_groups
 from autolayers.devices import Host
 from autolayers.flags.params import Params
@@ -268,6 +268,56 @@ def test_by_sizes_no_other_groups_need_fewer_swaps() -> None:
         assert least <= found * (1 + 1e-9)
         if len(sets) == 1 or len(case.limits) == 1:
             assert found == pytest.approx(least)
+
+
+class Known(several._Sets):
+    """Sets whose seconds are given: those that fit."""
+
+    def __init__(self, weights: Sequence[float], seconds: dict[int, float]) -> None:
+        found = object.__new__(several._Question)
+        found.machine = Machine((), {}, None)
+        super().__init__(found, range(len(weights)), weights)
+        self.seconds = seconds
+
+    def _may_fit(self, members: Sequence[int]) -> bool:
+        return False
+
+    def _look_at(self, mask: int) -> None:
+        pass
+
+
+def test_of_groups_with_as_few_swaps_those_with_the_fewest_seconds_are_taken() -> None:
+    """Against every way to form them; of equal ones the largest last group."""
+    for seed in range(60):
+        rng = random.Random(seed)
+        n = rng.randint(2, 5)
+        weights = [float(rng.choice([1, 1, 1, 2, 3])) for _ in range(n)]
+        seconds = {1 << i: rng.choice([1.0, 2.0, 2.5]) for i in range(n)}
+        for mask in range(1 << n):
+            if mask.bit_count() in (2, 3) and rng.random() < 0.7:
+                seconds[mask] = rng.choice([1.0, 2.0, 3.0, 4.5])
+        found = Known(weights, seconds).best()
+
+        def worst_first(
+            groups: Sets, weights: list[float] = weights, seconds: dict[int, float] = seconds
+        ) -> tuple[float, float]:
+            swaps = sum(sum(weights[i] for i in members) ** 2 for members in groups)
+            return -swaps, sum(seconds[sum(1 << i for i in members)] for members in groups)
+
+        every = [
+            way
+            for way in partitions(tuple(range(n)))
+            if all(sum(1 << i for i in members) in seconds for members in way)
+        ]
+        assert sorted(i for members in found for i in members) == list(range(n))
+        assert worst_first(tuple(found)) == min(map(worst_first, every))
+
+
+def test_no_model_that_can_be_loaded_has_no_sets() -> None:
+    broken = Model(header("llama", {}), "broken.gguf")
+    request = requested(*read([], None))
+    found = matrix.plan_matrix([broken, broken], request)
+    assert found.plans == found.sets == () and [i for i, _ in found.refused] == [0, 1]
 
 
 def test_by_sizes_groups_are_called_the_best_only_if_nothing_was_left_out(

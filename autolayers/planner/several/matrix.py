@@ -69,8 +69,8 @@ def plan_matrix(models: Sequence[Model], request: Request, weights: Sequence[flo
 
 
 class _Way:
-    """Launches by the models' numbers, and the sets of them that fit. `together`: the share of
-    requests that find the last one's model in a set with theirs."""
+    """Launches by the models' numbers, and the sets of them that fit. `together`: how often a
+    request finds the last one's model in a set with its own, as a product of weights."""
 
     def __init__(
         self, plans: Mapping[int, Plan], machine: Machine, factors: Sequence[float]
@@ -83,7 +83,7 @@ class _Way:
         self.sets = _sets(list(self.plans.values()), machine, frequent)
         # With i == j: a second request for the same model needs no swap either.
         pairs = {(i, j) for members in self.sets for i in members for j in members}
-        self.together = sum(weights[i] * weights[j] for i, j in pairs) / sum(weights) ** 2
+        self.together = sum(weights[i] * weights[j] for i, j in pairs)
 
 
 def _cost(plan: Plan, weight: float) -> int:

@@ -416,7 +416,7 @@ def _by_size(models: Sequence[Model], request: Request, measurements: _Measured)
     plans: list[Plan] = []
     for i, model in enumerate(models):
         # Models that are still to be planned share by size what the earlier ones left.
-        rest = max(1, sum(sizes[i:]))
+        rest = sum(sizes[i:])
         mine = {
             name: limit if owners.get(name) == i else limit * sizes[i] // rest
             for name, limit in limits.items()

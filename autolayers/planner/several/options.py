@@ -400,8 +400,10 @@ class Launches:
         taken = dict(self._of_split(ladder.base))
         for _ in range(_TRIES):
             shape = kind.divided(ladder, count, taken)
-            static = None if shape is None else self.evaluator.static(shape)
-            if shape is None or static is None:
+            if shape is None:
+                return None
+            static = self.evaluator.static(shape)
+            if static is None:
                 return None
             if shape.n_gpu_layers == self.ladders.everything:  # more may be given
                 shape = replace(shape, n_gpu_layers=self.ladders.top)
