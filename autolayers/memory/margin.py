@@ -186,9 +186,8 @@ def _quantised(cache_type: str | None) -> bool:
 
 def _sorted(hp: Hparams, params: Params, use: Static, n_outputs: int) -> tuple[int, int]:
     """Return (columns, rows) that are sorted: cells by an indexer, or logits by samplers."""
-    layers = [il for il in range(hp.n_layer_all) if hp.n_head(il)] or [0]
     # argsort of an indexer's scores: every token ranks all cells
-    if any(map(hp.has_indexer, layers)):
+    if any(map(hp.has_indexer, range(hp.n_layer_all))):
         return use.n_ctx_seq, use.n_ubatch
     return (hp.n_vocab, n_outputs) if params.backend_sampling else (0, 0)
 

@@ -6,11 +6,15 @@ Several GPUs: no plan gives away the context that its own split has room for.
 from __future__ import annotations
 
 import pytest
-from support import few_rows, model, slow
+from support import few_rows, model, requested, slow
 
 import autolayers
 from autolayers.api import fit_choice
 from autolayers.devices import hypothetical
+from autolayers.flags.policy import read
+from autolayers.planner.one.contexts import contexts
+from autolayers.planner.problem import Problem
+from autolayers.records import replace
 
 MACHINES = (
     "12GiB,12GiB",
@@ -28,6 +32,61 @@ MODELS = (
     "deepseek-v2-lite-q4_k_m",
 )
 FEW = 32768  # a larger context may cost nothing, a smaller one a few per cent
+
+
+@pytest.mark.parametrize(
+    ("words", "requests", "smallest", "largest", "step"),
+    [
+        ("", 1, 4096, 131072, 256),
+        ("-np -1", 1, 4096, 131072, 256),
+        ("-np 1", 1, 4096, 131072, 256),
+        # each slot has a part of its own, unless they share one
+        ("-np 2", 1, 8192, 262144, 512),
+        ("-np 4", 1, 16384, 524288, 1024),
+        ("-np 4 -kvu", 1, 4096, 131072, 256),
+        ("-c 8192", 1, 8192, 8192, 256),
+        ("-c 8192 -np 2 --ctx-min 8k", 1, 8192, 8192, 256),
+        ("--ctx 20000", 1, 20000, 20000, 256),
+        ("--ctx max", 1, 4096, 131072, 256),
+        ("--ctx-min 8k", 1, 8192, 131072, 256),
+        ("--ctx-min 8k -np 2", 1, 16384, 262144, 512),
+        ("--ctx-min 200k", 1, 204800, 204800, 256),
+        ("--ctx-min 200k -np 2", 1, 409600, 409600, 512),
+        ("--fit-ctx 6000", 1, 6000, 131072, 256),
+        ("--fit-ctx 6000 -np 2", 1, 12000, 262144, 512),
+        # what the workload holds, of which a context of an agent is more
+        ("--workload agent", 1, 32768, 131072, 256),
+        ("--workload 3000+2000", 1, 5120, 131072, 256),
+        ("--workload 3000+2001@3000", 1, 8192, 131072, 256),
+        ("--workload 3000+2000@3193", 1, 8448, 131072, 256),
+        ("--workload 60000+100000", 1, 131072, 131072, 256),
+        ("--workload 3000+2000 --fit-ctx 6000", 1, 6000, 131072, 256),
+        # of all requests that are served at once
+        ("--workload 3000+2000", 3, 15104, 131072, 256),
+        ("--workload 3000+2000 -np 3", 3, 15360, 393216, 768),
+        ("--workload 300+200 -np 3", 3, 4095, 393216, 768),
+        ("--workload 300+200 -np 3 --fit-ctx 600", 3, 1800, 393216, 768),
+        ("--workload 300+200", 3, 4096, 131072, 256),
+    ],
+)
+def test_a_context_holds_what_is_asked_for_and_no_more_than_was_trained(
+    words: str, requests: int, smallest: int, largest: int, step: int
+) -> None:
+    params, policy = read(words.split(), None)
+    policy = replace(policy, workload=replace(policy.workload, requests=requests))
+    trained = model("llama-3.1-8b-q4_k_m:4")
+    found = contexts(Problem(trained, requested(params, policy)), params)
+    assert (found.smallest, found.largest, found.step) == (smallest, largest, step)
+    assert found.fixed == (smallest == largest)
+
+
+@pytest.mark.parametrize(
+    ("words", "n"), [("", 256), ("--workload agent", 256), ("-np 3", 768), ("--ctx-min 8k", 8192)]
+)
+def test_a_model_trained_on_little_has_no_more_unless_more_is_asked_for(words: str, n: int) -> None:
+    params, policy = read(words.split(), None)
+    found = contexts(Problem(model("granite-moe"), requested(params, policy)), params)
+    assert found.smallest == found.largest == n
 
 
 def whole(plan: autolayers.Plan) -> bool:

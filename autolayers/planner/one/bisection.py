@@ -128,7 +128,7 @@ def _between(
             guess = last(low, high - 1, expected) if points or overheads else high - 1
         else:  # buffer sizes are not monotonic here: fall back to bisection
             guess = (low + high) // 2
-        guess = min(max(guess, low + 1), high - 1)
+        guess = max(guess, low + 1)
         # Too large for certain: it needs `share` of the overheads of one that fits.
         if best is not None and not _may_fit(evaluator, make(guess), best, share):
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...flags.params import FIT_PARAMS_MIN_CTX, N_PARALLEL
+from ...flags.params import FIT_PARAMS_MIN_CTX
 from ...memory.context import CELL_BLOCK, pad
 from ...records import dataclass
 
@@ -39,9 +39,8 @@ def contexts(problem: Problem, params: Params) -> Contexts:
     if isinstance(policy.n_ctx, int):
         return Contexts(policy.n_ctx, policy.n_ctx)
     # llama-server's automatic slots share one unified cache.
-    auto_slots = params.n_parallel is None or params.n_parallel < 0
-    slots = N_PARALLEL if auto_slots else max(1, params.n_parallel or 1)
-    streams = 1 if auto_slots or params.kv_unified else slots
+    slots = params.n_parallel
+    streams = 1 if slots is None or slots < 1 or params.kv_unified else slots
     trained = max(1, problem.model.n_ctx_train)
     floor = policy.n_ctx_min
     if floor is None:
@@ -53,10 +52,9 @@ def contexts(problem: Problem, params: Params) -> Contexts:
 def _floor(problem: Problem, params: Params, streams: int) -> int:
     """Return the cells that each stream should have at least."""
     work = problem.policy.workload
-    own_streams = streams > 1 and work.requests > 1
     wanted = work.prompt + work.generate + work.depth
     if streams == 1:
         wanted *= work.requests
     # the workload says what each slot must hold; one slot would have the usual minimum
-    usual = max(wanted, FIT_PARAMS_MIN_CTX // streams) if own_streams else FIT_PARAMS_MIN_CTX
+    usual = FIT_PARAMS_MIN_CTX // streams if work.requests > 1 else FIT_PARAMS_MIN_CTX
     return max(params.fit_ctx or usual, work.context, pad(wanted, CELL_BLOCK))

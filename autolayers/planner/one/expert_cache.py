@@ -100,5 +100,5 @@ def _largest(evaluator: Evaluator, shape: Params, fidelity: Fidelity) -> Candida
         if lacking <= 0:  # of RAM
             return None
         # The cache is shared out over the devices: all shares shrink so that one may.
-        size -= -(-lacking * max(1, len(cached.spare)) // MiB // STEP) * STEP
+        size -= -(-lacking * len(cached.spare) // MiB // STEP) * STEP
     return None
