@@ -22,70 +22,66 @@ from typing import Any
 
 import pytest
 from fake_rpc import FakeRpc
+from forked import HANGS, forked
 from support import HEADERS, TESTS, few, few_rows, free_port, slow, until
 
+from autolayers.cli import main as command
 from autolayers.cli.run import main
-from autolayers.errors import UsageError
-
-HEADER = TESTS.parent / "fixtures" / "tiny" / "chat.gguf"
-MiB = 1 << 20
-LAYER = 100  # MiB per layer in the planner below
-
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and exec")
-
-# A planner with a rule that everybody can check: each of 10 layers takes 100 MiB, and as many as
-# fit are offloaded
-RUNNER = """
-from __future__ import annotations
-
-import sys
-from autolayers.records import dataclass
-from autolayers.flags.parse import parse
+from autolayers.errors import AutolayersError, UsageError
 from autolayers.memory.breakdown import Breakdown, Usage
 from autolayers.memory.ram import Ram
 from autolayers.planner.plan import NO_REASONS, HostRow, Reasons
-from autolayers.cli.run import main
+from autolayers.records import dataclass
+from autolayers.request import Request
 
+HEADER = TESTS.parent / "fixtures" / "tiny" / "chat.gguf"
 MiB = 1 << 20
+LAYER = 100  # MiB, of the planner below
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and exec")
+
 
 @dataclass
 class Plan:
-    flags: tuple
+    flags: tuple[str, ...]
     fits: bool
     breakdown: Breakdown
-    noted: tuple = ()
-    devices: tuple = ()
+    noted: tuple[str, ...] = ()
+    devices: tuple[()] = ()
     host: HostRow = HostRow(0, 0, 0)
     ram: Ram = Ram(100 * MiB, 200 * MiB, 0)
-    remedies: tuple = ()
+    remedies: tuple[()] = ()
     paid: str = ""
-    idle: tuple = ()
+    idle: tuple[()] = ()
     faster: None = None
     smaller: None = None
     why: Reasons = NO_REASONS
 
     @property
-    def warnings(self) -> tuple:
+    def warnings(self) -> tuple[str, ...]:
         return self.noted
 
-def planner(model, request, advise=False):
+
+def planner(model: Any, request: Request, advise: bool = False) -> Plan:
+    """A planner with a rule that everybody can check: each of 10 layers takes 100 MiB, and as many
+    as fit are offloaded."""
     given, devices, host = request.params.n_gpu_layers, request.machine.devices, request.host
     free = devices[0].free // MiB if devices else 0
-    n = given if given is not None else min(10, free // 100)
+    n = given if given is not None else min(10, free // LAYER)
     more = {device.name: Usage(0, 0, 8 * MiB) for device in devices[1:]}
-    gpus, ram = {"CUDA0": Usage(n * 100 * MiB, 0, 0), **more}, Usage((10 - n) * 100 * MiB, 0, 0)
-    use = Breakdown(gpus, ram, 512, 512, 512, 512, 1, True, True, True)
-    in_ram = host is None or host.available >= (10 - n) * 100 * MiB
-    return Plan(("-ngl", str(n), "-c", "512"), n * 100 <= free and in_ram, use)
+    gpus = {"CUDA0": Usage(n * LAYER * MiB, 0, 0), **more}
+    ram = (10 - n) * LAYER * MiB
+    use = Breakdown(gpus, Usage(ram, 0, 0), 512, 512, 512, 512, 1, True, True, True)
+    fits = n * LAYER <= free and (host is None or host.available >= ram)
+    return Plan(("-ngl", str(n), "-c", "512"), fits, use)
 
-from autolayers.errors import AutolayersError
 
-try:
-    raise SystemExit(main(sys.argv[1:], planner))
-except AutolayersError as error:
-    print(error, file=sys.stderr)
-    raise SystemExit(error.exit_code)
-"""
+def started(words: list[str]) -> int:
+    try:
+        return main(words, planner)
+    except AutolayersError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
 
 
 @pytest.fixture
@@ -108,7 +104,6 @@ class Fake:
         )
         self.server.chmod(0o755)
         (path / "server.py").write_text((TESTS / "fake_llama_server.py").read_text())
-        (path / "runner.py").write_text(RUNNER)
         self.started: list[subprocess.Popen[bytes]] = []
         self.scenario()
 
@@ -139,21 +134,18 @@ class Fake:
             **more,
         }
 
+    def child(self, words: list[str], **environ: str) -> dict[str, Any]:
+        return forked(lambda: started(words), self.environ(**environ))
+
     def run(self, line: str, **environ: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [sys.executable, str(self.path / "runner.py"), *self.words(line)],
-            capture_output=True,
-            env=self.environ(**environ),
-            timeout=60,
-            check=False,
-        )
+        child = self.child(self.words(line), **environ)
+        return subprocess.run(**child, capture_output=True, timeout=HANGS, check=False)
 
     def start(self, line: str, **environ: str) -> subprocess.Popen[bytes]:
         child = subprocess.Popen(
-            [sys.executable, str(self.path / "runner.py"), *self.words(line)],
+            **self.child(self.words(line), **environ),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=self.environ(**environ),
         )
         self.started.append(child)
         return child
@@ -330,7 +322,7 @@ def test_a_launch_that_does_not_fit_says_what_would(tmp_path: pathlib.Path) -> N
             [sys.executable, "-m", "autolayers", *words],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANGS,
             env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)},
         )
 
@@ -353,7 +345,7 @@ def test_a_secret_is_not_printed(fake: Fake) -> None:
 def test_the_process_becomes_the_server(fake: Fake) -> None:
     fake.scenario({"stdout": "hello\n", "log": "no end", "code": 7})
     child = fake.start("--gpu 650MiB llama-server -m MODEL -c 64")
-    out, err = child.communicate(timeout=30)
+    out, err = child.communicate(timeout=HANGS)
     assert (child.returncode, out) == (7, b"hello\n") and err.endswith(b"no end")
     (call,) = fake.calls()
     assert (
@@ -375,7 +367,7 @@ def test_a_signal_goes_to_the_server_directly(fake: Fake) -> None:
     child = fake.start("--gpu 650MiB llama-server -m MODEL")
     fake.launched()
     child.terminate()
-    _, err = child.communicate(timeout=30)
+    _, err = child.communicate(timeout=HANGS)
     assert b"signals: [15]" in err and child.returncode == 0
 
 
@@ -534,7 +526,7 @@ def test_signals_are_forwarded_once(fake: Fake, number: int) -> None:
         signal.signal(number, inherited)
     server = fake.launched()
     child.send_signal(number)
-    _, err = child.communicate(timeout=30)
+    _, err = child.communicate(timeout=HANGS)
     assert f"signals: [{int(number)}]".encode() in err and child.returncode == 0
     assert not running(server)
 
@@ -618,7 +610,7 @@ def test_a_retry_halves_margins_before_it_gives_a_device_up(
         [sys.executable, "-m", "autolayers", *words],
         capture_output=True,
         env=fake.environ(),
-        timeout=60,
+        timeout=HANGS,
         check=False,
     )
     tried = [int(call["words"][call["words"].index("-ngl") + 1]) for call in fake.calls()]
@@ -746,7 +738,7 @@ def test_a_command_that_starts_is_handed_over(fake: Fake) -> None:
     child = fake.start("--gpu 1010MiB llama-server " + " ".join(words))
     fake.launched()
     child.terminate()
-    child.communicate(timeout=30)
+    child.communicate(timeout=HANGS)
     assert fake.calls()[-1]["words"][:4] == words[:4]
 
 
@@ -758,7 +750,7 @@ def test_a_driver_s_limit_is_retried_with_smaller_buffers(fake: Fake) -> None:
         [sys.executable, "-m", "autolayers", *words],
         capture_output=True,
         env=fake.environ(),
-        timeout=60,
+        timeout=HANGS,
         check=False,
     )
     first, second = fake.calls()
@@ -805,13 +797,8 @@ def test_a_retry_agrees_with_explain(
         *flags.split(),
     ]
     # with the real planner
-    done = subprocess.run(
-        [sys.executable, "-m", "autolayers", *words],
-        capture_output=True,
-        env=fake.environ(),
-        timeout=60,
-        check=False,
-    )
+    child = forked(lambda: command(words), fake.environ())
+    done = subprocess.run(**child, capture_output=True, timeout=HANGS, check=False)
     assert said in done.stderr and len(fake.calls()) == 1 + len(tried), done.stderr
     assert set(tried) <= set(fake.calls()[-1]["words"]) and set(flags.split()) <= set(
         fake.calls()[-1]["words"]
@@ -823,7 +810,7 @@ def test_a_stop_while_loading_is_no_failure(fake: Fake) -> None:
     child = fake.start("--gpu 1010MiB --retry 3 llama-server -m MODEL")
     fake.launched()
     child.terminate()
-    child.communicate(timeout=30)
+    child.communicate(timeout=HANGS)
     assert len(fake.calls()) == 1 and child.returncode == 1
 
 
@@ -1051,7 +1038,7 @@ def test_wait_sends_no_key_to_a_stranger_on_the_port(fake: Fake) -> None:
         threading.Thread(target=stranger.serve_forever, daemon=True).start()
         until(lambda: len(asked) >= 3)
         os.kill(server, signal.SIGTERM)
-        _, err = child.communicate(timeout=30)
+        _, err = child.communicate(timeout=HANGS)
         stranger.shutdown()
     assert child.returncode == 1 and b"ready at" not in err and set(asked) == {("GET", None)}
 
@@ -1086,7 +1073,7 @@ def test_a_signal_while_waiting_ends_the_server(fake: Fake) -> None:
     child = fake.start(f"--gpu 1010MiB --wait llama-server -m MODEL --port {free_port()}")
     server = fake.launched()
     child.terminate()
-    child.communicate(timeout=30)
+    child.communicate(timeout=HANGS)
     assert child.returncode == 128 + signal.SIGTERM and not running(server)
 
 
@@ -1100,7 +1087,7 @@ def test_a_signal_that_nohup_ignores_does_not_end_a_server_that_is_waited_for(fa
         signal.signal(signal.SIGHUP, before)
     server = fake.launched()
     child.send_signal(signal.SIGHUP)
-    _, err = child.communicate(timeout=30)
+    _, err = child.communicate(timeout=HANGS)
     assert child.returncode == 0 and b"ready at" in err and running(server)
 
 
@@ -1133,18 +1120,17 @@ def test_a_terminal_still_gets_the_log_in_colours(
     try:
         words = fake.words("--gpu 650MiB llama-server -m MODEL")
         child = subprocess.Popen(
-            [sys.executable, str(fake.path / "runner.py"), *words],
+            **fake.child(words, **{"TERM": "xterm", "NO_COLOR": "", **environ}),
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env=fake.environ(**{"TERM": "xterm", "NO_COLOR": "", **environ}),
         )
         os.close(theirs)
         seen = b""
         with contextlib.suppress(OSError):  # the other end is closed
             while data := os.read(ours, 1 << 16):
                 seen += data
-        assert child.wait(60) == 0 and b"\x1b[32mx: model loaded\x1b[0m" in seen
+        assert child.wait(HANGS) == 0 and b"\x1b[32mx: model loaded\x1b[0m" in seen
     finally:
         os.close(ours)
     called: Any = fake.calls()[-1]["words"]

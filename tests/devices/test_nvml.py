@@ -6,16 +6,24 @@ it.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from forked import HANGS, forked
 from support import TESTS, few, few_rows
+
+from autolayers.cli.devices import main
+from autolayers.devices import discover, measure
+from autolayers.devices.held import held
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the fake driver is a Linux library"
@@ -47,13 +55,6 @@ RTX_5090 = {
     "mhz": 14001,
     "display": 0,
 }
-ASK = """
-import dataclasses, json, sys
-from autolayers.devices import discover
-found = discover(root=sys.argv[1])
-devices = [dataclasses.asdict(device) for device in found.devices]
-json.dump({"devices": devices, "notes": found.notes}, sys.stdout)
-"""
 
 
 @pytest.fixture(scope="session")
@@ -89,35 +90,57 @@ def library(tmp_path_factory):
 
 
 @pytest.fixture
-def ask(library, tmp_path):
+def environ(library, tmp_path):
+    """environ(driver, **more) -> the environment of a child that finds the driver."""
+
+    def of(driver, **more):
+        kept = {
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+        }
+        return kept | {"LD_LIBRARY_PATH": str(library[driver]) if driver else "", **more}
+
+    return of
+
+
+def fields(values):
+    return "|".join(f"{key}={value}" for key, value in values.items())
+
+
+def child(work, env):
+    """The finished child that runs `work`, with the libraries that its loader would find."""
+
+    def run():
+        folder = env["LD_LIBRARY_PATH"]
+        for path in Path(folder).glob("*.so.1") if folder else ():
+            ctypes.CDLL(str(path))
+        return work()
+
+    return subprocess.run(**forked(run, env), capture_output=True, text=True, timeout=HANGS)
+
+
+def discovered(root):
+    found = discover(root=str(root))
+    return {"devices": [asdict(device) for device in found.devices], "notes": found.notes}
+
+
+@pytest.fixture
+def ask(environ, tmp_path):
     """ask(gpu, gpu, MIG={(gpu, instance): fields}, **environment) -> what discover() says in a
-    process of its own."""
+    child."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text(
         "MemTotal: 125829120 kB\nMemFree: 1 kB\nMemAvailable: 104857600 kB\n"
     )
 
-    def fields(values):
-        return "|".join(f"{key}={value}" for key, value in values.items())
-
-    def run(*gpus, mig=None, driver="new", code=ASK, **environment):
-        env = {
-            k: v
-            for k, v in os.environ.items()
-            if k not in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-        }
+    def run(*gpus, mig=None, driver="new", work=lambda: discovered(tmp_path), **more):
+        env = environ(driver)
         env |= {f"FAKE_GPU_{i}": fields(gpu) for i, gpu in enumerate(gpus)}
         env |= {
             f"FAKE_GPU_{gpu}_MIG_{i}": fields(values) for (gpu, i), values in (mig or {}).items()
         }
-        env |= {"LD_LIBRARY_PATH": str(library[driver]) if driver else "", **environment}
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path)],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = child(lambda: json.dump(work(), sys.stdout), env | more)
         assert done.returncode == 0 and done.stderr == "", done.stderr
         return json.loads(done.stdout)
 
@@ -354,7 +377,7 @@ def test_a_driver_that_hangs_is_given_up(library):
     )
     env = os.environ | {"LD_LIBRARY_PATH": str(library["new"]), "FAKE_INIT_SLEEP": "50"}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=HANGS
     )
     assert done.returncode == 0 and "did not answer within 0.5 s" in done.stdout
 
@@ -377,7 +400,7 @@ def test_a_gpu_that_ends_the_process_costs_that_gpu_alone(ask, does, first):
 
 def test_a_gpu_that_hangs_costs_that_gpu_alone(library):
     code = (
-        "from autolayers.devices import nvml; import os; print(nvml.query(os.environ, timeout=4.0))"
+        "from autolayers.devices import nvml; import os; print(nvml.query(os.environ, timeout=10))"
     )
     env = os.environ | {"LD_LIBRARY_PATH": str(library["new"])}
     env |= {
@@ -385,9 +408,9 @@ def test_a_gpu_that_hangs_costs_that_gpu_alone(library):
         for i, gpu in enumerate((RTX_3090 | {"does": "hang"}, SECOND))
     }
     done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=HANGS
     )
-    assert "GPU 0 is left out: the NVIDIA driver did not answer within 4 s" in done.stdout
+    assert "GPU 0 is left out: the NVIDIA driver did not answer within 10 s" in done.stdout
     assert "'GPU-7'" in done.stdout and "3090aaaa" not in done.stdout
 
 
@@ -449,36 +472,20 @@ def test_the_retired_package_warns_nobody(ask, tmp_path):
 
 
 @pytest.fixture
-def command(library, tmp_path):
+def command(environ, tmp_path):
     """command(words, **environment) -> the finished `autolayers devices` on a machine with one fake
     RTX 3090."""
 
-    def run(*words, driver="new", **environment):
-        env = {
-            k: v
-            for k, v in os.environ.items()
-            if k not in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-        }
-        env |= {
-            "FAKE_GPU_0": "|".join(f"{k}={v}" for k, v in RTX_3090.items()),
-            "FAKE_CUDA_UUIDS": FASTEST_FIRST,
-            "LD_LIBRARY_PATH": str(library[driver]) if driver else "",
-            "XDG_STATE_HOME": str(tmp_path / "state"),
-            **environment,
-        }
-        code = (
-            "import sys; from autolayers.cli.devices import main; from autolayers.devices "
-            "import measure as m; "
-            "m._SECONDS, m._MAX_RAM, m._BUS, m._FILE = 0.05, 1 << 26, 1 << 24, 1 << 24; "
-            "sys.exit(main(sys.argv[1:]))"
-        )
-        return subprocess.run(
-            [sys.executable, "-c", code, *words],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+    def devices(words):
+        small = {"_SECONDS": 0.05, "_MAX_RAM": 1 << 26, "_BUS": 1 << 24, "_FILE": 1 << 24}
+        with mock.patch.multiple(measure, **small):
+            return main(words)
+
+    def run(*words, driver="new", **more):
+        state = str(tmp_path / "state")
+        known = {"FAKE_GPU_0": fields(RTX_3090), "FAKE_CUDA_UUIDS": FASTEST_FIRST}
+        env = environ(driver, **known, **{"XDG_STATE_HOME": state, **more})
+        return child(lambda: devices(words), env)
 
     return run
 
@@ -525,24 +532,16 @@ def test_the_command_without_a_gpu_is_no_failure(command):
     assert len(done.stderr.splitlines()) == 2 and "reboot" in done.stderr
 
 
-def test_measuring_is_kept_for_the_planner(command, tmp_path):
+def test_measuring_is_kept_for_the_planner(command, tmp_path, monkeypatch):
     first = json.loads(command("--measure", "--json").stdout)
     assert 1e8 < first["host"]["bandwidth"] < 1e13 and 1e8 < first["host"]["bus"] < 1e13
     later = json.loads(command("--json").stdout)
     assert later["host"] | {"available": 0} == first["host"] | {"available": 0}
     assert "(measured)" in command().stdout
 
-    code = (
-        "from autolayers.devices.measure import load; found = load(); print(found and "
-        "sorted(found))"
-    )
-    env = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}
-    ask = [sys.executable, "-c", code]
-    assert (
-        subprocess.run(ask, env=env, capture_output=True, text=True).stdout
-        == "['bus', 'bus_back', 'bus_back_pageable', 'bus_pageable', 'disk', 'machine', 'ram', "
-        "'schema', 'when']\n"
-    )
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    rates = {"ram", "disk", "bus", "bus_back", "bus_pageable", "bus_back_pageable"}
+    assert set(measure.load()) == {"schema", "machine", "when", *rates}
 
     kept = tmp_path / "state/autolayers/measured.json"
     good = json.loads(kept.read_text())
@@ -556,7 +555,7 @@ def test_measuring_is_kept_for_the_planner(command, tmp_path):
         json.dumps({k: v for k, v in good.items() if k in ("schema", "machine", "when")}),
     ):
         kept.write_text(bad)
-        assert subprocess.run(ask, env=env, capture_output=True, text=True).stdout == "None\n"
+        assert measure.load() is None
 
 
 def test_measuring_says_when_there_is_no_cuda_or_no_place_to_keep_it(command, tmp_path):
@@ -571,11 +570,8 @@ def test_measuring_says_when_there_is_no_cuda_or_no_place_to_keep_it(command, tm
     assert "cannot keep the measurement" in done.stderr
 
 
-HELD = """
-import json, sys
-from autolayers.devices.held import held
-json.dump([held(4242), held(4243), held(1)], sys.stdout)
-"""
+def of_processes():
+    return [held(4242), held(4243), held(1)]
 
 
 def test_what_a_process_holds_of_each_gpu(ask):
@@ -583,10 +579,12 @@ def test_what_a_process_holds_of_each_gpu(ask):
     it."""
     first = RTX_3090 | {"compute": f"4242:{5 * GiB} 4243:{GiB}"}
     second = RTX_5090 | {"compute": f"4242:{7 * GiB}", "graphics": f"4242:{8 * GiB} 9:{GiB}"}
-    assert ask(first, second, code=HELD) == [
+    assert ask(first, second, work=of_processes) == [
         {"0000:01:00.0": 5 * GiB, "0000:02:00.0": 8 * GiB},
         {"0000:01:00.0": GiB},
         {},
     ]
-    assert ask(RTX_3090, code=HELD) == [{}, {}, {}] == ask(driver=None, code=HELD)
-    assert ask(RTX_3090 | {"handle_error": 3}, second, code=HELD)[0] == {"0000:02:00.0": 8 * GiB}
+    assert ask(RTX_3090, work=of_processes) == [{}, {}, {}] == ask(driver=None, work=of_processes)
+    assert ask(RTX_3090 | {"handle_error": 3}, second, work=of_processes)[0] == {
+        "0000:02:00.0": 8 * GiB
+    }
