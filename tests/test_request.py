@@ -93,6 +93,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @cache
+@cache
 def planned(*words: str) -> autolayers.Plan:
     return autolayers.plan(model(MODEL), list(words))
 

@@ -474,9 +474,12 @@ class Kind:
     def _with_parts(self, ladder: Ladder, count: int, params: Params) -> Iterator[Params]:
         """Yield the launch with as many matrices as should fit of one more layer's experts, the
         others in RAM or on another device."""
+        next_layer = ladder.next_layer(count)
+        if next_layer is None:
+            return
         # One layer more than fits; parts of it go elsewhere until it does.
         less = replace(ladder(count + 1), tensor_split=params.tensor_split)
-        for shape, layer in self._with_one_more(less, ladder.next_layer(count)):
+        for shape, layer in self._with_one_more(less, next_layer):
             matrices = overrides.expert_matrices(self.evaluator.model, layer)
             # The most matrices on the device come first, so the first part that should fit is the
             # answer.

@@ -72,8 +72,8 @@ TURBO = """----- common params -----
 
 @pytest.fixture
 def moe(tmp_path: Path) -> Path:
-    """A mixture of eight layers: 3 GiB."""
-    return write_gguf(tmp_path / "moe.gguf", *gguf("qwen3-30b-a3b-q4_k_m:8"))
+    """A mixture of four layers: 2 GiB."""
+    return write_gguf(tmp_path / "moe.gguf", *gguf("qwen3-30b-a3b-q4_k_m:4"))
 
 
 @pytest.fixture
@@ -286,8 +286,8 @@ def test_its_image_is_not_llama_cpp_s(program) -> None:
 
 def test_latent_attention_is_planned_in_each_form(program) -> None:
     for words in (("-mla", "0"), ("-mla", "1", "-fa", "off"), ("-mla", "1")):
-        assert planned(program(IK), "-m", str(MLA), *words)[0] == 0
-    assert planned(program(IK), "-m", str(QWEN), "-mla", "0")[0] == 0
+        assert planned(program(IK), "-m", str(MLA), "-c", "4096", *words)[0] == 0
+    assert planned(program(IK), "-m", str(QWEN), "-c", "4096", "-mla", "0")[0] == 0
 
 
 def test_llama_cpp_itself_still_refuses_a_fork_s_words(program) -> None:
@@ -302,18 +302,20 @@ WGT = "         -wgt, --worst-graph-tokens N   number of tokens to use for worst
 def test_the_words_of_the_fork_itself_are_added(program, moe: Path, own: str, end: str) -> None:
     """Its -ncmoe means its last layers; -wgt 1 makes graphs as small as the plan says, and older
     commits lack it."""
-    words = ["--gpu", "2GiB", "--ram", "64GiB", "--dry-run", program(IK + own), "-m", str(moe)]
+    machine = ["--gpu", "2GiB", "--ram", "64GiB"]
+    words = [*machine, "--dry-run", program(IK + own), "-m", str(moe), "-c", "4096"]
     out = command("run", *words).stdout.decode().strip()
-    plan = command(moe, "--gpu", "2GiB", "--ram", "64GiB", "--engine", "ik_llama.cpp")
+    plan = command(moe, *machine, "--engine", "ik_llama.cpp", "-c", "4096", "--format", "flags")
     assert re.search(rf" -np 1 -ncmoe \d+{end}$", out) and "-ot" not in out
-    assert not own or out.endswith(plan.stdout.decode().strip())
+    added = plan.stdout.decode().strip().replace("-c 4096 ", "")
+    assert not own or out.endswith(f" -c 4096 {added}")
 
 
 @pytest.mark.parametrize(
     ("words", "added"),
     [
-        ("-rtr -fa on", r"-ncmoe \d+ -wgt 1$"),
-        ("-ctk q6_0 -ctv q6_0", r"-ncmoe \d+ -wgt 1$"),
+        ("-rtr -fa on -c 4096", r"-ncmoe \d+ -wgt 1$"),
+        ("-ctk q6_0 -ctv q6_0 -c 4096", r"-ncmoe \d+ -wgt 1$"),
         ("--fit", r" --fit$"),
     ],
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import launch_targets as targets
@@ -25,12 +26,18 @@ from autolayers.units import GiB, MiB
 
 MOE = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")
 SMALL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
+GPU = ("--gpu", "12GiB", "--ram", "64GiB")
+
+
+@cache
+def planned(*words: str) -> autolayers.Plan:
+    return autolayers.plan(MOE, list(words))
 
 
 def test_the_memory_request_counts_all_parts() -> None:
     """Weights in RAM, buffers, 8 GiB of saved prompts: all that the plan counts, and the program
     with its page tables."""
-    plan = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB")
+    plan = planned(*GPU, "-c", "32768")
     host, need = plan.host, plan.ram
     assert need.limit is not None
     assert 0 < need.request - (host.resident + RUNTIME) < need.request // 500 + MiB
@@ -61,15 +68,15 @@ def test_memory_that_a_gpu_shares_is_counted() -> None:
 
 @pytest.mark.parametrize("limit", few(2, [24, 14, 11]))
 def test_a_limit_holds(limit: int) -> None:
-    plan = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB", ram_limit=f"{limit}GiB")
+    plan = planned(*GPU, "-c", "32768", "--ram-limit", f"{limit}GiB")
     assert plan.fits and plan.ram.limit is not None and plan.ram.limit <= limit * GiB
-    free = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB")
+    free = planned(*GPU, "-c", "32768")
     assert free.ram.limit is not None
     assert ("-cram" in plan.flags) == (free.ram.limit > limit * GiB)
 
 
 def test_a_limit_that_does_not_hold_does_not_fit() -> None:
-    plan = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB", ram_limit="4GiB")
+    plan = planned(*GPU, "-c", "32768", "--ram-limit", "4GiB")
     assert not plan.fits
     assert (
         autolayers.plan(
@@ -103,15 +110,12 @@ def documents(kind: str, *words: str) -> list[dict[str, Any]]:
 
 def text_of(kind: str, *words: str) -> str:
     given = parse([*words, "-c", "32768"], command="plan")
-    return formats.write(kind, autolayers.plan(MOE, given), given, warn=lambda _: None)
-
-
-GPU = ("--gpu", "12GiB", "--ram", "64GiB")
+    return formats.write(kind, planned(*words, "-c", "32768"), given, warn=lambda _: None)
 
 
 def test_every_file_has_it() -> None:
     pytest.importorskip("yaml")
-    need = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB").ram
+    need = planned(*GPU, "-c", "32768").ram
     assert need.limit is not None
     most, least = need.limit // MiB, need.request // MiB
     assert f"--memory {most}m --memory-reservation {least}m " in text_of("docker", *GPU)
@@ -167,7 +171,7 @@ def test_kubernetes_files_pass_its_own_schemas() -> None:
 
 @pytest.mark.parametrize("name", ["hami", "kai"])
 def test_a_gpu_that_is_divided_by_memory(name: str) -> None:
-    plan = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB")
+    plan = planned(*GPU, "-c", "32768")
     (device,) = plan.devices
     template = documents("kubernetes", *GPU, "--gpumem", name)[0]["spec"]["template"]
     size = -(-(device.used + device.margin) // MiB)

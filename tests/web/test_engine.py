@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,13 @@ MACHINES = ["8GiB", "rtx-3090,12GiB"]
 
 def ask(method: str, **question: Any) -> dict[str, Any]:
     """As the page asks: through JSON both ways."""
-    answer: dict[str, Any] = json.loads(
-        json.dumps(Engine().call(method, json.loads(json.dumps(question))))
-    )
+    answer: dict[str, Any] = json.loads(_asked(method, json.dumps(question)))
     return answer
+
+
+@cache
+def _asked(method: str, question: str) -> str:
+    return json.dumps(Engine().call(method, json.loads(question)))
 
 
 def explained(**question: Any) -> dict[str, Any]:
@@ -507,10 +511,10 @@ def test_projectors_are_as_large_as_published(name: str) -> None:
 def test_a_projector_of_the_repository_is_counted_and_downloaded() -> None:
     """With it the command has no --no-mmproj, and the GPU holds more than its file; all files have
     it, and a path of one's own is named."""
-    machine = {"model": "qwen3.6-27b-q4_k_m", "gpu": "rtx-3090", "ram": "32"}
+    machine = {"model": "qwen3.5-4b-q4_k_m", "gpu": "8", "ram": "16"}
     plain, seeing = ask("plan", **machine), ask("plan", **machine, mmproj="auto")
-    assert "-hf unsloth/Qwen3.6-27B-GGUF:Q4_K_M --no-mmproj -ngl" in plain["command"]["bash"]
-    assert "-hf unsloth/Qwen3.6-27B-GGUF:Q4_K_M -ngl" in seeing["command"]["bash"]
+    assert "-hf unsloth/Qwen3.5-4B-GGUF:Q4_K_M --no-mmproj -ngl" in plain["command"]["bash"]
+    assert "-hf unsloth/Qwen3.5-4B-GGUF:Q4_K_M -ngl" in seeing["command"]["bash"]
     device = seeing["plan"]["devices"][0]
     assert device["extra"] > projectors.size(machine["model"])
     assert seeing["plan"]["launch"]["n_ctx"] < plain["plan"]["launch"]["n_ctx"]
@@ -526,8 +530,8 @@ def test_a_projector_of_the_repository_is_counted_and_downloaded() -> None:
 def test_a_list_counts_projectors() -> None:
     """A vision model's row is that of the same question with its projector; a text model's has
     none."""
-    machine = {"gpu": "rtx-3090", "ram": "32"}
-    row = ask("take", model="qwen3.6-27b-q4_k_m", **machine)
+    machine = {"gpu": "8", "ram": "16"}
+    row = ask("take", model="qwen3.5-4b-q4_k_m", **machine)
     assert row["vision"] and row["mmproj"] == "auto"
     plan = ask("plan", model=row["model"], mmproj=row["mmproj"], **machine)["plan"]
     assert row["context"] == plan["launch"]["n_ctx"]

@@ -61,12 +61,12 @@ class Ladder:
         """Return the launch with this many of them in RAM."""
         return self(self.top - count)
 
-    def next_layer(self, count: int) -> int:
+    def next_layer(self, count: int) -> int | None:
         """Return the layer that has its experts in RAM with `count`, and on the GPUs with one
-        more."""
+        more; None if it has no experts (the first ones of DeepSeek)."""
         more = set(self.experts_in_ram(self.base, self.top - count - 1))
         layers = self.experts_in_ram(self.base, self.top - count)
-        return next(il for il in reversed(layers) if il not in more)
+        return next((il for il in reversed(layers) if il not in more), None)
 
 
 class Ladders:
