@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     Answer = TypeVar("Answer", bound=Static)
 
 
+_KEPT = 64  # caches of launches
+
+
 def _placer(model: Model, rules: Rules) -> WeightPlacer:
     """Return the program's own."""
     if rules.engine.is_llama_cpp:
@@ -135,7 +138,7 @@ class Estimator:
         self._graphs: dict[tuple[Device, ...], GraphCache] = {}
         self._alike: dict[tuple[Hashable, ...], GraphCache] = {}
         self._known = known or Known()
-        self._memory: tuple[object, Memory] | None = None
+        self._memories: dict[object, Memory] = {}
         self._layer_caches: dict[object, list[int]] = {}
         # of the last launch that was fully measured
         self._measured: tuple[object, Measured] | None = None
@@ -289,11 +292,7 @@ class Estimator:
     ) -> list[int]:
         """Return the bytes that the caches of each layer take on `device`, the output layer
         last."""
-        # only windows depend on the micro-batch (cache.window_cells)
-        if self.model.hparams.swa_type == "none":
-            key = replace(context, n_batch=0, n_ubatch=0, n_outputs_max=0), device
-        else:
-            key = context, device
+        key = self._cached_alike(context), device
         # an expert cache follows the overrides too, which are not in the key
         if key not in self._layer_caches or context.moe_cache:
             # what is sent to any device is on this one
@@ -451,16 +450,18 @@ class Estimator:
         placement = self._place(params, devices, context.load_mtp)
         # caches follow the layers' devices, not the experts' overrides
         key = (
-            context,
+            self._cached_alike(context),
             placement.devices,
             placement.dev_layer,
-            placement.shares,
+            tuple(placement.shares.items()),
             placement.slices and placement.slices.key,
         )
-        # searches request the same caches many times in a row
-        if self._memory is None or self._memory[0] != key:
-            self._memory = key, allocate(self.model, context, placement)
-        memory = self._memory[1]
+        if key not in self._memories:
+            # a search asks for few contexts many times, in turn; a sweep for thousands
+            if len(self._memories) >= _KEPT:
+                self._memories.clear()
+            self._memories[key] = allocate(self.model, context, placement)
+        memory = self._memories[key]
         doubts: tuple[str, ...] = ()
         notes: tuple[str, ...] = ()
         if context.backend_sampling:
@@ -491,6 +492,12 @@ class Estimator:
                     "--moe-cache-mib: its graph was not compared with llama.cpp on these devices",
                 )
         return _Launch(params, context, placement, memory, doubts, notes)
+
+    def _cached_alike(self, context: Context) -> Context:
+        """Return what caches depend on: of the micro-batch only windows do (cache.window_cells)."""
+        if self.model.hparams.swa_type != "none":
+            return context
+        return replace(context, n_batch=0, n_ubatch=0, n_outputs_max=0)
 
     def _facts(
         self,
