@@ -62,7 +62,7 @@ def with_expert_cache(
     best = plain
     limit = cost.speed(plain).request / DOUBT
     for shape in _shapes(ladders, plain, params):
-        cached = _largest(evaluator, shape, fidelity)
+        cached = _largest(evaluator, cost, shape, fidelity, limit)
         if cached is not None and cost.speed(cached).request < limit:
             best = cached
             limit = cost.speed(cached).request
@@ -85,13 +85,28 @@ def _shapes(ladders: Ladders, plain: Candidate, params: Params) -> Iterator[Para
             yield replace(plain.params, overrides=ladder(fewer).overrides)
 
 
-def _largest(evaluator: Evaluator, shape: Params, fidelity: Fidelity) -> Candidate | None:
+def _largest(
+    evaluator: Evaluator, cost: CostModel, shape: Params, fidelity: Fidelity, limit: float
+) -> Candidate | None:
+    """Return the launch with the largest cache that fits; None if a request takes `limit` seconds
+    or more, as a smaller cache has fewer hits."""
+
+    def pays(size: int) -> bool:
+        at = replace(shape, moe_cache_mib=size)
+        use = evaluator.static(at) if size > 0 else None
+        return use is not None and cost.predict(at, use).request < limit
+
+    use = evaluator.static(shape)
+    # Weights and context alone leave no more than this, so mostly no graph is needed.
+    space = sum(evaluator.machine.limits.values()) - (0 if use is None else use.on_devices)
+    if not pays(space // MiB // STEP * STEP):
+        return None
     bare = evaluator.candidate(shape, fidelity)
     if bare is None or not bare.fits:
         return None
     size = sum(bare.spare.values()) // MiB // STEP * STEP
     for _ in range(TRIES):
-        if size <= 0:
+        if not pays(size):
             return None
         cached = evaluator.candidate(replace(shape, moe_cache_mib=size), fidelity)
         if cached is None or cached.fits:
