@@ -270,7 +270,8 @@ class _Answer:
         use = self.use
         trained = self.evaluator.model.n_ctx_train
         enough = self.given.n_ctx or use.n_ctx_seq >= trained
-        if self.candidate.fits and seen.whole and enough:
+        whole = self.problem.offloads_all(self.candidate.params)
+        if self.candidate.fits and whole and enough:
             return ()
         movable = use.host.model + use.host.context
         return remarks.how_to_raise(self.evaluator.machine, self.candidate, movable)

@@ -216,7 +216,7 @@ def with_pinned_weights(problem: Problem, chosen: Candidate) -> Alternative | No
 def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
     """Yield the flags of each alternative, which is planned by itself."""
     given = problem.given
-    whole = _is_whole(problem, chosen)
+    whole = problem.offloads_all(chosen.params)
     if _may_gain_by_types(problem, chosen, whole):
         yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
     if _keeps_experts_in_ram(problem):
@@ -236,14 +236,6 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
         yield {"n_parallel": 1}
     for n_ctx in _contexts(problem, chosen, whole):
         yield {"n_ctx": n_ctx}
-
-
-def _is_whole(problem: Problem, chosen: Candidate) -> bool:
-    """Return whether all layers are on devices, and no weight was sent to the host."""
-    params = chosen.params
-    everything = problem.everything
-    own = len(problem.given.overrides)
-    return params.layers_wanted(everything) == everything and len(params.overrides) == own
 
 
 def _context_is_open(problem: Problem) -> bool:

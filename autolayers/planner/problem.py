@@ -104,14 +104,16 @@ class Problem:
         return self.cost.at_depths(False)
 
     def whole(self, candidate: Candidate) -> bool:
-        """Return whether all layers are on devices, no weight was sent to the host, and no
-        attention runs on the CPU."""
-        params = candidate.params
-        return (
-            params.layers_wanted(self.everything) == self.everything
-            and len(params.overrides) == len(self.given.overrides)
-            and not self.cost.attends_on_cpu(candidate)
-        )
+        """Return whether all layers and weights are on devices, and no attention runs on the
+        CPU."""
+        return self.offloads_all(candidate.params) and not self.cost.attends_on_cpu(candidate)
+
+    def offloads_all(self, params: Params) -> bool:
+        """Return whether all layers are on devices, and no weights in RAM but those that were given
+        there."""
+        own = len(self.given.overrides)
+        everything = self.everything
+        return params.layers_wanted(everything) == everything and len(params.overrides) == own
 
     # --- the same with a change
 

@@ -64,16 +64,6 @@ class Solution:
     def placement(self) -> Placement:
         return self.problem.evaluator.placement(self.params)
 
-    @property
-    def whole(self) -> bool:
-        """Whether all layers are on the devices, and no weights in RAM but those that were given
-        there."""
-        everything = self.problem.everything
-        return (
-            self.params.layers_wanted(everything) == everything
-            and self.params.overrides == self.problem.given.overrides
-        )
-
 
 def warnings(seen: Solution) -> Iterator[str]:
     """Yield the lines of all remarks, each once."""
@@ -245,7 +235,7 @@ def _losing_cache(seen: Solution) -> Iterator[str]:
 def _most_context(seen: Solution) -> Iterator[str]:
     problem = seen.problem
     free = problem.policy.n_ctx == "max" and problem.given.n_gpu_layers is None
-    if not free or not problem.machine.devices or seen.whole:
+    if not free or not problem.machine.devices or seen.problem.offloads_all(seen.params):
         return
     speed = problem.cost.price(seen.candidate)
     slow = speed.generation > _CRAWLS * speed.generation_full
