@@ -313,6 +313,17 @@ def test_of_groups_with_as_few_swaps_those_with_the_fewest_seconds_are_taken() -
         assert worst_first(tuple(found)) == min(map(worst_first, every))
 
 
+def test_a_model_may_have_a_request_of_its_own() -> None:
+    params, policy = read(["-fitt", "0", "-c", "512"], None)
+    request = requested(
+        params, policy, Machine.of([Device("CUDA0", 1 << 30, 1 << 30)], None, None, {})
+    )
+    models = [model(name) for name in SMALL[:2]]
+    found = several.plan_any(models, request, own={1: request.with_flags(n_ctx=1024)})
+    assert found.most == 2 and [plan.breakdown.n_ctx for plan in found.plans] == [512, 1024]
+    assert several.plan_any(models, request, limit=1).most == 1
+
+
 def test_no_model_that_can_be_loaded_has_no_sets() -> None:
     broken = Model(header("llama", {}), "broken.gguf")
     request = requested(*read([], None))

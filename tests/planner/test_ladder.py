@@ -172,6 +172,12 @@ class TestMatrices:
         assert merged((*down[:1], other, *down[1:2])) == (*down[:1], other, *down[1:2])
         odd = ((r"blk\.\d+\.ffn_down\.", "CPU"), ("output", "CPU"), ("blk", "CPU"))
         assert merged(odd) == odd
+        # none of these is of one block
+        foreign = ((r"3\.ffn_down\.", "CPU"), (r"4\.ffn_down\.", "CPU"))
+        several = ((r"blk\.(3|4)\.ffn_down\.", "CPU"), (r"blk\.(5|6)\.ffn_down\.", "CPU"))
+        nothing = ((r"blk\.3", "CPU"), (r"blk\.4", "CPU"))
+        assert merged(foreign) == foreign and merged(several) == several
+        assert merged(nothing) == nothing
 
     def test_are_llama_cpp_s_words_where_the_program_means_the_same(self) -> None:
         asked = problem(name=MIXTURE)

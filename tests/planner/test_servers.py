@@ -13,7 +13,7 @@ from support import model
 import autolayers
 from autolayers.machine import Device, Machine
 from autolayers.planner.plan import Plan
-from autolayers.planner.several.servers import dealt, held, with_own_servers
+from autolayers.planner.several.servers import dealt, held, servers_of, with_own_servers
 from autolayers.records import replace
 
 GiB = 1 << 30
@@ -29,6 +29,13 @@ def machine(*devices: Device) -> Machine:
 
 
 TWO_AND_ONE = (remote(0, 8, "a:1"), remote(1, 8, "a:1"), remote(2, 12, "b:1"))
+
+
+def test_devices_of_one_server_have_its_name_and_local_ones_none() -> None:
+    local = replace(remote(3, 8, "a:1"), name="CUDA0", kind="gpu")
+    found = servers_of((*TWO_AND_ONE, local))
+    both = ("RPC0", "RPC1")
+    assert found == {"RPC0": both, "RPC1": both, "RPC2": ("RPC2",)}
 
 
 def test_one_device_of_a_server_takes_all_of_it() -> None:

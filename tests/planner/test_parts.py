@@ -1,0 +1,57 @@
+"""Owners of one GPU would wait for launches that were looked at already, or lose one that --fit's
+own margin has room for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support import MiB
+
+from autolayers.flags.params import Params
+from autolayers.machine import Device, Machine
+from autolayers.planner.one.bisection import _may_fit
+from autolayers.planner.one.parts import _covered
+
+
+@pytest.mark.parametrize(
+    ("margin", "budget", "target", "covered"),
+    [
+        (900, 0, None, True),
+        (1024, 0, None, True),
+        (1025, 0, None, False),
+        # a budget takes from the device what --fit would use
+        (900, 124, None, True),
+        (900, 125, None, False),
+        (900, 0, (900, 5000), True),
+        (900, 0, (899, 5000), False),
+    ],
+)
+def test_the_search_was_as_wide_as_fits_where_its_margin_is_no_larger(
+    margin: int, budget: int, target: tuple[int, ...] | None, covered: bool
+) -> None:
+    limits = {"CUDA0": (8000 - budget) * MiB, "CUDA1": 1}
+    machine = Machine((Device("CUDA1", 1, 1), Device("CUDA0", 1, 8000 * MiB)), limits)
+    parts = (("a", (margin - 100) * MiB), ("b", 100 * MiB))
+    best: Any = SimpleNamespace(spare={"CUDA0": 0}, margins={"CUDA0": parts})
+    evaluator: Any = SimpleNamespace(machine=machine)
+    assert _covered(evaluator, Params(fit_target=target), best) is covered
+    best.spare["CUDA1"] = 0
+    assert not _covered(evaluator, Params(fit_target=target), best)
+
+
+def test_a_launch_may_fit_in_exactly_what_it_takes() -> None:
+    """Weights and caches, and the share of another launch's buffers."""
+    use = {name: SimpleNamespace(model=600, context=300, total=950) for name in ("CUDA0", "CUDA1")}
+    alike: Any = SimpleNamespace(overheads=lambda limits: {"CUDA0": 200})
+
+    def may(limit: int, share: float, refused: bool = False) -> bool:
+        evaluator: Any = SimpleNamespace(
+            static=lambda params: None if refused else SimpleNamespace(devices=use),
+            machine=Machine((), {"CUDA0": limit, "CUDA1": 0}),
+        )
+        return _may_fit(evaluator, Params(), alike, share)
+
+    assert may(1000, 0.5) and not may(999, 0.5) and may(1100, 1.0) and not may(1099, 1.0)
+    assert not may(5000, 0.5, refused=True)
