@@ -93,6 +93,13 @@ WHOLE = pytest.mark.parametrize(
 )
 
 
+def some_and_whole(argument: str, names: Iterable[str], n: int) -> pytest.MarkDecorator:
+    """The same where names have a rule in common: a sample of every n-th in every run."""
+    every = list(names)
+    pairs = [*((name, False) for name in every[::n]), *(slow(name, True) for name in every)]
+    return pytest.mark.parametrize((argument, "whole"), pairs)
+
+
 @cache
 def strings(text: str) -> list[tuple[int, str]]:
     """(line, string) of a module's strings but its docstrings."""

@@ -50,10 +50,15 @@ def without_code(page: str) -> str:
     return re.sub(r"`[^`]*`", "", page)
 
 
+def may_be_foreign(path: Path) -> bool:
+    """Whether the module's text has a foreign word: most have none, and tokens take longer."""
+    return bool(FOREIGN.search(re.sub(r"[\s#]+", " ", path.read_text(encoding="utf-8"))))
+
+
 def test_code_is_written_in_plain_english() -> None:
     found = {
         path.relative_to(ROOT).as_posix(): words
-        for path in (ROOT / "autolayers").rglob("*.py")
+        for path in filter(may_be_foreign, (ROOT / "autolayers").rglob("*.py"))
         if (words := [word for text in prose(path) for word in foreign(text)])
     }
     assert not found
@@ -71,7 +76,7 @@ def test_pages_are_written_in_plain_english() -> None:
 def test_a_foreign_word_is_found_over_a_line_s_end(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text('"""The layers, of\nwhich one is."""\n# a\n# b, else c\n', encoding="utf-8")
-    assert [word for text in prose(module) for word in foreign(text)]
+    assert may_be_foreign(module)
     assert len([word for text in prose(module) for word in foreign(text)]) == 2
 
 

@@ -45,6 +45,7 @@ FEW: list[dict[str, Any]] = [
     json.loads(line) for line in SMALL.read_text(encoding="utf-8").splitlines()
 ]
 SAME = 1e-5  # as numbers are rounded
+BRIEF = 16_000  # what a search may spend whose bar is checked in every run
 
 
 def cards(row: dict[str, Any]) -> list[Device]:
@@ -98,7 +99,7 @@ def test_a_plan_is_as_fast_as_it_was(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "row",
-    [row if len(row["gpus"]) > 1 else slow(row) for row in CASES],
+    [row if len(row["gpus"]) > 1 and row["spent"] < BRIEF else slow(row) for row in CASES],
     ids=named,
 )
 def test_a_plan_is_worth_as_much_as_it_was(row: dict[str, Any]) -> None:

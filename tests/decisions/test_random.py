@@ -14,8 +14,6 @@ QUICK = (
     44399,  # nothing fits, and --fit's launch has no -ngl
     44441,  # as 44357, with weights that -ot sends to RAM
     47146,  # with a cache in RAM, graph buffers of a small context are much smaller
-    46191,  # one GPU alone is found first, and the listed order is better
-    45813,  # a mixture of experts for which 8192 tokens would take half as long again
     62029,  # caches in RAM, with which the output alone is faster than the whole model
 )
 # a second or more each
@@ -27,6 +25,8 @@ LONG = (
     44313,  # only another kind of placement is better in another order of two cards
     46269,  # a layer whose FFN weights would be on two of three GPUs
     48010,  # caches in RAM, with which the output alone on a GPU is faster than five layers
+    46191,  # one GPU alone is found first, and the listed order is better
+    45813,  # a mixture of experts for which 8192 tokens would take half as long again
     61016,  # experts fit only on a GPU that computes no attention
 )
 

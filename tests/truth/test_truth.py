@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import FIXTURES, RECORDED, WHOLE, hypothetical_gpus, model, sample
+from support import FIXTURES, RECORDED, WHOLE, hypothetical_gpus, model, sample, some_and_whole
 
 import autolayers
 from autolayers import estimate
@@ -106,8 +106,7 @@ DECISIONS = by_model("decisions")
 BOTH = {name: cases + by_model("b11311/decisions")[name] for name, cases in DECISIONS.items()}
 
 
-@WHOLE
-@pytest.mark.parametrize("name", BOTH)
+@some_and_whole("name", BOTH, 2)
 def test_the_largest_n_gpu_layers_that_fits(
     name: str, whole: bool, figures: dict[str, tuple[int, int]]
 ) -> None:

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from functools import cache
 
 import pytest
-from support import FIXTURES, WHOLE, sample
+from support import FIXTURES, WHOLE, sample, some_and_whole
 
 import autolayers
 from autolayers import Device, estimate
@@ -118,8 +118,7 @@ def test_every_launch_is_equal_to_the_byte(build: str, whole: bool) -> None:
     assert exact > len(plain) // 2 or len(plain) < 10
 
 
-@WHOLE
-@pytest.mark.parametrize("launches", OLDER)
+@some_and_whole("launches", OLDER, 2)
 def test_no_launch_takes_more_than_was_predicted(launches: str, whole: bool) -> None:
     """Nearly all are equal to the byte; graphs of delta nets from before the fused operation are an
     upper bound."""
@@ -178,8 +177,7 @@ def test_a_quantised_cache_of_fused_keys_and_values_is_refused_by_builds_that_ab
             found(row, "headers/gpt2-dense.gguf", words, [Device.hypothetical("24GiB", "CUDA0")])
 
 
-@WHOLE
-@pytest.mark.parametrize("launches", REAL)
+@some_and_whole("launches", REAL, 2)
 def test_every_real_launch_logged_what_is_predicted(launches: str, whole: bool) -> None:
     for row in (REAL if whole else sample(REAL, 40))[launches]:
         devices = []

@@ -13,7 +13,7 @@ import json
 from functools import cache
 
 import pytest
-from support import FIXTURES, RECORDED, WHOLE, few, sample
+from support import FIXTURES, RECORDED, WHOLE, sample, some_and_whole
 
 import autolayers
 from autolayers import Device, estimate
@@ -57,8 +57,7 @@ def test_every_launch_is_equal_to_the_byte(name: str, whole: bool) -> None:
     compare((LAUNCHES if whole else sample(LAUNCHES, 6))[name])
 
 
-@WHOLE
-@pytest.mark.parametrize("name", few(3, CACHED))
+@some_and_whole("name", CACHED, 3)
 def test_every_expert_cache_is_equal_to_the_byte(name: str, whole: bool) -> None:
     """--moe-cache-mib: the banks, the slot maps and the graphs that read them."""
     compare((CACHED if whole else sample(CACHED, 6))[name])
