@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import HEADERS, ROOT, gpu, says
+from support import HEADERS, ROOT, gguf, gpu, says, write_gguf
 
 import autolayers
 from autolayers import api
@@ -550,9 +550,9 @@ def test_devices_that_its_server_does_not_use(
     assert devices == [device] * kept and len(notes) == (not kept)
 
 
-def test_a_mixture_has_the_context_and_batch_of_the_plain_plan() -> None:
-    machine = ("--gpu", "rtx-3060", "--ram", "32GiB")
-    path = HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"
+def test_a_mixture_has_the_context_and_batch_of_the_plain_plan(tmp_path: Path) -> None:
+    machine = ("--gpu", "1500MiB", "--ram", "32GiB")
+    path = write_gguf(tmp_path / "moe.gguf", *gguf("qwen3-30b-a3b-q4_k_m:4"))
     plain = parse(says(path, *machine, "-np", "1").stdout.split(), command=None).params
     written = says("ollama", "modelfile", path, *machine).stdout
     assert plain.n_ctx is not None and plain.n_ctx > 16384

@@ -21,6 +21,7 @@ import autolayers
 from autolayers.bundled import published
 from autolayers.devices.cards import CARDS
 from autolayers.web import pages
+from autolayers.web.__main__ import main
 from autolayers.web.build import LISTS, PYODIDE_FILES, PYODIDE_VERSION, WHEEL
 from autolayers.web.build import build as make
 from autolayers.web.engine import PRESET
@@ -32,10 +33,25 @@ def build(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture
-def one_chip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answers of the other chips, seconds each, are part of the whole site's test."""
-    monkeypatch.setattr("autolayers.web.build.CHIPS", [PRESET["gpu"]])
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The site of one chip, of four answers and of two lists of two models: the answers of the
+    other chips, seconds each, are part of the whole site's test."""
+    folder = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autolayers.web.build.CHIPS", [PRESET["gpu"]])
+        patch.setattr(pages, "MODELS", ("llama-3.2-1b-q8_0", "llama-3-70b-f16"))
+        patch.setattr(pages, "MACHINES", ("rtx-3060", "rx-7900-xtx"))
+        known = ["qwen3-8b-q4_k_m", "llama-3.2-1b-q4_k_m"]
+        patch.setattr("autolayers.web.engine.of_each_family", lambda: known)
+        names = make(folder, lists="m4-pro-24g,none", url="https://example.org/x/")
+        assert {
+            f"{folder}/{model}-on-{card}.{kind}"
+            for model in pages.MODELS
+            for card in pages.MACHINES
+            for folder, kind in (("on", "html"), ("on", "svg"), ("badge", "svg"))
+        } <= set(names)
+    return folder
 
 
 @pytest.mark.slow
@@ -116,29 +132,23 @@ def test_pyodide_is_copied_from_a_folder_that_holds_it(
     assert config["sha256"] == {name: digest for name, (_, digest) in files.items()}
 
 
-def test_a_list_of_models_for_a_card_has_the_figures_of_plans(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, one_chip: None
-) -> None:
+def test_a_list_of_models_for_a_card_has_the_figures_of_plans(site: pathlib.Path) -> None:
     """At most 30 KB, the figures of single plans; the rows of a Mac have the memory that its name
     says."""
-    monkeypatch.setattr(
-        "autolayers.web.engine.of_each_family", lambda: ["qwen3-8b-q4_k_m", "llama-3.2-1b-q4_k_m"]
-    )
-    names = make(tmp_path, lists="m4-pro-24g,none")
-    config = json.loads((tmp_path / "config.json").read_text())
+    config = json.loads((site / "config.json").read_text())
     assert config["lists"] == ["m4-pro-24g", "none"]
     files = [f"known-{card}.json" for card in config["lists"]]
-    assert set(files) <= set(names) and set(files).isdisjoint(config["files"])
-    mac, cpu = (json.loads((tmp_path / name).read_text()) for name in files)
+    assert set(files).isdisjoint(config["files"])
+    mac, cpu = (json.loads((site / name).read_text()) for name in files)
     assert mac["question"]["ram"] == "" and cpu["question"]["ram"] == "32"
     # llama 3.2 1B is of another year
     assert [row["model"] for row in mac["rows"]] == ["qwen3-8b-q8_0"]
-    sizes = [(tmp_path / name).stat().st_size for name in files]
+    sizes = [(site / name).stat().st_size for name in files]
     today = sum(known.current for known in published.MODELS.values())
     assert max(sizes) * today < 30_000 * len(mac["rows"])
     plan = autolayers.plan(model("qwen3-8b-q8_0"), ["--gpu", "m4-pro-24g"])
     assert mac["rows"][0]["context"] == plan.breakdown.n_ctx and mac["rows"][0]["state"] == "yes"
-    done = build("build", str(tmp_path), "--lists", "rtx-9999")
+    done = build("build", str(site), "--lists", "rtx-9999")
     assert done.returncode == 2 and done.stderr.startswith(
         "autolayers: --lists: rtx-9999 is no known card"
     )
@@ -153,30 +163,22 @@ def test_the_machines_of_the_lists_are_known() -> None:
     assert len(set(common)) == len(common)
 
 
-def test_usage_is_told_on_stderr(tmp_path: pathlib.Path) -> None:
+def test_usage_is_told_on_stderr(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for words in ([], ["build"], ["build", "-x"], ["serve", "x"]):
-        done = build(*words)
-        assert done.returncode == 2 and done.stderr.startswith("usage: ") and not done.stdout
+        assert main(words) == 2
+        out, err = capsys.readouterr()
+        assert err.startswith("usage: ") and not out
     (tmp_path / "file").write_text("")
     done = build("build", str(tmp_path / "file"))
     assert done.returncode == 1 and "Traceback" not in done.stderr
 
 
-def test_pages_of_single_answers_have_their_figures(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, one_chip: None
-) -> None:
+def test_pages_of_single_answers_have_their_figures(site: pathlib.Path) -> None:
     """Each with the figures of its plan, what previews of links need, a picture and a badge; all in
     the sitemap."""
-    monkeypatch.setattr(pages, "MODELS", ("llama-3.2-1b-q8_0", "llama-3-70b-f16"))
-    monkeypatch.setattr(pages, "MACHINES", ("rtx-3060", "rx-7900-xtx"))
-    names = make(tmp_path, url="https://example.org/x/")
-    assert {
-        f"{folder}/{model}-on-{card}.{kind}"
-        for model in pages.MODELS
-        for card in pages.MACHINES
-        for folder, kind in (("on", "html"), ("on", "svg"), ("badge", "svg"))
-    } <= set(names)
-    text = (tmp_path / "on" / "llama-3.2-1b-q8_0-on-rtx-3060.html").read_text()
+    text = (site / "on" / "llama-3.2-1b-q8_0-on-rtx-3060.html").read_text()
     plan = autolayers.plan(model("llama-3.2-1b-q8_0"), ["--gpu", "rtx-3060", "--ram", "64GiB"])
     assert " ".join(plan.flags) in text and f"<td>{plan.speed.generation:.0f}</td>" in text
     assert (
@@ -190,22 +192,18 @@ def test_pages_of_single_answers_have_their_figures(
     )
     assert "llama-server -hf bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0 " in text
     image = re.search(r'og:image" content="https://example.org/x/(on/[^"]+)"', text)
-    assert image and (tmp_path / image[1]).stat().st_size > 1000 and "IMAGE" not in text
-    assert "Does not fit: " in (tmp_path / "on" / "llama-3-70b-f16-on-rtx-3060.html").read_text()
-    for path in (*tmp_path.glob("*/*.svg"), tmp_path / "sitemap.xml"):
+    assert image and (site / image[1]).stat().st_size > 1000 and "IMAGE" not in text
+    assert "Does not fit: " in (site / "on" / "llama-3-70b-f16-on-rtx-3060.html").read_text()
+    for path in (*site.glob("*/*.svg"), site / "sitemap.xml"):
         ElementTree.parse(path)
-    listed = re.findall(
-        "<loc>https://example.org/x/(.*)</loc>", (tmp_path / "sitemap.xml").read_text()
-    )
-    assert len(listed) == 6 and all(
-        (tmp_path / (place or "index.html")).exists() for place in listed
-    )
-    index = (tmp_path / "index.html").read_text()
+    listed = re.findall("<loc>https://example.org/x/(.*)</loc>", (site / "sitemap.xml").read_text())
+    assert len(listed) == 6 and all((site / (place or "index.html")).exists() for place in listed)
+    index = (site / "index.html").read_text()
     assert 'og:url" content="https://example.org/x/"' in index
     neutral = re.search(r'og:image" content="https://example.org/x/(on/index\.(?:png|svg))"', index)
     # a link's question, behind #, reaches no preview
-    assert neutral and "tokens/s" not in (tmp_path / "on" / "index.svg").read_text()
-    assert (tmp_path / neutral[1]).stat().st_size > 1000
+    assert neutral and "tokens/s" not in (site / "on" / "index.svg").read_text()
+    assert (site / neutral[1]).stat().st_size > 1000
 
 
 def test_what_ci_runs_has_the_version_of_pyodide() -> None:
