@@ -38,7 +38,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from test_floors import LEVEL, PACKAGE, imports
+from floors import LEVEL, PACKAGE, imports
 
 ROOT = Path(__file__).parents[1]
 PAIRS = (

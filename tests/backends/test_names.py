@@ -34,7 +34,7 @@ NAMED = re.compile(rf"({'|'.join(map(re.escape, NAMES))})(\d+|_Host|_REPACK|_Map
 
 def named(text: str) -> list[tuple[int, str]]:
     """(line, string) of a module's strings that name a backend; docstrings may."""
-    return [(line, string) for line, string in strings(text) if NAMED.fullmatch(string)]
+    return [(line, string) for line, string in strings(text, NAMES) if NAMED.fullmatch(string)]
 
 
 def test_no_backend_is_named_outside_its_folder() -> None:

@@ -20,7 +20,7 @@ from support import ROOT, check_examples, gguf, slow, write_gguf
 from autolayers.cli import main
 
 GIB = {"desk": 4, "shed": 2.2, "attic": 2.2}  # of each card; and a tenth of a 70B
-WORDS = ["cluster", "home.json", "m.gguf", "--ctx-min", "16k"]
+WORDS = ["cluster", "home.json", "m.gguf", "-c", "16k"]
 RPC = "192.168.1.20:50052,192.168.1.20:50053"
 
 

@@ -213,18 +213,13 @@ def test_named_models_take_turns_where_they_must(
     library: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     large = ["qwen3-30b-a3b-q4_k_m.gguf", "gpt-oss-20b-mxfp4.gguf"]
-    text, err = out_of(
-        capfd, "plan", *large, "--gpu", "3GiB", "--ram", "4GiB", "--format", "llama-swap"
-    )
+    machine = ["--gpu", "3GiB", "--ram", "4GiB", "-c", "4096"]
+    text, err = out_of(capfd, "plan", *large, *machine, "--format", "llama-swap")
     assert "they take turns" in err and "groups:" not in text and text.count("cmd:") == 2
-    first, _ = out_of(capfd, "plan", *large, "--swap", "--gpu", "7GiB", "--format", "flags")
-    assert first.splitlines() == [
-        line
-        for name in large
-        for line in out_of(capfd, "plan", name, "--swap", "--gpu", "7GiB", "--format", "flags")[
-            0
-        ].splitlines()
-    ]
+    swap = ["--swap", "--gpu", "7GiB", "-c", "4096", "--format", "flags"]
+    first, _ = out_of(capfd, "plan", *large, *swap)
+    alone = [out_of(capfd, "plan", name, *swap)[0] for name in large]
+    assert first == "".join(alone)
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def named(text: str) -> list[tuple[int, str]]:
     docstrings may."""
     return [
         (line, string)
-        for line, string in strings(text)
+        for line, string in strings(text, NAMES)
         if string.split() and set(string.split()) <= set(NAMES)
     ]
 

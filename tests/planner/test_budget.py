@@ -42,7 +42,7 @@ def test_layers_that_were_given_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_plan_within_its_budget_says_nothing() -> None:
-    plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), MACHINE, explain=True)
+    plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), ["--gpu", "2GiB"], explain=True)
     assert plan.fits and SAID not in plan.warnings
 
 

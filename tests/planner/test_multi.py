@@ -284,7 +284,7 @@ def test_what_fits_on_one_device_is_not_cut(gpu: str, names: tuple[str, ...], ho
 def test_what_has_no_space_is_what_costs_least_in_ram() -> None:
     """A few experts of the mixture rather than the dense model's layers."""
     dense, mixture = model("llama-3.1-8b-q4_k_m:8"), model("qwen3-30b-a3b-q4_k_m:8")
-    words = ["--gpu", "3700MiB", "--ram", "64GiB"]
+    words = ["--gpu", "3700MiB", "--ram", "64GiB", "-c", "4096"]
     found = plan_together([dense, mixture], words)
     first, second = found.plans
     assert (

@@ -201,7 +201,7 @@ def test_a_summary_says_all_that_is_held_and_may_grow(words: str) -> None:
 
 def test_a_summary_speaks_in_gib_and_in_cards() -> None:
     """What is missing is rounded up, and a card is named as it is sold: nobody buys 832 MiB."""
-    found = plan("llama-3.3-70b-q4_k_m", "--gpu rtx-3060 --ram 32GiB")
+    found = plan("llama-3.3-70b-q4_k_m", "--gpu rtx-3060 --ram 32GiB -c 8192")
     text = summary(found, Style(width=80, drawn=True, blocks=True))
     missing = -(found.host.remaining or 0)
     assert f"DOES NOT FIT   {ceil(missing * 10 / 2**30) / 10} GiB missing in RAM\n" in text
@@ -217,7 +217,7 @@ def test_a_summary_of_several_gpus_names_none_that_is_larger() -> None:
 
 def test_a_summary_offers_no_gpu_that_nobody_sells() -> None:
     """615 GiB more on a card are no remedy; 0.9 are."""
-    found = plan("llama-3.3-70b-q4_k_m", "--gpu rtx-3060 --ram 32GiB")
+    found = plan("llama-3.3-70b-q4_k_m", "--gpu rtx-3060 --ram 32GiB -c 8192")
     huge = Remedy("vram", devices=(("CUDA0", 615 << 30),))
     text = summary(replace(found, why=replace(NO_REASONS, remedies=(huge,))), Style(width=80))
     assert "615" not in text and "fits with" not in text
@@ -297,7 +297,7 @@ def test_a_narrow_terminal_keeps_the_bars(gpus: str) -> None:
 
 def test_a_launch_that_cannot_run_is_not_bold() -> None:
     """And breaks at flags, in the table too."""
-    found = plan("llama-3.3-70b-q4_k_m", "--gpu rtx-3060 --ram 32GiB")
+    found = plan("llama-3.3-70b-q4_k_m", "--gpu rtx-3060 --ram 32GiB -c 8192")
     for write in (summary, plan_text):
         lines = write(
             found, Style(True, 60, True, True), command=["llama-server", "-m", "llama-3.3-70b.gguf"]
@@ -313,7 +313,7 @@ def test_neighbours_share_an_entry_below_the_layers() -> None:
 
 def test_all_experts_in_ram_leave_one_more_layer() -> None:
     """The next step of -cmoe is a layer, not all experts at once."""
-    found = plan("deepseek-v3.1-q4_k_m", "--gpu rtx-3060 --ram 64GiB")
+    found = plan("deepseek-v3.1-q4_k_m", "--gpu rtx-3060 --ram 64GiB -c 8192")
     assert "-cmoe" in found.flags
     more = next(reason for reason in found.reasons if " more on CUDA0" in reason)
     assert more.startswith(f"layer {found.n_gpu_layers + 1} of 62 would take ")

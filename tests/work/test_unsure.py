@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support import FIXTURES, says
 
+import autolayers
 from autolayers.work.rates import DOUBT
 from autolayers.work.unsure import UNSURE
 
@@ -28,9 +29,8 @@ def machine(folder: Path, card: str, **more: Any) -> Path:
 
 
 def speed(model: Path, file: Path, *words: str) -> dict[str, Any]:
-    done = says(model, "--machine", file, *words, "--json")
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout)["speed"])
+    plan = autolayers.plan(model, ["--machine", str(file), *words])
+    return dict(json.loads(json.dumps(plan.to_dict()))["speed"])
 
 
 IN_RAM = "-ngl 99 -ncmoe 99 -c 8192"
