@@ -6,8 +6,6 @@ device."""
 
 from __future__ import annotations
 
-import re
-
 from ...backends import HOST
 from ...flags.params import FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET
 from ...memory.context import CELL_BLOCK
@@ -31,23 +29,27 @@ _ELSEWHERE = {
     "gate": "ffn_down.*",
     "dense": "ffn_(up|down|gate_up|gate)_(ch|)exps",
 }
-# The rule of a device's first partial layer as `_params` writes it, e.g. r"blk\.12\.ffn_down.*".
-_PART = rf"^(blk\\.\d+\\.)({re.escape(_ELSEWHERE['up'])}|{re.escape(_ELSEWHERE['gate'])})$"
 
 
 def whole_ffn_elsewhere(params: Params) -> Params | None:
     """Return the flags with all FFN weights of a layer on the other device that has a part of them:
     fewer hops, which --fit does not weigh. None if there is no such part."""
-    whole = _ELSEWHERE["attention"]
     rules = tuple(
         [
-            (re.sub(_PART, lambda found: found[1] + whole, pattern), buffer)
-            if buffer != HOST
-            else (pattern, buffer)
+            (pattern if buffer == HOST else _of_whole_ffn(pattern), buffer)
             for pattern, buffer in params.overrides
         ]
     )
     return None if rules == params.overrides else replace(params, overrides=rules)
+
+
+def _of_whole_ffn(pattern: str) -> str:
+    r"""Return the rule of a device's first partial layer, e.g. r"blk\.12\.ffn_down.*", with all FFN
+    weights; any other rule as it is."""
+    for part in ("up", "gate"):
+        if pattern.endswith(_ELSEWHERE[part]):
+            return pattern.removesuffix(_ELSEWHERE[part]) + _ELSEWHERE["attention"]
+    return pattern
 
 
 @dataclass(frozen=True)
