@@ -123,11 +123,6 @@ class Evaluator:
         """Measures the same model's launches on another machine; nothing is measured there yet."""
         return Evaluator(self.estimator, machine, self.target)
 
-    def knows_like(self, other: Evaluator) -> None:
-        """Takes over what was measured on a machine with the same memory."""
-        self._candidates, self._usages = dict(other._candidates), dict(other._usages)
-        self._static, self._layers, self._names = other._static, other._layers, other._names
-
     def with_limits(self, limits: Mapping[str, int]) -> Evaluator:
         """Return the same, with this limit per device and unlimited system memory."""
         other = self.on(replace(self.machine, limits=limits, ram=None))

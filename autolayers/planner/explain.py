@@ -12,12 +12,11 @@ from ..model.projectors import kind_of
 from ..records import as_json, dataclass, replace
 from ..units import human
 from ..work.drafts import GAIN, NAMED
-from ..work.expert_cache import OF_LINK
 from .evaluate import FIT, FULL, Candidate, Evaluator
 from .frames import processor_alone
 from .one.expert_cache import FLAG
 from .one.ladder import may_split_tensors
-from .search import search
+from .search import Search, search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -175,10 +174,9 @@ def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None
     """Return the plan with a cache of experts at an assumed upload rate, if it then gains: the
     machine's own decides."""
     cost = problem.cost
-    # As if the upload rate were OF_LINK of the bus: the machine's own is not known.
-    uploading = problem.uploading(cost.host.bus * OF_LINK)
-    candidate = None if problem.evaluator.exhausted else search(uploading).candidate
-    if candidate is None or not candidate.fits or not candidate.params.moe_cache_mib:
+    exhausted = problem.evaluator.exhausted
+    candidate = None if exhausted else Search(problem, problem.given).with_cache(chosen)
+    if candidate is None or not candidate.fits:
         return None
     speed = cost.price(candidate)
     if speed.generation <= cost.price(chosen).generation * FASTER:

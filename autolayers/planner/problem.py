@@ -145,14 +145,6 @@ class Problem:
         vars(other)["cost"] = self.cost.on(machine)
         return other
 
-    def uploading(self, rate: float) -> Problem:
-        """Return the same with this rate of experts that a cache of them misses. Launches without
-        one stay as they were measured and predicted."""
-        other = self.on(replace(self.machine, expert_upload=rate))
-        other.evaluator.knows_like(self.evaluator)
-        other.cost.knows_like(self.cost)
-        return other
-
     def of(self, model: Model, companions: Companions | None = None) -> Problem:
         """Return the same of another file, or with other companions; within the same budget."""
         request = (

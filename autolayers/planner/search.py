@@ -697,21 +697,8 @@ class Search:
         frame = winner.kind.frame
         # An upload rate is known only where it was measured; without it the gain would be a guess.
         if self.evaluator.machine.expert_upload and may_cache(self.problem, frame.given):
-            candidate = with_expert_cache(
-                self.evaluator,
-                self.cost,
-                frame.ladders,
-                candidate,
-                winner.kind.shape,
-                self.fidelity,
-            )
-        candidate = self._grown(frame, candidate)
-        answer = self.evaluator.candidate(candidate.params, FULL, last=True)
-        # PROMPT is a lower bound: from here on graphs are computed until it is known whether they
-        # fit.
-        if answer is not None and not answer.fits:
-            self.fidelity = FIT
-            answer = self._with_less_context(frame, answer)
+            candidate = self._cached(frame, candidate, winner.kind.shape)
+        answer = self._in_full(frame, candidate)
         if answer is not None and answer.fits:
             return answer
         if answer is not None:
@@ -724,6 +711,33 @@ class Search:
             node.tries = 1
             self._again(node, answer, float("inf"))
         return None
+
+    def _cached(self, frame: Frame, candidate: Candidate, shape: Params) -> Candidate:
+        """Return the launch with an expert cache, if that pays."""
+        ladders = frame.ladders
+        return with_expert_cache(
+            self.evaluator, self.cost, ladders, candidate, shape, self.fidelity
+        )
+
+    def with_cache(self, chosen: Candidate) -> Candidate | None:
+        """Return a search's answer with an expert cache and the largest context that then fits;
+        None if it does not pay."""
+        frame = Frame(self.problem, self.problem.given)
+        use = chosen.params
+        shape = replace(frame.given, n_batch=use.n_batch, n_ubatch=use.n_ubatch)
+        cached = self._cached(frame, chosen, shape)
+        return None if cached is chosen else self._in_full(frame, cached)
+
+    def _in_full(self, frame: Frame, candidate: Candidate) -> Candidate | None:
+        """Return the launch with the largest context that fits, measured in full."""
+        candidate = self._grown(frame, candidate)
+        answer = self.evaluator.candidate(candidate.params, FULL, last=True)
+        # PROMPT is a lower bound: from here on graphs are computed until it is known whether they
+        # fit.
+        if answer is not None and not answer.fits:
+            self.fidelity = FIT
+            answer = self._with_less_context(frame, answer)
+        return answer
 
     def _grown(self, frame: Frame, candidate: Candidate) -> Candidate:
         span = frame.contexts

@@ -183,12 +183,6 @@ class CostModel:
         vars(other)["weights"] = self.weights
         return other
 
-    def knows_like(self, other: CostModel) -> None:
-        """Takes over what was predicted with the same rates, but for those of expert caches."""
-        self._speeds, self._settled = dict(other._speeds), dict(other._settled)
-        self._growths, self._clocks = dict(other._growths), dict(other._clocks)
-        self._seconds, self._summed = other._seconds, other._summed
-
     @lazy
     def weights(self) -> Weights:
         return Weights(self.estimator.model)
