@@ -34,7 +34,7 @@ def autolayers(
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **(environ or {})}
     if shell:
         command = ["sh", "-c", f'exec "$@" {shell}', "sh", *command]
-    return subprocess.run(command, capture_output=True, env=environ, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, env=environ, timeout=300, check=False)
 
 
 def string(text: str) -> bytes:
@@ -224,7 +224,7 @@ def test_modules_of_the_current_directory_are_not_loaded(tmp_path: Path, words: 
         cwd=here,
         capture_output=True,
         env=environ,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

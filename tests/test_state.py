@@ -207,7 +207,7 @@ def test_what_is_no_regular_file_is_written_to(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
     assert state.write(str(pipe), b"through", backup=True) is None
-    assert reader.communicate(timeout=30)[0] == b"through" and os.listdir(tmp_path) == ["pipe"]
+    assert reader.communicate(timeout=300)[0] == b"through" and os.listdir(tmp_path) == ["pipe"]
 
 
 def test_backups_end_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

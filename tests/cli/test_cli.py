@@ -68,7 +68,7 @@ def test_a_process_says_the_same(words: list[str]) -> None:
         env=environ(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     here = run(*words)
     assert (done.returncode, done.stdout, done.stderr) == (
@@ -108,7 +108,7 @@ def on_a_terminal(*words: str, env: dict[str, str] | None = None) -> str:
     )
     os.close(theirs)
     said = all_of(ours)
-    process.wait(120)
+    process.wait(300)
     os.close(ours)
     return said.replace("\r\n", "\n")
 
@@ -381,7 +381,7 @@ class TestErrors:
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
         process.stderr.close()
-        process.wait(120)
+        process.wait(300)
 
 
 class TestCommands:
@@ -540,7 +540,7 @@ class TestCommands:
         progress = all_of(ours)
         process.stdout.close()
         os.close(ours)
-        assert process.wait(60) == 130
+        assert process.wait(300) == 130
         assert "gpt-oss" in known[0] and "context" in known[1] and known[2].split()[0] == "1024"
         assert (
             " of " in progress

@@ -56,7 +56,7 @@ def ask(shell: str, script: Path, line: str, folder: Path) -> set[str]:
             (ZSH if shell == "zsh" else BASH).format(script=script, words=words),
         ]
     done = subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.stderr == "" and done.returncode == 0, done.stderr
     found = {
@@ -188,7 +188,7 @@ def test_powershell_completes_words(tmp_path: Path) -> None:
         ["pwsh", "-NoProfile", "-Command", script],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
         env={
             **os.environ,

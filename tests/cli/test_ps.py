@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -174,10 +173,7 @@ def test_no_stranger_is_asked_or_given_the_key(
         stdin=subprocess.PIPE,
     )
     try:
-        for _ in range(250):
-            if next(servers(child.pid), None) is not None:
-                break
-            time.sleep(0.02)
+        until(lambda: next(servers(child.pid), None) is not None)
         done = says("ps", "--json")
     finally:
         child.kill()

@@ -59,7 +59,7 @@ def run(server: pathlib.Path, own: str, *words: object) -> subprocess.CompletedP
         capture_output=True,
         text=True,
         env=environ,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
@@ -83,7 +83,7 @@ def flags_of(model: pathlib.Path, *words: str) -> list[str]:
         [sys.executable, "-m", "autolayers", str(model), *words, "--format", "flags"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     ).stdout.split()
 

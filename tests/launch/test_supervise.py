@@ -56,7 +56,7 @@ def test_a_defect_behind_the_log_does_not_stall_the_child() -> None:
         "sys.exit(supervise.run(child, os.environ, defect).code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, timeout=300, check=False
     )
     assert done.returncode == 0 and b"ZeroDivisionError: a defect" in done.stderr
     assert done.stderr.count(b"y\n") == 100_000
@@ -79,7 +79,7 @@ def test_no_signal_of_a_burst_is_lost() -> None:
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGCONT, signal.SIGCONT):
             os.kill(child.pid, number)
         try:
-            child.wait(30)
+            child.wait(300)
         finally:
             child.kill()
             child.stdout.close()
@@ -89,8 +89,8 @@ def test_no_signal_of_a_burst_is_lost() -> None:
 
 
 def _gone(pid: int) -> bool:
-    """Whether a process has ended, within ten seconds."""
-    for _ in range(500):
+    """Whether a process ends; the limit only ends a wait in vain."""
+    for _ in range(15_000):
         try:
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
                 return True
@@ -119,7 +119,7 @@ def _script(tmp_path: Path, call: str, **options: Any) -> subprocess.Popen[bytes
 
 def _pid(tmp_path: Path) -> int:
     """The process id that a server of these tests writes down."""
-    for _ in range(1500):
+    for _ in range(15_000):
         if (text := (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else "").endswith(
             "\n"
         ):
@@ -207,7 +207,7 @@ def test_a_server_that_stays_silent_is_given_up(
 def test_a_descendant_that_left_the_group_ends_too(tmp_path: Path) -> None:
     server = "setsid sh -c 'echo $$ > $HERE/pid; exec sleep 60' & sleep 0.5"
     with _script(tmp_path, f"supervise.run(['sh', '-c', {server!r}], os.environ)") as child:
-        assert child.wait(30) == 0
+        assert child.wait(300) == 0
     assert _gone(_pid(tmp_path))
 
 
@@ -216,7 +216,7 @@ def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     with _script(tmp_path, f"supervise.run(['sh', '-c', {server!r}], os.environ)") as child:
         pid = _pid(tmp_path)
         child.terminate()
-        assert child.wait(30) == 128 + signal.SIGKILL
+        assert child.wait(300) == 128 + signal.SIGKILL
     assert _gone(pid)
 
 
@@ -236,4 +236,4 @@ def test_an_interrupt_reaches_the_server_of_a_background_job(tmp_path: Path) -> 
     ) as child:
         _pid(tmp_path)
         child.send_signal(signal.SIGINT)
-        assert child.wait(30) == 7
+        assert child.wait(300) == 7

@@ -40,7 +40,7 @@ def ask(
     server: PageServer, method: str, path: str, body: str | bytes = "", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
     with closing(
-        http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+        http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=300)
     ) as connection:
         connection.request(
             method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
@@ -150,12 +150,12 @@ def test_the_command_serves_until_interrupted() -> None:
         assert process.stderr is not None
         url = process.stderr.readline().strip()
         port, token = int(url.split(":")[2].split("/")[0]), url.partition("token=")[2]
-        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=300)) as connection:
             connection.request("POST", "/call/start", "{}", {TOKEN_HEADER: token})
             answer: dict[str, Any] = json.loads(connection.getresponse().read())
         assert answer["here"] and str(HEADERS / "qwen3-8b-q4_k_m.gguf") in answer["models"]
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(300) == 130
 
 
 def test_a_port_that_is_taken_is_named() -> None:
@@ -207,7 +207,7 @@ def test_the_token_is_on_no_command_line(tmp_path: Path) -> None:
         token = process.stderr.readline().strip().partition("token=")[2]
         until((tmp_path / "argv").exists)
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(300) == 130
     argv = (tmp_path / "argv").read_text()
     assert (
         argv.startswith("file://")
@@ -225,8 +225,8 @@ def test_the_page_computes_nothing_for_a_tab_that_was_closed(
     asked: list[str] = []
     monkeypatch.setattr(server.engine, "call", lambda name, _: asked.append(name) or {})
     for _ in range(MOST_AT_ONCE):
-        assert server.lanes.acquire(timeout=10)
-    closed = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+        assert server.lanes.acquire(timeout=300)
+    closed = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=300)
     closed.request("POST", "/call/closed", "{}", {TOKEN_HEADER: server.token})
     stays = threading.Thread(
         target=ask,
@@ -237,7 +237,7 @@ def test_the_page_computes_nothing_for_a_tab_that_was_closed(
     closed.close()
     for _ in range(MOST_AT_ONCE):
         server.lanes.release()
-    stays.join(30)
+    stays.join(300)
     assert asked == ["stays"]
 
 

@@ -40,7 +40,7 @@ def service() -> Iterator[Service]:
 def ask(
     port: int, path: str, question: Any = None, token: str = "secret", **headers: str
 ) -> tuple[int, Any]:
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=300)) as connection:
         body = question if isinstance(question, (str, bytes)) else json.dumps(question)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if question is None:
@@ -74,22 +74,22 @@ def test_a_small_question_passes_a_large_one(
     def slowly(name: str) -> autolayers.Model:
         if name == "slow":
             begun.set()
-            end.wait(30)
+            end.wait(300)
         return autolayers.read_model(FILE)
 
     monkeypatch.setattr(service, "open_model", slowly)
-    words = ["--gpu", "8GiB", "--ram", "32GiB"]
+    words = ["--gpu", "8GiB", "--ram", "32GiB", "-c", "8192"]
     slow = threading.Thread(
         target=ask, args=(service.server_port, "/plan", {"model": "slow", "flags": words})
     )
     slow.start()
-    assert begun.wait(10)
+    assert begun.wait(300)
     assert (
         ask(service.server_port, "/plan", {"model": "small", "flags": words})[0] == 200
         and slow.is_alive()
     )
     end.set()
-    slow.join(30)
+    slow.join(300)
 
 
 def test_nothing_is_computed_for_a_client_that_has_gone(
@@ -100,8 +100,8 @@ def test_nothing_is_computed_for_a_client_that_has_gone(
         service, "open_model", lambda name: opened.append(name) or autolayers.read_model(FILE)
     )
     for _ in range(MOST_AT_ONCE):
-        assert service.lanes.acquire(timeout=10)
-    waiting = http.client.HTTPConnection("127.0.0.1", service.server_port, timeout=10)
+        assert service.lanes.acquire(timeout=300)
+    waiting = http.client.HTTPConnection("127.0.0.1", service.server_port, timeout=300)
     waiting.request(
         "POST", "/plan", json.dumps({"model": "gone"}), {"Authorization": "Bearer secret"}
     )
@@ -117,7 +117,7 @@ def test_nothing_is_computed_for_a_client_that_has_gone(
     waiting.close()
     for _ in range(MOST_AT_ONCE):
         service.lanes.release()
-    stays.join(30)
+    stays.join(300)
     assert opened == ["stays"]
 
 
@@ -230,7 +230,7 @@ def test_a_defect_is_answered(
 ) -> None:
     monkeypatch.setattr(service.RequestHandlerClass, "do_GET", lambda self: 1 / 0)
     with closing(
-        http.client.HTTPConnection("127.0.0.1", service.server_port, timeout=10)
+        http.client.HTTPConnection("127.0.0.1", service.server_port, timeout=300)
     ) as connection:
         connection.request("GET", "/openapi.json")
         assert connection.getresponse().status == 500
@@ -243,7 +243,7 @@ def test_a_token_that_no_client_can_send_or_anybody_guesses_is_refused(token: st
         [sys.executable, "-m", "autolayers", "serve"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=300,
         env={**os.environ, "AUTOLAYERS_TOKEN": token},
         check=False,
     )
@@ -270,4 +270,4 @@ def test_the_command_serves_until_it_is_interrupted() -> None:
             == 200
         )
         started.send_signal(signal.SIGINT)
-        assert started.wait(20) == 130
+        assert started.wait(300) == 130
