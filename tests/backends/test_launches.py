@@ -103,7 +103,7 @@ def predicted(found: autolayers.Breakdown) -> dict[str, list[int]]:
 def test_every_launch_is_equal_to_the_byte(
     name: str, whole: bool, figures: dict[str, tuple[int, int]]
 ) -> None:
-    backend, limits, launches = some(name, whole, 4)
+    backend, limits, launches = some(name, whole, 6)
     wrong = []
     for row in launches:
         if "error" in row:

@@ -202,7 +202,8 @@ def test_what_is_wrong_is_one_line(hub, chosen, tmp_path: Path) -> None:
         f"autolayers: {tmp_path}/empty: no GGUF model in this directory or below it\n",
     )
     assert chosen(*machine)[0] == 2
-    assert chosen(directory(tmp_path, LLAMA), "--gpu", "1GiB", "--ram", "1GiB")[0] == 5
+    large = write_gguf(tmp_path / "my-F16.gguf", *requantised(LLAMA, "f16"))
+    assert chosen(str(large), "--gpu", "1GiB", "--ram", "1GiB")[0] == 5
 
 
 def test_one_broken_file_does_not_hide_the_others(hub, chosen) -> None:

@@ -663,7 +663,7 @@ def test_list_has_a_line_for_every_model(run, fake, tmp_path):
     ]
     make_store(tmp_path / "models", "registry.ollama.ai/library/llama3.1/8b", LLAMA)
     make_store(tmp_path / "models", "hf.co/user/name/Q8_0", GEMMA)
-    answers = json.loads(run("list", "--gpu", "24GiB", "--json").stdout)
+    answers = json.loads(run("list", "--gpu", "24GiB", "-c", "8192", "--json").stdout)
     assert sorted(answer["model"] for answer in answers) == ["hf.co/user/name:Q8_0", "llama3.1:8b"]
 
 

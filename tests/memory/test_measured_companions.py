@@ -15,7 +15,7 @@ import sys
 from functools import cache
 
 import pytest
-from support import FIXTURES, RECORDED
+from support import FIXTURES, RECORDED, few
 
 import autolayers
 from autolayers import Breakdown, Device, LaunchRefused, Model, ModelError, estimate
@@ -58,7 +58,7 @@ def mtp_truth() -> dict[str, list[dict]]:  # type: ignore[type-arg]
 MTP = mtp_truth()
 
 
-@pytest.mark.parametrize("name", MTP)
+@pytest.mark.parametrize("name", few(2, MTP))
 def test_a_context_of_mtp_blocks_is_llama_cpps_to_the_byte(name: str) -> None:
     for case in MTP[name]:
         params, devices = parse(case["args"].split()).params, gpus(*case["gpus_mib"])

@@ -415,8 +415,8 @@ class TestReasons:
             ("", ("-lm", "none")),
             ("--llama-build 9100", ("--no-mmap",)),
             ("-lm mmap", None),  # given
-            ("--no-op-offload", None),  # nothing is copied
-            ("--budget CUDA0=20GiB", None),  # all weights are on the GPU
+            slow("--no-op-offload", None),  # nothing is copied
+            slow("--budget CUDA0=20GiB", None),  # all weights are on the GPU
         ],
     )
     def test_pinned_weights_are_named_where_prompts_gain(

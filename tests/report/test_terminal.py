@@ -54,7 +54,7 @@ def test_the_table_is_laid_out_for_the_terminal(columns: int) -> None:
     assert not any("planning" in line or "comparing" in line for line in lines)
 
 
-@pytest.mark.parametrize("columns", [80, 100, 120])
+@pytest.mark.parametrize("columns", [80, slow(100), slow(120)])
 @pytest.mark.parametrize(
     "words",
     [

@@ -59,9 +59,8 @@ def test_every_launch_is_equal_to_the_byte(
     assert not wrong, "\n".join(wrong)
 
 
-@WHOLE
 @pytest.mark.parametrize("kind", ["models", "archs"])
-@pytest.mark.parametrize("older", OLDER)
+@some_and_whole("older", OLDER, 2)
 def test_older_builds_are_equal_to_the_byte(
     older: str, kind: str, whole: bool, figures: dict[str, tuple[int, int]]
 ) -> None:

@@ -87,7 +87,7 @@ def test_plans_are_the_librarys(name: str, gpu: str) -> None:
         ("llama-3.1-8b-q4_k_m", ""),
         ("llama-3.1-8b-q4_k_m", "--llama-build b4000"),
         pytest.param("llama-3.1-8b-q4_k_m", "--llama-build b7000", marks=pytest.mark.slow),
-        ("llama-3.1-8b-q4_k_m", "-ot token_embd=CUDA0"),
+        slow("llama-3.1-8b-q4_k_m", "-ot token_embd=CUDA0"),
         ("mtp-step35", "--override-kv step35.nextn_predict_layers=int:0"),
         ("mtp-step35", ""),
         ("qwen3-30b-a3b-q4_k_m", "--llama-build b9093 --ram 64GiB -ngl 49 -c 4096 -ncmoe 40"),
