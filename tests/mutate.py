@@ -335,6 +335,7 @@ def run(
             free.put(place)
 
     counts: Counter[tuple[str, str]] = Counter()
+    kinds: Counter[str] = Counter()  # of mistakes that survived
     with ThreadPoolExecutor(len(copies)) as pool:
         for number, (mutation, (state, test)) in enumerate(
             zip(chosen, pool.map(tried, chosen), strict=True), 1
@@ -343,12 +344,14 @@ def run(
                 f"{number:4} {state:9} {mutation}" + (f"\n{'':15}{test}" if test else ""),
                 flush=True,
             )
+            kinds[mutation.kind] += state == "survived"
             for part in (mutation.part, "all"):
                 counts[part, state] += 1
     parts = sorted({part for part, _ in counts} - {"all"})
     print(f"\n{'':12}{''.join(f'{state:>11}' for state in STATES)}")
     for part in (*parts, "all"):
         print(f"{part:12}{''.join(f'{counts[part, state]:11}' for state in STATES)}")
+    print("\n".join(f"survived: {count} of {kind}" for kind, count in kinds.most_common() if count))
     caught = counts["all", "caught"]
     decided = caught + counts["all", "survived"]
     print(f"{caught} of {decided} decided were caught ({100 * caught / max(decided, 1):.0f} %)")
