@@ -174,8 +174,7 @@ def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None
     """Return the plan with a cache of experts at an assumed upload rate, if it then gains: the
     machine's own decides."""
     cost = problem.cost
-    exhausted = problem.evaluator.exhausted
-    candidate = None if exhausted else Search(problem, problem.given).with_cache(chosen)
+    candidate = Search(problem, problem.given).with_cache(chosen)
     if candidate is None or not candidate.fits:
         return None
     speed = cost.price(candidate)

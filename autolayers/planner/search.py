@@ -722,9 +722,9 @@ class Search:
     def with_cache(self, chosen: Candidate) -> Candidate | None:
         """Return a search's answer with an expert cache and the largest context that then fits;
         None if it does not pay."""
-        frame = Frame(self.problem, self.problem.given)
-        use = chosen.params
-        shape = replace(frame.given, n_batch=use.n_batch, n_ubatch=use.n_ubatch)
+        given, use = self.problem.given, chosen.params
+        frame = Frame(self.problem, given)
+        shape = replace(given, n_batch=use.n_batch, n_ubatch=use.n_ubatch)
         cached = self._cached(frame, chosen, shape)
         return None if cached is chosen else self._in_full(frame, cached)
 
