@@ -11,7 +11,8 @@ from support import MiB
 
 from autolayers.flags.params import Params
 from autolayers.machine import Device, Machine
-from autolayers.planner.one.bisection import _may_fit
+from autolayers.planner.evaluate import FIT
+from autolayers.planner.one.bisection import ALIKE, _may_fit, _may_fit_again
 from autolayers.planner.one.parts import _covered
 
 
@@ -55,3 +56,43 @@ def test_a_launch_may_fit_in_exactly_what_it_takes() -> None:
 
     assert may(1000, 0.5) and not may(999, 0.5) and may(1100, 1.0) and not may(1099, 1.0)
     assert not may(5000, 0.5, refused=True)
+
+
+@pytest.mark.parametrize(
+    ("at_low", "above", "limit", "may", "measured"),
+    [
+        # what the launch with two fewer takes rules it out already
+        (400, 100, 799, False, []),
+        (400, 100, 800, True, [4]),
+        (100, 400, 841, False, [4]),
+        (None, 400, 843, True, [4]),
+        # llama.cpp would refuse the one between
+        (100, None, 600, True, [4]),
+    ],
+)
+def test_two_layers_more_may_fit_where_one_does_not(
+    at_low: int | None, above: int | None, limit: int, may: bool, measured: list[int]
+) -> None:
+    """Five layers of 100 bytes each, and most of the buffers of the launch with three or four."""
+    seen: list[int] = []
+
+    def launch(buffers: int | None) -> Any:
+        if buffers is None:
+            return None
+        return SimpleNamespace(overheads=lambda limits: {"CUDA0": int(buffers / ALIKE)})
+
+    def candidate(count: int, fidelity: object) -> Any:
+        seen.append(count)
+        return launch(above)
+
+    def static(count: int) -> Any:
+        return SimpleNamespace(
+            devices={"CUDA0": SimpleNamespace(model=60 * count, context=40 * count)}
+        )
+
+    evaluator: Any = SimpleNamespace(
+        candidate=candidate, static=static, machine=Machine((), {"CUDA0": limit})
+    )
+    make: Any = lambda count: count  # noqa: E731
+    found = _may_fit_again(evaluator, make, 3, launch(at_low), FIT)
+    assert (found, seen) == (may, measured)
