@@ -141,7 +141,7 @@ def test_closed_streams_lose_no_answer_quietly() -> None:
     assert autolayers(MODEL, "--gpu", "24GiB", shell="<&-").stdout == flags
 
 
-@pytest.mark.parametrize("encoding", few(2, ["ascii", "latin-1", "utf-8:strict"]))
+@pytest.mark.parametrize("encoding", few(3, ["ascii", "latin-1", "utf-8:strict"]))
 def test_any_encoding_is_written(tmp_path: Path, encoding: str) -> None:
     """Text for people escapes what the terminal lacks; for programs a path is right or refused."""
     environ = {"PYTHONIOENCODING": encoding}

@@ -249,7 +249,7 @@ def test_an_8b_model_on_a_mac_with_8_gib_gets_the_ways_that_exist() -> None:
 
 def test_ram_that_no_machine_of_the_kind_has_is_not_called_free() -> None:
     plan = autolayers.plan(
-        str(HEADERS / "llama-3.3-70b-q4_k_m.gguf"), ["--gpu", "m1-8g"], advise=True
+        str(HEADERS / "llama-3.3-70b-q4_k_m.gguf"), ["--gpu", "m1-8g", "-c", "4096"], advise=True
     )
     assert [(remedy.kind, remedy.held) for remedy in plan.remedies if remedy.ram] == [
         ("ram", False)

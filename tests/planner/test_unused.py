@@ -150,6 +150,6 @@ def test_no_context_is_given_up_for_one_gpu_unless_the_others_cost_more() -> Non
 
 def test_a_first_gpu_that_is_too_small_does_not_leave_the_second_idle() -> None:
     """Every launch has a buffer on the first device, unless it is left out."""
-    found = autolayers.plan(MODEL, ["--gpu", "500MiB,4GiB", "--ram", "32GiB"])
+    found = autolayers.plan(MODEL, ["--gpu", "500MiB,4GiB", "--ram", "32GiB", "-c", "8192"])
     assert found.fits and (found.params.split_mode, found.params.main_gpu) == ("none", 1)
     assert used(found)["CUDA1"] > 2 << 30 and "CUDA0" in found.idle[0]

@@ -146,7 +146,7 @@ def test_weights_in_ram_get_the_fewest_slots_that_serve_as_much(name: str, words
 
 
 def test_users_get_the_most_slots_with_all_weights_on_the_gpu() -> None:
-    words = ["--gpu", "2GiB", "--ram", "32GiB", "--users", "200"]
+    words = ["--gpu", "2GiB", "--ram", "32GiB", "--users", "60"]
     plan, found = served("llama-3.1-8b-q4_k_m:4", *words)
     assert plan.n_gpu_layers == 5 and not plan.params.overrides
     more, _ = served("llama-3.1-8b-q4_k_m:4", *words, "-np", str(found["slots"] + 1))
