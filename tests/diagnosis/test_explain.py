@@ -100,18 +100,19 @@ def test_a_real_log_gets_its_label(case: dict[str, object]) -> None:
     assert all(1 <= number <= count for number in answer.evidence)
 
 
-@pytest.mark.parametrize("case", UNSEEN, ids=lambda case: case["id"])
-def test_a_log_that_no_rule_was_made_for(case: dict[str, object]) -> None:
-    answer = explained(str(case["log"]))
-    label: Any = case["label"]
-    assert answer.cause in causes(case)
-    if "fatal" in label:
-        assert answer.fatal == label["fatal"]
-    if answer.cause == label["cause"]:
-        words = {name: value for name, value in label.items() if name != "bytes"}
-        assert {name: getattr(answer, name) for name in words} == words
-    if "bytes" in label:
-        assert abs((answer.bytes or 0) - (label["bytes"] or 0)) <= 0.01 * MiB
+def differs(case: dict[str, Any]) -> bool:
+    """Whether what is said of a log is not its label."""
+    answer, label = explained(case["log"]), case["label"]
+    words = {name: value for name, value in label.items() if name != "bytes"}
+    if answer.cause != label["cause"]:
+        words = {name: value for name, value in words.items() if name == "fatal"}
+    bytes_off = abs((answer.bytes or 0) - (label.get("bytes", answer.bytes) or 0))
+    said = {name: getattr(answer, name) for name in words}
+    return answer.cause not in causes(case) or said != words or bytes_off > 0.01 * MiB
+
+
+def test_logs_that_no_rule_was_made_for_get_their_labels() -> None:
+    assert [case["id"] for case in UNSEEN if differs(case)] == []
 
 
 def test_what_failed_has_something_to_try() -> None:
