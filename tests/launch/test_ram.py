@@ -229,7 +229,7 @@ def test_a_pod_has_the_gpus_that_its_words_name() -> None:
 def test_what_cannot_be_written(
     words: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([MOE, "-c", "8192", *words]) == UsageError.exit_code
+    assert main([SMALL, "-c", "8192", *words]) == UsageError.exit_code
     out, err = capfd.readouterr()
     assert out == "" and said in err.splitlines()[-1]
 
@@ -290,7 +290,7 @@ def test_the_documented_examples_print_what_the_page_shows(
 @pytest.mark.parametrize(
     ("words", "least"),
     [
-        (("-cram", "40960"), 40 * GiB),  # home-ops#9818
+        (("-cram", "40960", "-c", "32768"), 40 * GiB),  # home-ops#9818
         (("-cram", "8192", "--llama-build", "9500", "-c", "262144"), 8 * GiB),
     ],
 )
