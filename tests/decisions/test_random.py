@@ -9,7 +9,6 @@ from decisions.properties import failures
 from support import slow, swept
 
 QUICK = (
-    *range(0, 1000, 300),
     503,  # a GPU that is too small for more than the output layer
     44399,  # nothing fits, and --fit's launch has no -ngl
     44441,  # as 44357, with weights that -ot sends to RAM
