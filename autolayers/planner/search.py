@@ -226,7 +226,7 @@ class Search:
         winner = self._of_frames()
         # What the frames do not try at first because it seldom wins; each may find something
         # better, which is then measured like all.
-        for challenge in (self._orders, *[self._contexts] * _GRIDS, self._parts):
+        for challenge in (self._unmeasured, self._orders, *[self._contexts] * _GRIDS, self._parts):
             if winner is not None and challenge(winner):
                 self._push(winner, self._worth(winner))
                 winner = self._run()
@@ -580,6 +580,21 @@ class Search:
                 self._promise(node)
 
     # --- what challenges the best one
+
+    def _unmeasured(self, winner: _Node) -> bool:
+        """Open what promises that were never measured would be if they took a little less than
+        other kinds did; return whether any is open."""
+        limit = self._worth(winner) * winner.price * _HOPED
+        before = len(self.heap)
+        for *_, node in [*self.heap]:
+            if node.launch is None or node.tries or node.measured is not None:
+                continue
+            launch = node.kind.promise(node.n_ctx, 0, HOPE)
+            if launch is None or launch.ram_missing or launch.worth * node.price >= limit:
+                continue
+            if (node.kind, launch.params) not in self.opened:
+                self._open_launch(node, launch)
+        return len(self.heap) > before
 
     def _orders(self, winner: _Node) -> bool:
         """Open all devices in other orders, with each kind of placement; return whether any is
