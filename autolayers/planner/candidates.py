@@ -97,13 +97,13 @@ class Kind:
             and params.layers_wanted(self._everything) == self._everything
         )
 
-    def ladder(self, n_ctx: int | None) -> Ladder | None:
+    def ladder(self, n_ctx: int | None) -> Ladder:
         """Return the launches of this kind at a context, by the number of layers on the devices."""
         at = replace(self.shape, n_ctx=n_ctx)
         ladders = self.frame.ladders
         if self.name in ("experts", "ffn"):
-            return ladders.in_ram(at)
-        return ladders.bare(at) if self.name == "bare" else ladders.layers(at)
+            return ladders.finer(at)
+        return ladders.without_finer(at) if self.name == "bare" else ladders.whole(at)
 
     def point(self, params: Params) -> Point:
         """Return what graph buffers depend on."""
@@ -157,8 +157,8 @@ class Kind:
             yield from self._as_given(at)
             return
         ladder = self.ladder(n_ctx)
-        placed = None if ladder is None else self._most(ladder)
-        if ladder is None or placed is None:
+        placed = self._most(ladder)
+        if placed is None:
             return
         # The most on the devices is nearly always the fastest, so only that is promised.
         count, params = placed
@@ -187,11 +187,8 @@ class Kind:
     def smallest(self, n_ctx: int | None) -> Launch | None:
         """Return the launch with the least on the devices, which says what all of this kind take
         besides."""
-        ladder = self.ladder(n_ctx)
-        params = replace(self.shape, n_ctx=n_ctx, n_gpu_layers=0)
-        if self.name != "none" and ladder is not None:
-            params = ladder(min(1, ladder.top))
-        return self.launch(explicit_split(self.evaluator, params))
+        least = 0 if self.name in ("given", "none") else 1
+        return self.launch(explicit_split(self.evaluator, self.ladder(n_ctx)(least)))
 
     def _as_given(self, at: Params) -> Iterator[Params]:
         """Yield these layers with llama.cpp's own split, or with another one if only that should
@@ -200,7 +197,7 @@ class Kind:
         # A given number is used as it is; otherwise all that may be on devices.
         params = at if own else self.frame.ladders.all_layers(at)
         layers = params.layers_wanted(self._everything)
-        ladder = Ladder("layers", at, self._everything)
+        ladder = self.frame.ladders.whole(at)
         divisible = self.frame.splits and layers and self._layers(ladder)[0]
         # llama.cpp's own split is left alone while it should fit.
         if not divisible or (not self.failed and self._should_fit(params)):
@@ -552,15 +549,14 @@ class Kind:
         span = self.frame.contexts
         if use is None:
             return None
-        n_ctx = params.n_ctx
-        if span.fixed or span.largest is None or n_ctx is None:
+        if not span.open:
             return self._launch(params, use)
-        largest = span.largest
+        _, largest = span.open
         # A cache in RAM is read by the CPU, slowly, so no more than 32k of it are chosen.
         if use.host.context and self.problem.policy.n_ctx != "max":
-            largest = max(n_ctx, min(largest, ENOUGH * (span.step // CELL_BLOCK)))
-        n_ctx, use = self._largest(params, use, n_ctx, largest)
-        return self._launch(replace(params, n_ctx=n_ctx), use)
+            largest = max(use.n_ctx, min(largest, ENOUGH * (span.step // CELL_BLOCK)))
+        n_ctx, larger = self._largest(params, use, use.n_ctx, largest)
+        return self._launch(params if larger is use else replace(params, n_ctx=n_ctx), larger)
 
     def _launch(self, params: Params, use: Static) -> Launch:
         ram = self.evaluator.machine.ram
@@ -640,12 +636,12 @@ class Kind:
 
     def record(self, candidate: Candidate) -> None:
         """Notes what a measured launch takes besides weights and caches."""
-        ram = self.evaluator.machine.ram
         static = self.evaluator.static(candidate.params)
-        taken = 0
-        if ram is not None and static is not None and candidate.ram_spare is not None:
-            # Beyond weights and caches: mostly the CPU's graph buffers.
-            taken = max(0, ram - candidate.ram_spare - RAM_MARGIN - self.evaluator.in_ram(static))
+        if static is None:  # the budget is spent: nothing more is promised
+            return
+        # Beyond weights and caches: mostly the CPU's graph buffers.
+        in_all = self.evaluator.ram_of(candidate.params, candidate.breakdown)
+        taken = in_all - self.evaluator.in_ram(static)
         point = self.point(candidate.params)
         split = candidate.params.tensor_split or ()
         self.buffers.record(point, candidate, taken)

@@ -346,6 +346,10 @@ class Evaluator:
         """Return the bytes on devices that share the system's memory."""
         return shared(use, self.machine.devices)
 
+    def ram_of(self, params: Params, use: Measured) -> int:
+        """Return the same, and what serving is certain to add."""
+        return self.in_ram(use) + serving.certain(params, use)
+
     def in_ram(self, use: Static) -> int:
         """Return the bytes that must be in system memory at once."""
         return use.resident + self.shared(use)
@@ -379,5 +383,5 @@ class Evaluator:
             margin_size = sum(size for _, size in margins[device.name])
             spare[device.name] = self.machine.limits[device.name] - margin_size - taken
         ram = self.machine.ram
-        needed = RAM_MARGIN + self.in_ram(use) + serving.certain(params, use)
+        needed = RAM_MARGIN + self.ram_of(params, use)
         return Candidate(params, use, margins, spare, None if ram is None else ram - needed)

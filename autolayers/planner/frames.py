@@ -104,18 +104,13 @@ def _contexts(problem: Problem, given: Params) -> Contexts:
     """Return the contexts to choose from; at most FINE_ABOVE tokens a sequence with a cache type
     below q8_0 that is not the only one."""
     span = contexts(problem, given)
-    types = problem.policy.kv_types
+    kind = given.cache_type_k
     # The type that was given, a fine one, or coarse ones alone: no limit for this type.
-    if (
-        given.cache_type_k == problem.given.cache_type_k
-        or not low(given.cache_type_k or "f16")
-        or all(map(low, types))
-        or span.largest is None
-    ):
+    free = kind == problem.given.cache_type_k or not low(kind)
+    if free or not span.open or all(map(low, problem.policy.kv_types)):
         return span
-    return replace(
-        span, largest=max(span.smallest or 0, min(span.largest, FINE_ABOVE * streams(given)))
-    )
+    least, most = span.open
+    return replace(span, open=(least, max(least, min(most, FINE_ABOVE * streams(given)))))
 
 
 def streams(given: Params) -> int:

@@ -37,7 +37,8 @@ class Price:
 
 
 ENOUGH = 32768  # tokens of a sequence; more are worth little
-FINE = ("f32", "f16", "bf16", "q8_0")  # types of a cache that answers like one of f16
+# types of a cache that answers like one of f16, which is llama.cpp's own
+FINE = (None, "f32", "f16", "bf16", "q8_0")
 FINE_ABOVE = 32768  # tokens of a slot, beyond which --kv-types chooses no other type
 
 SHORT = Price(
@@ -202,7 +203,7 @@ def _of_flags(problem: Problem, params: Params) -> Iterator[tuple[Price, float]]
     if params.moe_cache_mib != given.moe_cache_mib:
         yield _EXPERT_CACHE, _EXPERT_CACHE.factor
     kind = params.cache_type_k
-    if kind is not None and kind != given.cache_type_k and low(kind):
+    if kind != given.cache_type_k and low(kind):
         yield COARSE, COARSE.factor
     chosen = params.overrides[len(given.overrides) :]
     parts = [buffer for pattern, buffer in chosen if is_part(pattern, buffer)]
@@ -215,7 +216,7 @@ def is_part(pattern: str, buffer: str) -> bool:
     return buffer != HOST or not pattern.endswith((EXPERTS_REGEX, FFN_REGEX))
 
 
-def low(cache_type: str) -> bool:
+def low(cache_type: str | None) -> bool:
     return cache_type not in FINE
 
 

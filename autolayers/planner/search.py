@@ -106,13 +106,10 @@ def _with_most_context(problem: Problem) -> Found:
     # The usual answer first: --ctx max may not have less context than it, nor put in RAM what it
     # does not.
     best = _by_cache_type(problem.with_goals(n_ctx=None)).candidate
-    whole = best is not None and best.fits and problem.whole(best) and bool(problem.machine.devices)
-    widest = _by_cache_type(problem, whole)
-    return (
-        Found(best)
-        if best is not None and best.fits and not _has_as_much(widest.candidate, best)
-        else widest
-    )
+    if best is None or not best.fits:
+        return _by_cache_type(problem)
+    widest = _by_cache_type(problem, problem.whole(best) and bool(problem.machine.devices))
+    return widest if _has_as_much(widest.candidate, best) else Found(best)
 
 
 def _has_as_much(one: Candidate | None, other: Candidate) -> bool:
@@ -136,11 +133,8 @@ def _by_cache_type(problem: Problem, whole: bool = False) -> Found:
             continue
         # The first type in the given order with which everything is on devices.
         result = _by_slots(problem, typed, whole)
-        if (
-            result.candidate is not None
-            and result.candidate.fits
-            and problem.whole(result.candidate)
-        ):
+        candidate = result.candidate
+        if candidate is not None and candidate.fits and problem.whole(candidate):
             return result
         answers.append(result)
     return _best(problem, answers)
@@ -154,20 +148,12 @@ def _by_slots(problem: Problem, given: Params, whole: bool) -> Found:
 
 def _best(problem: Problem, answers: list[Found]) -> Found:
     """Return the one that is worth most, or the first if none fits."""
-    fitting = [
-        answer for answer in answers if answer.candidate is not None and answer.candidate.fits
-    ]
+    possible = [(answer, use) for answer in answers if (use := answer.candidate) is not None]
+    fitting = [(answer, use) for answer, use in possible if use.fits]
     if fitting:
-        return min(fitting, key=lambda answer: _worth(problem, answer.candidate))
+        return min(fitting, key=lambda each: worth(problem, each[1].params, each[1].breakdown))[0]
     # Nothing fits: an answer that says by how much is better than none.
-    possible = [answer for answer in answers if answer.candidate is not None]
-    return next(iter(possible), Found(None))
-
-
-def _worth(problem: Problem, candidate: Candidate | None) -> float:
-    return (
-        float("inf") if candidate is None else worth(problem, candidate.params, candidate.breakdown)
-    )
+    return possible[0][0] if possible else Found(None)
 
 
 def _changes(before: Params, after: Params) -> dict[str, object]:
@@ -175,21 +161,19 @@ def _changes(before: Params, after: Params) -> dict[str, object]:
 
 
 class _Node:
-    """A promise of one kind at a context, or a launch that was measured; or a bound of the kind's
-    launches with other micro-batches, of these `sizes`."""
+    """A promise of one kind at a context; or a bound of the kind's launches with other
+    micro-batches, of these `sizes`."""
 
     def __init__(
         self,
         kind: Kind,
         n_ctx: int | None,
         launch: Launch | None = None,
-        measured: Candidate | None = None,
         sizes: tuple[int, ...] = (),
     ) -> None:
         self.kind = kind
         self.n_ctx = n_ctx
         self.launch = launch
-        self.measured = measured
         self.sizes = sizes
         # tries: measured launches; failed: in a row, that did not fit; hopes: see _HOPES; version:
         # of the buffers that the promise was made by.
@@ -198,6 +182,16 @@ class _Node:
         self.first = True  # the smallest context that is tried of its kind
         self.guessed = False  # opened before anything was measured
         self.later = False  # of no interest while what has more on the devices may fit
+
+
+class _Done(_Node):
+    """A launch of one kind that was measured and fits."""
+
+    def __init__(
+        self, kind: Kind, n_ctx: int | None, launch: Launch | None, measured: Candidate
+    ) -> None:
+        super().__init__(kind, n_ctx, launch)
+        self.measured = measured
 
 
 class Search:
@@ -215,7 +209,7 @@ class Search:
         self.heap: list[tuple[float, int, int, _Node]] = []
         self.count = itertools.count()
         self.short: list[Candidate] = []  # launches that only RAM is too small for,
-        self.lacking: list[_Node] = []  # and promises of such
+        self.lacking: list[tuple[Launch, _Node]] = []  # and promises of such
         self.probed: set[object] = set()  # kinds whose smallest launch was opened
         self.opened: set[tuple[Kind, object]] = set()  # contexts and launches that are open
         self.cut: list[Launch] = []  # those that the budget did not suffice for
@@ -238,7 +232,7 @@ class Search:
             winner = self._run()
         return self._unfitting()
 
-    def _of_frames(self) -> _Node | None:
+    def _of_frames(self) -> _Done | None:
         """Return the best launch of all frames that fits."""
         for frame in self.frames.all():
             self._open(frame)
@@ -269,18 +263,18 @@ class Search:
         nodes = [node for *_, node in sorted(self.heap[:OTHERS])]
         return tuple([node.launch.params for node in nodes if node.launch is not None])
 
-    def _leaves_idle(self, winner: _Node | None) -> bool:
+    def _leaves_idle(self, winner: _Done | None) -> bool:
         """Return whether no launch fits on the devices, or the best one has no layer there, though
         their number is free."""
-        if winner is None or winner.measured is None:
+        if winner is None:
             return not self.short
         if winner.kind.frame.as_given:
             return False
         return winner.measured.params.n_gpu_layers == 0 and bool(winner.kind.frame.names)
 
     def _with_most_layers(
-        self, frames: Iterable[Frame], winner: _Node | None = None
-    ) -> _Node | None:
+        self, frames: Iterable[Frame], winner: _Done | None = None
+    ) -> _Done | None:
         """Return the best promise, or the launch with the most layers of a frame: measured, as
         promises may be too little."""
         if winner is not None:
@@ -292,13 +286,11 @@ class Search:
                 if name in ("given", "none"):
                     continue
                 candidate = with_most_layers(kind, frame.contexts.smallest, self.fidelity)
-                launch = (
-                    None
-                    if candidate is None or not candidate.fits
-                    else kind.launch(candidate.params)
-                )
+                if candidate is None or not candidate.fits:
+                    continue
+                launch = kind.launch(candidate.params)
                 if launch is not None:
-                    self._push(_Node(kind, launch.params.n_ctx, launch, candidate), launch.worth)
+                    self._push(_Done(kind, launch.params.n_ctx, launch, candidate), launch.worth)
         return self._run()
 
     # --- best first
@@ -362,10 +354,10 @@ class Search:
                 node.kind.launch(replace(launch.params, n_ctx=node.n_ctx)) or launch
             )
         if launch.ram_missing:
-            self.lacking.append(node)
+            self.lacking.append((launch, node))
             return None
         self._push(node, launch.worth)
-        further = self._next_context(node)
+        further = self._next_context(node, launch)
         if further is not None and (node.kind, further) not in self.opened and launch != before:
             self.opened.add((node.kind, further))
             larger = _Node(node.kind, further)
@@ -385,7 +377,7 @@ class Search:
         kind = node.kind
         key = kind.frame.key, kind.name, kind.shape.n_ubatch
         # Once for each kind, and only with its smallest context: more would not fit either.
-        if not node.first or key in self.probed or node.measured is not None:
+        if not node.first or key in self.probed:
             return
         self.probed.add(key)
         smallest = kind.smallest(node.n_ctx)
@@ -406,7 +398,7 @@ class Search:
             self.heap, (bound * node.price, -node.kind.frame.memory, next(self.count), node)
         )
 
-    def _run(self) -> _Node | None:
+    def _run(self) -> _Done | None:
         """Return the best measured launch that no promise is better than."""
         while self.heap:
             bound, _, _, node = heapq.heappop(self.heap)
@@ -419,7 +411,7 @@ class Search:
                 self._push(node, bound / node.price)
                 continue
             # The best of all, if no promise was made by less than what is known now.
-            if node.measured is not None:
+            if isinstance(node, _Done):
                 guesses = self._guesses(bound)
                 if not guesses:
                     return node
@@ -455,7 +447,7 @@ class Search:
                 and node.version < self.buffers.version
                 and bound < best * CLOSE
             )
-            if not node.later and node.measured is None and (early or stale):
+            if not node.later and not isinstance(node, _Done) and (early or stale):
                 guesses.append(node)
         self.heap = [entry for entry in self.heap if entry[-1] not in guesses]
         heapq.heapify(self.heap)
@@ -484,7 +476,7 @@ class Search:
         seconds = float("inf")
         if candidate.fits:
             # The measured launch goes back into the heap: it wins if nothing promises more.
-            done = _Node(node.kind, node.n_ctx, launch, candidate)
+            done = _Done(node.kind, node.n_ctx, launch, candidate)
             done.price = node.price
             seconds = self._worth(done)
             self._push(done, seconds)
@@ -536,33 +528,30 @@ class Search:
         """Opens a placement that lacks little with the smallest context of its promise: no estimate
         is so exact."""
         # Only devices that lack little, and a context that can still shrink.
-        n_ctx = node.n_ctx
         params = candidate.params
-        if n_ctx is None or n_ctx >= (params.n_ctx or 0) or min(candidate.spare.values()) < -NEAR:
+        if node.n_ctx == params.n_ctx or min(candidate.spare.values()) < -NEAR:
             return
-        launch = node.kind.launch(replace(params, n_ctx=n_ctx))
+        launch = node.kind.launch(replace(params, n_ctx=node.n_ctx))
         if launch is None or (node.kind, launch.params) in self.opened:
             return
         self._open_launch(node, launch)
 
-    def _next_context(self, node: _Node) -> int | None:
+    def _next_context(self, node: _Node, launch: Launch) -> int | None:
         """Return the next larger context to try with the same kind, None if this launch has as
         much."""
         span = node.kind.frame.contexts
-        launch = node.launch
+        if not span.open or node.kind.name == "none":
+            return None
         n_ctx = node.n_ctx
-        if span.fixed or span.largest is None or node.kind.name == "none":
-            return None
-        if launch is None or n_ctx is None:
-            return None
-        reached = launch.params.n_ctx or 0
+        assert n_ctx is not None
+        _, largest = span.open
+        reached = launch.use.n_ctx
         # The next doubling above what this launch already has.
-        while n_ctx <= reached < span.largest:
-            n_ctx = min(2 * n_ctx, span.largest)
+        while n_ctx <= reached < largest:
+            n_ctx = min(2 * n_ctx, largest)
         return n_ctx if n_ctx > reached else None
 
-    def _worth(self, node: _Node) -> float:
-        assert node.measured is not None
+    def _worth(self, node: _Done) -> float:
         return worth(self.problem, node.measured.params, node.measured.breakdown)
 
     def _measure_smallest(self) -> None:
@@ -570,24 +559,23 @@ class Search:
         closed = self.closed
         self.closed = []
         for node in closed:
-            ladder = node.kind.ladder(node.n_ctx)
-            if ladder is None:
+            if node.kind.name == "given":
                 continue
             # One layer, as few as say what a device with layers takes.
-            candidate = self.evaluator.candidate(ladder(min(1, ladder.top)), self.fidelity)
+            candidate = self.evaluator.candidate(node.kind.ladder(node.n_ctx)(1), self.fidelity)
             if candidate is not None:
                 node.kind.record(candidate)
                 self._promise(node)
 
     # --- what challenges the best one
 
-    def _unmeasured(self, winner: _Node) -> bool:
+    def _unmeasured(self, winner: _Done) -> bool:
         """Open what promises that were never measured would be if they took a little less than
         other kinds did; return whether any is open."""
         limit = self._worth(winner) * winner.price * _HOPED
         before = len(self.heap)
         for *_, node in [*self.heap]:
-            if node.launch is None or node.tries or node.measured is not None:
+            if node.launch is None or node.tries or isinstance(node, _Done):
                 continue
             launch = node.kind.promise(node.n_ctx, 0, HOPE)
             if launch is None or launch.ram_missing or launch.worth * node.price >= limit:
@@ -596,7 +584,7 @@ class Search:
                 self._open_launch(node, launch)
         return len(self.heap) > before
 
-    def _orders(self, winner: _Node) -> bool:
+    def _orders(self, winner: _Done) -> bool:
         """Open all devices in other orders, with each kind of placement; return whether any is
         open."""
         frame = winner.kind.frame
@@ -641,18 +629,15 @@ class Search:
             main_gpu=given.main_gpu,
         )
 
-    def _contexts(self, winner: _Node) -> bool:
+    def _contexts(self, winner: _Done) -> bool:
         """Open other splits, for contexts between that of this one and the next that was tried."""
         frame = winner.kind.frame
-        use = winner.measured
         span = frame.contexts
-        if not frame.splits or span.fixed or span.largest is None:
+        if not frame.splits or not span.open:
             return False
-        if winner.n_ctx is None or use is None:
-            return False
-        here = use.breakdown.n_ctx
+        here = winner.measured.breakdown.n_ctx
         # Above twice the context the next promise begins.
-        farthest = min(2 * here, span.largest)
+        farthest = min(2 * here, span.open[1])
         limit = self._worth(winner)
         grid = [
             # A quarter, half and three quarters of the way, in whole steps.
@@ -675,7 +660,7 @@ class Search:
             self._promise(node)
         return bool(better)
 
-    def _parts(self, winner: _Node) -> bool:
+    def _parts(self, winner: _Done) -> bool:
         """Open layers placed by --fit's rules, parts of them on each device; return whether any is
         open."""
         frame = winner.kind.frame
@@ -685,7 +670,7 @@ class Search:
         if self.policy.strategy == "layers" or given.overrides or frame.ladders.literal:
             return False
         # With everything on devices parts of layers are of no use.
-        if measured is None or not self.cost.in_ram(measured):
+        if not self.cost.in_ram(measured):
             return False
         before = len(self.heap)
         listed = self._listed(winner)
@@ -697,18 +682,17 @@ class Search:
             if of != frame.given:
                 kind = Kind(Frame(self.problem, of, self.whole), kind.name, of, self.buffers)
             for candidate in parts(self.problem, replace(of, n_ctx=n_ctx), measured, self.fidelity):
-                node = _Node(kind, n_ctx, winner.launch, candidate)
+                node = _Done(kind, n_ctx, winner.launch, candidate)
                 self._push(node, self._worth(node))
         return len(self.heap) > before
 
     # --- the answer
 
-    def _finished(self, winner: _Node) -> Candidate | None:
+    def _finished(self, winner: _Done) -> Candidate | None:
         """Return the launch with an expert cache if that pays and the largest context that fits,
         measured in full; None if it does not fit after all: then its kind's next promise is
         open."""
         candidate = winner.measured
-        assert candidate is not None
         frame = winner.kind.frame
         # An upload rate is known only where it was measured; without it the gain would be a guess.
         if self.evaluator.machine.expert_upload and may_cache(self.problem, frame.given):
@@ -756,22 +740,22 @@ class Search:
 
     def _grown(self, frame: Frame, candidate: Candidate) -> Candidate:
         span = frame.contexts
-        n_ctx = candidate.params.n_ctx
-        if span.fixed or span.largest is None or n_ctx is None or n_ctx >= span.largest:
+        n_ctx = candidate.breakdown.n_ctx
+        if not span.open or n_ctx >= span.open[1]:
             return candidate
         make = partial(_with_context, candidate.params)
-        largest = self._useful(frame, candidate.params, n_ctx, span.largest)
+        largest = self._useful(frame, candidate.params, n_ctx, span.open[1])
         more = largest_context(self.evaluator, make, n_ctx, largest, span.step, self.fidelity)
         return candidate if more is None else more
 
     def _with_less_context(self, frame: Frame, answer: Candidate) -> Candidate | None:
         """Return the largest context below this one's that fits in full."""
         span = frame.contexts
-        n_ctx = answer.params.n_ctx
-        if span.fixed or span.smallest is None or n_ctx is None or n_ctx <= span.smallest:
+        n_ctx = answer.breakdown.n_ctx
+        if not span.open or n_ctx <= span.open[0]:
             return answer
         make = partial(_with_context, answer.params)
-        less = largest_context(self.evaluator, make, span.smallest, n_ctx, span.step, FIT, answer)
+        less = largest_context(self.evaluator, make, span.open[0], n_ctx, span.step, FIT, answer)
         return answer if less is None else self.evaluator.candidate(less.params, FULL, last=True)
 
     def _useful(self, frame: Frame, params: Params, low: int, high: int) -> int:
@@ -804,14 +788,14 @@ class Search:
             (first + last(0, high // step - first, lambda n: useful((first + n) * step))) * step,
         )
 
-    def _paid(self, winner: _Node, answer: Candidate) -> tuple[int, float]:
+    def _paid(self, winner: _Done, answer: Candidate) -> tuple[int, float]:
         """Return what a context that is larger than the smallest costs."""
         span = winner.kind.frame.contexts
-        if span.fixed or span.smallest is None or answer.breakdown.n_ctx <= span.smallest:
+        if not span.open or answer.breakdown.n_ctx <= span.open[0]:
             return 0, 1.0
         # What the same kind would promise with the smallest context: usually faster, as more layers
         # fit.
-        smallest = winner.kind.promise(span.smallest)
+        smallest = winner.kind.promise(span.open[0])
         if smallest is None:
             return 0, 1.0
         fastest = self.cost.predict(smallest.params, smallest.use).compared
@@ -837,17 +821,15 @@ class Search:
             # No layer on the devices takes the least; it says how much RAM is missing.
             launch = replace(given, n_gpu_layers=0)
         nearest = self._least_short(given)
-        answer = (
-            None if nearest is None else self.evaluator.candidate(nearest.params, FULL, last=True)
-        )
-        return Found(answer or self.evaluator.candidate(launch, FULL, last=True))
+        launch = launch if nearest is None else nearest.params
+        return Found(self.evaluator.candidate(launch, FULL, last=True))
 
     def _least_short(self, given: Params) -> Candidate | None:
         # Launches that only RAM is too small for: the fastest of them is measured first.
         while not self.short and self.lacking:
-            node = min(self.lacking, key=lambda node: node.launch.worth if node.launch else 0.0)
-            self.lacking.remove(node)
-            self._measure(node)
+            best = min(self.lacking, key=lambda lacking: lacking[0].worth)
+            self.lacking.remove(best)
+            self._measure(best[1])
         if not self.short:
             return None
         limited = self.evaluator.machine.ram is not None and not given.overrides

@@ -219,14 +219,14 @@ class TestContexts:
     ) -> None:
         asked = problem(words)
         found = contexts(asked, asked.given)
-        assert (found.smallest, found.largest) == (smallest, largest)
-        assert found.step == CELL_BLOCK * (1 if found.fixed else streams) or found.fixed
-        assert found.fixed is (smallest == largest)
+        between = Contexts(None, (smallest, largest), CELL_BLOCK * streams)
+        assert found == (Contexts(smallest) if smallest == largest else between)
+        assert found.smallest == smallest
 
     def test_of_a_unified_cache_with_own_sizes_are_as_given(self) -> None:
         asked = problem()
         params = replace(asked.given, kv_unified_per_slot=2048)
-        assert contexts(asked, params) == Contexts(None, None)
+        assert contexts(asked, params) == Contexts(None)
 
 
 @pytest.mark.parametrize(

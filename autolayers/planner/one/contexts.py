@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Contexts:
-    """The contexts to choose from: `largest` is preferred, `smallest` the minimum; equal if the
-    context is fixed."""
+    """The contexts to choose from. `open`: the least and the most, None if the context is `fixed`,
+    which is None for a launch without -c."""
 
-    smallest: int | None
-    largest: int | None
+    fixed: int | None
+    open: tuple[int, int] | None = None
     step: int = CELL_BLOCK
 
     @property
-    def fixed(self) -> bool:
-        return self.smallest == self.largest
+    def smallest(self) -> int | None:
+        return self.open[0] if self.open else self.fixed
 
 
 def contexts(problem: Problem, params: Params) -> Contexts:
@@ -34,10 +34,10 @@ def contexts(problem: Problem, params: Params) -> Contexts:
     times the number of streams, as in common_params_fit_impl.
     """
     if params.n_ctx is not None or params.kv_unified_per_slot:
-        return Contexts(params.n_ctx, params.n_ctx)
+        return Contexts(params.n_ctx)
     policy = problem.policy
     if isinstance(policy.n_ctx, int):
-        return Contexts(policy.n_ctx, policy.n_ctx)
+        return Contexts(policy.n_ctx)
     # llama-server's automatic slots share one unified cache.
     slots = params.n_parallel
     streams = 1 if slots is None or slots < 1 or params.kv_unified else slots
@@ -46,7 +46,9 @@ def contexts(problem: Problem, params: Params) -> Contexts:
     if floor is None:
         # No more than the model was trained for, whatever the workload wants.
         floor = min(_floor(problem, params, streams), trained)
-    return Contexts(floor * streams, max(floor, trained) * streams, CELL_BLOCK * streams)
+    if floor >= trained:
+        return Contexts(floor * streams)
+    return Contexts(None, (floor * streams, trained * streams), CELL_BLOCK * streams)
 
 
 def _floor(problem: Problem, params: Params, streams: int) -> int:

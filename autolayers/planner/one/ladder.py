@@ -88,30 +88,31 @@ class Ladders:
         self._ffn = f"blk.{self.n_layer - 1}.ffn_down.weight" in model.tensors
 
     def layers(self, params: Params) -> Ladder | None:
-        return None if self.literal else Ladder("layers", params, self.everything)
+        return None if self.literal else self.whole(params)
+
+    def whole(self, params: Params) -> Ladder:
+        return Ladder("layers", params, self.everything)
 
     def in_ram(self, params: Params) -> Ladder | None:
         """Return the part of each layer that may be in RAM: experts, or a dense model's FFN
         weights. None if flags place tensors, or if layers cannot be divided."""
-        if self.whole_layers or params.overrides:
-            return None
-        return self._finer(params)
+        return self.finer(params) if self._divides(params) else None
 
-    def _finer(self, params: Params) -> Ladder | None:
+    def _divides(self, params: Params) -> bool:
+        # Rules that are given place tensors already.
+        barred = self.whole_layers or params.overrides
+        return not barred and (self._experts or self._ffn)
+
+    def finer(self, params: Params) -> Ladder:
         kind: Kind = "experts" if self._experts else "ffn"
-        return (
-            Ladder(kind, self.all_layers(params), self.n_layer, self._experts_in_ram)
-            if self._experts or self._ffn
-            else None
-        )
+        return Ladder(kind, self.all_layers(params), self.n_layer, self._experts_in_ram)
 
     def bare(self, params: Params) -> Ladder | None:
         """Return the layers with all experts or FFN weights in RAM."""
-        if self.literal or self.whole_layers or params.overrides:
-            return None
-        return self._bare(params) if self._experts or self._ffn else None
+        barred = self.literal or not self._divides(params)
+        return None if barred else self.without_finer(params)
 
-    def _bare(self, params: Params) -> Ladder:
+    def without_finer(self, params: Params) -> Ladder:
         base = (
             overrides.with_all_experts_on_host(params)
             if self._experts
@@ -134,11 +135,8 @@ class Ladders:
         if bare or not solved:
             if self.literal or not count:
                 return None
-            return (
-                self._bare(params) if bare else Ladder("layers", params, self.everything)
-            ), count
-        finer = self._finer(params)
-        return None if finer is None else (finer, self.n_layer - len(solved))
+            return (self.without_finer(params) if bare else self.whole(params)), count
+        return self.finer(params), self.n_layer - len(solved)
 
     def next_step(self, params: Params) -> tuple[str, Params] | None:
         """Return the launch one rung up, and the name of that rung; None if everything is on the

@@ -34,8 +34,6 @@ def with_most_layers(kind: Kind, n_ctx: int | None, fidelity: Fidelity) -> Candi
     """Return the launch of this kind with the most layers that fits on the devices; None if none
     does."""
     ladder = kind.ladder(n_ctx)
-    if ladder is None:
-        return None
     # One device or a given split: only the number of layers is open.
     if not kind.frame.splits:
         expected = kind.buffers.at(kind.point(ladder(ladder.top)))

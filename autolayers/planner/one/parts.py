@@ -80,18 +80,14 @@ class _Parts:
             return
         params = candidate.params
         span = contexts(self.problem, self.problem.given)
-        if (
-            span.fixed
-            or span.smallest is None
-            or params.n_ctx is None
-            or params.n_ctx <= span.smallest
-        ):
+        n_ctx = candidate.breakdown.n_ctx
+        if not span.open or n_ctx <= span.open[0]:
             return
         less = largest_context(
             self.evaluator,
             lambda n_ctx: replace(params, n_ctx=n_ctx),
-            span.smallest,
-            params.n_ctx,
+            span.open[0],
+            n_ctx,
             span.step,
             self.fidelity,
             candidate,
