@@ -108,8 +108,8 @@ def _other_vocabulary(problem: Problem) -> str:
     """Return why llama-server would not start with this draft model in use, "" if it would."""
     draft = problem.request.companions.draft
     rules = Build(_number(problem)).rules
-    checks = rules.names_draft_type and not rules.translates_drafts
-    if draft is None or draft.row.draft_type or not checks:
+    # Builds before the names translate a draft's tokens.
+    if draft is None or draft.row.draft_type or not rules.names_draft_type:
         return ""
     return unlike(problem.model, draft, only_added=rules.draft_ends_if_added)
 

@@ -44,6 +44,9 @@ PROMPT: Fidelity = "prompt"  # weights, caches and the prompt graph: a lower bou
 FIT: Fidelity = "fit"  # enough to know whether it fits on the devices
 FULL: Fidelity = "full"
 
+# Layers are as large on it as on others.
+ANY = Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)
+
 # system memory: llama-server itself, the driver's host side, and all other programs
 RAM_MARGIN = 512 << 20
 
@@ -316,11 +319,7 @@ class Evaluator:
             rpc=(),
         )
         if params not in self._layers:
-            kind = (
-                self.machine.devices[0]
-                if self.machine.devices
-                else Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)
-            )
+            kind = next(iter(self.machine.devices), ANY)
             try:
                 self._layers[params] = self.estimator.layers(params, kind)
             except LaunchRefused as refusal:

@@ -11,7 +11,7 @@ import itertools
 
 from ..flags.params import N_PARALLEL, Params
 from ..records import lazy, replace
-from .one.contexts import Contexts, contexts
+from .one.contexts import Contexts, contexts, streams_of
 from .one.ladder import Ladders
 from .one.partition import is_free, slices
 from .prices import FINE_ABOVE, low
@@ -110,13 +110,7 @@ def _contexts(problem: Problem, given: Params) -> Contexts:
     if free or not span.open or all(map(low, problem.policy.kv_types)):
         return span
     least, most = span.open
-    return replace(span, open=(least, max(least, min(most, FINE_ABOVE * streams(given)))))
-
-
-def streams(given: Params) -> int:
-    """Return the separate caches of the slots."""
-    slots = given.n_parallel
-    return 1 if slots is None or slots < 0 or given.kv_unified else max(1, slots)
+    return replace(span, open=(least, max(least, min(most, FINE_ABOVE * streams_of(given)))))
 
 
 class Frames:

@@ -23,9 +23,9 @@ from ..records import dataclass, replace
 from .buffers import Buffers
 from .candidates import PATIENCE, RAM_SHARE, Kind
 from .evaluate import FIT, FULL, PROMPT
-from .frames import Frame, Frames, orders, plain, slots, streams
+from .frames import Frame, Frames, orders, plain, slots
 from .one.bisection import largest_context, last
-from .one.contexts import contexts
+from .one.contexts import contexts, streams_of
 from .one.expert_cache import may_cache, with_expert_cache
 from .one.fit import fit
 from .one.most import with_most_layers
@@ -122,14 +122,14 @@ def _by_cache_type(problem: Problem, whole: bool = False) -> Found:
     nothing is in RAM."""
     given = problem.given
     types = problem.policy.kv_types
-    if not types or given.cache_type_k or given.cache_type_v:
+    if not types or given.cache_type_k:  # one of them, where several models share
         return _by_slots(problem, given, whole)
     answers = []
     for name in types:
         typed = replace(given, cache_type_k=name, cache_type_v=name)
         smallest = contexts(problem, typed).smallest or 0
         # A coarse cache is for short contexts, unless only coarse ones are allowed.
-        if low(name) and not all(map(low, types)) and smallest > FINE_ABOVE * streams(typed):
+        if low(name) and not all(map(low, types)) and smallest > FINE_ABOVE * streams_of(typed):
             continue
         # The first type in the given order with which everything is on devices.
         result = _by_slots(problem, typed, whole)
@@ -270,7 +270,7 @@ class Search:
             return not self.short
         if winner.kind.frame.as_given:
             return False
-        return winner.measured.params.n_gpu_layers == 0 and bool(winner.kind.frame.names)
+        return winner.measured.params.n_gpu_layers == 0
 
     def _with_most_layers(
         self, frames: Iterable[Frame], winner: _Done | None = None

@@ -5,9 +5,9 @@ the reference request that were planned, and what the search spent (memory/meter
 has more of them: small cases of one to three GPUs with many kinds of flags, by what the search
 compares (planner/prices.py: seconds, and prices of a smaller context and of hard flags), and
 llama-server's own choice (`fit`, planner/one/fit.py). small.jsonl has models of a few layers with
-many other flags, some of which do not fit, by the plan's own flags, warnings and bytes that are
-left too. Better plans and shorter searches are written down too: AUTOLAYERS_WRITE_BARS=1 with
--m 'slow or not slow' writes all of them again, and the commit says why they changed.
+many other flags, some of which do not fit, by the plan's own flags, warnings, reasons and bytes
+that are left too. Better plans and shorter searches are written down too: AUTOLAYERS_WRITE_BARS=1
+with -m 'slow or not slow' writes all of them again, and the commit says why they changed.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ def test_a_small_plan_is_what_it_was(row: dict[str, Any]) -> None:
         "ram_left": found.host.remaining,
         # but for the one that a fixture is a header alone
         "warnings": [text for text in found.warnings if not text.startswith(found.model.path)],
+        "reasons": [*found.reasons],
     }
     assert is_as_before(row, worth=now, spent=spent, **said), f"{said}: {now}, {spent}"
 

@@ -21,20 +21,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from support import TESTS, gpu
+from support import TESTS, gpu, model
 
 import autolayers
 from autolayers import Device
 from autolayers.devices import hypothetical
 from autolayers.flags.params import Params
 from autolayers.flags.parse import parse
+from autolayers.flags.write import to_words
 from autolayers.machine import Machine
 from autolayers.memory import context
 from autolayers.memory.weights import place_weights
 from autolayers.planner.evaluate import FULL, Evaluator
-from autolayers.planner.one.fit import fit
+from autolayers.planner.one.fit import fit, fit_with_overheads
 
 HEADERS = TESTS.parent / "fixtures" / "headers"
 
@@ -94,6 +96,29 @@ class TestItsSteps:
         found = answer("gpt-oss-20b-mxfp4", "-c 8192 -fitt 0", gpu(4, 0), gpu(6, 1))
         assert sum(found.tensor_split or ()) == 25
         assert "CUDA1" in {buffer for _, buffer in found.overrides}
+
+
+# Models of a few layers, bytes that are free, and what else than weights and caches takes: with
+# `targets` up to these bytes of each device, some of which are exactly what a launch takes.
+CHOICES = [
+    json.loads(line)
+    for line in pathlib.Path(__file__).with_name("fit.jsonl").read_text("utf-8").splitlines()
+]
+
+
+@pytest.mark.parametrize("row", CHOICES, ids=lambda row: f"{row['model']} {row['words']}")
+def test_its_choice_for_sizes_is_what_it_was(row: dict[str, Any]) -> None:
+    devices = tuple([Device(f"CUDA{i}", size, size) for i, size in enumerate(row["gpus"])])
+    names = [device.name for device in devices]
+    limits = dict(zip(names, row["gpus"], strict=True))
+    evaluator = Evaluator.of(model(row["model"]), Machine(devices, limits))
+    found = fit_with_overheads(
+        evaluator,
+        parse(row["words"].split()).params,
+        dict(zip(names, row["overheads"], strict=True)),
+        dict(zip(names, row["targets"], strict=True)) if "targets" in row else None,
+    )
+    assert found is not None and " ".join(to_words(found)) == row["choice"]
 
 
 @pytest.fixture(scope="session")

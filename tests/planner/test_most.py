@@ -163,6 +163,35 @@ def test_the_number_by_itself_is_the_largest_with_which_llama_server_fits(
     assert found.fits == bool(fitting)
 
 
+@pytest.mark.parametrize(
+    ("mib", "words", "layers", "n_ctx", "spent"),
+    [
+        ((900,), "", 0, 4096, 1773),
+        ((1100,), "", 3, 4096, 1719),
+        ((1400,), "-c 4096", 7, 4096, 660),
+        ((1400,), "-c 60000", 2, 60000, 1743),
+        ((1400,), "--fit off -c 8192", 7, 8192, 465),
+        ((1400,), "--fit off", 1, None, 1140),
+        ((1400,), "-fitc 20000", 5, 20000, 1506),
+        ((2300,), "-fitc 100000", 5, 100000, 1542),
+        ((3600,), "", 7, 131072, 666),
+        ((700, 900), "", 0, 4096, 1773),
+        ((1100, 700), "-c 16384", 2, 16384, 2523),
+        ((900, 900), "-ts 3,1", 4, 4096, 1950),
+        ((200,), "", 0, 4096, 915),
+        ((900,), "-ngl 0", 0, 4096, 861),
+    ],
+)
+def test_the_number_by_itself_and_what_finding_it_costs(
+    mib: tuple[int, ...], words: str, layers: int, n_ctx: int | None, spent: int
+) -> None:
+    evaluator, given = alone(mib, words)
+    found = layers_alone(evaluator, given)
+    assert found is not None
+    assert (found.params.n_gpu_layers, found.params.n_ctx) == (layers, n_ctx)
+    assert evaluator.estimator.meter.spent == spent
+
+
 def test_a_given_number_is_launched_as_it_is() -> None:
     for words in ("-ngl 3", "-ngl 7 --fit off -c 131072"):
         found = layers_alone(*alone((900,), words))

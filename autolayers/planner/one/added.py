@@ -114,7 +114,7 @@ def _with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
     after = worth(lean_problem, candidate.params, candidate.breakdown) * LEAN.factor
     if chosen.fits and worth(problem, chosen.params, use) <= after:
         return solved
-    rows = candidate.params.n_ubatch
+    rows = candidate.breakdown.n_ubatch
     why = (
         "-wgt 1: buffers for the logits of one token, which is what one sequence asks for, instead "
         f"of those of each of {rows}"

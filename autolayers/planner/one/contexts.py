@@ -38,9 +38,7 @@ def contexts(problem: Problem, params: Params) -> Contexts:
     policy = problem.policy
     if isinstance(policy.n_ctx, int):
         return Contexts(policy.n_ctx)
-    # llama-server's automatic slots share one unified cache.
-    slots = params.n_parallel
-    streams = 1 if slots is None or slots < 1 or params.kv_unified else slots
+    streams = streams_of(params)
     trained = max(1, problem.model.n_ctx_train)
     floor = policy.n_ctx_min
     if floor is None:
@@ -49,6 +47,12 @@ def contexts(problem: Problem, params: Params) -> Contexts:
     if floor >= trained:
         return Contexts(floor * streams)
     return Contexts(None, (floor * streams, trained * streams), CELL_BLOCK * streams)
+
+
+def streams_of(params: Params) -> int:
+    """Return the separate caches of the slots: llama-server's automatic ones share a unified one,
+    several that are given have one each."""
+    return 1 if params.kv_unified else max(1, params.n_parallel or 1)
 
 
 def _floor(problem: Problem, params: Params, streams: int) -> int:

@@ -93,7 +93,7 @@ def _largest(
 
     def pays(size: int) -> bool:
         at = replace(shape, moe_cache_mib=size)
-        use = evaluator.static(at) if size > 0 else None
+        use = evaluator.static(at) if size >= STEP else None
         return use is not None and cost.predict(at, use).request < limit
 
     use = evaluator.static(shape)

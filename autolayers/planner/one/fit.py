@@ -12,6 +12,7 @@ from ...memory.context import CELL_BLOCK
 from ...records import dataclass, replace
 from ...units import MiB
 from ..evaluate import FIT
+from .contexts import streams_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ...memory.breakdown import Static
     from ..evaluate import Candidate, Evaluator, Fidelity
 
+ENDLESS = 1 << 62  # bytes of a launch that llama.cpp would refuse
 # The part of a partly offloaded layer that goes elsewhere, by the part that stays
 # get_overflow_pattern: what leaves, by common_layer_fraction_t.
 _ELSEWHERE = {
@@ -140,13 +142,6 @@ def _with_compute(use: Static | None, compute: Mapping[str, int]) -> Static | No
     return replace(use, devices=devices)
 
 
-def _streams(given: Params) -> int:
-    """Return the streams of a cache: automatic slots share a unified one, several that are given
-    have one each."""
-    slots = given.n_parallel or 0
-    return 1 if given.kv_unified or slots < 1 else slots
-
-
 class _Fit:
     """One run of common_params_fit_impl. `measure(params, limits)` returns what a launch allocates,
     or a lower bound above `limits` for some device; `targets`: bytes up to which to fill each
@@ -177,8 +172,8 @@ class _Fit:
             return given
         automatic = given.n_ctx is None and not given.kv_unified_per_slot
         # n_ctx_max and n_ctx_min_total: both for each stream.
-        largest = model.n_ctx_train * _streams(given)
-        smallest = (given.fit_ctx or FIT_PARAMS_MIN_CTX) * _streams(given)
+        largest = model.n_ctx_train * streams_of(given)
+        smallest = (given.fit_ctx or FIT_PARAMS_MIN_CTX) * streams_of(given)
         if automatic:
             self.n_ctx = largest
         with_context = replace(given, n_ctx=self.n_ctx)
@@ -308,7 +303,7 @@ class _Fit:
             for d in devices
         }
         use = self.measure(self._params(shape), limits)
-        return [1 << 62] * len(self.names) if use is None else self._used(use)
+        return [ENDLESS] * len(self.names) if use is None else self._used(use)
 
     def _place(self) -> Params:
         count = len(self.names)
@@ -325,7 +320,7 @@ class _Fit:
                 {},
             )
             surplus = sum(self.targets.values()) - (
-                sum(self._used(bare)) if bare is not None else 1 << 62
+                sum(self._used(bare)) if bare is not None else ENDLESS
             )
         # Step 3: the last device first, as it has the output layer.
         for device in reversed(range(count)):

@@ -177,7 +177,7 @@ def slices(evaluator: Evaluator, cost: CostModel, given: Params) -> list[tuple[f
 
 
 def _all_have(parts: Sequence[float]) -> bool:
-    return bool(parts) and min(parts) > 0
+    return min(parts, default=0) > 0
 
 
 def _left_for_slices(evaluator: Evaluator, given: Params, names: Sequence[str]) -> list[float]:

@@ -30,15 +30,15 @@ def parts(problem: Problem, given: Params, best: Candidate, fidelity: Fidelity) 
     evaluator = problem.evaluator
     if _covered(evaluator, given, best):
         return []
-    at = given if problem.given.n_ctx is not None else replace(given, n_gpu_layers=None)
+    given = replace(given, n_gpu_layers=None)  # -1 says the same
     search = _Parts(problem, best, fidelity)
     search.by_our_margins(
-        replace(at, n_ubatch=best.params.n_ubatch, n_batch=best.params.n_batch),
+        replace(given, n_ubatch=best.params.n_ubatch, n_batch=best.params.n_batch),
         best.overheads(evaluator.machine.limits),
     )
     # First by bounds; only if these leave something better are its real graph buffers needed.
-    if not search.by_its_own(at):
-        search.measured(fit_estimated(evaluator, at, fidelity))
+    if not search.by_its_own(given):
+        search.measured(fit_estimated(evaluator, given, fidelity))
     return search.better
 
 
