@@ -50,6 +50,8 @@ def drafts(problem: Problem) -> str:
 def with_draft(problem: Problem) -> Solved:
     """Return the launch of a model with a draft."""
     plain = _without(problem)
+    if plain is None:  # with the draft even less fits
+        return Solved(problem, search(problem).candidate)
     typed = bool(with_draft_type(problem.given, problem.request.companions).spec_type)
     # With --spec-type the user decides; llama-server then says what it cannot do.
     other = "" if typed else _other_vocabulary(problem)
@@ -127,7 +129,7 @@ def _without(problem: Problem) -> Choice | None:
     return _fitting(bare, search(bare).candidate, "")
 
 
-def _idle(problem: Problem, plain: Choice | None) -> Choice | None:
+def _idle(problem: Problem, plain: Choice) -> Choice | None:
     """Return the launch that loads the draft and does not use it: into RAM, if that is open and it
     is in the way."""
     # First on the model's devices; if it is in the way there, in RAM.
@@ -145,10 +147,8 @@ def _fitting(problem: Problem, candidate: Candidate | None, where: str) -> Choic
     return None if candidate is None or not candidate.fits else Choice(problem, candidate, where)
 
 
-def _like(variant: Problem, plain: Choice | None) -> Candidate | None:
+def _like(variant: Problem, plain: Choice) -> Candidate | None:
     """Return the launch that was solved without the draft, measured with it."""
-    if plain is None:
-        return None
     placed = plain.candidate.params
     before = plain.problem.given
     # What the search solved for the launch without a draft.
@@ -156,7 +156,7 @@ def _like(variant: Problem, plain: Choice | None) -> Candidate | None:
     return variant.evaluator.candidate(replace(variant.given, **solved), FULL)
 
 
-def _tried(variant: Problem, plain: Choice | None) -> Choice | None:
+def _tried(variant: Problem, plain: Choice) -> Choice | None:
     """Return the launch that drafts with these flags, and the number of tokens if that is open."""
     given = variant.given
     drafting = Drafting(
@@ -213,7 +213,7 @@ def _place(problem: Problem) -> str:
     return devices[0] if devices else machine_devices[0].name
 
 
-def _reasons(best: Choice, tried: list[Choice], plain: Choice | None) -> tuple[str, ...]:
+def _reasons(best: Choice, tried: list[Choice], plain: Choice) -> tuple[str, ...]:
     """Return what drafting gains, or why it is not done."""
     draft = best.problem.cost.speed(best.candidate).draft
     others = ", ".join(
@@ -223,17 +223,16 @@ def _reasons(best: Choice, tried: list[Choice], plain: Choice | None) -> tuple[s
     )
     if draft is None:
         words = " ".join(to_words(Params(device_draft=best.problem.given.device_draft)))
-        rate = plain.rate if plain is not None else best.rate
         return (
-            f"the draft model loses: {rate:.1f} tokens/s without it, "
+            f"the draft model loses: {plain.rate:.1f} tokens/s without it, "
             f"{others or 'and with it nothing fits'}; leave "
             f"-md out{f', or it waits in RAM ({words})' * bool(words)}",
         )
     rates = ", ".join(f"{text} {rate:.1f}" for text, rate in draft.rates)
     tokens = f"{draft.n} token" + "s" * (draft.n > 1)
     line = f"drafts of {tokens}: {draft.plain:.1f} tokens/s become {best.rate:.1f} ({rates})"
-    if plain is not None and plain.rate > best.rate:
+    if plain.rate > best.rate:
         return (f"the draft loses: {plain.rate:.1f} tokens/s without it, {others}: leave it out",)
-    if plain is not None and plain.rate > draft.plain * 1.01:
+    if plain.rate > draft.plain * 1.01:
         line += f"; without the draft {plain.rate:.1f}"
     return (line,)
