@@ -35,21 +35,28 @@ FLAGS = {"n_parallel": "-np 1", "op_offload": "--no-op-offload"}
 
 def with_added(problem: Problem, solved: Solved) -> Solved:
     """Return the search's launch, or the one with a flag that a plan adds before it is judged."""
+    chosen = solved.candidate
+    if chosen is None:
+        return solved
     if leaner(problem.evaluator.engine) is not None:
-        return _with_fewer_logits(problem, solved)
+        return _with_fewer_logits(problem, solved, chosen)
     if may_part(problem.model, problem.evaluator.estimator.rules):
-        return _kept_fused(problem, solved)
+        return _kept_fused(problem, solved, chosen)
     return solved
 
 
-def _kept_fused(problem: Problem, solved: Solved) -> Solved:
+def _kept_fused(problem: Problem, solved: Solved, chosen: Candidate) -> Solved:
     """Return the search's launch, or the fastest with a flag that keeps the op, and the reason."""
-    chosen = solved.candidate
     cost = problem.cost
     given = problem.given
     # `parts`: this build computes the delta net in single operations (work/unfused.py).
-    if chosen is None or not cost.parts(chosen):
+    if not cost.parts(chosen):
         return solved
+
+    # What fits beats what does not; otherwise the faster one.
+    def rank(candidate: Candidate) -> tuple[bool, float]:
+        return not candidate.fits, cost.speed(candidate).compared
+
     # Both avoid it; what the user decided is not changed.
     changes: dict[str, int | bool] = {}
     if given.n_parallel is None:
@@ -63,10 +70,7 @@ def _kept_fused(problem: Problem, solved: Solved) -> Solved:
         changed = problem.with_flags(**{name: value})
         other = search(changed)
         candidate = other.candidate
-        if candidate is None or (best.fits and not candidate.fits):
-            continue
-        # What fits beats what does not; otherwise the faster one.
-        if candidate.fits > best.fits or cost.speed(candidate).compared < cost.speed(best).compared:
+        if candidate is not None and rank(candidate) < rank(best):
             best = candidate
             flag = FLAGS[name]
             best_solved = Solved(changed, candidate, paid=other.paid)
@@ -83,10 +87,9 @@ def _kept_fused(problem: Problem, solved: Solved) -> Solved:
     return replace(best_solved, reasons=(why,))
 
 
-def _with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
+def _with_fewer_logits(problem: Problem, solved: Solved, chosen: Candidate) -> Solved:
     """Return the search's launch, or one with the program's own words for smaller graphs where it
     is worth more, and the reason."""
-    chosen = solved.candidate
     given = problem.given
     request = problem.request
     # Older commits have no such word.
@@ -94,7 +97,7 @@ def _with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
     drafts = bool(given.spec_type) or request.companions.draft is not None
     # Slots, drafts and embeddings ask for the logits of several tokens at once.
     several = given.n_parallel != 1 or drafts or given.embedding
-    if lean is None or chosen is None or several:
+    if lean is None or several:
         return solved
     use = chosen.breakdown
     if problem.whole(chosen) and (given.n_ctx or use.n_ctx_seq >= problem.model.n_ctx_train):
