@@ -82,7 +82,7 @@ def named(row: dict[str, Any]) -> str:
 def is_as_before(row: dict[str, Any], **now: Any) -> bool:
     """Whether a line has these values; with AUTOLAYERS_WRITE_BARS it gets them."""
     if os.environ.get("AUTOLAYERS_WRITE_BARS"):
-        row.update({k: round(v, 5) if isinstance(v, float) else v for k, v in now.items()})
+        row.update({k: float(f"{v:.7g}") if isinstance(v, float) else v for k, v in now.items()})
         for path, rows in ((BARS, ROWS), (WORTH, CASES), (SMALL, FEW)):
             path.write_text("".join(f"{json.dumps(each)}\n" for each in rows), encoding="utf-8")
     return all(
