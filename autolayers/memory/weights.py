@@ -68,15 +68,23 @@ class WeightGroup:
     """Tensors that are placed together, mostly those of one layer. Placements of a model that put
     them in the same buffers share the object, so that derived facts are computed once."""
 
-    __slots__ = ("buffers", "layer", "mapped", "resident", "tensors")
-
     def __init__(self, layer: int) -> None:
         self.layer = layer  # -1 the input, n_layer_all the output
-        self.tensors: dict[str, PlacedTensor] = {}  # by name
+        self.rows: list[tuple[Created, str, int]] = []  # tensor, buffer type, bytes in it
         self.buffers: dict[str, int] = {}  # buffer type -> bytes
         # bytes of host weights that must be in RAM even if mapped
         self.resident = 0
         self.mapped = 0  # those of them that are the file's pages
+
+    @lazy
+    def tensors(self) -> dict[str, PlacedTensor]:
+        """By name; many launches of a search are only summed."""
+        return {
+            item.weight.info.name: PlacedTensor(
+                item.weight.info.name, item.weight.info, buffer, size, item.duplicate
+            )
+            for item, buffer, size in self.rows
+        }
 
 
 @dataclass(frozen=True)
@@ -297,8 +305,6 @@ class _Setting:
     lazy_mode: str
     shares: tuple[tuple[str, float], ...]  # -sm row
     slices: Hashable  # Slices.key of -sm tensor; None: another mode
-    # each layer gets its own copy of a tensor that every device copies
-    every_copy: bool
 
 
 def _stays_mapped(params: Params, devices: Sequence[tuple[Backend, Device]], sliced: bool) -> bool:
@@ -361,7 +367,8 @@ class _Table:
         slices: Slices | None = None,
         every_copy: bool = False,
     ) -> list[WeightGroup]:
-        """Return all nonempty groups of a launch, with their layers on the devices of `dev_of`."""
+        """Return all nonempty groups of a launch, with their layers on the devices of `dev_of`.
+        `every_copy`: each layer gets its own copy of a tensor that every device copies."""
         parts: dict[str, Backend] = {
             device.name: on(device, rules=self.rules) for device in devices
         }
@@ -391,13 +398,13 @@ class _Table:
             params.lazy_mode or "auto",
             tuple((shares or {}).items()),
             slices and slices.key,
-            every_copy,
         )
         # launches that differ in layers or overrides alone share all the rest
         placing = self._placings.get(setting)
         if placing is None:
             placing = self._placings[setting] = _Placing(self, setting)
-        return placing.groups(dev_of, self.overridden(params.overrides) if params.overrides else {})
+        targets = self.overridden(params.overrides) if params.overrides else {}
+        return placing.groups(dev_of, targets, every_copy)
 
     def sizes(self, backend: Backend) -> list[int]:
         """Return the bytes that each tensor takes in a buffer of this backend."""
@@ -490,9 +497,10 @@ def _maps(backend: Backend, device: Device, sliced: bool) -> bool:
 class _Seen:
     """What one launch has created so far."""
 
-    __slots__ = ("buffers_of", "mapped")
+    __slots__ = ("buffers_of", "every_copy", "mapped")
 
-    def __init__(self) -> None:
+    def __init__(self, every_copy: bool) -> None:
+        self.every_copy = every_copy
         # tensors that may be created twice: where they already exist
         self.buffers_of: dict[str, tuple[str, ...]] = {}
         self.mapped: set[str] = set()
@@ -506,23 +514,28 @@ class _Placing:
         self.devices = {name: table.backends[kind] for name, kind in setting.devices}
         self.parts = {name: table.backends[kind] for name, kind in setting.parts}
         self.slices, self.shares = table.slices[setting.slices], dict(setting.shares)
+        self.cuts = self.slices is not None or bool(self.shares)
         pinned = table.backends.get(setting.pinned)
-        # by tensor: the buffer type that it gets in RAM
-        self.host_of = table.host_buffers(pinned, setting.repack)
-        # by buffer type, those of plain host memory left out
-        self.sized_by = dict(self.devices)
+        # by device of its layer: the buffer type that each tensor gets
+        self.buffers_on = {HOST: table.host_buffers(pinned, setting.repack)}
+        # by buffer type: the bytes of each tensor in it; CPU is plain host memory of any name
+        self.sizes = {name: table.sizes(backend) for name, backend in self.devices.items()}
+        self.sizes[HOST] = table.sizes(CPU)
         if pinned is not None:
-            self.sized_by[pinned.host_buffer] = Cpu(pinned.host_buffer_type())
+            self.sizes[pinned.host_buffer] = table.sizes(Cpu(pinned.host_buffer_type()))
         self.placed: Placed = {}
         self.twins: Twins = {}
 
     def groups(
-        self, dev_of: Sequence[str], targets: dict[int, tuple[str | None, ...]]
+        self,
+        dev_of: Sequence[str],
+        targets: dict[int, tuple[str | None, ...]],
+        every_copy: bool,
     ) -> list[WeightGroup]:
         """Return all nonempty groups, with their layers on the devices of `dev_of`; `targets`: the
         overrides."""
         groups: list[WeightGroup] = []
-        seen = _Seen()
+        seen = _Seen(every_copy)
         for number, (layer, members) in enumerate(self.table.groups):
             device = HOST if layer < 0 else dev_of[layer]
             # a group's place follows from its layer's device and the overrides of its members
@@ -533,7 +546,7 @@ class _Placing:
                 group = self.placed.get(key) or self.placed.setdefault(
                     key, self.made(layer, members, key, seen)
                 )
-            if group.tensors:
+            if group.rows:
                 groups.append(group)
         return groups
 
@@ -541,16 +554,18 @@ class _Placing:
         self, layer: int, members: list[int], key: tuple[Any, ...], seen: _Seen
     ) -> WeightGroup:
         group = WeightGroup(layer)
+        on_layer = self.buffers_of(key[1])
         # no overrides: the third part of the key is empty
         for i, target in zip(members, key[2] or [None] * len(members), strict=True):
-            self.put(group, i, key[1], target, seen)
+            buffer = on_layer[i] if target is None else self.overridden(i, target)
+            self.put(group, i, buffer, seen)
         return group
 
     def twin(self, layer: int, i: int, key: tuple[Any, ...], seen: _Seen) -> WeightGroup:
         """Return a group of only tensor `i`, which may be created twice; empty if its buffer has it
         already."""
         name = self.table.created[i].weight.info.name
-        key = (*key, seen.buffers_of.get(name), name in seen.mapped)
+        key = (*key, seen.every_copy, seen.buffers_of.get(name), name in seen.mapped)
         if key not in self.twins:
             group = self.made(layer, [i], key, seen)
             # equal groups are one object, whatever device led to them
@@ -561,13 +576,31 @@ class _Placing:
             seen.mapped.add(name)
         return group
 
-    def put(self, group: WeightGroup, i: int, device: str, target: str | None, seen: _Seen) -> None:
-        """Add tensor `i` to its group: in the buffer type `target` if it is overridden, otherwise
-        on its layer's device if that can run its op, otherwise in host memory."""
-        table, item = self.table, self.table.created[i]
-        info = item.weight.info
-        buffer = self.buffer_of(i, device, target)
+    def put(self, group: WeightGroup, i: int, buffer: str, seen: _Seen) -> None:
+        """Add tensor `i` to its group, in this buffer type."""
+        item = self.table.created[i]
+        # counted already: create_tensor returns the tensor that the buffer's context has
+        if self.table.twin[i] and self.is_there(item, buffer, seen):
+            return
+        size = self.sizes.get(buffer, self.sizes[HOST])[i]
+        group.rows.append((item, buffer, size))
         on_device = buffer in self.devices
+        # host buffers are never cut
+        parts = self.cut(item, size) if on_device and self.cuts else None
+        for name, part in parts or [(buffer, size)]:
+            group.buffers[name] = group.buffers.get(name, 0) + part
+        if not on_device:
+            needed = self.resident(item.weight.info, buffer, size, seen)
+            group.resident += needed
+            if self.setting.use_mmap and buffer != REPACK:
+                group.mapped += needed
+
+    def overridden(self, i: int, target: str) -> str:
+        """Return the buffer type of tensor `i` that is overridden to `target`."""
+        # -ot ...=CPU means any buffer of the host: pinned or repacked if possible
+        # (select_weight_buft)
+        if target == HOST:
+            return self.buffers_on[HOST][i]
         # a weight in memory that no backend of this launch can read
         if target in self.devices and target not in self.setting.mine:
             why = (
@@ -576,42 +609,28 @@ class _Placing:
                 else "which the model does not use"
             )
             raise LaunchRefused(
-                f"tensor {info.name} is overridden to {buffer}, {why}; llama.cpp aborts"
+                f"tensor {self.table.created[i].weight.info.name} is overridden to {target}, {why};"
+                " llama.cpp aborts"
             )
-        # counted already: create_tensor returns the tensor that the buffer's context has
-        if table.twin[i] and self.is_there(item, buffer, seen):
-            return
-        size = table.sizes(self.sized_by.get(buffer, CPU))[i]
-        whole = [(buffer, size)]
-        # host buffers are never cut
-        parts = self.cut(item, size) or whole if on_device else whole
-        for name, part in parts:
-            group.buffers[name] = group.buffers.get(name, 0) + part
-        group.tensors[info.name] = PlacedTensor(info.name, info, buffer, size, item.duplicate)
-        if not on_device:
-            needed = self.resident(info, buffer, size, seen)
-            group.resident += needed
-            if self.setting.use_mmap and buffer != REPACK:
-                group.mapped += needed
+        return target
 
-    def buffer_of(self, i: int, device: str, target: str | None) -> str:
-        """Return the buffer type of tensor `i`."""
-        if target is not None and target != HOST:
-            return target
-        # -ot ...=CPU means any buffer of the host: pinned or repacked if possible
-        # (select_weight_buft)
-        on_host = target == HOST or device == HOST
-        if on_host or not self.runs(i, device):
-            return self.host_of[i]
-        return device
-
-    def runs(self, i: int, device: str) -> bool:
-        """Return whether a device can run the op of tensor `i`."""
-        backend = self.devices[device]
-        return self.table.supported(backend, backend.buffer)[i]
+    def buffers_of(self, device: str) -> list[str]:
+        """Return the buffer type that each tensor gets whose layer is on a device: the device's if
+        it can run the tensor's op, otherwise host memory."""
+        if device not in self.buffers_on:
+            backend = self.devices[device]
+            self.buffers_on[device] = [
+                device if runs else in_ram
+                for runs, in_ram in zip(
+                    self.table.supported(backend, backend.buffer),
+                    self.buffers_on[HOST],
+                    strict=True,
+                )
+            ]
+        return self.buffers_on[device]
 
     def cut(self, item: Created, size: int) -> list[tuple[str, int]]:
-        """Return (device, bytes) of a tensor's slices or rows; empty if devices hold whole ones."""
+        """Return (device, bytes) of a tensor's slices or rows; empty if devices hold it whole."""
         info = item.weight.info
         if self.slices:
             slices = self.slices.of(info.name, info.type, info.ne)
@@ -623,8 +642,6 @@ class _Placing:
                 for name, ne in slices
             ]
         # only -sm row is left: rows of a matrix, everything else whole on each device
-        if not self.shares:
-            return []
         is_matrix = item.weight.op.startswith("MUL_MAT")
         return split_rows(self.shares, info.type, info.ne, size, is_matrix)
 
@@ -635,7 +652,7 @@ class _Placing:
         buffers = seen.buffers_of.setdefault(name, ())
         # created before token_embd, so nothing is there to share with
         always_copied = self.table.model.row.tied == "first" and name == "token_embd.weight"
-        shared = item.duplicate and not always_copied and not self.setting.every_copy
+        shared = item.duplicate and not always_copied and not seen.every_copy
         if buffer in buffers:
             return shared
         seen.buffers_of[name] = (*buffers, buffer)
