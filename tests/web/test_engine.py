@@ -29,6 +29,8 @@ from autolayers.web.names import BUNDLED, family, near, understood
 
 MODELS = ["llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "gemma-2-9b-q4_k_m"]
 MACHINES = ["8GiB", "rtx-3090,12GiB"]
+# one for all that is asked, as the page has
+PAGE = Engine()
 
 
 def ask(method: str, **question: Any) -> dict[str, Any]:
@@ -39,7 +41,7 @@ def ask(method: str, **question: Any) -> dict[str, Any]:
 
 @cache
 def _asked(method: str, question: str) -> str:
-    return json.dumps(Engine().call(method, json.loads(question)))
+    return json.dumps(PAGE.call(method, json.loads(question)))
 
 
 def explained(**question: Any) -> dict[str, Any]:
