@@ -32,7 +32,8 @@ PINNED = 1.25  # or this factor in prompts, for pinned weights
 _FILLS_FASTER = 1.5  # or this factor with a full context, in place of --ctx max
 _EXPERTS = "exps"  # in the patterns of -ncmoe, -cmoe and people's own
 _IN_PLACE = "in place of the given -ncmoe, -cmoe or -ot"
-CONTEXTS = (8192, 16384, 32768)  # common larger contexts, and the trained one
+CONTEXTS = (8192, 16384, 32768)  # common larger contexts,
+NEARLY = 4 / 3  # those that are this much smaller than the trained one, which is tried too
 
 
 @dataclass(frozen=True)
@@ -275,9 +276,8 @@ def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]
     n_ctx = chosen.breakdown.n_ctx
     trained = problem.model.n_ctx_train
     if _context_is_open(problem):
-        for n in dict.fromkeys((*CONTEXTS, trained)):
-            if n_ctx * LARGER < n <= trained:
-                yield n
+        common = [n for n in CONTEXTS if n * NEARLY <= trained]
+        yield from [n for n in (*common, trained) if n_ctx * LARGER < n]
     elif problem.given.n_ctx and not whole and n_ctx > 8192 and problem.policy.users is None:
         yield n_ctx // 2
     elif problem.policy.n_ctx == "max" and not whole:

@@ -745,7 +745,9 @@ class Search:
             return candidate
         make = partial(_with_context, candidate.params)
         largest = self._useful(frame, candidate.params, n_ctx, span.open[1])
-        more = largest_context(self.evaluator, make, n_ctx, largest, span.step, self.fidelity)
+        more = largest_context(
+            self.evaluator, make, n_ctx, largest, span.step, self.fidelity, below=candidate
+        )
         return candidate if more is None else more
 
     def _with_less_context(self, frame: Frame, answer: Candidate) -> Candidate | None:

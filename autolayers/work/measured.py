@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from functools import cache, lru_cache
 from math import exp, log, log2
-from statistics import median
 
 from ..backends import HOST
 from ..devices.cards import CARDS
@@ -240,6 +239,8 @@ def drawn(launch: Asked, kind: str, predicted: float, within: float) -> tuple[fl
     faster = min(ratios) > within
     if not (slower or faster):
         return None
+    from statistics import median  # slow to import, and most plans need none
+
     # As if one more measurement agreed with the prediction.
     n = len(ratios)
     return predicted * exp(log(median(ratios)) * n / (n + 1)), n

@@ -126,3 +126,23 @@ def test_what_llama_server_refuses_of_a_model_without_a_cache_is_named(
 ) -> None:
     warnings = autolayers.plan(model(name), ["--gpu", "4GiB", *words.split()]).warnings
     assert [line for line in warnings if "llama-server" in line] == ([said] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "contexts"),
+    [
+        # trained with 40960, which is little more than 32768
+        ("qwen3-30b-a3b-q4_k_m:8", ["8192", "16384", "40960"]),
+        # trained with 131072
+        ("llama-3.1-8b-q4_k_m:8", ["8192", "16384", "32768", "131072"]),
+    ],
+)
+def test_a_common_context_that_is_nearly_the_trained_one_is_no_alternative(
+    name: str, contexts: list[str]
+) -> None:
+    size = "2200MiB" if name.startswith("llama") else "1100MiB"
+    words = ["--gpu", size, "--ram", "64GiB", "-ub", "512"]
+    plan = autolayers.plan(model(name), words, explain=True)
+    assert plan.fits and plan.breakdown.n_ctx < 8192
+    found = [other.flags[1] for other in plan.alternatives if other.flags[0] == "-c"]
+    assert found == contexts

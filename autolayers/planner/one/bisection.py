@@ -62,17 +62,23 @@ def largest_context(
     step: int,
     fidelity: Fidelity,
     above: Candidate | None = None,
+    below: Candidate | None = None,
 ) -> Candidate | None:
     """Return the launch with the largest context that fits, out of low, high and the multiples of
-    `step` between them, or None. `above` is the launch at `high`, if known not to fit; then the
-    smallest is tried only if no other fits."""
-    # The largest first, as nothing could be better.
-    at_high = above or (
-        evaluator.candidate(make(high), fidelity) if evaluator.may_fit(make(high)) else None
+    `step` between them, or None. `below` is the launch at `low`, if known to fit. `above` is the
+    launch at `high`, if known not to fit; then the smallest is tried only if no other fits."""
+    may_fit = (
+        evaluator.may_fit(make(high))
+        if below is None
+        else _may_fit(evaluator, make(high), below, 1.0)
     )
+    # The largest first, as nothing could be better.
+    at_high = above or (evaluator.candidate(make(high), fidelity) if may_fit else None)
     if at_high is not None and at_high.fits:
         return at_high
-    at_low = evaluator.candidate(make(low), fidelity) if low < high and above is None else None
+    at_low = below
+    if below is None and above is None and low < high:
+        at_low = evaluator.candidate(make(low), fidelity)
     if above is None and (at_low is None or not at_low.fits):
         return None
     first = low // step  # in steps, none of them below `low`
@@ -130,9 +136,9 @@ def _between(
             guess = (low + high) // 2
         guess = max(guess, low + 1)
         # Too large for certain: it needs `share` of the overheads of one that fits.
-        if best is not None and not _may_fit(evaluator, make(guess), best, share):
+        if below is not None and not _may_fit(evaluator, make(guess), below, share):
 
-            def may(n: int, alike: Candidate = best) -> bool:
+            def may(n: int, alike: Candidate = below) -> bool:
                 return _may_fit(evaluator, make(n), alike, share)
 
             high = last(low, guess - 1, may) + 1
