@@ -145,8 +145,7 @@ class Frames:
         # (search.Search._orders).
         yield first
         # A program that shares out bytes keeps its own split where it fits.
-        several = len(first.names) > 1 and given.split_mode is None
-        splits = several and not self.evaluator.engine.shares_bytes
+        splits = len(first.names) > 1 and not self.evaluator.engine.shares_bytes
         if splits and self._may_leave_out(given):
             yield from self._alone(given)
         if processor_alone(self.problem, given):
@@ -159,7 +158,7 @@ class Frames:
             for order in orders(self.problem, given)[1:]:
                 yield Frame(self.problem, replace(given, device=order), self.whole)
             if self._may_leave_out(given):
-                if given.split_mode is None and len(self.evaluator.device_names(given)) > 1:
+                if len(self.evaluator.device_names(given)) > 1:
                     yield from self._alone(given, anyhow=True)
                 if (
                     given.device is None

@@ -6,8 +6,9 @@ has more of them: small cases of one to three GPUs with many kinds of flags, by 
 compares (planner/prices.py: seconds, and prices of a smaller context and of hard flags), and
 llama-server's own choice (`fit`, planner/one/fit.py). small.jsonl has models of a few layers with
 many other flags, some of which do not fit, by the plan's own flags, warnings, reasons and bytes
-that are left too. Better plans and shorter searches are written down too: AUTOLAYERS_WRITE_BARS=1
-with -m 'slow or not slow' writes all of them again, and the commit says why they changed.
+that are left too, some with a `budget` that ends their search. Better plans and shorter searches
+are written down too: AUTOLAYERS_WRITE_BARS=1 with -m 'slow or not slow' writes all of them again,
+and the commit says why they changed.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def planned(row: dict[str, Any]) -> tuple[autolayers.Plan, int, float]:
     host = replace(Host.hypothetical(row["ram"]), expert_upload=row.get("upload"))
     words = [DRAFT if word == "DRAFT" else word for word in row["words"].split()]
     request = Request.of(words, devices=cards(row), host=host)
-    target, meter = model(row["model"]), Meter()
+    target, meter = model(row["model"]), Meter(row.get("budget"))
     found = plan_request(target, request, meter=meter)
     return found, meter.spent, worth(Problem(target, request), found.params, found.breakdown)
 
@@ -76,7 +77,7 @@ def of_fit(row: dict[str, Any]) -> str:
 
 
 def named(row: dict[str, Any]) -> str:
-    return f"{row['model']} {len(row['gpus'])} {row['words']}"
+    return f"{row['model']} {len(row['gpus'])} {row['words']} {row.get('budget', '')}"
 
 
 def is_as_before(row: dict[str, Any], **now: Any) -> bool:

@@ -16,6 +16,7 @@ from support import FIXTURES, few, model, slow
 import autolayers
 from autolayers import Device, Plan
 from autolayers.devices import Host
+from autolayers.errors import LaunchRefused
 from autolayers.flags.parse import parse
 from autolayers.planner.prices import (
     ENOUGH,
@@ -34,6 +35,7 @@ from autolayers.request import Request
 GiB = 1 << 30
 HUNDREDTH = 1.01
 AS_GOOD = 1.015  # half of the regret that the bench of decisions allows
+DRAFT = FIXTURES / "headers" / "llama-3.2-1b-q8_0.gguf"
 
 
 def plan(name: str, *words: str) -> Plan:
@@ -329,6 +331,33 @@ def test_the_context_of_an_answer_is_no_other_question(name: str, words: str) ->
     free = autolayers.plan(model(name), words.split())
     given = autolayers.plan(model(name), [*words.split(), "-c", str(free.breakdown.n_ctx)])
     assert given.flags == free.flags
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "-c 4096",
+        "--kv-types f16,q8_0",
+        "--ctx max",
+        "--strategy layers",
+        "-np 2",
+        "--workload 512+128x4",
+        "--workload agent",
+        f"-md {DRAFT}",
+        "--users 4",
+        "--fit off",
+        "-ngl 3",
+        "-cmoe",
+        "--embedding",
+        "-dev CUDA1,CUDA0",
+        "-ts 2,1",
+    ],
+)
+def test_what_llama_cpp_refuses_has_no_plan_whatever_else_is_asked(words: str) -> None:
+    two = ["--gpu", "1500MiB,1200MiB", "--ram", "64GiB", "-sm", "tensor", *words.split()]
+    with pytest.raises(LaunchRefused, match="tensor is not implemented for architecture deepseek2"):
+        autolayers.plan(model("deepseek-v2-lite-q4_k_m:4"), two)
 
 
 def test_each_price_says_what_why_and_where_it_is_tested() -> None:
