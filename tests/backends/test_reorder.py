@@ -14,8 +14,10 @@ from support import FIXTURES, model
 from autolayers import Device, LaunchRefused, estimate
 from autolayers.backends.metal import Metal
 from autolayers.backends.vulkan import Vulkan
+from autolayers.backends.vulkan.reorder_before import reorder_before
+from autolayers.builds import rules
 from autolayers.flags.parse import parse
-from autolayers.ggml.tensor import VIEW_OPS, Tensor
+from autolayers.ggml.tensor import VIEW_OPS, Graph, Tensor
 
 NAMES = sorted(path.stem for path in (FIXTURES / "headers").glob("*-*.gguf"))
 
@@ -37,6 +39,26 @@ def check(before: list[Tensor], after: list[Tensor]) -> None:
         for i, (node, writes) in enumerate(nodes):
             for other, wrote in nodes[:i] if writes else [pair for pair in nodes[:i] if pair[1]]:
                 assert place[id(other)] <= place[id(node)], (other, node, wrote)
+
+
+def test_older_builds_keep_the_choice_of_experts_together() -> None:
+    """What needs not wait goes before it, and none of it between."""
+    g = Graph()
+    x, logits = g.new("f32", 64, 8), g.new("f32", 8, 8)
+    first = g.mul(x, x)
+    probabilities = g.soft_max(logits)
+    rows = g.reshape(probabilities, 1, 8, 8)
+    sorted_ = g.argsort(probabilities)
+    best = g.view(sorted_, (2, 8), sorted_.nb[1:2])
+    weights = g.get_rows(rows, best)
+    last = g.sqr(x)
+    chosen = [probabilities, rows, sorted_, best, weights]
+    before = [first, *chosen, last]
+    after = reorder_before(before, rules(9849))
+    check(before, after)
+    assert after == [first, last, *chosen]
+    # of fewer operations it is no such choice
+    assert reorder_before([first, *chosen[:3], last], rules(9849))[1] is probabilities
 
 
 @pytest.mark.slow

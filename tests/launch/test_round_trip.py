@@ -27,10 +27,14 @@ from autolayers.memory.estimate import Estimator
 from autolayers.records import replace
 
 
-@pytest.mark.parametrize("first", swept(range(0, 320, 10), 4, [0]))
-def test_a_launch_read_back_is_the_one_planned(first: int) -> None:
+@pytest.mark.parametrize(
+    "seeds",
+    swept([range(first, first + 10) for first in range(0, 320, 10)], 4, [range(5)]),
+    ids=str,
+)
+def test_a_launch_read_back_is_the_one_planned(seeds: range) -> None:
     read = dict.fromkeys(FORMATS, 0)
-    for seed in range(first, first + 10):
+    for seed in seeds:
         for kind in FORMATS:
             found = written(kind, seed)
             if found is not None:
@@ -39,7 +43,7 @@ def test_a_launch_read_back_is_the_one_planned(first: int) -> None:
     # what is refused is seldom
     read.pop("kserve")  # of GPUs, which nearly all of these launches use
     for kind, count in read.items():
-        assert count > (6 if kind in READERS else 2), kind
+        assert count > len(seeds) * (0.6 if kind in READERS else 0.2), kind
 
 
 def check(

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import HEADERS, slow
+from support import model, slow
 
 from autolayers.devices.fleet_file import Fleet, read
 from autolayers.errors import DoesNotFit
 from autolayers.flags.users import Users
-from autolayers.model import Model, read_model
 from autolayers.planner.answer import plan_request
 from autolayers.planner.compare.fleet.answer import FleetPlan, Wanted
 from autolayers.planner.compare.fleet.options import option_of, part, sizes
@@ -33,11 +31,6 @@ ONE, EIGHT, LARGE = "llama-3.2-1b-q8_0", "llama-3.1-8b-q4_k_m", "llama-3.3-70b-q
 
 def machine(*cards: str, ram: int = 32, **more: Any) -> dict[str, Any]:
     return {"devices": [{"card": card} for card in cards], "host": {"total": ram * GiB}, **more}
-
-
-@cache
-def model(name: str) -> Model:
-    return read_model(str(HEADERS / f"{name}.gguf"))
 
 
 @pytest.fixture
@@ -144,7 +137,7 @@ def test_users_that_cannot_be_served_are_counted(plan) -> None:
 
 
 def test_more_models_than_gpus_share_them_within_memory(plan) -> None:
-    found = plan({"desk": machine("rtx-3090", ram=64)}, ONE, EIGHT, "gemma-3-4b-q8_0", users=6)
+    found = plan({"desk": machine("rtx-3090", ram=64)}, ONE, EIGHT, f"{EIGHT}:8", users=6)
     assert (
         found.fits
         and len(found.servers) == 3

@@ -251,3 +251,10 @@ def test_a_full_cache_of_windows_is_chosen_where_it_is_nearly_free() -> None:
     assert "--swa-full" in launch.flags and any(
         line.startswith("--swa-full: ") for line in launch.reasons
     )
+
+
+def test_a_launch_that_does_not_fit_gets_no_flag_for_its_prefix() -> None:
+    launch = autolayers.plan(
+        model("llama-3.2-1b-q8_0:4"), ["--gpu", "256MiB", "--ram", "1GiB", "--workload", "agent"]
+    )
+    assert not launch.fits and "--cache-reuse" not in launch.flags

@@ -121,8 +121,8 @@ def test_more_people_than_the_gpu_has_room_for_wait_in_the_queue() -> None:
 def test_too_many_are_told_how_many_can_be_served() -> None:
     plan, _ = served("llama-3.1-8b-q4_k_m:8", *DENSE, "--users", "6")
     assert not any("users at once" in line for line in plan.warnings)
-    words = ["--gpu", "2GiB", "--ram", "64GiB", "--users", "100", "--cores", "4"]
-    plan, found = served("llama-3.3-70b-q4_k_m:12", *words)
+    words = ["--gpu", "1GiB", "--ram", "64GiB", "--users", "100", "--cores", "4"]
+    plan, found = served("llama-3.3-70b-q4_k_m:4", *words)
     assert found["per_request_tokens_per_second"] < 3
     assert any("100 users at once get" in line for line in plan.warnings)
 

@@ -80,14 +80,13 @@ def test_a_small_question_passes_a_large_one(
     monkeypatch.setattr(service, "open_model", slowly)
     words = ["--gpu", "8GiB", "--ram", "32GiB", "-c", "8192"]
     slow = threading.Thread(
-        target=ask, args=(service.server_port, "/plan", {"model": "slow", "flags": words})
+        target=ask,
+        args=(service.server_port, "/plan", {"model": "slow", "flags": words, "explain": False}),
     )
     slow.start()
     assert begun.wait(300)
-    assert (
-        ask(service.server_port, "/plan", {"model": "small", "flags": words})[0] == 200
-        and slow.is_alive()
-    )
+    small = {"model": "small", "flags": words, "explain": False}
+    assert ask(service.server_port, "/plan", small)[0] == 200 and slow.is_alive()
     end.set()
     slow.join(300)
 
@@ -110,7 +109,7 @@ def test_nothing_is_computed_for_a_client_that_has_gone(
         args=(
             service.server_port,
             "/plan",
-            {"model": "stays", "flags": ["--gpu", "8GiB", "--ram", "8GiB"]},
+            {"model": "stays", "flags": ["--gpu", "8GiB", "--ram", "8GiB"], "explain": False},
         ),
     )
     stays.start()
