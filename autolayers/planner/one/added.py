@@ -137,26 +137,17 @@ def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, 
     if model.hparams.is_swa_any and given.swa_full is None:
         # Caches of windows as large as the context, so that no prefix is lost.
         full = evaluator.candidate(replace(chosen.params, swa_full=True), FULL)
-        before = cost.speed(chosen).request
-        slower = cost.speed(full).request / before if full is not None else 0.0
-        if full is not None and full.fits and slower <= REUSE.factor:
+        if full is None or not full.fits:
+            reasons.append(_lost("it would not fit"))
+        elif (slower := cost.speed(full).request / cost.speed(chosen).request) > REUSE.factor:
+            reasons.append(_lost(f"the request would take {slower:.2f} times as long"))
+        else:
             more = _size(full) - _size(chosen)
             reasons.append(
                 "--swa-full: a request that changes an earlier turn keeps everything "
-                "before it, "
-                f"for {human(more)} more and {slower - 1:.0%} of the time"
+                f"before it, for {human(more)} more and {slower - 1:.0%} of the time"
             )
             chosen = full
-        else:
-            fits = full is not None and full.fits
-            why = (
-                f"the request would take {slower:.2f} times as long" if fits else "it would not fit"
-            )
-            reasons.append(
-                f"no --swa-full ({why}): a request that changes an earlier turn is "
-                f"computed again "
-                "from the last checkpoint before it (--ctx-checkpoints)"
-            )
     # A recurrent state is only its last value: earlier ones exist as checkpoints alone.
     elif model.row.memory in ("recurrent", "hybrid", "hybrid-idx"):
         reasons.append(
@@ -174,6 +165,13 @@ def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, 
                 f"of computed again, in chunks of {CHUNK} tokens or more"
             )
     return chosen, tuple(reasons)
+
+
+def _lost(why: str) -> str:
+    return (
+        f"no --swa-full ({why}): a request that changes an earlier turn is computed again from the "
+        "last checkpoint before it (--ctx-checkpoints)"
+    )
 
 
 def _size(candidate: Candidate) -> int:
