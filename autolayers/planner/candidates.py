@@ -198,7 +198,7 @@ class Kind:
         params = at if own else self.frame.ladders.all_layers(at)
         layers = params.layers_wanted(self._everything)
         ladder = self.frame.ladders.whole(at)
-        divisible = self.frame.splits and layers and self._layers(ladder)[0]
+        divisible = self.frame.splits and layers and self._sized(ladder)
         # llama.cpp's own split is left alone while it should fit.
         if not divisible or (not self.failed and self._should_fit(params)):
             yield params
@@ -216,7 +216,7 @@ class Kind:
         lowest = 1 if self.name in ("layers", "bare") else 0
         lowest = ladder.top if self.frame.whole else lowest
         # A given split or rules of devices: sizes of single layers say nothing.
-        if (len(self.frame.names) > 1 and not self.frame.splits) or not self._layers(ladder)[0]:
+        if (len(self.frame.names) > 1 and not self.frame.splits) or not self._sized(ladder):
             return self._most_as_given(ladder, lowest, top)
         whole = self.buffers.at(self.point(ladder(ladder.top)))
         partly = self.buffers.at(self.point(ladder(1)))
@@ -236,7 +236,7 @@ class Kind:
     def divided(self, ladder: Ladder, count: int, buffers: Mapping[str, int]) -> Params | None:
         """Return the launch with the fastest split that should fit beside these `buffers`; None if
         none should. Where flags name a device for tensors, llama.cpp's own."""
-        if not self._layers(ladder)[0]:
+        if not self._sized(ladder):
             own = explicit_split(self.evaluator, ladder(count))
             return own if self._should_fit(own) else None
         split = self._split(ladder, count, buffers)
@@ -326,6 +326,10 @@ class Kind:
             )
             self._sizes[n_ctx] = list(on), list(off)
         return self._sizes[n_ctx]
+
+    def _sized(self, ladder: Ladder) -> bool:
+        """Return whether the sizes of single layers say what launches take."""
+        return bool(self._layers(ladder)[0])
 
     def _bytes(self, ladder: Ladder, count: int) -> list[int]:
         """Return the bytes of the layers that are on devices, in their order."""
@@ -476,7 +480,7 @@ class Kind:
             return
         # One layer more than fits; parts of it go elsewhere until it does.
         less = replace(ladder(count + 1), tensor_split=params.tensor_split)
-        for shape, layer in self._with_one_more(less, next_layer):
+        for shape, layer in dict.fromkeys(self._with_one_more(less, next_layer)):
             matrices = overrides.expert_matrices(self.evaluator.model, layer)
             # The most matrices on the device come first, so the first part that should fit is the
             # answer.
@@ -497,7 +501,7 @@ class Kind:
                 moved = [split[0] - 1, *split[1:]]
                 moved[device] += 1
                 yield replace(less, tensor_split=tuple(moved)), first
-        if len(split) > 1 and split[-1] > 1:
+        if len(split) > 1:
             # The last device computes no attention, which leaves more room for experts.
             output_alone = (*split[:-2], split[-2] + split[-1] - 1, 1.0)
             yield replace(less, tensor_split=output_alone), layer
