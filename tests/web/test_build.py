@@ -36,10 +36,12 @@ def build(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The site of one chip, of four answers and of two lists of two models: the answers of the
-    other chips, seconds each, are part of the whole site's test."""
+    other chips and of the form's mixture, seconds each, are part of the whole site's test."""
     folder = tmp_path_factory.mktemp("site")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("autolayers.web.build.CHIPS", [PRESET["gpu"]])
+        small = {**PRESET, "model": "llama-3.2-1b-q8_0"}
+        patch.setattr("autolayers.web.build.PRESET", small)
         patch.setattr(pages, "MODELS", ("llama-3.2-1b-q8_0", "llama-3-70b-f16"))
         patch.setattr(pages, "MACHINES", ("rtx-3060", "rx-7900-xtx"))
         known = ["qwen3-8b-q4_k_m", "llama-3.2-1b-q4_k_m"]
