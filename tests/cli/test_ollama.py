@@ -261,11 +261,12 @@ def test_the_server_s_settings_are_heeded(run):
 
 
 def test_what_does_not_fit_is_not_written(run, tmp_path):
-    (tmp_path / "Modelfile").write_bytes(f"FROM {LLAMA}\n".encode())
+    written = f"FROM {HEADERS / 'llama-3.2-1b-q8_0.gguf'}\n".encode()
+    (tmp_path / "Modelfile").write_bytes(written)
     assert "nothing was written" in failure(
-        run("modelfile", "Modelfile", "-i", "--gpu", "2GiB", "--ram", "1GiB"), 5
+        run("modelfile", "Modelfile", "-i", "--gpu", "1GiB", "--ram", "1GiB"), 5
     )
-    assert (tmp_path / "Modelfile").read_bytes() == f"FROM {LLAMA}\n".encode()
+    assert (tmp_path / "Modelfile").read_bytes() == written
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_layers_that_were_given_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_plan_within_its_budget_says_nothing() -> None:
-    plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), ["--gpu", "2GiB"], explain=True)
+    plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:4"), ["--gpu", "1GiB"], explain=True)
     assert plan.fits and SAID not in plan.warnings
 
 
@@ -50,13 +50,13 @@ def test_what_is_compared_with_a_plan_is_within_its_budget_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A budget that lasts for the search alone: neither reasons nor remedies take another."""
-    whole = model("qwen3-30b-a3b-q4_k_m:8")
+    whole, machine = model("qwen3-30b-a3b-q4_k_m:8"), ["--gpu", "2GiB", "--ram", "64GiB"]
     spent = Meter()
-    alone = plan_request(whole, Request.of(parse([*MACHINE], command="plan")), meter=spent)
+    alone = plan_request(whole, Request.of(parse(machine, command="plan")), meter=spent)
     first = spent.spent
     plan = plan_request(
         whole,
-        Request.of(parse([*MACHINE], command="plan")),
+        Request.of(parse(machine, command="plan")),
         meter=(limit := Meter(first)),
         explain=True,
         advise=True,

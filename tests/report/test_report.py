@@ -37,12 +37,12 @@ from autolayers.report.text import bought, head_text, in_ranges, plan_text, reas
 
 
 @cache
-def plan(name: str, flags: str, *gib: float) -> autolayers.Plan:
+def plan(name: str, flags: str, *gib: float, explain: bool = True) -> autolayers.Plan:
     devices = [
         Device(f"CUDA{i}", round(size * 2**30), round(size * 2**30), "a card")
         for i, size in enumerate(gib)
     ]
-    return autolayers.plan(model(name), flags.split(), devices=devices or None, explain=True)
+    return autolayers.plan(model(name), flags.split(), devices=devices or None, explain=explain)
 
 
 def test_a_table_is_aligned() -> None:
@@ -91,7 +91,7 @@ def test_every_part_of_the_breakdown_is_in_the_table() -> None:
 
 
 def test_bars_and_layers_are_drawn_on_a_terminal_that_is_not_dumb() -> None:
-    found = plan("qwen3-30b-a3b-q4_k_m:8", "--gpu 2GiB --ram 32GiB")
+    found = plan("qwen3-30b-a3b-q4_k_m:8", "--gpu 2GiB --ram 32GiB", explain=False)
     terminal = Style(width=100, drawn=True)
     lines = plan_text(found, terminal).splitlines()
     bar = next(re.findall(r"\|(.*)\|", line)[0] for line in lines if line.startswith("CUDA0"))
@@ -286,7 +286,7 @@ def test_a_yellow_full_gpu_is_no_warning() -> None:
 @pytest.mark.parametrize("gpus", few(4, ["rtx-3060", "rtx-3090,rtx-3060", "8xrtx-3060", "24GiB"]))
 def test_a_narrow_terminal_keeps_the_bars(gpus: str) -> None:
     """What may grow has a line of its own before a bar is left out."""
-    found = plan("gpt-oss-20b-mxfp4", f"--gpu {gpus} --ram 64GiB -c 65536")
+    found = plan("gpt-oss-20b-mxfp4", f"--gpu {gpus} --ram 64GiB -c 65536", explain=False)
     lines = summary(found, Style(width=60, drawn=True, blocks=True)).splitlines()
     start = lines.index("") + 1
     rows = [line for line in lines[start : lines.index("", start)] if " GiB" in line]
