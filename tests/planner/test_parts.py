@@ -13,7 +13,7 @@ from autolayers.flags.params import Params
 from autolayers.machine import Device, Machine
 from autolayers.planner.evaluate import FIT
 from autolayers.planner.one.bisection import ALIKE, _may_fit, _may_fit_again
-from autolayers.planner.one.parts import _covered
+from autolayers.planner.one.parts import _can_be_written, _covered
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,17 @@ def test_the_search_was_as_wide_as_fits_where_its_margin_is_no_larger(
     assert _covered(evaluator, Params(fit_target=target), best) is covered
     best.spare["CUDA1"] = 0
     assert not _covered(evaluator, Params(fit_target=target), best)
+
+
+@pytest.mark.parametrize(
+    ("shares", "buffer", "written"),
+    [(0, "CPU", True), (15, "CUDA1", True), (16, "CUDA1", False), (2, "RPC0", False)],
+)
+def test_a_launch_that_no_flags_say_is_none(shares: int, buffer: str, written: bool) -> None:
+    """-ts takes 15 numbers, and the buffer of an RPC server has no name for -ot."""
+    flags = Params(tensor_split=(1.0,) * shares or None, overrides=(("blk", buffer),))
+    launch: Any = SimpleNamespace(params=flags)
+    assert _can_be_written(launch) is written
 
 
 def test_a_launch_may_fit_in_exactly_what_it_takes() -> None:
