@@ -19,6 +19,7 @@ from ..work.speed import layer_devices
 from .buffers import Buffers
 from .evaluate import RAM_MARGIN
 from .one import overrides
+from .one.bisection import last
 from .one.ladder import Ladder
 from .one.partition import best_partition, even_partition, explicit_split, shared, short
 from .prices import ENOUGH, is_part, worth
@@ -257,15 +258,8 @@ class Kind:
         if top == ladder.top and sum(self._bytes(ladder, top)) <= room(whole):
             return top
         space = room(partly)
-        low = -1
-        high = top if top < ladder.top else top - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            if sum(self._bytes(ladder, middle)) <= space:
-                low = middle
-            else:
-                high = middle - 1
-        return max(0, low)
+        high = min(top, ladder.top - 1)
+        return max(0, last(-1, high, lambda count: sum(self._bytes(ladder, count)) <= space))
 
     def _room(self, name: str, buffers: Mapping[str, int]) -> int:
         """Return the bytes for layers on a device."""
@@ -273,18 +267,11 @@ class Kind:
 
     def _most_as_given(self, ladder: Ladder, lowest: int, top: int) -> tuple[int, Params] | None:
         """Return the same where flags decide how layers or matrices are divided."""
-        low = lowest - 1
-        high = top
-        while low < high:
-            # The top first: it is usual, and has buffers of its own.
-            middle = high if high == top else (low + high + 1) // 2
-            if self._should_fit(ladder(middle)):
-                low = middle
-            elif middle == top and high == top:
-                high = top - 1
-            else:
-                high = middle - 1
-        return None if low < lowest else (low, ladder(low))
+        # The top first: it is usual, and has buffers of its own.
+        if lowest <= top and self._should_fit(ladder(top)):
+            return top, ladder(top)
+        count = last(lowest - 1, top - 1, lambda count: self._should_fit(ladder(count)))
+        return None if count < lowest else (count, ladder(count))
 
     def _should_fit(self, params: Params) -> bool:
         use = self.evaluator.static(params)
