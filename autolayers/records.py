@@ -151,7 +151,7 @@ def _init(title: str, fields: dict[str, Any]) -> Any:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         # the hot path: all fields by position
         if len(args) == len(names) and not kwargs:
-            _set(self, "__dict__", dict(zip(names, args, strict=True)))
+            _set(self, "__dict__", dict(zip(names, args)))  # noqa: B905 (strict takes as long)
             return
         values = plain.copy()
         if args:
@@ -220,11 +220,8 @@ def _replace(record: Any, /, **changes: Any) -> Any:
         )
     # without __init__: the values are complete already
     copy = cls.__new__(cls)
-    _set(
-        copy,
-        "__dict__",
-        dict(zip(names, cls.__values_of__(record.__dict__), strict=True)) | changes,
-    )
+    values = cls.__values_of__(record.__dict__)  # one of each name
+    _set(copy, "__dict__", dict(zip(names, values)) | changes)  # noqa: B905
     return copy
 
 
