@@ -263,7 +263,7 @@ class Kind:
 
     def _room(self, name: str, buffers: Mapping[str, int]) -> int:
         """Return the bytes for layers on a device."""
-        return self.limits[name] - buffers.get(name, 0) + self.hope
+        return self.limits[name] - buffers[name] + self.hope
 
     def _most_as_given(self, ladder: Ladder, lowest: int, top: int) -> tuple[int, Params] | None:
         """Return the same where flags decide how layers or matrices are divided."""
@@ -289,7 +289,7 @@ class Kind:
         buffers = self.buffers.at(point)
         if 1 < len(split) <= len(self.frame.names) and split[-1] == 1:
             last = self.frame.names[len(split) - 1]
-            buffers[last] = self.buffers.of_output(point, last, buffers.get(last, 0))
+            buffers[last] = self.buffers.of_output(point, last, buffers[last])
         return buffers
 
     # --- bytes and seconds of layers
@@ -405,7 +405,7 @@ class Kind:
         self.evaluator.spend(len(sizes) ** 2 * len(names) // PAIRS)
         splits = [best_partition(sizes, seconds, room, hop, visits)]
         for i in range(1, len(names)):
-            taken = self.buffers.of_output(self.point(params), names[i], buffers.get(names[i], 0))
+            taken = self.buffers.of_output(self.point(params), names[i], buffers[names[i]])
             # It does not fit beside the buffers of attention, but beside those of the output alone.
             if room[i] < sizes[-1] <= self.limits[names[i]] - taken:
                 before = best_partition(
