@@ -188,6 +188,8 @@ class WeightPlacer:
     def __init__(self, model: Model, rules: Rules = NEWEST_RULES) -> None:
         self.model, self.rules = model, rules
         self._tables: dict[bool, _Table] = {}
+        # here, not in the table that each of them has: a cycle would outlive its plan
+        self._placings: dict[tuple[bool, _Setting], _Placing] = {}
 
     def place(self, params: Params, devices: Sequence[Device], load_mtp: bool = False) -> Placement:
         """Return the Placement on `devices` (all of the machine's, in registry order). None in
@@ -217,7 +219,8 @@ class WeightPlacer:
             params.tensor_split or (),
             self.rules,
         )
-        groups = self._table(load_mtp).place(params, devices, used, dev_of, shares, slices)
+        setting = self._table(load_mtp).setting(params, devices, used, shares, slices)
+        groups = self._groups(params, load_mtp, setting, dev_of)
         # one buffer per type: ggml_backend_alloc_ctx_tensors_from_buft, of one context each
         buffers: dict[str, int] = {}
         for group in groups:
@@ -265,12 +268,29 @@ class WeightPlacer:
         devices = [device, *others]
         sizes = [0] * n
         # the input layer (-1) is never on a device
-        for group in self._table(load_mtp).place(
-            params, devices, devices, [device.name] * n, every_copy=True
-        ):
+        setting = self._table(load_mtp).setting(params, devices, devices)
+        for group in self._groups(params, load_mtp, setting, [device.name] * n, every_copy=True):
             if group.layer >= 0:
                 sizes[group.layer] += group.buffers.get(device.name, 0)
         return sizes
+
+    def _groups(
+        self,
+        params: Params,
+        load_mtp: bool,
+        setting: _Setting,
+        dev_of: Sequence[str],
+        every_copy: bool = False,
+    ) -> list[WeightGroup]:
+        """Return all nonempty groups of a launch, with their layers on the devices of `dev_of`.
+        `every_copy`: each layer gets its own copy of a tensor that every device copies."""
+        table = self._table(load_mtp)
+        # launches that differ in layers or overrides alone share all the rest
+        placing = self._placings.get((load_mtp, setting))
+        if placing is None:
+            placing = self._placings[load_mtp, setting] = _Placing(table, setting)
+        targets = table.overridden(params.overrides) if params.overrides else {}
+        return placing.groups(dev_of, targets, every_copy)
 
     def _table(self, load_mtp: bool) -> _Table:
         if load_mtp not in self._tables:
@@ -350,25 +370,22 @@ class _Table:
         self.groups = list(together.values())
         self.backends: dict[Hashable, Backend] = {}  # by kind
         self.slices: dict[Hashable, Slices | None] = {None: None}  # by key
-        self._placings: dict[_Setting, _Placing] = {}
         self._sizes: dict[Hashable, list[int]] = {}
         self._supported: dict[Hashable, list[bool]] = {}
         self._host: dict[Hashable, list[str]] = {}
         self._overridden: dict[tuple[tuple[str, str], ...], dict[int, tuple[str | None, ...]]] = {}
         self._matcher: TensorMatcher | None = None
 
-    def place(
+    def setting(
         self,
         params: Params,
         devices: Sequence[Device],
         used: Sequence[Device],
-        dev_of: Sequence[str],
         shares: dict[str, float] | None = None,
         slices: Slices | None = None,
-        every_copy: bool = False,
-    ) -> list[WeightGroup]:
-        """Return all nonempty groups of a launch, with their layers on the devices of `dev_of`.
-        `every_copy`: each layer gets its own copy of a tensor that every device copies."""
+    ) -> _Setting:
+        """Return what decides where a launch's tensors go; its backends and slices are known from
+        then on."""
         parts: dict[str, Backend] = {
             device.name: on(device, rules=self.rules) for device in devices
         }
@@ -388,7 +405,7 @@ class _Table:
         _refuse_unknown(params, [HOST, *backends])
         for backend in (*parts.values(), *backends.values()):
             self.backends.setdefault(backend.kind, backend)
-        setting = _Setting(
+        return _Setting(
             tuple([(name, backend.kind) for name, backend in backends.items()]),
             tuple([(name, backend.kind) for name, backend in parts.items()]),
             () if slices else tuple([device.name for device in used]),
@@ -399,12 +416,6 @@ class _Table:
             tuple((shares or {}).items()),
             slices and slices.key,
         )
-        # launches that differ in layers or overrides alone share all the rest
-        placing = self._placings.get(setting)
-        if placing is None:
-            placing = self._placings[setting] = _Placing(self, setting)
-        targets = self.overridden(params.overrides) if params.overrides else {}
-        return placing.groups(dev_of, targets, every_copy)
 
     def sizes(self, backend: Backend) -> list[int]:
         """Return the bytes that each tensor takes in a buffer of this backend."""

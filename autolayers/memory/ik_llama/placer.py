@@ -61,7 +61,8 @@ class IkPlacer(WeightPlacer):
         layout = split(self.model, params, used, settings)
         on_gpu = bool(used) and any(layer != HOST for layer in layout.layers[:n])
         params = _overridden(params, layout, on_gpu)
-        groups = self._table(load_mtp).place(params, devices, used, layout.layers)
+        setting = self._table(load_mtp).setting(params, devices, used)
+        groups = self._groups(params, load_mtp, setting, layout.layers)
         heads, modelled, layers = None, True, layout.layers
         several = len(used) > 1 and any(layer != HOST for layer in layers)
         if several and layout.mode == "none":
