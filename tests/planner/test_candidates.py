@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
+from typing import Any
 
 import pytest
 from support import hypothetical_gpus, model, requested
@@ -19,7 +20,7 @@ from autolayers.flags.policy import read
 from autolayers.machine import Machine
 from autolayers.memory.breakdown import Static
 from autolayers.planner.buffers import FIRST, SHARE, Buffers, Taken
-from autolayers.planner.candidates import Kind, Launch
+from autolayers.planner.candidates import Kind, Launch, _rank
 from autolayers.planner.evaluate import FULL, RAM_MARGIN
 from autolayers.planner.frames import Frame
 from autolayers.planner.problem import Problem
@@ -356,3 +357,9 @@ def test_a_guess_that_was_too_large_is_noticed() -> None:
     assert not of.guessed_too_much(4096)
     known(of, {"CUDA0": guess - 1})
     assert of.guessed_too_much(4096)
+
+
+def test_a_launch_that_ram_is_too_small_for_comes_after_a_slower_one() -> None:
+    use: Any = None
+    fast, slow_one = Launch(Params(), use, 1.0, ram_missing=1), Launch(Params(), use, 2.0)
+    assert sorted([fast, slow_one], key=_rank) == [slow_one, fast]
