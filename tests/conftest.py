@@ -36,8 +36,8 @@ sys.dont_write_bytecode = False
 # Of sweeps each day runs another part (support.swept); the workers take the day from here
 os.environ.setdefault("AUTOLAYERS_DAY", str(datetime.date.today().toordinal()))
 
-# of graphs and models most live as long as their test: 7 % of the time, and a quarter more memory
-gc.set_threshold(1_000_000, 10, 10)
+# what a plan leaves is freed at once, and models are kept: 7 % of the time
+gc.set_threshold(5_000_000, 10, 10)
 
 FIGURES: dict[str, tuple[int, int]] = {}  # what -> (right, of)
 
