@@ -6,11 +6,14 @@ enough to write down.
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 
 import pytest
-from support import blocks, header, place
+from support import HEADERS, blocks, header, place
 
+import autolayers
 from autolayers.builds import rules
 from autolayers.errors import UsageError
 from autolayers.flags.parse import parse
@@ -412,3 +415,17 @@ def test_sizes_on_backends_that_nobody_compared_are_called_upper_bounds() -> Non
         assert placement.exact is exact
         assert exact or name in placement.warnings[0]
         assert placement.buffers[device.name] > 0
+
+
+@pytest.mark.parametrize("words", ["", "--engine ik_llama.cpp"])
+def test_a_model_and_its_placements_are_freed_with_their_plan(words: str) -> None:
+    """A server that plans for days holds no more: nothing waits for the garbage collector."""
+    whole = autolayers.read_model(HEADERS / "llama-3.2-1b-q8_0.gguf")
+    gone = weakref.ref(whole)
+    gc.disable()
+    try:
+        autolayers.plan(whole, ["--gpu", "1GiB", "--ram", "8GiB", *words.split()])
+        del whole
+        assert gone() is None
+    finally:
+        gc.enable()
