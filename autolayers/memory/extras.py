@@ -91,8 +91,9 @@ def extras_of(
     warnings: list[str] = []
     if companions.mmproj is not None:
         extras += _projector(companions.mmproj, params, devices, warnings)
-    # without a type llama-server loads -md and uses it for nothing
-    if companions.draft is not None and all(name == "none" for name in params.spec_type):
+    # without a type llama-server loads -md and uses it for nothing; older ones drafted with it
+    untyped = context.rules.names_draft_type and all(name == "none" for name in params.spec_type)
+    if companions.draft is not None and untyped:
         warnings.append("the draft model is loaded but not used without --spec-type draft-simple")
     if companions.draft is not None or "draft-mtp" in params.spec_type:
         extras += _draft(

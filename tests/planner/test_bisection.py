@@ -158,18 +158,18 @@ def test_the_smallest_context_is_measured_last_where_the_largest_is_known_not_to
 
 
 @pytest.mark.parametrize("limit", range(500, 1400, 17))
-def test_a_context_that_cannot_fit_beside_the_buffers_of_a_smaller_one_is_not_measured(
+def test_the_largest_context_is_not_measured_where_the_buffers_of_a_smaller_one_rule_it_out(
     limit: int,
 ) -> None:
-    """Buffers grow with the context, so that those of the smallest are the least of all."""
-    launches = Launches(limit, 10, lambda n: 50 + n)
-    known = launches.candidate(make(35), FULL)
+    """Buffers of a larger context are at least ALIKE of those of a smaller one."""
+    launches = Launches(limit, 10, lambda n: 100 + n)
+    known = launches.candidate(make(30), FULL)
     assert known is not None and known.fits
     launches.measured.clear()
-    found = largest_context(launches, make, 35, 118, STEP, FULL, below=known)
-    steps = [35, *range(40, 118, STEP), 118]
+    found = largest_context(launches, make, 30, 118, STEP, FULL, below=known)
+    steps = [*range(30, 118, STEP), 118]
     assert (found or known).n == max(n for n in steps if launches.fits(n))
-    assert all(10 * n + 50 + 35 <= limit for n in launches.measured)
+    assert (118 in launches.measured) == (limit >= 1180 + 7 / 8 * 130)
 
 
 def test_a_range_of_one_context_is_measured_once() -> None:

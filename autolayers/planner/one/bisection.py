@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 # Least share of the overheads of a measured launch that another launch needs:
 ONE_MORE = 0.75  # with one more layer,
-ALIKE = 7 / 8  # with another number of layers, or with weights in RAM instead of on devices
+# with another number of layers or a larger context, or with weights in RAM instead of on devices
+ALIKE = 7 / 8
 
 
 def largest_count(
@@ -70,7 +71,7 @@ def largest_context(
     may_fit = (
         evaluator.may_fit(make(high))
         if below is None
-        else _may_fit(evaluator, make(high), below, 1.0)
+        else _may_fit(evaluator, make(high), below, ALIKE)
     )
     # The largest first, as nothing could be better.
     at_high = above or (evaluator.candidate(make(high), fidelity) if may_fit else None)
@@ -136,9 +137,9 @@ def _between(
             guess = (low + high) // 2
         guess = max(guess, low + 1)
         # Too large for certain: it needs `share` of the overheads of one that fits.
-        if below is not None and not _may_fit(evaluator, make(guess), below, share):
+        if best is not None and not _may_fit(evaluator, make(guess), best, share):
 
-            def may(n: int, alike: Candidate = below) -> bool:
+            def may(n: int, alike: Candidate = best) -> bool:
                 return _may_fit(evaluator, make(n), alike, share)
 
             high = last(low, guess - 1, may) + 1
