@@ -156,14 +156,19 @@ class Weights:
         self.used = hparams.n_expert_used_max / hparams.n_expert if hparams.n_expert else 1.0
         self.scan = STATE if any(name.endswith(".ssm_d") for name in model.tensors) else 1.0
         self.reads: dict[str, Reads] = {}
+        # by layer: its weights without its number
+        rows: dict[int, list[tuple[str, Reads | None]]] = {}
         read = 0.0
         low = 0.0
         core = 0.0
         size = 0
         for weight in model.weights:
-            if self._is_negligible(weight):
-                continue
             info = weight.info
+            row = rows.setdefault(weight.block, [])
+            rest = info.name.partition(".")[2].partition(".")[2]
+            if self._is_negligible(weight):
+                row.append((rest, None))
+                continue
             expert = weight.op == "MUL_MAT_ID" and hparams.n_expert > 0
             # In multiply-adds of q4_K, whose rate is 1.
             work = info.n_elements / _TYPE_WORK.get(info.type, 0.95)
@@ -179,6 +184,9 @@ class Weights:
                 if expert
                 else Reads(info.n_bytes, 0, work, 0.0, bf16)
             )
+            row.append((rest, self.reads[info.name]))
+        # by layer: equal for layers whose weights are
+        self.alike = {layer: hash(tuple(row)) for layer, row in rows.items()}
         # reading a token's experts and its other matrices, relative to types that only bandwidth
         # limits
         self.low = read / max(1, sum(each.experts for each in self.reads.values())) if read else 1.0
@@ -318,6 +326,14 @@ class _Sums:
         if step.kind == ATTENTION and (step.op == "FLASH_ATTN_EXT" or layer not in self.attention):
             self.attention[layer] = place, lies
 
+    def of_layer(self, layer: int) -> _Sums:
+        """Return those of a layer that is like this one."""
+        other = _Sums(self.weights)
+        other.sums = {(layer, place, copied): row for (_, place, copied), row in self.sums.items()}
+        other.walk = self.walk
+        other.attention = dict.fromkeys([layer] * len(self.attention), *self.attention.values())
+        return other
+
     @lazy
     def rows(self) -> tuple[Row, ...]:
         return tuple(
@@ -428,8 +444,11 @@ class Homes:
         }
         self.tokens = self._by_layer(script.token if script else weights.script)
         self.prompts = self._by_layer(script.prompt if script else weights.script)
+        self.script = script
         # Layers with the same groups and home share their sums: most launches differ in few layers.
         self._known: dict[object, tuple[_Sums, _Sums]] = {}
+        # by what layers are like: most layers are like others
+        self._alike: dict[object, tuple[_Sums, _Sums]] = {}
         # of each placement, which is kept with it
         self._works: dict[int, tuple[Placement, Work]] = {}
 
@@ -483,12 +502,24 @@ class Homes:
         """Return the sums of a layer in a token's graph and in a prompt's."""
         key = layer, groups, home
         if key not in self._known:
-            tensors = {name: tensor for group in groups for name, tensor in group.tensors.items()}
-            self._known[key] = (
-                self._sums(self.tokens[layer], tensors, placement, home),
-                self._sums(self.prompts.get(layer, ()), tensors, placement, home),
-            )
+            buffers = tuple([buffer for group in groups for _, buffer, _ in group.rows])
+            like = self._likeness(layer), buffers, home
+            if like not in self._alike:
+                tensors = {
+                    name: tensor for group in groups for name, tensor in group.tensors.items()
+                }
+                self._alike[like] = (
+                    self._sums(self.tokens[layer], tensors, placement, home),
+                    self._sums(self.prompts.get(layer, ()), tensors, placement, home),
+                )
+            token, prompt = self._alike[like]
+            self._known[key] = token.of_layer(layer), prompt.of_layer(layer)
         return self._known[key]
+
+    def _likeness(self, layer: int) -> object:
+        """Return what is equal for layers with the same steps and weights."""
+        steps = (None, None) if self.script is None else self.script.alike(layer)
+        return layer if None in steps else (*steps, self.weights.alike[layer])
 
     def _sums(
         self,

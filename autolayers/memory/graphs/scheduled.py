@@ -72,6 +72,11 @@ class Walk:
         self.built, self.numbers = built, numbers or {}
 
     @lazy
+    def stands_for(self) -> dict[int, int]:
+        """By layer, the one of `built` that it is like."""
+        return {il: layer for layer, numbers in self.numbers.items() for il in numbers}
+
+    @lazy
     def steps(self) -> tuple[Step, ...]:
         """Of all layers, in their order."""
         if not self.numbers:
@@ -128,6 +133,10 @@ class Steps:
 
     def __init__(self, token: Walk, prompt: Walk, places: tuple[str, ...] = ()) -> None:
         self._token, self._prompt, self.places = token, prompt, places
+
+    def alike(self, layer: int) -> tuple[int | None, int | None]:
+        """Return the layers whose steps are those of this one; None where it is like no other."""
+        return self._token.stands_for.get(layer), self._prompt.stands_for.get(layer)
 
     @property
     def token(self) -> tuple[Step, ...]:
