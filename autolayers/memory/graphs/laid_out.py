@@ -112,10 +112,18 @@ class Graphs:
     """One of a launch's graphs: built, split and allocated when its sizes are asked for."""
 
     def __init__(
-        self, setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int, fused: dict[str, bool]
+        self,
+        setting: Setting,
+        n_tokens: int,
+        n_seqs: int,
+        n_outputs: int,
+        fused: dict[str, bool],
+        walked: bool = True,
     ) -> None:
+        """`walked`: its steps and places are of interest too."""
         self.setting = setting
         self.fused = fused
+        self.walked = walked
         # ubatch_reserve gives each sequence as many tokens as the others
         if n_tokens % n_seqs:  # graph_reserve makes them a multiple
             n_tokens += n_seqs - n_tokens % n_seqs
@@ -140,6 +148,7 @@ class Graphs:
             self.shape,
             tuple(self.fused.items()),
             self.layers.key(self.short),
+            self.walked,
         )
 
     @property
@@ -238,18 +247,12 @@ class Graphs:
         try:
             llm = self.built(pins)
             self.setting.cache.meter.laid_out(len(llm.graph.nodes))
-            steps = self._steps(llm, pins)
-            places: dict[int, list[int]] = {}
-            layer = -1
-            for node in llm.graph.nodes:
-                # a node without a weight belongs to the layer of the last weight
-                block = block_of(node)
-                layer = layer if block < 0 else block
-                places.setdefault(layer, []).append(node.backend)
-            backends_of = {layer: tuple(backends) for layer, backends in places.items()}
+            steps = self._steps(llm, pins) if self.walked else ()
+            places = _places(llm) if self.walked else {}
             # the builder's pins mostly change nothing: the same places are laid out once
             other = self._known.get(not pins)
-            sizes = other.sizes if other and other.places == backends_of else self._laid_out(llm)
+            alike = other is not None and self.walked and other.places == places
+            sizes = other.sizes if other and alike else self._laid_out(llm)
         except BROKEN as error:
             raise Contradiction(str(error)) from error
         finally:
@@ -259,7 +262,7 @@ class Graphs:
             if sizes is None
             else _Allocated(
                 sizes,
-                backends_of,
+                places,
                 steps,
                 self.layers.numbers(self.short),
                 tuple([b.undecided for b in backends]),
@@ -312,3 +315,15 @@ class Graphs:
             )
         steady = allocate(ready.nodes, ready.leafs, arenas, marks)
         return tuple([arena.peak for arena in arenas]) if steady else None
+
+
+def _places(llm: Llm) -> dict[int, tuple[int, ...]]:
+    """Return the backends of each layer's nodes."""
+    places: dict[int, list[int]] = {}
+    layer = -1
+    for node in llm.graph.nodes:
+        # a node without a weight belongs to the layer of the last weight
+        block = block_of(node)
+        layer = layer if block < 0 else block
+        places.setdefault(layer, []).append(node.backend)
+    return {layer: tuple(backends) for layer, backends in places.items()}

@@ -60,7 +60,7 @@ class _Reserved:
 def reserve(
     setting: Setting,
     pinned: bool = False,
-    enough: Callable[[tuple[int, ...], Steps], bool] | None = None,
+    enough: Callable[[tuple[int, ...], Steps | None], bool] | None = None,
     measuring: bool = False,
 ) -> _Reserved:
     """Return the larger of the prompt and the generation graph per buffer, as a launch allocates
@@ -92,6 +92,7 @@ def reserve(
     if len(setting.cache.graphs) >= _KEPT:
         setting.cache.graphs.clear()
     prompt: Graphs | None = None
+    walked = not measuring  # which is about bytes alone
     generation = None if hasty else _resolve_fused(setting, n_seqs)
     fused = _unresolved(setting) if generation is None else generation.fused
     setting.cache.fused.setdefault(alike, fused)
@@ -106,16 +107,17 @@ def reserve(
     while True:
         # a fused operation that falls away changes the prompt graph as well
         if prompt is None or prompt.fused != fused:
-            prompt = Graphs(setting, n_tokens, n_seqs, n_outputs, fused)
+            prompt = Graphs(setting, n_tokens, n_seqs, n_outputs, fused, walked)
         if enough is not None:
             # with a full cache and one sequence it is the largest of those in use
             if pinned and setting.hparams.architecture.graph_grows:
-                first = Graphs(setting, n_tokens, 1, n_outputs, {**fused, "filled": True})
+                filled = {**fused, "filled": True}
+                first = Graphs(setting, n_tokens, 1, n_outputs, filled, walked)
                 first_sizes = first.sizes()
             else:
                 first = prompt
                 first_sizes = first.sizes(pins)
-            seen = Steps(Walk(), first.steps, setting.places)
+            seen = Steps(Walk(), first.steps, setting.places) if walked else None
             if enough(first_sizes, seen):
                 return _Reserved(
                     first_sizes,
@@ -144,8 +146,8 @@ def reserve(
         sizes,
         fused,
         base,
-        alternates=prompt.places != generation.places,
-        steps=Steps(generation.steps, prompt.steps, setting.places),
+        alternates=walked and prompt.places != generation.places,
+        steps=Steps(generation.steps, prompt.steps, setting.places) if walked else None,
         as_measured=measuring or not _launches_differ(setting),
     )
 
@@ -208,7 +210,7 @@ def _shorter(
     """
 
     def sizes(n: int) -> tuple[int, ...]:
-        return Graphs(setting, n, n_seqs, min(n, n_outputs), fused).sizes()
+        return Graphs(setting, n, n_seqs, min(n, n_outputs), fused, walked=False).sizes()
 
     # about half of the tokens, three quarters, all but one: multiples of the sequences
     shortest, middling, longest = [
