@@ -352,6 +352,10 @@ def _volume(text: str) -> tuple[str, str]:
 # --- the plan's flags
 
 
+# Given as llama.cpp's own default they forbid no other launch (frames.plain), so the plan's counts.
+_FREE = ("device", "split_mode", "main_gpu")
+
+
 def _missing(given: Overrides, wanted: Overrides) -> Overrides:
     """Return the wanted overrides that are not given: those after them, if they begin alike."""
     # Same beginning: the plan kept the given ones in front and added its own
@@ -399,7 +403,7 @@ def additions(
             # of several -ot the first match counts, so given ones stay in front
             # `spoken`, not `typed`: a variable's overrides are in the process already
             written = _words_of(name, _missing(theirs, getattr(wanted, name)), build)
-        elif name in given or name in twice:
+        elif name in twice or (name in given and not _is_other(name, theirs, wanted)):
             continue
         # as the command wrote it: a path inside the container
         elif name in FILES and command.mounts and theirs:
@@ -414,6 +418,12 @@ def additions(
             written = ["-fa"] if wanted.flash_attn == "on" else []
         words += bench.for_bench(name, written) if command.bench else written
     return [*words, *own], notes
+
+
+def _is_other(name: str, theirs: object, wanted: Params) -> bool:
+    """Return whether the plan has another value than the given one, which it may have; of a word
+    that is written twice the last one counts."""
+    return name in _FREE and theirs != getattr(wanted, name)
 
 
 def _by_field(params: Params) -> list[tuple[str, list[str]]]:

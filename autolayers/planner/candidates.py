@@ -217,7 +217,7 @@ class Kind:
         lowest = 1 if self.name in ("layers", "bare") else 0
         lowest = ladder.top if self.frame.whole else lowest
         # A given split or rules of devices: sizes of single layers say nothing.
-        if (len(self.frame.names) > 1 and not self.frame.splits) or not self._sized(ladder):
+        if not self._divides(ladder):
             return self._most_as_given(ladder, lowest, top)
         whole = self.buffers.at(self.point(ladder(ladder.top)))
         partly = self.buffers.at(self.point(ladder(1)))
@@ -236,8 +236,8 @@ class Kind:
 
     def divided(self, ladder: Ladder, count: int, buffers: Mapping[str, int]) -> Params | None:
         """Return the launch with the fastest split that should fit beside these `buffers`; None if
-        none should. Where flags name a device for tensors, llama.cpp's own."""
-        if not self._sized(ladder):
+        none should. Where flags name a device for tensors, llama.cpp's own; or the given one."""
+        if not self._divides(ladder):
             own = explicit_split(self.evaluator, ladder(count))
             return own if self._should_fit(own) else None
         split = self._split(ladder, count, buffers)
@@ -317,6 +317,10 @@ class Kind:
     def _sized(self, ladder: Ladder) -> bool:
         """Return whether the sizes of single layers say what launches take."""
         return bool(self._layers(ladder)[0])
+
+    def _divides(self, ladder: Ladder) -> bool:
+        """Return whether layers are divided by their sizes: no flag divides them."""
+        return self._sized(ladder) and (self.frame.splits or len(self.frame.names) < 2)
 
     def _bytes(self, ladder: Ladder, count: int) -> list[int]:
         """Return the bytes of the layers that are on devices, in their order."""

@@ -24,6 +24,13 @@ def whole(line: str, flags: str, build: Build | None = None, **environ: str) -> 
     return " ".join(complete(command, added))
 
 
+def test_what_the_plan_may_choose_though_it_is_given_comes_last() -> None:
+    """-dev of all devices and -sm layer are llama.cpp's defaults: they forbid no other launch."""
+    line = "llama-server -m m -dev CUDA0 -sm layer"
+    assert whole(line, "-ngl 0 -dev none -sm layer") == f"{line} -ngl 0 -dev none"
+    assert whole(line, "-ngl 9 -dev CUDA0 -sm none") == f"{line} -ngl 9 -sm none"
+
+
 # --- finding the program
 
 

@@ -46,6 +46,22 @@ def test_a_launch_read_back_is_the_one_planned(seeds: range) -> None:
         assert count > len(seeds) * (0.6 if kind in READERS else 0.2), kind
 
 
+@pytest.mark.parametrize(
+    ("seed", "words"),
+    [
+        # -ts 2,1 with the caches in RAM: a given split is kept
+        (80, "-ts 2,1"),
+        # -dev CUDA0, the only GPU, which is too small for any launch: the last -dev counts
+        (194, "-dev CUDA0 --fit off -c 16384 --host 0.0.0.0 --metrics --temp 0.5 -ngl 0 -dev none"),
+    ],
+)
+def test_given_words_are_kept_or_come_before_those_of_the_plan(seed: int, words: str) -> None:
+    found = written("systemd", seed)
+    assert found is not None
+    check("systemd", seed, *found)
+    assert words in found[1]
+
+
 def check(
     kind: str, seed: int, plan: autolayers.Plan, text: str, said: list[str], command: WrappedCommand
 ) -> None:
