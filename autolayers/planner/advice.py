@@ -19,7 +19,7 @@ from .evaluate import FULL, Candidate
 from .one import overrides
 from .one.bisection import last
 from .quantisations import below
-from .search import search
+from .solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -391,7 +391,7 @@ def _solution(problem: Problem) -> Candidate | None:
     if problem.evaluator.exhausted:
         return None
     try:
-        return search(problem).candidate
+        return solve(problem).candidate
     except AutolayersError:  # of the change alone
         return None
 

@@ -5,26 +5,21 @@ from __future__ import annotations
 from functools import partial
 
 from ..backends import HOST
-from ..engines import leaner
-from ..errors import LaunchRefused
 from ..flags.params import EXPERTS_REGEX, FFN_REGEX, Params
 from ..garbage import without_gc
 from ..memory.breakdown import Breakdown
 from ..memory.companions import Companions, with_draft_type
 from ..memory.context import resolve
 from ..records import replace
-from ..work.unfused import may_part
 from . import remarks, serving
-from .embedder import suits, ways
-from .evaluate import FULL, RAM_MARGIN, Candidate, Evaluator
-from .one.contexts import contexts
+from .evaluate import RAM_MARGIN, Evaluator
 from .one.expert_cache import hits
-from .one.most import layers_alone
 from .one.overrides import merged, own_experts
 from .plan import NO_REASONS, DeviceRow, FitChoice, HostRow, LayerRow, Plan, Reasons
-from .problem import Problem, Solved
+from .planned import planned
+from .problem import Problem
 from .reasons import Explained, fit_choice_of
-from .remarks import Solution
+from .remarks import Launched
 from .unused import unused
 
 TYPE_CHECKING = False
@@ -40,8 +35,6 @@ if TYPE_CHECKING:
     from ..model import Model
     from ..request import Request
     from ..work.speed import Answers, CostModel, Speed
-
-_ENDED = "the search ended early, as this model's graphs are very large: other flags may be faster"
 
 
 @without_gc
@@ -59,9 +52,8 @@ def plan_request(
     cost of the next step, --fit's own answer and the alternatives, computed by as many `processes`;
     `advise` adds what would make a launch fit. Plans of one model share `measurements`, those of
     one question a `meter`. Raises LaunchRefused."""
-    answer, notes, why = _solved(Problem(model, request, measurements=measurements, meter=meter))
-    reasons = answer.explained(explain, processes) if explain or advise else NO_REASONS
-    return answer.plan(notes, why, reasons)
+    answer = _Answer(Problem(model, request, measurements=measurements, meter=meter))
+    return answer.plan(answer.explained(explain, processes) if explain or advise else NO_REASONS)
 
 
 def plan_in_steps(
@@ -70,8 +62,8 @@ def plan_in_steps(
     """Yield the plan without its reasons, then the same with one more of them each time, or with
     `processes` to work them out with all: the last is plan_request's with `explain`. Who no longer
     wants them stops asking. `measurements` as in plan_request."""
-    answer, notes, why = without_gc(_solved)(Problem(model, request, measurements=measurements))
-    yield (plan := answer.plan(notes, why, NO_REASONS))
+    answer = without_gc(_Answer)(Problem(model, request, measurements=measurements))
+    yield (plan := answer.plan(NO_REASONS))
     reasons = answer.explained(True, processes)
     if processes:
         reasons.all()
@@ -79,87 +71,6 @@ def plan_in_steps(
         return
     for explained in reasons.in_steps():
         yield replace(plan, why=explained)
-
-
-def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]]:
-    """Return the launch, the warnings and the reasons that its search found."""
-    notes = problem.request.notes
-    if not problem.build.knows("-ot") and problem.given.n_gpu_layers is None:
-        problem = problem.with_goals(strategy="layers")  # no override places a single tensor
-    evaluator = problem.evaluator
-    policy = problem.policy
-    if policy.alone:
-        solved = Solved(problem, layers_alone(evaluator, problem.given))
-    else:
-        solved = _best_way(problem)
-    evaluator = solved.problem.evaluator
-    candidate = solved.candidate
-    why = solved.reasons
-    # The workload's next request changes earlier text: what reuses the cache is part of the plan.
-    if candidate is not None and policy.workload.reuses and not policy.alone:
-        from .one.added import reusing
-
-        candidate, more = reusing(solved.problem, candidate)
-        why += more
-    # The budget did not last for one launch: measure the one with the least that the flags allow.
-    if candidate is None and evaluator.estimator.meter.refused:
-        candidate = evaluator.candidate(_bare(solved.problem), FULL, last=True)
-    if candidate is None:
-        raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
-    if evaluator.estimator.meter.refused:
-        notes = (*notes, _ENDED)
-    answer = evaluator.bounded(candidate, policy.agents, policy.workload)
-    if answer is not candidate and not policy.agents:
-        why = (*why, serving.reason(candidate.params, answer.params, candidate.breakdown))
-    # -q prints one number; reasons go to stderr as notes.
-    if policy.alone:
-        notes += why
-        why = ()
-    return _Answer(problem, solved, answer), notes, why
-
-
-def _bare(problem: Problem) -> Params:
-    """Return the launch with the least that the flags allow, where the budget did not last for
-    any."""
-    given = problem.given
-    layers = 0 if given.n_gpu_layers in (None, -1) else given.n_gpu_layers
-    return replace(
-        given, n_ctx=given.n_ctx or contexts(problem, given).smallest, n_gpu_layers=layers
-    )
-
-
-def _best_way(problem: Problem) -> Solved:
-    """Return what _search returns of the first way to launch the model that suits it."""
-    # The first way that suits is the answer; the last one, with the usual flags, is taken anyhow.
-    for given in ways(problem):
-        solved = _search(problem.with_given(given))
-        if solved.candidate is not None and suits(problem, solved.candidate):
-            break
-    return solved
-
-
-def _search(problem: Problem) -> Solved:
-    """Return the launch of a request, of people or of a model with a draft."""
-    users = problem.policy.users
-    if users is not None:
-        from .users import for_users
-
-        return for_users(problem, users)
-    if problem.given.spec_type or problem.request.companions.draft is not None:
-        from .drafts import drafts, with_draft
-
-        if drafts(problem):
-            return with_draft(problem)
-    from .search import search  # -q needs none
-
-    result = search(problem)
-    solved = Solved(problem, result.candidate, paid=result.paid)
-    lean = leaner(problem.evaluator.engine) is not None
-    if lean or may_part(problem.model, problem.evaluator.estimator.rules):
-        from .one.added import with_added
-
-        return with_added(problem, solved)
-    return solved
 
 
 def fit_choice(model: Model, request: Request) -> FitChoice | None:
@@ -171,19 +82,24 @@ def fit_choice(model: Model, request: Request) -> FitChoice | None:
 class _Answer:
     """One solved launch."""
 
-    def __init__(self, problem: Problem, solved: Solved, candidate: Candidate) -> None:
+    def __init__(self, problem: Problem) -> None:
         """`problem` as it was asked; the one that was solved may draft, or have more requests at
-        once."""
-        self.problem = solved.problem
-        self.candidate = candidate
+        once. Raises LaunchRefused."""
+        solution, self.candidate, ended = planned(problem)
+        self.problem = solution.problem
         self.policy = problem.policy
-        self.evaluator = solved.problem.evaluator
-        self.given = solved.problem.given
-        self.paid = solved.paid
-        self.requests = solved.requests
-        self.everything = problem.everything
-        assert isinstance(candidate.breakdown, Breakdown)  # solve() measures its answer fully
-        self.use = candidate.breakdown
+        self.evaluator = solution.problem.evaluator
+        self.given = solution.problem.given
+        self.paid = solution.paid
+        self.requests = solution.requests
+        self.notes = (*problem.request.notes, *ended)
+        self.reasons = solution.reasons
+        # -q prints one number; reasons go to stderr as notes.
+        if self.policy.alone:
+            self.notes += self.reasons
+            self.reasons = ()
+        assert isinstance(self.candidate.breakdown, Breakdown)  # it is measured fully
+        self.use = self.candidate.breakdown
 
     @property
     def cost(self) -> CostModel:
@@ -193,7 +109,7 @@ class _Answer:
         workload = self.policy.workload
         return Explained(self.problem, workload, self.candidate, explain, processes)
 
-    def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], explained: Reasons) -> Plan:
+    def plan(self, explained: Reasons) -> Plan:
         """Return the plan with these explanations."""
         params = self.candidate.params
         # Layer counts instead of free memory, which may be different at the start.
@@ -204,9 +120,9 @@ class _Answer:
         # the trained context, which --fit would multiply by the slots that have caches
         if params.n_ctx == 0:
             params = replace(params, n_ctx=self.use.n_ctx)
-        params, reasons = self._with_threads(params, reasons)
+        params, reasons = self._with_threads(params)
         host = self._host()
-        seen = Solution(self.problem, self.candidate, self.use, host, self.requests)
+        seen = Launched(self.problem, self.candidate, self.use, host, self.requests)
         idle = () if self.policy.alone else tuple(unused(self.problem, self.candidate))
         predict = self._predicts()
         if (served := self.requests) is not None:
@@ -230,7 +146,7 @@ class _Answer:
             ),
             (*filter(None, [self._paid()]), *idle, *reasons, *self._hits(), *self._kept()),
             self._limited(seen),
-            notes + tuple(remarks.warnings(seen)),
+            (*self.notes, *remarks.warnings(seen)),
             explained,
             paid=self._paid(),
             idle=idle,
@@ -265,7 +181,7 @@ class _Answer:
             f"request's time"
         )
 
-    def _limited(self, seen: Solution) -> tuple[str, ...]:
+    def _limited(self, seen: Launched) -> tuple[str, ...]:
         """Return what raises the limit of a GPU that uses RAM, if the launch would take more."""
         use = self.use
         trained = self.evaluator.model.n_ctx_train
@@ -276,11 +192,10 @@ class _Answer:
         movable = use.host.model + use.host.context
         return remarks.how_to_raise(self.evaluator.machine, self.candidate, movable)
 
-    def _with_threads(
-        self, params: Params, reasons: tuple[str, ...]
-    ) -> tuple[Params, tuple[str, ...]]:
+    def _with_threads(self, params: Params) -> tuple[Params, tuple[str, ...]]:
         """Return the flags, with -t if the CPU computes and llama.cpp's default is wrong, and the
-        reason."""
+        reasons for all of them."""
+        reasons = self.reasons
         count = self.evaluator.machine.threads
         if count is None or params.n_threads is not None or self.policy.alone:
             return params, reasons

@@ -18,8 +18,8 @@ from ..model.vocabulary import unlike
 from ..records import dataclass, replace
 from ..work.drafts import GAIN, NAMED, Drafting
 from .evaluate import FULL, Candidate
-from .problem import Problem, Solved
-from .search import search
+from .problem import Problem, Solution
+from .solve import solve
 
 _SIMPLE = "draft-simple"
 
@@ -47,11 +47,11 @@ def drafts(problem: Problem) -> str:
     return _SIMPLE if companions.draft is not None else ""
 
 
-def with_draft(problem: Problem) -> Solved:
+def with_draft(problem: Problem) -> Solution:
     """Return the launch of a model with a draft."""
     plain = _without(problem)
     if plain is None:  # with the draft even less fits
-        return Solved(problem, search(problem).candidate)
+        return Solution(problem, solve(problem).candidate)
     typed = bool(with_draft_type(problem.given, problem.request.companions).spec_type)
     # With --spec-type the user decides; llama-server then says what it cannot do.
     other = "" if typed else _other_vocabulary(problem)
@@ -69,13 +69,13 @@ def with_draft(problem: Problem) -> Solved:
     if idle is not None and (drafting is None or drafting.rate < idle.rate * GAIN):
         best = idle
     if best is None:
-        return Solved(problem, tried[0].candidate if tried else search(problem).candidate)
+        return Solution(problem, tried[0].candidate if tried else solve(problem).candidate)
     reasons = (
         (f"llama-server does not draft with the draft's vocabulary: {other}",)
         if other
         else _reasons(best, tried, plain)
     )
-    return Solved(best.problem, best.candidate, reasons)
+    return Solution(best.problem, best.candidate, reasons)
 
 
 def _number(problem: Problem) -> int:
@@ -126,7 +126,7 @@ def _without(problem: Problem) -> Choice | None:
         n_gpu_layers_draft=None,
         spec_type=other_types,
     )
-    return _fitting(bare, search(bare).candidate, "")
+    return _fitting(bare, solve(bare).candidate, "")
 
 
 def _idle(problem: Problem, plain: Choice) -> Choice | None:
@@ -139,7 +139,7 @@ def _idle(problem: Problem, plain: Choice) -> Choice | None:
         variant = problem.with_flags(device_draft=())
         candidate = _like(variant, plain)
     if candidate is None or not candidate.fits:
-        candidate = search(variant).candidate
+        candidate = solve(variant).candidate
     return _fitting(variant, candidate, "idle")
 
 
@@ -169,7 +169,7 @@ def _tried(variant: Problem, plain: Choice) -> Choice | None:
     problem = variant.drafting_with(drafting)
     candidate = _like(problem, plain)
     if candidate is None or not candidate.fits:
-        candidate = search(problem).candidate
+        candidate = solve(problem).candidate
     if candidate is None:
         return None
     where = _where(drafting)

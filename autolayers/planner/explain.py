@@ -16,7 +16,9 @@ from .evaluate import FIT, FULL, Candidate, Evaluator
 from .frames import processor_alone
 from .one.expert_cache import FLAG
 from .one.ladder import may_split_tensors
-from .search import Search, search
+from .planned import decided
+from .search import Search
+from .solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,16 +83,15 @@ def alternative(
         return None
     # A draft needs its own search: the number of tokens is solved too.
     if "spec_type" in change:
-        from .drafts import with_draft
-
-        drafted = with_draft(problem.drafting_with(None).with_flags(**change))
+        undrafted = problem.drafting_with(None).with_goals(users=None)
+        drafted = decided(undrafted.with_flags(**change))
         cost = drafted.problem.cost
         candidate = drafted.candidate
         if candidate is None or cost.speed(candidate).generation < here.generation * GAIN:
             return None
         change = {**change, "draft_n_max": candidate.params.draft_n_max}
     else:
-        candidate = search(_changed(problem, change)).candidate
+        candidate = solve(_changed(problem, change)).candidate
     if candidate is None or not candidate.fits:
         return None
     if "overrides" in change:  # what takes the place of given rules

@@ -13,8 +13,10 @@ from ..flags.write import to_words
 from ..memory.breakdown import Breakdown
 from ..records import replace
 from .evaluate import FULL, Candidate
-from .plan import TOO_SLOW, Faster, Smaller
+from .plan import Faster, Smaller
+from .prices import TOO_SLOW
 from .quantisations import below
+from .solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,10 +42,8 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     # All weights, a q8_0 cache and today's buffers: a bound, without a graph.
     if use.on_devices + _overheads(chosen) > _room(problem):
         return None
-    from .search import search  # most commands need none here
-
     # The bound holds: now the launch is planned as it would be.
-    candidate = search(other).candidate
+    candidate = solve(other).candidate
     if candidate is None or not candidate.fits:
         return None
     rate = cost.price(candidate).generation

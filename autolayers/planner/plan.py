@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from .serving import Saved
 
 
-TOO_SLOW = 3.0  # tokens per second: nobody waits for an answer
-
-
 @dataclass(frozen=True)
 class DeviceRow:
     """One device, bytes. `free` is what may be allocated now (or the budget); `margin` is

@@ -36,6 +36,7 @@ class Price:
     test: str
 
 
+TOO_SLOW = 3.0  # tokens per second: nobody waits for an answer
 ENOUGH = 32768  # tokens of a sequence; more are worth little
 # types of a cache that answers like one of f16, which is llama.cpp's own
 FINE = (None, "f32", "f16", "bf16", "q8_0")

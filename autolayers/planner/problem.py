@@ -173,12 +173,15 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Solved:
-    """A launch as a plan needs it: the problem that it solves, in which more may be given than was,
-    the reasons, what its context costs (Found.paid), and what each of several people gets."""
+class Solution:
+    """A launch, None if llama.cpp would refuse all, and the problem that it solves, in which more
+    may be given than was. `reasons`: for what was decided besides; `paid`: a smaller context, and
+    the factor of the request's seconds that the larger one costs; `requests`: what each of several
+    people gets; `others`: launches that were promised and not measured, the best first."""
 
     problem: Problem
     candidate: Candidate | None
     reasons: tuple[str, ...] = ()
     paid: tuple[int, float] = (0, 1.0)
     requests: Answers | None = None
+    others: tuple[Params, ...] = ()

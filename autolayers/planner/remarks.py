@@ -1,6 +1,6 @@
 """What to say about a launch that was solved: its warnings, and what would raise a limit.
 
-    tuple(warnings(Solution(problem, candidate, requests)))
+    tuple(warnings(Launched(problem, candidate, requests)))
 
 _REMARKS is the table: what each is about, and the function that yields its lines, none where there
 is nothing to say. They stand in the order in which they are printed.
@@ -46,7 +46,7 @@ WORTH = GiB  # of a raised limit; less changes little
 
 
 @dataclass(frozen=True)
-class Solution:
+class Launched:
     """A problem and the launch that solves it, fully measured; `host`: what it takes of the RAM;
     `requests`: what each of several people gets."""
 
@@ -65,7 +65,7 @@ class Solution:
         return self.problem.evaluator.placement(self.params)
 
 
-def warnings(seen: Solution) -> Iterator[str]:
+def warnings(seen: Launched) -> Iterator[str]:
     """Yield the lines of all remarks, each once."""
     lines = (line for remark in _REMARKS for line in remark.lines(seen))
     yield from dict.fromkeys(lines)
@@ -74,12 +74,12 @@ def warnings(seen: Solution) -> Iterator[str]:
 # --- memory
 
 
-def _of_the_file(seen: Solution) -> Iterator[str]:
+def _of_the_file(seen: Launched) -> Iterator[str]:
     yield from seen.problem.model.header.warnings
     yield from seen.use.warnings
 
 
-def _short_of_ram(seen: Solution) -> Iterator[str]:
+def _short_of_ram(seen: Launched) -> Iterator[str]:
     spare = seen.candidate.ram_spare
     if spare is None or spare >= 0:
         return
@@ -89,7 +89,7 @@ def _short_of_ram(seen: Solution) -> Iterator[str]:
     )
 
 
-def _margin_alone(seen: Solution) -> Iterator[str]:
+def _margin_alone(seen: Launched) -> Iterator[str]:
     for name, limit in seen.problem.machine.limits.items():
         margin = sum(size for _, size in seen.candidate.margins.get(name, ()))
         if margin > limit:
@@ -99,7 +99,7 @@ def _margin_alone(seen: Solution) -> Iterator[str]:
             )
 
 
-def _pinned(seen: Solution) -> Iterator[str]:
+def _pinned(seen: Launched) -> Iterator[str]:
     """Warn of more pinned RAM than Windows and WSL2 let a process pin."""
     machine = seen.problem.machine
     total = machine.ram_total
@@ -116,7 +116,7 @@ def _pinned(seen: Solution) -> Iterator[str]:
         )
 
 
-def pinned(seen: Solution) -> int:
+def pinned(seen: Launched) -> int:
     """Return the bytes of a launch in pinned host memory: graph buffers, and weights that are not
     mapped."""
     placement = seen.placement
@@ -128,7 +128,7 @@ def pinned(seen: Solution) -> int:
     return weights + seen.use.host.compute
 
 
-def _far_nodes(seen: Solution) -> Iterator[str]:
+def _far_nodes(seen: Launched) -> Iterator[str]:
     nodes = seen.problem.machine.numa or 1
     if nodes > 1 and seen.params.numa is None and seen.use.host_resident > LARGE:
         yield (
@@ -141,7 +141,7 @@ def _far_nodes(seen: Solution) -> Iterator[str]:
 # --- where operations run
 
 
-def _no_kernel(seen: Solution) -> Iterator[str]:
+def _no_kernel(seen: Launched) -> Iterator[str]:
     """Yield operations that their layers' device has no kernel for."""
     if seen.use.steps is None or not seen.use.steps.fall:
         return
@@ -160,7 +160,7 @@ def _no_kernel(seen: Solution) -> Iterator[str]:
             )
 
 
-def _parted(seen: Solution) -> Iterator[str]:
+def _parted(seen: Launched) -> Iterator[str]:
     """Warn of a delta net that is not one op (work/unfused.py), with what makes prompts faster."""
     if not may_part(seen.problem.model, seen.problem.evaluator.estimator.rules):
         return
@@ -184,7 +184,7 @@ def _parted(seen: Solution) -> Iterator[str]:
     )
 
 
-def _slow_caches(seen: Solution) -> Iterator[str]:
+def _slow_caches(seen: Launched) -> Iterator[str]:
     """Yield devices without a fast kernel for the cache's types."""
     types = {*_cache_types(seen.params)} - _UNQUANTISED
     if not types or seen.params.kv_offload is False:
@@ -198,7 +198,7 @@ def _slow_caches(seen: Solution) -> Iterator[str]:
             )
 
 
-def _coarse_cache(seen: Solution) -> Iterator[str]:
+def _coarse_cache(seen: Launched) -> Iterator[str]:
     yield from of_cache_types(seen.params, seen.use.n_ctx_seq)
 
 
@@ -224,7 +224,7 @@ def _cache_types(params: Params) -> tuple[str, str]:
     return params.cache_type_k or "f16", params.cache_type_v or "f16"
 
 
-def _losing_cache(seen: Solution) -> Iterator[str]:
+def _losing_cache(seen: Launched) -> Iterator[str]:
     if seen.params.moe_cache_mib and (slower := loses(seen.problem.machine)):
         yield f"{FLAG}: {slower}"
 
@@ -232,7 +232,7 @@ def _losing_cache(seen: Solution) -> Iterator[str]:
 # --- what is served
 
 
-def _most_context(seen: Solution) -> Iterator[str]:
+def _most_context(seen: Launched) -> Iterator[str]:
     problem = seen.problem
     free = problem.policy.n_ctx == "max" and problem.given.n_gpu_layers is None
     if not free or not problem.machine.devices or seen.problem.offloads_all(seen.params):
@@ -245,7 +245,7 @@ def _most_context(seen: Solution) -> Iterator[str]:
     )
 
 
-def _encodes(seen: Solution) -> Iterator[str]:
+def _encodes(seen: Launched) -> Iterator[str]:
     """Yield what llama-server refuses of a model without a KV cache: completions, and inputs of
     several micro-batches (server_slot::can_split)."""
     model = seen.problem.model
@@ -264,21 +264,21 @@ def _encodes(seen: Solution) -> Iterator[str]:
         )
 
 
-def _too_many_users(seen: Solution) -> Iterator[str]:
+def _too_many_users(seen: Launched) -> Iterator[str]:
     if seen.problem.policy.users is not None:
         from .users import too_many
 
         yield from too_many(seen.requests)
 
 
-def _beyond_training(seen: Solution) -> Iterator[str]:
+def _beyond_training(seen: Launched) -> Iterator[str]:
     n_ctx = seen.use.n_ctx_seq
     trained = seen.problem.model.n_ctx_train
     if trained and n_ctx > trained:
         yield f"a slot's context of {n_ctx} is more than the {trained} the model was trained for"
 
 
-def _below_workload(seen: Solution) -> Iterator[str]:
+def _below_workload(seen: Launched) -> Iterator[str]:
     n_ctx = seen.use.n_ctx_seq
     work = seen.problem.policy.workload
     # A named workload says its context; P+G@D takes the sum.
@@ -290,13 +290,13 @@ def _below_workload(seen: Solution) -> Iterator[str]:
 # --- flags that change nothing
 
 
-def _no_experts(seen: Solution) -> Iterator[str]:
+def _no_experts(seen: Launched) -> Iterator[str]:
     rules = seen.problem.given.overrides
     if not seen.problem.model.is_moe and any(EXPERTS_REGEX in pattern for pattern, _ in rules):
         yield "the model has no experts: -cmoe and -ncmoe change nothing"
 
 
-def _shares(seen: Solution) -> Iterator[str]:
+def _shares(seen: Launched) -> Iterator[str]:
     shares = len(seen.problem.given.tensor_split or ())
     devices = len(seen.problem.machine.devices)
     if shares > devices:
@@ -313,7 +313,7 @@ def _shares(seen: Solution) -> Iterator[str]:
         )
 
 
-def _no_such_tensor(seen: Solution) -> Iterator[str]:
+def _no_such_tensor(seen: Launched) -> Iterator[str]:
     """Warn of -ot patterns that match no tensor. Those of -cmoe, -ncmoe and -ncffn may match fewer
     layers than given."""
     patterns = [
@@ -386,7 +386,7 @@ def _setting(device: Device, limit: int) -> str:
 @dataclass(frozen=True)
 class _Remark:
     what: str
-    lines: Callable[[Solution], Iterable[str]]
+    lines: Callable[[Launched], Iterable[str]]
 
 
 _REMARKS = (

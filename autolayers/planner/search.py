@@ -1,8 +1,6 @@
-"""The search: given flags stay fixed, the others are solved; of all launches that fit, the one that
-is worth most.
+"""One search: the launch that is worth most, of given slots and cache types.
 
-    found = search(problem)
-    found.candidate, found.paid
+    Search(problem, given).best()
 
 Best first. Each kind of placement (candidates.py) promises a launch at each context; the one with
 the best promise is measured, by the prompt graph alone, a lower bound. What it takes corrects the
@@ -17,20 +15,19 @@ import itertools
 from functools import partial
 
 from ..flags.params import N_BATCH
-from ..garbage import without_gc
 from ..memory.context import CELL_BLOCK
-from ..records import dataclass, replace
+from ..records import replace
 from .buffers import Buffers
 from .candidates import PATIENCE, RAM_SHARE, Kind
 from .evaluate import FIT, FULL, PROMPT
-from .frames import Frame, Frames, orders, plain, slots
+from .frames import Frame, Frames, orders
 from .one.bisection import largest_context, last
-from .one.contexts import contexts, streams_of
 from .one.expert_cache import may_cache, with_expert_cache
 from .one.fit import fit
 from .one.most import with_most_layers
 from .one.parts import parts
-from .prices import ENOUGH, FINE_ABOVE, MICRO_BATCH, ORDER, low, of_context, worth
+from .prices import ENOUGH, MICRO_BATCH, ORDER, of_context, worth
+from .problem import Solution
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,107 +54,6 @@ SAME = 0.995  # a promise must be this much better than what was measured
 # Limits of a context that nobody gave, if the CPU takes part:
 _TOKEN_SECONDS = 0.5  # seconds that a token may take with a full context above 32k,
 _TOKEN_GROWTH = 1.5  # or this factor over its time at the reference depth
-
-
-@dataclass(frozen=True)
-class Found:
-    """A launch, None if llama.cpp would refuse all; `paid`: a smaller context, and the factor of
-    the request's seconds that the larger one costs; `others`: launches that were promised and not
-    measured, the best first."""
-
-    candidate: Candidate | None
-    paid: tuple[int, float] = (0, 1.0)
-    others: tuple[Params, ...] = ()
-
-
-@without_gc
-def search(problem: Problem) -> Found:
-    """Return the best launch of a problem, fully measured; one that does not fit if none does."""
-    given = plain(problem)
-    plain_problem = problem.with_given(given)
-    result = (
-        _with_most_context(plain_problem)
-        if plain_problem.policy.n_ctx == "max"
-        else _by_cache_type(plain_problem)
-    )
-    if result.candidate is None:
-        return result
-    changes = _changes(given, problem.given)
-    params = result.candidate.params
-    # The plan keeps the words that were given: -sm layer stays in the answer though it changes
-    # nothing.
-    back = {
-        name: value for name, value in changes.items() if vars(params)[name] == vars(given)[name]
-    }
-    if params.n_gpu_layers is None:  # of --fit's launches; llama-server would decide again
-        back["n_gpu_layers"] = params.layers_wanted(problem.everything) * bool(
-            problem.machine.devices
-        )
-    if not back:
-        return result
-    as_given = replace(params, **back)  # type: ignore[arg-type]
-    same = problem.evaluator.candidate(as_given, FULL, last=True)
-    return replace(result, candidate=same or result.candidate)
-
-
-def _with_most_context(problem: Problem) -> Found:
-    """Return the largest context, of launches with nothing in RAM if the best one is of these: so
-    it is no smaller."""
-    # The usual answer first: --ctx max may not have less context than it, nor put in RAM what it
-    # does not.
-    best = _by_cache_type(problem.with_goals(n_ctx=None)).candidate
-    if best is None or not best.fits:
-        return _by_cache_type(problem)
-    widest = _by_cache_type(problem, problem.whole(best) and bool(problem.machine.devices))
-    return widest if _has_as_much(widest.candidate, best) else Found(best)
-
-
-def _has_as_much(one: Candidate | None, other: Candidate) -> bool:
-    """Return whether a launch fits, with a context that is no smaller."""
-    return one is not None and one.fits and one.breakdown.n_ctx >= other.breakdown.n_ctx
-
-
-def _by_cache_type(problem: Problem, whole: bool = False) -> Found:
-    """Return the best launch; of several cache types that --kv-types allows the first with which
-    nothing is in RAM."""
-    given = problem.given
-    types = problem.policy.kv_types
-    if not types or given.cache_type_k:  # one of them, where several models share
-        return _by_slots(problem, given, whole)
-    answers = []
-    for name in types:
-        typed = replace(given, cache_type_k=name, cache_type_v=name)
-        smallest = contexts(problem, typed).smallest or 0
-        # A coarse cache is for short contexts, unless only coarse ones are allowed.
-        if low(name) and not all(map(low, types)) and smallest > FINE_ABOVE * streams_of(typed):
-            continue
-        # The first type in the given order with which everything is on devices.
-        result = _by_slots(problem, typed, whole)
-        candidate = result.candidate
-        if candidate is not None and candidate.fits and problem.whole(candidate):
-            return result
-        answers.append(result)
-    return _best(problem, answers)
-
-
-def _by_slots(problem: Problem, given: Params, whole: bool) -> Found:
-    """Return the best launch with as many slots as are worth most."""
-    answers = [Search(problem, slotted, whole).best() for slotted in slots(problem, given)]
-    return _best(problem, answers)
-
-
-def _best(problem: Problem, answers: list[Found]) -> Found:
-    """Return the one that is worth most, or the first if none fits."""
-    possible = [(answer, use) for answer in answers if (use := answer.candidate) is not None]
-    fitting = [(answer, use) for answer, use in possible if use.fits]
-    if fitting:
-        return min(fitting, key=lambda each: worth(problem, each[1].params, each[1].breakdown))[0]
-    # Nothing fits: an answer that says by how much is better than none.
-    return possible[0][0] if possible else Found(None)
-
-
-def _changes(before: Params, after: Params) -> dict[str, object]:
-    return {name: value for name, value in vars(after).items() if value != getattr(before, name)}
 
 
 class _Node:
@@ -216,7 +112,7 @@ class Search:
         # kinds that promised nothing before anything was measured
         self.closed: list[_Node] = []
 
-    def best(self) -> Found:
+    def best(self) -> Solution:
         winner = self._of_frames()
         # What the frames do not try at first because it seldom wins; each may find something
         # better, which is then measured like all.
@@ -228,7 +124,9 @@ class Search:
         while winner is not None:
             answer = self._finished(winner)
             if answer is not None:
-                return Found(answer, self._paid(winner, answer), self._promised())
+                return Solution(
+                    self.problem, answer, paid=self._paid(winner, answer), others=self._promised()
+                )
             winner = self._run()
         return self._unfitting()
 
@@ -805,7 +703,7 @@ class Search:
 
     # --- where nothing fits
 
-    def _unfitting(self) -> Found:
+    def _unfitting(self) -> Solution:
         """Return the best promise if the budget is spent, otherwise a launch that does not fit: of
         those that fit on the devices the fastest whose shortfall of system memory does not exceed
         that of --fit's."""
@@ -814,7 +712,7 @@ class Search:
             promised = min(self.cut, key=lambda launch: launch.worth)
             candidate = self.evaluator.candidate(promised.params, FULL, last=True)
             if candidate is not None and candidate.fits:
-                return Found(candidate)
+                return Solution(self.problem, candidate)
         given = self.frames.at_least(self.problem.given)
         ladders = Frame(self.problem, given).ladders
         if ladders.literal:
@@ -824,7 +722,7 @@ class Search:
             launch = replace(given, n_gpu_layers=0)
         nearest = self._least_short(given)
         launch = launch if nearest is None else nearest.params
-        return Found(self.evaluator.candidate(launch, FULL, last=True))
+        return Solution(self.problem, self.evaluator.candidate(launch, FULL, last=True))
 
     def _least_short(self, given: Params) -> Candidate | None:
         # Launches that only RAM is too small for: the fastest of them is measured first.

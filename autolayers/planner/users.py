@@ -17,9 +17,9 @@ from ..records import dataclass, replace
 from ..units import human
 from ..work.queue import Served, simulate
 from .evaluate import FULL, Candidate
-from .plan import TOO_SLOW
-from .problem import Problem, Solved
-from .search import search
+from .prices import TOO_SLOW
+from .problem import Problem, Solution
+from .solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class _People:
         return served.rate >= HOPE * self.wanted.rate
 
     def _solved(self, problem: Problem, users: int) -> _Launch | None:
-        candidate = search(problem).candidate
+        candidate = solve(problem).candidate
         return None if candidate is None else self._served(problem, candidate, users)
 
     def _served(self, problem: Problem, candidate: Candidate, users: int) -> _Launch:
@@ -410,7 +410,7 @@ def too_many(requests: object) -> Iterator[str]:
     )
 
 
-def for_users(problem: Problem, wanted: Users) -> Solved:
+def for_users(problem: Problem, wanted: Users) -> Solution:
     """Return the launch, and what each person gets."""
     if wanted.context and problem.given.n_ctx:
         raise UsageError(
@@ -421,7 +421,7 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
     users = wanted.count or most_users or 1
     chosen = people.launch(users)
     if chosen is None:
-        return Solved(people.asking(users), None)
+        return Solution(people.asking(users), None)
     table: list[Row] = []
     # Without a promise people see the table, and the number with the most tokens in all.
     if not wanted.promise and not wanted.alone:
@@ -433,7 +433,7 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
     short = not chosen.row.fits or (wanted.promise and not people.keeps(users))
     machines = _machines(users, most_users) if short else None
     requests = Requests(chosen.row, most_users or None, people.each(users), machines, tuple(table))
-    return Solved(
+    return Solution(
         chosen.problem,
         chosen.candidate,
         _reasons(requests, wanted, chosen.in_ram),

@@ -7,22 +7,25 @@ found.more, found.smaller        # the plan with one more GiB, and of the next s
 
 from __future__ import annotations
 
-from ..errors import AutolayersError, LaunchRefused
+from ..errors import AutolayersError
 from ..records import as_json, dataclass, replace
 from ..units import GiB, human
 from .evaluate import FIT, Candidate
-from .one.added import with_added
+from .planned import planned
 from .prices import priced, worth
-from .problem import Problem, Solved
+from .problem import Problem
 from .quantisations import below
-from .search import search
+from .solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..flags.params import Params
     from ..machine import Machine
     from ..model import Model
     from ..request import Request
 
+# fields of Params that say where layers are
+PLACED = ("n_gpu_layers", "tensor_split", "overrides", "device", "split_mode", "main_gpu")
 BETTER, WORSE = 3, 3  # rows: candidates that were faster and do not fit, and others that fit
 
 
@@ -64,16 +67,11 @@ class Why:
 
 def why(model: Model, request: Request) -> Why:
     """Raises LaunchRefused where llama.cpp would refuse every launch."""
-    problem = Problem(model, request)
-    result = search(problem)
-    solved = with_added(problem, Solved(problem, result.candidate, paid=result.paid))
-    chosen = solved.candidate
-    if chosen is None:
-        raise problem.evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
+    solution, chosen, _ = planned(Problem(model, request))
+    problem = solution.problem
     # The promises that nearly won have no sizes yet.
-    for params in result.others[:WORSE] if solved.problem is problem else ():
+    for params in solution.others[:WORSE]:
         problem.evaluator.candidate(params, FIT)
-    problem = solved.problem
     now = problem.cost.speed(chosen).compared
     return Why(
         tuple(_rows(problem, chosen)),
@@ -90,7 +88,7 @@ def _rows(problem: Problem, chosen: Candidate) -> list[Row]:
     best: dict[tuple[str, int], tuple[float, Candidate]] = {}
     now = worth(problem, chosen.params, chosen.breakdown)
     for candidate in evaluator.measured:
-        if candidate.params == chosen.params:
+        if candidate.params == chosen.params or not _solves(problem, candidate.params):
             continue
         seconds = worth(problem, candidate.params, candidate.breakdown)
         key = evaluator.described(candidate.params), candidate.breakdown.n_ctx
@@ -106,6 +104,13 @@ def _rows(problem: Problem, chosen: Candidate) -> list[Row]:
     fits = sorted((pair for pair in best.values() if pair[1].fits), key=lambda pair: pair[0])
     shown = [*sorted(out[:BETTER], key=lambda pair: pair[0]), (now, chosen), *fits[:WORSE]]
     return [_row(problem, candidate, chosen) for _, candidate in shown]
+
+
+def _solves(problem: Problem, params: Params) -> bool:
+    """Return whether a launch has what is given, but for where layers are: others were measured for
+    fewer people, or on the way to a flag."""
+    given = vars(problem.given).items()
+    return all(vars(params)[name] == value for name, value in given if value and name not in PLACED)
 
 
 def _row(problem: Problem, candidate: Candidate, chosen: Candidate) -> Row:
@@ -187,7 +192,7 @@ def _smaller(problem: Problem, now: float) -> str:
 
 def _outcome(other: Problem, now: float) -> str:
     try:
-        candidate = search(other).candidate
+        candidate = solve(other).candidate
     # Another machine or file may be refused for its own reasons: not an error of this plan.
     except AutolayersError:  # of this machine or file alone
         candidate = None

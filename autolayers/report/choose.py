@@ -21,7 +21,7 @@ from ..planner.compare.choose import (
     Choice,
     front,
 )
-from ..planner.plan import TOO_SLOW
+from ..planner.prices import TOO_SLOW
 from ..units import GiB
 from .command import command_lines
 from .measured import measured_words

@@ -86,7 +86,7 @@ def test_a_failed_alternative_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_failed_advice_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advice, "search", failing)
+    monkeypatch.setattr(advice, "solve", failing)
     found = autolayers.plan(
         model("llama-3.2-1b-q8_0:4"),
         ["--gpu", "1GiB", "--ram", "1GiB", "-c", "131072"],

@@ -41,6 +41,26 @@ def test_the_chosen_one_is_the_plan_and_stands_between() -> None:
     assert more.placement in found.more
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        # people get slots of their own, and the context that is for them
+        ("llama-3.1-8b-q4_k_m:8", ["--gpu", "12GiB", "--users", "8"]),
+        # an input lies in one micro-batch
+        ("bge-m3-f16", ["--gpu", "4GiB", "--ram", "16GiB"]),
+        # the next request changes earlier text: the windows' caches are as large as the context
+        ("gemma-3-4b-q8_0:8", ["--gpu", "12GiB", "--workload", "agent"]),
+    ],
+)
+def test_the_launch_that_is_explained_is_the_plan(name: str, words: list[str]) -> None:
+    request = Request.of(words)
+    (chosen,) = [row for row in why(model(name), request).candidates if row.chosen]
+    plan = plan_request(model(name), request)
+    assert (chosen.placement, chosen.n_ctx) == (plan.placement, plan.breakdown.n_ctx)
+    # to the byte, what is held besides on the devices left out
+    assert chosen.devices == sum(row.model + row.context + row.compute for row in plan.devices)
+
+
 @pytest.mark.slow
 def test_why_fits_on_ten_lines_of_the_command_line() -> None:
     done = says(GEMMA, *WORDS, "--why")

@@ -18,7 +18,7 @@ from ..one.fit import fit
 from ..one.ladder import Ladders, may_split_tensors
 from ..one.most import with_most_layers
 from ..problem import Problem
-from ..search import search
+from ..solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def room_in(engine: Engine, model: Model, request: Request) -> Callable[[Rival, 
 
 def _chosen(problem: Problem) -> Candidate:
     """Return the plan's launch."""
-    chosen = search(problem).candidate
+    chosen = solve(problem).candidate
     if chosen is None:
         raise problem.evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
     if not chosen.fits:

@@ -20,8 +20,8 @@ from ...units import human
 from ...work.unfused import may_part
 from ..evaluate import FULL
 from ..prices import LEAN, REUSE, worth
-from ..problem import Solved
-from ..search import search
+from ..problem import Solution
+from ..solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ CHUNK = 256  # least tokens to move, as in llama.cpp's own presets
 FLAGS = {"n_parallel": "-np 1", "op_offload": "--no-op-offload"}
 
 
-def with_added(problem: Problem, solved: Solved) -> Solved:
+def with_added(problem: Problem, solved: Solution) -> Solution:
     """Return the search's launch, or the one with a flag that a plan adds before it is judged."""
     chosen = solved.candidate
     if chosen is None:
@@ -45,7 +45,7 @@ def with_added(problem: Problem, solved: Solved) -> Solved:
     return solved
 
 
-def _kept_fused(problem: Problem, solved: Solved, chosen: Candidate) -> Solved:
+def _kept_fused(problem: Problem, solved: Solution, chosen: Candidate) -> Solution:
     """Return the search's launch, or the fastest with a flag that keeps the op, and the reason."""
     cost = problem.cost
     given = problem.given
@@ -68,12 +68,12 @@ def _kept_fused(problem: Problem, solved: Solved, chosen: Candidate) -> Solved:
     flag = ""
     for name, value in changes.items():
         changed = problem.with_flags(**{name: value})
-        other = search(changed)
+        other = solve(changed)
         candidate = other.candidate
         if candidate is not None and rank(candidate) < rank(best):
             best = candidate
             flag = FLAGS[name]
-            best_solved = Solved(changed, candidate, paid=other.paid)
+            best_solved = Solution(changed, candidate, paid=other.paid)
     if not flag:
         return solved
     before = cost.speed(chosen).prompt
@@ -87,7 +87,7 @@ def _kept_fused(problem: Problem, solved: Solved, chosen: Candidate) -> Solved:
     return replace(best_solved, reasons=(why,))
 
 
-def _with_fewer_logits(problem: Problem, solved: Solved, chosen: Candidate) -> Solved:
+def _with_fewer_logits(problem: Problem, solved: Solution, chosen: Candidate) -> Solution:
     """Return the search's launch, or one with the program's own words for smaller graphs where it
     is worth more, and the reason."""
     given = problem.given
@@ -110,7 +110,7 @@ def _with_fewer_logits(problem: Problem, solved: Solved, chosen: Candidate) -> S
         measurements=None,
         meter=problem.evaluator.estimator.meter,
     )
-    other = search(lean_problem)
+    other = solve(lean_problem)
     candidate = other.candidate
     if candidate is None or not candidate.fits:
         return solved
@@ -122,7 +122,7 @@ def _with_fewer_logits(problem: Problem, solved: Solved, chosen: Candidate) -> S
         "-wgt 1: buffers for the logits of one token, which is what one sequence asks for, instead "
         f"of those of each of {rows}"
     )
-    return Solved(lean_problem, candidate, (why,), other.paid)
+    return Solution(lean_problem, candidate, (why,), other.paid)
 
 
 def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, ...]]:

@@ -15,7 +15,8 @@ from ....flags.users import Users
 from ....memory.estimate import Known
 from ....records import dataclass, replace
 from ...answer import plan_request
-from ...plan import TOO_SLOW, Plan
+from ...plan import Plan
+from ...prices import TOO_SLOW
 from ...users import Requests, Row
 
 TYPE_CHECKING = False

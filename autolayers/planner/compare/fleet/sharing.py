@@ -15,7 +15,8 @@ from ....errors import AutolayersError
 from ....flags.users import Users
 from ....machine import Machine
 from ....records import replace
-from ...plan import TOO_SLOW, Plan
+from ...plan import Plan
+from ...prices import TOO_SLOW
 from ...users import Requests
 from .options import Option, planned
 
@@ -105,7 +106,7 @@ def _added(
 
 def _kept(row: tuple[int, float, float], share: int, wanted: Users) -> bool:
     _, rate, first = row
-    # Without a promise nobody may be slower than people bear (plan.TOO_SLOW).
+    # Without a promise nobody may be slower than people bear (prices.TOO_SLOW).
     slowest = wanted.rate if wanted.promise else TOO_SLOW
     return rate / share >= slowest and (not wanted.first or first * share <= wanted.first)
 

@@ -1,0 +1,117 @@
+"""The door: a problem goes in, its launch comes out, and what was tried on the way.
+
+    solution = solve(problem)
+    solution.candidate, solution.problem, solution.others
+
+Given flags stay fixed, the others are solved; of all launches that fit, the one that is worth most.
+Plans, --why, alternatives, remedies, drafts, people and rivals ask here. Each slot count and cache
+type is a search of its own (search.py).
+"""
+
+from __future__ import annotations
+
+from ..garbage import without_gc
+from ..records import replace
+from .evaluate import FULL
+from .frames import plain, slots
+from .one.contexts import contexts, streams_of
+from .prices import FINE_ABOVE, low, worth
+from .problem import Solution
+from .search import Search
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..flags.params import Params
+    from .evaluate import Candidate
+    from .problem import Problem
+
+
+@without_gc
+def solve(problem: Problem) -> Solution:
+    """Return the best launch of a problem, fully measured; one that does not fit if none does."""
+    given = plain(problem)
+    plain_problem = problem.with_given(given)
+    result = (
+        _with_most_context(plain_problem)
+        if plain_problem.policy.n_ctx == "max"
+        else _by_cache_type(plain_problem)
+    )
+    result = replace(result, problem=problem)
+    if result.candidate is None:
+        return result
+    changes = _changes(given, problem.given)
+    params = result.candidate.params
+    # The plan keeps the words that were given: -sm layer stays in the answer though it changes
+    # nothing.
+    back = {
+        name: value for name, value in changes.items() if vars(params)[name] == vars(given)[name]
+    }
+    if params.n_gpu_layers is None:  # of --fit's launches; llama-server would decide again
+        back["n_gpu_layers"] = params.layers_wanted(problem.everything) * bool(
+            problem.machine.devices
+        )
+    if not back:
+        return result
+    as_given = replace(params, **back)  # type: ignore[arg-type]
+    same = problem.evaluator.candidate(as_given, FULL, last=True)
+    return replace(result, candidate=same or result.candidate)
+
+
+def _with_most_context(problem: Problem) -> Solution:
+    """Return the largest context, of launches with nothing in RAM if the best one is of these: so
+    it is no smaller."""
+    # The usual answer first: --ctx max may not have less context than it, nor put in RAM what it
+    # does not.
+    best = _by_cache_type(problem.with_goals(n_ctx=None)).candidate
+    if best is None or not best.fits:
+        return _by_cache_type(problem)
+    widest = _by_cache_type(problem, problem.whole(best) and bool(problem.machine.devices))
+    return widest if _has_as_much(widest.candidate, best) else Solution(problem, best)
+
+
+def _has_as_much(one: Candidate | None, other: Candidate) -> bool:
+    """Return whether a launch fits, with a context that is no smaller."""
+    return one is not None and one.fits and one.breakdown.n_ctx >= other.breakdown.n_ctx
+
+
+def _by_cache_type(problem: Problem, whole: bool = False) -> Solution:
+    """Return the best launch; of several cache types that --kv-types allows the first with which
+    nothing is in RAM."""
+    given = problem.given
+    types = problem.policy.kv_types
+    if not types or given.cache_type_k:  # one of them, where several models share
+        return _by_slots(problem, given, whole)
+    answers = []
+    for name in types:
+        typed = replace(given, cache_type_k=name, cache_type_v=name)
+        smallest = contexts(problem, typed).smallest or 0
+        # A coarse cache is for short contexts, unless only coarse ones are allowed.
+        if low(name) and not all(map(low, types)) and smallest > FINE_ABOVE * streams_of(typed):
+            continue
+        # The first type in the given order with which everything is on devices.
+        result = _by_slots(problem, typed, whole)
+        candidate = result.candidate
+        if candidate is not None and candidate.fits and problem.whole(candidate):
+            return result
+        answers.append(result)
+    return _best(problem, answers)
+
+
+def _by_slots(problem: Problem, given: Params, whole: bool) -> Solution:
+    """Return the best launch with as many slots as are worth most."""
+    answers = [Search(problem, slotted, whole).best() for slotted in slots(problem, given)]
+    return _best(problem, answers)
+
+
+def _best(problem: Problem, answers: list[Solution]) -> Solution:
+    """Return the one that is worth most, or the first if none fits."""
+    possible = [(answer, use) for answer in answers if (use := answer.candidate) is not None]
+    fitting = [(answer, use) for answer, use in possible if use.fits]
+    if fitting:
+        return min(fitting, key=lambda each: worth(problem, each[1].params, each[1].breakdown))[0]
+    # Nothing fits: an answer that says by how much is better than none.
+    return possible[0][0] if possible else Solution(problem, None)
+
+
+def _changes(before: Params, after: Params) -> dict[str, object]:
+    return {name: value for name, value in vars(after).items() if value != getattr(before, name)}
