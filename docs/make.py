@@ -33,6 +33,7 @@ FILES = {
     "troubleshooting": DOCS / "troubleshooting.md",
     "launch": DOCS / "launch.md",
     "launch-files": DOCS / "launch-files.md",
+    "planner": DOCS / "planner.md",
     "tune": DOCS / "tune.md",
     "reading-a-plan": DOCS / "reading-a-plan.md",
     "README": DOCS.parent / "README.md",
@@ -63,7 +64,7 @@ def render(name: str) -> str:
         from autolayers.cli.completion import script
 
         return script(name.partition(" ")[2])
-    if name in ("README", "commands", "launch", "launch-files", "tune"):
+    if name in ("README", "commands", "launch", "launch-files", "planner", "tune"):
         text = _BUILD.sub(rf"\g<1>{NEWEST}", FILES[name].read_text(encoding="utf-8"))
         return _PART.sub(lambda found: found[1] + make_flags.part(found[2]) + found[3], text)
     if name == "reading-a-plan":

@@ -1,7 +1,7 @@
-"""Tables of commands, flags and formats of docs/commands.md, launch.md, launch-files.md and
-tune.md, and the man page, from the rows of autolayers.flags.own.
+"""Tables of commands, flags, formats and prices of docs/commands.md, launch.md, launch-files.md,
+planner.md and tune.md, and the man page, from the rows of the program's own tables.
 
-    python docs/make.py commands launch launch-files tune autolayers.1
+    python docs/make.py commands launch launch-files planner tune autolayers.1
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from autolayers.flags.formats import FORMATS
 from autolayers.flags.own import COMMANDS, FLAGS, OwnFlag
 from autolayers.flags.table import rows_of
 from autolayers.launch.bench import ALIKE, ROWS
+from autolayers.planner import prices
 
 _EXAMPLES = {
     "kv_offload": ", 1 for `-nkvo`",
@@ -27,8 +28,8 @@ _EXAMPLES = {
 
 
 def part(name: str) -> str:
-    """A table between markers: "bench", "commands", "formats", or "flags COMMAND" without those
-    that a plan has too."""
+    """A table between markers: "bench", "commands", "formats", "prices", or "flags COMMAND" without
+    those that a plan has too."""
     what, _, command = name.partition(" ")
     if what == "formats":
         return _table(
@@ -39,6 +40,8 @@ def part(name: str) -> str:
                 for row in FORMATS.values()
             ],
         )
+    if what == "prices":
+        return _prices()
     if what == "bench":
         return _bench()
     if what == "commands":
@@ -54,6 +57,16 @@ def part(name: str) -> str:
         "means",
         [(spelled(flag), flag.help) for flag in _flags(command) if flag not in shared],
     )
+
+
+def _prices() -> str:
+    """Every price; one without a factor has one by its case."""
+    factors = [f"{row.factor:g}" if row.factor else "by the case" for row in prices.ROWS]
+    rows = [
+        f"| {row.what} | {factor} | {row.why} |"
+        for row, factor in zip(prices.ROWS, factors, strict=True)
+    ]
+    return "\n".join(["| drawback | factor | why |", "|---|---|---|", *rows])
 
 
 def _bench() -> str:
