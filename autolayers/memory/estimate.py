@@ -70,11 +70,10 @@ def _as_graphs_see(device: Device, rules: Rules) -> Hashable:
 
 
 class Known:
-    """What estimates of one model, build and companions found out, for those that follow."""
+    """The graphs that estimates of one model, build and companions laid out, for those that
+    follow. Nothing else of a question may decide another one."""
 
     def __init__(self) -> None:
-        # the key ends in (runtime, measuring): each asks for other parts
-        self.launches: dict[tuple[Params, tuple[Device, ...], bool, bool], Breakdown] = {}
         # by devices that are alike, the latest
         self.graphs: dict[tuple[Hashable, ...], GraphCache] = {}
 
@@ -138,6 +137,8 @@ class Estimator:
         self._graphs: dict[tuple[Device, ...], GraphCache] = {}
         self._alike: dict[tuple[Hashable, ...], GraphCache] = {}
         self._known = known or Known()
+        # the key ends in (runtime, measuring): each asks for other parts
+        self._launches: dict[tuple[Params, tuple[Device, ...], bool, bool], Breakdown] = {}
         self._memories: dict[object, Memory] = {}
         self._layer_caches: dict[object, list[int]] = {}
         # of the last launch that was fully measured
@@ -201,8 +202,8 @@ class Estimator:
         """Return what `breakdown` returns, or the lower bound where `enough` accepts it, at a third
         of the price."""
         key = (params, tuple(devices), runtime, measuring)
-        if key in self._known.launches:
-            return self._known.launches[key]
+        if key in self._launches:
+            return self._launches[key]
         launch = self._launch(params, devices, measuring)
 
         def lower(sizes: Sequence[int], steps: Steps | None, flash_attn: bool) -> LowerBound:
@@ -238,7 +239,7 @@ class Estimator:
                 whole = larger(
                     whole, self._others[which].breakdown(params, devices, runtime, measuring)
                 )
-        self._known.launches[key] = whole
+        self._launches[key] = whole
         return whole
 
     def _measure(

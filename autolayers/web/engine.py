@@ -83,7 +83,7 @@ MAX_MODELS = 64  # kept at once; the oldest is dropped
 MAX_BUNDLED = 16  # kept at once
 MAX_PARTS = 512
 # A page stays open for hours: nothing that grows with questions may grow without an end
-_MAX_LAUNCHES = 1024  # measured ones that are kept for the next questions
+_MAX_MACHINES = 16  # whose graphs are kept for the next questions
 _MAX_STEPS = 4  # questions whose reasons are under way
 _UNDRAWN = frozenset(("margin_parts", "total", "beside", "request", "limit", "mapped"))
 AHEAD = 8  # contexts whose memory the slider shows while it is dragged
@@ -469,11 +469,7 @@ class Engine:
         if request.companions != NONE or request.params.override_kv:
             return None
         model, (last, build, known) = self.model(name), self._known
-        if (
-            last is not model
-            or build != request.policy.build
-            or len(known.launches) > _MAX_LAUNCHES
-        ):
+        if last is not model or build != request.policy.build or len(known.graphs) > _MAX_MACHINES:
             known = Known()
             self._known = model, request.policy.build, known
         return known

@@ -77,7 +77,7 @@ def test_every_third_number_of_layers_is_tried_first_and_then_those_around_the_c
     assert first[49, 2048] == rungs(of.spilled(None))[49, 2048]
     # of many models half of the layers, and all
     of.settle()
-    assert of.measurements.launches == {} and "problem" not in vars(of)
+    assert of.measurements.graphs == {} and "problem" not in vars(of)
     many = launches("qwen3-30b-a3b-q4_k_m", "-c 4096", 6000)
     many.settle()
     assert rungs(many.spilled(None))[49, None] == [1, 25, 48]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ...graph.inputs import CacheView, StateView
     from ..weights import WeightGroup
 
+_KEPT = 128  # graphs of a question,
+_KEPT_EARLIER = 4 * _KEPT  # and of those before it
 # until prepare.py knows the layers' kinds: no layer is like another one
 _NO_LAYERS = Layers((), None)
 # what building a graph of tensors that contradict the keys may raise
@@ -33,8 +35,10 @@ class Contradiction(Exception):
 
 
 class GraphCache:
-    """What launches of one model on the same devices learn for those that follow, `before` being
-    what earlier ones did."""
+    """What launches of one question learn for those that follow, of one model on the same devices;
+    and the graphs that `before`, an earlier question's, laid out. Only those are shared, each of
+    which depends on its key alone; and each counts as laid out once for every question. So what was
+    asked before makes an answer quicker, and never another one."""
 
     def __init__(self, before: GraphCache | None = None, meter: Meter | None = None) -> None:
         self.meter = meter or Meter()
@@ -42,9 +46,12 @@ class GraphCache:
         self.groups: dict[WeightGroup, tuple[int, int, int]] = {}
         # by kind of launch: the fused operations that stay
         self.fused: dict[object, dict[str, bool]] = {}
-        self.fused_of_graph: dict[Hashable, dict[str, bool]] = {}  # the same by graph (Graphs.key)
-        # by Graphs.key, None: only the whole one says
-        self.graphs: dict[Hashable, _Allocated | None] = {}
+        # the same by graph (Graphs.key), and which backends are undecided about it
+        self.fused_of_graph: dict[Hashable, tuple[dict[str, bool], tuple[bool, ...]]] = {}
+        # by Graphs.key: of this question,
+        self._graphs: dict[Hashable, _Kept] = {}
+        # and of earlier ones
+        self._earlier: dict[Hashable, _Kept] = {}
         # by kind of context: what layers are like (repeats.py)
         self.structures: dict[str, tuple[int, ...]] = {}
         # weights that graphs asked for and the file has not
@@ -54,13 +61,34 @@ class GraphCache:
         # by which backends are undecided: the results if their property is the other one
         self._others: dict[tuple[bool, ...], GraphCache] = {}
         if before is not None:
-            for name in ("fused", "fused_of_graph", "graphs", "structures", "absent", "_numbers"):
-                # another thread may still add to them
+            # copies: another thread may still add to them
+            self._earlier = {**before._earlier.copy(), **before._graphs.copy()}
+            for key in [*self._earlier][:-_KEPT_EARLIER]:
+                del self._earlier[key]
+            for name in ("fused_of_graph", "absent", "_numbers"):
                 setattr(self, name, getattr(before, name).copy())
 
     def number(self, key: Hashable) -> int:
         """Return a small number for `key`, the same for equal keys."""
         return self._numbers.setdefault(key, len(self._numbers))
+
+    def make_room(self) -> None:
+        """Forget this question's graphs where they are many."""
+        # a sweep lays out thousands of them
+        if len(self._graphs) >= _KEPT:
+            self._graphs.clear()
+
+    def graph(self, key: Hashable, lay_out: Callable[[], _Kept]) -> _Allocated | None:
+        """Return the graph of a key; None: only the whole one says what it takes."""
+        if key not in self._graphs:
+            kept = self._earlier.get(key)
+            if kept is None:
+                kept = lay_out()
+            else:
+                self.meter.laid_out(kept.nodes)
+            for name in {key, kept.whole or key}:
+                self._graphs[name] = kept
+        return self._graphs[key].graph
 
     def otherwise(self, undecided: tuple[bool, ...]) -> GraphCache:
         """Return the cache for the same devices where the undecided ones have the other of two
@@ -80,6 +108,17 @@ class _Allocated:
     steps: tuple[Step, ...]
     layers: tuple[int, ...]
     undecided: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A graph, None where only the whole one says what it takes; its `nodes` as the meter counts
+    them, and under which key else it is kept: of a builder that builds all layers, whatever was
+    chosen."""
+
+    graph: _Allocated | None
+    nodes: int
+    whole: Hashable = None
 
 
 @dataclass(frozen=True)
@@ -106,6 +145,16 @@ class Setting:
     # where weights in RAM may be copied, for this many tokens,
     many: Layers = _NO_LAYERS
     few: Layers = _NO_LAYERS  # and where they are not
+
+    @property
+    def undecided(self) -> tuple[bool, ...]:
+        """Which backends are undecided about a graph, so far."""
+        return tuple([backend.undecided for backend in self.backends])
+
+    def leave_undecided(self, undecided: tuple[bool, ...]) -> None:
+        """Set what a graph left undecided: a cached one asks no backend."""
+        for backend, each in zip(self.backends, undecided, strict=True):
+            backend.undecided |= each
 
 
 class Graphs:
@@ -223,30 +272,23 @@ class Graphs:
     def _allocated(self, pins: bool) -> _Allocated:
         """Return the short graph, or the whole one where layers that it leaves out may need
         more."""
-        graphs, backends = self.setting.cache.graphs, self.setting.backends
         # at most twice: short, then whole
         while True:
             key = self.key, pins
-            if key not in graphs:
-                graphs[key] = self._measured(pins)
-                # by a builder that builds all layers
-                if not self.short and key != (self.key, pins):
-                    graphs[self.key, pins], graphs[key] = graphs[key], None
-            graph = graphs[key]
+            graph = self.setting.cache.graph(key, lambda: self._measured(pins))
+            self.release()
             if graph is not None:
-                # a cached graph asks no backend, so what it left undecided is set again
-                for backend, undecided in zip(backends, graph.undecided, strict=True):
-                    backend.undecided |= undecided
+                self.setting.leave_undecided(graph.undecided)
                 return graph
             self.short = False
 
-    def _measured(self, pins: bool) -> _Allocated | None:
-        """Build and allocate the graph; None where a short graph does not say what the whole one
-        takes."""
-        backends = self.setting.backends
+    def _measured(self, pins: bool) -> _Kept:
+        """Build and allocate the graph."""
+        chosen = self.short
         try:
             llm = self.built(pins)
-            self.setting.cache.meter.laid_out(len(llm.graph.nodes))
+            nodes = len(llm.graph.nodes)
+            self.setting.cache.meter.laid_out(nodes)
             steps = self._steps(llm, pins) if self.walked else ()
             places = _places(llm) if self.walked else {}
             # the builder's pins mostly change nothing: the same places are laid out once
@@ -257,17 +299,17 @@ class Graphs:
             raise Contradiction(str(error)) from error
         finally:
             self.release()
-        return (
-            None
-            if sizes is None
-            else _Allocated(
-                sizes,
-                places,
-                steps,
-                self.layers.numbers(self.short),
-                tuple([b.undecided for b in backends]),
-            )
+        if sizes is None:
+            return _Kept(None, nodes)
+        graph = _Allocated(
+            sizes,
+            places,
+            steps,
+            self.layers.numbers(self.short),
+            self.setting.undecided,
         )
+        # by a builder that builds all layers
+        return _Kept(graph, nodes, None if self.short == chosen else (self.key, pins))
 
     def _steps(self, llm: Llm, pins: bool) -> tuple[Step, ...]:
         """Return the steps of the graph, always with the builder's pins."""

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 N_COPIES = 4  # GGML_SCHED_MAX_COPIES: pipeline parallelism
 _HYPER_CONNECTIONS = ("hc_pre", "hc_comb", "hc_post")
 _DELTA_NETS = ("gdn_ar", "gdn_ch")  # the fused delta net, of one token a sequence and of more
-_KEPT = 128  # graphs of GraphCache
 _DRIFT = 100  # 1/100: relative change of size that counts as a jump
 CHUNKED = 16  # llm_fused_op_gdn_ch_probe: tokens per sequence of the graph that is asked
 _PINNED_BELOW = 32  # tokens with which graph_get_cb pins layers in RAM too
@@ -88,9 +87,7 @@ def reserve(
     )
     # a search may stop at the prompt graph: the decision is then taken from a launch like this one
     hasty = enough is not None and setting.cache.fused.get(alike) == _unresolved(setting)
-    # a sweep lays out thousands of graphs
-    if len(setting.cache.graphs) >= _KEPT:
-        setting.cache.graphs.clear()
+    setting.cache.make_room()
     prompt: Graphs | None = None
     walked = not measuring  # which is about bytes alone
     generation = None if hasty else _resolve_fused(setting, n_seqs)
@@ -382,7 +379,9 @@ def _resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
     # the answer depends on no more than the graph does
     key = graphs.key
     if key in setting.cache.fused_of_graph:
-        return Graphs(setting, n_seqs, n_seqs, n_seqs, setting.cache.fused_of_graph[key])
+        fused, undecided = setting.cache.fused_of_graph[key]
+        setting.leave_undecided(undecided)
+        return Graphs(setting, n_seqs, n_seqs, n_seqs, fused)
     delta_nets = False
     # resolve_fused_ops asks in this order: attention, delta nets, indexer, hyper connections
     for probe in probes:  # one graph serves all questions until an answer changes it
@@ -401,5 +400,5 @@ def _resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
         # nothing left to ask about in this graph
         elif not any(kind in probes for kind, _, _ in fused_nodes):
             break
-    setting.cache.fused_of_graph[key] = graphs.fused
+    setting.cache.fused_of_graph[key] = graphs.fused, setting.undecided
     return graphs
