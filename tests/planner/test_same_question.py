@@ -44,7 +44,7 @@ def test_a_question_that_was_asked_before_has_the_same_answer(name: str, words: 
     assert answer(name, words, known) == fresh
     assert answer(name, words, known) == fresh
     # other questions about the same model, each of which leaves its graphs
-    for other in (["-c", "2048"], ["-ngl", "2"], ["-np", "1"]):
+    for other in (["-ub", "256"], ["-ngl", "2"], ["-np", "1"]):
         answer(name, [*words, *other], known)
     assert answer(name, words, known) == fresh
 
