@@ -1,7 +1,7 @@
 """What a launch allocates, in bytes per device and in llama.cpp's three parts, at three levels of
 detail:
 
-    Static        weights and caches: cheap, no graph is built
+    Static        weights, caches and what the server holds besides: cheap, no graph is built
     LowerBound    with the prompt graph, which is nearly always the largest: at least this much
     Breakdown     everything
 """
@@ -51,7 +51,7 @@ CONTEXTS = ("draft context", "MTP context")  # Extra.name of a second context's 
 @dataclass(frozen=True)
 class Static:
     """Weights and caches alone; every `compute` is 0. `devices` has one Usage per device in
-    llama.cpp's order."""
+    llama.cpp's order. Its `extras` are the server's own (memory/server.py)."""
 
     devices: dict[str, Usage]
     host: Usage
@@ -69,6 +69,7 @@ class Static:
     steps: Steps | None = None
     # llama.cpp's measuring says the same `compute` as this, of a launch
     as_measured: bool = True
+    extras: tuple[Extra, ...] = ()
 
     @property
     def on_devices(self) -> int:
@@ -84,22 +85,8 @@ class Static:
     def resident(self) -> int:
         """Bytes of system memory that are needed at once: mapped weights count with the pages that
         are read."""
-        return (self.host_resident or self.host.model) + self.host.context + self.host.compute
-
-
-@dataclass(frozen=True)
-class LowerBound(Static):
-    """Weights, caches and the prompt graph, which is all that `steps` covers."""
-
-
-@dataclass(frozen=True)
-class Breakdown(Static):
-    """What a launch allocates."""
-
-    extras: tuple[Extra, ...] = ()
-    # by device or "Host": bytes that a graph in use needs above `compute`
-    runtime_peak: dict[str, int] | None = None
-    saved: tuple[State, ...] = ()  # of a conversation: the model's, and its draft's
+        loaded = (self.host_resident or self.host.model) + self.host.context + self.host.compute
+        return loaded + self.extra_by_device().get("Host", 0)
 
     def extra_by_device(self) -> dict[str, int]:
         """Return the bytes of the extras that exist from the start, without those that may grow to
@@ -113,24 +100,37 @@ class Breakdown(Static):
         return sums
 
     @property
-    def resident(self) -> int:
-        return super().resident + self.extra_by_device().get("Host", 0)
-
-    @property
     def growing(self) -> int:
         """Bytes of system memory that may be added while it serves."""
         # e.g. --cache-ram and the checkpoints, which llama-server fills while it serves
-        later = sum(
-            extra.size for extra in self.extras if extra.upper_limit and extra.device == "Host"
+        return sum(
+            [extra.size for extra in self.extras if extra.upper_limit and extra.device == "Host"]
         )
-        return later + (self.runtime_peak or {}).get("Host", 0)
+
+
+@dataclass(frozen=True)
+class LowerBound(Static):
+    """Weights, caches and the prompt graph, which is all that `steps` covers."""
+
+
+@dataclass(frozen=True)
+class Breakdown(Static):
+    """What a launch allocates; its `extras` are all."""
+
+    # by device or "Host": bytes that a graph in use needs above `compute`
+    runtime_peak: dict[str, int] | None = None
+    saved: tuple[State, ...] = ()  # of a conversation: the model's, and its draft's
+
+    @property
+    def growing(self) -> int:
+        return super().growing + (self.runtime_peak or {}).get("Host", 0)
 
 
 def shared(use: Static, devices: Sequence[Device]) -> int:
     """Return the bytes on devices that share the system's memory."""
     # an integrated GPU, or Apple's: its buffers are in the memory that the weights in RAM are in
     names = [device.name for device in devices if device.in_ram]
-    extra = use.extra_by_device() if names and isinstance(use, Breakdown) else {}
+    extra = use.extra_by_device() if names else {}
     return sum(use.devices[name].total + extra.get(name, 0) for name in names)
 
 

@@ -140,6 +140,7 @@ class Estimator:
         # the key ends in (runtime, measuring): each asks for other parts
         self._launches: dict[tuple[Params, tuple[Device, ...], bool, bool], Breakdown] = {}
         self._memories: dict[object, Memory] = {}
+        self._server: dict[object, tuple[tuple[Extra, ...], Memory]] = {}
         self._layer_caches: dict[object, list[int]] = {}
         # of the last launch that was fully measured
         self._measured: tuple[object, Measured] | None = None
@@ -544,7 +545,22 @@ class Estimator:
             exact=exact,
             warnings=tuple(warnings),
             host_resident=placement.resident,
+            extras=self._served(launch),
         )
+
+    def _served(self, launch: _Launch) -> tuple[Extra, ...]:
+        """Return what the server holds besides the model, without a draft's part."""
+        params, context, memory = launch.params, launch.context, launch.memory
+        # all that it depends on besides the caches
+        limits = params.cache_ram, params.ctx_checkpoints, params.backend_sampling
+        key = id(memory), context.n_outputs_max, context.embeddings, limits
+        if key not in self._server:
+            if len(self._server) >= _KEPT:
+                self._server.clear()
+            extras = serving(self.model, params, context, memory, self.rules)[0]
+            # the memory stays with its number
+            self._server[key] = extras, memory
+        return self._server[key][0]
 
     def _whole(
         self, launch: _Launch, devices: Sequence[Device], measured: Measured, measuring: bool

@@ -132,10 +132,13 @@ class Buffers:
         }
         # With the same micro-batch if there is one: graph buffers in RAM are proportional to it.
         same = {(ctx, size): ram for (ctx, size), ram in alike.items() if size == n_ubatch}
+        if same:
+            # they grow with the context, so each is a bound
+            return max([int(ram * min(1.0, n_ctx / max(1, ctx))) for (ctx, _), ram in same.items()])
         return min(
             [
                 int(ram * min(1.0, n_ctx / max(1, ctx)) * min(1.0, n_ubatch / size))
-                for (ctx, size), ram in (same or alike).items()
+                for (ctx, size), ram in alike.items()
             ],
             default=0,
         )

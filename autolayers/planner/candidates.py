@@ -555,7 +555,8 @@ class Kind:
 
     def _launch(self, params: Params, use: Static) -> Launch:
         ram = self.evaluator.machine.ram
-        needed = RAM_MARGIN + self.evaluator.in_ram(use) + self.buffers.of_ram(self.point(params))
+        in_ram = self.evaluator.ram_of(params, use)
+        needed = RAM_MARGIN + in_ram + self.buffers.of_ram(self.point(params))
         return Launch(
             params,
             use,
@@ -616,17 +617,18 @@ class Kind:
             # the way.
             if grows > 0:
                 share = min(share, left / grows)
-        return min(share, self._share_of_ram(point, use, larger))
+        return min(share, self._share_of_ram(params, point, use, larger))
 
-    def _share_of_ram(self, point: Point, use: Static, larger: Static) -> float:
+    def _share_of_ram(self, params: Params, point: Point, use: Static, larger: Static) -> float:
         ram = self.evaluator.machine.ram
-        grows = self.evaluator.in_ram(larger) - self.evaluator.in_ram(use)
+        here = self.evaluator.ram_of(params, use)
+        grows = self.evaluator.ram_of(params, larger) - here
         if ram is None or grows <= 0:
             return 1.0
         # The processor reads that cache: an eighth of the RAM stays free for everything else.
         if use.host.context and self.problem.policy.n_ctx != "max":
             ram = int(ram * RAM_SHARE)
-        left = ram - RAM_MARGIN - self.buffers.of_ram(point) - self.evaluator.in_ram(use)
+        left = ram - RAM_MARGIN - self.buffers.of_ram(point) - here
         return max(0.0, left / grows)
 
     def record(self, candidate: Candidate) -> None:
@@ -634,9 +636,9 @@ class Kind:
         static = self.evaluator.static(candidate.params)
         if static is None:  # the budget is spent: nothing more is promised
             return
-        # Beyond weights and caches: mostly the CPU's graph buffers.
+        # Beyond what is known without a graph: mostly the CPU's graph buffers.
         in_all = self.evaluator.ram_of(candidate.params, candidate.breakdown)
-        taken = in_all - self.evaluator.in_ram(static)
+        taken = in_all - self.evaluator.ram_of(candidate.params, static)
         point = self.point(candidate.params)
         split = candidate.params.tensor_split or ()
         self.buffers.record(point, candidate, taken)

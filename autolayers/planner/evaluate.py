@@ -345,7 +345,7 @@ class Evaluator:
         """Return the bytes on devices that share the system's memory."""
         return shared(use, self.machine.devices)
 
-    def ram_of(self, params: Params, use: Measured) -> int:
+    def ram_of(self, params: Params, use: Static) -> int:
         """Return the same, and what serving is certain to add."""
         return self.in_ram(use) + serving.certain(params, use)
 
@@ -370,7 +370,7 @@ class Evaluator:
         return self.candidate(smaller, FULL, last=True) or candidate
 
     def _candidate(self, params: Params, use: Measured) -> Candidate:
-        extra = use.extra_by_device() if isinstance(use, Breakdown) else {}
+        extra = use.extra_by_device()
         margins: dict[str, Parts] = {}
         spare: dict[str, int] = {}
         for device in self.machine.devices:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from ..flags.params import ALL_LAYERS, Params
 from ..flags.write import to_words
-from ..memory.breakdown import Breakdown
 from ..records import replace
 from .evaluate import FULL, Candidate
 from .plan import Faster, Smaller
@@ -121,7 +120,7 @@ def _overheads(chosen: Candidate) -> int:
     adapters."""
     use = chosen.breakdown
     margins = sum(size for parts in chosen.margins.values() for _, size in parts)
-    extras = use.extra_by_device() if isinstance(use, Breakdown) else {}
+    extras = use.extra_by_device()
     return margins + sum(usage.compute + extras.get(name, 0) for name, usage in use.devices.items())
 
 

@@ -24,8 +24,6 @@ _FEWER = (CTX_CHECKPOINTS, 16, 8, 4, 2)
 def certain(params: Params, use: Static) -> int:
     """Return the bytes that serving may add in any case: what no flag limits, what given flags
     allow, and one checkpoint per slot if their number is left to the plan."""
-    if not isinstance(use, Breakdown):
-        return 0
     sizes = _bounded(params, use)
     # A checkpoint per slot is certain where their number is left to the plan: it may be reduced to
     # one.
@@ -152,7 +150,6 @@ def why_kept(agents: int, here: Saved) -> str:
 
 def reason(before: Params, after: Params, use: Static) -> str:
     """Return why limits were added to a launch."""
-    assert isinstance(use, Breakdown)
     added = Params(**{name: getattr(after, name) for name in _bounded(before, use)})
     return (
         f"{' '.join(to_words(added))}: saved prompts and checkpoints could grow to "
@@ -160,7 +157,7 @@ def reason(before: Params, after: Params, use: Static) -> str:
     )
 
 
-def _bounded(params: Params, use: Breakdown) -> dict[str, int]:
+def _bounded(params: Params, use: Static) -> dict[str, int]:
     """Return what the flags limit that were not given, in bytes by the field of Params."""
     return {
         extra.bounded_by: extra.size

@@ -7,9 +7,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ...flags.params import Params
-    from ...memory.breakdown import Static
     from ..evaluate import Candidate, Evaluator, Fidelity
 
+_RAM = "RAM"
 # Least share of the overheads of a measured launch that another launch needs:
 ONE_MORE = 0.75  # with one more layer,
 # with another number of layers or a larger context, or with weights in RAM instead of on devices
@@ -43,7 +43,7 @@ def largest_count(
         fidelity,
         None,
         best,
-        lambda it: it.fits_devices,
+        False,
         ALIKE,
         overheads,
     )
@@ -71,7 +71,7 @@ def largest_context(
     may_fit = (
         evaluator.may_fit(make(high))
         if below is None
-        else _may_fit(evaluator, make(high), below, ALIKE)
+        else _may_fit(evaluator, make(high), below, True, ALIKE)
     )
     # The largest first, as nothing could be better.
     at_high = above or (evaluator.candidate(make(high), fidelity) if may_fit else None)
@@ -91,7 +91,7 @@ def largest_context(
         fidelity,
         at_low,
         at_high,
-        lambda it: it.fits,
+        True,
         1.0,
     )
     # Only now: in most searches some larger one fits.
@@ -108,14 +108,14 @@ def _between(
     fidelity: Fidelity,
     below: Candidate | None,
     above: Candidate | None,
-    fits: Callable[[Candidate], bool],
+    ram: bool,
     share: float,
     overheads: Mapping[str, int] | None = None,
 ) -> tuple[int, Candidate | None]:
     """Return (number, launch) of the largest number between low, which fits, and high, which does
     not; (low, None) if none does. `below` and `above` are their launches, or similar ones, if
-    measured; if neither is, `overheads` are assumed. A larger number needs at least this `share` of
-    the overheads of one that fits."""
+    measured; if neither is, `overheads` are assumed. With `ram` system memory counts too. A larger
+    number needs at least this `share` of the overheads of one that fits."""
     best: Candidate | None = None
     first = low
     end = high
@@ -130,22 +130,22 @@ def _between(
 
             # `points` as a default, as the function is made in a loop.
             def expected(n: int, points: list[tuple[int, Candidate]] = points) -> bool:
-                return _expected(evaluator, make(n), n, points, overheads or {})
+                return _expected(evaluator, make(n), n, points, ram, overheads or {})
 
             guess = last(low, high - 1, expected) if points or overheads else high - 1
         else:  # buffer sizes are not monotonic here: fall back to bisection
             guess = (low + high) // 2
         guess = max(guess, low + 1)
         # Too large for certain: it needs `share` of the overheads of one that fits.
-        if best is not None and not _may_fit(evaluator, make(guess), best, share):
+        if best is not None and not _may_fit(evaluator, make(guess), best, ram, share):
 
             def may(n: int, alike: Candidate = best) -> bool:
-                return _may_fit(evaluator, make(n), alike, share)
+                return _may_fit(evaluator, make(n), alike, ram, share)
 
             high = last(low, guess - 1, may) + 1
             continue
         candidate = evaluator.candidate(make(guess), fidelity)
-        if candidate is not None and fits(candidate):
+        if candidate is not None and (candidate.fits if ram else candidate.fits_devices):
             best = candidate
             low = guess
             first = guess
@@ -187,30 +187,32 @@ def _expected(
     params: Params,
     n: int,
     points: list[tuple[int, Candidate]],
+    ram: bool,
     overheads: Mapping[str, int],
 ) -> bool:
     """Return whether these flags should fit: weights and caches are known, the rest is extrapolated
     from the launches of one or two other numbers, or is `overheads` if there are none."""
-    static = evaluator.static(params)
-    limits = evaluator.machine.limits
-    if static is None:
+    needs = _needs(evaluator, params, ram)
+    limits = _limits(evaluator, ram)
+    if not needs:
         return False
     if not points:
         return all(
             taken + overheads.get(name, 0) <= limits[name]
-            for name in static.devices
-            if (taken := _static(static, name))
+            for name, taken in needs.items()
+            if taken and name != _RAM
         )
     (first, near), (second, far) = points[0], points[-1]
     # On the line through the overheads of the two that were measured.
     part = 0.0 if first == second else (n - first) / (second - first)
-    for name in near.spare.keys() | far.spare.keys():
-        limit = limits[name]
-        overhead = [
-            limit - other.spare.get(name, limit) - _static(other.breakdown, name)
-            for other in (near, far)
-        ]
-        if overhead[0] + (overhead[1] - overhead[0]) * part + _static(static, name) > limit:
+    at_near, at_far = _overheads(evaluator, near, ram), _overheads(evaluator, far, ram)
+    for name in at_near.keys() | at_far.keys():
+        # A device that one of them does not use takes what its layers take.
+        here, there = (
+            sizes.get(name, -_needs(evaluator, it.params, ram).get(name, 0))
+            for sizes, it in ((at_near, near), (at_far, far))
+        )
+        if here + (there - here) * part + needs[name] > limits[name]:
             return False
     return True
 
@@ -225,22 +227,47 @@ def _may_fit_again(
     """Return whether low + 2 may fit although low + 1 does not, if it needs ONE_MORE of its graph
     buffers and margin."""
     # Mostly what low needs rules it out, and low + 1 need not be measured.
-    if at_low and not _may_fit(evaluator, make(low + 2), at_low, ALIKE * ONE_MORE):
+    if at_low and not _may_fit(evaluator, make(low + 2), at_low, False, ALIKE * ONE_MORE):
         return False
     above = evaluator.candidate(make(low + 1), fidelity)
-    return above is None or _may_fit(evaluator, make(low + 2), above, ONE_MORE)
+    return above is None or _may_fit(evaluator, make(low + 2), above, False, ONE_MORE)
 
 
-def _may_fit(evaluator: Evaluator, params: Params, alike: Candidate, share: float) -> bool:
+def _may_fit(
+    evaluator: Evaluator, params: Params, alike: Candidate, ram: bool, share: float
+) -> bool:
     """Return whether a launch may fit if it needs at least this share of another one's graph
     buffers and margins."""
-    static = evaluator.static(params)
-    limits = evaluator.machine.limits
-    return static is not None and all(
-        _static(static, name) + size * share <= limits[name]
-        for name, size in alike.overheads(limits).items()
+    needs, limits = _needs(evaluator, params, ram), _limits(evaluator, ram)
+    return bool(needs) and all(
+        needs[name] + size * share <= limits[name]
+        for name, size in _overheads(evaluator, alike, ram).items()
     )
 
 
-def _static(use: Static, name: str) -> int:
-    return use.devices[name].model + use.devices[name].context
+def _limits(evaluator: Evaluator, ram: bool) -> dict[str, int]:
+    """Return the bytes of the devices; with `ram` those of system memory, where it has a limit."""
+    limits = dict(evaluator.machine.limits)
+    if ram and evaluator.machine.ram is not None:
+        limits[_RAM] = evaluator.machine.ram
+    return limits
+
+
+def _needs(evaluator: Evaluator, params: Params, ram: bool) -> dict[str, int]:
+    """Return what is known of a launch without a graph: weights and caches, in system memory what
+    the server holds too. Empty if llama.cpp would refuse it, or if the budget is spent."""
+    use = evaluator.static(params)
+    if use is None:
+        return {}
+    needs = {name: usage.model + usage.context for name, usage in use.devices.items()}
+    return {**needs, _RAM: evaluator.ram_of(params, use)} if ram else needs
+
+
+def _overheads(evaluator: Evaluator, measured: Candidate, ram: bool) -> dict[str, int]:
+    """Return what a measured launch takes besides, and leaves free."""
+    limits = _limits(evaluator, ram)
+    sizes = measured.overheads(limits)
+    needs = _needs(evaluator, measured.params, ram)
+    if ram and measured.ram_spare is not None and needs:
+        sizes[_RAM] = limits[_RAM] - measured.ram_spare - needs[_RAM]
+    return sizes
