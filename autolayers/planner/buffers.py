@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     # micro-batch
     Point = tuple[object, str, int, int]
 
-FIRST = 768 << 20  # bytes on a device before anything is measured,
-SHARE = 4  # but no more than this part of it
+SURE = 7 / 8  # of what is expected, where no launch with this micro-batch was measured
 _GROWS = 0.2  # part of the graph buffers that at least grows with the micro-batch
 # bytes of the mask for each token of the micro-batch and each of the context
 _MASK = 2
@@ -26,6 +25,7 @@ ALIKE = 0.75  # of the graph buffers of a similar placement
 _MASKS = 4  # that there may be
 # of the graph buffers of another kind of placement, or of a much larger context
 LEAST = 0.5
+ALONE = 0.25  # of a device that has the output alone, before one was measured
 
 
 @dataclass(frozen=True)
@@ -38,67 +38,136 @@ class Taken:
     ram: int
     flash: bool  # without flash attention graph buffers grow with the context,
     cached: bool  # or with a cache in RAM, as they hold a layer's part of it
+    output: str  # the device of several that has the output too
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Expected bytes on each device besides weights and caches: where it has layers alone, layers
+    and the output, or the output alone, which computes no attention."""
+
+    layers: Mapping[str, int]
+    output: Mapping[str, int]
+    alone: Mapping[str, int]
+
+    @classmethod
+    def alike(cls, needs: Mapping[str, int]) -> Needs:
+        return cls(needs, needs, {name: int(ALONE * size) for name, size in needs.items()})
+
+    def of(self, name: str, last: str, alone: bool) -> int:
+        """Return those of a device where the `last` one has the output, `alone` or not."""
+        if name != last:
+            return self.layers[name]
+        return self.alone[name] if alone else self.output[name]
 
 
 class Buffers:
     """What was measured in one search."""
 
-    def __init__(self, limits: Mapping[str, int]) -> None:
+    def __init__(self, limits: Mapping[str, int], least: Mapping[str, int] | None = None) -> None:
+        """`least`: bytes that every launch takes on each device."""
         self.limits = limits
+        self.least = least or dict.fromkeys(limits, 0)
         self.taken: dict[Point, Taken] = {}
         self.version = 0  # changes with what is known
         # frames, contexts and micro-batches that no launch fits
         self.full: set[tuple[object, int, int]] = set()
         # of a device with the output layer alone
-        self.output: dict[tuple[object, str, int, int], int] = {}
+        self.alone: dict[tuple[object, str, int, int], int] = {}
+        self._needs: dict[Point, Needs] = {}
 
-    def record(self, point: Point, candidate: Candidate, ram: int) -> None:
+    def record(
+        self, point: Point, candidate: Candidate, ram: int, output: str = "", alone: bool = False
+    ) -> None:
+        """Note what a launch takes; `output`: the device of several that has the output, `alone` or
+        not."""
         use = candidate.breakdown.devices
         # a device without layers has no room for its buffers: more layers elsewhere change nothing
         if any(left < 0 and not use[name].model for name, left in candidate.spare.items()):
             self.full.add((point[0], *point[2:]))
         flash = candidate.breakdown.flash_attn
         cached = candidate.params.kv_offload is not False
+        overheads = candidate.overheads(self.limits)
         compute = {
             name: use[name].compute + (0 if flash and cached else _temporaries(candidate, name))
             for name in candidate.spare
         }
-        fixed = {
-            name: size - compute[name] for name, size in candidate.overheads(self.limits).items()
-        }
+        fixed = {name: size - compute[name] for name, size in overheads.items()}
+        if alone:
+            frame, _, n_ctx, n_ubatch = point
+            self.alone[frame, output, n_ctx, n_ubatch] = overheads.get(output, 0)
         before = self.taken.get(point)
-        self.version += 1
         # they only grow, so that a search ends
-        if before is not None and not candidate.fits_devices:
+        if before is not None and before.output == output and not candidate.fits_devices:
             compute = {
                 name: max(size, before.compute.get(name, 0)) for name, size in compute.items()
             }
             fixed = {name: max(size, before.fixed.get(name, 0)) for name, size in fixed.items()}
-        self.taken[point] = Taken(fixed, compute, ram, flash, cached)
+        self.note(point, Taken(fixed, compute, ram, flash, cached, output))
 
-    def record_output(self, point: Point, name: str, candidate: Candidate) -> None:
-        """Notes what a device takes that has the output layer alone."""
-        frame, _, n_ctx, n_ubatch = point
-        self.output[frame, name, n_ctx, n_ubatch] = candidate.overheads(self.limits).get(name, 0)
+    def note(self, point: Point, taken: Taken) -> None:
+        self.version += 1
+        self._needs.clear()
+        self.taken[point] = taken
 
-    def of_output(self, point: Point, name: str, usual: int) -> int:
-        """Return the expected bytes of a device that has the output layer alone, and so computes
-        no attention: at least those measured with a smaller context and micro-batch; a part of
-        `usual` before anything was measured."""
-        frame, _, n_ctx, n_ubatch = point
+    def at(self, point: Point) -> Needs:
+        """Return what is expected; less, where no launch like it was measured with this
+        micro-batch."""
+        if point not in self._needs:
+            self._needs[point] = self._expected(point)
+        return self._needs[point]
+
+    def _expected(self, point: Point) -> Needs:
+        frame, kind, n_ctx, n_ubatch = point
+        share, alike = self._alike(frame, kind)
+        sure = 1.0 if share == 1 and any(size == n_ubatch for _, size in alike) else SURE
+        if not alike:
+            return Needs(self.least, self.least, dict.fromkeys(self.limits, 0))
+        # What launches took whose output was on the same device.
+        by_output = {
+            output: self._of(
+                {key: taken for key, taken in alike.items() if taken.output == output},
+                n_ctx,
+                n_ubatch,
+                share,
+            )
+            for output in {taken.output for taken in alike.values()}
+        }
+        layers: dict[str, int] = {}
+        outputs: dict[str, int] = {}
+        for name in self.limits:
+            others = [sizes[name] for output, sizes in by_output.items() if output != name]
+            own = by_output.get(name, {}).get(name)
+            layers[name] = max(others) if others else int(LEAST * (own or 0))
+            outputs[name] = layers[name] if own is None else own
+        alone = {
+            name: self._of_output_alone(frame, name, n_ctx, n_ubatch, layers[name])
+            for name in self.limits
+        }
+        return Needs(
+            {name: int(size * sure) for name, size in layers.items()},
+            {name: int(size * sure) for name, size in outputs.items()},
+            alone,
+        )
+
+    def _of_output_alone(
+        self, frame: object, name: str, n_ctx: int, n_ubatch: int, usual: int
+    ) -> int:
+        """Return the bytes of a device that has the output alone: at least those measured with a
+        smaller context and micro-batch."""
         sizes = [
             size
-            for (of, device, ctx, batch), size in self.output.items()
+            for (of, device, ctx, batch), size in self.alone.items()
             if (of, device) == (frame, name) and ctx <= n_ctx and batch <= n_ubatch
         ]
-        return max(sizes, default=usual // SHARE)
+        return max(sizes, default=int(ALONE * usual))
 
-    def at(self, point: Point) -> dict[str, int]:
-        """Return the expected bytes on each device."""
-        frame, kind, n_ctx, n_ubatch = point
+    def _alike(self, frame: object, kind: str) -> tuple[float, dict[tuple[int, int], Taken]]:
+        """Return the launches that are like these, by context and micro-batch, and which part of
+        what they took is expected."""
         same = {key[2:]: taken for key, taken in self.taken.items() if key[:2] == (frame, kind)}
         if same:
-            return self._of(same, n_ctx, n_ubatch, 1.0)
+            return 1.0, same
         # The same frame and related kind, the same kind of any frame, any kind of this frame,
         # anything.
         for share, like in (
@@ -109,12 +178,8 @@ class Buffers:
         ):
             related = {key[2:]: taken for key, taken in self.taken.items() if _matches(key, *like)}
             if related:
-                return self._of(related, n_ctx, n_ubatch, share)
-        return self.guess()
-
-    def guess(self) -> dict[str, int]:
-        """Return the bytes on each device before anything was measured."""
-        return {name: min(FIRST, limit // SHARE) for name, limit in self.limits.items()}
+                return share, related
+        return 0.0, {}
 
     def rules_out(self, point: Point) -> bool:
         """Return whether no launch of this frame fits with as large a context and micro-batch."""
@@ -143,15 +208,6 @@ class Buffers:
             default=0,
         )
 
-    def knows(self, point: Point) -> bool:
-        """Return whether a launch of this frame and kind was measured with this micro-batch and no
-        more context."""
-        frame, kind, n_ctx, n_ubatch = point
-        return any(
-            _matches(key, frame, _related(kind)) and key[3] == n_ubatch and key[2] <= n_ctx
-            for key in self.taken
-        )
-
     def _of(
         self, measured: Mapping[tuple[int, int], Taken], n_ctx: int, n_ubatch: int, share: float
     ) -> dict[str, int]:
@@ -160,31 +216,41 @@ class Buffers:
         nearest = _nearest(n_ubatch, {size for _, size in measured})
         points = {ctx: taken for (ctx, size), taken in measured.items() if size == nearest}
         # The nearest micro-batch was measured, not this one: grow or shrink by the least factor.
-        share *= _growth(n_ubatch / nearest)
+        growth = _growth(n_ubatch / nearest)
+        share *= growth
+        fixed = min(1.0, growth)  # a part of a margin is temporaries, which shrink as well
         below = max([ctx for ctx in points if ctx <= n_ctx], default=None)
         above = min([ctx for ctx in points if ctx >= n_ctx], default=None)
         if below is not None and above is not None:
             part = (n_ctx - below) / max(1, above - below)
-            return self._sum(points[below], _between(points[below], points[above], part), share)
+            return self._sum(
+                points[below], _between(points[below], points[above], part), share, fixed
+            )
         here = above if below is None else below
         assert here is not None
         # Only contexts on one side were measured.
         near = points[here]
         # Without flash attention the scores grow with the context; with it only masks do.
         if not near.flash or (n_ctx < here and not near.cached):
-            return self._sum(near, near.compute, share * n_ctx / max(1, here))
+            return self._sum(near, near.compute, share * n_ctx / max(1, here), fixed)
         more = _MASK * nearest * (n_ctx - here) * (_MASKS if n_ctx < here else 1)
         compute = {
             name: max(int(LEAST * size), size + more) if size else 0
             for name, size in near.compute.items()
         }
-        return self._sum(near, compute, share)
+        return self._sum(near, compute, share, fixed)
 
-    def _sum(self, near: Taken, compute: Mapping[str, int], share: float) -> dict[str, int]:
-        """Return the sums; a device that the launch did not use takes as much as the least of the
-        others."""
-        sums = {name: size + int(compute[name] * share) for name, size in near.fixed.items()}
-        smallest = min(sums.values(), default=0)
+    def _sum(
+        self, near: Taken, compute: Mapping[str, int], share: float, fixed: float
+    ) -> dict[str, int]:
+        """Return the sums of these parts of both; a device that the launch did not use takes as
+        much as the least of those without the output."""
+        sums = {
+            name: max(self.least[name], int(size * fixed)) + int(compute[name] * share)
+            for name, size in near.fixed.items()
+        }
+        least = int(LEAST * sums.get(near.output, 0))
+        smallest = min([size for name, size in sums.items() if name != near.output], default=least)
         return {name: sums.get(name, smallest) for name in self.limits}
 
 

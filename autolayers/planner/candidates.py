@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ..flags.params import Params
     from ..memory.breakdown import Static, Usage
-    from .buffers import Point
+    from .buffers import Needs, Point
     from .evaluate import Candidate
     from .frames import Frame
 
@@ -166,30 +166,16 @@ class Kind:
         yield params
         if self.name == "layers" and count > 1 and at.kv_offload is False:
             # their caches stay in RAM, so layers may be slower there than the output alone
-            output = self.divided(ladder, 1, self.buffers.at(self.point(ladder(1))))
+            output = self.divided(ladder, 1)
             yield from filter(None, [output])
         # After PATIENCE failures whole layers are safer than parts.
         if self.name == "experts" and count < ladder.top and self.failed <= PATIENCE:
             yield from self._with_parts(ladder, count, params)
 
-    def guessed_too_much(self, n_ctx: int | None) -> bool:
-        """Return whether what was guessed before anything was measured is more than is expected
-        now."""
-        expected = self.buffers.at(self.point(replace(self.shape, n_ctx=n_ctx)))
-        guess = self.buffers.guess()
-        # Then the promises of this kind were made by a guess that was too large.
-        return any(expected[name] < guess[name] for name in self.frame.names)
-
     def launch(self, params: Params) -> Launch | None:
         """Return a launch, whether it should fit or not."""
         use = self.evaluator.static(params)
         return None if use is None else self._launch(params, use)
-
-    def smallest(self, n_ctx: int | None) -> Launch | None:
-        """Return the launch with the least on the devices, which says what all of this kind take
-        besides."""
-        least = 0 if self.name in ("given", "none") else 1
-        return self.launch(explicit_split(self.evaluator, self.ladder(n_ctx)(least)))
 
     def _as_given(self, at: Params) -> Iterator[Params]:
         """Yield these layers with llama.cpp's own split, or with another one if only that should
@@ -204,7 +190,7 @@ class Kind:
         if not divisible or (not self.failed and self._should_fit(params)):
             yield params
             return
-        divided = self.divided(ladder, layers, self.buffers.at(self.point(params)))
+        divided = self.divided(ladder, layers)
         # A given number stays as it was written, e.g. 99 of 33 layers.
         yield params if divided is None else replace(divided, n_gpu_layers=params.n_gpu_layers)
 
@@ -219,51 +205,49 @@ class Kind:
         # A given split or rules of devices: sizes of single layers say nothing.
         if not self._divides(ladder):
             return self._most_as_given(ladder, lowest, top)
-        whole = self.buffers.at(self.point(ladder(ladder.top)))
-        partly = self.buffers.at(self.point(ladder(1)))
-        none = self.buffers.at(self.point(ladder(0)))
         # After several failures one layer less, then two ...
-        bound = self._at_most(ladder, top, whole, partly) - max(0, self.failed - PATIENCE - 1)
+        bound = self._at_most(ladder, top) - max(0, self.failed - PATIENCE - 1)
         # A bound by all memory together; which device holds what is decided for each count.
         for count in range(max(lowest, bound), lowest - 1, -1):
-            buffers = partly if count else none
-            if count == ladder.top:
-                buffers = whole
-            params = self.divided(ladder, count, buffers)
+            params = self.divided(ladder, count)
             if params is not None:
                 return count, params
         return None
 
-    def divided(self, ladder: Ladder, count: int, buffers: Mapping[str, int]) -> Params | None:
-        """Return the launch with the fastest split that should fit beside these `buffers`; None if
-        none should. Where flags name a device for tensors, llama.cpp's own; or the given one."""
+    def divided(self, ladder: Ladder, count: int, needs: Needs | None = None) -> Params | None:
+        """Return the launch with the fastest split that should fit beside what it `needs`, by
+        default what is expected; None if none should. Where flags name a device for tensors,
+        llama.cpp's own; or the given one."""
         if not self._divides(ladder):
             own = explicit_split(self.evaluator, ladder(count))
             return own if self._should_fit(own) else None
-        split = self._split(ladder, count, buffers)
+        split = self._split(ladder, count, needs or self.buffers.at(self.point(ladder(count))))
         if not split:
             return None if split is None else ladder(count)
         return shared(self.evaluator, ladder(count), split)
 
-    def _at_most(
-        self, ladder: Ladder, top: int, whole: Mapping[str, int], partly: Mapping[str, int]
-    ) -> int:
+    def _at_most(self, ladder: Ladder, top: int) -> int:
         """Return a bound of the count, by the memory of all devices together."""
 
         # A device that lacks room for its buffers does not take room from the others.
-        def room(buffers: Mapping[str, int]) -> int:
-            return sum([max(0, self._room(name, buffers)) for name in self.frame.names])
+        def room(count: int) -> int:
+            needs = self.buffers.at(self.point(ladder(count)))
+            least = [min(needs.layers[name], needs.alone[name]) for name in self.frame.names]
+            if len(self.frame.names) == 1:
+                least = [needs.output[name] for name in self.frame.names]
+            rooms = map(self._room, self.frame.names, least)
+            return sum([max(0, space) for space in rooms])
 
         # With everything on devices the graph buffers are others.
-        if top == ladder.top and sum(self._bytes(ladder, top)) <= room(whole):
+        if top == ladder.top and sum(self._bytes(ladder, top)) <= room(top):
             return top
-        space = room(partly)
+        space = room(1)
         high = min(top, ladder.top - 1)
         return max(0, last(-1, high, lambda count: sum(self._bytes(ladder, count)) <= space))
 
-    def _room(self, name: str, buffers: Mapping[str, int]) -> int:
+    def _room(self, name: str, needed: int) -> int:
         """Return the bytes for layers on a device."""
-        return self.limits[name] - buffers[name] + self.hope
+        return self.limits[name] - needed + self.hope
 
     def _most_as_given(self, ladder: Ladder, lowest: int, top: int) -> tuple[int, Params] | None:
         """Return the same where flags decide how layers or matrices are divided."""
@@ -275,22 +259,28 @@ class Kind:
 
     def _should_fit(self, params: Params) -> bool:
         use = self.evaluator.static(params)
-        buffers = self._expected(params)
+        expected = self._expected(params)
         return use is not None and all(
-            usage.total <= self._room(name, buffers)
+            usage.total <= self._room(name, expected[name])
             for name, usage in use.devices.items()
             if usage.total
         )
 
-    def _expected(self, params: Params) -> dict[str, int]:
-        """Return what a launch should take on each device besides its layers."""
-        point = self.point(params)
+    def _expected(self, params: Params, n_ctx: int | None = None) -> dict[str, int]:
+        """Return what a launch should take on each device besides its layers, at another context if
+        one is given."""
+        needs = self.buffers.at(
+            self.point(params if n_ctx is None else replace(params, n_ctx=n_ctx))
+        )
+        last, alone = self._output(params)
+        return {name: needs.of(name, last, alone) for name in self.limits}
+
+    def _output(self, params: Params) -> tuple[str, bool]:
+        """Return the device that has the output, and whether it has nothing else."""
         split = params.tensor_split or ()
-        buffers = self.buffers.at(point)
-        if 1 < len(split) <= len(self.frame.names) and split[-1] == 1:
-            last = self.frame.names[len(split) - 1]
-            buffers[last] = self.buffers.of_output(point, last, buffers[last])
-        return buffers
+        if not split or len(split) > len(self.frame.names):
+            return (self.frame.names or ("",))[-1], False
+        return self.frame.names[len(split) - 1], len(split) > 1 and split[-1] == 1
 
     # --- bytes and seconds of layers
 
@@ -359,24 +349,32 @@ class Kind:
         start = self._everything - layers
         return [[*off[name][:in_ram], *on[name][in_ram:]][start:] for name in self.frame.names]
 
-    def _split(
-        self, ladder: Ladder, count: int, buffers: Mapping[str, int]
-    ) -> tuple[float, ...] | None:
+    def _split(self, ladder: Ladder, count: int, needs: Needs) -> tuple[float, ...] | None:
         """Return the fastest split of the layers that should fit; () on one device, or of none."""
         sizes = self._bytes(ladder, count)
         names = self.frame.names[:MOST_SHARES]
-        room = [self._room(name, buffers) for name in names]
         if len(names) == 1 or not sizes:
             # One device has all of them: no split is written.
-            return () if sum(sizes) <= room[0] else None
+            return () if sum(sizes) <= self._room(names[0], needs.output[names[0]]) else None
+        room, with_output, output_alone = (
+            [self._room(name, sizes[name]) for name in names]
+            for sizes in (needs.layers, needs.output, needs.alone)
+        )
         params = ladder(count)
         where = layer_devices(self.evaluator.placement(params))
         own = tuple([where.count(name) for name in names])
         seconds = self._seconds(ladder, count)[: len(names)]
-        splits = self._fastest(params, sizes, seconds, room, buffers)
+        n_ubatch = params.n_ubatch or N_UBATCH
+        visits = [self.cost.visits(name, n_ubatch) for name in names]
+        self.evaluator.spend(len(sizes) ** 2 * len(names) // PAIRS)
+        splits = [
+            best_partition(
+                sizes, seconds, room, self.cost.hop(n_ubatch), visits, (with_output, output_alone)
+            )
+        ]
         # llama.cpp's own, by free memory
-        if count == ladder.top and self._holds(own, sizes, room):
-            splits.insert(1, own)
+        if count == ladder.top and self._holds(own, sizes, [*room[:-1], with_output[-1]]):
+            splits.append(own)
         static = self.evaluator.static(params)
         if static is None or not any(splits):
             return None
@@ -389,34 +387,8 @@ class Kind:
             and count == ladder.top
             and self.cost.clock(params, static).pipelined
         ):
-            splits.append(even_partition(sizes, seconds, room))
+            splits.append(even_partition(sizes, seconds, [*room[:-1], with_output[-1]]))
         return self._quickest(params, static, splits)
-
-    def _fastest(
-        self,
-        params: Params,
-        sizes: Sequence[int],
-        seconds: Sequence[Sequence[float]],
-        room: Sequence[int],
-        buffers: Mapping[str, int],
-    ) -> list[tuple[int, ...] | None]:
-        """Return the fastest split by the seconds of layers, None if there is none, and those where
-        a device has the output layer alone: it computes no attention."""
-        names = self.frame.names[: len(room)]
-        n_ubatch = params.n_ubatch or N_UBATCH
-        visits = [self.cost.visits(name, n_ubatch) for name in names]
-        hop = self.cost.hop(n_ubatch)
-        self.evaluator.spend(len(sizes) ** 2 * len(names) // PAIRS)
-        splits = [best_partition(sizes, seconds, room, hop, visits)]
-        for i in range(1, len(names)):
-            taken = self.buffers.of_output(self.point(params), names[i], buffers[names[i]])
-            # It does not fit beside the buffers of attention, but beside those of the output alone.
-            if room[i] < sizes[-1] <= self.limits[names[i]] - taken:
-                before = best_partition(
-                    sizes[:-1], [each[:-1] for each in seconds[:i]], room[:i], hop, visits[:i]
-                )
-                splits.append(before and (*before, 1))
-        return splits
 
     def _quickest(
         self, params: Params, static: Static, splits: Sequence[tuple[int, ...] | None]
@@ -531,7 +503,7 @@ class Kind:
         """Return the bytes that layers divided at these `ends` leave on each device."""
         sizes = self._bytes(ladder, count)
         starts = [0, *ends]
-        left = {name: self._room(name, buffers) for name in self.frame.names}
+        left = {name: self._room(name, buffers[name]) for name in self.frame.names}
         for name, (start, end) in zip(self.frame.names, itertools.pairwise(starts), strict=False):
             left[name] -= sum(sizes[start:end])
         return left
@@ -606,11 +578,11 @@ class Kind:
         point = frame, kind, n_ctx, n_ubatch
         if self.buffers.rules_out(point):
             return 0.0
-        buffers = self.buffers.at(point)
+        expected = self._expected(params, n_ctx)
         share = 1.0
         for name, usage in use.devices.items():
             grows = larger.devices[name].total - usage.total
-            left = self._room(name, buffers) - usage.total
+            left = self._room(name, expected[name]) - usage.total
             if usage.total and left <= 0:
                 return 0.0
             # Caches grow evenly with the context, so the room divided by the growth is the part of
@@ -639,12 +611,8 @@ class Kind:
         # Beyond what is known without a graph: mostly the CPU's graph buffers.
         in_all = self.evaluator.ram_of(candidate.params, candidate.breakdown)
         taken = in_all - self.evaluator.ram_of(candidate.params, static)
-        point = self.point(candidate.params)
-        split = candidate.params.tensor_split or ()
-        self.buffers.record(point, candidate, taken)
-        # A last device with the output layer alone, whose buffers are much smaller.
-        if 1 < len(split) <= len(self.frame.names) and split[-1] == 1:
-            self.buffers.record_output(point, self.frame.names[len(split) - 1], candidate)
+        output, alone = self._output(candidate.params) if len(self.frame.names) > 1 else ("", False)
+        self.buffers.record(self.point(candidate.params), candidate, taken, output, alone)
 
 
 def _rank(launch: Launch) -> tuple[bool, float]:

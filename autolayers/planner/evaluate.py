@@ -333,6 +333,11 @@ class Evaluator:
             self.machine.limits[device.name] > least(device) for device in self.machine.devices
         )
 
+    def least(self, params: Params) -> dict[str, int]:
+        """Return the bytes that every launch must leave free on each device."""
+        given = self.target or params.fit_target
+        return {device.name: 0 if given else least(device) for device in self.machine.devices}
+
     def margin(self, device: Device, params: Params, use: Measured) -> Parts:
         """Return the named parts of a device's margin; a given --fit-target or --margin replaces
         them all."""

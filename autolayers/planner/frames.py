@@ -87,6 +87,10 @@ class Frame:
     def names_of_kinds(self) -> tuple[str, ...]:
         """The kinds of placement, the one with all layers on the devices first."""
         finer = self.ladders.in_ram(self.given)
+        # Beside an integrated GPU FFN weights lie in the same memory: only experts, which are many,
+        # are better read by the processor.
+        if finer is not None and finer.kind == "ffn" and integrated(self.problem):
+            finer = None
         if self.as_given:
             return ("given",)
         if not self.names:
@@ -95,7 +99,7 @@ class Frame:
             return ("given",) if finer is None else (finer.kind,)
         if self.whole:
             return ("layers",) if finer is None else (finer.kind,)
-        bare = () if self.ladders.bare(self.given) is None else ("bare",)
+        bare = () if finer is None or self.ladders.bare(self.given) is None else ("bare",)
         # -ngl 0 is not -dev none: the device still computes prompts
         return (*(() if finer is None else (finer.kind,)), "layers", *bare, "none")
 
@@ -233,10 +237,9 @@ def plain(problem: Problem) -> Params:
     if given.split_mode is None and given.main_gpu == 0:
         given = replace(given, main_gpu=None)
     # -dev says not the processor
-    integrated = all(device.kind == "igpu" for device in evaluator.machine.devices)
     if (
         given.device
-        and not integrated
+        and not integrated(problem)
         and list(given.device) == evaluator.device_names(replace(given, device=None))
     ):
         given = replace(given, device=None)
@@ -258,11 +261,15 @@ def may_leave_out(problem: Problem, given: Params) -> bool:
     return not (placed or split)
 
 
+def integrated(problem: Problem) -> bool:
+    """Return whether all devices are integrated GPUs."""
+    return {device.kind for device in problem.machine.devices} == {"igpu"}
+
+
 def processor_alone(problem: Problem, given: Params) -> bool:
     """Return whether to compare with a launch without devices: they are integrated GPUs, and no
     given flag chooses them."""
-    kinds = {device.kind for device in problem.machine.devices}
-    if kinds != {"igpu"} or problem.policy.n_ctx == "max":
+    if not integrated(problem) or problem.policy.n_ctx == "max":
         return False
     return given.device is None and may_leave_out(problem, given)
 

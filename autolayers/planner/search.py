@@ -2,10 +2,11 @@
 
     Search(problem, given).best()
 
-Best first. Each kind of placement (candidates.py) promises a launch at each context; the one with
-the best promise is measured, by the prompt graph alone, a lower bound. What it takes corrects the
-promises of all others. The search ends when no promise is better than what was measured; then that
-is measured in full.
+Best first, in one loop. Each variant is a kind of placement (candidates.py) with a micro-batch,
+from one context on. It promises the launch that it should have by what was measured, and where
+nothing was like it by less: so a promise is rarely too little. The best promise is measured, by the
+prompt graph alone, which is a lower bound; what it takes corrects all promises. The loop ends when
+none is worth more than what was measured. That is then measured in full.
 """
 
 from __future__ import annotations
@@ -16,15 +17,14 @@ from functools import partial
 
 from ..flags.params import N_BATCH
 from ..memory.context import CELL_BLOCK
-from ..records import replace
+from ..records import dataclass, lazy, replace
 from .buffers import Buffers
-from .candidates import PATIENCE, RAM_SHARE, Kind
+from .candidates import RAM_SHARE, Kind
 from .evaluate import FIT, FULL, PROMPT
 from .frames import Frame, Frames, orders
 from .one.bisection import largest_context, last
 from .one.expert_cache import may_cache, with_expert_cache
 from .one.fit import fit
-from .one.most import with_most_layers
 from .one.parts import parts
 from .prices import ENOUGH, MICRO_BATCH, ORDER, of_context, worth
 from .problem import Solution
@@ -38,409 +38,187 @@ if TYPE_CHECKING:
     from .evaluate import Candidate, Fidelity
     from .problem import Problem
 
-# Shown by --why as what nearly won.
-OTHERS = 8  # promises that are kept
+    # (0: RAM is enough, 1: no more of it is missing than in --fit's own answer, 2: more), worth
+    Rank = tuple[int, float]
+
+OTHERS = 8  # promises that are kept, of which --why shows what nearly won
 TRIES = 12  # launches that are measured of one promise
-NEAR = 64 << 20  # bytes that a launch may lack so that it is tried with less context
-HOPE = 16 << 20  # bytes that launches may take less than they should,
-_HOPES = 3  # so often for a promise,
-_HOPED = 0.98  # if they are then worth this much more
-# Each grid knows what the launches of the one before took.
-_GRIDS = 3  # times that contexts between two promises are looked at, each by what is known then
-CLOSE = 1.1  # promises that are looked at again before the search ends
-_LATER = 1.0001  # a bound that is looked at after what it is of
-# Otherwise a promise and its measurement would take turns over fractions of a percent.
-SAME = 0.995  # a promise must be this much better than what was measured
+HOPE = 16 << 20  # bytes that a launch may take less than it should; no estimate is so exact
+_NOTHING: Rank = (3, 0.0)  # the rank of no launch
 # Limits of a context that nobody gave, if the CPU takes part:
 _TOKEN_SECONDS = 0.5  # seconds that a token may take with a full context above 32k,
 _TOKEN_GROWTH = 1.5  # or this factor over its time at the reference depth
 
 
-class _Node:
-    """A promise of one kind at a context; or a bound of the kind's launches with other
-    micro-batches, of these `sizes`."""
+class _Variant:
+    """One kind of placement from a context on, and what it promises."""
 
-    def __init__(
-        self,
-        kind: Kind,
-        n_ctx: int | None,
-        launch: Launch | None = None,
-        sizes: tuple[int, ...] = (),
-    ) -> None:
+    def __init__(self, kind: Kind, n_ctx: int | None, price: float = 1.0) -> None:
+        """`price`: of another order of the devices."""
         self.kind = kind
         self.n_ctx = n_ctx
-        self.launch = launch
-        self.sizes = sizes
-        # tries: measured launches; failed: in a row, that did not fit; hopes: see _HOPES; version:
-        # of the buffers that the promise was made by.
-        self.tries = self.failed = self.hopes = self.version = 0
-        self.price = 1.0  # of another order of the devices
-        self.first = True  # the smallest context that is tried of its kind
-        self.guessed = False  # opened before anything was measured
-        self.later = False  # of no interest while what has more on the devices may fit
+        self.price = price
+        self.launch: Launch | None = None
+        self.tried: set[Params] = set()  # launches that were measured
+        self.failed = 0  # of these, in a row, that did not fit
+        self.version = -1  # of the buffers that the promise was made by
 
 
-class _Done(_Node):
-    """A launch of one kind that was measured and fits."""
+@dataclass(frozen=True)
+class _Fitting:
+    """A launch of a variant that was measured and fits."""
 
-    def __init__(
-        self, kind: Kind, n_ctx: int | None, launch: Launch | None, measured: Candidate
-    ) -> None:
-        super().__init__(kind, n_ctx, launch)
-        self.measured = measured
+    variant: _Variant
+    candidate: Candidate
+    worth: float
 
 
 class Search:
-    """One search."""
+    """One search. `whole`: nothing may be in RAM."""
 
     def __init__(self, problem: Problem, given: Params, whole: bool = False) -> None:
         self.problem = problem
         self.evaluator = problem.evaluator
         self.cost = problem.cost
+        self.policy = problem.policy
         self.frames = Frames(problem, given, whole)
         self.whole = whole
-        self.policy = problem.policy
         self.fidelity: Fidelity = PROMPT
-        self.buffers = Buffers(self.evaluator.machine.limits)
-        self.heap: list[tuple[float, int, int, _Node]] = []
+        self.buffers = Buffers(self.evaluator.machine.limits, self.evaluator.least(given))
+        self.heap: list[tuple[Rank, int, int, _Variant]] = []
         self.count = itertools.count()
-        self.short: list[Candidate] = []  # launches that only RAM is too small for,
-        self.lacking: list[tuple[Launch, _Node]] = []  # and promises of such
-        self.probed: set[object] = set()  # kinds whose smallest launch was opened
-        self.opened: set[tuple[Kind, object]] = set()  # contexts and launches that are open
-        self.cut: list[Launch] = []  # those that the budget did not suffice for
-        # kinds that promised nothing before anything was measured
-        self.closed: list[_Node] = []
+        self.opened: set[tuple[Kind, int | None]] = set()
+        self.fitting: list[_Fitting] = []
+        self.short: list[Candidate] = []  # launches that only RAM is too small for
+        self.least = _NOTHING  # the best rank that was measured
+        # by kind of placement: the best that the budget did not suffice for
+        self.cut: dict[str, Launch] = {}
 
     def best(self) -> Solution:
-        winner = self._of_frames()
-        # What the frames do not try at first because it seldom wins; each may find something
-        # better, which is then measured like all.
-        for challenge in (self._unmeasured, self._orders, *[self._contexts] * _GRIDS, self._parts):
-            if winner is not None and challenge(winner):
-                self._push(winner, self._worth(winner))
-                winner = self._run()
-        # The winner is measured in full only now. If it does not fit after all, the next one is.
-        while winner is not None:
-            answer = self._finished(winner)
-            if answer is not None:
-                return Solution(
-                    self.problem, answer, paid=self._paid(winner, answer), others=self._promised()
-                )
-            winner = self._run()
+        self._run(self.frames.all())
+        # All devices together hold no layer; one alone, another order or none may be better.
+        if self._leaves_idle():
+            self._run(self.frames.left_out())
+        self._in_other_orders()
+        self._with_parts()
+        while self.fitting:
+            best = self._winner()
+            # Measured in full only now. If it does not fit after all, the next one is.
+            answer = self._finished(best)
+            if answer is not None and answer.fits:
+                paid = self._paid(best, answer)
+                return Solution(self.problem, answer, paid=paid, others=self._promised())
+            self._reject(best, answer)
+            self._run()
         return self._unfitting()
 
-    def _of_frames(self) -> _Done | None:
-        """Return the best launch of all frames that fits."""
-        for frame in self.frames.all():
-            self._open(frame)
-        # No kind promised anything by guesses, which may be too large: measure the smallest
-        # launches.
-        if not self.heap:
-            self._measure_smallest()
-        winner = self._run()
-        # Worth counts layers there, and a promise may be one too low.
-        if self.policy.strategy == "layers":
-            winner = self._with_most_layers(self.frames.all(), winner)
-        # All devices together hold no layer; one alone, or another order, may.
-        if self._leaves_idle(winner):
-            if winner is not None:
-                self._push(winner, self._worth(winner))
-            for frame in self.frames.left_out():
-                self._open(frame)
-            winner = self._run()
-        # Promises failed: the smallest launches of all kinds are measured, one may still fit.
-        if winner is None:
-            winner = self._with_most_layers(
-                itertools.chain(self.frames.all(), self.frames.left_out())
-            )
-        return winner
+    def _winner(self) -> _Fitting:
+        return min(self.fitting, key=lambda each: each.worth)
+
+    def _leaves_idle(self) -> bool:
+        """Return whether no launch fits on the devices, or the best one has no layer there, though
+        their number is free."""
+        if not self.fitting:
+            return not self.short
+        best = self._winner()
+        return not best.variant.kind.frame.as_given and best.candidate.params.n_gpu_layers == 0
 
     def _promised(self) -> tuple[Params, ...]:
         """Return the launches that were promised and not measured, the best first."""
-        nodes = [node for *_, node in sorted(self.heap[:OTHERS])]
-        return tuple([node.launch.params for node in nodes if node.launch is not None])
-
-    def _leaves_idle(self, winner: _Done | None) -> bool:
-        """Return whether no launch fits on the devices, or the best one has no layer there, though
-        their number is free."""
-        if winner is None:
-            return not self.short
-        if winner.kind.frame.as_given:
-            return False
-        return winner.measured.params.n_gpu_layers == 0
-
-    def _with_most_layers(
-        self, frames: Iterable[Frame], winner: _Done | None = None
-    ) -> _Done | None:
-        """Return the best promise, or the launch with the most layers of a frame: measured, as
-        promises may be too little."""
-        if winner is not None:
-            self._push(winner, self._worth(winner))
-        for frame in frames:
-            for name in frame.names_of_kinds:
-                # Their number of layers is fixed: there is no most.
-                kind = Kind(frame, name, frame.given, self.buffers)
-                if name in ("given", "none"):
-                    continue
-                candidate = with_most_layers(kind, frame.contexts.smallest, self.fidelity)
-                if candidate is None or not candidate.fits:
-                    continue
-                launch = kind.launch(candidate.params)
-                if launch is not None:
-                    self._push(_Done(kind, launch.params.n_ctx, launch, candidate), launch.worth)
-        return self._run()
+        variants = [variant for *_, variant in sorted(self.heap)]
+        promised = [each.launch.params for each in variants if each.launch is not None]
+        return tuple(promised[:OTHERS])
 
     # --- best first
 
-    def _open(self, frame: Frame) -> None:
-        """Open the promises of a frame's kinds at the smallest context."""
-        finer: Launch | None = None
-        whole: Launch | None = None
-        for name in frame.names_of_kinds:
-            node = _Node(Kind(frame, name, frame.given, self.buffers), frame.contexts.smallest)
-            # A kind with less on the devices is no faster, so its bound is that of the one with
-            # more.
-            more = whole or (finer if name == "bare" else None)
-            if more is not None:
-                node.later = True
-                self._push(node, self._without_context(more) * _LATER)
-                continue
-            launch = self._promise(node)
-            if launch is None:
-                continue
-            self._bound_micro_batches(node.kind, frame.contexts.smallest, launch)
-            if launch.use.host.context:  # where caches are in RAM, fewer layers may be faster
-                continue
-            finer = launch if name in ("experts", "ffn") else finer
-            # Only a launch with everything on the devices bounds all later kinds.
-            whole = launch if node.kind.whole(launch.params) else whole
+    def _run(self, frames: Iterable[Frame] = ()) -> None:
+        """Measure variants, those of `frames` among them, until no promise is better than what was
+        measured."""
+        for frame in frames:
+            for name in frame.names_of_kinds:
+                self._open(Kind(frame, name, frame.given, self.buffers))
+        while self.heap and self.heap[0][0] < self.least:
+            variant = heapq.heappop(self.heap)[-1]
+            # A promise that was made by less than is known now is made again.
+            if variant.launch is not None and variant.version == self.buffers.version:
+                self._measure(variant)
+            else:
+                self._promise(variant)
 
-    def _without_context(self, launch: Launch) -> float:
-        """Return what a launch would be worth with --ctx max and the largest context: what has less
-        on the devices may have more of that."""
-        if self.policy.n_ctx != "max":
-            return launch.worth
-        return launch.worth / of_context(self.problem, launch.use.n_ctx_seq)[1]
-
-    def _bound_micro_batches(self, kind: Kind, n_ctx: int | None, launch: Launch) -> None:
-        """Open a bound of the kind's launches with other micro-batches: as if these took no memory,
-        nor the context."""
-        sizes = kind.frame.micro_batches
-        if not sizes:
-            return
-        seconds = [
-            self.cost.predict(
-                replace(launch.params, n_ubatch=size, n_batch=max(N_BATCH, size)),
-                replace(launch.use, n_ubatch=size, n_batch=max(N_BATCH, size)),
-            ).compared
-            for size in sizes
-        ]
-        self._push(_Node(kind, n_ctx, sizes=sizes), min(seconds) * MICRO_BATCH.factor)
-
-    def _promise(self, node: _Node) -> Launch | None:
-        """Open a node by what its kind promises, and a bound of the larger contexts."""
-        before = node.launch
-        launch = node.kind.promise(node.n_ctx, node.failed)
-        node.launch = launch
-        node.version = self.buffers.version
+    def _open(self, kind: Kind, price: float = 1.0) -> None:
+        """Open a kind's variants: at the smallest context, which opens the larger ones, and with
+        other micro-batches."""
+        n_ctx = kind.frame.contexts.smallest
+        launch = self._promise(_Variant(kind, n_ctx, price))
         if launch is None:
-            self._probe(node, before)
+            return
+        for size in kind.frame.micro_batches:
+            # As if it took no memory, and had all the context that can be wanted.
+            n_batch = max(N_BATCH, size)
+            params = replace(launch.params, n_ubatch=size, n_batch=n_batch)
+            use = replace(launch.use, n_ubatch=size, n_batch=n_batch)
+            seconds = self.cost.predict(params, use).compared
+            variant = _Variant(kind.with_micro_batch(size), n_ctx, price)
+            self._push(variant, launch.ram_missing, seconds * MICRO_BATCH.factor)
+
+    def _promise(self, variant: _Variant) -> Launch | None:
+        """Open a variant by what its kind promises, and one with the next larger context."""
+        kind = variant.kind
+        # With less care at first: one launch that did not fit says what the next ones take.
+        failed = variant.failed if kind.name == "given" else max(0, variant.failed - 1)
+        launch = kind.promise(variant.n_ctx, failed, HOPE)
+        if launch is not None and launch.params in variant.tried:
+            launch = kind.promise(variant.n_ctx, failed)
+        if launch is not None and launch.ram_missing:  # no more context than must be
+            launch = kind.launch(replace(launch.params, n_ctx=variant.n_ctx)) or launch
+        if launch is not None and launch.params in variant.tried:
+            launch = None  # nothing better is known
+        variant.launch = launch
+        variant.version = self.buffers.version
+        if launch is None:
             return None
-        if launch.ram_missing:  # no more context than must be
-            launch = node.launch = (
-                node.kind.launch(replace(launch.params, n_ctx=node.n_ctx)) or launch
-            )
-        if launch.ram_missing:
-            self.lacking.append((launch, node))
-            return None
-        self._push(node, launch.worth)
-        further = self._next_context(node, launch)
-        if further is not None and (node.kind, further) not in self.opened and launch != before:
-            self.opened.add((node.kind, further))
-            larger = _Node(node.kind, further)
-            larger.price = node.price
-            larger.first = False
-            # As if its context were all that can be wanted: a larger one is worth no more than
-            # that.
-            self._push(larger, launch.worth / of_context(self.problem, launch.use.n_ctx_seq)[1])
+        self._push(variant, launch.ram_missing, launch.worth)
+        further = None if launch.ram_missing else self._next_context(variant, launch)
+        if further is not None and (kind, further) not in self.opened:
+            self.opened.add((kind, further))
+            # As if its context were all that can be wanted: a larger one is worth no more.
+            bound = launch.worth / of_context(self.problem, launch.use.n_ctx_seq)[1]
+            self._push(_Variant(kind, further, variant.price), 0, bound)
         return launch
 
-    def _probe(self, node: _Node, before: Launch | None) -> None:
-        """Open the smallest launch of a kind that promises nothing by what others take, which says
-        what it takes."""
-        if not self.buffers.taken:
-            self.closed.append(node)
-            return
-        kind = node.kind
-        key = kind.frame.key, kind.name, kind.shape.n_ubatch
-        # Once for each kind, and only with its smallest context: more would not fit either.
-        if not node.first or key in self.probed:
-            return
-        self.probed.add(key)
-        smallest = kind.smallest(node.n_ctx)
-        if (
-            smallest is None
-            or smallest.ram_missing
-            or self.buffers.knows(kind.point(smallest.params))
-        ):
-            return
-        node.launch = smallest
-        self._push(node, smallest.worth if before is None else min(before.worth, smallest.worth))
-
-    def _push(self, node: _Node, bound: float) -> None:
-        node.guessed = not self.buffers.taken
-        # Then the promise rests on guesses alone (Buffers.guess).
+    def _push(self, variant: _Variant, ram_missing: int, bound: float) -> None:
+        rank = self._lacks(ram_missing), bound * variant.price
         # Of equal bounds the frame with the most memory first, then the one that came first.
-        heapq.heappush(
-            self.heap, (bound * node.price, -node.kind.frame.memory, next(self.count), node)
-        )
+        memory = variant.kind.frame.memory
+        heapq.heappush(self.heap, (rank, -memory, next(self.count), variant))
 
-    def _run(self) -> _Done | None:
-        """Return the best measured launch that no promise is better than."""
-        while self.heap:
-            bound, _, _, node = heapq.heappop(self.heap)
-            # Now there is something to predict the closed kinds by, so they may promise after all.
-            if self.closed and self.buffers.taken:
-                closed = self.closed
-                self.closed = []
-                for each in closed:
-                    self._promise(each)
-                self._push(node, bound / node.price)
-                continue
-            # The best of all, if no promise was made by less than what is known now.
-            if isinstance(node, _Done):
-                guesses = self._guesses(bound)
-                if not guesses:
-                    return node
-                self._push(node, bound / node.price)
-                for guess in guesses:
-                    self._reopen(guess)
-                continue
-            # The promise is up to date: measure it. Otherwise promise again.
-            if node.launch is not None and (
-                node.version == self.buffers.version or node.tries >= TRIES
-            ):
-                self._measure(node)
-            elif not node.sizes:
-                new = node.launch is None
-                launch = self._promise(node)  # by what was measured since
-                # Its first promise: other micro-batches of this kind have no bound yet.
-                if launch is not None and new and node.n_ctx == node.kind.frame.contexts.smallest:
-                    self._bound_micro_batches(node.kind, node.n_ctx, launch)
-            for size in node.sizes:
-                self._promise(_Node(node.kind.with_micro_batch(size), node.n_ctx))
-        return None
+    def _lacks(self, ram_missing: int) -> int:
+        """Return 0 where RAM is enough, 1 where no more of it is missing than in --fit's own
+        answer, and 2 where more is."""
+        if not ram_missing:
+            return 0
+        own = self._own_answer
+        return 1 if own is None or ram_missing <= own.ram_missing else 2
 
-    def _guesses(self, best: float) -> list[_Node]:
-        """Return the promises that may be too little, taken from the heap: those that were made
-        before anything was measured, and those that are nearly as good by what was known
-        earlier."""
-        guesses = []
-        for bound, *_, node in self.heap:
-            early = node.guessed and node.kind.guessed_too_much(node.n_ctx)
-            # Made by older measurements, and nearly as good as the best.
-            stale = (
-                node.launch is not None
-                and node.version < self.buffers.version
-                and bound < best * CLOSE
-            )
-            if not node.later and not isinstance(node, _Done) and (early or stale):
-                guesses.append(node)
-        self.heap = [entry for entry in self.heap if entry[-1] not in guesses]
-        heapq.heapify(self.heap)
-        return guesses
+    @lazy
+    def _own_answer(self) -> Candidate | None:
+        """What --fit makes of the given flags where RAM is limited, if that fits on the devices."""
+        if self.evaluator.machine.ram is None or self.problem.given.overrides:
+            return None
+        own = fit(self.evaluator, self._smallest(), self.fidelity)
+        return own if own is not None and own.fits_devices else None
 
-    def _reopen(self, node: _Node) -> None:
-        """Open a promise or a bound again, by what is known now."""
-        if not node.sizes:
-            self._promise(node)
-            return
-        launch = node.kind.promise(node.n_ctx)
-        if launch is not None:
-            self._bound_micro_batches(node.kind, node.n_ctx, launch)
+    def _smallest(self) -> Params:
+        """Return the given flags with the least context."""
+        return self.frames.at_least(self.problem.given)
 
-    def _measure(self, node: _Node) -> None:
-        launch = node.launch
-        assert launch is not None
-        node.tries += 1
-        candidate = self.evaluator.candidate(launch.params, self.fidelity)
-        if candidate is None:
-            # The budget is spent; what was promised is the answer if nothing was measured
-            # (_unfitting).
-            self.cut += [launch] * self.evaluator.exhausted
-            return
-        node.kind.record(candidate)
-        seconds = float("inf")
-        if candidate.fits:
-            # The measured launch goes back into the heap: it wins if nothing promises more.
-            done = _Done(node.kind, node.n_ctx, launch, candidate)
-            done.price = node.price
-            seconds = self._worth(done)
-            self._push(done, seconds)
-        elif candidate.fits_devices:
-            self.short.append(candidate)
-        # Another promise of the same kind: what this one took corrects it.
-        if node.tries < TRIES:
-            self._again(node, candidate, seconds)
-
-    def _again(self, node: _Node, candidate: Candidate, seconds: float) -> None:
-        """Open the promise by what was measured now, if it is another and better one."""
-        node.failed = 0 if candidate.fits_devices else node.failed + 1
-        use = candidate.breakdown.devices
-        if any(left < 0 and not use[name].model for name, left in candidate.spare.items()):
-            # idle devices lack room: only less context may help
-            node.failed = max(node.failed, PATIENCE)
-        again = node.kind.promise(node.n_ctx, node.failed)
-        # Another placement is a new attempt: no care is needed yet.
-        if again is not None and not _placed_alike(again.params, candidate.params):
-            node.failed = 0
-        if again is not None and again.params != candidate.params and again.worth < seconds * SAME:
-            self._promise(node)
-        if not candidate.fits_devices:
-            self._nearly(node, candidate)
-            self._hopefully(node, again, seconds)
-
-    def _hopefully(self, node: _Node, again: Launch | None, seconds: float) -> None:
-        """Opens what would fit if it took a little less than it should: no estimate is so exact."""
-        # As if every device had HOPE more.
-        launch = node.kind.promise(node.n_ctx, 0, HOPE)
-        limit = seconds if again is None else min(seconds, again.worth)
-        if launch is None or launch.ram_missing or launch.worth > limit * _HOPED:
-            return
-        if node.hopes < _HOPES and (node.kind, launch.params) not in self.opened:
-            node.hopes += 1
-            self._open_launch(node, launch)
-
-    def _open_launch(self, node: _Node, launch: Launch) -> None:
-        """Opens a launch, whether it should fit or not."""
-        self.opened.add((node.kind, launch.params))
-        same = _Node(node.kind, node.n_ctx, launch)
-        # TRIES: measured as it is, and not promised again.
-        same.version = self.buffers.version
-        same.price = node.price
-        same.tries = TRIES
-        self._push(same, launch.worth)
-
-    def _nearly(self, node: _Node, candidate: Candidate) -> None:
-        """Opens a placement that lacks little with the smallest context of its promise: no estimate
-        is so exact."""
-        # Only devices that lack little, and a context that can still shrink.
-        params = candidate.params
-        if node.n_ctx == params.n_ctx or min(candidate.spare.values()) < -NEAR:
-            return
-        launch = node.kind.launch(replace(params, n_ctx=node.n_ctx))
-        if launch is None or (node.kind, launch.params) in self.opened:
-            return
-        self._open_launch(node, launch)
-
-    def _next_context(self, node: _Node, launch: Launch) -> int | None:
+    def _next_context(self, variant: _Variant, launch: Launch) -> int | None:
         """Return the next larger context to try with the same kind, None if this launch has as
         much."""
-        span = node.kind.frame.contexts
-        if not span.open or node.kind.name == "none":
+        span = variant.kind.frame.contexts
+        if not span.open or variant.kind.name == "none":
             return None
-        n_ctx = node.n_ctx
+        n_ctx = variant.n_ctx
         assert n_ctx is not None
         _, largest = span.open
         reached = launch.use.n_ctx
@@ -449,165 +227,118 @@ class Search:
             n_ctx = min(2 * n_ctx, largest)
         return n_ctx if n_ctx > reached else None
 
-    def _worth(self, node: _Done) -> float:
-        return worth(self.problem, node.measured.params, node.measured.breakdown)
+    def _measure(self, variant: _Variant) -> None:
+        """Measure what a variant promises, and open it again by what that took."""
+        launch = variant.launch
+        assert launch is not None
+        candidate = self.evaluator.candidate(launch.params, self.fidelity)
+        if candidate is None:
+            # The budget is spent: the best of what was promised is the answer if nothing fits.
+            if self.evaluator.exhausted:
+                self.cut.setdefault(variant.kind.name, launch)
+            return
+        variant.tried.add(launch.params)
+        variant.kind.record(candidate)
+        self._note(variant, candidate)
+        variant.failed = 0 if candidate.fits_devices else variant.failed + 1
+        if len(variant.tried) >= TRIES:
+            return
+        self._promise(variant)
+        # Another placement is a new attempt: no care is needed yet.
+        if variant.launch is not None and not _placed_alike(variant.launch.params, launch.params):
+            variant.failed = 0
 
-    def _measure_smallest(self) -> None:
-        """Measure the launches with the fewest layers on the devices, where nothing should fit."""
-        closed = self.closed
-        self.closed = []
-        for node in closed:
-            if node.kind.name == "given":
-                continue
-            # One layer, as few as say what a device with layers takes.
-            candidate = self.evaluator.candidate(node.kind.ladder(node.n_ctx)(1), self.fidelity)
-            if candidate is not None:
-                node.kind.record(candidate)
-                self._promise(node)
+    def _note(self, variant: _Variant, candidate: Candidate) -> None:
+        """Keep a measured launch, if only RAM is too small for it."""
+        value = worth(self.problem, candidate.params, candidate.breakdown) * variant.price
+        if candidate.fits:
+            self.fitting.append(_Fitting(variant, candidate, value))
+        elif candidate.fits_devices:
+            self.short.append(candidate)
+        else:
+            return
+        self.least = min(self.least, (self._lacks(candidate.ram_missing), value))
+
+    def _reject(self, best: _Fitting, answer: Candidate | None) -> None:
+        """Open the variant again whose launch does not fit in full, by what that took."""
+        self.fitting = [each for each in self.fitting if each.candidate != best.candidate]
+        self.least = min([(0, each.worth) for each in self.fitting], default=_NOTHING)
+        if answer is None:
+            return
+        best.variant.kind.record(answer)
+        if answer.fits_devices:
+            self.short.append(answer)
+        elif len(best.variant.tried) < TRIES:
+            best.variant.tried.add(answer.params)
+            self._promise(best.variant)
 
     # --- what challenges the best one
 
-    def _unmeasured(self, winner: _Done) -> bool:
-        """Open what promises that were never measured would be if they took a little less than
-        other kinds did; return whether any is open."""
-        limit = self._worth(winner) * winner.price * _HOPED
-        before = len(self.heap)
-        for *_, node in [*self.heap]:
-            if node.launch is None or node.tries or isinstance(node, _Done):
-                continue
-            launch = node.kind.promise(node.n_ctx, 0, HOPE)
-            if launch is None or launch.ram_missing or launch.worth * node.price >= limit:
-                continue
-            if (node.kind, launch.params) not in self.opened:
-                self._open_launch(node, launch)
-        return len(self.heap) > before
-
-    def _orders(self, winner: _Done) -> bool:
-        """Open all devices in other orders, with each kind of placement; return whether any is
-        open."""
-        frame = winner.kind.frame
-        given = self._listed(winner)
+    def _in_other_orders(self) -> None:
+        """Measure what all devices in other orders promise, with each kind of placement."""
+        if not self.fitting or self.problem.given.device is not None:
+            return
+        frame = self._winner().variant.kind.frame
+        given = self._listed(frame)
+        if not Frame(self.problem, given).splits:
+            return
         # The first order was already tried.
-        others = orders(self.problem, given)[1:]
-        if self.problem.given.device is not None or not Frame(self.problem, given).splits:
-            return False
-        before = len(self.heap)
-        # Without devices their order is of no interest.
-        names = [name for name in frame.names_of_kinds if name != "none"]
-        # With one other order its micro-batches are affordable too.
-        tried = {winner.kind.shape.n_ubatch, *(frame.micro_batches if len(others) == 1 else ())}
-        sizes = [None, *sorted({size for size in tried if size} - {given.n_ubatch})]
-        for device, name in itertools.product(others, names):
-            at = replace(given, device=device)
-            kind = Kind(Frame(self.problem, at, self.whole), name, at, self.buffers)
-            for size in sizes:
-                node = _Node(kind if size is None else kind.with_micro_batch(size), winner.n_ctx)
-                # A price only between orders: the listed one costs nothing, another one ORDER.
-                if (device is None) != (frame.given.device is None):
-                    node.price = ORDER.factor ** (1 if device else -1)
-                launch = self._promise(node)
-                if name == winner.kind.name and launch is not None:
-                    self._first_of_frame(node, launch)
-        return len(self.heap) > before
+        for device in orders(self.problem, given)[1:]:
+            # A price only between orders: the listed one costs nothing, another one ORDER.
+            price = 1.0
+            if (device is None) != (frame.given.device is None):
+                price = ORDER.factor ** (1 if device else -1)
+            at = Frame(self.problem, replace(given, device=device), self.whole)
+            for name in at.names_of_kinds:
+                if name != "none":  # without devices their order is of no interest
+                    self._open(Kind(at, name, at.given, self.buffers), price)
+        self._run()
 
-    def _first_of_frame(self, node: _Node, launch: Launch) -> None:
-        """Measures a launch with weights in RAM where nothing of its frame was: by what launches of
-        other frames take, a promise may be much too little."""
-        point = node.kind.point(launch.params)
-        if not node.kind.whole(launch.params) and not self.buffers.knows(point):
-            self._measure(node)
-
-    def _listed(self, winner: _Node) -> Params:
-        """Return the flags of its frame, with all devices as they are listed."""
+    def _listed(self, frame: Frame) -> Params:
+        """Return the flags of a frame, with all devices as they are listed."""
         given = self.problem.given
         return replace(
-            winner.kind.frame.given,
+            frame.given,
             device=given.device,
             split_mode=given.split_mode,
             main_gpu=given.main_gpu,
         )
 
-    def _contexts(self, winner: _Done) -> bool:
-        """Open other splits, for contexts between that of this one and the next that was tried."""
-        frame = winner.kind.frame
-        span = frame.contexts
-        if not frame.splits or not span.open:
-            return False
-        here = winner.measured.breakdown.n_ctx
-        # Above twice the context the next promise begins.
-        farthest = min(2 * here, span.open[1])
-        limit = self._worth(winner)
-        grid = [
-            # A quarter, half and three quarters of the way, in whole steps.
-            n
-            for part in range(1, 4)
-            if (n := (here + (farthest - here) * part // 4) // span.step * span.step) > here
-            and (winner.kind, n) not in self.opened
-        ]
-        launches = [launch for n in grid if (launch := winner.kind.promise(n)) is not None]
-        better = [
-            (launch.worth, n)
-            for launch, n in zip(launches, grid, strict=False)
-            if launch.worth < limit
-        ]
-        # The best of the grid; the next round looks around it again.
-        for _, n_ctx in sorted(better)[:1]:
-            self.opened.add((winner.kind, n_ctx))
-            node = _Node(winner.kind, n_ctx)
-            node.price = winner.price
-            self._promise(node)
-        return bool(better)
-
-    def _parts(self, winner: _Done) -> bool:
-        """Open layers placed by --fit's rules, parts of them on each device; return whether any is
-        open."""
-        frame = winner.kind.frame
-        measured = winner.measured
+    def _with_parts(self) -> None:
+        """Measure layers placed by --fit's rules, parts of them on each device."""
         given = self.problem.given
-        # --strategy layers wants whole layers; given rules or numbers leave nothing to place.
-        if self.policy.strategy == "layers" or given.overrides or frame.ladders.literal:
-            return False
-        # With everything on devices parts of layers are of no use.
-        if not self.cost.in_ram(measured):
-            return False
-        before = len(self.heap)
-        listed = self._listed(winner)
+        if not self.fitting or self.policy.strategy == "layers" or given.overrides:
+            return  # --strategy layers wants whole layers
+        best = self._winner()
+        frame = best.variant.kind.frame
+        candidate = best.candidate
+        # Given numbers leave nothing to place; with everything on devices parts are of no use.
+        if frame.ladders.literal or not self.cost.in_ram(candidate):
+            return
         # With the winner's context, and with the one that its promise began at, which may leave
         # room for more layers.
-        contexts = (given.n_ctx or measured.params.n_ctx, winner.n_ctx)
-        for of, n_ctx in dict.fromkeys(itertools.product((frame.given, listed), contexts)):
-            kind = winner.kind
-            if of != frame.given:
-                kind = Kind(Frame(self.problem, of, self.whole), kind.name, of, self.buffers)
-            for candidate in parts(self.problem, replace(of, n_ctx=n_ctx), measured, self.fidelity):
-                node = _Done(kind, n_ctx, winner.launch, candidate)
-                self._push(node, self._worth(node))
-        return len(self.heap) > before
+        contexts = (given.n_ctx or candidate.params.n_ctx, best.variant.n_ctx)
+        for of, n_ctx in dict.fromkeys(
+            itertools.product((frame.given, self._listed(frame)), contexts)
+        ):
+            kind = Kind(
+                Frame(self.problem, of, self.whole), best.variant.kind.name, of, self.buffers
+            )
+            variant = _Variant(kind, n_ctx)
+            for other in parts(self.problem, replace(of, n_ctx=n_ctx), candidate, self.fidelity):
+                self._note(variant, other)
 
     # --- the answer
 
-    def _finished(self, winner: _Done) -> Candidate | None:
+    def _finished(self, best: _Fitting) -> Candidate | None:
         """Return the launch with an expert cache if that pays and the largest context that fits,
-        measured in full; None if it does not fit after all: then its kind's next promise is
-        open."""
-        candidate = winner.measured
-        frame = winner.kind.frame
+        measured in full."""
+        kind = best.variant.kind
+        candidate = best.candidate
         # An upload rate is known only where it was measured; without it the gain would be a guess.
-        if self.evaluator.machine.expert_upload and may_cache(self.problem, frame.given):
-            candidate = self._cached(frame, candidate, winner.kind.shape)
-        answer = self._in_full(frame, candidate)
-        if answer is not None and answer.fits:
-            return answer
-        if answer is not None:
-            winner.kind.record(answer)
-            if answer.fits_devices:
-                self.short.append(answer)
-                return None
-            # Its kind promises again, by what the full measurement took.
-            node = _Node(winner.kind, winner.n_ctx)
-            node.tries = 1
-            self._again(node, answer, float("inf"))
-        return None
+        if self.evaluator.machine.expert_upload and may_cache(self.problem, kind.frame.given):
+            candidate = self._cached(kind.frame, candidate, kind.shape)
+        return self._in_full(kind.frame, candidate)
 
     def _cached(self, frame: Frame, candidate: Candidate, shape: Params) -> Candidate:
         """Return the launch with an expert cache, if that pays."""
@@ -688,14 +419,15 @@ class Search:
             (first + last(0, high // step - first, lambda n: useful((first + n) * step))) * step,
         )
 
-    def _paid(self, winner: _Done, answer: Candidate) -> tuple[int, float]:
+    def _paid(self, best: _Fitting, answer: Candidate) -> tuple[int, float]:
         """Return what a context that is larger than the smallest costs."""
-        span = winner.kind.frame.contexts
+        kind = best.variant.kind
+        span = kind.frame.contexts
         if not span.open or answer.breakdown.n_ctx <= span.open[0]:
             return 0, 1.0
         # What the same kind would promise with the smallest context: usually faster, as more layers
         # fit.
-        smallest = winner.kind.promise(span.open[0])
+        smallest = kind.promise(span.open[0])
         if smallest is None:
             return 0, 1.0
         fastest = self.cost.predict(smallest.params, smallest.use).compared
@@ -707,38 +439,29 @@ class Search:
         """Return the best promise if the budget is spent, otherwise a launch that does not fit: of
         those that fit on the devices the fastest whose shortfall of system memory does not exceed
         that of --fit's."""
-        # The budget is spent: the best of what was promised is measured even so.
-        if self.cut:
-            promised = min(self.cut, key=lambda launch: launch.worth)
+        # The budget is spent: the best that each kind promised is measured even so.
+        for promised in self.cut.values():
             candidate = self.evaluator.candidate(promised.params, FULL, last=True)
             if candidate is not None and candidate.fits:
                 return Solution(self.problem, candidate)
-        given = self.frames.at_least(self.problem.given)
+        given = self._smallest()
         ladders = Frame(self.problem, given).ladders
-        if ladders.literal:
+        if self.short:
+            own = self._own_answer
+            short = [*self.short, *([] if own is None else [own])]
+            # Nothing that swaps more than --fit's own answer.
+            possible = [each for each in short if self._lacks(each.ram_missing) < 2]
+            launch = self.cost.fastest(sorted(possible, key=_ram_missing)).params
+        elif ladders.literal:
             launch = given if self.policy.strategy is None else ladders.all_layers(given)
         else:
             # No layer on the devices takes the least; it says how much RAM is missing.
             launch = replace(given, n_gpu_layers=0)
-        nearest = self._least_short(given)
-        launch = launch if nearest is None else nearest.params
         return Solution(self.problem, self.evaluator.candidate(launch, FULL, last=True))
 
-    def _least_short(self, given: Params) -> Candidate | None:
-        # Launches that only RAM is too small for: the fastest of them is measured first.
-        while not self.short and self.lacking:
-            best = min(self.lacking, key=lambda lacking: lacking[0].worth)
-            self.lacking.remove(best)
-            self._measure(best[1])
-        if not self.short:
-            return None
-        limited = self.evaluator.machine.ram is not None and not given.overrides
-        rival = fit(self.evaluator, given, self.fidelity) if limited else None
-        short = [*self.short, *([rival] if rival is not None and rival.fits_devices else [])]
-        # Nothing that swaps more than --fit's own answer.
-        if rival is not None and rival.fits_devices:
-            short = [candidate for candidate in short if candidate.ram_missing <= rival.ram_missing]
-        return self.cost.fastest(short)
+
+def _ram_missing(candidate: Candidate) -> int:
+    return candidate.ram_missing
 
 
 def _placed_alike(one: Params, other: Params) -> bool:

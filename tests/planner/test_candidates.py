@@ -19,7 +19,7 @@ from autolayers.flags.params import Params
 from autolayers.flags.policy import read
 from autolayers.machine import Machine
 from autolayers.memory.breakdown import Static
-from autolayers.planner.buffers import FIRST, SHARE, Buffers, Taken
+from autolayers.planner.buffers import LEAST, SURE, Buffers, Taken
 from autolayers.planner.candidates import Kind, Launch, _rank
 from autolayers.planner.evaluate import FULL, RAM_MARGIN
 from autolayers.planner.frames import Frame
@@ -63,8 +63,7 @@ def known(of: Kind, sizes: Mapping[str, int], ram: int = 0) -> None:
     """Every launch of its frame takes these bytes besides weights and caches."""
     for name in ("whole", of.name, f"all {of.name}", f"part of {of.name}"):
         point = of.frame.key, name, 4096, 512
-        of.buffers.taken[point] = Taken(sizes, dict.fromkeys(sizes, 0), ram, True, True)
-    of.buffers.version += 1
+        of.buffers.note(point, Taken(sizes, dict.fromkeys(sizes, 0), ram, True, True, ""))
 
 
 def static(of: Kind, params: Params) -> Static:
@@ -105,11 +104,14 @@ SIZES = range(350, 1500, 50)
 
 class TestLayers:
     @pytest.mark.parametrize("name", ["layers", "ffn", "bare"])
-    def test_as_many_as_should_fit_beside_what_is_guessed(self, name: str) -> None:
+    def test_as_many_as_should_fit_beside_the_least_before_anything_is_measured(
+        self, name: str
+    ) -> None:
         found = set()
         for mib in SIZES:
             of = kind(name, (mib,), "-c 4096")
-            expected = most(of, 4096, min(FIRST, of.limits["CUDA0"] // SHARE))
+            of.buffers = Buffers(of.limits, {"CUDA0": 100 * MiB})
+            expected = most(of, 4096, 100 * MiB)
             # all of them is the top of the finer kind, none of them another kind
             if name == "layers":
                 expected = min(expected, 6)
@@ -190,13 +192,6 @@ class TestLayers:
 
     def test_none_are_the_kind_without(self) -> None:
         assert promise(kind("none", (900,))).params.n_gpu_layers == 0
-
-    def test_the_smallest_has_one_layer_or_none(self) -> None:
-        for name, layers in (("layers", 1), ("bare", 1), ("none", 0)):
-            found = kind(name, (900,), "-c 4096").smallest(4096)
-            assert found is not None and found.params.n_gpu_layers == layers
-        ffn = kind("ffn", (900,), "-c 4096").smallest(4096)
-        assert ffn is not None and len(ffn.params.overrides) == 5
 
     def test_a_given_number_stays_whether_it_should_fit_or_not(self) -> None:
         for mib in (300, 4096):
@@ -298,14 +293,14 @@ class TestRam:
         assert promise(enough).ram_missing == 0
 
     def test_a_measured_launch_says_what_others_take(self) -> None:
-        of = kind("layers", (900,), "-c 4096", ram="64GiB")
+        of = kind("layers", (8192,), "-c 4096", ram="64GiB")
         ladder = of.ladder(4096)
         assert ladder is not None
         candidate = of.evaluator.candidate(ladder(3), FULL)
         assert candidate is not None
         of.record(candidate)
         point = of.point(ladder(3))
-        assert of.buffers.at(point) == candidate.overheads(of.limits)
+        assert of.buffers.at(point).output == candidate.overheads(of.limits)
         # beyond weights and caches: what the processor computes with, and what serving adds
         use = candidate.breakdown
         assert use.host.compute <= of.buffers.of_ram(point) < use.host.compute + 512 * MiB
@@ -349,14 +344,49 @@ class TestPoints:
         assert of.with_micro_batch(1024).shape.n_batch == 2048
 
 
-def test_a_guess_that_was_too_large_is_noticed() -> None:
-    of = kind("layers", (900,), "-c 4096")
-    guess = of.limits["CUDA0"] // SHARE
-    assert not of.guessed_too_much(4096)
-    known(of, {"CUDA0": guess})
-    assert not of.guessed_too_much(4096)
-    known(of, {"CUDA0": guess - 1})
-    assert of.guessed_too_much(4096)
+class TestOutput:
+    """Graph buffers of a device that has the output too are larger, and it may be any of
+    several."""
+
+    def taken(self, output: str, sizes: Mapping[str, int]) -> Taken:
+        return Taken(sizes, dict.fromkeys(sizes, 0), 0, True, True, output)
+
+    def test_are_expected_of_that_device_alone(self) -> None:
+        of = kind("layers", (900, 900), "-c 4096")
+        point = of.frame.key, "layers", 4096, 512
+        of.buffers.note(point, self.taken("CUDA1", {"CUDA0": 100, "CUDA1": 400}))
+        needs = of.buffers.at(point)
+        # the other way round nothing was measured: what has the output takes more at least
+        assert needs.layers == {"CUDA0": 100, "CUDA1": int(400 * LEAST)}
+        assert needs.output == {"CUDA0": 100, "CUDA1": 400}
+        # an unused device takes what one without the output does
+        of.buffers.note(point, self.taken("CUDA0", {"CUDA0": 500}))
+        needs = of.buffers.at(point)
+        assert needs.output["CUDA0"] == 500
+        assert needs.layers["CUDA1"] == int(500 * LEAST)
+
+    def test_less_is_expected_of_a_micro_batch_that_was_not_measured(self) -> None:
+        of = kind("layers", (900,), "-c 4096", buffers=200)
+        of.buffers.least = {"CUDA0": 0}
+        point = of.frame.key, "layers", 4096, 256
+        # half of the temporaries, and not all of what is expected
+        assert of.buffers.at(point).output == {"CUDA0": int(100 * MiB * SURE)}
+
+    def test_decides_which_devices_have_layers(self) -> None:
+        ladder = kind("layers", (900, 900), "-c 4096").ladder(4096)
+        with_output, without = 500 * MiB, 200 * MiB
+        of = kind("layers", (900, 900), "-c 4096")
+        of.buffers.note(
+            (of.frame.key, "layers", 4096, 512),
+            self.taken("CUDA1", {"CUDA0": without, "CUDA1": with_output}),
+        )
+        found = of.divided(ladder, 4)
+        assert found is not None
+        use = static(of, found).devices
+        last = "CUDA1" if len(found.tensor_split or ()) == 2 else "CUDA0"
+        for name, usage in use.items():
+            needs = with_output if name == last == "CUDA1" else without
+            assert not usage.total or usage.total + needs <= of.limits[name]
 
 
 def test_a_launch_that_ram_is_too_small_for_comes_after_a_slower_one() -> None:

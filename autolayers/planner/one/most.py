@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from ...flags.params import FIT_PARAMS_MIN_CTX
 from ...records import replace
-from ..buffers import Buffers
 from ..evaluate import FULL, PROMPT
 from .bisection import largest_count, last
 from .fit import fit
@@ -36,7 +35,7 @@ def with_most_layers(kind: Kind, n_ctx: int | None, fidelity: Fidelity) -> Candi
     ladder = kind.ladder(n_ctx)
     # One device or a given split: only the number of layers is open.
     if not kind.frame.splits:
-        expected = kind.buffers.at(kind.point(ladder(ladder.top)))
+        expected = kind.buffers.at(kind.point(ladder(ladder.top))).output
         return largest_count(kind.evaluator, ladder, ladder.top, fidelity, expected)
 
     def should_fit(count: int) -> bool:
@@ -80,7 +79,7 @@ def divided(kind: Kind, ladder: Ladder, count: int, fidelity: Fidelity) -> Candi
 
 def _promised(kind: Kind, ladder: Ladder, count: int) -> Params | None:
     """Return the launch with this number of layers that should fit by what was measured so far."""
-    return kind.divided(ladder, count, kind.buffers.at(kind.point(ladder(count))))
+    return kind.divided(ladder, count)
 
 
 # --- by itself
@@ -105,8 +104,7 @@ def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:
         if whole is not None and whole.fits:
             return whole
     # the prompt graph is a lower bound, so the first launch that fits from here down is the largest
-    expected = Buffers(evaluator.machine.limits).guess()
-    smallest = largest_count(evaluator, at, everything, PROMPT, expected)
+    smallest = largest_count(evaluator, at, everything, PROMPT, {})
     count = 0 if smallest is None else smallest.params.layers_wanted(everything)
     best = launched(evaluator, replace(given, n_gpu_layers=count))
     while count and (best is None or not best.fits):

@@ -27,13 +27,15 @@ def best_partition(
     capacities: Sequence[int],
     hop: float = 0.0,
     visits: Sequence[float] = (),
+    of_output: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> tuple[int, ...] | None:
     """Return the consecutive layers for each device so that all fit in the least time; None if they
     cannot fit.
 
     `sizes` are bytes per layer, `capacities` bytes per device, and `seconds` the time of each layer
     on each device. `hop` is the cost in seconds of moving on to another device, `visits` the cost
-    of each device that has layers. The order of the devices is llama.cpp's and cannot change. On a
+    of each device that has layers; `of_output` the capacities of a device that has the last layer
+    too, with others and alone. The order of the devices is llama.cpp's and cannot change. On a
     tie the first split in that order wins.
     """
     n = len(sizes)
@@ -44,8 +46,9 @@ def best_partition(
     impossible = float("inf")
     best = [0.0] + [impossible] * n  # seconds of the first j layers on the devices so far
     chosen: list[list[int]] = []
-    for capacity, costs, visit in zip(
-        capacities, seconds, visits or [0.0] * len(seconds), strict=True
+    with_output, alone = of_output or (capacities, capacities)
+    for i, (capacity, costs, visit) in enumerate(
+        zip(capacities, seconds, visits or [0.0] * len(seconds), strict=True)
     ):
         # The same sums of this device's seconds.
         work = [0.0]
@@ -59,10 +62,13 @@ def best_partition(
                 continue
             # No hop to the device that has the first layer.
             base = best[first] + visit + (hop if first else 0.0)
+            at_end = alone[i] if first == n - 1 else with_output[i]
             for last in range(first + 1, n + 1):
-                # More layers take more, so no later end can fit either.
-                if held[last] - held[first] > capacity:
-                    break
+                # More layers take more, but the last one may change what a device needs besides.
+                if held[last] - held[first] > (at_end if last == n else capacity):
+                    if last == n or held[n] - held[first] > at_end:
+                        break
+                    continue
                 taken = base + work[last] - work[first]
                 if taken < after[last]:
                     after[last], origin[last] = taken, first

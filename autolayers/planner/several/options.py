@@ -17,7 +17,7 @@ from ...flags.params import N_BATCH, N_UBATCH, Params
 from ...memory.estimate import Known
 from ...records import lazy, replace
 from .. import serving
-from ..buffers import Buffers
+from ..buffers import Buffers, Needs
 from ..candidates import Kind
 from ..evaluate import FULL, Candidate, Evaluator
 from ..frames import Frame
@@ -372,7 +372,7 @@ class Launches:
         taken = self._of_split(ladder.base)
 
         def fits(count: int) -> bool:
-            return kind.divided(ladder, count, taken) is not None
+            return kind.divided(ladder, count, Needs.alike(taken)) is not None
 
         # Fewest by the last measured buffers; if they turn out larger, some layers more.
         fewest = max(1, ladder.top - last(0, ladder.top, fits))
@@ -385,7 +385,7 @@ class Launches:
     def _of_split(self, params: Params) -> dict[str, int]:
         """Return the bytes per device that are neither weights nor caches in launches over several
         devices, as last measured."""
-        return self._of_cuts.at(self._point(params)) if self._of_cuts.taken else {}
+        return dict(self._of_cuts.at(self._point(params)).layers) if self._of_cuts.taken else {}
 
     @staticmethod
     def _point(params: Params) -> Point:
@@ -399,7 +399,7 @@ class Launches:
         # Grows until the split fits or is shown not to: sizes of this launch, not of others.
         taken = dict(self._of_split(ladder.base))
         for _ in range(_TRIES):
-            shape = kind.divided(ladder, count, taken)
+            shape = kind.divided(ladder, count, Needs.alike(taken))
             if shape is None:
                 return None
             static = self.evaluator.static(shape)
