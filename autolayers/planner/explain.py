@@ -18,7 +18,7 @@ from .one.expert_cache import FLAG
 from .one.ladder import may_split_tensors
 from .planned import decided
 from .search import Search
-from .solve import solve
+from .solve import may_lack, solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -233,6 +233,8 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
         yield {"device": ()}
     if _has_idle_slots(problem, chosen):
         yield {"n_parallel": 1}
+    if may_lack(problem, chosen):
+        yield {"ctx_checkpoints": 0}
     for n_ctx in _contexts(problem, chosen, whole):
         yield {"n_ctx": n_ctx}
 
