@@ -86,6 +86,7 @@ class _Answer:
         """`problem` as it was asked; the one that was solved may draft, or have more requests at
         once. Raises LaunchRefused."""
         solution, self.candidate, ended = planned(problem)
+        self.asked = problem
         self.problem = solution.problem
         self.policy = problem.policy
         self.evaluator = solution.problem.evaluator
@@ -107,7 +108,8 @@ class _Answer:
 
     def explained(self, explain: bool, processes: int) -> Explained:
         workload = self.policy.workload
-        return Explained(self.problem, workload, self.candidate, explain, processes)
+        asked = self.asked
+        return Explained(self.problem, workload, self.candidate, asked, explain, processes)
 
     def plan(self, explained: Reasons) -> Plan:
         """Return the plan with these explanations."""

@@ -172,6 +172,33 @@ def _by_text(speed: Speed) -> str:
     )
 
 
+def with_draft_on_device(asked: Problem, chosen: Candidate) -> Alternative | None:
+    """Return the launch with a q8_0 cache that leaves a device room for a draft which is in RAM or
+    left out; None if that is not faster. `asked`: the problem with the draft's place open."""
+    change: dict[str, object] = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+    solution = decided(asked.with_flags(**change))
+    other, cost = solution.candidate, solution.problem.cost
+    if other is None or not other.fits or other.params.device_draft == ():
+        return None
+    speed = cost.price(other)
+    if speed.draft is None or speed.generation <= asked.cost.price(chosen).generation * GAIN:
+        return None
+    words = tuple(to_words(Params(**change)))  # type: ignore[arg-type]
+    return _alternative(solution.problem, words, other, speed, _by_text(speed))
+
+
+def may_move_draft(asked: Problem, chosen: Candidate) -> bool:
+    """Return whether a draft model is in RAM, or left out, though no flag says so, and a smaller
+    cache may make room for it."""
+    given = asked.given
+    placed = given.device_draft is not None or given.n_gpu_layers_draft is not None
+    typed = given.cache_type_k or given.cache_type_v or asked.policy.kv_types
+    if placed or typed or given.flash_attn == "off" or not asked.machine.devices:
+        return False
+    aside = chosen.params.device_draft == () or chosen.params.model_draft is None
+    return asked.request.companions.draft is not None and aside
+
+
 def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None:
     """Return the plan with a cache of experts at an assumed upload rate, if it then gains: the
     machine's own decides."""

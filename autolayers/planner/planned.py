@@ -89,7 +89,7 @@ def planned(problem: Problem) -> tuple[Solution, Candidate, tuple[str, ...]]:
     launch = evaluator.bounded(candidate, policy.agents, policy.workload)
     if launch is not candidate and not policy.agents:
         why = (*why, serving.reason(candidate.params, launch.params, candidate.breakdown))
-    return replace(solution, reasons=why), launch, ended
+    return replace(solution, reasons=why), launch, (*solution.notes, *ended)
 
 
 def _bare(problem: Problem) -> Params:

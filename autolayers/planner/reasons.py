@@ -58,6 +58,7 @@ class _Parts:
     problem: Problem
     workload: Workload
     candidate: Candidate
+    asked: Problem  # before its draft and its requests were decided
 
     @lazy
     def undrafted(self) -> Problem:
@@ -68,7 +69,14 @@ class _Parts:
     def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
         """Return what computes each part of the reasons that may be computed in a process of its
         own: --fit starts first, since it takes the longest."""
-        from .explain import alternative, changes, with_expert_cache, with_pinned_weights
+        from .explain import (
+            alternative,
+            changes,
+            may_move_draft,
+            with_draft_on_device,
+            with_expert_cache,
+            with_pinned_weights,
+        )
         from .one.expert_cache import may_cache
 
         problem = self.problem
@@ -87,6 +95,8 @@ class _Parts:
                 partial(alternative, problem, candidate, change)
                 for change in changes(problem, candidate)
             ]
+            if may_move_draft(self.asked, candidate):
+                others.append(partial(with_draft_on_device, self.asked, candidate))
             # With a known upload rate the search itself has tried the cache.
             if (
                 candidate.params.overrides
@@ -154,6 +164,7 @@ class Explained(Reasons):
         solved: Problem,
         workload: Workload,
         candidate: Candidate,
+        asked: Problem,
         explain: bool,
         processes: int = 1,
     ) -> None:
@@ -162,7 +173,7 @@ class Explained(Reasons):
         meter = solved.evaluator.estimator.meter
         # vars(): Reasons is a frozen record, whose fields are computed here.
         vars(self).update(
-            parts=_Parts(solved, workload, candidate),
+            parts=_Parts(solved, workload, candidate, asked),
             explain=explain,
             processes=processes,
             meter=meter,
