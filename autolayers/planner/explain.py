@@ -58,7 +58,8 @@ class Lever:
 
 @dataclass(frozen=True)
 class Alternative:
-    """An alternative: flags to add after the given ones, and the resulting launch."""
+    """An alternative: flags to add after the given ones, and the resulting launch; of several
+    `servers` that of the first, with the tokens per second of all."""
 
     flags: tuple[str, ...]
     placement: str
@@ -66,6 +67,7 @@ class Alternative:
     n_ctx: int
     speed: Speed
     note: str = ""  # what else it changes
+    servers: int = 1
 
     def to_dict(self) -> dict[str, object]:
         return as_json(self)

@@ -46,6 +46,7 @@ HOPE = 16 << 20  # bytes that launches may take less than they should,
 _HOPES = 3  # so often for a promise,
 _HOPED = 0.98  # if they are then worth this much more
 # Each grid knows what the launches of the one before took.
+_WAYS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the way to twice a context
 _GRIDS = 3  # times that contexts between two promises are looked at, each by what is known then
 CLOSE = 1.1  # promises that are looked at again before the search ends
 _LATER = 1.0001  # a bound that is looked at after what it is of
@@ -537,23 +538,24 @@ class Search:
         # Above twice the context the next promise begins.
         farthest = min(2 * here, span.open[1])
         limit = self._worth(winner)
-        grid = [
-            # A quarter, half and three quarters of the way, in whole steps.
-            n
-            for part in range(1, 4)
-            if (n := (here + (farthest - here) * part // 4) // span.step * span.step) > here
-            and (winner.kind, n) not in self.opened
-        ]
-        launches = [launch for n in grid if (launch := winner.kind.promise(n)) is not None]
+        kinds = [winner.kind]
+        # A larger micro-batch takes memory that a larger context may be worth more than.
+        if winner.kind.shape.n_ubatch != frame.given.n_ubatch:
+            kinds.append(Kind(frame, winner.kind.name, frame.given, self.buffers))
+        # Parts of the way, in whole steps.
+        grid = [int(here + (farthest - here) * part) // span.step * span.step for part in _WAYS]
         better = [
-            (launch.worth, n)
-            for launch, n in zip(launches, grid, strict=False)
-            if launch.worth < limit
+            (launch.worth, n, kind)
+            for n, kind in itertools.product(grid, kinds)
+            if n > here
+            and (kind, n) not in self.opened
+            and (launch := kind.promise(n)) is not None
+            and launch.worth < limit
         ]
         # The best of the grid; the next round looks around it again.
-        for _, n_ctx in sorted(better)[:1]:
-            self.opened.add((winner.kind, n_ctx))
-            node = _Node(winner.kind, n_ctx)
+        for _, n_ctx, kind in sorted(better, key=lambda each: each[:2])[:1]:
+            self.opened.add((kind, n_ctx))
+            node = _Node(kind, n_ctx)
             node.price = winner.price
             self._promise(node)
         return bool(better)
