@@ -77,6 +77,16 @@ def with_draft(problem: Problem) -> Solution:
     return Solution(best.problem, best.candidate, _reasons(best, tried, plain))
 
 
+def may_gain(problem: Problem, chosen: Candidate) -> bool:
+    """Return whether a launch would answer GAIN times as fast if what the problem's --spec-type
+    drafts with took no memory."""
+    given = problem.given
+    drafting = Drafting(drafts(problem), None, _place(problem), given.draft_n_max, _share(problem))
+    params = replace(chosen.params, spec_type=given.spec_type)
+    drafted = problem.drafting_with(drafting).cost.predict(params, chosen.breakdown)
+    return drafted.generation >= GAIN * problem.cost.price(chosen).generation
+
+
 def _number(problem: Problem) -> int:
     return problem.build.rules.number
 
@@ -127,9 +137,11 @@ def _without(problem: Problem) -> Choice | None:
     of_draft = {
         name: usual[name] for name in usual if name.startswith("draft_") or "_draft" in name
     }
-    bare = problem.of(problem.model, replace(problem.request.companions, draft=None)).with_flags(
-        **of_draft, spec_type=other_types
-    )
+    companions = problem.request.companions
+    # What was measured stays, unless a draft model was part of it.
+    if companions.draft is not None:
+        problem = problem.of(problem.model, replace(companions, draft=None))
+    bare = problem.with_flags(**of_draft, spec_type=other_types)
     return _fitting(bare, solve(bare).candidate, "")
 
 

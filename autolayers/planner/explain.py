@@ -12,12 +12,14 @@ from ..model.projectors import kind_of
 from ..records import as_json, dataclass, replace
 from ..units import human
 from ..work.drafts import GAIN, NAMED
+from .drafts import may_gain
 from .evaluate import FIT, FULL, Candidate, Evaluator
 from .frames import processor_alone
 from .one.expert_cache import FLAG
 from .one.ladder import may_split_tensors
 from .planned import decided
 from .search import Search
+from .serving import certain
 from .solve import may_lack, solve
 
 TYPE_CHECKING = False
@@ -85,8 +87,10 @@ def alternative(
         return None
     # A draft needs its own search: the number of tokens is solved too.
     if "spec_type" in change:
-        undrafted = problem.drafting_with(None).with_goals(users=None)
-        drafted = decided(undrafted.with_flags(**change))
+        undrafted = problem.drafting_with(None).with_goals(users=None).with_flags(**change)
+        if not may_gain(undrafted, chosen):
+            return None
+        drafted = decided(undrafted)
         cost = drafted.problem.cost
         candidate = drafted.candidate
         if candidate is None or cost.speed(candidate).generation < here.generation * GAIN:
@@ -260,7 +264,7 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
         yield {"spec_type": ("draft-mtp",)}
     if processor_alone(problem, given) and chosen.params.device is None:
         yield {"device": ()}
-    if _has_idle_slots(problem, chosen):
+    if _has_idle_slots(problem, chosen, whole):
         yield {"n_parallel": 1}
     if may_lack(problem, chosen):
         yield {"ctx_checkpoints": 0}
@@ -294,13 +298,19 @@ def _keeps_experts_in_ram(problem: Problem) -> bool:
     return bool(experts) and all(experts)
 
 
-def _has_idle_slots(problem: Problem, chosen: Candidate) -> bool:
-    """Return whether the caches of one slot take less than those of llama.cpp's own number."""
+def _has_idle_slots(problem: Problem, chosen: Candidate, whole: bool) -> bool:
+    """Return whether the caches of one slot take so much less than those of llama.cpp's own number
+    that the context may grow by LARGER with it, or weights that are in RAM by FASTER less."""
     if problem.given.n_parallel is not None or chosen.breakdown.n_seq_max <= 1:
         return False
     alone = problem.evaluator.static(replace(chosen.params, n_parallel=1))
     now = problem.evaluator.static(chosen.params)
-    return alone is not None and now is not None and alone.caches < now.caches
+    if alone is None or now is None:
+        return False
+    # checkpoints are one for each slot at least
+    freed = now.caches - alone.caches + certain(chosen.params, now) - certain(chosen.params, alone)
+    fewer = not whole and freed > (FASTER - 1) * now.host.model
+    return freed > (LARGER - 1) * now.caches or fewer
 
 
 def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]:

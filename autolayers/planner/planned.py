@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from .problem import Problem
 
-_ENDED = "the search ended early, as this model's graphs are very large: other flags may be faster"
+_ENDED = "the search ended early, as it would have taken too long: other flags may be faster"
 
 
 def decided(problem: Problem) -> Solution:

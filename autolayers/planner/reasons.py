@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # nodes of graphs that a search laid out, from which on its reasons take several processes
 LARGE = 50_000
-NO_MORE = "no more launches were compared with this one, as this model's graphs are very large"
+NO_MORE = "not every other launch was compared with this one: that would have taken too long"
 
 
 def fit_choice_of(problem: Problem) -> FitChoice | None:

@@ -157,7 +157,7 @@ def test_users_get_the_most_slots_with_all_weights_on_the_gpu() -> None:
 
 
 def test_servers_of_their_own_are_offered_where_they_serve_more() -> None:
-    """One model on two cards computes on one after the other, and a small one leaves a card idle."""
+    """One model on two cards computes on one after the other; a small one leaves a card idle."""
     words = ["--gpu", "2xrtx-3090", "--ram", "64GiB", "--users", "16"]
     found = plan_request(model("llama-3.1-8b-q4_k_m"), Request.of(words), explain=True)
     (other,) = [each for each in found.alternatives if each.servers > 1]
