@@ -241,6 +241,8 @@ def _reasons(best: Choice, tried: list[Choice], plain: Choice) -> tuple[str, ...
     )
     if draft is None:
         loses = f"{plain.rate:.1f} tokens/s without it, {others or 'and with it nothing fits'}"
+        if any(choice.candidate.fits and choice.rate > plain.rate for choice in tried):
+            loses += ": less than a tenth more, and that depends on the text"
         if best is plain:
             return (loses,)
         words = " ".join(to_words(Params(device_draft=best.problem.given.device_draft)))
