@@ -55,6 +55,7 @@ class Request:
     host: Host | None
     companions: Companions = NONE
     notes: tuple[str, ...] = ()
+    verbatim: bool = False  # the program gets the given words too, so none can be left out
 
     @classmethod
     def of(
@@ -130,6 +131,7 @@ class Request:
             host,
             companions_of(params, arguments),
             notes,
+            verbatim is not None,
         )
 
     @property

@@ -94,7 +94,7 @@ def extras_of(
     # without a type llama-server loads -md and uses it for nothing; older ones drafted with it
     untyped = context.rules.names_draft_type and all(name == "none" for name in params.spec_type)
     if companions.draft is not None and untyped:
-        warnings.append("the draft model is loaded but not used without --spec-type draft-simple")
+        warnings.append("the draft model is loaded and not used, as no --spec-type says so")
     if companions.draft is not None or "draft-mtp" in params.spec_type:
         extras += _draft(
             model,

@@ -19,6 +19,7 @@ from .evaluate import FULL, Candidate
 from .one import overrides
 from .one.bisection import last
 from .quantisations import below
+from .serving import checkpoints
 from .solve import solve
 
 TYPE_CHECKING = False
@@ -193,6 +194,8 @@ class _Advice:
             yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
         if use.n_seq_max > 1:
             yield {"n_parallel": 1}
+        if given.ctx_checkpoints is None and checkpoints(self.short.params, use):
+            yield {"ctx_checkpoints": 0}
         if self._may_shorten():
             yield {"n_ctx": SMALLEST}
         if (given.n_ubatch or N_UBATCH) > 64:

@@ -85,7 +85,9 @@ class _Answer:
     def __init__(self, problem: Problem) -> None:
         """`problem` as it was asked; the one that was solved may draft, or have more requests at
         once. Raises LaunchRefused."""
-        solution, self.candidate, ended = planned(problem)
+        self.solution, self.candidate, ended = planned(problem)
+        solution = self.solution
+        self.asked = problem
         self.problem = solution.problem
         self.policy = problem.policy
         self.evaluator = solution.problem.evaluator
@@ -106,8 +108,7 @@ class _Answer:
         return self.problem.cost
 
     def explained(self, explain: bool, processes: int) -> Explained:
-        workload = self.policy.workload
-        return Explained(self.problem, workload, self.candidate, explain, processes)
+        return Explained(self.asked, self.solution, self.candidate, explain, processes)
 
     def plan(self, explained: Reasons) -> Plan:
         """Return the plan with these explanations."""

@@ -1,9 +1,9 @@
 """A draft: on the GPU, in RAM or not used, and how many tokens a step, by the seconds of each
 launch.
 
-No layer is given away for a draft that loses. A draft model that is given (-md) stays given: where
-it is not worth its memory it is loaded into RAM, which llama-server does not draft with unless
---spec-type says so.
+No layer is given away for a draft that loses. One that is given (-md) and not worth its memory is
+left out, which is said; where the program gets that word in any case, it is loaded into RAM, which
+llama-server does not draft with unless --spec-type says so.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def with_draft(problem: Problem) -> Solution:
         return Solution(problem, solve(problem).candidate)
     typed = bool(with_draft_type(problem.given, problem.request.companions).spec_type)
     # With --spec-type the user decides; llama-server then says what it cannot do.
-    other = "" if typed else _other_vocabulary(problem)
-    variants = [] if other else _variants(problem)
+    useless = "" if typed else _useless(problem)
+    variants = [] if useless else _variants(problem)
     tried = [choice for variant in variants if (choice := _tried(variant, plain)) is not None]
     drafting = max(
         (choice for choice in tried if choice.candidate.fits),
@@ -63,19 +63,28 @@ def with_draft(problem: Problem) -> Solution:
         default=None,
     )
     # builds before the names draft with every model that is given
-    idle = None if typed or _number(problem) < NAMED else _idle(problem, plain)
+    waiting = None if typed or _number(problem) < NAMED else _waiting(problem, plain)
     best = drafting
     # Drafting must gain GAIN over a draft that only waits, as its rates depend on the text.
-    if idle is not None and (drafting is None or drafting.rate < idle.rate * GAIN):
-        best = idle
+    if waiting is not None and (drafting is None or drafting.rate < waiting.rate * GAIN):
+        best = waiting
     if best is None:
         return Solution(problem, tried[0].candidate if tried else solve(problem).candidate)
-    reasons = (
-        (f"llama-server does not draft with the draft's vocabulary: {other}",)
-        if other
-        else _reasons(best, tried, plain)
-    )
-    return Solution(best.problem, best.candidate, reasons)
+    if useless or best is plain:
+        why = useless or _reasons(best, tried, plain)[0]
+        said = "-md is left out" if best is plain else "leave -md out"
+        return Solution(best.problem, best.candidate, notes=(f"{said}: {why}",))
+    return Solution(best.problem, best.candidate, _reasons(best, tried, plain))
+
+
+def may_gain(problem: Problem, chosen: Candidate) -> bool:
+    """Return whether a launch would answer GAIN times as fast if what the problem's --spec-type
+    drafts with took no memory."""
+    given = problem.given
+    drafting = Drafting(drafts(problem), None, _place(problem), given.draft_n_max, _share(problem))
+    params = replace(chosen.params, spec_type=given.spec_type)
+    drafted = problem.drafting_with(drafting).cost.predict(params, chosen.breakdown)
+    return drafted.generation >= GAIN * problem.cost.price(chosen).generation
 
 
 def _number(problem: Problem) -> int:
@@ -106,32 +115,41 @@ def _variants(problem: Problem) -> list[Problem]:
     return [problem, problem.with_flags(device_draft=())] if _free(problem) else [problem]
 
 
-def _other_vocabulary(problem: Problem) -> str:
-    """Return why llama-server would not start with this draft model in use, "" if it would."""
+def _useless(problem: Problem) -> str:
+    """Return why this draft model cannot gain anything, or why llama-server would not start with it
+    in use; "" if it may."""
     draft = problem.request.companions.draft
     rules = Build(_number(problem)).rules
     # Builds before the names translate a draft's tokens.
     if draft is None or draft.row.draft_type or not rules.names_draft_type:
         return ""
-    return unlike(problem.model, draft, only_added=rules.draft_ends_if_added)
+    other = unlike(problem.model, draft, only_added=rules.draft_ends_if_added)
+    if other:
+        return f"llama-server does not draft with the draft's vocabulary: {other}"
+    too_large = draft.size >= problem.model.size
+    return "the draft is as large as the model, so no token comes sooner" if too_large else ""
 
 
 def _without(problem: Problem) -> Choice | None:
     """Return the launch without the draft."""
     other_types = tuple([kind for kind in problem.given.spec_type if not kind.startswith("draft-")])
-    bare = problem.of(problem.model, replace(problem.request.companions, draft=None)).with_flags(
-        model_draft=None,
-        draft_n_max=None,
-        device_draft=None,
-        n_gpu_layers_draft=None,
-        spec_type=other_types,
-    )
+    usual = vars(Params())
+    of_draft = {
+        name: usual[name] for name in usual if name.startswith("draft_") or "_draft" in name
+    }
+    companions = problem.request.companions
+    # What was measured stays, unless a draft model was part of it.
+    if companions.draft is not None:
+        problem = problem.of(problem.model, replace(companions, draft=None))
+    bare = problem.with_flags(**of_draft, spec_type=other_types)
     return _fitting(bare, solve(bare).candidate, "")
 
 
-def _idle(problem: Problem, plain: Choice) -> Choice | None:
-    """Return the launch that loads the draft and does not use it: into RAM, if that is open and it
-    is in the way."""
+def _waiting(problem: Problem, plain: Choice) -> Choice | None:
+    """Return the launch that does not use the draft: without it, or where the program gets the
+    given words in any case with the draft in RAM, if that is open and it is in the way."""
+    if not problem.request.verbatim:
+        return plain
     # First on the model's devices; if it is in the way there, in RAM.
     variant = problem
     candidate = _like(variant, plain)
@@ -140,7 +158,7 @@ def _idle(problem: Problem, plain: Choice) -> Choice | None:
         candidate = _like(variant, plain)
     if candidate is None or not candidate.fits:
         candidate = solve(variant).candidate
-    return _fitting(variant, candidate, "idle")
+    return _fitting(variant, candidate, "waiting")
 
 
 def _fitting(problem: Problem, candidate: Candidate | None, where: str) -> Choice | None:
@@ -222,12 +240,14 @@ def _reasons(best: Choice, tried: list[Choice], plain: Choice) -> tuple[str, ...
         if choice.candidate.fits
     )
     if draft is None:
+        loses = f"{plain.rate:.1f} tokens/s without it, {others or 'and with it nothing fits'}"
+        if any(choice.candidate.fits and choice.rate > plain.rate for choice in tried):
+            loses += ": less than a tenth more, and that depends on the text"
+        if best is plain:
+            return (loses,)
         words = " ".join(to_words(Params(device_draft=best.problem.given.device_draft)))
-        return (
-            f"the draft model loses: {plain.rate:.1f} tokens/s without it, "
-            f"{others or 'and with it nothing fits'}; leave "
-            f"-md out{f', or it waits in RAM ({words})' * bool(words)}",
-        )
+        wait = f", or it waits in RAM ({words})" if words else ""
+        return (f"the draft model loses: {loses}; leave -md out{wait}",)
     rates = ", ".join(f"{text} {rate:.1f}" for text, rate in draft.rates)
     tokens = f"{draft.n} token" + "s" * (draft.n > 1)
     line = f"drafts of {tokens}: {draft.plain:.1f} tokens/s become {best.rate:.1f} ({rates})"

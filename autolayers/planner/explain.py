@@ -12,13 +12,15 @@ from ..model.projectors import kind_of
 from ..records import as_json, dataclass, replace
 from ..units import human
 from ..work.drafts import GAIN, NAMED
+from .drafts import may_gain
 from .evaluate import FIT, FULL, Candidate, Evaluator
 from .frames import processor_alone
 from .one.expert_cache import FLAG
 from .one.ladder import may_split_tensors
 from .planned import decided
 from .search import Search
-from .solve import solve
+from .serving import certain
+from .solve import may_lack, solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +60,8 @@ class Lever:
 
 @dataclass(frozen=True)
 class Alternative:
-    """An alternative: flags to add after the given ones, and the resulting launch."""
+    """An alternative: flags to add after the given ones, and the resulting launch; of several
+    `servers` that of the first, with the tokens per second of all."""
 
     flags: tuple[str, ...]
     placement: str
@@ -66,6 +69,7 @@ class Alternative:
     n_ctx: int
     speed: Speed
     note: str = ""  # what else it changes
+    servers: int = 1
 
     def to_dict(self) -> dict[str, object]:
         return as_json(self)
@@ -83,8 +87,10 @@ def alternative(
         return None
     # A draft needs its own search: the number of tokens is solved too.
     if "spec_type" in change:
-        undrafted = problem.drafting_with(None).with_goals(users=None)
-        drafted = decided(undrafted.with_flags(**change))
+        undrafted = problem.drafting_with(None).with_goals(users=None).with_flags(**change)
+        if not may_gain(undrafted, chosen):
+            return None
+        drafted = decided(undrafted)
         cost = drafted.problem.cost
         candidate = drafted.candidate
         if candidate is None or cost.speed(candidate).generation < here.generation * GAIN:
@@ -172,6 +178,33 @@ def _by_text(speed: Speed) -> str:
     )
 
 
+def with_draft_on_device(asked: Problem, chosen: Candidate) -> Alternative | None:
+    """Return the launch with a q8_0 cache that leaves a device room for a draft which is in RAM or
+    left out; None if that is not faster. `asked`: the problem with the draft's place open."""
+    change: dict[str, object] = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+    solution = decided(asked.with_flags(**change))
+    other, cost = solution.candidate, solution.problem.cost
+    if other is None or not other.fits or other.params.device_draft == ():
+        return None
+    speed = cost.price(other)
+    if speed.draft is None or speed.generation <= asked.cost.price(chosen).generation * GAIN:
+        return None
+    words = tuple(to_words(Params(**change)))  # type: ignore[arg-type]
+    return _alternative(solution.problem, words, other, speed, _by_text(speed))
+
+
+def may_move_draft(asked: Problem, chosen: Candidate) -> bool:
+    """Return whether a draft model is in RAM, or left out, though no flag says so, and a smaller
+    cache may make room for it."""
+    given = asked.given
+    placed = given.device_draft is not None or given.n_gpu_layers_draft is not None
+    typed = given.cache_type_k or given.cache_type_v or asked.policy.kv_types
+    if placed or typed or given.flash_attn == "off" or not asked.machine.devices:
+        return False
+    aside = chosen.params.device_draft == () or chosen.params.model_draft is None
+    return asked.request.companions.draft is not None and aside
+
+
 def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None:
     """Return the plan with a cache of experts at an assumed upload rate, if it then gains: the
     machine's own decides."""
@@ -231,8 +264,10 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
         yield {"spec_type": ("draft-mtp",)}
     if processor_alone(problem, given) and chosen.params.device is None:
         yield {"device": ()}
-    if _has_idle_slots(problem, chosen):
+    if _has_idle_slots(problem, chosen, whole):
         yield {"n_parallel": 1}
+    if may_lack(problem, chosen):
+        yield {"ctx_checkpoints": 0}
     for n_ctx in _contexts(problem, chosen, whole):
         yield {"n_ctx": n_ctx}
 
@@ -263,13 +298,19 @@ def _keeps_experts_in_ram(problem: Problem) -> bool:
     return bool(experts) and all(experts)
 
 
-def _has_idle_slots(problem: Problem, chosen: Candidate) -> bool:
-    """Return whether the caches of one slot take less than those of llama.cpp's own number."""
+def _has_idle_slots(problem: Problem, chosen: Candidate, whole: bool) -> bool:
+    """Return whether the caches of one slot take so much less than those of llama.cpp's own number
+    that the context may grow by LARGER with it, or weights that are in RAM by FASTER less."""
     if problem.given.n_parallel is not None or chosen.breakdown.n_seq_max <= 1:
         return False
     alone = problem.evaluator.static(replace(chosen.params, n_parallel=1))
     now = problem.evaluator.static(chosen.params)
-    return alone is not None and now is not None and alone.caches < now.caches
+    if alone is None or now is None:
+        return False
+    # checkpoints are one for each slot at least
+    freed = now.caches - alone.caches + certain(chosen.params, now) - certain(chosen.params, alone)
+    fewer = not whole and freed > (FASTER - 1) * now.host.model
+    return freed > (LARGER - 1) * now.caches or fewer
 
 
 def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from .problem import Problem
 
-_ENDED = "the search ended early, as this model's graphs are very large: other flags may be faster"
+_ENDED = "the search ended early, as it would have taken too long: other flags may be faster"
 
 
 def decided(problem: Problem) -> Solution:
@@ -89,7 +89,7 @@ def planned(problem: Problem) -> tuple[Solution, Candidate, tuple[str, ...]]:
     launch = evaluator.bounded(candidate, policy.agents, policy.workload)
     if launch is not candidate and not policy.agents:
         why = (*why, serving.reason(candidate.params, launch.params, candidate.breakdown))
-    return replace(solution, reasons=why), launch, ended
+    return replace(solution, reasons=why), launch, (*solution.notes, *ended)
 
 
 def _bare(problem: Problem) -> Params:

@@ -38,6 +38,8 @@ class Price:
 
 TOO_SLOW = 3.0  # tokens per second: nobody waits for an answer
 ENOUGH = 32768  # tokens of a sequence; more are worth little
+CHANGED = 0.25  # of the requests change what was said before
+TALK = 8192  # tokens of a conversation, if the workload does not say more
 # types of a cache that answers like one of f16, which is llama.cpp's own
 FINE = (None, "f32", "f16", "bf16", "q8_0")
 FINE_ABOVE = 32768  # tokens of a slot, beyond which --kv-types chooses no other type
@@ -132,6 +134,13 @@ REUSE = Price(
     "what is in the cache need not be computed again",
     "planner/test_plan.py",
 )
+CHECKPOINTS = Price(
+    "no context checkpoints, where they alone roll a cache back",
+    0.0,
+    "one request in four changes what was said before (an edit, another try, thoughts that a "
+    "template leaves out), and is computed again from its first token",
+    "planner/test_serving.py",
+)
 WIDER = Price(
     "a context that one of several models may have besides the least",
     1.05,
@@ -155,6 +164,7 @@ ROWS = (
     IDLE,
     _EXPERT_CACHE,
     REUSE,
+    CHECKPOINTS,
     WIDER,
 )
 
@@ -188,6 +198,15 @@ def priced(problem: Problem, params: Params, use: Static) -> Iterator[tuple[Pric
     if processor or any(pattern.endswith(FFN_REGEX) for pattern, _ in chosen):
         doubt = problem.cost.doubt(problem.cost.at_any_context(params, use))
         yield (CPU if processor else FFN), doubt
+    if params.ctx_checkpoints == 0 != given.ctx_checkpoints:
+        yield CHECKPOINTS, _of_computing_again(problem, params, use)
+
+
+def _of_computing_again(problem: Problem, params: Params, use: Static) -> float:
+    """Return the price of computing a whole conversation again for CHANGED of the requests."""
+    work, speed = problem.policy.workload, problem.cost.at_any_context(params, use)
+    tokens = max(work.depth + work.prompt, min(TALK, use.n_ctx_seq))
+    return 1 + CHANGED * tokens / speed.prompt / speed.compared
 
 
 def _of_flags(problem: Problem, params: Params) -> Iterator[tuple[Price, float]]:

@@ -177,7 +177,8 @@ class Solution:
     """A launch, None if llama.cpp would refuse all, and the problem that it solves, in which more
     may be given than was. `reasons`: for what was decided besides; `paid`: a smaller context, and
     the factor of the request's seconds that the larger one costs; `requests`: what each of several
-    people gets; `others`: launches that were promised and not measured, the best first."""
+    people gets; `others`: launches that were promised and not measured, the best first; `notes`:
+    warnings about what was given."""
 
     problem: Problem
     candidate: Candidate | None
@@ -185,3 +186,4 @@ class Solution:
     paid: tuple[int, float] = (0, 1.0)
     requests: Answers | None = None
     others: tuple[Params, ...] = ()
+    notes: tuple[str, ...] = ()

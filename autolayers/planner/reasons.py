@@ -22,15 +22,16 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from ..flags.workload import Workload
     from ..memory.meter import Meter
+    from ..work.speed import Answers
     from .advice import Remedy
     from .evaluate import Candidate
     from .explain import Alternative, Lever
     from .plan import Faster, Smaller
-    from .problem import Problem
+    from .problem import Problem, Solution
 
 # nodes of graphs that a search laid out, from which on its reasons take several processes
 LARGE = 50_000
-NO_MORE = "no more launches were compared with this one, as this model's graphs are very large"
+NO_MORE = "not every other launch was compared with this one: that would have taken too long"
 
 
 def fit_choice_of(problem: Problem) -> FitChoice | None:
@@ -58,6 +59,8 @@ class _Parts:
     problem: Problem
     workload: Workload
     candidate: Candidate
+    asked: Problem  # before its draft and its requests were decided
+    requests: Answers | None  # what each of several people gets
 
     @lazy
     def undrafted(self) -> Problem:
@@ -68,7 +71,14 @@ class _Parts:
     def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
         """Return what computes each part of the reasons that may be computed in a process of its
         own: --fit starts first, since it takes the longest."""
-        from .explain import alternative, changes, with_expert_cache, with_pinned_weights
+        from .explain import (
+            alternative,
+            changes,
+            may_move_draft,
+            with_draft_on_device,
+            with_expert_cache,
+            with_pinned_weights,
+        )
         from .one.expert_cache import may_cache
 
         problem = self.problem
@@ -87,6 +97,12 @@ class _Parts:
                 partial(alternative, problem, candidate, change)
                 for change in changes(problem, candidate)
             ]
+            if self.asked.policy.users is not None:
+                from .replicas import replicas
+
+                others.insert(0, partial(replicas, self.asked, self.requests))
+            if may_move_draft(self.asked, candidate):
+                others.append(partial(with_draft_on_device, self.asked, candidate))
             # With a known upload rate the search itself has tried the cache.
             if (
                 candidate.params.overrides
@@ -151,18 +167,19 @@ class Explained(Reasons):
 
     def __init__(
         self,
-        solved: Problem,
-        workload: Workload,
+        asked: Problem,
+        solution: Solution,
         candidate: Candidate,
         explain: bool,
         processes: int = 1,
     ) -> None:
-        """For the launch that solves a problem, which may draft or have more requests at once than
-        was asked. Without `explain` only what would make a launch fit, or is much faster."""
+        """For the launch of a solution, which may draft or have more requests at once than was
+        asked. Without `explain` only what would make a launch fit, or is much faster."""
+        solved, workload = solution.problem, asked.policy.workload
         meter = solved.evaluator.estimator.meter
         # vars(): Reasons is a frozen record, whose fields are computed here.
         vars(self).update(
-            parts=_Parts(solved, workload, candidate),
+            parts=_Parts(solved, workload, candidate, asked, solution.requests),
             explain=explain,
             processes=processes,
             meter=meter,

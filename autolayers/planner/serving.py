@@ -27,7 +27,19 @@ def certain(params: Params, use: Static) -> int:
     sizes = _bounded(params, use)
     # A checkpoint per slot is certain where their number is left to the plan: it may be reduced to
     # one.
-    return use.growing - sum(sizes.values()) + sizes.get("ctx_checkpoints", 0) // CTX_CHECKPOINTS
+    return use.growing - sum(sizes.values()) + _one_more(params, use)
+
+
+def checkpoints(params: Params, use: Static) -> int:
+    """Return the bytes of a checkpoint of each slot; 0 where llama-server makes none."""
+    count = CTX_CHECKPOINTS if params.ctx_checkpoints is None else params.ctx_checkpoints
+    sizes = [extra.size for extra in use.extras if extra.bounded_by == "ctx_checkpoints"]
+    return sum(sizes) // max(1, count)
+
+
+def _one_more(params: Params, use: Static) -> int:
+    """Return the same where their number is left to the plan."""
+    return checkpoints(params, use) if params.ctx_checkpoints is None else 0
 
 
 def limits(params: Params, use: Breakdown, spare: int) -> dict[str, int]:
@@ -35,7 +47,7 @@ def limits(params: Params, use: Breakdown, spare: int) -> dict[str, int]:
     sizes = _bounded(params, use)
     prompts = sizes.get("cache_ram", 0)
     # one more checkpoint for every slot
-    each = sizes.get("ctx_checkpoints", 0) // CTX_CHECKPOINTS
+    each = _one_more(params, use)
     spare = max(0, spare)
     # Everything may grow as llama-server's defaults allow: no flag is needed.
     if prompts + each * (CTX_CHECKPOINTS - 1) <= spare:
@@ -116,7 +128,7 @@ def keeping(
     if here is None or params.cache_ram is not None:
         return {}
     # one more for every slot
-    each = _bounded(params, use).get("ctx_checkpoints", 0) // CTX_CHECKPOINTS
+    each = _one_more(params, use)
     # Fewer checkpoints until all conversations fit; if two are still too many, fewer conversations.
     for count in (
         (here.checkpoints,)
@@ -154,6 +166,14 @@ def reason(before: Params, after: Params, use: Static) -> str:
     return (
         f"{' '.join(to_words(added))}: saved prompts and checkpoints could grow to "
         f"{gib(use.growing)} of RAM, but less is left"
+    )
+
+
+def without(size: int) -> str:
+    """Return why there are no checkpoints, which would take this much."""
+    return (
+        f"-ctxcp 0: a checkpoint for each slot would take {human(size)} of the RAM; without them a "
+        "request that changes an earlier turn is computed again from its start"
     )
 
 

@@ -12,15 +12,19 @@ from __future__ import annotations
 
 from ..garbage import without_gc
 from ..records import replace
+from . import serving
+from .candidates import RAM_SHARE
 from .evaluate import FULL
 from .frames import plain, slots
 from .one.contexts import contexts, streams_of
-from .prices import FINE_ABOVE, low, worth
+from .prices import FINE_ABOVE, chooses_context, low, worth
 from .problem import Solution
 from .search import Search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..flags.params import Params
     from .evaluate import Candidate
     from .problem import Problem
@@ -99,8 +103,39 @@ def _by_cache_type(problem: Problem, whole: bool = False) -> Solution:
 
 def _by_slots(problem: Problem, given: Params, whole: bool) -> Solution:
     """Return the best launch with as many slots as are worth most."""
-    answers = [Search(problem, slotted, whole).best() for slotted in slots(problem, given)]
+    answers = []
+    for slotted in slots(problem, given):
+        answer = Search(problem, slotted, whole).best()
+        answers += [answer, *_without_checkpoints(problem, slotted, whole, answer)]
     return _best(problem, answers)
+
+
+def _without_checkpoints(
+    problem: Problem, given: Params, whole: bool, answer: Solution
+) -> Iterator[Solution]:
+    """Yield the best launch without context checkpoints, where their RAM may be what another launch
+    lacks: one for each slot is certain in all others."""
+    chosen = answer.candidate
+    if chosen is None or not may_lack(problem, chosen):
+        return
+    without = Search(problem, replace(given, ctx_checkpoints=0), whole).best()
+    why = serving.without(serving.checkpoints(chosen.params, chosen.breakdown))
+    yield replace(without, reasons=(why,))
+
+
+def may_lack(problem: Problem, chosen: Candidate) -> bool:
+    """Return whether a launch may lack the RAM of its context checkpoints for something else."""
+    size = serving.checkpoints(chosen.params, chosen.breakdown)
+    ram = problem.machine.ram
+    free = problem.given.ctx_checkpoints is None
+    if not (size and free) or ram is None or chosen.ram_spare is None:
+        return False
+    use = chosen.breakdown
+    longest = not chooses_context(problem) or use.n_ctx_seq >= problem.model.n_ctx_train
+    if chosen.fits and problem.whole(chosen) and longest:
+        return False
+    # Part of the RAM stays free where the processor reads the cache.
+    return chosen.ram_spare < size + (1 - RAM_SHARE) * ram
 
 
 def _best(problem: Problem, answers: list[Solution]) -> Solution:

@@ -21,7 +21,8 @@ STEP = 10
 
 class Launches:
     """Launches by one number: `each` bytes of weights and cache for each, `buffers(n)` besides.
-    Numbers in `refused` are those that llama.cpp does not start."""
+    Numbers in `refused` are those that llama.cpp does not start. The same bytes are in system
+    memory, if there are `ram`."""
 
     def __init__(
         self,
@@ -29,14 +30,18 @@ class Launches:
         each: int,
         buffers: Callable[[int], int],
         refused: tuple[int, ...] = (),
+        ram: int | None = None,
     ) -> None:
-        self.machine = SimpleNamespace(limits={"GPU": limit})
+        self.machine = SimpleNamespace(limits={"GPU": limit}, ram=ram)
         self.limit, self.each, self.buffers, self.refused = limit, each, buffers, refused
         self.measured: list[int] = []
 
     def static(self, params: Params) -> SimpleNamespace:
         n = params.n_ctx or 0
         return SimpleNamespace(devices={"GPU": SimpleNamespace(model=self.each * n, context=0)})
+
+    def ram_of(self, params: Params, use: object) -> int:
+        return self.each * (params.n_ctx or 0)
 
     def may_fit(self, params: Params) -> bool:
         return self.each * (params.n_ctx or 0) <= self.limit
@@ -47,12 +52,16 @@ class Launches:
             self.measured.append(n)
         if n in self.refused:
             return None
-        spare = self.limit - self.each * n - self.buffers(n)
+        taken = self.each * n + self.buffers(n)
+        spare = self.limit - taken
+        ram = self.machine.ram
         return SimpleNamespace(
             n=n,
+            params=params,
+            ram_spare=None if ram is None else ram - taken,
             breakdown=self.static(params),
             spare={"GPU": spare},
-            fits=spare >= 0,
+            fits=spare >= 0 and (ram is None or ram >= taken),
             fits_devices=spare >= 0,
             overheads=lambda limits: {"GPU": self.buffers(n)},
         )
@@ -170,6 +179,16 @@ def test_the_largest_context_is_not_measured_where_the_buffers_of_a_smaller_one_
     steps = [*range(30, 118, STEP), 118]
     assert (found or known).n == max(n for n in steps if launches.fits(n))
     assert (118 in launches.measured) == (limit >= 1180 + 7 / 8 * 130)
+
+
+@pytest.mark.parametrize("ram", range(500, 1400, 34))
+def test_system_memory_rules_contexts_out_as_devices_do(ram: int) -> None:
+    """A search for the largest context halved its way down where RAM alone was short."""
+    launches = Launches(50_000, 10, lambda n: 100 + n, ram=ram)
+    found = largest_context(launches, make, 30, 3000, STEP, FULL)
+    steps = [n for n in range(30, 3001, STEP) if 11 * n + 100 <= ram]
+    assert (found and found.n) == (max(steps) if steps else None)
+    assert len(launches.measured) <= 5
 
 
 def test_a_range_of_one_context_is_measured_once() -> None:

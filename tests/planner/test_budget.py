@@ -17,7 +17,7 @@ from autolayers.planner import plan_request
 from autolayers.planner.reasons import NO_MORE
 from autolayers.request import Request
 
-SAID = "the search ended early, as this model's graphs are very large: other flags may be faster"
+SAID = "the search ended early, as it would have taken too long: other flags may be faster"
 MACHINE = ["--gpu", "2GiB,1GiB", "--ram", "64GiB"]
 
 

@@ -13,6 +13,8 @@ from support import FIXTURES, model
 
 import autolayers
 from autolayers.errors import UsageError
+from autolayers.planner import plan_request
+from autolayers.request import Request
 
 DRAFT = str(FIXTURES / "headers" / "llama-3.2-1b-q8_0.gguf")
 SMALL = ["--gpu", "8GiB", "--ram", "64GiB", "-c", "16k"]
@@ -29,16 +31,51 @@ def test_no_layer_makes_room_for_a_draft_that_loses() -> None:
     )
     assert found.fits and found.n_gpu_layers == 33 and not found.params.overrides
     assert found.speed.generation == pytest.approx(plain.speed.generation)
-    assert "-devd" in found.flags and not found.params.spec_type
-    line = next(reason for reason in found.reasons if "draft" in reason)
-    assert (
-        re.match(
-            r"the draft model loses: 6[0-4]\.\d tokens/s without "
-            r"it",
-            line,
-        )
-        and "leave -md out" in line
-    )
+    assert found.flags == plain.flags and not found.params.spec_type
+    line = next(line for line in found.warnings if "-md" in line)
+    assert re.match(r"-md is left out: 6[0-4]\.\d tokens/s without it, ", line)
+
+
+@pytest.mark.parametrize(
+    ("draft", "why"),
+    [
+        (
+            "llama-3.2-1b-q8_0",
+            "llama-server does not draft with the draft's vocabulary: the draft has 128256 tokens",
+        ),
+        ("qwen3-8b-q4_k_m", "the draft is as large as the model"),
+    ],
+)
+def test_a_draft_that_cannot_be_used_is_left_out_and_takes_no_memory(draft: str, why: str) -> None:
+    given = str(next(FIXTURES.glob(f"**/{draft}.gguf")))
+    words = ["--gpu", "rtx-4090", "--ram", "64GiB", "-c", "8k"]
+    found, plain = plan("qwen3-8b-q4_k_m", *words, "-md", given), plan("qwen3-8b-q4_k_m", *words)
+    assert found.flags == plain.flags and "-md" not in found.flags
+    assert found.devices == plain.devices and found.host == plain.host
+    assert any(line.startswith(f"-md is left out: {why}") for line in found.warnings)
+    # what would make llama-server refuse it is no advice
+    assert not any("--spec-type" in line for line in found.warnings)
+
+
+def test_a_program_that_gets_the_word_in_any_case_has_room_for_the_draft() -> None:
+    words = ["--gpu", "rtx-4090", "--ram", "64GiB", "-c", "8k", "-md", DRAFT]
+    found = plan_request(model("qwen3-8b-q4_k_m"), Request.of(words, verbatim=["-md", DRAFT]))
+    assert found.params.model_draft == DRAFT and found.devices[0].extra > 1 << 30
+    assert any(line.startswith("leave -md out: llama-server does not") for line in found.warnings)
+
+
+def test_a_smaller_cache_that_brings_the_draft_onto_the_gpu_is_an_alternative() -> None:
+    small = str(next(FIXTURES.glob("**/qwen3-0.6b-q8_0.gguf")))
+    words = ["--gpu", "rtx-4090", "--ram", "64GiB", "-c", "16k", "-md", small]
+    found = plan_request(model("qwen3-32b-q4_k_m"), Request.of(words), explain=True)
+    assert found.params.device_draft == () and found.params.draft_n_max == 1
+    (other,) = [each for each in found.alternatives if "-ctk" in each.flags]
+    assert other.n_ctx == 16384 and other.speed.draft is not None
+    assert other.speed.generation > 1.5 * found.speed.generation
+    # and it is the plan where that type is allowed
+    allowed = plan("qwen3-32b-q4_k_m", *words, "--kv-types", "f16,q8_0")
+    assert allowed.params.device_draft is None and allowed.params.cache_type_k == "q8_0"
+    assert allowed.speed.generation == pytest.approx(other.speed.generation)
 
 
 def test_a_draft_that_gains_is_used() -> None:

@@ -258,3 +258,39 @@ def test_a_launch_that_does_not_fit_gets_no_flag_for_its_prefix() -> None:
         model("llama-3.2-1b-q8_0:4"), ["--gpu", "256MiB", "--ram", "1GiB", "--workload", "agent"]
     )
     assert not launch.fits and "--cache-reuse" not in launch.flags
+
+
+class TestCheckpoints:
+    """They are given up where their RAM is worth more in another place, and that is said."""
+
+    @staticmethod
+    def on(words: str) -> autolayers.Plan:
+        return autolayers.plan(model("gemma-3-12b-q4_k_m"), words.split())
+
+    def test_a_gpu_that_shares_the_ram_keeps_its_layers_and_not_their_checkpoints(self) -> None:
+        found = self.on("--gpu m4-16g --workload agent")
+        assert found.fits and found.placement == "49 of 49 layers on the GPU"
+        assert found.breakdown.n_ctx == 40960
+        assert " -ctxcp 0 " in f" {' '.join(found.flags)} "
+        kept = self.on("--gpu m4-16g --workload agent -ctxcp 1")
+        assert found.speed.generation > 2 * kept.speed.generation
+        assert any(
+            line.startswith("-ctxcp 0: a checkpoint for each slot would take 1280.05 MiB")
+            for line in found.reasons
+        )
+        assert any("computed again from its start" in line for line in found.reasons)
+
+    def test_a_larger_context_alone_is_no_reason_but_an_alternative(self) -> None:
+        from autolayers.planner import plan_request
+        from autolayers.request import Request
+
+        found = plan_request(
+            model("gemma-3-12b-q4_k_m"), Request.of(["--gpu", "m4-16g"]), explain=True
+        )
+        assert found.params.ctx_checkpoints == 1 and found.breakdown.n_ctx == 23296
+        longer = {other.flags: other.n_ctx for other in found.alternatives}
+        assert longer["-ctxcp", "0"] == 40960 and longer["-np", "1"] == 49920
+
+    def test_a_given_number_stays(self) -> None:
+        found = self.on("--gpu m4-16g --workload agent -ctxcp 2")
+        assert found.params.ctx_checkpoints == 2

@@ -7,6 +7,8 @@ from __future__ import annotations
 import pytest
 from support import model, requested
 
+import autolayers
+from autolayers.api import fit_choice
 from autolayers.devices import Host
 from autolayers.flags.params import Params
 from autolayers.flags.policy import Policy
@@ -77,3 +79,21 @@ class TestSlices:
         assert first is None and others
         assert any(share is not None and share[1] > 2 * share[0] for share in others)
         assert all(share is not None and min(share) >= 1 for share in others)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        # the first split that is fastest leaves 4 GiB of the second card free
+        ("llama-3.3-70b-q4_k_m", "--gpu rtx-6000-ada,rtx-3090 --ram 96GiB"),
+        # a larger micro-batch takes memory that the context is worth more than
+        ("gemma-3-12b-q4_k_m", "--gpu rtx-2080-ti,rtx-2080-ti,rtx-3090 --ram 64GiB -np 8"),
+    ],
+)
+def test_the_largest_context_of_several_gpus_is_no_smaller_than_fits(name: str, words: str) -> None:
+    of, given = model(name), words.split()
+    most = autolayers.plan(of, [*given, "--ctx", "max"])
+    rival = fit_choice(of, given)
+    assert rival is not None and most.fits
+    assert most.breakdown.n_ctx >= rival.breakdown.n_ctx
+    assert most.speed.request <= 1.02 * rival.speed.request

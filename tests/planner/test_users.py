@@ -13,7 +13,9 @@ from support import model, slow
 
 import autolayers
 from autolayers.errors import UsageError
+from autolayers.planner import plan_request
 from autolayers.report.text import plan_text
+from autolayers.request import Request
 
 DENSE = ["--gpu", "rtx-3090", "--ram", "64GiB"]
 
@@ -152,3 +154,39 @@ def test_users_get_the_most_slots_with_all_weights_on_the_gpu() -> None:
     more, _ = served("llama-3.1-8b-q4_k_m:4", *words, "-np", str(found["slots"] + 1))
     assert more.n_gpu_layers < 5 or more.params.overrides
     assert any("with more, weights would leave the GPUs" in line for line in plan.reasons)
+
+
+def test_servers_of_their_own_are_offered_where_they_serve_more() -> None:
+    """One model on two cards computes on one after the other; a small one leaves a card idle."""
+    words = ["--gpu", "2xrtx-3090", "--ram", "64GiB", "--users", "16"]
+    found = plan_request(model("llama-3.1-8b-q4_k_m"), Request.of(words), explain=True)
+    (other,) = [each for each in found.alternatives if each.servers > 1]
+    assert other.servers == 2 and other.to_dict()["servers"] == 2
+    assert "-dev CUDA0" in " ".join(other.flags) and "-np 8" in " ".join(other.flags)
+    assert other.note.startswith("2 servers for 8 users each, the first on -dev CUDA0, the last on")
+    assert other.speed.generation > 1.1 * found.speed.generation
+    # the promised rate is that of one server on one card
+    alone = autolayers.plan(
+        model("llama-3.1-8b-q4_k_m"), ["--gpu", "rtx-3090", "--ram", "32GiB", "--users", "8"]
+    )
+    assert other.speed.generation == pytest.approx(2 * alone.speed.generation)
+    assert alone.to_dict()["speed"]["requests"]["total_tokens_per_second"] == pytest.approx(
+        float(other.note.split(" in all")[0].split()[-1]) / 2, rel=0.01
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--gpu rtx-3090,rtx-3060 --users 16",  # cards of two kinds
+        "--gpu 2xrtx-3090 --users 16 -ts 1,1",  # a split that was asked for
+        "--gpu 2xrtx-3090",  # one person
+        "--gpu 2xrtx-3090 --users 1",
+    ],
+)
+def test_no_servers_of_their_own_where_the_cards_are_not_alike_or_flags_place_them(
+    words: str,
+) -> None:
+    request = Request.of([*words.split(), "--ram", "64GiB"])
+    found = plan_request(model("llama-3.1-8b-q4_k_m:8"), request, explain=True)
+    assert all(each.servers == 1 for each in found.alternatives)

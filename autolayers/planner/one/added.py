@@ -138,9 +138,11 @@ def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, 
         # Caches of windows as large as the context, so that no prefix is lost.
         full = evaluator.candidate(replace(chosen.params, swa_full=True), FULL)
         if full is None or not full.fits:
-            reasons.append(_lost("it would not fit"))
+            reasons.append(_lost(chosen.params, "it would not fit"))
         elif (slower := cost.speed(full).request / cost.speed(chosen).request) > REUSE.factor:
-            reasons.append(_lost(f"the request would take {slower:.2f} times as long"))
+            reasons.append(
+                _lost(chosen.params, f"the request would take {slower:.2f} times as long")
+            )
         else:
             more = _size(full) - _size(chosen)
             reasons.append(
@@ -167,11 +169,15 @@ def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, 
     return chosen, tuple(reasons)
 
 
-def _lost(why: str) -> str:
-    return (
-        f"no --swa-full ({why}): a request that changes an earlier turn is computed again from the "
-        "last checkpoint before it (--ctx-checkpoints)"
+def _lost(params: Params, why: str) -> str:
+    # without checkpoints nothing is left to begin at
+    begin = (
+        "its start"
+        if params.ctx_checkpoints == 0
+        else "the last checkpoint before it (--ctx-checkpoints)"
     )
+    changed = "a request that changes an earlier turn"
+    return f"no --swa-full ({why}): {changed} is computed again from {begin}"
 
 
 def _size(candidate: Candidate) -> int:

@@ -71,7 +71,7 @@ def largest_context(
     may_fit = (
         evaluator.may_fit(make(high))
         if below is None
-        else _may_fit(evaluator, make(high), below, True, ALIKE)
+        else _may_fit(evaluator, make(high), below, ALIKE, True)
     )
     # The largest first, as nothing could be better.
     at_high = above or (evaluator.candidate(make(high), fidelity) if may_fit else None)
@@ -137,10 +137,10 @@ def _between(
             guess = (low + high) // 2
         guess = max(guess, low + 1)
         # Too large for certain: it needs `share` of the overheads of one that fits.
-        if best is not None and not _may_fit(evaluator, make(guess), best, ram, share):
+        if best is not None and not _may_fit(evaluator, make(guess), best, share, ram):
 
             def may(n: int, alike: Candidate = best) -> bool:
-                return _may_fit(evaluator, make(n), alike, ram, share)
+                return _may_fit(evaluator, make(n), alike, share, ram)
 
             high = last(low, guess - 1, may) + 1
             continue
@@ -227,17 +227,17 @@ def _may_fit_again(
     """Return whether low + 2 may fit although low + 1 does not, if it needs ONE_MORE of its graph
     buffers and margin."""
     # Mostly what low needs rules it out, and low + 1 need not be measured.
-    if at_low and not _may_fit(evaluator, make(low + 2), at_low, False, ALIKE * ONE_MORE):
+    if at_low and not _may_fit(evaluator, make(low + 2), at_low, ALIKE * ONE_MORE):
         return False
     above = evaluator.candidate(make(low + 1), fidelity)
-    return above is None or _may_fit(evaluator, make(low + 2), above, False, ONE_MORE)
+    return above is None or _may_fit(evaluator, make(low + 2), above, ONE_MORE)
 
 
 def _may_fit(
-    evaluator: Evaluator, params: Params, alike: Candidate, ram: bool, share: float
+    evaluator: Evaluator, params: Params, alike: Candidate, share: float, ram: bool = False
 ) -> bool:
     """Return whether a launch may fit if it needs at least this share of another one's graph
-    buffers and margins."""
+    buffers and margins; with `ram` in system memory too."""
     needs, limits = _needs(evaluator, params, ram), _limits(evaluator, ram)
     return bool(needs) and all(
         needs[name] + size * share <= limits[name]
@@ -267,7 +267,7 @@ def _overheads(evaluator: Evaluator, measured: Candidate, ram: bool) -> dict[str
     """Return what a measured launch takes besides, and leaves free."""
     limits = _limits(evaluator, ram)
     sizes = measured.overheads(limits)
-    needs = _needs(evaluator, measured.params, ram)
-    if ram and measured.ram_spare is not None and needs:
-        sizes[_RAM] = limits[_RAM] - measured.ram_spare - needs[_RAM]
+    if ram and measured.ram_spare is not None:
+        needs = _needs(evaluator, measured.params, ram)
+        sizes[_RAM] = limits[_RAM] - measured.ram_spare - needs.get(_RAM, 0)
     return sizes
