@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 OTHERS = 8  # promises that are kept, of which --why shows what nearly won
 TRIES = 12  # launches that are measured of one promise
 HOPE = 16 << 20  # bytes that a launch may take less than it should; no estimate is so exact
+CLOSE = 1.1  # of what the best launch is worth
 _NOTHING: Rank = (3, 0.0)  # the rank of no launch
 # Limits of a context that nobody gave, if the CPU takes part:
 _TOKEN_SECONDS = 0.5  # seconds that a token may take with a full context above 32k,
@@ -305,28 +306,34 @@ class Search:
         )
 
     def _with_parts(self) -> None:
-        """Measure layers placed by --fit's rules, parts of them on each device."""
+        """Measure layers placed by --fit's rules, parts of them on each device: for each order of
+        the devices whose best launch is nearly the best."""
         given = self.problem.given
         if not self.fitting or self.policy.strategy == "layers" or given.overrides:
             return  # --strategy layers wants whole layers
-        best = self._winner()
-        frame = best.variant.kind.frame
-        candidate = best.candidate
-        # Given numbers leave nothing to place; with everything on devices parts are of no use.
-        if frame.ladders.literal or not self.cost.in_ram(candidate):
-            return
-        # With the winner's context, and with the one that its promise began at, which may leave
-        # room for more layers.
-        contexts = (given.n_ctx or candidate.params.n_ctx, best.variant.n_ctx)
-        for of, n_ctx in dict.fromkeys(
-            itertools.product((frame.given, self._listed(frame)), contexts)
-        ):
-            kind = Kind(
-                Frame(self.problem, of, self.whole), best.variant.kind.name, of, self.buffers
-            )
-            variant = _Variant(kind, n_ctx)
-            for other in parts(self.problem, replace(of, n_ctx=n_ctx), candidate, self.fidelity):
-                self._note(variant, other)
+        least = self._winner().worth * CLOSE
+        bests: dict[Params, _Fitting] = {}
+        for each in sorted(self.fitting, key=lambda each: each.worth):
+            if each.worth < least:
+                bests.setdefault(each.variant.kind.frame.given, each)
+        for each in [*bests.values()]:
+            frame = each.variant.kind.frame
+            # Given numbers leave nothing to place; with everything on devices parts are of no use.
+            if frame.ladders.literal or not self.cost.in_ram(each.candidate):
+                continue
+            # With its context, and with the one that its promise began at, which may leave room for
+            # more layers.
+            contexts = (given.n_ctx or each.candidate.params.n_ctx, each.variant.n_ctx)
+            for of, n_ctx in dict.fromkeys(
+                itertools.product((frame.given, self._listed(frame)), contexts)
+            ):
+                self._note_parts(each, replace(of, n_ctx=n_ctx))
+
+    def _note_parts(self, best: _Fitting, given: Params) -> None:
+        frame = Frame(self.problem, replace(given, n_ctx=self.problem.given.n_ctx), self.whole)
+        kind = Kind(frame, best.variant.kind.name, frame.given, self.buffers)
+        for other in parts(self.problem, given, best.candidate, self.fidelity):
+            self._note(_Variant(kind, given.n_ctx), other)
 
     # --- the answer
 

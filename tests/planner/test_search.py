@@ -322,8 +322,8 @@ def test_heads_without_a_flash_kernel_stay_on_their_gpus() -> None:
     ("name", "words"),
     [
         ("qwen3-30b-a3b-q4_k_m:8", "--gpu 3GiB --ram 32GiB"),
-        ("gpt-oss-20b-mxfp4:8", "--gpu 2GiB,3GiB --ram 32GiB"),
-        ("llama-3.1-8b-q4_k_m:8", "--gpu 1500MiB --ram 32GiB"),
+        ("gpt-oss-20b-mxfp4:8", "--gpu 1700MiB,2500MiB --ram 32GiB"),
+        ("llama-3.1-8b-q4_k_m:8", "--gpu 1800MiB --ram 32GiB"),
         ("gemma-2-9b-q4_k_m:8", "--gpu 3GiB --ram 32GiB"),
     ],
 )
