@@ -49,17 +49,19 @@ def _class(name: str, cls: type) -> str:
     fields = list(getattr(cls, "__record_fields__", ()))
     if fields:
         lines += [f"Fields: {', '.join(f'`{field}`' for field in fields)}.\n"]
-    members = [
-        (member, value)
-        for member, value in vars(cls).items()
+    # those of base classes first, each once
+    found = {
+        member: value
+        for base in reversed(cls.__mro__)
+        for member, value in vars(base).items()
         if not member.startswith("_") and member not in fields and _doc(_function_of(value))
-    ]
+    }
     lines += [
         f"- `{name}.{member}{_call(value)}`: "
         f"{' '.join(_doc(_function_of(value)).split('>>>')[0].split())}"
-        for member, value in members
+        for member, value in found.items()
     ]
-    return "\n".join(lines) + ("\n" if members else "")
+    return "\n".join(lines) + ("\n" if found else "")
 
 
 def _function_of(member: object) -> object:

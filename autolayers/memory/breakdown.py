@@ -115,7 +115,7 @@ class LowerBound(Static):
 
 @dataclass(frozen=True)
 class Breakdown(Static):
-    """What a launch allocates; its `extras` are all."""
+    """What a launch allocates."""
 
     # by device or "Host": bytes that a graph in use needs above `compute`
     runtime_peak: dict[str, int] | None = None
@@ -123,6 +123,7 @@ class Breakdown(Static):
 
     @property
     def growing(self) -> int:
+        """Bytes of system memory that may be added while it serves."""
         return super().growing + (self.runtime_peak or {}).get("Host", 0)
 
 

@@ -119,7 +119,9 @@ class _Advice:
             need += max(0, params.cache_ram or 0) * MiB
             if model is not None:
                 need -= self.model.size - model.size
-            if need > self.machine.ram + sum(self.machine.limits.values()):
+            # What is on a GPU that shares the RAM is in RAM.
+            own = [device.name for device in self.machine.devices if not device.in_ram]
+            if need > self.machine.ram + sum(self.machine.limits[name] for name in own):
                 return None
         candidate = self.launch(given) if model is None else _solution(self.problem.of(model))
         return candidate if candidate is not None and candidate.fits else None

@@ -45,6 +45,9 @@ OTHERS = 8  # promises that are kept, of which --why shows what nearly won
 TRIES = 12  # launches that are measured of one promise
 HOPE = 16 << 20  # bytes that a launch may take less than it should; no estimate is so exact
 CLOSE = 1.1  # of what the best launch is worth
+# Each grid of contexts knows what the launches of the one before took.
+_GRIDS = 3
+_WAYS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the way from a context to twice as much
 _NOTHING: Rank = (3, 0.0)  # the rank of no launch
 # Limits of a context that nobody gave, if the CPU takes part:
 _TOKEN_SECONDS = 0.5  # seconds that a token may take with a full context above 32k,
@@ -101,6 +104,7 @@ class Search:
         if self._leaves_idle():
             self._run(self.frames.left_out())
         self._in_other_orders()
+        self._between_contexts()
         self._with_parts()
         while self.fitting:
             best = self._winner()
@@ -304,6 +308,37 @@ class Search:
             split_mode=given.split_mode,
             main_gpu=given.main_gpu,
         )
+
+    def _between_contexts(self) -> None:
+        """Measure other splits, for contexts between that of the best one and twice as much, where
+        the next variant begins; with the usual micro-batch too, whose memory a larger context may
+        be worth more than."""
+        tried: set[tuple[int | None, int]] = set()
+        for _ in range(_GRIDS if self.fitting else 0):
+            best = self._winner()
+            kind, here = best.variant.kind, best.candidate.breakdown.n_ctx
+            span, usual = kind.frame.contexts, kind.frame.given
+            if not kind.frame.splits or not span.open:
+                return
+            farthest = min(2 * here, span.open[1])
+            grid = [int(here + (farthest - here) * way) // span.step * span.step for way in _WAYS]
+            kinds = [kind]
+            if kind.shape.n_ubatch != usual.n_ubatch:
+                kinds.append(Kind(kind.frame, kind.name, usual, self.buffers))
+            better = [
+                (launch.worth * best.variant.price, n_ctx, each)
+                for n_ctx, each in itertools.product(grid, kinds)
+                if n_ctx > here
+                and (each.shape.n_ubatch, n_ctx) not in tried
+                and (launch := each.promise(n_ctx, 0, HOPE)) is not None
+                and not launch.ram_missing
+            ]
+            _, n_ctx, found = min(better, key=lambda each: each[:2], default=(0.0, 0, kind))
+            if not n_ctx:
+                return
+            tried.add((found.shape.n_ubatch, n_ctx))
+            self._promise(_Variant(found, n_ctx, best.variant.price))
+            self._run()
 
     def _with_parts(self) -> None:
         """Measure layers placed by --fit's rules, parts of them on each device: for each order of

@@ -447,7 +447,8 @@ class TestCommands:
     def test_a_sweep_counts_what_is_loaded_with_the_model_and_says_what_a_plan_says_of_a_machine(
         self,
     ) -> None:
-        words = ("-c", "4096", "-ngl", "17", "-md", DENSE, "--json")
+        drafts = ("-md", DENSE, "--spec-type", "draft-simple")
+        words = ("-c", "4096", "-ngl", "17", *drafts, "--json")
         swept = run("sweep", DENSE, "--types", "f16", "--gpus", "24GB", *words)
         plan = run(DENSE, "--gpu", "24GiB", *words)
         (point,), row = json.loads(swept.stdout)["points"], json.loads(plan.stdout)["devices"][0]

@@ -36,9 +36,9 @@ class Contradiction(Exception):
 
 class GraphCache:
     """What launches of one question learn for those that follow, of one model on the same devices;
-    and the graphs that `before`, an earlier question's, laid out. Only those are shared, each of
-    which depends on its key alone; and each counts as laid out once for every question. So what was
-    asked before makes an answer quicker, and never another one."""
+    and the graphs that `before`, an earlier question's, laid out. A graph depends on its key alone,
+    and counts as laid out once for every question: so what was asked before makes an answer
+    quicker, and never another one."""
 
     def __init__(self, before: GraphCache | None = None, meter: Meter | None = None) -> None:
         self.meter = meter or Meter()
