@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     # (0: RAM is enough, 1: no more of it is missing than in --fit's own answer, 2: more), worth
     Rank = tuple[int, float]
 
-OTHERS = 8  # promises that are kept, of which --why shows what nearly won
+OTHERS = 8  # promises that --why measures, as what nearly won
 TRIES = 12  # launches that are measured of one promise
 HOPE = 16 << 20  # bytes that a launch may take less than it should; no estimate is so exact
 CLOSE = 1.1  # of what the best launch is worth
