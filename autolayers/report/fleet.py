@@ -6,7 +6,7 @@ from .. import __version__
 from ..quoting import shell
 from ..units import GiB
 from .multi import model_words
-from .table import Style, labelled, stacked, wrap
+from .table import Style, labelled, stacked, warned, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def fleet_text(plan: FleetPlan, style: Style | None = None) -> str:
     lines += labelled("free", _free(plan), style)
     lines += labelled("buy", _next(plan), style)
     for note in [*plan.notes, *_warnings(plan)]:
-        lines += wrap(note, style.width, "! ", "  ")
+        lines += warned(note, style.width)
     return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..units import human, in_mib
-from .table import Style, blocks, shortened, table, wrap
+from .table import Style, blocks, shortened, table, warned, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def inspect_text(anatomy: ModelLayers, style: Style | None = None) -> str:
     types = [[name, str(n), _cell(size)] for name, n, size in anatomy.types]
     lines += ["", *table(["type", "tensors", "MiB"], types, style)]
     for warning in anatomy.warnings:
-        lines += wrap(warning, style.width, "! ", "  ")
+        lines += warned(warning, style.width)
     return "\n".join(lines) + "\n"
 
 

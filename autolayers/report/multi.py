@@ -6,7 +6,7 @@ from ..flags.params import Params
 from ..flags.write import to_words
 from ..quoting import printable, shell
 from ..units import in_mib
-from .table import Style, blocks, wrap
+from .table import Style, blocks, warned, wrap
 from .text import context_words, listed, shortage, tokens
 
 TYPE_CHECKING = False
@@ -40,7 +40,7 @@ def together_text(together: Together, style: Style | None = None, rest: Sequence
     for text in _sharing(together):
         lines += wrap(text, style.width, "- ", "  ")
     for warning in of_models(together.plans, [plan.warnings for plan in together.plans]):
-        lines += wrap(warning, style.width, "! ", "  ")
+        lines += warned(warning, style.width)
     # A group of one model, of --swap
     alone = len(together.plans) == 1
     lines += [

@@ -14,7 +14,7 @@ from ..units import GiB, at_least
 from .command import command_lines
 from .measured import measured_words
 from .picture import HALF, PARTS, grouped, layers, name, names, placed
-from .table import Style, rounded, shortened, wrap
+from .table import Style, rounded, shortened, warned, wrap
 from .text import (
     LESS_SURE,
     assumptions,
@@ -78,7 +78,7 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
     for words in measured_words(plan.measured, style.width) if plan.fits else []:
         lines += _labelled("measured", words, style)
     for warning in plan.warnings:
-        lines += wrap(warning, style.width, "! ", "  ")
+        lines += warned(warning, style.width)
     if not plan.exact:
         lines.append("! sizes are upper bounds, not exact")
     if plan.speed.assumed and plan.fits:

@@ -23,6 +23,7 @@ WIDTH = 80  # columns, if no terminal says
 # (narrower tables are unreadable, and COLUMNS may hold any number)
 NARROWEST, WIDEST = 40, 1000  # columns that are drawn, whatever COLUMNS says
 LABEL = 10  # columns of the labels
+_WARNING = "! "  # before a warning
 _NAME = 18  # of a name, at least
 
 
@@ -102,15 +103,32 @@ def shortened(text: str, width: int) -> str:
 def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:
     """Return the text in lines of at most `width` columns, broken only at spaces; `first` starts
     the first line, `then` the others. A word longer than a line gets its own line."""
+    return _flowed(printable(text).split(" "), width, first, then)
+
+
+def warned(text: str, width: int) -> list[str]:
+    """Return a warning's lines, none wider: a path longer than a line is broken as a terminal does
+    it, as nobody copies it from there."""
+    room = width - len(_WARNING)
+    words = [piece for word in printable(text).split(" ") for piece in _pieces(word, room)]
+    return _flowed(words, width, _WARNING, " " * len(_WARNING))
+
+
+def _flowed(words: Sequence[str], width: int, first: str, then: str) -> list[str]:
     # `first` and `then` may hold a label, so a line that equals one is empty
     lines, line = [], first
-    for word in printable(text).split(" "):
+    for word in words:
         empty = line in (first, then)
         if not empty and len(line) + 1 + len(word) > width:
             lines.append(line.rstrip())
             line, empty = then, True
         line += word if empty else " " + word
     return [*lines, line.rstrip()]
+
+
+def _pieces(word: str, room: int) -> list[str]:
+    """Return a word in pieces of `room` columns, the last one of what is left."""
+    return [word[i : i + room] for i in range(0, max(len(word), 1), room)]
 
 
 def titled(title: str, verdict: str, style: Style, colour: str, facts: str = "") -> list[str]:

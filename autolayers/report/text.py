@@ -9,7 +9,7 @@ from ..units import GiB, gib, human, in_mib
 from .command import command_lines
 from .measured import measured_words
 from .picture import grouped, in_ranges, memory, name, names, strip
-from .table import LABEL, Style, blocks, labelled, shortened, titled, wrap
+from .table import LABEL, Style, blocks, labelled, shortened, titled, warned, wrap
 from .table import tokens as tokens
 from .users import each_words, users_table
 
@@ -91,7 +91,7 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
     if verbose:
         lines += ["", *_table(plan, style), ""]
     for warning in plan.warnings:
-        lines += wrap(warning, style.width, "! ", "  ")
+        lines += warned(warning, style.width)
     if not plan.exact:
         lines.append("! sizes are upper bounds, not exact")
     return "\n".join(lines) + "\n" if lines else ""

@@ -105,7 +105,8 @@ def test_bars_and_layers_are_drawn_on_a_terminal_that_is_not_dumb() -> None:
         if row.name != "input"
     )
     assert len(layers) == 9 and layers.count("o") == moved > 0
-    assert all(ord(c) < 128 for line in lines for c in line)
+    # a warning has the file's path, whose letters are the user's
+    assert all(ord(c) < 128 for line in lines if not line.startswith(("! ", "  ")) for c in line)
     blocks = plan_text(found, Style(width=100, drawn=True, blocks=True)).splitlines()
     assert any("\u2588" in line for line in blocks)
     # a path is never cut, however long
