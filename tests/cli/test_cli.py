@@ -23,6 +23,8 @@ from pathlib import Path
 import pytest
 from support import HEADERS, ROOT, gguf, requantised, says, slow, write_gguf
 
+from autolayers.quoting import systemd
+
 NOWHERE = "/dev/null/home"  # where nobody, root included, can make a directory
 DENSE, MOE = str(HEADERS / "llama-3.2-1b-q8_0.gguf"), str(HEADERS / "gpt-oss-20b-mxfp4.gguf")
 
@@ -131,7 +133,7 @@ class TestOutput:
         page = run(*words, "--format", "text").stdout
         assert (
             "margin on CUDA0: " in page
-            and f"\nllama-server -m {DENSE} -ngl 17 -c 131072 -a -v\n" in page
+            and f"\nllama-server -m {shlex.quote(str(DENSE))} -ngl 17 -c 131072 -a -v\n" in page
         )
         several = run(DENSE, *words, "--format", "text").stdout.splitlines()
         assert [line[-6:] for line in several if line.startswith("  llama-server ")] == [
@@ -208,7 +210,8 @@ class TestOutput:
         assert "CUDA0" in text and "margin" in text and "KV" in text
         assert (
             "fits if 924.13 MiB of RAM are free" in text
-            and f"\nllama-server -m {DENSE} -ngl 17 -c 131072\n" in text.replace(" \\\n  ", " ")
+            and f"\nllama-server -m {shlex.quote(str(DENSE))} -ngl 17 -c 131072\n"
+            in text.replace(" \\\n  ", " ")
         )
         assert "\x1b" not in text and text.index("-ngl 17") < text.index("--fit")
 
@@ -296,8 +299,8 @@ class TestOutput:
         second = str(ROOT / "fixtures" / "tiny" / "split-00002-of-00003.gguf")
         found = run(*words, second, "--gpu", "8GiB", "--format", "systemd")
         first = second.replace("00002-of", "00001-of")
-        assert f"by its first part: -m {first}\n" in found.stderr
-        assert f" -m {first} " in found.stdout and second not in found.stdout
+        assert f"by its first part: -m {shlex.quote(first)}\n" in found.stderr
+        assert f" -m {systemd(first)} " in found.stdout and second not in found.stdout
 
 
 class TestErrors:

@@ -76,7 +76,8 @@ def offers(
         pytest.skip(f"no {shell} here")
     program = Path(f"{tmp_path}.bin") / "autolayers"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m autolayers "$@"\n')
+    root, python = shlex.quote(str(ROOT)), shlex.quote(sys.executable)
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={root} exec {python} -m autolayers "$@"\n')
     program.chmod(0o755)
     (tmp_path / "a b.gguf").touch()
     (tmp_path / "notes.txt").touch()

@@ -31,6 +31,7 @@ from autolayers.errors import AutolayersError, UsageError
 from autolayers.memory.breakdown import Breakdown, Usage
 from autolayers.memory.ram import Ram
 from autolayers.planner.plan import NO_REASONS, HostRow, Reasons
+from autolayers.quoting import systemd
 from autolayers.records import dataclass
 from autolayers.request import Request
 
@@ -99,7 +100,7 @@ class Fake:
         self.server.write_text(
             '#!/bin/sh\nhere=$(dirname "$0")\ncase " $* " in *" --version "*) exec cat '
             '"$here/version";; '
-            f'*" --help "*) exec cat "$here/help";; esac\nexec {sys.executable} -S -E '
+            f'*" --help "*) exec cat "$here/help";; esac\nexec {shlex.quote(sys.executable)} -S -E '
             f'"$here/server.py" "$@"\n'
         )
         self.server.chmod(0o755)
@@ -700,7 +701,8 @@ def test_why_it_died_is_said(fake: Fake) -> None:
     done = fake.run("--gpu 1010MiB --retry 1 llama-server -m MODEL -ctv q8_0 -fa off")
     assert len(fake.calls()) == 1 and done.returncode == 1
     assert b"autolayers: a quantised V cache needs flash attention" in done.stderr
-    assert done.stderr.splitlines()[-2].endswith(b"chat.gguf -ctv q8_0 -fa on")
+    again = shlex.split(done.stderr.splitlines()[-2].decode())
+    assert again[-5:] == [str(HEADER), "-ctv", "q8_0", "-fa", "on"]
     fake.scenario({"log": oom(900), "code": 1})
     done = fake.run("--gpu 1010MiB --verify llama-server -m MODEL")
     assert (
@@ -728,14 +730,11 @@ def test_a_command_that_starts_is_handed_over(fake: Fake) -> None:
     done = fake.run("--gpu 1010MiB --verify llama-server -m MODEL -c 512")
     text = done.stderr.decode()
     assert done.returncode == 1 and "the port is taken" in text
-    words = (
-        next(line for line in text.split("\n") if "llama-server -m" in line)
-        .split("llama-server ")[1]
-        .split()
-    )
+    line = next(line for line in text.split("\n") if "llama-server -m" in line)
+    words = shlex.split(line.split("llama-server ")[1])
     assert words[-2:] == ["--port", "8081"] and "-c 512" in " ".join(words)
     fake.scenario({"serve": True})
-    child = fake.start("--gpu 1010MiB llama-server " + " ".join(words))
+    child = fake.start("--gpu 1010MiB llama-server " + shlex.join(words))
     fake.launched()
     child.terminate()
     child.communicate(timeout=HANGS)
@@ -967,7 +966,8 @@ def test_verifys_tokens_correct_later_predictions_of_this_machine(fake: Fake) ->
     assert not list(fake.path.rglob("calibration.json"))  # another machine was planned for
     port = free_port()
     done = fake.run(
-        f"--wait --verify llama-server -m {HEADERS}/llama-3.2-1b-q8_0.gguf --port {port}"
+        f"--wait --verify llama-server -m {shlex.quote(str(HEADERS))}/llama-3.2-1b-q8_0.gguf "
+        f"--port {port}"
     )
     assert b"42.2 tokens/s" in done.stderr
     os.kill(fake.calls()[-1]["pid"], signal.SIGTERM)
@@ -1094,7 +1094,8 @@ def test_a_signal_that_nohup_ignores_does_not_end_a_server_that_is_waited_for(fa
 def test_formats_are_written_instead_of_a_start(fake: Fake) -> None:
     done = fake.run("--gpu 650MiB --format systemd llama-server -m MODEL --port 80")
     assert (
-        f"ExecStart={fake.server} -m {HEADER} --port 80 -ngl 6 -c 512\n".encode() in done.stdout
+        f"ExecStart={fake.server} -m {systemd(str(HEADER))} --port 80 -ngl 6 -c 512\n".encode()
+        in done.stdout
         and fake.calls() == []
     )
     assert b"MemoryMax=200M\n" in done.stdout

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -51,7 +52,11 @@ class Fakes:
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
         self.program("llama-server", "server")
-        self.program("llama-bench", "bench", f'exec {sys.executable} -S -E "$here/bench.py" "$@"')
+        self.program(
+            "llama-bench",
+            "bench",
+            f'exec {shlex.quote(sys.executable)} -S -E "$here/bench.py" "$@"',
+        )
         (path / "bench.py").write_text((TESTS / "fake_llama_bench.py").read_text())
         (path / "bench-help").write_text(BENCH_HELP)
         (path / "server-help").write_text(

@@ -6,6 +6,7 @@ What programs other than llama-server reserve for logits: those of a whole micro
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -84,9 +85,9 @@ def test_perplexity_has_as_many_chunks_as_a_batch(
 def test_perplexity_keeps_its_own_context() -> None:
     path = HEADERS / "qwen3-8b-q4_k_m.gguf"
     words = ("run", "--dry-run", "--gpu", "8GiB", "--llama-build", "11549", "llama-perplexity")
-    assert says(*words, "-m", path).stdout.split()[3:] == ["-ngl", "37", "-c", "512"]
+    assert shlex.split(says(*words, "-m", path).stdout)[3:] == ["-ngl", "37", "-c", "512"]
     tasks = says(*words, "-m", path, "--hellaswag", "-c", "1024").stdout
-    assert tasks.split()[3:] == ["--hellaswag", "-c", "1024", "-ngl", "37"]
+    assert shlex.split(tasks)[3:] == ["--hellaswag", "-c", "1024", "-ngl", "37"]
 
 
 def test_only_a_server_saves_prompts() -> None:

@@ -288,7 +288,9 @@ def test_a_split_that_leaves_devices_out(words: str, warning: str | None) -> Non
 )
 def test_files_in_the_wrong_place_are_refused(words: str, message: str) -> None:
     with pytest.raises(autolayers.LaunchRefused, match=message):
-        autolayers.plan(MODEL, words.replace("MODEL", MODEL).split(), devices=["24GiB"])
+        autolayers.plan(
+            MODEL, [word.replace("MODEL", MODEL) for word in words.split()], devices=["24GiB"]
+        )
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -80,7 +81,9 @@ def program(tmp_path: pathlib.Path) -> pathlib.Path:
     """A llama-server that knows NAMES and takes what is predicted for them."""
     (tmp_path / "server.py").write_text(SERVER)
     found = tmp_path / "llama-server"
-    found.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {tmp_path}/server.py "$@"\n')
+    found.write_text(
+        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S -E {tmp_path}/server.py "$@"\n'
+    )
     found.chmod(0o755)
     sizes = {}
     for name in NAMES:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -96,7 +97,9 @@ def program(tmp_path: Path):
 
 def planned(path: str, *words: str, gpu: str = "24GiB") -> tuple[int, str, str]:
     done = command("run", "--gpu", gpu, "--ram", "64GiB", "--dry-run", path, *words)
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    # without the quotes that a path may need
+    words = shlex.split(done.stdout.decode())
+    return done.returncode, "".join([" ".join(words), "\n" * bool(words)]), done.stderr.decode()
 
 
 def test_its_own_count_is_no_date(program) -> None:

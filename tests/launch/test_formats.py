@@ -32,6 +32,7 @@ from autolayers.launch.command import WrappedCommand, additions
 from autolayers.launch.formats.preset import section
 from autolayers.launch.secrets import launcher_without_secrets, without_secrets
 from autolayers.model import Model
+from autolayers.quoting import systemd
 
 LLAMA = str(HEADERS / "llama-3.1-8b-q4_k_m.gguf")
 SMALL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
@@ -486,9 +487,9 @@ def test_relative_paths_become_those_of_the_service() -> None:
     here = os.getcwd()
     text = written("systemd", words)
     assert (
-        f" {here}/d/t.jinja " in text
-        and f" --api-key-file {here}/k.txt " in text
-        and f" {here}/slots " in text
+        f" {systemd(f'{here}/d/t.jinja')} " in text
+        and f" --api-key-file {systemd(f'{here}/k.txt')} " in text
+        and f" {systemd(f'{here}/slots')} " in text
     )
     found = shlex.split(written("docker", words))
     mounts = [found[i + 1] for i, word in enumerate(found) if word == "-v"]

@@ -5,6 +5,7 @@ What a session reads once, and asks of the planner.
 
 from __future__ import annotations
 
+import shlex
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,7 +49,7 @@ class Asked:
 
 
 def session(line: str, planner: Asked, tmp: str) -> Session:
-    words = line.split()
+    words = shlex.split(line)
     own = read("run", words[: commands.own_end(words)]).own
     return Session(
         commands.read(words), own, {"XDG_STATE_HOME": tmp, "XDG_CONFIG_HOME": tmp}, planner
@@ -58,7 +59,8 @@ def session(line: str, planner: Asked, tmp: str) -> Session:
 def test_the_machine_and_the_build_are_as_given(tmp_path: object) -> None:
     planner = Asked()
     made = session(
-        f"--gpu 2x8GiB --ram 4GiB --budget CUDA0=1GiB --llama-build b5000 llama-server -m {MODEL}",
+        "--gpu 2x8GiB --ram 4GiB --budget CUDA0=1GiB --llama-build b5000 llama-server "
+        f"-m {shlex.quote(MODEL)}",
         planner,
         str(tmp_path),
     )
@@ -75,7 +77,9 @@ def test_the_machine_and_the_build_are_as_given(tmp_path: object) -> None:
 
 def test_ram_that_ran_out_is_less_in_the_next_plan_though_it_was_given(tmp_path: object) -> None:
     planner = Asked()
-    made = session(f"--gpu 8GiB --ram 4GiB llama-server -m {MODEL}", planner, str(tmp_path))
+    made = session(
+        f"--gpu 8GiB --ram 4GiB llama-server -m {shlex.quote(MODEL)}", planner, str(tmp_path)
+    )
     plan, _ = made.plan()
     smaller = smaller_machine(made.request, plan, LaunchLog(), OutOfMemory("Host", None, "killed"))
     made.plan(smaller)
@@ -126,12 +130,13 @@ def test_the_files_of_a_container_s_volume_are_found_here(
 ) -> None:
     """Those of words and of the container's own variables; the container is given its own names."""
     start = "run --dry-run --gpu 24GiB docker run -v"
+    headers = shlex.quote(str(HEADERS))
     for words in (
-        f"{start} {HEADERS}:/m image -m /m/llama-3.1-8b-q4_k_m.gguf -md /m/llama-3.2-1b-q8_0.gguf",
-        f"{start} {HEADERS}:/m -e LLAMA_ARG_MODEL=/m/llama-3.1-8b-q4_k_m.gguf "
+        f"{start} {headers}:/m image -m /m/llama-3.1-8b-q4_k_m.gguf -md /m/llama-3.2-1b-q8_0.gguf",
+        f"{start} {headers}:/m -e LLAMA_ARG_MODEL=/m/llama-3.1-8b-q4_k_m.gguf "
         "-e LLAMA_ARG_SPEC_DRAFT_MODEL=/m/llama-3.2-1b-q8_0.gguf image",
     ):
-        assert main(words.split()) == 0
+        assert main(shlex.split(words)) == 0
         out = capsys.readouterr().out
         assert (
             out.count(str(HEADERS)) == 1
@@ -140,7 +145,9 @@ def test_the_files_of_a_container_s_volume_are_found_here(
         )
     assert (
         main(
-            f"{start} {HEADERS}:/m image -m /m/llama-3.1-8b-q4_k_m.gguf --lora /m/none.gguf".split()
+            shlex.split(
+                f"{start} {headers}:/m image -m /m/llama-3.1-8b-q4_k_m.gguf --lora /m/none.gguf"
+            )
         )
         == 3
     )
@@ -151,7 +158,9 @@ def test_the_lines_of_a_plan_are_those_of_the_launch_that_keeps_it(tmp_path: obj
     """A launch with all flags given has neither: what its context costs, nor why a GPU is idle."""
     model = HEADERS / "llama-3.1-8b-q4_k_m.gguf"
     made = session(
-        f"--gpu rtx-4090,rtx-3060 --ram 64GiB llama-server -m {model}", plan_request, str(tmp_path)
+        f"--gpu rtx-4090,rtx-3060 --ram 64GiB llama-server -m {shlex.quote(str(model))}",
+        plan_request,
+        str(tmp_path),
     )
     first, again = made.plan()[0], made.plan()[0]
     assert first.idle and (again.idle, again.paid, again.flags) == (

@@ -9,6 +9,7 @@ import io
 import itertools
 import pathlib
 import re
+import shlex
 from functools import cache
 from math import ceil
 from xml.etree import ElementTree
@@ -42,7 +43,9 @@ def plan(name: str, flags: str, *gib: float, explain: bool = True) -> autolayers
         Device(f"CUDA{i}", round(size * 2**30), round(size * 2**30), "a card")
         for i, size in enumerate(gib)
     ]
-    return autolayers.plan(model(name), flags.split(), devices=devices or None, explain=explain)
+    return autolayers.plan(
+        model(name), shlex.split(flags), devices=devices or None, explain=explain
+    )
 
 
 def test_a_table_is_aligned() -> None:
@@ -195,9 +198,22 @@ def test_a_summary_says_all_that_is_held_and_may_grow(words: str) -> None:
             found, Style(width=width, drawn=True, blocks=True), [], ["llama-server", "-m", "x.gguf"]
         )
         assert all(len(line) <= width for line in text.splitlines())
-        assert all(warning.split()[0] in text for warning in found.warnings)
+        # a path may be broken at a line's end
+        joined = "".join(text.split())
+        assert all("".join(warning.split()) in joined for warning in found.warnings)
         shown = text[text.index("llama-server -m ") :].split("\n\n")[0]
         assert shown.replace("\\\n", " ").split() == ["llama-server", "-m", "x.gguf", *found.flags]
+
+
+def test_a_warning_is_no_wider_than_the_screen() -> None:
+    """Wherever the model lies: its path is broken, and nothing of it is lost."""
+    folder = "/models/" + "ein-langer-Name-" * 12 + "/für Läufe"
+    found = plan("llama-3.2-1b-q8_0:2", "--gpu rtx-3060 --ram 32GiB", explain=False)
+    warning = f"{folder}/m.gguf is incomplete: 9248 bytes"
+    for write in (summary, plan_text):
+        lines = write(replace(found, noted=(warning,)), Style(width=60)).splitlines()
+        assert max(map(len, lines)) <= 60
+        assert "".join(warning.split()) in "".join("".join(lines).split())
 
 
 def test_a_summary_speaks_in_gib_and_in_cards() -> None:
@@ -351,7 +367,10 @@ CASES = {
     "does not fit": ("llama-3.3-70b-q4_k_m:8", "--gpu 1500MiB --ram 2GiB"),
     "alike": ("llama-3.3-70b-q4_k_m:8", "--gpu 4x2GiB,1GiB --ram 900GiB"),
     "processor": ("llama-3.2-1b-q8_0", "-dev none --gpu 8GiB"),
-    "draft": ("llama-3.2-1b-q8_0:8", f"--gpu 1GiB -md {HEADERS}/llama-moe.gguf -c 8192"),
+    "draft": (
+        "llama-3.2-1b-q8_0:8",
+        f"--gpu 1GiB -md {shlex.quote(str(HEADERS))}/llama-moe.gguf -c 8192",
+    ),
 }
 
 
