@@ -8,7 +8,7 @@ Mirrors the handlers of llama.cpp's common/arg.cpp, stricter where those take no
 
 from __future__ import annotations
 
-from .params import EXPERTS_REGEX, FFN_REGEX, HOST_BUFFER, POOLING_TYPES
+from .params import EXPERTS_REGEX, FFN_REGEX, HOST_BUFFER, POOLING_TYPES, Scaled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -244,15 +244,15 @@ def _csv(text: str) -> list[str]:
     return [*fields, current]
 
 
-def scaled(text: str) -> list[tuple[str, float]]:
-    """Return (path, scale) of FNAME:SCALE,..."""
+def _scaled(text: str) -> list[Scaled]:
+    """Return the files of FNAME:SCALE,..."""
     files = []
     for item in _csv(text):
         # From the end, since C:\adapter.gguf:0.5 has two
         path, colon, scale = item.rpartition(":")
         if not colon or not path:
             raise Bad("FILE:SCALE,...")
-        files.append((path, _float(scale)))
+        files.append(Scaled(path, _float(scale)))
     return files
 
 
@@ -434,14 +434,17 @@ def _move_files(text: str, move: Callable[[str], str]) -> str:
     return ",".join(_quoted(move(path)) for path in _csv(text))
 
 
+def _with_scales(files: Iterable[Scaled]) -> str:
+    return ",".join(_quoted(f"{file}:{_ratio(file.scale)}") for file in files)
+
+
 def _move_scaled(text: str, move: Callable[[str], str]) -> str:
-    return ",".join(_quoted(f"{move(path)}:{_ratio(scale)}") for path, scale in scaled(text))
+    return _with_scales(Scaled(move(file), file.scale) for file in _scaled(text))
 
 
 NAMES = Kind(_add(_names), _comma, adds=True)
 FILES = Kind(_add(_csv), lambda value: ",".join(map(_quoted, value)), adds=True, paths=_move_files)
-# The scale changes no memory; the words keep it
-SCALED = Kind(_add(lambda text: [path for path, _ in scaled(text)]), adds=True, paths=_move_scaled)
+SCALED = Kind(_add(_scaled), _with_scales, adds=True, paths=_move_scaled)
 KV_OVERRIDES = Kind(
     _add(_kv_overrides),
     lambda value: ",".join(_quoted(f"{key}={text}") for key, text in value),

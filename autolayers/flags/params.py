@@ -25,6 +25,28 @@ FIT_PARAMS_MIN_CTX = 4096  # the least context of --fit
 POOLING_TYPES = ("none", "mean", "cls", "last", "rank")  # llama_pooling_type, in its order
 
 
+class Scaled(str):
+    """The path of an adapter or control vector that is added with a scale (--lora-scaled)."""
+
+    __slots__ = ("scale",)
+    scale: float
+
+    def __new__(cls, path: str, scale: float) -> Scaled:
+        made = super().__new__(cls, path)
+        made.scale = scale
+        return made
+
+    def __getnewargs__(self) -> tuple[str, float]:  # type: ignore[override]
+        return str(self), self.scale
+
+    def __eq__(self, other: object) -> bool:
+        # with another scale it is another launch
+        return isinstance(other, Scaled) and (str(self), self.scale) == (str(other), other.scale)
+
+    def __hash__(self) -> int:
+        return hash((str(self), self.scale))
+
+
 @dataclass(frozen=True)
 class Params:
     """Memory-relevant parameters of a launch; None or an empty tuple: not given."""
@@ -61,7 +83,7 @@ class Params:
     reranking: bool | None = None
     pooling: str | None = None
     backend_sampling: bool | None = None
-    lora: tuple[str, ...] = ()
+    lora: tuple[str, ...] = ()  # Scaled where --lora-scaled names it; so is the next
     control_vector: tuple[str, ...] = ()
     mmproj: str | None = None
     mmproj_offload: bool | None = None

@@ -21,7 +21,7 @@ from ..engines.ik_llama import IK_LLAMA
 from ..errors import UsageError
 from ..flags.check import refuse_unknown
 from ..flags.own import own_flags
-from ..flags.params import Params
+from ..flags.params import Params, Scaled
 from ..flags.parse import items_of_fork, parse
 from ..flags.table import lookup
 from ..flags.write import to_words
@@ -132,11 +132,15 @@ class WrappedCommand:
                 return outside.rstrip("/") + path[len(inside.rstrip("/")) :]
         return path
 
+    def _companion_here(self, path: str) -> str:
+        found = self.here(path)
+        return Scaled(found, path.scale) if isinstance(path, Scaled) else found
+
     def files_here(self, params: Params) -> Params:
         """`params` with the companions' paths on this machine."""
         paths: dict[str, Any] = {name: getattr(params, name) for name in FILES}
         here: dict[str, Any] = {
-            name: tuple(map(self.here, value))
+            name: tuple(map(self._companion_here, value))
             if isinstance(value, tuple)
             else value and self.here(value)
             for name, value in paths.items()

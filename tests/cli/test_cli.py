@@ -12,6 +12,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import shlex
 import signal
@@ -21,8 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import HEADERS, ROOT, gguf, requantised, says, slow, write_gguf
+from support import HEADERS, ROOT, gguf, model, requantised, says, slow, write_gguf
 
+from autolayers.launch.companion_files import adapter
 from autolayers.quoting import systemd
 
 NOWHERE = "/dev/null/home"  # where nobody, root included, can make a directory
@@ -125,6 +127,13 @@ class TestOutput:
             run(DENSE, "--gpu", "24GiB", "--port", "8080").stdout
             == "-ngl 17 -c 131072 --port 8080\n"
         )
+
+    def test_an_adapter_keeps_its_scale_wherever_a_launch_is_written(self, tmp_path: Path) -> None:
+        (tmp_path / "a.gguf").write_bytes(adapter(model("llama-3.2-1b-q8_0")))
+        words = (DENSE, "--gpu", "24GiB", "-c", "4096", "--lora-scaled", "a.gguf:0.5")
+        for kind in ("flags", "text", "json", "systemd", "docker", "llama-swap"):
+            out = says(*words, "--format", kind, cwd=tmp_path).stdout
+            assert re.search(r"--lora-scaled\W+\S*a\.gguf:0\.5", out), kind
 
     @pytest.mark.parametrize("word", ["-v", "--verbose", "--log-verbose"])
     def test_v_is_about_the_page_where_there_is_one(self, word: str) -> None:

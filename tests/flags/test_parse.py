@@ -5,6 +5,7 @@ llama-server's words, environment and config files, read and written back.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autolayers.errors import UsageError
+from autolayers.flags import kinds
 from autolayers.flags.kinds import ON_OFF
-from autolayers.flags.params import EXPERTS_REGEX, FFN_REGEX, Params
+from autolayers.flags.params import EXPERTS_REGEX, FFN_REGEX, Params, Scaled
 from autolayers.flags.parse import config_files, parse
-from autolayers.flags.table import ARGUMENTS, LEGACY
+from autolayers.flags.table import ARGUMENTS, LEGACY, Argument
 from autolayers.flags.write import rewritten, to_words
 
 CHOICES = {
@@ -33,6 +35,72 @@ def params(line: str, **environ: str) -> Params:
 
 def test_every_params_field_can_be_said() -> None:
     assert {row.field for row in ARGUMENTS} - {""} == {f.name for f in fields(Params)}
+
+
+# two values of each kind that mean something else; a switch is given or negated
+DIFFERENT = {
+    kinds.CACHE_TYPE: ("f16", "q8_0"),
+    kinds.COUNT: ("1", "2"),
+    kinds.COUNTS: ("1,2", "2,1"),
+    kinds.DEVICES: ("CUDA0", "none"),
+    kinds.DOCKER: ("ai/a", "ai/b"),
+    kinds.DRAFT_SAMPLING: ("greedy", "probabilistic"),
+    kinds.EXPERTS_OF: ("1", "2"),
+    kinds.FFN_OF: ("1", "2"),
+    kinds.FILES: ("a", "a,b"),
+    kinds.FLASH: ("on", "auto"),
+    kinds.INT: ("1", "-1"),
+    kinds.INVERSE: ("0.5", "0.25"),
+    kinds.KV_OVERRIDES: ("a=int:1", "a=int:2"),
+    kinds.LAYERS: ("auto", "all"),
+    kinds.LAZY_MODE: ("on", "auto"),
+    kinds.LOAD_MODE: ("mmap", "mmap+mlock"),
+    kinds.MMPROJ_DEVICE: ("CUDA0", "none"),
+    kinds.NAMES: ("a:1", "a:2"),
+    kinds.NUMA: ("distribute", "isolate"),
+    kinds.OLD_DRAFT: ("1", "2"),
+    kinds.ON_OFF: ("on", "off"),
+    kinds.OVERRIDES: ("a=CPU", "a=CUDA0"),
+    kinds.PATH: ("a", "b"),
+    kinds.POOLING: ("mean", "rank"),
+    kinds.POSITIVE: ("1", "2"),
+    kinds.RATIOS: ("1,2", "1,2.5"),
+    kinds.REPOSITORY: ("a/b:Q8_0", "a/b:Q4_0"),
+    kinds.ROPE_SCALING: ("none", "yarn"),
+    kinds.SCALE: ("2", "2.5"),
+    kinds.SCALED: ("a:0.5", "a:0.25"),
+    kinds.SLOTS: ("1", "-1"),
+    kinds.SPECULATION: ("none", "ngram-mod"),
+    kinds.SPLIT_MODE: ("row", "tensor"),
+    kinds.TOKENS: ("4096", "8k"),
+    kinds.URL: ("http://a", "https://a"),
+}
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in (*ARGUMENTS, *LEGACY) if row.field], ids=lambda row: row.canonical
+)
+def test_what_differs_when_given_differs_when_written(row: Argument) -> None:
+    """Of every argument: a writer that drops a part of a value makes another launch of it."""
+    name = row.canonical
+    if row.takes_value and row.kind is not kinds.FILE_OF:
+        lines = [[name, value] for value in DIFFERENT[row.kind]]
+    else:
+        negated = [[row.negated[0]]] if row.negated else []
+        lines = [["-hf", "a/b", name, "c"]] if row.takes_value else [[name]]
+        lines += negated or [[]]
+    written = [to_words(parse(line).params) for line in lines]
+    assert written[0] != written[1]
+    for line, words in zip(lines, written, strict=True):
+        assert parse(words).params == parse(line).params
+
+
+def test_scales_of_adapters_are_written_in_their_order() -> None:
+    words = ["--lora-scaled", "a:0.5,b:2", "--lora", "c", "--control-vector-scaled", "v:-1"]
+    found = parse([*words, "--lora", "d"]).params
+    assert to_words(found) == [*words[:3], "c,d", *words[4:]]
+    assert found.lora[2:] == ("c", "d") and str(found.lora[0]) == "a"
+    assert copy.deepcopy(found) == found != parse(["--lora", "a,b,c,d"]).params
 
 
 def test_no_name_means_two_arguments() -> None:
@@ -94,7 +162,11 @@ def test_canonical_names_of_memory_flags_are_the_short_ones() -> None:
         ("-np -3", "n_parallel", -1),
         ("-mg -1", "main_gpu", -1),
         ("--rope-freq-scale 0.25", "rope_scale", 4.0),
-        ("--lora-scaled a.gguf:0.5,b.gguf:2", "lora", ("a.gguf", "b.gguf")),
+        (
+            "--lora-scaled a.gguf:0.5,b.gguf:2",
+            "lora",
+            (Scaled("a.gguf", 0.5), Scaled("b.gguf", 2)),
+        ),
         ('--lora "a,1.gguf",b.gguf --lora c', "lora", ("a,1.gguf", "b.gguf", "c")),
         ("--spec-type draft-mtp --spec-default", "spec_type", ("draft-mtp", "ngram-mod")),
         ("--override-kv a=int:3,b=str:x", "override_kv", (("a", "int:3"), ("b", "str:x"))),

@@ -11,9 +11,7 @@ from __future__ import annotations
 import os
 
 from ...errors import UsageError
-from ...flags.kinds import scaled
-from ...flags.params import Params
-from ...flags.table import lookup
+from ...flags.params import Params, Scaled
 from ...flags.write import to_words
 from ...planner.one.overrides import merged
 from ...quoting import shell
@@ -257,12 +255,9 @@ def _overridden(pairs: Sequence[tuple[str, str]]) -> list[str]:
 def _adapter(launch: LaunchFile) -> list[str]:
     if len(launch.params.lora) > 1:
         raise UsageError(f"koboldcpp takes one adapter, not {len(launch.params.lora)}")
-    for flag, value in launch.arguments.given:
-        row = lookup(flag)
-        if row and row[0].canonical == "--lora-scaled":
-            path, scale = scaled(value)[0]
-            return ["--lora", path, "--loramult", f"{scale:g}"]
-    return ["--lora", launch.params.lora[0]] if launch.params.lora else []
+    words = [word for path in launch.params.lora for word in ("--lora", str(path))]
+    scales = [path.scale for path in launch.params.lora if isinstance(path, Scaled)]
+    return [*words, *(word for scale in scales for word in ("--loramult", f"{scale:g}"))]
 
 
 def _rest(launch: LaunchFile) -> list[str]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import ast
 
 from ...errors import UsageError
-from ...flags.kinds import POOLING, ROPE_SCALING, SPLIT_MODE, Kind, scaled
+from ...flags.kinds import POOLING, ROPE_SCALING, SPLIT_MODE, Kind
 from ...flags.params import N_BATCH, N_UBATCH, Params
-from ...flags.table import lookup
 from ...ggml.types import BY_NAME
 from ...records import replace
 from .launch_file import LaunchFile, one_sequence
@@ -206,17 +205,11 @@ def _devices(launch: LaunchFile) -> tuple[int | None, int | None]:
 def _adapter(launch: LaunchFile) -> dict[str, object]:
     if len(launch.params.lora) > 1:
         raise UsageError(f"{_TARGET} takes one adapter, not {len(launch.params.lora)}")
-    for flag, value in launch.arguments.given:
-        row = lookup(flag)
-        if row and row[0].field == "lora":
-            # --lora-scaled is FILE:SCALE; a plain --lora has scale 1
-            path, scale = (
-                scaled(value)[0]
-                if row[0].canonical == "--lora-scaled"
-                else (launch.params.lora[0], 1.0)
-            )
-            return {"lora_path": path, "lora_scale": scale}
-    return {}
+    return {
+        key: value
+        for path in launch.params.lora
+        for key, value in (("lora_path", str(path)), ("lora_scale", getattr(path, "scale", 1.0)))
+    }
 
 
 def _kv_value(text: str) -> object:
