@@ -339,6 +339,8 @@ def _known(
     """Return the arguments without the variables and config-file keys that the build ignores, and
     notes. Raises UsageError for a flag that the build refuses, unless --strict-flags is off."""
     notes: list[str] = []
+    if verbatim is None:
+        arguments = _in_todays_words(arguments, build)
     for why in _lacking(arguments, build, verbatim):
         if arguments.own.get("strict-flags") != "off":
             raise UsageError(f"{why} (--strict-flags off passes it on)")
@@ -346,9 +348,27 @@ def _known(
     ignored = {}
     for name, (flag, _) in zip(arguments.written, arguments.given, strict=False):
         # a variable that a build does not know is never read, so it cannot be refused
-        if not name.startswith("-") and (why := build.lacks(flag)):
+        if not name.startswith("-") and (why := build.lacks(flag, verbatim is None)):
             ignored[name] = f"{name} is ignored: {why}"
     return arguments.without(ignored) if ignored else arguments, [*notes, *ignored.values()]
+
+
+def _in_todays_words(arguments: Arguments, build: Build) -> Arguments:
+    """Return the arguments with the flags of today for those that the build no longer has."""
+
+    def today(name: str) -> str:
+        row, _ = lookup(name) or (None, True)
+        return row.now if row is not None and row.now and not build.knows(name) else name
+
+    names = {name: today(name) for name in arguments.written if name.startswith("-")}
+    if all(name == now for name, now in names.items()):
+        return arguments
+    return replace(
+        arguments,
+        rest=tuple(names.get(word, word) for word in arguments.rest),
+        given=tuple((today(flag), value) for flag, value in arguments.given),
+        written=tuple(names.get(name, name) for name in arguments.written),
+    )
 
 
 def _lacking(arguments: Arguments, build: Build, verbatim: Sequence[str] | None) -> Iterator[str]:
@@ -360,7 +380,7 @@ def _lacking(arguments: Arguments, build: Build, verbatim: Sequence[str] | None)
         # of a plan's words what counts is that the build can say the same
         names = [name for name in arguments.written if name.startswith("-")]
     for name in dict.fromkeys(names):
-        why = build.lacks(name)
+        why = build.lacks(name, planned=verbatim is None)
         if why and (verbatim is not None or not _has_another_way(name, arguments.params, build)):
             yield why
 

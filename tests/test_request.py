@@ -21,7 +21,7 @@ from autolayers.builds import TODAY, Build
 from autolayers.builds.sources import following, preceding
 from autolayers.cli import main
 from autolayers.errors import AutolayersError, UsageError
-from autolayers.flags.table import ARGUMENTS, LEGACY
+from autolayers.flags.table import ARGUMENTS, GONE, LEGACY, PROGRAMS
 from autolayers.request import Request
 from autolayers.web.engine import BUNDLED, Engine
 
@@ -279,10 +279,56 @@ def test_a_row_refuses_from_the_next_build_whose_source_was_seen() -> None:
             assert all(Build(n).lacks(name) == "" for n in (before + 1, row.first))
         if row.last:
             after, name = following(row.last), row.canonical
-            assert (
-                Build(after).lacks(name) == f"b{after} has no {name}, which went after b{row.last}"
-            )
+            when = "" if row.last == GONE else f", which went after b{row.last}"
+            assert Build(after).lacks(name) == f"b{after} has no {name}{when}"
             assert all(Build(n).lacks(name) == "" for n in (after - 1, row.last))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("-i", "-i is a flag of llama-completion, not of llama-server"),
+        ("-p hello", "-p is a flag of llama-cli and llama-completion, not of llama-server"),
+        ("--ppl", "--ppl is a flag of llama-imatrix, not of llama-server"),
+        ("-dkvc", "today's llama.cpp has no -dkvc"),
+        ("-cd 4096", "today's llama.cpp has no -cd, which went after b9101"),
+        ("--engine llama-completion --port 80", "--port is a flag of llama-server, not of llama-c"),
+    ],
+)
+def test_what_no_build_of_the_program_has_is_refused(words: str, why: str) -> None:
+    """Whether a build is named or not: the command would stop the program at once."""
+    for build in ([], ["--llama-build", "11549"]):
+        line = ["--gpu", "8GiB", *words.split(), *build]
+        with pytest.raises(UsageError, match=why.replace("today's llama.cpp", ".*")):
+            Request.of(line)
+        assert words.split()[-1] in Request.of([*line, "--strict-flags", "off"]).arguments.rest
+
+
+def test_a_removed_flag_becomes_the_one_that_took_its_place() -> None:
+    words = ["--gpu", "8GiB", "--draft-min", "2"]
+    assert Request.of(words).arguments.rest == ("--spec-draft-n-min", "2")
+    old = Request.of([*words, "--llama-build", "9093"])
+    assert old.arguments.rest == ("--draft-min", "2")
+
+
+def test_other_programs_keep_their_flags() -> None:
+    for engine, words in (
+        ("llama-completion", "-i -p hello"),
+        ("llama-perplexity", "-f x --hellaswag"),
+        ("llama-cli", "-p hello -st"),
+        ("ik_llama.cpp", "-p hello"),
+    ):
+        asked = Request.of(["--gpu", "8GiB", "--engine", engine, *words.split()])
+        assert asked.arguments.rest == tuple(words.split())
+
+
+def test_each_row_is_of_programs_that_there_are() -> None:
+    rows = [row for row in (*ARGUMENTS, *LEGACY) if row.of]
+    assert len(rows) > 200 and {name for row in rows for name in row.of} == PROGRAMS
+    # a launch that touches memory is llama-server's, but for --perplexity of old
+    assert all(row.is_of("server") for row in rows if row.field)
+    now = {row.now for row in (*ARGUMENTS, *LEGACY)} - {""}
+    assert now <= {name for row in ARGUMENTS for name in row.names if not row.last}
 
 
 def test_devices_and_words_do_not_both_say_the_machine() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ..engines import LLAMA_SERVER, Engine
 from ..flags.params import N_PARALLEL
-from ..flags.table import ARGUMENTS, LEGACY, Argument, lookup
+from ..flags.table import ARGUMENTS, GONE, LEGACY, Argument, lookup
 from ..records import dataclass, lazy
 from .sources import NEWEST, following, latest, preceding
 from .table import Rules, rules
@@ -51,31 +51,47 @@ class Build:
         if self.flags is not None:
             names = (*entry[0].names, *entry[0].negated) if entry else (flag,)
             return any(name in self.flags for name in names)
-        return entry is None or entry[0].first <= self.rules.number <= (
-            entry[0].last or self.rules.number
-        )
+        if entry is None:
+            return True
+        row, number = entry[0], self.rules.number
+        return row.is_of(self.engine.program) and row.first <= number <= (row.last or number)
 
     def _has_not(self, names: tuple[str, ...]) -> bool:
         """Return whether the engine lacks an argument, or means another thing by it."""
         return not set(names).isdisjoint((*self.engine.lacks, *self.engine.unwritten))
 
-    def lacks(self, flag: str) -> str:
+    def lacks(self, flag: str, planned: bool = False) -> str:
         """Return why this build refuses a flag: "b9100 has no --moe-cache-mib, which came with
         b11507". "" if it has it or may have it: builds in the table are only as precise as the
-        sources seen, and a binary's own --help takes precedence."""
+        sources seen, and a binary's own --help takes precedence. `planned`: the launch is made for
+        this program, so an unknown build is the newest one."""
         if flag in self.engine.lacks:
             return f"{self.engine.name} has no {flag}"
         # nothing is known of a build without a number and without a --help
-        entry = lookup(flag) if (self.flags or self.number) and not self.fork else None
+        known = planned or self.flags or self.number
+        entry = lookup(flag) if known and not self.fork else None
         if entry is None or self.knows(flag):
             return ""
         row = entry[0]
+        if (planned or self.flags) and (why := self.has_not(row, flag)):
+            return why
         name = f"b{self.number}" if self.number else "this llama.cpp"
+        if not self.number and not self.flags:
+            name = "today's llama.cpp"
         if self._is_before(row.first):
             return f"{name} has no {flag}, which came with b{row.first}"
         if self._is_after(row.last):
-            return f"{name} has no {flag}, which went after b{row.last}"
+            when = "" if row.last == GONE else f", which went after b{row.last}"
+            return f"{name} has no {flag}{when}"
         return ""
+
+    def has_not(self, row: Argument, flag: str) -> str:
+        """Return why no build of this program has a flag; "" if some have."""
+        if row.is_of(self.engine.program):
+            return ""
+        # Two of them: a dozen would fill the line
+        others = " and ".join(f"llama-{program}" for program in row.of[:2])
+        return f"{flag} is a flag of {others}, not of llama-{self.engine.program}"
 
     def _is_before(self, first: int) -> bool:
         """Return whether this build surely lacks what came with the build `first`."""

@@ -168,7 +168,9 @@ def _flags(command: str) -> dict[str, str]:
     )
     if command == _LLAMA or (command in COMMANDS and COMMANDS[command].llama):
         # Without help: autolayers has no text for llama-server's own flags
-        own |= {name: "" for row in ARGUMENTS for name in (*row.names, *row.negated)}
+        program = "" if command == _LLAMA else "server"
+        rows = [row for row in ARGUMENTS if row.is_of(program) and not row.last]
+        own |= {name: "" for row in rows for name in (*row.names, *row.negated)}
     return own
 
 

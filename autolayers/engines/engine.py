@@ -54,6 +54,14 @@ class Engine:
         return not self.rules
 
     @property
+    def program(self) -> str:
+        """Whose flags it takes, as in flags/table.py: other programs are planned in llama-server's
+        words. "" for a fork, whose programs share one parser."""
+        if not self.is_llama_cpp:
+            return ""
+        return self.name.removeprefix("llama-") if self.name.startswith("llama-") else "server"
+
+    @property
     def lists_nothing(self) -> bool:
         """Whether it cannot be asked for its devices."""
         return "--list-devices" in self.lacks

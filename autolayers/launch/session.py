@@ -10,7 +10,8 @@ from ..engines import LLAMA_SERVER, of_program
 from ..errors import DeviceError, UsageError
 from ..flags.check import refuse_contradictions, refuse_of_program
 from ..flags.params import N_PARALLEL, Params
-from ..flags.parse import Arguments, config_files, parse
+from ..flags.parse import Arguments, config_files, items, parse
+from ..flags.table import Argument
 from ..gguf import first_part
 from ..model import read_model
 from ..output import say
@@ -76,6 +77,7 @@ class Session:
             of_program=command.engine or of_program(command.program),
         )
         self._refuse_unknown(read, request.build, own)
+        self._refuse_of_others(request.build, own)
         # `said` prints the notes of the request, such as where the devices are from
         self.request = for_model(self.model, request).said()
         slots = request.build.default_slots
@@ -202,6 +204,19 @@ class Session:
                 )
             elif own.get("strict-flags") != "off":
                 refuse_of_program(name, self.command.program)
+
+    def _refuse_of_others(self, build: Build, own: Mapping[str, Any]) -> None:
+        """Refuse flags that no build of this program has; of a script or an image nothing says
+        which program it starts."""
+        command = self.command
+        of_script = command.container or not command.program.startswith("llama-")
+        if of_script or command.bench or build.fork or own.get("strict-flags") == "off":
+            return
+        for item in items(command.words):
+            if not isinstance(item.flag, Argument) or item.name in (build.flags or ()):
+                continue
+            if why := build.has_not(item.flag, item.name):
+                raise UsageError(f"{why} (--strict-flags off passes it on)")
 
     def _measured(self, plan: Plan, request: Request) -> Plan:
         """Return the plan that `autolayers tune` measured to be the fastest, if it did."""

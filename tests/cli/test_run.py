@@ -289,9 +289,9 @@ def change_kept(fake: Fake, flags: list[str]) -> None:
 
 
 def test_dry_run_prints_the_exact_command_and_starts_nothing(fake: Fake) -> None:
-    done = fake.run("--gpu 650MiB --dry-run llama-server -m MODEL --port 80 -p 'a b'")
+    done = fake.run("--gpu 650MiB --dry-run llama-server -m MODEL --port 80 -a 'a b'")
     assert shlex.split(done.stdout.decode()) == fake.words(
-        "llama-server -m MODEL --port 80 -p 'a b' -ngl 6 -c 512"
+        "llama-server -m MODEL --port 80 -a 'a b' -ngl 6 -c 512"
     )
     assert fake.calls() == [] and done.returncode == 0
 

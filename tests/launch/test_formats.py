@@ -72,12 +72,12 @@ def written(
 
 def test_a_systemd_unit_starts_the_launch() -> None:
     lines = written(
-        "systemd", ("--api-key", "secret", "--port", "80", "-p", "a;b\n'c' \\")
+        "systemd", ("--api-key", "secret", "--port", "80", "--grammar", "a;b\n'c' \\")
     ).splitlines()
     (start,) = [line for line in lines if line.startswith("ExecStart=")]
     assert start == (
         'ExecStart=llama-server -m "/data/my models/a $$b%%c \\"q\\".gguf" --port 80 '
-        "-p \"a;b\\x0a'c' \\\\\" -ngl 33 -c 8192 -fa on"
+        "--grammar \"a;b\\x0a'c' \\\\\" -ngl 33 -c 8192 -fa on"
     )
     assert "Restart=on-failure" in lines and not any("secret" in line for line in lines)
     assert "# LLAMA_API_KEY is read from the environment file (mode 600)" in lines
@@ -93,7 +93,7 @@ def test_systemd_itself_takes_the_service(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     for i, path in enumerate((MODEL, "hf:user/name/file.gguf", "/m/a\rExecStartPre=b.gguf")):
         unit = tmp_path / f"unit{i}.service"
-        unit.write_text(written("systemd", ("-p", "a;b\n'c' \\ %n $HOME ${x}"), path))
+        unit.write_text(written("systemd", ("--grammar", "a;b\n'c' \\ %n $HOME ${x}"), path))
         done = subprocess.run(
             ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60
         )

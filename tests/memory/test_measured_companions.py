@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def gpus(*mib: float) -> list[Device]:
 
 
 def launch(words: str, *mib: float, target: str = TARGET) -> Breakdown:
-    return estimate(model("headers", target), parse(words.split()).params, gpus(*mib))
+    return estimate(model("headers", target), parse(shlex.split(words)).params, gpus(*mib))
 
 
 def sizes(found: Breakdown, part: str) -> dict[str, int]:
@@ -109,7 +110,7 @@ def test_mtp_is_refused_where_llama_cpp_has_none() -> None:
 )
 def test_a_draft_model_takes_what_it_would_take_alone(words: str) -> None:
     path = FIXTURES / "headers" / f"{DRAFT}.gguf"
-    found = launch(f"{words} -ngl 20 -md {path} -ngld 99", 24576)
+    found = launch(f"{words} -ngl 20 -md '{path}' -ngld 99", 24576)
     alone = launch(f"{words} -ngl 99", 24576, target=DRAFT)
     for part, attribute in (
         ("draft model weights", "model"),
@@ -126,7 +127,7 @@ def test_a_draft_model_alone_is_not_drafted_with() -> None:
     said = [
         any(
             "not used" in warning
-            for warning in launch(f"-c 4096 -md {path}{words}", 24576).warnings
+            for warning in launch(f"-c 4096 -md '{path}'{words}", 24576).warnings
         )
         for words in ("", " --spec-type draft-simple")
     ]
@@ -136,7 +137,7 @@ def test_a_draft_model_alone_is_not_drafted_with() -> None:
 def test_a_drafts_file_decides_how_it_is_used() -> None:
     """A file of MTP blocks needs no --spec-type: the target then keeps rows to roll back to."""
     found = launch(
-        f"-c 4096 -np 1 -md {FIXTURES / 'mtp' / 'qwen35.gguf'}", 24576, target="qwen35-dense"
+        f"-c 4096 -np 1 -md '{FIXTURES / 'mtp' / 'qwen35.gguf'}'", 24576, target="qwen35-dense"
     )
     plain = launch("-c 4096 -np 1", 24576, target="qwen35-dense")
     assert found.devices["CUDA0"].context > plain.devices["CUDA0"].context
@@ -215,12 +216,14 @@ def test_a_file_that_is_not_there_is_named(words: str, tmp_path: pathlib.Path) -
 
 
 def plan(words: str, *devices: Device, **more: object) -> autolayers.Plan:
-    return autolayers.plan(model("headers", TARGET), words.split(), devices=list(devices), **more)
+    return autolayers.plan(
+        model("headers", TARGET), shlex.split(words), devices=list(devices), **more
+    )
 
 
 @pytest.mark.slow
 def test_a_draft_model_costs_layers() -> None:
-    draft = f"-ngld 99 --spec-type draft-simple -md {FIXTURES / 'headers' / DRAFT}.gguf"
+    draft = f"-ngld 99 --spec-type draft-simple -md '{FIXTURES / 'headers' / DRAFT}.gguf'"
     plain, drafted = (
         plan(f"-c 8192 --strategy layers {words}", *gpus(6144)) for words in ("", draft)
     )
@@ -233,7 +236,7 @@ def test_a_draft_model_costs_layers() -> None:
 
 
 def test_the_json_names_it() -> None:
-    answer = plan(f"-c 4096 -md {FIXTURES / 'headers' / DRAFT}.gguf", *gpus(24576)).to_dict()
+    answer = plan(f"-c 4096 -md '{FIXTURES / 'headers' / DRAFT}.gguf'", *gpus(24576)).to_dict()
     extras = answer["extras"]
     assert {
         "name": "draft context",

@@ -8,6 +8,7 @@ asked for.
 from __future__ import annotations
 
 import itertools
+import shlex
 from math import log2
 
 import pytest
@@ -344,7 +345,7 @@ def test_the_context_of_an_answer_is_no_other_question(name: str, words: str) ->
         "-np 2",
         "--workload 512+128x4",
         "--workload agent",
-        f"-md {DRAFT}",
+        f"-md '{DRAFT}'",
         "--users 4",
         "--fit off",
         "-ngl 3",
@@ -355,7 +356,7 @@ def test_the_context_of_an_answer_is_no_other_question(name: str, words: str) ->
     ],
 )
 def test_what_llama_cpp_refuses_has_no_plan_whatever_else_is_asked(words: str) -> None:
-    two = ["--gpu", "1500MiB,1200MiB", "--ram", "64GiB", "-sm", "tensor", *words.split()]
+    two = ["--gpu", "1500MiB,1200MiB", "--ram", "64GiB", "-sm", "tensor", *shlex.split(words)]
     with pytest.raises(LaunchRefused, match="tensor is not implemented for architecture deepseek2"):
         autolayers.plan(model("deepseek-v2-lite-q4_k_m:4"), two)
 
