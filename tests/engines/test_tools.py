@@ -5,11 +5,14 @@ The programs are started, and their buffers compared with those of `--engine` (t
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import tools
+from autolayers.detect import read_help
+from autolayers.flags.table import ARGUMENTS
 
 pytestmark = pytest.mark.llamacpp
 
@@ -23,3 +26,15 @@ def test_buffers_are_those_of_the_engine(name: str, binaries: Path, tmp_path: Pa
     found = list(tools.outcomes(name, 15, 45, binaries, mock, tmp_path))
     assert [one for one in found if one.verdict not in ("equal", "refused")] == []
     assert sum(one.verdict == "equal" for one in found) >= 10
+
+
+@pytest.mark.parametrize("program", ["server", "completion"])
+def test_each_program_has_the_flags_of_its_column(program: str, binaries: Path) -> None:
+    """As its own --help lists them, and no flag that the table has not."""
+    path = binaries / f"llama-{program}"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    done = subprocess.run([path, "--help"], capture_output=True, text=True, check=True)
+    names = read_help(done.stdout)[0] or set()
+    assert [row for row in ARGUMENTS if (row.canonical in names) != row.is_of(program)] == []
+    assert names <= {name for row in ARGUMENTS for name in (*row.names, *row.negated)}
