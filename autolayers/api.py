@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from .builds import Build
     from .flags.params import Params
     from .flags.parse import Arguments
     from .memory.meter import Meter
@@ -40,6 +41,14 @@ if TYPE_CHECKING:
 
     Words = Sequence[str] | Params | Arguments
     Flag = str | float | bool | Sequence[str | float] | None
+
+# own flags of the command that say what it prints: a function returns all of it
+_PRINTED = ("format", "gpumem", "swap", "why", "table", "picture", "help", "version")
+# and those that decide between launches
+_GOALS = (
+    *("workload", "users", "ctx-per-user", "min-rate", "ttft", "acceptance", "strategy", "ctx-min"),
+    *("agents", "kv-types", "budget", "margin", "ram-limit"),
+)
 
 __all__ = [
     "choose",
@@ -99,7 +108,7 @@ def plan(
     """
     # Read before the request: what its words mean may depend on the model (for_model).
     model = _read(model)
-    request = for_model(model, Request.of(_all(words, flags), environ, devices=devices, host=host))
+    request = for_model(model, _asked("plan", _all(words, flags), environ, devices, host))
     return plan_request(model, request, explain=explain, advise=advise, processes=processes)
 
 
@@ -131,7 +140,7 @@ def plan_together(
     # Imported on demand: most callers plan one model.
     from .planner.several import multi
 
-    request = Request.of(_all(words, flags), environ, devices=devices, host=host)
+    request = _asked("plan_together", _all(words, flags), environ, devices, host)
     models = _read_all(models)
     return multi.plan_together(models, request, _weighed(weights, len(models)))
 
@@ -150,7 +159,7 @@ def plan_groups(
     the requests, equal by default. Raises what `plan` raises."""
     from .planner.several import groups
 
-    request = Request.of(_all(words, flags), environ, devices=devices, host=host)
+    request = _asked("plan_groups", _all(words, flags), environ, devices, host)
     models = _read_all(models)
     return groups.plan_groups(models, request, _weighed(weights, len(models)))
 
@@ -167,7 +176,7 @@ def plan_any(
     planner.several.groups. Raises what `plan` raises."""
     from .planner.several import groups
 
-    request = Request.of(_all(words, flags), environ, devices=devices, host=host)
+    request = _asked("plan_any", _all(words, flags), environ, devices, host)
     return groups.plan_any(_read_all(models), request)
 
 
@@ -183,7 +192,7 @@ def choose(
     raises."""
     from .planner.compare.choose import assess
 
-    request = Request.of(_all(words, flags, "choose"), environ, devices=devices, host=host)
+    request = _asked("choose", _all(words, flags, "choose"), environ, devices, host)
     return [assess(model, request) for model in _read_all(models)]
 
 
@@ -202,7 +211,8 @@ def sweep(
     Raises what `plan` raises."""
     from .planner.compare import sweep as compare
 
-    request = Request.of(_all(words, flags, "sweep"), environ, devices=devices, host=host)
+    unused = ("ctx", "ctx-min")
+    request = _asked("sweep", _all(words, flags, "sweep"), environ, devices, host, unused)
     return list(compare.sweep(compare.cases([_read(model)], [("", request)], contexts, types)))
 
 
@@ -215,7 +225,7 @@ def fit_choice(
 ) -> FitChoice | None:
     """Return what `llama-server --fit on`, its default, would choose for these flags; None if it
     refuses them."""
-    request = Request.of(words, environ, devices=devices, host=host)
+    request = _asked("fit_choice", words, environ, devices, host)
     return answer.fit_choice(model, request)
 
 
@@ -243,7 +253,7 @@ def estimate(
 
     model = _read(model)
     words = _all(params, flags)
-    build_number = build
+    build_used: Build | int | None = build
     # Records and Params need nothing of the machine: no device is asked.
     given = _records(devices)
     if isinstance(words, Params) and given is not None:
@@ -251,7 +261,8 @@ def estimate(
         companions = companions_of(words)
     else:
         # Words or names: resolved as a plan would.
-        request = Request.of(words, devices=devices)
+        request = for_model(model, Request.of(words, devices=devices))
+        _refuse_unused(request, "estimate", (*_PRINTED, *_GOALS), "solves nothing")
         if isinstance(request.policy.n_ctx, str):
             raise UsageError(
                 f"estimate solves nothing: ctx is a number, not {request.policy.n_ctx}"
@@ -261,15 +272,39 @@ def estimate(
         companions = request.companions
         # --ctx is autolayers' own
         params = replace(params, n_ctx=request.policy.n_ctx or params.n_ctx)
-        build_number = build or (
-            request.build.number if "llama-build" in request.arguments.own else None
-        )
+        if request.arguments.own.keys() & {"llama-build", "engine"}:
+            its_build = request.build
+            build_used = replace(its_build, number=build) if build else its_build
     # --override-kv changes the model's own facts, e.g. the experts that are used.
-    estimator = Estimator(model.overridden(params.override_kv), build_number, companions)
+    estimator = Estimator(model.overridden(params.override_kv), build_used, companions)
     if compute:
         return estimator.breakdown(params, given, runtime, measuring)
     # Without graph buffers and extras: the fields that Static has.
     return Breakdown(**vars(estimator.static(params, given)))
+
+
+def _refuse_unused(request: Request, function: str, unused: Sequence[str], why: str) -> None:
+    """Raise UsageError for an own flag that a function would ignore."""
+    own = request.arguments.own
+    for key in unused:
+        # q is the number of layers alone, which is another plan
+        if own.get(key) not in (None, False, "number"):
+            raise UsageError(f"{function} {why}: it has no --{key}")
+
+
+def _asked(
+    function: str,
+    words: Words,
+    environ: Mapping[str, str] | None,
+    devices: Sequence[Device | str] | None,
+    host: Host | None,
+    unused: Sequence[str] = (),
+) -> Request:
+    """Return the request of a function that plans. Raises what `plan` raises."""
+    request = Request.of(words, environ, devices=devices, host=host)
+    _refuse_unused(request, function, _PRINTED, "prints nothing")
+    _refuse_unused(request, function, unused, "plans each context")
+    return request
 
 
 def _records(devices: Sequence[Device | str] | None) -> list[Device] | None:

@@ -18,6 +18,7 @@ from support import HEADERS
 
 import autolayers
 from autolayers.flags.keywords import words_of
+from autolayers.flags.own import own_flags
 
 ROOT = Path(__file__).parents[1]
 FILE = HEADERS / "llama-3.2-1b-q8_0.gguf"
@@ -90,6 +91,45 @@ def test_an_estimate_of_names_is_that_of_records() -> None:
         autolayers.estimate(FILE, gpu="3GiB", ctx="max")
     with pytest.raises(TypeError, match="devices are a list"):
         autolayers.estimate(FILE, params, gpu)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", ["llama-completion", "ik_llama.cpp"])
+def test_an_estimate_is_of_the_engine(engine: str) -> None:
+    """llama-completion has logits of a whole micro-batch."""
+    words = ["-c", "8192", "-ngl", "99", "-ub", "512", "--gpu", "8GiB", "--engine", engine]
+    use = autolayers.plan(FILE, words).breakdown
+    assert autolayers.estimate(FILE, [*words, "-np", "1"]).devices == use.devices
+    plain = autolayers.estimate(FILE, words[:-2])
+    assert use.devices["CUDA0"].compute > 3 * plain.devices["CUDA0"].compute
+
+
+# what each own flag of a plan is given as
+GIVEN = {
+    "budget": "CUDA0=1GiB",
+    "margin": "1GiB",
+    "kv-types": "q8_0",
+    "ctx-min": "4096",
+    "ttft": "2",
+}
+GIVEN |= {"workload": "agent", "acceptance": "0.5", "strategy": "layers", "ram-limit": "8GiB"}
+GIVEN |= {"users": "2", "ctx-per-user": "4096", "min-rate": "2", "agents": "2", "format": "json"}
+GIVEN |= {"gpumem": "kai", "picture": "a.svg"}
+USED = {"gpu", "backend", "ram", "cores", "machine", "ctx", "llama-build", "engine", "strict-flags"}
+
+
+@pytest.mark.parametrize("key", sorted({flag.key for flag in own_flags("plan").values()} - USED))
+def test_a_flag_that_a_function_would_ignore_is_refused(key: str) -> None:
+    flag = next(flag for flag in own_flags("plan").values() if flag.key == key)
+    words = ["--gpu", "8GiB", flag.names[-1], *([GIVEN[key]] if flag.takes_value else [])]
+    words += ["--users", "2"] * (key == "ctx-per-user")
+    with pytest.raises(autolayers.UsageError, match=r"^estimate solves nothing: it has no --"):
+        autolayers.estimate(FILE, words)
+    if key in ("format", "gpumem", "swap", "why", "table", "picture", "help", "version"):
+        with pytest.raises(autolayers.UsageError, match=f"^plan prints nothing: it has no --{key}"):
+            autolayers.plan(FILE, words)
+    if key == "ctx-min":
+        with pytest.raises(autolayers.UsageError, match=r"^sweep plans each context"):
+            autolayers.sweep(FILE, words)
 
 
 @pytest.mark.parametrize(
