@@ -574,7 +574,11 @@ class TestSeveralModels:
         found = run("plan", DENSE, eight("gpt-oss-20b-mxfp4"), "--gpu", "5GiB")
         assert found.returncode == 0
         lines = found.stdout.splitlines()
-        assert len(lines) == 2 and lines[0].startswith(f"-m {DENSE} -ngl") and "-ncmoe" in lines[1]
+        assert (
+            len(lines) == 2
+            and lines[0].startswith(f"-m {shlex.quote(DENSE)} -ngl")
+            and "-ncmoe" in lines[1]
+        )
 
     @pytest.mark.parametrize(
         ("word", "code", "said"),
