@@ -46,6 +46,7 @@ __all__ = [
     "on",
     "signs",
     "together",
+    "vendor",
 ]
 
 METAL, SYCL, VULKAN = "MTL", "SYCL", "Vulkan"  # named elsewhere, without being imported for it
@@ -109,6 +110,16 @@ def backend_of(device_name: str) -> type[Backend]:
     "RPC0[127.0.0.1:50052]"."""
     # digits alone are stripped: "RPC0[127.0.0.1:50052]" has an address
     return backend(device_name.partition("[")[0].rstrip("0123456789"))
+
+
+def vendor(name: str, description: str) -> str:
+    """Return who made a GPU of a backend, by what it is called where several makers' run there;
+    "": nothing says it."""
+    rows = [backend(name), *map(backend, BACKENDS)]
+    if rows[0].vendor:
+        return rows[0].vendor
+    named = (row for row in rows if any(word in description for word in row.makers))
+    return next((row.vendor for row in named), "")
 
 
 def on(device: Device, index: int = 0, rules: Rules = NEWEST_RULES) -> Backend:

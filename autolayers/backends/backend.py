@@ -51,6 +51,7 @@ class Backend:
 
     # names
     name = "?"  # the prefix of its devices' names: CUDA0, Vulkan1
+    title = ""  # what people call it, where that is another word
     # buffers
     alignment = 32  # of every tensor in a buffer: get_alignment
     # rows of quantised tensors are padded to this many elements, once per tensor
@@ -77,6 +78,7 @@ class Backend:
     own_cards = False  # runs no other backend's cards
     undecided_doubt = ""  # why sizes are a bound where something is `undecided`
     makers: tuple[str, ...] = ()  # of its own cards: words of their descriptions
+    vendor = ""  # who makes all of its cards, "" where several do
     # what those of a device's `limits` can be that sizes follow from
     limits_are: tuple[tuple[str, Limit], ...] = ()
     # its devices' memory, as `--list-devices` reports it

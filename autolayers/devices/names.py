@@ -7,7 +7,7 @@ without makers' words.
 
 from __future__ import annotations
 
-from ..backends import DEFAULT, METAL, SYCL, Hip
+from ..backends import DEFAULT, backend
 from ..errors import UsageError
 from ..records import replace
 from ..units import GiB, MiB, is_whole_size
@@ -300,8 +300,7 @@ def _of_maker(name: str, keys: Iterable[str]) -> list[str]:
 
 
 def _maker(card: Card) -> str:
-    by_backend = {DEFAULT.name: "NVIDIA", Hip.name: "AMD", SYCL: "Intel", METAL: "Apple"}
-    return by_backend.get(card.backend) or card.description.partition(" ")[0].partition("(")[0]
+    return backend(card.backend).vendor or card.description.partition(" ")[0].partition("(")[0]
 
 
 _PLAIN: dict[str, str] = {}

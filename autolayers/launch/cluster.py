@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from ..backends import CPU, backend_of
+from ..backends import CPU, backend_of, vendor
 from ..backends import backend as row_of
 from ..devices.cluster_file import PORT, Box, Cluster
 from ..errors import UsageError
@@ -282,7 +282,7 @@ def _workers(use: Use, arguments: Arguments, image: str) -> Iterator[tuple[str, 
                     [],
                     box.ports[i],
                     ram,
-                    kubernetes.resource(backend),
+                    kubernetes.resource(backend, vendor(device.backend, device.description)),
                     1,
                     kubernetes.gpumem_of([row]),
                     arguments.own.get("gpumem", ""),

@@ -72,6 +72,7 @@ class Cuda(CudaBuffers):
     name = "CUDA"
     own_cards = True
     makers: tuple[str, ...] = NVIDIA
+    vendor = "NVIDIA"
     host_buffer = "CUDA_Host"
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
@@ -262,6 +263,7 @@ class Hip(Cuda):
 
     name = "ROCm"
     makers = ("AMD", "Radeon")
+    vendor = "AMD"
     host_buffer = "ROCm_Host"
     nvidia = False
     blas = "ROCm BLAS"
@@ -335,6 +337,7 @@ def _gfx(version: int) -> int:
 class Musa(Cuda):
     name = "MUSA"
     makers = ("MTT",)
+    vendor = "Moore Threads"
     host_buffer = "MUSA_Host"
     proven = False
     nvidia = False

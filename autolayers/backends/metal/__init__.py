@@ -27,8 +27,10 @@ KERNELS = 64 * MiB
 
 class Metal(Backend):
     name = "MTL"
+    title = "Metal"
     own_cards = True
     makers = ("Apple",)
+    vendor = "Apple"
     alignment = 32
     has_igpu = False
     added: Mapping[str, Rule] = {
@@ -105,7 +107,7 @@ class Metal(Backend):
     @property
     def doubt(self) -> str:
         return (
-            f"backend {self.name}: sizes follow its source and were not compared with a launch on "
+            "Metal: sizes follow its source, an upper bound, as none was compared with a launch on "
             "a Mac"
         )
 

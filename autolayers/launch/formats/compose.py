@@ -10,6 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_KEY = "LLAMA_API_KEY"  # without it the server would be open to all: compose stops
+
 
 def write(launch: LaunchFile) -> str:
     """Return the file's text, with one service. Raises UsageError for a launch that it cannot
@@ -41,15 +43,16 @@ def _service(name: str, box: Container, gpus: Sequence[int] | None) -> list[str]
     lines += ["    ports:", f"      - {compose(box.published)}"]
     lines += _volumes(box)
     # A name without a value is taken from the environment of who runs `docker compose`
-    environment = [*launch.secrets]
+    environment = [f"{key}=${{{key}:?}}" if key == _KEY else key for key in launch.secrets]
+    environment += [launch.driver_parts] if launch.driver_parts else []
     # Device nodes show all GPUs: the backend's own variable, e.g. GGML_VK_VISIBLE_DEVICES, chooses
     if gpus and not launch.backend.gpu_driver:
         environment.append(f"{launch.backend.visible}={','.join(map(str, gpus))}")
     if environment:
         lines += ["    environment:", *(f"      - {variable}" for variable in environment)]
     lines += _resources(launch, gpus)
-    if launch.backend.device_nodes:
-        lines += ["    devices:", *(f"      - {node}" for node in launch.backend.device_nodes)]
+    if launch.device_nodes:
+        lines += ["    devices:", *(f"      - {node}:{node}" for node in launch.device_nodes)]
     scheme, path = launch.health
     # Compose asks every 30 s, and failures within start_period do not count: loading may take
     # minutes. "unless-stopped" starts it again after a reboot too.
@@ -86,12 +89,14 @@ def _resources(launch: LaunchFile, gpus: Sequence[int] | None) -> list[str]:
     if launch.limit:
         lines += ["        limits:", f"          memory: {launch.limit}m"]
     lines += ["        reservations:", f"          memory: {launch.request}m"]
-    if launch.backend.gpu_driver:
-        numbers = ", ".join(compose(str(number)) for number in gpus or ())
+    if launch.gpu_driver:
+        # Vulkan numbers them by itself
+        chosen = gpus if launch.backend.gpu_driver else None
+        numbers = ", ".join(compose(str(number)) for number in chosen or ())
         lines += [
             "          devices:",
-            f"            - driver: {launch.backend.gpu_driver}",
-            f"              device_ids: [{numbers}]" if gpus else "              count: all",
+            f"            - driver: {launch.gpu_driver}",
+            f"              device_ids: [{numbers}]" if chosen else "              count: all",
             "              capabilities: [gpu]",
         ]
     return lines

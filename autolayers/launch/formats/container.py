@@ -26,7 +26,12 @@ class Container:
         self.written: set[str] = set()
         # Within the container the server must listen on all addresses, or the published port
         # reaches nothing; who may connect is decided by `published`
-        self.words = [*moved(without(launch.words, "--host"), self._mounted), "--host", "0.0.0.0"]
+        words = without(launch.words, "--host", "--port")
+        # The port too: what an image sets, and a build without it listens on, has changed
+        own = ["--host", "0.0.0.0", "--port", launch.port]
+        self.words = [*moved(words, self._mounted), *own]
+        reached = bool(launch.backend.image and (launch.gpu_driver or launch.device_nodes))
+        launch.refuse_unreached("a container", bool(launch.image) or reached)
         # The backend's ending chooses the image, e.g. ":server-cuda", ":server-vulkan"
         self.image = launch.image or _IMAGE + launch.backend.image
         self.port = launch.port

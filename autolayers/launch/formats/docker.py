@@ -8,6 +8,8 @@ from ...quoting import shell
 from .container import CACHE, CACHED, Container
 from .launch_file import LaunchFile
 
+_KEY = "LLAMA_API_KEY"
+
 
 def write(launch: LaunchFile) -> str:
     """Return one line for this machine's shell. Raises UsageError for a launch that it cannot
@@ -17,9 +19,11 @@ def write(launch: LaunchFile) -> str:
     # after load_model (tools/server/server.cpp)
     words = ["docker", "run", "--rm", "--init", "-p", box.published]
     # --gpus is answered by NVIDIA's container toolkit; other GPUs come as nodes, e.g. /dev/dri
-    if launch.backend.gpu_driver:
+    if launch.gpu_driver:
         words += ["--gpus", "all"]
-    for node in launch.backend.device_nodes:
+    if launch.driver_parts:
+        words += ["-e", launch.driver_parts]
+    for node in launch.device_nodes:
         words += ["--device", node]
     for folder, inside in box.mounts.items():
         words += _mount(folder, inside, folder in box.written)
@@ -31,7 +35,10 @@ def write(launch: LaunchFile) -> str:
     words += ["--memory-reservation", f"{launch.request}m"]
     for name in launch.secrets:
         words += ["-e", name]  # without a value: taken from the caller's environment
-    return shell([*words, box.image, *box.words]) + "\n"
+    line = shell([*words, box.image, *box.words]) + "\n"
+    # A server without its key would be open to all: the shell stops where the variable is not set
+    key = f"-e {_KEY} "
+    return line if os.name == "nt" else line.replace(key, f'-e {_KEY}="${{{_KEY}:?}}" ', 1)
 
 
 def _mount(folder: str, inside: str, written: bool) -> list[str]:

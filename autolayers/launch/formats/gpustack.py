@@ -4,12 +4,9 @@ variables, bytes; without them by 1.2 times the weights."""
 
 from __future__ import annotations
 
-import re
-
 from ...quoting import yaml
 from .launch_file import LaunchFile, own_gpus, without
 
-_FILE = re.compile(r"hf:([^/]+/[^/]+)/(.+\.gguf)")
 # GPUStack's worker picks the address and the port, and routes by the deployment's own name
 _ITS_OWN = ("--host", "--port", "-a")
 
@@ -26,7 +23,7 @@ def write(launch: LaunchFile) -> str:
         *launch.notes,
         *launch.secret_notes("env of the deployment"),
         f"name: {yaml(launch.name)}",
-        *_source(launch.model),
+        *_source(launch),
         # A backend that the administrator adds: version 2 has no llama.cpp of its own
         "backend: llama.cpp-custom",
         "replicas: 1",
@@ -40,12 +37,12 @@ def write(launch: LaunchFile) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _source(model: str) -> list[str]:
-    file = _FILE.fullmatch(model)
-    if file:
+def _source(launch: LaunchFile) -> list[str]:
+    if launch.hub_file:
+        repository, file = launch.hub_file
         return [
             "source: huggingface",
-            f"huggingface_repo_id: {yaml(file[1])}",
-            f"huggingface_filename: {yaml(file[2])}",
+            f"huggingface_repo_id: {yaml(repository)}",
+            f"huggingface_filename: {yaml(file)}",
         ]
-    return ["source: local_path", f"local_path: {yaml(model)}"]
+    return ["source: local_path", f"local_path: {yaml(launch.model)}"]

@@ -159,6 +159,8 @@ def _context(n_ctx: int) -> int:
 
 def _devices(launch: LaunchFile) -> list[str]:
     p, words = launch.params, list(launch.backend.koboldcpp)
+    # Metal needs no flag
+    launch.refuse_unreached(_TARGET, bool(words) or launch.vendor == "apple")
     if p.device == ():
         # -dev none
         return ["--usecpu"]
@@ -236,8 +238,10 @@ def _companions(launch: LaunchFile) -> list[str]:
         )
     if p.draft_n_max is not None:
         words += ["--draftamount", str(p.draft_n_max)]
-    if p.n_gpu_layers_draft is not None and p.n_gpu_layers_draft >= 0:
-        words += ["--draftgpulayers", str(p.n_gpu_layers_draft)]
+    # Its own default is all of them; -devd none keeps the draft in RAM
+    layers = 0 if p.device_draft == () else p.n_gpu_layers_draft
+    if p.model_draft and layers is not None and layers >= 0:
+        words += ["--draftgpulayers", str(layers)]
     return words + _overridden(p.override_kv) + _adapter(launch)
 
 

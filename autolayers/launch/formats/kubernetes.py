@@ -58,15 +58,13 @@ class Pod:
     nodes: Sequence[str] = ()
 
 
-def resource(row: type[Backend] | None) -> str:
-    """Return what a device plugin calls the GPUs of a backend; "": none."""
+def resource(row: type[Backend] | None, maker: str) -> str:
+    """Return what a device plugin calls a maker's GPUs of a backend; "": none."""
     # Such as the processor, Metal (no container) and RPC (another pod's GPU)
     if row is None or not (row.gpu_driver or row.device_nodes):
         return ""
-    if row.gpu_driver:
-        return _NODE["nvidia"]
-    # /dev/kfd is AMD's compute driver; /dev/dri alone is Intel's with SYCL, a guess with Vulkan
-    return _NODE["amd" if "/dev/kfd" in row.device_nodes else "intel"]
+    # a guess for a GPU that has no name
+    return _NODE.get(maker.lower(), _NODE["intel"])
 
 
 def gpumem_of(rows: Sequence[DeviceRow]) -> int:
@@ -217,7 +215,11 @@ def pod_of(launch: LaunchFile, shares: str = "", name: str = "llama-server") -> 
         launch.warnings.append(f"a pod is reached by its Service: --host {launch.host} is left out")
     gpus = own_gpus(launch.plan)
     # Without GPU in the plan none is taken away from other pods
-    gpu = resource(launch.backend) if gpus else ""
+    gpu = resource(launch.backend, launch.vendor) if gpus else ""
+    if gpu and not launch.vendor:
+        launch.warnings.append(f"whose GPU it is was not said: {gpu} is a guess")
+    if launch.driver_parts:
+        launch.warnings.append(f"the pod's env needs {launch.driver_parts} for Vulkan")
     if gpu and shares and gpu != _NODE["nvidia"]:
         raise UsageError(
             f"--gpumem {shares}: divides NVIDIA's GPUs, not those of {launch.backend.name}"

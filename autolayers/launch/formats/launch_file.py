@@ -7,7 +7,7 @@ import re
 import shutil
 from functools import partial
 
-from ...backends import HOST, backend_of
+from ...backends import HOST, backend_of, vendor
 from ...errors import UsageError
 from ...flags.params import Params
 from ...flags.parse import Arguments, items, parse
@@ -102,6 +102,35 @@ class LaunchFile:
         return cls(command, plan.flags, plan, environ, config_files)
 
     @property
+    def vendor(self) -> str:
+        """Who made the first GPU of this machine, in small letters; "": unknown."""
+        row = next(iter(own_gpus(self.plan)), None)
+        return vendor(self.backend.name, row.description if row else "").lower()
+
+    @property
+    def gpu_driver(self) -> str:
+        """The container runtime's driver that gives it all GPUs; "": they are device nodes."""
+        # NVIDIA's driver has no node that Vulkan could use
+        return self.backend.gpu_driver or ("nvidia" if self.vendor == "nvidia" else "")
+
+    @property
+    def device_nodes(self) -> tuple[str, ...]:
+        """The device nodes that give it the GPUs."""
+        return () if self.gpu_driver else self.backend.device_nodes
+
+    @property
+    def driver_parts(self) -> str:
+        """What the runtime's driver is asked for in a variable, NAME=VALUE; "": its default."""
+        asked = self.gpu_driver and not self.backend.gpu_driver
+        return "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics" if asked else ""
+
+    def refuse_unreached(self, target: str, reached: bool) -> None:
+        """Raise UsageError for GPUs of a backend that a target cannot give to its program."""
+        if own_gpus(self.plan) and not reached:
+            name = self.backend.title or self.backend.name
+            raise UsageError(f"{target} has no {name} GPU for llama.cpp: add -dev none")
+
+    @property
     def name(self) -> str:
         """The alias, or the model's file name without directory, ending and part number, other
         characters as dashes."""
@@ -128,6 +157,30 @@ class LaunchFile:
         if self.params.model is None:
             raise UsageError("no model in the command: add -m MODEL")
         return self.params.model
+
+    @property
+    def hub_file(self) -> tuple[str, str] | None:
+        """(USER/NAME, the file in it) of a model of the Hub, whose file is the one that was read
+        where the command names a quantisation or none; None for other models."""
+        name = self.params.model or ""
+        found = re.fullmatch(r"hf:([^/]+/[^/:]+)(?:/(.+\.gguf)|:.*)?", name)
+        if not found or found[2]:
+            return (found[1], found[2]) if found else None
+        # e.g. .../models--USER--NAME/snapshots/HASH/folder/file.gguf
+        read = self.plan.model.path.replace("\\", "/")
+        file = re.search(r"(?:/snapshots/[^/]+/|/resolve/[^/]+/|^hf:[^/]+/[^/]+/)(.+\.gguf)", read)
+        return (found[1], file[1]) if file else None
+
+    def unseen_files(self, words: Sequence[str]) -> list[str]:
+        """Return the paths of this machine in words for a pod that mounts none of them."""
+        paths: list[str] = []
+
+        def seen(path: str, _: bool) -> str:
+            paths.append(path)
+            return path
+
+        moved(words, seen)
+        return paths
 
     @property
     def downloads(self) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 
+from ...errors import UsageError
 from ...flags.parse import Item, items
 from ...flags.table import Argument
 from ...quoting import container_argument, yaml
@@ -18,14 +19,19 @@ if TYPE_CHECKING:
 
     from ...planner.plan import DeviceRow
 
-# hardware.accelerator chooses the operator's image, gpu.vendor the resource of the pod
-_VENDORS = {"CUDA": ("cuda", "nvidia"), "ROCm": ("rocm", "amd"), "Vulkan": ("vulkan", "amd")}
-_FILE = re.compile(r"hf:([^/]+/[^/]+)/(.+\.gguf)")
+# hardware.accelerator, and gpu.runtime where the operator chooses image and resource by it
+# (internal/controller/deployment_builder.go, pkg/apiutil/gpu.go)
+_ACCELERATORS = {
+    "CUDA": ("cuda", ""),
+    "ROCm": ("rocm", "rocm"),
+    "Vulkan": ("vulkan", "vulkan"),
+    "SYCL": ("intel", ""),
+}
 # The schema's enum of cacheTypeK and cacheTypeV
 _CACHE_TYPES = frozenset(("f16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"))
 # numbers: the field, and the least and the most that its schema admits
 _NUMBERS = {
-    "-c": ("contextSize", 128, 131072),
+    "-c": ("contextSize", 128, 2097152),
     "-np": ("parallelSlots", 1, 64),
     "-b": ("batchSize", 1, 16384),
     "-ub": ("uBatchSize", 1, 1 << 31),
@@ -51,20 +57,24 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
         "metadata:",
         f"  name: {name}",
         "spec:",
-        f"  source: {yaml(_source(launch.model))}",
+        f"  source: {yaml(_source(launch))}",
         # The operator gets the file by `source` and starts llama-server with its path
         "  format: gguf",
     ]
     layers = launch.plan.n_gpu_layers
     if gpus:
-        accelerator, vendor = _VENDORS.get(launch.backend.name, ("cuda", "nvidia"))
+        launch.refuse_unreached("LLMKube", launch.backend.name in _ACCELERATORS)
+        accelerator, runtime = _ACCELERATORS[launch.backend.name]
+        if not launch.vendor:
+            launch.warnings.append("whose GPU it is was not said: vendor amd is a guess")
         lines += [
             "  hardware:",
             f"    accelerator: {accelerator}",
             "    gpu:",
             "      enabled: true",
             f"      count: {len(gpus)}",
-            f"      vendor: {vendor}",
+            f"      vendor: {launch.vendor or 'amd'}",
+            *([f"      runtime: {runtime}"] if runtime else []),
             # --n-gpu-layers. 0 is not a number of layers there:
             # it becomes 99, so -ngl 0 stays a word
             f"      layers: {layers or -1}",
@@ -93,6 +103,8 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
         # `layers` says it
         rest = _without_layers(rest, layers)
     lines += fields
+    for path in launch.unseen_files(rest):
+        launch.warnings.append(f"LLMKube's pod does not mount {path}")
     return "\n".join([*lines, *_listed("extraArgs", map(container_argument, rest))]) + "\n"
 
 
@@ -190,8 +202,17 @@ def _sharding(launch: LaunchFile, gpus: Sequence[DeviceRow]) -> list[str]:
     ]
 
 
-def _source(model: str) -> str:
-    """Return the model where the operator gets it."""
-    file = _FILE.fullmatch(model)
-    # Any other model is a path of the node
-    return f"https://huggingface.co/{file[1]}/resolve/main/{file[2]}" if file else model
+def _source(launch: LaunchFile) -> str:
+    """Return the model where the operator gets it. Raises UsageError for a path that its schema
+    does not admit."""
+    if launch.hub_file:
+        repository, file = launch.hub_file
+        return f"https://huggingface.co/{repository}/resolve/main/{file}"
+    model = launch.model
+    if not launch.downloads:
+        if re.search(r"\s", model):
+            raise UsageError(f"LLMKube admits no blank in a path: rename {model}")
+        launch.warnings.append(
+            "LLMKube takes a path of the node only below its operator's --allowed-host-path-roots"
+        )
+    return model

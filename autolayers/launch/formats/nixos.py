@@ -28,6 +28,7 @@ def write(launch: LaunchFile) -> str:
     if not launch.downloads and launch.params.model is not None:
         own.insert(0, f"model = {nix(launch.model)};")
         words = without(words, "-m")
+    launch.refuse_unreached("pkgs.llama-cpp", launch.backend.name in _PACKAGES)
     if variant := _PACKAGES.get(launch.backend.name):
         own.insert(0, f"package = pkgs.llama-cpp.override {{ {variant} = true; }};")
     # The module starts ${package}/bin/llama-server; a wrapper such as numactl cannot be named

@@ -33,8 +33,9 @@ def write(launch: LaunchFile) -> str:
         "[Service]",
         *_user(),
         *launch.secret_notes("the environment file (mode 600)"),
-        # The dash: a file that is not there is no error
-        f"EnvironmentFile=-/etc/autolayers/{name}.env",
+        # The dash: a file that is not there is no error, but where it has the key
+        f"EnvironmentFile={'' if 'LLAMA_API_KEY' in launch.secrets else '-'}"
+        f"/etc/autolayers/{name}.env",
     ]
     if launch.downloads:
         # /var/cache/llama.cpp, which systemd makes for the user of the service
