@@ -302,8 +302,10 @@ def _asked(
 ) -> Request:
     """Return the request of a function that plans. Raises what `plan` raises."""
     request = Request.of(words, environ, devices=devices, host=host)
-    _refuse_unused(request, function, _PRINTED, "prints nothing")
-    _refuse_unused(request, function, unused, "plans each context")
+    # Parsed ones may be for more than this call
+    if isinstance(words, (list, tuple)):
+        _refuse_unused(request, function, _PRINTED, "prints nothing")
+        _refuse_unused(request, function, unused, "plans each context")
     return request
 
 

@@ -103,8 +103,9 @@ def _outside(words: list[str], mounts: dict[str, str]) -> list[str]:
     for word in words:
         inside = next((path for path in mounts if word.startswith(path + "/")), None)
         found.append(mounts[inside] + word[len(inside) :] if inside else word)
-    at = len(found) - 2
-    assert found[at:] == ["--host", "0.0.0.0"]
+    at = len(found) - 1 - found[::-1].index("--host")
+    assert found[at:] in (["--host", "0.0.0.0"], ["--host", "0.0.0.0", "--port", "8080"])
+    assert "--port" in found
     return found[:at]
 
 
@@ -271,7 +272,7 @@ _LLMKUBE = {
 }
 _CACHE_TYPES = {"f16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"}
 _BOUNDS = {
-    "contextSize": (128, 131072),
+    "contextSize": (128, 2097152),
     "parallelSlots": (1, 64),
     "batchSize": (1, 16384),
     "uBatchSize": (1, 2**31),
@@ -311,7 +312,7 @@ def llmkube(text: str) -> list[str]:
     )
     words = ["-m", model["spec"]["source"]]
     if gpu["count"]:
-        assert set(gpu) <= {"enabled", "count", "vendor", "layers", "memory", "sharding"}
+        assert set(gpu) <= {"enabled", "count", "vendor", "runtime", "layers", "memory", "sharding"}
         assert re.fullmatch(QUANTITY, gpu["memory"])
         words += ["-ngl", str(gpu["layers"] if gpu["layers"] > 0 else 99)]
     for field, flag in _LLMKUBE.items():

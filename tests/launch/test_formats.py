@@ -33,6 +33,7 @@ from autolayers.launch.formats.preset import section
 from autolayers.launch.secrets import launcher_without_secrets, without_secrets
 from autolayers.model import Model
 from autolayers.quoting import systemd
+from autolayers.records import replace
 
 LLAMA = str(HEADERS / "llama-3.1-8b-q4_k_m.gguf")
 SMALL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
@@ -81,7 +82,9 @@ def test_a_systemd_unit_starts_the_launch() -> None:
     )
     assert "Restart=on-failure" in lines and not any("secret" in line for line in lines)
     assert "# LLAMA_API_KEY is read from the environment file (mode 600)" in lines
-    assert "EnvironmentFile=-/etc/autolayers/a-b-c-q-.env" in lines
+    # without the file, and so without the key, it does not start
+    assert "EnvironmentFile=/etc/autolayers/a-b-c-q-.env" in lines
+    assert "EnvironmentFile=-/etc/autolayers/a-b-c-q-.env" in written("systemd").splitlines()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
@@ -221,7 +224,7 @@ def test_compose_files_pass_their_own_specification() -> None:
         text = written("compose", words, path)
         service = yaml.safe_load(text)["services"]["llama-server"]
         assert service["healthcheck"]["test"][-1] == "https://localhost:8080/v2/health"
-        assert service["environment"] == ["LLAMA_API_KEY"]
+        assert service["environment"] == ["LLAMA_API_KEY=${LLAMA_API_KEY:?}"]
         if compose_spec := importlib.util.find_spec("compose_spec"):
             importlib.import_module(compose_spec.name).PyCompose.from_yaml(text).validate()
     (cache,) = [volume for volume in service["volumes"] if volume["type"] == "volume"]
@@ -466,7 +469,7 @@ def test_what_only_a_variable_says_is_in_the_file(
     assert (
         "127.0.0.1:9999:9999" in words
         and f"{HEADERS}:/models:ro" in words
-        and "LLAMA_API_KEY" in words
+        and "LLAMA_API_KEY=${LLAMA_API_KEY:?}" in words
     )
     image = words.index("ghcr.io/ggml-org/llama.cpp:server-cuda")
     assert (
@@ -657,9 +660,96 @@ def test_a_port_is_a_number(kind: str, port: str) -> None:
         written(kind, ("--port", port))
 
 
+def file_for(kind: str, *words: str, path: str = SMALL, warn: list[str] | None = None) -> str:
+    given = parse(["-c", "4096", *words], command="plan")
+    made = autolayers.plan(Model(model("llama-3.2-1b-q8_0").header, path), given)
+    given = replace(given, params=replace(given.params, model=path))
+    return formats.write(kind, made, given, warn=([] if warn is None else warn).append)
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu", "resource"),
+    [
+        ("--gpu rtx-3060", "cuda nvidia None", "nvidia.com/gpu"),
+        ("--gpu rx-7900-xtx", "rocm amd rocm", "amd.com/gpu"),
+        ("--gpu arc-b580", "intel intel None", "gpu.intel.com/xe"),
+        ("--gpu rtx-3060 --backend vulkan", "vulkan nvidia vulkan", "nvidia.com/gpu"),
+        ("--gpu rx-7900-xtx --backend vulkan", "vulkan amd vulkan", "amd.com/gpu"),
+        ("--gpu arc-b580 --backend vulkan", "vulkan intel vulkan", "gpu.intel.com/xe"),
+    ],
+)
+def test_a_pod_asks_for_its_card_s_maker(words: str, gpu: str, resource: str) -> None:
+    yaml = pytest.importorskip("yaml")
+    line = [*words.split(), "--ram", "32GiB"]
+    hardware = next(yaml.safe_load_all(file_for("llmkube", *line)))["spec"]["hardware"]
+    found = [hardware["accelerator"], *map(hardware["gpu"].get, ("vendor", "runtime"))]
+    assert " ".join(map(str, found)) == gpu
+    assert f"{resource}: 1" in file_for("kubernetes", *line).replace('"', "")
+    docker = shlex.split(file_for("docker", *line))
+    driver = "--gpus" in docker, "/dev/dri" in docker
+    assert driver == ("nvidia" in gpu, "nvidia" not in gpu)
+    graphics = any(word.endswith("=compute,utility,graphics") for word in docker)
+    assert graphics == (gpu == "vulkan nvidia vulkan")
+
+
+def test_whose_gpu_it_is_may_be_a_guess() -> None:
+    for kind in ("kubernetes", "llmkube"):
+        said: list[str] = []
+        file_for(kind, "--gpu", "24GiB", "--backend", "vulkan", "--ram", "32GiB", warn=said)
+        assert any("is a guess" in line for line in said)
+
+
+@pytest.mark.parametrize("kind", ["docker", "compose", "kubernetes", "kserve", "nixos", "llmkube"])
+def test_a_gpu_that_a_file_cannot_give_is_refused(kind: str) -> None:
+    """A Linux container on a Mac has no Metal: the file would start on the processor."""
+    with pytest.raises(UsageError, match=r"has no Metal GPU for llama.cpp: add -dev none$"):
+        file_for(kind, "--gpu", "m3-max-64g")
+    assert file_for(kind, "--gpu", "m3-max-64g", "-dev", "none")
+
+
+def test_a_container_s_port_is_always_written() -> None:
+    """llama-server listens on another port since b11521."""
+    for kind in ("docker", "compose", "kubernetes"):
+        text = file_for(kind, "--gpu", "8GiB", "--ram", "32GiB")
+        assert re.search(r"--port\W+8080\b", text) and "9931" not in text
+        text = file_for(kind, "--gpu", "8GiB", "--ram", "32GiB", "--port", "81")
+        assert len(re.findall(r"--port\b", text)) == 1 and re.search(r"--port\W+81\b", text)
+
+
+def test_koboldcpp_leaves_a_draft_where_it_was_planned() -> None:
+    """Its own default is all layers on the GPU."""
+    line = ["--gpu", "8GiB", "--ram", "32GiB", "-md", SMALL]
+    for more, layers in (("-devd none", "0"), ("-ngld 3", "3")):
+        words = shlex.split(file_for("koboldcpp", *line, *more.split()))
+        assert words[words.index("--draftgpulayers") + 1] == layers
+
+
+@pytest.mark.parametrize("name", ["hf:user/name", "hf:user/name:Q8_0", "hf:user/name/a/m.gguf"])
+def test_a_file_of_the_hub_is_named_as_its_target_names_it(name: str) -> None:
+    path = "/c/models--user--name/snapshots/abc/a/m.gguf"
+    given = parse(["-c", "4096", "--gpu", "8GiB", "--ram", "32GiB"], command="plan")
+    made = autolayers.plan(Model(model("llama-3.2-1b-q8_0").header, path), given)
+    given = replace(given, params=replace(given.params, model=name))
+    texts = [formats.write(kind, made, given, warn=[].append) for kind in ("llmkube", "gpustack")]
+    assert 'source: "https://huggingface.co/user/name/resolve/main/a/m.gguf"' in texts[0]
+    assert 'huggingface_repo_id: "user/name"\n' in texts[1]
+    assert 'huggingface_filename: "a/m.gguf"\n' in texts[1]
+
+
+def test_llmkube_says_what_its_pod_does_not_see() -> None:
+    said: list[str] = []
+    file_for(
+        "llmkube", "--gpu", "8GiB", "--slot-save-path", "/var/slots", path="/m.gguf", warn=said
+    )
+    assert "LLMKube's pod does not mount /var/slots" in said
+    assert any("--allowed-host-path-roots" in line for line in said)
+    with pytest.raises(UsageError, match="LLMKube admits no blank in a path"):
+        file_for("llmkube", "--gpu", "8GiB", path="/my models/m.gguf")
+
+
 def test_nixos_and_llmkube_get_the_port() -> None:
     assert "    port = 8081;\n" in written("nixos", ("--port", "8081"))
-    assert "  containerPort: 8081\n" in written("llmkube", ("--port", "8081"))
+    assert "  containerPort: 8081\n" in written("llmkube", ("--port", "8081"), "/m.gguf")
 
 
 @pytest.mark.parametrize(
@@ -668,7 +758,7 @@ def test_nixos_and_llmkube_get_the_port() -> None:
 def test_words_of_other_languages_come_back_unchanged(word: str) -> None:
     """Variables of Kubernetes and of Nix, their quotes and lines."""
     for kind, reader in (("llmkube", targets.llmkube), ("nixos", targets.nixos)):
-        found = reader(written(kind, ("-a", word, "--host", f"::{word}")))
+        found = reader(written(kind, ("-a", word, "--host", f"::{word}"), "/m.gguf"))
         assert (
             found[found.index("-a") + 1] == word and found[found.index("--host") + 1] == f"::{word}"
         )

@@ -31,7 +31,7 @@ GPU = ("--gpu", "12GiB", "--ram", "64GiB")
 
 @cache
 def planned(*words: str) -> autolayers.Plan:
-    return autolayers.plan(MOE, list(words))
+    return autolayers.plan(MOE, parse(list(words), command="plan"))
 
 
 def test_the_memory_request_counts_all_parts() -> None:
@@ -253,12 +253,13 @@ def test_llmkube_s_typed_fields_have_the_launch() -> None:
 
 def test_what_llmkube_s_schema_does_not_admit_stays_a_word() -> None:
     given = parse(
-        ["--gpu", "80GiB", "--ram", "64GiB", "-c", "262144", "-ctk", "bf16"], command="plan"
+        ["--gpu", "80GiB", "--ram", "64GiB", "-np", "65", "-c", "66560", "-ctk", "bf16"],
+        command="plan",
     )
     text = formats.write("llmkube", autolayers.plan(MOE, given), given, warn=lambda _: None)
     words = targets.llmkube(text)
-    assert "contextSize" not in text and "cacheTypeK" not in text
-    assert words[words.index("-c") + 1] == "262144" and words[words.index("-ctk") + 1] == "bf16"
+    assert "contextSize: 66560" in text and "cacheTypeK" not in text
+    assert words[words.index("-np") + 1] == "65" and words[words.index("-ctk") + 1] == "bf16"
 
 
 def test_json_has_the_memory_request_and_limit(capfd: pytest.CaptureFixture[str]) -> None:

@@ -26,9 +26,10 @@ class Container:
         self.written: set[str] = set()
         # Within the container the server must listen on all addresses, or the published port
         # reaches nothing; who may connect is decided by `published`
-        words = without(launch.words, "--host", "--port")
-        # The port too: what an image sets, and a build without it listens on, has changed
-        own = ["--host", "0.0.0.0", "--port", launch.port]
+        words = without(launch.words, "--host")
+        own = ["--host", "0.0.0.0"]
+        # The port too: what llama-server listens on without it has changed
+        own += [] if launch.arguments.value("--port") else ["--port", launch.port]
         self.words = [*moved(words, self._mounted), *own]
         reached = bool(launch.backend.image and (launch.gpu_driver or launch.device_nodes))
         launch.refuse_unreached("a container", bool(launch.image) or reached)
