@@ -10,6 +10,7 @@ import configparser
 import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
