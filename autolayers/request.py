@@ -117,7 +117,7 @@ class Request:
             machine_devices = _with_quants(machine_devices, program[-1])
         host = _host(machine_host, machine_devices, policy, params)
         notes = (
-            *_without_gpus(notes, build, machine_devices, params),
+            *_without_gpus(notes, build, machine_devices, params, policy),
             *old,
             *doubts,
             *_more_than_shared(machine_devices, machine_host, policy),
@@ -231,11 +231,17 @@ def _under_backend(devices: Sequence[Device], policy: Policy) -> Sequence[Device
 
 
 def _without_gpus(
-    notes: Sequence[str], build: Build, devices: Sequence[Device], params: Params
+    notes: Sequence[str],
+    build: Build,
+    devices: Sequence[Device],
+    params: Params,
+    policy: Policy,
 ) -> Sequence[str]:
     """Return the notes, without that on missing GPUs if the program cannot list any, or if none is
     wanted."""
     wanted = params.device != ()
+    if policy.backend == "cpu":
+        return [note for note in notes if "no GPU found" not in note]
     if wanted and (devices or not build.engine.lists_nothing):
         return notes
     others = [note for note in notes if "no GPU found" not in note]

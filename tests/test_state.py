@@ -296,6 +296,7 @@ def test_a_measurement_that_cannot_be_kept_is_one_line(
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setattr(measure, "ram", lambda size: 1e10)
+    monkeypatch.setattr(measure, "in_use", lambda: 0.0)
     environ = {"XDG_STATE_HOME": str(tmp_path / "file"), "LOCALAPPDATA": str(tmp_path / "file")}
     with pytest.raises(AutolayersError, match=r"cannot write .*measured\.json: "):
         measure.measure(1 << 30, environ)
@@ -303,6 +304,22 @@ def test_a_measurement_that_cannot_be_kept_is_one_line(
         1 << 30, {"XDG_STATE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}
     )
     assert measure.load({"XDG_STATE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}) == kept
+
+
+def test_what_is_measured_beside_busy_programs_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be too slow, and all later plans with it."""
+    for name in ("ram", "disk"):
+        monkeypatch.setattr(measure, name, lambda *_: 1e10)
+    environ = {"XDG_STATE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}
+    monkeypatch.setattr(measure, "in_use", lambda: 0.73)
+    found, notes = measure.measure(1 << 30, environ)
+    assert found["ram"] == 1e10 and measure.load(environ) is None
+    assert any("other programs used 73% of the processor" in note for note in notes)
+    monkeypatch.setattr(measure, "in_use", lambda: 0.1)
+    found, notes = measure.measure(1 << 30, environ)
+    assert measure.load(environ) == found and not any("used" in note for note in notes)
 
 
 @posix

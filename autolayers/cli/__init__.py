@@ -152,8 +152,11 @@ def _print_error(error: AutolayersError) -> None:
 
 
 def _whole(command: str, words: list[str]) -> str:
-    """Return the command's name: of Ollama's with the second word."""
-    return " ".join(["ollama", *words[:1]]) if command == "ollama" else command
+    """Return the command's name: of Ollama's with the second word, where that is one of them."""
+    if command != "ollama":
+        return command
+    name = " ".join(["ollama", *words[:1]])
+    return name if name in COMMANDS else "ollama plan"
 
 
 def _asks_for_cards(command: str, words: list[str]) -> bool:

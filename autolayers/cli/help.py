@@ -78,9 +78,9 @@ def _command(name: str) -> Command:
     # "ollama plan" before "ollama", and "run llama-server" is run
     command = COMMANDS.get(" ".join(words[:2])) or COMMANDS.get(" ".join(words[:1]))
     if command is None:
-        raise UsageError(
-            f"no command {name!r}: {', '.join(name for name in COMMANDS if ' ' not in name)}"
-        )
+        # plan is what no word stands for
+        names = [name for name in COMMANDS if " " not in name and name != "plan"]
+        raise UsageError(f"no command {name!r}: {', '.join(names)}")
     return command
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 
 from .. import __version__
 from ..devices.names import find
 from ..errors import AutolayersError, UsageError
-from ..flags.check import read
+from ..flags.check import nearest, read
 from ..output import emit, say, show
 from ..report.measured import cards as cards_words
 from ..report.measured import rows_text
@@ -20,6 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..devices.cards import Card
     from ..machine import Device
 
 _SHARE = "autolayers tune --share rows.jsonl llama-server -m MODEL"
@@ -59,10 +61,25 @@ def main(words: Sequence[str]) -> int:
     elif shown:
         show(rows_text(shown, style, bool(arguments.own.get("plot"))))
     if not shown:
-        say(f"nothing is measured of {' '.join(names)}; a row would help: {_SHARE}")
+        say(_nothing(names))
     if not names:
         say(_most_helpful(devices, here))
     return 0
+
+
+def _nothing(names: Sequence[str]) -> str:
+    """Return that nothing matches, with the card or model that a misspelt name is nearest to."""
+    known = [*{card for row in rows() for card in row.cards}, *{row.model for row in rows()}]
+    # e.g. "qwen3-30b" alone: there are no rows of the card
+    unknown = [name for name in names if not _matching(list(rows()), name)]
+    near = [found for name in unknown if (found := nearest(name, known))]
+    what = f"nothing is measured of {' '.join(names)}"
+    if near:
+        return f"{what}; did you mean {' '.join(near)}?"
+    # A card that nobody measured yet is one
+    words = [name for name in unknown if _card(name) is None]
+    what += f": {words[0]} is no card of --gpu list, nor a model of a row" if words else ""
+    return f"{what}; a row would help: {_SHARE}"
 
 
 def _matching(candidates: list[Row], name: str) -> list[Row]:
@@ -71,12 +88,14 @@ def _matching(candidates: list[Row], name: str) -> list[Row]:
     if name.lower() == "cpu":
         return [row for row in candidates if not row.cards]
     # As the rows write it, before the shorter names of --gpu
-    if any(name in row.cards for row in rows()):
-        return [row for row in candidates if name in row.cards]
-    try:
-        card = find(name)
-    except AutolayersError:
-        # No card: a model. "qwen3-30b" has the parts of "qwen3-30b-a3b-q4_k_m"
+    # (of one that is sold in several sizes, all of them: m1-max is m1-max-32g and m1-max-64g)
+    its = re.compile(rf"{re.escape(name.lower())}(-\d+g)?")
+    if any(map(its.fullmatch, (card for row in rows() for card in row.cards))):
+        return [row for row in candidates if any(map(its.fullmatch, row.cards))]
+    card = _card(name)
+    if card is None:
+        # No card: a model, or its file. "qwen3-30b" has the parts of "qwen3-30b-a3b-q4_k_m"
+        name = os.path.basename(name).removesuffix(".gguf")
         parts = [part for part in name.lower().replace("_", "-").split("-") if part]
         return [
             row for row in candidates if all(part in row.model.replace("_", "-") for part in parts)
@@ -84,6 +103,13 @@ def _matching(candidates: list[Row], name: str) -> list[Row]:
     # usable is in MiB
     key = card_of(card.description, card.usable << 20)
     return [row for row in candidates if any(same([card_name], [key]) for card_name in row.cards)]
+
+
+def _card(name: str) -> Card | None:
+    try:
+        return find(name)
+    except AutolayersError:
+        return None
 
 
 def _here() -> list[Device]:

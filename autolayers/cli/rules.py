@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 
 from ..errors import UsageError
 from ..flags.check import read
@@ -10,7 +12,7 @@ from ..output import emit, say, show
 from ..quoting import printable
 from ..rules.evaluate import Result, evaluate_all
 from ..rules.exact import Comparison, compare
-from ..rules.inputs import FIELDS, Inputs, flag
+from ..rules.inputs import FIELDS, TYPES, Inputs, flag
 from ..rules.inputs import read as read_inputs
 from ..units import GiB, human
 from .model import load
@@ -27,9 +29,7 @@ def main(words: Sequence[str]) -> int:
     Raises UsageError (2) for missing or nonsensical values, ModelError (3) for an unreadable file.
     """
     arguments = read("rules", words)
-    if len(arguments.positional) > 1:
-        raise UsageError("rules takes one model at most")
-    path = arguments.positional[0] if arguments.positional else None
+    path = _model(arguments.positional)
     # A flag's key is its name without the dashes: "--kv-heads" is given["kv_heads"]
     given = {
         name: arguments.own[flag(name)[2:]] for name in FIELDS if flag(name)[2:] in arguments.own
@@ -54,6 +54,27 @@ def main(words: Sequence[str]) -> int:
     for reason in refused.values():
         say(f"left out: {reason}")
     return 0
+
+
+def _model(names: Sequence[str]) -> str | None:
+    """Return the one model that is named, None without. Raises UsageError for several, and for
+    figures without their flags: `rules 70b q4`."""
+    figures = list(filter(None, map(_figure, names)))
+    if len(figures) == len(names) > 0 and not any(map(os.path.lexists, names)):
+        raise UsageError(f"figures have flags: autolayers rules {' '.join(figures)}")
+    if len(names) > 1:
+        raise UsageError("rules takes one model at most")
+    return names[0] if names else None
+
+
+def _figure(word: str) -> str:
+    """Return a word without a flag as the flag that it may mean; ""."""
+    word = word.lower()
+    if re.fullmatch(r"\d+(\.\d+)?[bm]", word):
+        return f"--params {word.upper()}"
+    # q4 is what people call q4_k_m
+    of_it = [name for name in (word, f"{word}_k_m", f"{word}_k", f"{word}_0") if name in TYPES]
+    return f"--type {of_it[0]}" if of_it else ""
 
 
 def _heading(inputs: Inputs, path: str | None) -> str:

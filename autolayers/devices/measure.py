@@ -32,6 +32,10 @@ _SECONDS = 1.0
 BUS = ("bus_pageable", "bus_back", "bus_back_pageable")
 
 
+_BUSY = 0.25  # of the processor in use by others: what is measured then is too slow
+_LOOK = 0.5  # seconds
+
+
 class _CannotMeasure(AutolayersError):
     """The reason, as text."""
 
@@ -57,15 +61,23 @@ def _is_rate(value: object) -> bool:
     return isinstance(value, (int, float)) and 1e6 < value < 1e14
 
 
+def in_use() -> float:
+    """Return the share of the processor that programs use now."""
+    import psutil
+
+    return float(psutil.cpu_percent(_LOOK)) / 100
+
+
 def measure(
     available: int, environ: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Measure for a few seconds and keep the result. Returns it, and a line for each failed
-    measurement.
+    """Measure for a few seconds and keep the result, unless other programs are busy. Returns it,
+    and a line for each failed measurement.
 
     `available`: bytes of RAM; an eighth is used. Raises AutolayersError if the result cannot be
     kept.
     """
+    busy = in_use()
     result: dict[str, Any] = {
         "schema": 1,
         "machine": state.machine_name(),
@@ -82,6 +94,12 @@ def measure(
         result["disk"] = disk(os.path.dirname(_file(environ)), min(_FILE, available // 8))
     except _CannotMeasure as error:
         notes.append(str(error))
+    if busy > _BUSY:
+        notes.append(
+            f"other programs used {busy:.0%} of the processor: these rates are too low, and are "
+            "not kept; measure again when they are done"
+        )
+        return result, notes
     try:
         state.keep(_file(environ), result)
     except AutolayersError as error:

@@ -144,11 +144,14 @@ class Diagnosis:
         device = self.facts.devices.get(self.device or "")
         if verdict.bytes and verdict.cause in ("oom_device", "oom_host", "buffer_limit"):
             yield "asked", verdict.bytes, self._first_line()
+        only_free = device is not None and device.total == device.free
         if device is not None and device.free:
-            yield "free", device.free, "before the load"
+            # A log may say no more of a card
+            of = f", of {device.description}" if only_free and device.description else ""
+            yield "free", device.free, f"before the load{of}"
         if self.device and held:
             yield "held", held, "buffers that lie there"
-        if device is not None and device.total:
+        if device is not None and device.total and not only_free:
             sizes = self.facts.sizes.get(device.name, ())
             either = " or ".join(str(size // MiB) for size in sizes)
             unsure = f" of {either} MiB: --gpu says which" if either else ""

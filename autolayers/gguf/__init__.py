@@ -10,7 +10,8 @@ Vocabularies are skipped, not built; an ArrayInfo with their length stands in fo
 
 from __future__ import annotations
 
-from os import PathLike, fspath, fstat, stat
+from os import PathLike, fspath, fstat, readlink, stat
+from os.path import islink
 from stat import S_ISREG
 
 from ..errors import ModelError
@@ -96,6 +97,8 @@ def _read_one(path: str, what: str = "") -> Header:
             raise ModelError(f"{path}: {what} is missing") from None
         from .nearest import nearest_file
 
+        if islink(path):
+            raise ModelError(f"{path}: a link to {readlink(path)}, which is not there") from None
         near = nearest_file(path)
         raise ModelError(
             f"{path}: no such file{f'; did you mean {near}?' if near else ''}"

@@ -29,5 +29,10 @@ def nearest_file(name: str) -> str:
         for file in files
         if "-of-" not in wanted or file[: -len(_PART)] != wanted[: -len(_PART)]
     ]
+    # "qwen3-30b.gguf" is the beginning of "qwen3-30b-a3b-q4_k_m.gguf"
+    start = wanted.removesuffix(".gguf")
+    longer = [file for file in others if len(start) > 3 and file.startswith(start)]
+    if longer:
+        return os.path.join(directory, files[min(longer, key=len)])
     near = difflib.get_close_matches(wanted, others, 1, 0.8)
     return os.path.join(directory, files[near[0]]) if near else ""

@@ -7,6 +7,7 @@ out of a bar.
 
 from __future__ import annotations
 
+import re
 from math import ceil
 
 from ..quoting import shell
@@ -47,6 +48,7 @@ _LEAST, _WIDEST = 10, 60  # columns of a bar
 _FLAGS = 36  # columns of an alternative's flags, at most
 _PROMPTS = 1.1  # times the plan's rate: prompts are read faster
 _GAP = "   "  # between the parts of a line
+_SIZE = re.compile(r"\b\d+ ?G[iB]*\b")  # of memory, in a card's name
 
 
 def head(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:
@@ -303,7 +305,7 @@ def machine(plan: Plan) -> str:
     for group in grouped(plan.devices, True):
         product = _product(group)
         # "a GPU of 24 GiB" has its size, and what shares the RAM has none of its own
-        if " of " not in product and not plan.host.shared:
+        if " of " not in product and not plan.host.shared and not _SIZE.search(product):
             product += f" {ceil(group[0].total / GiB)} GB"
         kinds[product] = kinds.get(product, 0) + len(group)
     parts = [f"{count} x {product}" if count > 1 else product for product, count in kinds.items()]

@@ -26,6 +26,7 @@ _COLUMNS = (
     ("t/s*", 6),
     ("full*", 6),
 )
+_FLAGS = 60  # columns that most launches' flags have
 _LEFT = ("cache",)
 # columns; below it the layers give way to the bar
 _LEAST_BAR = 16
@@ -62,7 +63,9 @@ class SweepTable:
     def __init__(self, style: Style) -> None:
         self.style = style
         # On a narrower terminal the margin is left out, and gaps are one blank
-        wide = sum(width + 2 for _, width in _COLUMNS) - 2 <= style.width
+        columns = sum(width + 2 for _, width in _COLUMNS) - 2
+        wide = columns <= style.width
+        self.beside = style.width - columns >= _FLAGS
         self.gap = "  " if wide else " "
         self.columns = [column for column in _COLUMNS if wide or column[0] != "margin"]
 
@@ -85,8 +88,8 @@ class SweepTable:
             "full*": tokens(plan.speed.generation_full),
         }
         line, flags = self._line(cells), shell(plan.flags)
-        # Flags that do not fit after the row stand below it
-        together = len(line) + 2 + len(flags) <= self.style.width
+        # Below each row, or after each where most flags have room
+        together = self.beside and len(line) + 2 + len(flags) <= self.style.width
         gap = "  " if together else "\n    "
         shown = line if plan.fits else self.style(line, "red")
         return f"{shown}{gap}{flags}"

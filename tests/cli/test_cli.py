@@ -327,6 +327,8 @@ class TestErrors:
             ([DENSE, "--gpu", "24GiB", "-ctv", "q8_0", "-fa", "off"], 2, "quantized V cache"),
             ([DENSE, "--format", "poem"], 2, "--format"),
             (["--gpu", "24GiB"], 2, "name a model:"),
+            ([DENSE, "--gpu", "8GiB", "--ttft", "0"], 2, "expected seconds, more than 0"),
+            (["help", "poem"], 2, "no command 'poem': run, ollama,"),
             (["inspect"], 2, "one model"),
             (["sweep"], 2, "name a model:"),
             (["swep", "x"], 3, "swep: no such file; did you mean the command autolayers sweep?"),
@@ -418,6 +420,13 @@ class TestCommands:
         )  # every second layer sees all cells: K and V, 8 heads of 64, f16
         assert sum(layer["weights"] for layer in anatomy["layers"]) == anatomy["facts"]["size"]
         assert "experts" in run("inspect", MOE).stdout
+
+    def test_the_flags_of_a_sweep_stand_below_each_row(self) -> None:
+        """One after its row and another below it would be no table."""
+        words = ("sweep", DENSE, "--gpus", "8GiB", "--types", "f16,q8_0", "--contexts")
+        lines = run(*words, "4096,8192").stdout.splitlines()
+        flags = [line for line in lines if "-ngl" in line]
+        assert len(flags) == 4 and all(line.startswith("    -ngl") for line in flags)
 
     def test_a_sweep_has_a_point_for_each_combination(self) -> None:
         found = run(

@@ -24,6 +24,8 @@ FILE = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
         (["devices", "--machine", "x.json", "--json"], 2, "no flag of autolayers devices"),
         (["http://user:secret@127.0.0.1:9/m.gguf", "--format=json"], None, "127.0.0.1"),
         (["ollama", "plan", "/none/there.gguf", "--json"], None, "there.gguf"),
+        (["ollama", "--json"], 2, "has no command '--json'"),
+        (["ollama", "pull", "m", "--json"], 2, "has no command 'pull'"),
     ],
 )
 def test_what_fails_with_json_prints_the_error_object(

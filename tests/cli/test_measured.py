@@ -41,6 +41,19 @@ def test_json_has_the_names_of_shared_rows() -> None:
     assert all("rtx-4090" in row["cards"] for row in said["rows"])
 
 
+def test_a_card_without_its_size_has_the_rows_of_all_its_sizes() -> None:
+    rows = json.loads(says("measured", "m1-max", "--json").stdout)["rows"]
+    assert rows and all(card.startswith("m1-max-") for row in rows for card in row["cards"])
+
+
+def test_a_file_is_taken_as_its_model() -> None:
+    (named, of_file) = (
+        says("measured", "rtx-4090", name).stdout
+        for name in ("gpt-oss-20b-mxfp4", "models/gpt-oss-20b-mxfp4.gguf")
+    )
+    assert named == of_file != ""
+
+
 def test_the_plot_has_a_line_a_row() -> None:
     rows = json.loads(says("measured", "rtx-3090", "--json").stdout)["rows"]
     head, *lines = says("measured", "rtx-3090", "--plot").stdout.splitlines()
@@ -58,6 +71,8 @@ def test_nothing_measured_is_said_and_what_would_help() -> None:
         "nothing is measured of rtx-3090 no-such-model" in done.stderr
         and "tune --share" in done.stderr
     )
+    assert ": no-such-model is no card of --gpu list" in done.stderr
+    assert "did you mean rtx-3090?" in says("measured", "rtx-3091").stderr
     assert json.loads(says("measured", "no-such-model", "--json").stdout)["rows"] == []
     assert says("measured", "a", "b", "c").returncode == 2
 

@@ -313,3 +313,12 @@ def test_a_misspelt_file_is_told_its_neighbour(tmp_path: Path) -> None:
         assert str(found.value) == f"{tmp_path / wrong}: no such file; did you mean {near}?"
     with pytest.raises(ModelError, match=r"no such file$"):
         read_header(tmp_path / "other.gguf")
+    with pytest.raises(ModelError, match=r"did you mean .*Qwen3-8B-Q4_K_M\.gguf\?$"):
+        read_header(tmp_path / "qwen3.gguf")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links of POSIX")
+def test_a_link_to_nothing_is_not_told_itself(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").symlink_to("gone.gguf")
+    with pytest.raises(ModelError, match=r"m\.gguf: a link to gone\.gguf, which is not there$"):
+        read_header(tmp_path / "m.gguf")

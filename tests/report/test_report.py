@@ -216,6 +216,13 @@ def test_a_warning_is_no_wider_than_the_screen() -> None:
         assert "".join(warning.split()) in "".join("".join(lines).split())
 
 
+def test_a_card_s_size_is_said_once() -> None:
+    """It is part of some names."""
+    for gpus, said in (("8xh100-80g", "8 x H100 80GB HBM3 + "), ("rtx-3060", "RTX 3060 12 GB + ")):
+        found = plan("llama-3.2-1b-q8_0:2", f"--gpu {gpus} --ram 64GiB", explain=False)
+        assert said in summary(found, Style(width=120))
+
+
 def test_a_summary_speaks_in_gib_and_in_cards() -> None:
     """What is missing is rounded up, and a card is named as it is sold: nobody buys 832 MiB."""
     found = plan("llama-3.3-70b-q4_k_m", "--gpu rtx-3060 --ram 32GiB -c 8192")

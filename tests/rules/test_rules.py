@@ -27,6 +27,16 @@ LLAMA_6B = {
     "optimizer": "adamw",
 }
 
+
+def test_figures_without_flags_are_shown_with_them() -> None:
+    with pytest.raises(UsageError, match=r"rules --params 70B --type q4_k_m$"):
+        main(["70b", "q4"])
+    with pytest.raises(UsageError, match=r"rules --params 1\.5B --type q8_0$"):
+        main(["1.5b", "Q8_0"])
+    with pytest.raises(UsageError, match="one model at most"):
+        main(["a.gguf", "b.gguf"])
+
+
 # What the sources print, in their words and decimals.
 WORKED = [
     # serving, M = P x 4 bytes / (32 / Q) x 1.2
