@@ -222,7 +222,8 @@ def _offered(names: list[str], arguments: Arguments) -> list[Offer]:
     environ = network_environ(os.environ, arguments)
     listed: list[Offer] = []
     for name in names:
-        models, notes = offers(name, environ)
+        with Progress() as progress:
+            models, notes = offers(name, environ, progress.looking)
         listed += models
         for note in notes:
             say(note)

@@ -225,7 +225,9 @@ def _render(plan: Plan, form: str, arguments: Arguments) -> str:
     if form == "json":
         import json
 
-        return json.dumps(plan.to_dict(), indent=1) + "\n"
+        # What a given launch has besides: a front end that builds its command would lose the port
+        other = {"other_flags": other_words(arguments)}
+        return json.dumps({**plan.to_dict(), **other}, indent=1) + "\n"
     if form == "text":
         from ..report.table import Style
         from ..report.text import plan_text

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from time import monotonic
+
+from ..output import say
+from ..quoting import printable
+from ..report.table import shortened
+
+_OFTEN = 0.2  # seconds between two states of the line
+_PATIENCE = 1.0  # seconds in which nobody asks what happens
+_ROOM = 50  # columns of a folder's name
 
 
 class Progress:
@@ -12,6 +21,7 @@ class Progress:
 
     def __init__(self, count: int = 0, what: str = "") -> None:
         self.count, self.what, self.done = count, what, 0
+        self.began = self.said = 0.0  # of `looking`
         # A log file or an editor's shell would keep every state of the line
         self.on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
@@ -33,6 +43,18 @@ class Progress:
         self.clear()
         self.what = what
         self.show()
+
+    def looking(self, folder: str) -> None:
+        """Say which folder is looked through: on a terminal some times a second, elsewhere once
+        after a second."""
+        now = monotonic()
+        self.began = self.began or now
+        if self.on and now - self.said >= _OFTEN:
+            self.said = now
+            self.now(f"looking for GGUF files in {shortened(printable(folder), _ROOM)}")
+        elif not self.on and not self.said and now - self.began >= _PATIENCE:
+            self.said = now
+            say(f"looking for GGUF files, now in {folder}")
 
     def clear(self) -> None:
         if self.on:

@@ -173,9 +173,10 @@ def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[
     for name in names:
         # Every model of the folder, each with weight 1
         if os.path.isdir(name):
-            paths += [
-                offer.source for offer in offers(name, network_environ(os.environ, arguments))[0]
-            ]
+            environ = network_environ(os.environ, arguments)
+            with Progress() as progress:
+                found, _ = offers(name, environ, progress.looking)
+            paths += [offer.source for offer in found]
             weights += [1.0] * (len(paths) - len(weights))
         else:
             own, weight = weighted([name])

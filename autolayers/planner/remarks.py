@@ -18,6 +18,7 @@ from .embedder import embeds
 from .evaluate import FULL, RAM_MARGIN, Candidate
 from .one.expert_cache import FLAG
 from .prices import FINE_ABOVE, low
+from .serving import saved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,10 +35,9 @@ _UNQUANTISED = {"f32", "f16", "bf16"}
 # types of K and V: the mean KL divergences from an f16 cache that public tables of llama-perplexity
 # have, each of one model; the rows of docs/levers.md
 MEASURED = {
-    ("q4_0", "q4_0"): "0.002 to 0.024 in six tables of one model each, and small models break: the "
-    "perplexity of Qwen3-0.6B rose from 13.5 to 47.8",
-    ("q8_0", "q4_0"): "0.0009 in one table of one model",
-    ("f16", "q5_1"): "0.0018 in one table of one model (ggml-org/llama.cpp#7412)",
+    ("q4_0", "q4_0"): "0.002 to 0.024, and small models break",
+    ("q8_0", "q4_0"): "0.0009",
+    ("f16", "q5_1"): "0.0018",
 }
 LARGE = GiB  # of weights in RAM, from which on their NUMA node matters
 _CRAWLS = 1.5  # factor of a token's time with a full context that is worth a word
@@ -212,12 +212,15 @@ def of_cache_types(params: Params, n_ctx_seq: int) -> Iterator[str]:
     measured = MEASURED.get(types)
     if measured is None:
         yield (
-            f"{words}: how much such a cache changes the answers is not measured publicly (q8_0: "
-            "hardly)"
+            f"{words}: how much such a cache changes the answers is not measured publicly; "
+            "q8_0 hardly does"
         )
         return
-    deep = "; none of them has so long a context" if n_ctx_seq > FINE_ABOVE else ""
-    yield f"{words}: mean KL divergence from an f16 cache {measured} (q8_0: 0.001){deep}"
+    deep = " at shorter contexts" if n_ctx_seq > FINE_ABOVE else ""
+    yield (
+        f"{words} changes the answers (mean KL divergence{deep} {measured}; q8_0: 0.001): use q8_0 "
+        "where they matter"
+    )
 
 
 def _cache_types(params: Params) -> tuple[str, str]:
@@ -285,6 +288,22 @@ def _below_workload(seen: Launched) -> Iterator[str]:
     wanted = work.context or (0 if work.name else work.depth + work.prompt + work.generate)
     if n_ctx < wanted:
         yield f"a slot's context of {n_ctx} is less than the {wanted} that --workload takes"
+
+
+def _keeps_no_conversation(seen: Solution) -> Iterator[str]:
+    here = saved(seen.params, seen.use, seen.problem.policy.workload)
+    if here is None or here.count != 0:
+        return
+    way = f"-cram {-(-here.each // MiB)} keeps one"
+    if here.checkpoints > 1:
+        way += ", or fewer checkpoints with -ctxcp"
+    # The plan's own limit is all that there is
+    if seen.problem.given.cache_ram is None and seen.params.cache_ram is not None:
+        way = "there is no more RAM for it"
+    yield (
+        f"of {here.tokens} tokens no conversation fits --cache-ram {(here.limit or 0) // MiB}, and "
+        f"one that comes back is read again: {way}"
+    )
 
 
 # --- flags that change nothing
@@ -405,6 +424,7 @@ _REMARKS = (
     _Remark("an expert cache that loses", _losing_cache),
     _Remark("more context than the model was trained for", _beyond_training),
     _Remark("less context than the workload takes", _below_workload),
+    _Remark("no conversation fits the saved prompts", _keeps_no_conversation),
     _Remark("-ncmoe of a model without experts", _no_experts),
     _Remark("-ts with more or fewer shares than devices", _shares),
     _Remark("-ot that names no tensor", _no_such_tensor),

@@ -23,6 +23,7 @@ from .text import (
     fades,
     figures,
     is_sold,
+    is_unsaid_bound,
     larger_card,
     remedy_words,
     shortage,
@@ -81,7 +82,7 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
         lines += _labelled("measured", words, style)
     for warning in plan.warnings:
         lines += warned(warning, style.width)
-    if not plan.exact:
+    if is_unsaid_bound(plan):
         lines.append("! sizes are upper bounds, not exact")
     if plan.speed.assumed and plan.fits:
         texts = (f"{what} {value}".strip() for what, value in assumptions(plan.speed))

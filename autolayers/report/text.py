@@ -92,9 +92,14 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
         lines += ["", *_table(plan, style), ""]
     for warning in plan.warnings:
         lines += warned(warning, style.width)
-    if not plan.exact:
+    if is_unsaid_bound(plan):
         lines.append("! sizes are upper bounds, not exact")
     return "\n".join(lines) + "\n" if lines else ""
+
+
+def is_unsaid_bound(plan: Plan) -> bool:
+    """Return whether sizes are upper bounds, and no warning says so already."""
+    return not plan.exact and not any("upper bound" in warning for warning in plan.warnings)
 
 
 def _title(plan: Plan, style: Style) -> list[str]:

@@ -24,9 +24,11 @@ from .ollama.store import StoreUnreadable, find, names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 MAX_FILES = 10000  # of a directory tree
+
+_NO_FILES = ("/proc", "/sys", "/dev")
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,13 @@ class Offer:
     starts: tuple[str, ...] = ()
 
 
-def offers(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], list[str]]:
-    """Return the models of a name, and notes about the list. Raises ModelError if there are
-    none."""
+def offers(
+    name: str, environ: Mapping[str, str], at: Callable[[str], None] = lambda _: None
+) -> tuple[list[Offer], list[str]]:
+    """Return the models of a name, and notes about the list; `at` is told each folder of a
+    directory. Raises ModelError if there are none."""
     if os.path.isdir(name):
-        return _directory(name), []
+        return _directory(name, at), []
     if os.path.exists(name) or not needs_download(name):
         if name == "ollama":
             return _ollama(environ), []
@@ -63,10 +67,12 @@ def _bare(name: str) -> str:
     return name[: -len(".gguf")] if name.lower().endswith(".gguf") else name
 
 
-def _directory(place: str) -> list[Offer]:
+def _directory(place: str, at: Callable[[str], None]) -> list[Offer]:
     paths: list[str] = []
     for folder, folders, files in os.walk(place):
-        folders.sort()
+        at(folder)
+        # Linux's own views of the machine below / hold no models
+        folders[:] = sorted(name for name in folders if os.path.join(folder, name) not in _NO_FILES)
         paths += [
             os.path.join(folder, name) for name in sorted(files) if name.lower().endswith(".gguf")
         ]

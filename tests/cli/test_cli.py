@@ -128,6 +128,17 @@ class TestOutput:
             == "-ngl 17 -c 131072 --port 8080\n"
         )
 
+    def test_json_has_the_flags_that_touch_no_memory_too(self) -> None:
+        """A front end that builds its command from it would lose the port."""
+        words = ("--temp", "0.7", "--port", "9000", "--api-key", "hush")
+        found = json.loads(run(DENSE, "--gpu", "24GiB", "--json", *words).stdout)
+        assert found["other_flags"] == ["--temp", "0.7", "--port", "9000"]
+        assert found["flags"] == ["-ngl", "17", "-c", "131072"]
+
+    def test_a_processor_that_is_asked_for_is_no_missing_gpu(self) -> None:
+        plan = run(DENSE, "--backend", "cpu", "-c", "4096")
+        assert plan.returncode == 0 and "no GPU" not in plan.stderr
+
     def test_an_adapter_keeps_its_scale_wherever_a_launch_is_written(self, tmp_path: Path) -> None:
         (tmp_path / "a.gguf").write_bytes(adapter(model("llama-3.2-1b-q8_0")))
         words = (DENSE, "--gpu", "24GiB", "-c", "4096", "--lora-scaled", "a.gguf:0.5")

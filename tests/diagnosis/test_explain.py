@@ -809,3 +809,14 @@ ggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size 14680064000
 """
     figures = {word: values for word, *values in explain(log.encode()).figures()}
     assert figures["total"] == [total * MiB, note]
+
+
+def test_what_is_free_is_not_called_a_card_s_total() -> None:
+    """A log that says no more of a card than what is free on it."""
+    log = (
+        "llama_model_load_from_file_impl: using device CUDA0 (NVIDIA GeForce RTX 3060) - 11000 MiB "
+        "free\nggml_backend_cuda_buffer_type_alloc_buffer: allocating 12000.00 MiB on device 0: "
+        "cudaMalloc failed: out of memory\n"
+    )
+    figures = {name: note for name, _, note in explained(log).figures()}
+    assert "total" not in figures and "RTX 3060" in figures["free"]

@@ -6,6 +6,8 @@ llama-server, what a processor serves well.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import strategies as st
 from support import few_and_many, few_rows, many, model, slow
@@ -294,3 +296,18 @@ class TestCheckpoints:
     def test_a_given_number_stays(self) -> None:
         found = self.on("--gpu m4-16g --workload agent -ctxcp 2")
         assert found.params.ctx_checkpoints == 2
+
+
+def test_a_conversation_that_is_not_kept_is_said() -> None:
+    """160k tokens of an 8B take 20 GiB: with 8 GiB for saved prompts each turn is read again."""
+    words = ["--gpu", "80GiB", "--ram", "64GiB", "-c", "262144"]
+    long = [*words, "--workload", "4096+512@156k"]
+
+    def warned(given: list[str]) -> list[str]:
+        plan = autolayers.plan(model("llama-3.1-8b-q4_k_m"), given)
+        return [line for line in plan.warnings if "no conversation fits" in line]
+
+    (line,) = warned([*long, "--cache-ram", "8192"])
+    assert "of 164352 tokens no conversation fits --cache-ram 8192" in line
+    assert not warned([*long, "--cache-ram", re.findall(r"-cram (\d+) keeps one", line)[0]])
+    assert not warned(words) and not warned([*long, "--cache-ram", "0"])

@@ -216,6 +216,15 @@ def test_a_warning_is_no_wider_than_the_screen() -> None:
         assert "".join(warning.split()) in "".join("".join(lines).split())
 
 
+@pytest.mark.parametrize("words", ["--gpu m3-8g", "--gpu rx-7900-xtx --backend vulkan"])
+def test_an_upper_bound_is_said_once_and_in_a_user_s_words(words: str) -> None:
+    found = plan("llama-3.2-1b-q8_0:2", f"{words} --ram 16GiB", explain=False)
+    for text in (summary(found, Style(width=100)), plan_text(found)):
+        flat = " ".join(text.split())
+        assert not found.exact and flat.count("upper bound") == 1
+        assert "backend MTL" not in flat
+
+
 def test_a_card_s_size_is_said_once() -> None:
     """It is part of some names."""
     for gpus, said in (("8xh100-80g", "8 x H100 80GB HBM3 + "), ("rtx-3060", "RTX 3060 12 GB + ")):

@@ -15,6 +15,7 @@ import pytest
 from support import FIXTURES
 
 from autolayers.cli import main
+from autolayers.cli.progress import Progress
 from autolayers.errors import ModelError
 from autolayers.gguf import read_header
 from autolayers.sources import open_source
@@ -128,6 +129,35 @@ def test_the_first_cache_that_has_the_model(tmp_path: Path) -> None:
     assert said("hf:me/my-GGUF:Q6_K", {**environ, "LLAMA_ARG_OFFLINE": "1"}).endswith(
         "and the network is off (--offline); there is: hf:me/my-GGUF:Q4_K_M, hf:me/my-GGUF:Q8_0"
     )
+
+
+def test_a_long_look_says_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A whole disk takes minutes: once after a second in a log, again and again on a terminal."""
+    clock = iter([1.0, 1.9, 2.1, 9.0])
+    monkeypatch.setattr("autolayers.cli.progress.monotonic", lambda: next(clock))
+    elsewhere = Progress()
+    for folder in "abcd":
+        elsewhere.looking(folder)
+    assert capsys.readouterr().err == "autolayers: looking for GGUF files, now in c\n"
+    clock = iter([1.0, 1.1, 1.3])
+    terminal = Progress()
+    terminal.on = True
+    for folder in "abc":
+        terminal.looking(folder)
+    said = capsys.readouterr().err
+    assert "in a" in said and "in b" not in said and "in c" in said and "\n" not in said
+
+
+def test_each_folder_below_a_directory_is_told(tmp_path: Path) -> None:
+    (tmp_path / "b" / "c").mkdir(parents=True)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b" / "m.gguf").write_bytes(b"")
+    seen: list[str] = []
+    (offer,) = offers(str(tmp_path), NOBODY, seen.append)[0]
+    assert offer.name.endswith("m")
+    assert seen == [str(tmp_path / place) for place in ("", "a", "b", "b/c")]
 
 
 @pytest.mark.parametrize("ending", [".downloadInProgress", ".incomplete"])
