@@ -226,8 +226,9 @@ def _render(plan: Plan, form: str, arguments: Arguments) -> str:
         import json
 
         # What a given launch has besides: a front end that builds its command would lose the port
-        other = {"other_flags": other_words(arguments)}
-        return json.dumps({**plan.to_dict(), **other}, indent=1) + "\n"
+        other = other_words(arguments)
+        answer = {**plan.to_dict(), **({"other_flags": other} if other else {})}
+        return json.dumps(answer, indent=1) + "\n"
     if form == "text":
         from ..report.table import Style
         from ..report.text import plan_text

@@ -14,8 +14,7 @@ import re
 
 from ..backends import METAL, canonical
 from ..builds import Build
-from ..flags.check import nearest
-from ..flags.table import ARGUMENTS
+from ..flags.check import flag_meant
 from ..ggml.types import BY_ID, IK_NAMES
 from ..records import dataclass
 from .causes import Remedy
@@ -421,13 +420,11 @@ def ik_type(number: str) -> str:
 
 
 def _flag(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
-    """Yield the flag that is most like one that no build has."""
+    """Yield the flag that took the place of one, has a value today, or is most like one that no
+    build has."""
     refused = verdict.detail.get("flag", "")
-    # A flag that exists was refused for its value: no other one is meant
-    names = [name for row in ARGUMENTS for name in row.names]
-    meant = None if refused in names else nearest(refused, names)
-    if meant:
-        yield Advice((_remedy(meant, f"instead of {refused[:40]}, if that is meant"),))
+    if meant := flag_meant(refused):
+        yield Advice((_remedy(" ".join(meant), f"instead of {refused[:40]}, if that is meant"),))
 
 
 def _context(verdict: Verdict, facts: Facts) -> Iterator[Advice]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 
 from ..errors import UsageError
-from ..flags.check import nearest
+from ..flags.check import flag_meant
 from ..flags.parse import Item, items
-from ..flags.table import ARGUMENTS, Argument
+from ..flags.table import Argument
 from ..records import dataclass
 from .working import SECRET, Inputs, with_model
 
@@ -112,18 +112,16 @@ def _port(verdict: Verdict, given: list[Item]) -> Mended | None:
 def _flag(verdict: Verdict, given: list[Item]) -> Mended | None:
     """Take the flag that is meant, or none."""
     refused = verdict.detail.get("flag", "")
-    names = [name for row in ARGUMENTS for name in row.names]
-    meant = None if refused in names else nearest(refused, names)
+    meant = flag_meant(refused)
 
     def change(item: Item) -> tuple[str, ...] | None:
         # The log names the flag as it was written
         if not item.words or item.words[0].partition("=")[0] != refused:
             return None
-        return (meant, *item.words[1:]) if meant else ()
+        return (*meant, *item.words[len(meant) :]) if meant else ()
 
-    return _with_changes(
-        given, change, f"{refused} is {meant} here" if meant else f"without {refused}"
-    )
+    why = f"{refused} is {' '.join(meant)} here" if meant else f"without {refused}"
+    return _with_changes(given, change, why)
 
 
 def _file(verdict: Verdict, given: list[Item]) -> Mended | None:

@@ -12,7 +12,7 @@ from ..quoting import shell
 from ..records import replace
 from .own import COMMANDS, own_flags, takers
 from .parse import Arguments, config_files, parse
-from .table import ARGUMENTS
+from .table import ARGUMENTS, lookup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -184,6 +184,19 @@ def nearest(name: str, flags: Iterable[str]) -> str | None:
             return spelling
     # 0.7: --gpulayers is near --gpu-layers, --foo is near nothing
     return next(iter(difflib.get_close_matches(wanted.lower(), flags, 1, 0.7)), None)
+
+
+def flag_meant(refused: str) -> tuple[str, ...]:
+    """Return the flag that is meant by a refused one, with its value where that was left out; ()
+    if none is."""
+    row, _ = lookup(refused) or (None, True)
+    if row is None:
+        near = nearest(refused, [name for row in ARGUMENTS for name in row.names])
+        return (near,) if near else ()
+    if row.now:
+        return (row.now,)
+    # `-fa -c 8192` of older builds
+    return (refused, row.kind.bare) if row.kind.bare else ()
 
 
 def title(command: str) -> str:

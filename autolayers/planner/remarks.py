@@ -290,7 +290,7 @@ def _below_workload(seen: Launched) -> Iterator[str]:
         yield f"a slot's context of {n_ctx} is less than the {wanted} that --workload takes"
 
 
-def _keeps_no_conversation(seen: Solution) -> Iterator[str]:
+def _keeps_no_conversation(seen: Launched) -> Iterator[str]:
     here = saved(seen.params, seen.use, seen.problem.policy.workload)
     if here is None or here.count != 0:
         return

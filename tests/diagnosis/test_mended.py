@@ -124,3 +124,28 @@ def test_a_secret_of_the_command_is_not_repeated() -> None:
     )
     assert "give it again" in answer.text()
     assert "SECRET" not in answer.text() + json.dumps(answer.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("flags", "error", "now"),
+    [
+        (
+            "-fa -c 8192",
+            "error while handling argument \"-fa\": error: unknown value for --flash-attn: '-c'",
+            "-fa on -c 8192",
+        ),
+        (
+            "--draft-min 2 -c 8192",
+            'error while handling argument "--draft-min": the argument has been removed. use '
+            "--spec-draft-n-min or --spec-ngram-mod-n-min",
+            "--spec-draft-n-min 2 -c 8192",
+        ),
+    ],
+)
+def test_an_old_flag_is_what_it_is_today(flags: str, error: str, now: str) -> None:
+    """The commonest lines of old blogs."""
+    answer = explain(f"$ llama-server -m m.gguf {flags}\n{error}\n".encode())
+    assert answer.mended is not None and " ".join(answer.mended.words).endswith(now)
+    alone = explain(f"{error}\n".encode())
+    (first, *_) = alone.remedies
+    assert now.startswith(" ".join(first.flags).removesuffix(" 2"))
