@@ -24,6 +24,7 @@ ENGINES = {
         Engine("llama-cli", one_sequence=True),  # a client of a server of its own
         replace(_user("llama-bench"), written_by="autolayers run llama-bench -m MODEL"),
         _user("llama-completion"),
+        _user("llama-fit-params"),  # a context of its own, so its figures are not llama-server's
         replace(_user("llama-perplexity"), reads_all=True, chunk=512),
         _user("llama-mtmd-cli"),
         replace(_user("llama-cpp-python"), written_by="--format llama-cpp-python"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support import FIXTURES, HEADERS, MiB, command, gguf, model, says, slow, write_gguf
 
+import autolayers
 from autolayers.builds import Build
 from autolayers.engines import ENGINES, engine, of_program
 from autolayers.flags.parse import parse
@@ -80,6 +81,23 @@ def test_perplexity_has_as_many_chunks_as_a_batch(
     sizes = (device.context, device.compute, found.host.compute, logits)
     assert [round(size / MiB, 2) for size in sizes] == [context, compute, pinned, output]
     assert found.exact and found.n_seq_max == (1 if words == "-c 4096" else 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        ("-c 8192 -ngl 99", [1252, 256, 274, 266, 0, 24]),
+        ("-c 16384 -ub 1024 -b 1024 -ngl 12", [944, 352, 533, 574, 160, 64]),
+    ],
+)
+def test_fit_params_prints_what_its_own_context_takes(words: str, printed: list[int]) -> None:
+    """llama-fit-params -fitp on of b11549 on a simulated GPU: logits of a whole micro-batch."""
+    given = [*words.split(), "--gpu", "16GiB", "--engine", "llama-fit-params"]
+    use = autolayers.estimate(model("llama-3.2-1b-q8_0"), given)
+    rows = [use.devices["CUDA0"], use.host]
+    assert [
+        size // MiB for row in rows for size in (row.model, row.context, row.compute)
+    ] == printed
 
 
 def test_perplexity_keeps_its_own_context() -> None:
