@@ -12,8 +12,9 @@ import autolayers
 HEAD = """# The library
 
 Made by `python docs/make.py api`; do not edit. All public names come from `import autolayers` and
-are loaded on first use. `Plan.to_dict()` returns the `--json` document, schema 1: keys may be
-added, but are never removed and never change their meaning.
+are loaded on first use. `Plan.to_dict()` returns the `--json` document (to which the command adds
+`other_flags`, given flags that touch no memory), schema 1: keys may be added, but are never removed
+and never change their meaning.
 """
 
 
