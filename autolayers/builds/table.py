@@ -660,7 +660,8 @@ class Rules(EarlyRules):
         if self.number > max(RECORDED):
             return (
                 f"llama.cpp build {self.number} is newer than the rules known (of build {NEWEST}'s "
-                f"source, and the library of {max(RECORDED)}): sizes are an upper bound as far as nothing changed since"
+                f"source, and the library of {max(RECORDED)}): sizes are an upper bound as far as "
+                "nothing changed since"
             )
         if self.number < OLDEST_EXACT:
             return (
