@@ -719,7 +719,7 @@ def test_a_container_s_port_is_always_written() -> None:
 
 def test_koboldcpp_leaves_a_draft_where_it_was_planned() -> None:
     """Its own default is all layers on the GPU."""
-    line = ["--gpu", "8GiB", "--ram", "32GiB", "-md", SMALL]
+    line = ["--gpu", "8GiB", "--ram", "32GiB", "-md", SMALL, "--spec-type", "draft-simple"]
     for more, layers in (("-devd none", "0"), ("-ngld 3", "3")):
         words = shlex.split(file_for("koboldcpp", *line, *more.split()))
         assert words[words.index("--draftgpulayers") + 1] == layers
