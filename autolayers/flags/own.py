@@ -211,14 +211,18 @@ def _positive(text: str) -> int:
     return number(text, 1, what="a whole number, 1 or more")
 
 
-def _rate(text: str) -> float:
+def _rate(text: str, what: str = "tokens per second, such as 20") -> float:
     try:
         rate = float(text)
     except ValueError:
         rate = 0.0
     if not 0 < rate < 1e6:
-        raise Bad("tokens per second, such as 20")
+        raise Bad(what)
     return rate
+
+
+def _seconds(text: str) -> float:
+    return _rate(text, "seconds, such as 2")
 
 
 # --- rows
@@ -527,7 +531,7 @@ FLAGS = (
         "plan run fleet",
         "SECONDS",
         "maximum seconds to the first token, for 19 in 20 requests",
-        _rate,
+        _seconds,
     ),
     OwnFlag(
         "--acceptance",

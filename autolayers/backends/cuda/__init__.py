@@ -262,6 +262,7 @@ class Hip(Cuda):
 
     name = "ROCm"
     makers = ("AMD", "Radeon")
+    also = ("Vulkan",)
     host_buffer = "ROCm_Host"
     nvidia = False
     blas = "ROCm BLAS"

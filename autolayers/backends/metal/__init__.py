@@ -105,8 +105,8 @@ class Metal(Backend):
     @property
     def doubt(self) -> str:
         return (
-            f"backend {self.name}: sizes follow its source and were not compared with a launch on "
-            "a Mac"
+            "Metal: sizes follow llama.cpp's source and were not compared with a launch on a Mac: "
+            "an upper bound"
         )
 
     def margin(self, ops: Ops) -> Parts:
