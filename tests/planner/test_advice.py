@@ -55,10 +55,10 @@ def followed(
     if remedy.file:
         target = target.quantised(remedy.type, larger=True)
         assert target.size == remedy.file
-    if remedy.flags[:1] == ("--ctx",):  # the same flag, given once
+    if remedy.change[:1] == ("--ctx",):  # the same flag, given once
         words = []
     host = None if ram is None else Host(ram + remedy.ram, ram + remedy.ram, "given")
-    return autolayers.plan(target, [*words, *remedy.flags], devices=devices, host=host)
+    return autolayers.plan(target, [*words, *remedy.change], devices=devices, host=host)
 
 
 MACHINES = (
