@@ -57,6 +57,7 @@ _PART = re.compile(
 def render(name: str) -> str:
     """The text of a file as it should be."""
     import make_flags
+    import make_reading
 
     if name == "autolayers.1":
         return make_flags.man()
@@ -64,14 +65,24 @@ def render(name: str) -> str:
         from autolayers.cli.completion import script
 
         return script(name.partition(" ")[2])
-    if name in ("README", "commands", "launch", "launch-files", "planner", "tune"):
+    if name in (
+        "README",
+        "commands",
+        "launch",
+        "launch-files",
+        "planner",
+        "reading-a-plan",
+        "tune",
+    ):
         text = _BUILD.sub(rf"\g<1>{NEWEST}", FILES[name].read_text(encoding="utf-8"))
-        return _PART.sub(lambda found: found[1] + make_flags.part(found[2]) + found[3], text)
-    if name == "reading-a-plan":
-        import make_reading
-
-        text = FILES[name].read_text(encoding="utf-8")
-        return _PART.sub(lambda found: found[1] + make_reading.plan() + found[3], text)
+        return _PART.sub(
+            lambda found: (
+                found[1]
+                + make_reading.PARTS.get(found[2], lambda: make_flags.part(found[2]))()
+                + found[3]
+            ),
+            text,
+        )
     return str(import_module(f"make_{name}").render())
 
 

@@ -94,7 +94,7 @@ def why(plan: Plan) -> str:
         return ""
     if use.n_ctx_seq >= plan.model.n_ctx_train:
         return " (trained)"
-    larger = [other for other in plan.alternatives if other.flags == ("-c", str(ENOUGH))]
+    larger = [other for other in plan.alternatives if other.change == ("-c", str(ENOUGH))]
     return f" (16k: {larger[0].speed.generation:.1f} t/s)" if larger else " (full)"
 
 

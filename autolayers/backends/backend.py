@@ -79,6 +79,7 @@ class Backend:
     undecided_doubt = ""  # why sizes are a bound where something is `undecided`
     makers: tuple[str, ...] = ()  # of its own cards: words of their descriptions
     vendor = ""  # who makes all of its cards, "" where several do
+    also: tuple[str, ...] = ()  # other backends that llama.cpp is built with for its cards
     # what those of a device's `limits` can be that sizes follow from
     limits_are: tuple[tuple[str, Limit], ...] = ()
     # its devices' memory, as `--list-devices` reports it

@@ -153,6 +153,8 @@ _SOLVE_TRI = 64  # SYCL_SOLVE_TRI_MAX_N and _K
 
 class Sycl(CudaBuffers):
     name = "SYCL"
+    makers = ("Intel",)
+    also = ("Vulkan",)
     host_buffer = "SYCL_Host"
     added: Mapping[str, Rule] = dict.fromkeys(
         ("LIGHTNING_INDEXER", *HYPER_CONNECTIONS), Rules.sycl_indexer

@@ -278,7 +278,8 @@ def _print(
         emit(shell(command) + "\n")
     elif form == "json":
         advised = _advised(labels, advice, command, text)
-        emit(json.dumps(_to_dict(answered, machine, n_ctx, advised), indent=1) + "\n")
+        take = advice.take if advice else None
+        emit(json.dumps(_to_dict(answered, machine, n_ctx, advised, take), indent=1) + "\n")
     else:
         files = names[0] if len(names) == 1 else f"{len(choices)} files"
         title = f"{files} on {_sizes(machine)}, context {n_ctx} or more"
@@ -312,8 +313,9 @@ def _to_dict(
     machine: Machine,
     n_ctx: int,
     advised: dict[str, object],
+    take: int | None,
 ) -> dict[str, object]:
-    """Return the answer for --format json."""
+    """Return the answer for --format json; `take`: the recommended file's place."""
     devices = [
         {
             "name": device.name,
@@ -322,8 +324,8 @@ def _to_dict(
         }
         for device in machine.devices
     ]
-    # Whether no other file is as small, as fast and as close to the original
-    in_front = front([choice for _, choice in answered])
+    # Whether no other file is as small, as fast and not known to be less close to the original
+    in_front = front([choice for _, choice in answered], take)
     files = [
         {
             "name": offer.name,

@@ -145,7 +145,11 @@ def _in_steps(model: Model, request: Request, make: Callable[[Arguments], Plan])
     with Progress(what="comparing"):
         answer = next(steps)
     # The lines above stay: the second half only adds to them
-    show(reasons_text(answer, style, verbose) if everything else tail(answer, style, rest, command))
+    show(
+        reasons_text(answer, style, verbose, rest)
+        if everything
+        else tail(answer, style, rest, command)
+    )
     return 0 if answer.fits else 5
 
 

@@ -57,5 +57,8 @@ def warnings_of(plan: Plan) -> list[str]:
     return [
         *plan.warnings,
         f"does not fit: {shortage(plan)}",
-        *(f"it fits with {remedy_words(remedy)}" for remedy in plan.remedies),
+        *(
+            f"it fits with {remedy_words(remedy, n_ctx=plan.breakdown.n_ctx)}"
+            for remedy in plan.remedies
+        ),
     ]

@@ -49,6 +49,13 @@ def driven(devices: Sequence[Device], word: str) -> list[Device]:
     return [*remote, *numbered(changed)]
 
 
+def renamed(devices: Sequence[Device], word: str) -> list[Device]:
+    """Return local devices under that backend, renumbered, without asking its driver. Raises
+    UsageError."""
+    wanted = chosen(word)
+    return numbered([_under(device, wanted, word) for device in devices])
+
+
 def _with_vulkan_limits(devices: list[Device]) -> list[Device]:
     """Return the devices with the limits that Vulkan reports here; given ones need none."""
     if all(device.source == "given" for device in devices):

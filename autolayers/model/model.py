@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ..errors import ModelError, UsageError
 from ..flags.kinds import as_c
-from ..gguf import BY_NAME, Header, TensorInfo, n_bytes, read_header
+from ..gguf import Header, TensorInfo, n_bytes, read_header
 from ..quoting import printable
 from ..records import dataclass, lazy, replace
 from .architectures import Architecture, architecture
 from .hparams import Hparams
-from .quantisation import quantisation
+from .quantisation import is_kept, quantisation, stored_as
 from .shapes import Loader
 from .tensors import classify
 
@@ -249,25 +249,22 @@ class Model:
 
     def quantised(self, type: str, larger: bool = False) -> Model:
         """Return this model as `llama-quantize --pure` would write it: every matrix that is larger
-        in that ggml type; the others too, where a `larger` model is meant."""
-        kind = BY_NAME[type]
+        in that ggml type, or the one that its rows can have; the others too, where a `larger` model
+        is meant."""
         tensors = dict(self.header.tensors)
         for weight in self.weights:
             info = weight.info
             if (
-                # norms and biases stay as they are, and rows that the blocks do not fill
-                info.n_dims < 2
-                or info.ne[0] % kind.blck_size
-                or weight.op not in _QUANTISED
-                # llama-quantize leaves routers alone: they are small, and choose the experts
-                or "ffn_gate_inp" in info.name
+                # norms and biases stay as they are
+                info.n_dims < 2 or weight.op not in _QUANTISED or is_kept(info.name)
             ):
                 continue
-            size = n_bytes(type, info.ne)
+            kind = stored_as(type, info.ne[0])
+            size = n_bytes(kind, info.ne)
             # a smaller model is meant: --pure would also enlarge what is stored smaller
             if larger or size < info.n_bytes:
                 tensors[info.name] = TensorInfo(
-                    info.name, type, info.ne, info.n_dims, info.offset, size, info.file
+                    info.name, kind, info.ne, info.n_dims, info.offset, size, info.file
                 )
         return self._with(self.header.metadata, tensors)
 

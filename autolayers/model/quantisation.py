@@ -2,9 +2,16 @@
 
 quantisation("models/Qwen3-8B-UD-Q4_K_XL.gguf", {})      # "UD-Q4_K_XL"
 quantisation("blobs/sha256-2bada8", {"general.file_type": 15})  # "Q4_K_M"
+
+And what llama-quantize makes of a matrix, as tensor_allows_quantization and tensor_type_fallback of
+src/llama-quant.cpp have it (the same from b10435 to b11549):
+
+stored_as("q4_K", 1408)                                  # "q5_0": 256 does not divide the row
 """
 
 from __future__ import annotations
+
+from ..gguf import BY_NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +56,54 @@ FILE_TYPES = {
     37: "TQ2_0",
     38: "MXFP4",
 }
+
+
+# A type with blocks of 256 -> the one with blocks of 32 that rows get which 256 does not divide
+_FALLBACK = {
+    **dict.fromkeys(
+        ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs"), "iq4_nl"
+    ),
+    **dict.fromkeys(("q2_0", "q2_K", "q3_K", "tq1_0", "tq2_0"), "q4_0"),
+    "q4_K": "q5_0",
+    "q5_K": "q5_1",
+    "q6_K": "q8_0",
+}
+# Parts of the names of matrices that are left as they are: small ones, tables, and what chooses
+_KEPT = (
+    "_norm.weight",
+    "ffn_gate_inp.weight",
+    "ffn_gate_tid2eid.weight",
+    "altup",
+    "laurel",
+    "per_layer_model_proj",
+    "position_embd.weight",
+    "token_types.weight",
+    "ssm_conv1d",
+    "shortconv.conv.weight",
+    "indexer.k_proj.weight",
+    "indexer.q_proj.weight",
+    "time_mix_first.weight",
+    *(f"time_mix_{name}{i}.weight" for name in "wva" for i in (0, 1, 2)),
+    "time_mix_g1.weight",
+    "time_mix_g2.weight",
+    "time_mix_decay_w1.weight",
+    "time_mix_decay_w2.weight",
+    "time_mix_lerp_fused.weight",
+    "attn_rel_b.weight",
+)
+
+
+def is_kept(name: str) -> bool:
+    """Return whether llama-quantize leaves a matrix of this name as it is."""
+    return not name.endswith("weight") or any(part in name for part in _KEPT)
+
+
+def stored_as(type: str, row: int) -> str:
+    """Return the type that rows of this many numbers get where `type` is wanted."""
+    if row % BY_NAME[type].blck_size == 0:
+        return type
+    type = _FALLBACK.get(type, type)
+    return type if row % BY_NAME[type].blck_size == 0 else "f16"
 
 
 def quantisation(path: str, metadata: Mapping[str, object]) -> str:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ..machine import Device, Host
-    from ..planner.explain import Lever
-    from ..planner.plan import DeviceRow, HostRow
+    from ..planner.plan import DeviceRow, HostRow, Lever
     from .settings import Settings
     from .target import Target
 

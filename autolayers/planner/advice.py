@@ -15,6 +15,7 @@ from ..flags.params import EXPERTS_REGEX, N_UBATCH, Params
 from ..flags.write import to_words
 from ..records import dataclass, replace
 from ..units import MiB
+from .complete import typed
 from .evaluate import FULL, Candidate
 from .one import overrides
 from .one.bisection import last
@@ -41,9 +42,10 @@ SMALLEST = 2048  # the advised context, if less than the minimum is needed
 
 @dataclass(frozen=True)
 class Remedy:
-    """One change with which the launch fits: `flags` to add after the given ones, `ram` or
-    `devices` bytes to add, or a quantisation of the same model: a `file` of that many bytes, all of
-    it of one `type`. `held`: the machine has this RAM, and other programs hold it."""
+    """One change with which the launch fits: all `flags` of the launch that does and the `change`
+    that they make of the given ones, `ram` or `devices` bytes to add, or a quantisation of the same
+    model: a `file` of that many bytes, all of it of one `type`. `held`: the machine has this RAM,
+    and other programs hold it."""
 
     kind: Literal["flags", "ram", "vram", "memory", "file"]
     flags: tuple[str, ...] = ()
@@ -54,6 +56,8 @@ class Remedy:
     bits_per_weight: float = 0.0
     speed: float = 0.0  # predicted tokens per second, of flags
     held: bool = False
+    n_ctx: int = 0  # the context of that launch, of flags
+    change: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -66,6 +70,8 @@ class Remedy:
             "bits_per_weight": self.bits_per_weight,
             "tokens_per_second": round(self.speed, 3),
             "held": self.held,
+            "n_ctx": self.n_ctx,
+            "change": list(self.change),
         }
 
 
@@ -168,11 +174,19 @@ class _Advice:
         words = [*to_words(params, self.problem.build.knows), *own]
         # The user's own word for the context.
         ctx_word = "--ctx" if self.policy.n_ctx is not None else "-c"
-        speed = self.problem.cost.speed(candidate)
-        return Remedy(
-            "flags",
-            flags=tuple(ctx_word if word == "-c" else word for word in words),
-            speed=speed.generation,
+        given = replace(self.given, **change)  # type: ignore[arg-type]
+        words = [ctx_word if word == "-c" else word for word in words]
+        remedy = Remedy("flags", change=tuple(words))
+        return self._said(remedy, self.problem.with_given(given), candidate)
+
+    def _said(self, remedy: Remedy, problem: Problem, candidate: Candidate) -> Remedy:
+        """Return the remedy with the flags and the figures of its launch."""
+        launch = typed(problem, candidate)
+        return replace(
+            remedy,
+            flags=launch.flags,
+            speed=self.problem.cost.price(launch.candidate).generation,
+            n_ctx=launch.candidate.breakdown.n_ctx,
         )
 
     def _changes(self) -> Iterator[dict[str, object]]:
@@ -285,10 +299,10 @@ class _Advice:
             more = (
                 None
                 if short is None
-                else _Advice(self.problem.with_given(given), short)._more("ram")
+                else _Advice(self.problem.with_given(given), short)._more("ram", said=True)
             )
             if more is not None and more.held:
-                yield replace(more, flags=("-c", str(SMALLEST)))
+                yield replace(more, change=("-c", str(SMALLEST)))
 
     def _of_ram(self) -> frozenset[str]:
         """Return the GPUs that may use all of the RAM that is available."""
@@ -303,9 +317,9 @@ class _Advice:
             and machine.limits[device.name] == min(device.free, machine.ram) < device.total
         )
 
-    def _more(self, kind: Literal["ram", "vram", "memory"]) -> Remedy | None:
+    def _more(self, kind: Literal["ram", "vram", "memory"], said: bool = False) -> Remedy | None:
         """Return the missing bytes, added until the launch fits: device memory where it is short,
-        or on the largest device instead of system memory."""
+        or on the largest device instead of system memory. `said`: with the launch's flags."""
         limits = self.machine.limits
         ram = 0
         devices: dict[str, int] = {}
@@ -331,9 +345,11 @@ class _Advice:
                 for name in limits
                 if name in devices or name in missing
             }
-            candidate = self.launch_on(self._with(devices, ram))
+            machine = self._with(devices, ram)
+            candidate = self.launch_on(machine)
             if candidate is not None and candidate.fits:
-                return Remedy(kind, ram=ram, devices=tuple(devices.items()), held=self._held(ram))
+                more = Remedy(kind, ram=ram, devices=tuple(devices.items()), held=self._held(ram))
+                return self._said(more, self.problem.on(machine), candidate) if said else more
         return None
 
     def _on_largest(self, size: int) -> dict[str, int]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 from ..backends import HOST
-from ..flags.params import EXPERTS_REGEX, FFN_REGEX, Params
 from ..garbage import without_gc
 from ..memory.breakdown import Breakdown
 from ..memory.companions import Companions, with_draft_type
 from ..memory.context import resolve
 from ..records import replace
 from . import remarks, serving
-from .evaluate import RAM_MARGIN, Evaluator
+from .complete import flags, written
+from .evaluate import RAM_MARGIN
 from .one.expert_cache import hits
-from .one.overrides import merged, own_experts
 from .plan import NO_REASONS, DeviceRow, FitChoice, HostRow, LayerRow, Plan, Reasons
 from .planned import planned
 from .problem import Problem
@@ -25,9 +24,8 @@ from .unused import unused
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import Any
 
-    from ..builds import Build
+    from ..flags.params import Params
     from ..machine import Device
     from ..memory.estimate import Known
     from ..memory.meter import Meter
@@ -112,16 +110,10 @@ class _Answer:
 
     def plan(self, explained: Reasons) -> Plan:
         """Return the plan with these explanations."""
-        params = self.candidate.params
-        # Layer counts instead of free memory, which may be different at the start.
-        if len(self.evaluator.machine.devices) > 1:
-            from .one.partition import explicit_split
-
-            params = explicit_split(self.evaluator, params)
-        # the trained context, which --fit would multiply by the slots that have caches
-        if params.n_ctx == 0:
-            params = replace(params, n_ctx=self.use.n_ctx)
-        params, reasons = self._with_threads(params)
+        params = written(self.problem, self.candidate)
+        reasons = self.reasons
+        if params.n_threads != self.candidate.params.n_threads:
+            reasons = (*reasons, _few_threads(params.n_threads))
         host = self._host()
         seen = Launched(self.problem, self.candidate, self.use, host, self.requests)
         idle = () if self.policy.alone else tuple(unused(self.problem, self.candidate))
@@ -135,7 +127,7 @@ class _Answer:
             self._devices(),
             host,
             self.candidate.fits,
-            tuple(_flags(self.evaluator, params, self.given, self.problem.build)),
+            flags(self.problem, params),
             self.evaluator.described(params),
             predict,
             partial(
@@ -152,7 +144,16 @@ class _Answer:
             paid=self._paid(),
             idle=idle,
             engine=self.evaluator.estimator.rules.engine.name,
+            broken=self._broken(),
         )
+
+    def _broken(self) -> str:
+        """Return what --min-rate and --ttft promise and the launch does not keep."""
+        if self.policy.users is None or self.requests is None:
+            return ""
+        from .served import broken
+
+        return broken(self.policy.users, self.requests)
 
     def _predicts(self) -> Callable[[], Speed]:
         """Return what computes the speed, which -q does not print: its plan keeps all that was
@@ -192,23 +193,6 @@ class _Answer:
             return ()
         movable = use.host.model + use.host.context
         return remarks.how_to_raise(self.evaluator.machine, self.candidate, movable)
-
-    def _with_threads(self, params: Params) -> tuple[Params, tuple[str, ...]]:
-        """Return the flags, with -t if the CPU computes and llama.cpp's default is wrong, and the
-        reasons for all of them."""
-        reasons = self.reasons
-        count = self.evaluator.machine.threads
-        if count is None or params.n_threads is not None or self.policy.alone:
-            return params, reasons
-        from ..work.speed import IN_RAM
-
-        if not self.use.host.context and self.cost.speed(self.candidate).kind not in IN_RAM:
-            return params, reasons
-        return replace(params, n_threads=count), (
-            *reasons,
-            f"-t {count}: llama.cpp would start a thread per core of the machine, and only "
-            f"{count} of them may run at once or are fast",
-        )
 
     def _devices(self) -> tuple[DeviceRow, ...]:
         machine = self.evaluator.machine
@@ -257,6 +241,13 @@ class _Answer:
         )
 
 
+def _few_threads(count: int | None) -> str:
+    return (
+        f"-t {count}: llama.cpp would start a thread per core of the machine, and only {count} of "
+        "them may run at once or are fast"
+    )
+
+
 def _with_requests(predict: Callable[[], Speed], served: Answers) -> Speed:
     """Return the prediction, with what each of several people gets."""
     return replace(predict(), requests=served)
@@ -276,42 +267,3 @@ def _layers(
             buffers[buffer] = buffers.get(buffer, 0) + size
     names = ("input", *map(str, range(len(placement.dev_layer))), "output")
     return tuple(map(LayerRow, names, (HOST, *placement.dev_layer, placement.dev_output), by_layer))
-
-
-def _flags(evaluator: Evaluator, params: Params, given: Params, build: Build) -> list[str]:
-    """Return all memory-relevant arguments as the build spells them, layers and context first; the
-    caller adds the model."""
-    from ..flags.write import to_words
-
-    experts: list[str] = []
-    # With given rules the plan's flags follow the user's, unmerged, as their order decides.
-    if not given.overrides:
-        params, experts = own_experts(evaluator, params)
-        own = ((EXPERTS_REGEX, "-ncmoe"), (FFN_REGEX, "-ncffn"))
-        with_flag = tuple(regex for regex, flag in own if build.knows(flag))
-        params = replace(params, overrides=merged(params.overrides, with_flag))
-    # What the program says in words of its own (engine.words) is not written twice.
-    in_its_words: dict[str, Any] = dict.fromkeys(build.engine.fields)
-    params = replace(params, **in_its_words)
-    # Builds whose -fa takes no value.
-    flash = params.flash_attn if build.bare_flash else None
-    rest = to_words(
-        replace(
-            params,
-            model=None,
-            n_ctx=None,
-            n_gpu_layers=None,
-            flash_attn=None if flash else params.flash_attn,
-        ),
-        build.knows,
-    )
-    rest += ["-fa"] if flash == "on" else []
-    words = []
-    if params.n_gpu_layers is not None:
-        words += [
-            "-ngl",
-            {-1: "auto", -2: "all"}.get(params.n_gpu_layers, str(params.n_gpu_layers)),
-        ]
-    if params.n_ctx is not None:
-        words += ["-c", str(params.n_ctx)]
-    return [*words, *rest, *experts, *build.engine.words]

@@ -9,16 +9,19 @@ from ..flags.write import to_words
 from ..memory.context import CELL_BLOCK
 from ..memory.extras import patches_of
 from ..model.projectors import kind_of
-from ..records import as_json, dataclass, replace
+from ..records import replace
 from ..units import human
 from ..work.drafts import GAIN, NAMED
+from .complete import typed
 from .drafts import may_gain
 from .evaluate import FIT, FULL, Candidate, Evaluator
 from .frames import processor_alone
 from .one.expert_cache import FLAG
 from .one.ladder import may_split_tensors
+from .plan import Alternative, Lever
 from .planned import decided
 from .search import Search
+from .served import price
 from .serving import certain
 from .solve import may_lack, solve
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..work.speed import Speed
+    from .complete import Typed
     from .problem import Problem
 
 SHOWN = 5  # alternatives
@@ -36,53 +40,18 @@ PINNED = 1.25  # or this factor in prompts, for pinned weights
 _FILLS_FASTER = 1.5  # or this factor with a full context, in place of --ctx max
 _EXPERTS = "exps"  # in the patterns of -ncmoe, -cmoe and people's own
 _IN_PLACE = "in place of the given -ncmoe, -cmoe or -ot"
+_ONE_SLOT = "one request at a time"
 CONTEXTS = (8192, 16384, 32768)  # common larger contexts,
 NEARLY = 4 / 3  # those that are this much smaller than the trained one, which is tried too
-
-
-@dataclass(frozen=True)
-class Lever:
-    """A change of one flag, and the bytes of device memory that it would free."""
-
-    name: str
-    words: tuple[str, ...]
-    saves: int
-    enough: bool  # with it, the next step would fit
-
-    def to_dict(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "flags": list(self.words),
-            "saves": self.saves,
-            "enough": self.enough,
-        }
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """An alternative: flags to add after the given ones, and the resulting launch; of several
-    `servers` that of the first, with the tokens per second of all."""
-
-    flags: tuple[str, ...]
-    placement: str
-    n_gpu_layers: int
-    n_ctx: int
-    speed: Speed
-    note: str = ""  # what else it changes
-    servers: int = 1
-
-    def to_dict(self) -> dict[str, object]:
-        return as_json(self)
 
 
 def alternative(
     problem: Problem, chosen: Candidate, change: dict[str, object]
 ) -> Alternative | None:
     """Return the plan with one of `changes`, if it fits and gains speed or context."""
-    cost = problem.cost
     given = problem.given
     everything = problem.everything
-    here = cost.price(chosen)
+    here = price(problem, chosen)
     if problem.evaluator.exhausted:
         return None
     # A draft needs its own search: the number of tokens is solved too.
@@ -91,13 +60,14 @@ def alternative(
         if not may_gain(undrafted, chosen):
             return None
         drafted = decided(undrafted)
-        cost = drafted.problem.cost
+        other = drafted.problem
         candidate = drafted.candidate
-        if candidate is None or cost.speed(candidate).generation < here.generation * GAIN:
+        if candidate is None or other.cost.speed(candidate).generation < here.generation * GAIN:
             return None
         change = {**change, "draft_n_max": candidate.params.draft_n_max}
     else:
-        candidate = solve(_changed(problem, change)).candidate
+        other = _changed(problem, change)
+        candidate = solve(other).candidate
     if candidate is None or not candidate.fits:
         return None
     if "overrides" in change:  # what takes the place of given rules
@@ -112,12 +82,16 @@ def alternative(
             or candidate.params.layers_wanted(everything) < given_layers
         ):
             return None
-    speed = cost.price(candidate)
+    launch = typed(other, candidate)
+    candidate = launch.candidate
+    if not candidate.fits:
+        return None
+    speed = price(other, candidate, served=problem.policy.users is not None)
     n_ctx = candidate.breakdown.n_ctx
     # Not shown if it gains neither context nor speed.
     if (
         n_ctx <= chosen.breakdown.n_ctx * LARGER
-        and speed.generation <= here.generation * FASTER
+        and speed.rate <= here.rate * FASTER
         and speed.prompt <= here.prompt * FASTER
         and not (_is_less_than_most(problem, change) and _fills_faster(here, speed))
     ):
@@ -129,20 +103,22 @@ def alternative(
     # -ncmoe 0: no experts in RAM, in place of the given ones.
     none = ("-ncmoe", "0") if change.get("overrides") == () else ()
     note = _note(problem, change, speed)
-    return _alternative(problem, (*words, *none), candidate, speed, note)
+    return _alternative(problem, launch, (*words, *none), speed, note)
 
 
 def _alternative(
-    problem: Problem, words: tuple[str, ...], candidate: Candidate, speed: Speed, note: str = ""
+    problem: Problem, launch: Typed, change: tuple[str, ...], speed: Speed, note: str = ""
 ) -> Alternative:
-    """Return a launch as an alternative, which these words make."""
+    """Return a launch as an alternative, which these words make of the plan."""
+    params = launch.candidate.params
     return Alternative(
-        words,
-        problem.evaluator.described(candidate.params),
-        candidate.params.layers_wanted(problem.everything),
-        candidate.breakdown.n_ctx,
+        launch.flags,
+        problem.evaluator.described(params),
+        params.layers_wanted(problem.everything),
+        launch.candidate.breakdown.n_ctx,
         speed,
         note,
+        change=change,
     )
 
 
@@ -150,6 +126,8 @@ def _note(problem: Problem, change: dict[str, object], speed: Speed) -> str:
     """Return what else a change does."""
     if "mmproj_offload" in change:
         return _image_words(problem)
+    if "n_parallel" in change:
+        return _ONE_SLOT
     return _IN_PLACE if "overrides" in change else _by_text(speed)
 
 
@@ -190,7 +168,9 @@ def with_draft_on_device(asked: Problem, chosen: Candidate) -> Alternative | Non
     if speed.draft is None or speed.generation <= asked.cost.price(chosen).generation * GAIN:
         return None
     words = tuple(to_words(Params(**change)))  # type: ignore[arg-type]
-    return _alternative(solution.problem, words, other, speed, _by_text(speed))
+    return _alternative(
+        solution.problem, typed(solution.problem, other), words, speed, _by_text(speed)
+    )
 
 
 def may_move_draft(asked: Problem, chosen: Candidate) -> bool:
@@ -208,15 +188,14 @@ def may_move_draft(asked: Problem, chosen: Candidate) -> bool:
 def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None:
     """Return the plan with a cache of experts at an assumed upload rate, if it then gains: the
     machine's own decides."""
-    cost = problem.cost
     candidate = Search(problem, problem.given).with_cache(chosen)
     if candidate is None or not candidate.fits:
         return None
-    speed = cost.price(candidate)
-    if speed.generation <= cost.price(chosen).generation * FASTER:
+    speed = price(problem, candidate)
+    if speed.rate <= price(problem, chosen).rate * FASTER:
         return None
     words = FLAG, str(candidate.params.moe_cache_mib)
-    return _alternative(problem, words, candidate, speed)
+    return _alternative(problem, typed(problem, candidate), words, speed)
 
 
 def with_pinned_weights(problem: Problem, chosen: Candidate) -> Alternative | None:
@@ -232,17 +211,12 @@ def with_pinned_weights(problem: Problem, chosen: Candidate) -> Alternative | No
     candidate = evaluator.candidate(params, FULL)
     if candidate is None or not candidate.fits:
         return None
-    speed = cost.price(candidate)
+    speed = price(problem, candidate)
     if speed.prompt < PINNED * cost.price(chosen).prompt:
         return None
-    return Alternative(
-        tuple(to_words(Params(load_mode="none"), problem.build.knows)),
-        evaluator.described(params),
-        params.layers_wanted(problem.everything),
-        candidate.breakdown.n_ctx,
-        speed,
-        "the weights in RAM are pinned, not mapped",
-    )
+    words = tuple(to_words(Params(load_mode="none"), problem.build.knows))
+    note = "the weights in RAM are pinned, not mapped"
+    return _alternative(problem, typed(problem, candidate), words, speed, note)
 
 
 def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:

@@ -8,9 +8,9 @@ cache, and the compute buffers and margins of the chosen launch, are no larger t
 
 from __future__ import annotations
 
-from ..flags.params import ALL_LAYERS, Params
-from ..flags.write import to_words
+from ..flags.params import ALL_LAYERS
 from ..records import replace
+from .complete import typed
 from .evaluate import FULL, Candidate
 from .plan import Faster, Smaller
 from .prices import TOO_SLOW
@@ -46,8 +46,9 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     if candidate is None or not candidate.fits:
         return None
     rate = cost.price(candidate).generation
-    words = to_words(Params(cache_type_k=CACHE, cache_type_v=CACHE))
-    return Faster(tuple(words), rate) if rate >= GAIN * cost.price(chosen).generation else None
+    if rate < GAIN * cost.price(chosen).generation:
+        return None
+    return Faster(typed(other, candidate).flags, rate)
 
 
 def _types_are_said(problem: Problem) -> bool:
@@ -61,7 +62,8 @@ def _types_are_said(problem: Problem) -> bool:
 def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smaller | None:
     """Return the largest quantisation that is wholly on the devices, of a launch with weights in
     RAM: at Q4 or above if that is GAIN times faster (`priced`: its rate is computed), at Q3 where
-    the launch is not READABLE, any where it is TOO_SLOW. None where nothing is to be said."""
+    the launch is not READABLE, any where it is TOO_SLOW. "" says that there is none, of a
+    launch that is not READABLE. None where nothing is to be said."""
     cost = problem.cost
     if not cost.in_ram(chosen):
         return None
@@ -82,7 +84,8 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
         faster = _rate_on_devices(problem.of(model), chosen)
         if faster is not None:
             return Smaller(kind, model.size, faster) if faster >= GAIN * rate else None
-    return Smaller("", 0) if slow else None
+    # A smaller file would help, and there is none: another model is what is left
+    return Smaller("", 0) if slow or rate < READABLE else None
 
 
 def _said_at(rate: float) -> tuple[str, ...]:

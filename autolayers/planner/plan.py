@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ..work.speed import Speed
     from .advice import Remedy
     from .embedder import Inputs
-    from .explain import Alternative, Lever
     from .measured import Measured
     from .serving import Saved
 
@@ -111,9 +110,11 @@ class FitChoice:
     fits: bool
     speed: Speed
     placement: str
+    flags: tuple[str, ...] = ()  # all of that launch
 
     def to_dict(self) -> dict[str, object]:
         return {
+            "flags": list(self.flags),
             "placement": self.placement,
             "n_ctx": self.breakdown.n_ctx,
             "fits": self.fits,
@@ -123,7 +124,7 @@ class FitChoice:
 
 @dataclass(frozen=True)
 class Faster:
-    """Flags to add, and the tokens per second with them."""
+    """All flags of a faster launch, and its tokens per second."""
 
     flags: tuple[str, ...]
     rate: float
@@ -156,6 +157,59 @@ class Smaller:
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """The launch on the same GPUs under another backend, which is another build of llama.cpp: all
+    flags of it."""
+
+    backend: str
+    flags: tuple[str, ...]
+    speed: Speed
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "backend": self.backend,
+            "flags": list(self.flags),
+            "speed": self.speed.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class Lever:
+    """A change of one flag, and the bytes of device memory that it would free."""
+
+    name: str
+    words: tuple[str, ...]
+    saves: int
+    enough: bool  # with it, the next step would fit
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "flags": list(self.words),
+            "saves": self.saves,
+            "enough": self.enough,
+        }
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """An alternative: all flags of that launch, and what they change of the given ones; of several
+    `servers` that of the first, with the tokens per second of all."""
+
+    flags: tuple[str, ...]
+    placement: str
+    n_gpu_layers: int
+    n_ctx: int
+    speed: Speed
+    note: str = ""  # what else it changes
+    servers: int = 1
+    change: tuple[str, ...] = ()  # in place of what the given flags or the plan say
+
+    def to_dict(self) -> dict[str, object]:
+        return as_json(self)
+
+
+@dataclass(frozen=True)
 class Reasons:
     """What explains a launch, and what could be launched instead: nothing, or what is known so far.
     Those of a plan that is explained or advised (answer.Explained) are computed when they are first
@@ -169,6 +223,8 @@ class Reasons:
     # if it fits and is advised, not explained: a known alternative
     faster: Faster | None = None
     smaller: Smaller | None = None  # if it fits: a smaller file that is worth it
+    # if it fits: another backend that may be faster on these GPUs
+    elsewhere: Elsewhere | None = None
     warnings: tuple[str, ...] = ()  # of what was left out
 
 
@@ -201,6 +257,7 @@ class Plan:
     # the reasons that say why a device has nothing of the launch
     idle: tuple[str, ...] = ()
     engine: str = LLAMA_SERVER.name  # the program that it is for
+    broken: str = ""  # what was promised to users and is not kept, which is a warning too
 
     @lazy
     def speed(self) -> Speed:
@@ -221,7 +278,7 @@ class Plan:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Of the launch, and of what the budget did not last for."""
-        return *self.noted, *self.why.warnings
+        return *filter(None, [self.broken]), *self.noted, *self.why.warnings
 
     @property
     def levers(self) -> tuple[Lever, ...]:
@@ -252,6 +309,11 @@ class Plan:
     def smaller(self) -> Smaller | None:
         """If it fits and is advised or explained: a smaller file that is worth it."""
         return self.why.smaller
+
+    @property
+    def elsewhere(self) -> Elsewhere | None:
+        """If it fits and is explained: another backend that may be faster on these GPUs."""
+        return self.why.elsewhere
 
     @property
     def inputs(self) -> Inputs | None:
@@ -305,6 +367,11 @@ class Plan:
     @property
     def exact(self) -> bool:
         return self.breakdown.exact
+
+    @property
+    def inexact_unsaid(self) -> bool:
+        """Whether sizes are upper bounds and no warning says so with its reason."""
+        return not self.exact and not any("upper bound" in line for line in self.warnings)
 
     def to_dict(self) -> dict[str, object]:
         """Return the --json document (schema 1); sizes in bytes. `beside` is the old name of
@@ -392,6 +459,8 @@ class Plan:
             answer["faster"] = self.faster.to_dict()
         if self.smaller is not None:
             answer["smaller_file"] = self.smaller.to_dict()
+        if self.elsewhere is not None:
+            answer["other_backend"] = self.elsewhere.to_dict()
         if self.inputs is not None:
             answer["inputs"] = self.inputs.to_dict()
         if self.measured is not None:

@@ -33,18 +33,30 @@ QUANTISATIONS = (
     "iq2_xxs",
     "iq1_s",
 )
-_LESS = 0.97  # of the file's size: nearer ones are not another file
+_LESS = 0.97  # of the file's or the last one's size: nearer ones are not another file
 
 
 def below(model: Model) -> Iterator[tuple[str, Model]]:
     """Yield types that are smaller than the file, and the model with all its matrices in that
     type."""
     own = main_type(model)
+    size = model.size
     for kind in QUANTISATIONS:
         # `larger`: matrices of smaller types too, so that the file is really pure.
         smaller = model.quantised(kind, larger=True)
-        if kind != own and smaller.size < _LESS * model.size:
+        # Rows that a type's blocks do not divide have another type: most of the file must become
+        # smaller, and smaller than in the last quantisation.
+        fewer = _of_type(model, own, smaller) < _of_type(model, own, model)
+        if kind != own and fewer and smaller.size < _LESS * size:
             yield kind, smaller
+            size = smaller.size
+
+
+def _of_type(model: Model, kind: str, other: Model) -> int:
+    """Return the bytes that a model's tensors of this type have in another file of it."""
+    tensors = model.header.tensors.items()
+    names = [name for name, info in tensors if info.type == kind]
+    return sum(other.header.tensors[name].n_bytes for name in names)
 
 
 def main_type(model: Model) -> str:

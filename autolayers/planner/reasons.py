@@ -9,6 +9,7 @@ from itertools import islice
 from ..errors import AutolayersError
 from ..garbage import without_gc
 from ..records import dataclass, lazy, replace
+from .complete import flags
 from .embedder import embeds
 from .evaluate import FULL
 from .one.fit import fit
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from ..work.speed import Answers
     from .advice import Remedy
     from .evaluate import Candidate
-    from .explain import Alternative, Lever
-    from .plan import Faster, Smaller
+    from .plan import Alternative, Elsewhere, Faster, Lever, Smaller
     from .problem import Problem, Solution
 
 # nodes of graphs that a search laid out, from which on its reasons take several processes
@@ -43,12 +43,22 @@ def fit_choice_of(problem: Problem) -> FitChoice | None:
     chosen = fit(evaluator, problem.given, FULL)
     if chosen is None:
         return None
+    from .served import price
+
+    use = chosen.breakdown
+    # What it leaves open is said too, so that the flags alone are this launch.
+    params = replace(
+        chosen.params,
+        n_ctx=use.n_ctx,
+        n_gpu_layers=chosen.params.layers_wanted(problem.everything),
+    )
     return FitChoice(
         chosen.params,
-        chosen.breakdown,
+        use,
         chosen.fits,
-        problem.cost.price(chosen),
+        price(problem, chosen),
         evaluator.described(chosen.params),
+        flags(problem, params),
     )
 
 
@@ -71,6 +81,7 @@ class _Parts:
     def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
         """Return what computes each part of the reasons that may be computed in a process of its
         own: --fit starts first, since it takes the longest."""
+        from .elsewhere import elsewhere
         from .explain import (
             alternative,
             changes,
@@ -111,6 +122,8 @@ class _Parts:
             ):
                 others.append(partial(with_expert_cache, problem, candidate))
             tasks["alternatives"] = others
+            if not embeds(candidate.params) and not candidate.params.spec_type:
+                tasks["elsewhere"] = [partial(elsewhere, problem, candidate)]
         return tasks
 
     def advice(self) -> Iterator[Remedy]:
@@ -299,6 +312,10 @@ class Explained(Reasons):
         return None
 
     @lazy
+    def elsewhere(self) -> Elsewhere | None:
+        return next(self.answers("elsewhere"), None)
+
+    @lazy
     def warnings(self) -> tuple[str, ...]:
         """A line where the budget did not last for all of them, which are computed to know it."""
         if not self.ended:
@@ -315,6 +332,7 @@ class Explained(Reasons):
             self.remedies,
             self.smaller,
             self.faster,
+            self.elsewhere,
         ):
             _ = part
         # The parts hold graphs and measurements; the plan needs them no longer.
@@ -332,6 +350,8 @@ class Explained(Reasons):
         advice = self.parts.advice()
         while (remedy := next(advice, None)) is not None:
             yield (so_far := replace(so_far, remedies=(*so_far.remedies, remedy)))
+        if self.elsewhere is not None:
+            yield (so_far := replace(so_far, elsewhere=self.elsewhere))
         smaller = self.smaller
         cut = (NO_MORE,) if self.meter.refused and not self.ended else ()
         if smaller is not None or cut:

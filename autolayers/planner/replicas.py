@@ -4,9 +4,9 @@ them idle."""
 
 from __future__ import annotations
 
-from ..flags.write import to_words
 from ..records import replace
-from .explain import Alternative
+from .complete import flags
+from .plan import Alternative
 from .planned import decided
 from .users import GAIN, Requests
 
@@ -48,6 +48,12 @@ def replicas(asked: Problem, requests: Answers | None) -> Alternative | None:
     row = solution.requests.row
     speed = solution.problem.cost.price(candidate)
     params = replace(candidate.params, model=None, device=names, main_gpu=None, split_mode=None)
+    together = replace(
+        row,
+        users=servers * row.users,
+        slots=servers * row.slots,
+        served=replace(row.served, total=total),
+    )
     last = asked.machine.devices[-len(names) :]
     note = (
         f"{servers} servers for {row.users} users each, the first on -dev {','.join(names)}, the "
@@ -56,7 +62,7 @@ def replicas(asked: Problem, requests: Answers | None) -> Alternative | None:
         f"instead of {one.served.total:.0f}; divide the users over their ports"
     )
     return Alternative(
-        tuple(to_words(params, asked.build.knows)),
+        flags(solution.problem, params),
         solution.problem.evaluator.described(candidate.params),
         candidate.params.layers_wanted(asked.everything),
         candidate.breakdown.n_ctx,
@@ -66,9 +72,11 @@ def replicas(asked: Problem, requests: Answers | None) -> Alternative | None:
             prompt=servers * speed.prompt,
             generation=servers * speed.generation,
             generation_full=servers * speed.generation_full,
+            requests=Requests(together, None, 0, None, ()),
         ),
         note,
         servers,
+        ("-dev", ",".join(names), "-np", str(row.slots)),
     )
 
 

@@ -97,7 +97,7 @@ def choices_text(
     for label, text in (
         ("next", _next(names, choices, advice)),
         ("quality", _quality_note(choices)),
-        ("beaten", _beaten(names, choices)),
+        ("beaten", _beaten(names, choices, advice)),
         ("*", _NOTE),
     ):
         lines += labelled(label, [text], style) if text else []
@@ -133,16 +133,18 @@ def _quality_note(choices: Sequence[Choice]) -> str:
     return f"mean KL divergence, {'; else '.join(notes)}" if notes else ""
 
 
-def _beaten(names: Sequence[str], choices: Sequence[Choice]) -> str:
+def _beaten(names: Sequence[str], choices: Sequence[Choice], advice: Advice | None) -> str:
     """Return the files that fit and are not on the front."""
+    on_front = front(choices, advice.take if advice else None)
     beaten = [
         name
-        for name, choice, first in zip(names, choices, front(choices), strict=True)
+        for name, choice, first in zip(names, choices, on_front, strict=True)
         # One that does not fit is no choice anyway
         if choice.fits and not first
     ]
     return (
-        f"another is as small, as fast and as close to the original as {', '.join(beaten)}"
+        f"another is as small, as fast and not known to be less close to the original: "
+        f"{', '.join(beaten)}"
         if beaten
         else ""
     )

@@ -39,6 +39,13 @@ def command_lines(
     return [_shown(line + end, style, look) for line, end in zip(indented, ends, strict=True)]
 
 
+def flag_lines(words: Sequence[str], style: Style, indent: int) -> list[str]:
+    """Return a launch's flags below what is said of it: as command_lines, on a pipe one line."""
+    if not style.drawn:
+        return [" " * indent + shell(list(words))]
+    return command_lines(words, style, indent, "")
+
+
 def _flags(words: Sequence[str]) -> list[list[str]]:
     """Return the words, each flag with its values."""
     groups: list[list[str]] = []

@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from math import ceil
 
-from ..quoting import shell
 from ..units import GiB, at_least
-from .command import command_lines
+from .command import command_lines, flag_lines
 from .measured import measured_words
 from .picture import HALF, PARTS, grouped, layers, name, names, placed
 from .table import Style, rounded, shortened, warned, wrap
@@ -20,12 +19,12 @@ from .text import (
     LESS_SURE,
     assumptions,
     context_words,
+    elsewhere_words,
     fades,
     figures,
     is_sold,
-    is_unsaid_bound,
     larger_card,
-    remedy_words,
+    remedy_lines,
     shortage,
     smaller_words,
 )
@@ -34,9 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..planner.advice import Remedy
-    from ..planner.explain import Alternative
-    from ..planner.plan import DeviceRow, HostRow, Plan
+    from ..planner.plan import Alternative, DeviceRow, HostRow, Plan
     from ..work.speed import Speed
 
 # a cell that is filled from the left by 0 to 7 eighths
@@ -44,10 +41,20 @@ _EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589"
 _INDENT, _LABEL = 2, 11
 _NOTED = 1.02  # times the plan's rate: faster
 _LONGER = 1.05  # times the plan's context: longer
+# (faster, longer) -> its label
+_GAINS = {
+    (True, True): "better",
+    (True, False): "faster",
+    (False, True): "longer",
+    (False, False): "instead",
+}
 _LIMIT = "|"  # where a device ends, in a bar of more than it has
 _LEAST, _WIDEST = 10, 60  # columns of a bar
-_FLAGS = 36  # columns of an alternative's flags, at most
 _PROMPTS = 1.1  # times the plan's rate: prompts are read faster
+_GROWS = (
+    "RAM, as conversations are saved (prompt cache, checkpoints): -cram MIB and -ctxcp N limit it"
+)
+_WIDE = 60  # columns, from which on the lines of a label stand beside it
 _GAP = "   "  # between the parts of a line
 _SIZE = re.compile(r"\b\d+ ?G[iB]*\b")  # of memory, in a card's name
 
@@ -68,21 +75,29 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
     lines: list[str] = []
     # "200 GiB more on CUDA0" helps nobody
     for remedy in () if plan.fits else filter(is_sold, plan.remedies):
-        lines += wrap(f"fits with {_remedy(plan, remedy)}", style.width, "  ", "    ")
+        lines += remedy_lines(plan, remedy, style, rest, at_least, larger_card(plan, remedy))
     if not plan.fits:
         launch = [*command, *plan.flags, *rest]
         lines += [*([""] if lines else []), *command_lines(launch, style, _INDENT, ""), ""]
-    lines += _others(plan, style)
+    for line in plan.limits:
+        lines += _labelled("limit", line, style)
+    host = plan.host
+    # Much of a machine's RAM: a word about what that is
+    if plan.fits and host.free is not None and 2 * host.growing > host.free:
+        lines += _labelled("grows", _GROWS, style)
+    lines += _others(plan, style, rest)
     if plan.smaller is not None:
         lines += _labelled("smaller", smaller_words(plan, rounded), style)
     if plan.fit_choice is not None:
         lines += _labelled("--fit", _rival(plan), style)
+    if plan.elsewhere is not None:
+        lines += _labelled(plan.elsewhere.backend, elsewhere_words(plan, rounded), style)
     # What somebody measured on such a machine, next to the prediction
     for words in measured_words(plan.measured, style.width) if plan.fits else []:
         lines += _labelled("measured", words, style)
-    for warning in plan.warnings:
+    for warning in plan.warnings[bool(plan.broken) :]:  # the verdict says the first one
         lines += warned(warning, style.width)
-    if is_unsaid_bound(plan):
+    if plan.inexact_unsaid:
         lines.append("! sizes are upper bounds, not exact")
     if plan.speed.assumed and plan.fits:
         texts = (f"{what} {value}".strip() for what, value in assumptions(plan.speed))
@@ -160,25 +175,19 @@ def _left(plan: Plan) -> int:
     return max(_LABEL, *(len(title) + 2 for title in [*_titles(plan), "RAM"]))
 
 
-def _others(plan: Plan, style: Style) -> list[str]:
-    """Return the alternatives, their flags in a column where those are short."""
-    # e.g. [("longer", "-ctk q8_0 -ctv q8_0", "context 33k, 37.6 tokens/s")]
-    rows = [(gain, shell(other.flags), _gain(plan, other)) for gain, other in _best(plan)]
-    column = max((len(flags) for _, flags, _ in rows), default=0) + len(_GAP)
+def _others(plan: Plan, style: Style, rest: Sequence[str]) -> list[str]:
+    """Return the alternatives: what each gains and loses, then all of its flags."""
     lines: list[str] = []
-    for gain, flags, words in rows:
-        below = " " * (_INDENT + _LABEL)
-        if column <= _FLAGS:
-            below += " " * column
-            flags = flags.ljust(column)
-        else:
-            flags += ": "
-        lines += wrap(words, style.width, f"{' ' * _INDENT}{gain:{_LABEL}}{flags}", below)
-    return lines
+    for gain, other in _best(plan):
+        lines += _labelled(gain, _gain(plan, other), style)
+        words = [*other.flags, *rest]
+        lines += flag_lines(words, style, len(_below(style)))
+    head = "  or, with other flags in place of all those above:"
+    return [*wrap(head.strip(), style.width, "  ", "  "), *lines] if lines else []
 
 
 def _gain(plan: Plan, other: Alternative) -> str:
-    """Return what an alternative changes, in a few words; the table has all of them."""
+    """Return what an alternative gains and loses, in a few words; the table has all of them."""
     here, speed = plan.speed, other.speed
     # 17664 and 17920 are both 17k here, and no difference
     context = _count(other.n_ctx)
@@ -189,8 +198,9 @@ def _gain(plan: Plan, other: Alternative) -> str:
     if unsure:
         rate += f" ({low} to {high})"
     parts.append(rate)
-    # Something has to be said: where only the prompts differ, their rate
-    if speed.prompt > here.prompt * _PROMPTS or (len(parts) == 1 and not unsure):
+    # Prompts that are read as fast as the plan's are not said, if anything else is
+    alike = 1 / _PROMPTS <= speed.prompt / here.prompt <= _PROMPTS
+    if not alike or (len(parts) == 1 and not unsure):
         parts.append(f"prompts {speed.prompt:.0f}/s")
     parts += filter(None, [other.note])
     if unsure:
@@ -200,13 +210,15 @@ def _gain(plan: Plan, other: Alternative) -> str:
 
 def _rate(speed: Speed) -> str:
     together = " of all together" if speed.workload.requests > 1 else ""
-    return f"{rounded(speed.generation)} tokens/s{together}"
+    # --users: what all of them get, as the verdict says it
+    together = " in all" if speed.requests is not None else together
+    return f"{rounded(speed.rate)} tokens/s{together}"
 
 
 def _ends(speed: Speed) -> tuple[str, str]:
     """Return the range of the predicted rate."""
     spread = speed.generation_spread
-    return rounded(speed.generation / spread), rounded(speed.generation * spread)
+    return rounded(speed.rate / spread), rounded(speed.rate * spread)
 
 
 def _rival(plan: Plan) -> str:
@@ -214,7 +226,8 @@ def _rival(plan: Plan) -> str:
     rival = plan.fit_choice
     assert rival is not None
     speed = rival.speed
-    full = f" ({rounded(speed.generation_full)} with a full one)" * fades(speed, plan.speed)
+    shown = fades(speed, plan.speed) and speed.requests is None
+    full = f" ({rounded(speed.generation_full)} with a full one)" * shown
     parts = [f"context {_count(rival.breakdown.n_ctx)}", _rate(speed) + full]
     # An embedding model has no rate of generated tokens
     parts = parts[:1] if plan.inputs is not None else parts
@@ -234,30 +247,25 @@ def _own(plan: Plan) -> str:
     return f"{context}, {_rate(speed)}, prompts {speed.prompt:.0f}/s"
 
 
-def _remedy(plan: Plan, remedy: Remedy) -> str:
-    larger, words = larger_card(plan, remedy), remedy_words(remedy, at_least)
-    return f"{larger} ({words})" if larger else words
-
-
 def _best(plan: Plan) -> list[tuple[str, Alternative]]:
     """Return the first alternative of each gain, the fastest of those that are faster; the table
-    has them all."""
-    # gain -> the alternative that is shown for it
-    by_gain: dict[str, Alternative] = {}
+    has them all. Those that are faster and longer come first, and one slot, which loses nothing
+    of one person's, beside what changes answers."""
+    # (gain, whether it is one slot) -> the alternative that is shown for it
+    by_gain: dict[tuple[str, bool], Alternative] = {}
     for other in plan.alternatives:
-        if other.speed.generation > plan.speed.generation * _NOTED:
-            gain = "faster"
-        else:
-            gain = "longer" if other.n_ctx > plan.breakdown.n_ctx * _LONGER else "instead"
+        faster = other.speed.rate > plan.speed.rate * _NOTED
+        longer = other.n_ctx > plan.breakdown.n_ctx * _LONGER
+        gain = _GAINS[faster, longer], faster and longer and "-np" in other.change
         before = by_gain.setdefault(gain, other)
         # Of a longer context the first one stays, of speed the fastest
-        if gain == "faster" and other.speed.generation > before.speed.generation:
+        if faster and other.speed.rate > before.speed.rate:
             by_gain[gain] = other
-    return list(by_gain.items())
+    rows = [(gain, other) for (gain, _), other in by_gain.items()]
+    return sorted(rows, key=lambda row: row[0] != _GAINS[True, True])
 
-    # (the last one is the margin)
 
-
+# (the last one is the margin)
 def _held(sizes: Sequence[int], limit: int | None) -> str:
     """Return what is held at once, of how much."""
     *held, _, _ = sizes
@@ -339,7 +347,8 @@ def _verdict(plan: Plan, style: Style) -> list[str]:
     elif plan.host.free is None:
         word = f"FITS if {at_least(plan.host.needed)} of RAM are free"
     lines = _flowed([word], parts, style, _GAP)
-    return [style(word, "bold") + lines[0][len(word) :], *lines[1:]]
+    told = wrap(plan.broken, style.width, "! ", "  ") if plan.broken else []
+    return [style(word, "bold") + lines[0][len(word) :], *lines[1:], *told]
 
 
 def _flowed(lines: list[str], parts: Sequence[str], style: Style, gap: str) -> list[str]:
@@ -409,7 +418,12 @@ def _of_host(host: HostRow) -> list[int]:
 
 
 def _labelled(label: str, text: str, style: Style) -> list[str]:
-    return wrap(text, style.width, f"{' ' * _INDENT}{label:{_LABEL}}", " " * (_INDENT + _LABEL))
+    return wrap(text, style.width, f"{' ' * _INDENT}{label:{_LABEL}}", _below(style))
+
+
+def _below(style: Style) -> str:
+    """Return what begins the further lines of a label, less on a narrow terminal."""
+    return " " * (_INDENT + _LABEL if style.width >= _WIDE else 2 * _INDENT)
 
 
 def summary(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:

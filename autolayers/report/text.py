@@ -4,9 +4,11 @@ the memory of each device, the layers and the command, then the reasons."""
 from __future__ import annotations
 
 from ..backends import backend_of
+from ..planner.prices import TOO_SLOW
 from ..quoting import shell
+from ..records import replace
 from ..units import GiB, gib, human, in_mib
-from .command import command_lines
+from .command import command_lines, flag_lines
 from .measured import measured_words
 from .picture import grouped, in_ranges, memory, name, names, strip
 from .table import LABEL, Style, blocks, labelled, shortened, titled, warned, wrap
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
 
     from ..planner.advice import Remedy
     from ..planner.embedder import Inputs
-    from ..planner.explain import Alternative
-    from ..planner.plan import Plan
+    from ..planner.plan import Alternative, Plan
     from ..work.speed import Speed
 
 LESS_SURE = 1.3  # times the plan's doubt: an alternative's is said
@@ -40,7 +41,8 @@ def plan_text(
     the flags, and `command` those before. `verbose` adds MiB, the parts of the margins and of the
     rest, and a row for every device."""
     style = style or Style()
-    return head_text(plan, style, rest, verbose, command) + reasons_text(plan, style, verbose)
+    head = head_text(plan, style, rest, verbose, command)
+    return head + reasons_text(plan, style, verbose, rest)
 
 
 def head_text(
@@ -51,7 +53,8 @@ def head_text(
     command: Sequence[str] = (),
 ) -> str:
     """Return the answer itself: everything that is known before its reasons."""
-    lines = [*_title(plan, style), *wrap(figures(plan), style.width), ""]
+    told = wrap(plan.broken, style.width, "! ", "  ") if plan.broken else []
+    lines = [*_title(plan, style), *wrap(figures(plan), style.width), *told, ""]
     lines += memory(plan, style, verbose)
     drawn = strip(plan, style)
     lines += [*(f"{'layers' if i == 0 else '':{LABEL}}{line}" for i, line in enumerate(drawn))]
@@ -71,18 +74,20 @@ def head_text(
     return "\n".join(lines) + "\n"
 
 
-def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
+def reasons_text(plan: Plan, style: Style, verbose: bool = False, rest: Sequence[str] = ()) -> str:
     """Return the reasons, alternatives, --fit's choice, and what the prediction and the table
     assume."""
     lines: list[str] = []
     # What would fit comes first: nobody reads why something else was chosen
     for remedy in () if plan.fits else filter(is_sold, plan.remedies):
-        lines += wrap("fits with " + remedy_words(remedy), style.width, "  ", "    ")
+        lines += remedy_lines(plan, remedy, style, rest)
     if not plan.fits:
         lines.append("")
     lines += labelled("why", plan.reasons, style)
-    lines += _instead(plan, style)
+    lines += _instead(plan, style, rest)
     lines += labelled("--fit", _fit_words(plan), style)
+    if plan.elsewhere is not None:
+        lines += labelled(plan.elsewhere.backend, [elsewhere_words(plan)], style)
     lines += labelled("speed", _speed(plan) if plan.fits else [], style)
     lines += labelled("measured", measured_words(plan.measured) if plan.fits else [], style)
     table = users_table(plan.speed) if plan.fits else []
@@ -90,16 +95,11 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
     lines += labelled("memory", [*_memory_words(plan), *(_parts(plan) if verbose else ())], style)
     if verbose:
         lines += ["", *_table(plan, style), ""]
-    for warning in plan.warnings:
+    for warning in plan.warnings[bool(plan.broken) :]:  # the head says the first one
         lines += warned(warning, style.width)
-    if is_unsaid_bound(plan):
+    if plan.inexact_unsaid:
         lines.append("! sizes are upper bounds, not exact")
     return "\n".join(lines) + "\n" if lines else ""
-
-
-def is_unsaid_bound(plan: Plan) -> bool:
-    """Return whether sizes are upper bounds, and no warning says so already."""
-    return not plan.exact and not any("upper bound" in warning for warning in plan.warnings)
 
 
 def _title(plan: Plan, style: Style) -> list[str]:
@@ -177,6 +177,13 @@ def _speed_words(speed: Speed) -> list[str]:
     # "" of a workload that was written as P+G@D
     title = f"{work.name}: " if work.name else ""
     basis = _calibrated_words(speed) + assumed_words(speed) + _narrowed(speed)
+    if speed.requests is not None:
+        return [
+            f"predicted, not measured: {tokens(speed.rate)} tokens/s in all, with prompts and "
+            f"waiting (within x{speed.generation_spread:.2f}); prompts {tokens(speed.prompt)} "
+            f"(within x{speed.prompt_spread:.2f})",
+            f"for {title}{requested}{basis}",
+        ]
     return [
         f"predicted, not measured: {tokens(speed.generation)} tokens/s{together} (within "
         f"x{speed.generation_spread:.2f}), {tokens(speed.generation_full)} with a full context; "
@@ -254,21 +261,53 @@ def shortage(plan: Plan, size_text: Callable[[int], str] = human) -> str:
     return ", ".join(parts) or "no placement fits"
 
 
-def remedy_words(remedy: Remedy, size_text: Callable[[int], str] = human) -> str:
-    """Return one fix for a launch that does not fit; `size_text` writes a size."""
+def remedy_lines(
+    plan: Plan,
+    remedy: Remedy,
+    style: Style,
+    rest: Sequence[str],
+    size_text: Callable[[int], str] = human,
+    card: str = "",
+) -> list[str]:
+    """Return one fix for a launch that does not fit, with all the flags that are typed then; where
+    they take more than a line, below what they give. `card`: the GPU that has what is added."""
+    remedy = replace(remedy, flags=(*remedy.flags, *rest) if remedy.flags else ())
+    words = remedy_words(remedy, size_text, plan.breakdown.n_ctx)
+    whole = f"fits with {f'{card} ({words})' if card else words}"
+    if not remedy.flags or len(whole) + 2 <= style.width:
+        return wrap(whole, style.width, "  ", "    ")
+    words = " and ".join(_parts_of_remedy(remedy, size_text, plan.breakdown.n_ctx, "these flags"))
+    return [
+        *wrap(f"fits with {words}:", style.width, "  ", "    "),
+        *flag_lines(remedy.flags, style, 4),
+    ]
+
+
+def remedy_words(remedy: Remedy, size_text: Callable[[int], str] = human, n_ctx: int = 0) -> str:
+    """Return one fix for a launch that does not fit; `size_text` writes a size, `n_ctx` is the
+    launch's context."""
     if remedy.file:
         return (
             f"a smaller file: {remedy.type} throughout is {size_text(remedy.file)}, "
             f"{remedy.bits_per_weight:g} bits per weight"
         )
-    speed = f" ({tokens(remedy.speed)} tokens/s)" if remedy.speed else ""
-    flags = [shell(remedy.flags) + speed] if remedy.flags else []
+    return " and ".join(_parts_of_remedy(remedy, size_text, n_ctx, shell(remedy.flags)))
+
+
+def _parts_of_remedy(
+    remedy: Remedy, size_text: Callable[[int], str], n_ctx: int, flags: str
+) -> list[str]:
+    """Return flags with what they give, and the memory to add."""
+    figures = [f"{tokens(remedy.speed)} tokens/s"] if remedy.speed else []
+    # A context that is another one than was asked for, or than the launch would have
+    figures += [f"context {remedy.n_ctx}"] if n_ctx and remedy.n_ctx not in (0, n_ctx) else []
+    parts = [flags + (f" ({', '.join(figures)})" if figures else "")] if remedy.flags else []
     ram = [f"{size_text(remedy.ram)} more of RAM"] if remedy.ram else []
     # The machine has it, and other programs hold it
     if remedy.held:
         ram = [f"{size_text(remedy.ram)} more of RAM free (close other programs)"]
     devices = [f"{size_text(size)} more on {device}" for device, size in remedy.devices]
-    return " and ".join([*flags, *ram, *devices])
+    return [*parts, *ram, *devices]
 
 
 def larger_card(plan: Plan, remedy: Remedy) -> str:
@@ -291,22 +330,14 @@ def is_sold(remedy: Remedy) -> bool:
     return all(size <= max(SOLD) * GiB for _, size in remedy.devices)
 
 
-def _instead(plan: Plan, style: Style) -> list[str]:
-    """Return the alternatives and their gains."""
-    flags = [shell(other.flags) for other in plan.alternatives]
-    # Short flags share a column; a longer one has its gain on the next line
-    column = (
-        LABEL
-        + max([len(words) for words in flags if len(words) <= style.width // 3], default=0)
-        + 2
-    )
+def _instead(plan: Plan, style: Style, rest: Sequence[str]) -> list[str]:
+    """Return the alternatives: what each changes, gains and loses, then all of its flags."""
     lines: list[str] = []
-    for i, (words, other) in enumerate(zip(flags, plan.alternatives, strict=True)):
-        first = ("" if i else "instead").ljust(LABEL) + words
-        if len(first) + 2 > column:
-            lines.append(first)
-            first = ""
-        lines += wrap(bought(plan, other), style.width, first.ljust(column), " " * column)
+    for i, other in enumerate(plan.alternatives):
+        first = ("" if i else "instead").ljust(LABEL)
+        words = f"{shell(other.change)}: {bought(plan, other)}"
+        lines += wrap(words, style.width, first, " " * LABEL)
+        lines += flag_lines([*other.flags, *rest], style, LABEL + 2)
     if plan.smaller is not None:
         lines += wrap(
             smaller_words(plan), style.width, ("" if lines else "instead").ljust(LABEL), " " * LABEL
@@ -321,8 +352,8 @@ def hints(plan: Plan) -> list[str]:
     lines = []
     if plan.faster is not None:
         lines.append(
-            f"{shell(plan.faster.flags)}: about {tokens(plan.faster.rate)} tokens/s instead of "
-            f"{now}, as all weights are then on the GPU"
+            f"about {tokens(plan.faster.rate)} tokens/s instead of {now}, as all weights are then "
+            f"on the GPU, with {shell(plan.faster.flags)}"
         )
     if plan.smaller is not None:
         lines.append(f"about {now} tokens/s: {smaller_words(plan)}")
@@ -338,9 +369,11 @@ def smaller_words(plan: Plan, rate: Callable[[float], str] = tokens) -> str:
         return "every token reads all weights from RAM: a smaller file or model is faster"
     gpus = f"GPU{'s' * (len(plan.devices) != 1)}"
     if not other.type:
+        # Below that every type was tried
+        kinds = "" if plan.speed.generation < TOO_SLOW else " at Q3 or above"
         return (
-            f"no quantisation of this model is wholly on the {gpus} at this context: a smaller "
-            f"model is faster"
+            f"no quantisation of this model{kinds} is wholly on the {gpus} at this context: a "
+            f"smaller model is faster"
         )
     file = f"file of {other.type} ({other.size / GiB:.1f} GiB)"
     if not other.rate:
@@ -348,6 +381,18 @@ def smaller_words(plan: Plan, rate: Callable[[float], str] = tokens) -> str:
     return (
         f"a {file} is wholly on the {gpus}: about {rate(other.rate)} tokens/s instead of "
         f"{rate(plan.speed.generation)}"
+    )
+
+
+def elsewhere_words(plan: Plan, rate: Callable[[float], str] = tokens) -> str:
+    """Return what the other backend of the GPUs is predicted to reach."""
+    assert plan.elsewhere is not None
+    speed = plan.elsewhere.speed
+    low, high = speed.rate / speed.generation_spread, speed.rate * speed.generation_spread
+    return (
+        f"{rate(speed.rate)} tokens/s ({rate(low)} to {rate(high)}) instead of "
+        f"{rate(plan.speed.rate)}, predicted, on the same GPU{'s' * (len(plan.devices) > 1)}: "
+        f"another build of llama.cpp; measure both"
     )
 
 
@@ -369,7 +414,7 @@ def _fit_words(plan: Plan) -> list[str]:
     ending = f", {generated} and prompts {tokens(there.prompt)}"
     # With users a request's own rate says less than the sum
     if here.requests is not None:
-        ending = f", {tokens(there.generation)} tokens/s in all, here {tokens(here.generation)}"
+        ending = f", {tokens(there.rate)} tokens/s in all, here {tokens(here.rate)}"
     if plan.inputs is not None:
         ending = f", {tokens(there.prompt)} tokens/s of inputs"
     if short:
@@ -398,14 +443,16 @@ def bought(plan: Plan, other: Alternative) -> str:
         side = gains if other.n_ctx > n_ctx else losses
         side.append(f"context {other.n_ctx}")
     # Rates that print alike are alike
-    if tokens(speed.generation) != tokens(here.generation):
-        side = gains if speed.generation > here.generation else losses
+    if tokens(speed.rate) != tokens(here.rate):
+        side = gains if speed.rate > here.rate else losses
         side.append(_rate_instead(speed, here))
     # What a shorter context is for
     if other.n_ctx < n_ctx and speed.generation_full > here.generation_full * 1.5:
         gains.insert(0, _full_instead(speed, here))
-    if not gains or speed.prompt > here.prompt * 1.1:
-        gains.append(f"prompts {tokens(speed.prompt)} instead of {tokens(here.prompt)}")
+    slower = speed.prompt * 1.1 < here.prompt
+    if not gains or slower or speed.prompt > here.prompt * 1.1:
+        side = losses if slower and gains else gains
+        side.append(f"prompts {tokens(speed.prompt)} instead of {tokens(here.prompt)}")
     # The price of a longer context comes as it fills
     if len(gains) + len(losses) == 1 and other.n_ctx > n_ctx:
         losses.append(_full_instead(speed, here))
@@ -421,7 +468,8 @@ def bought(plan: Plan, other: Alternative) -> str:
 
 def _rate_instead(speed: Speed, here: Speed) -> str:
     """Return an alternative's rate of generated tokens, and how sure it is if much less so."""
-    text = f"{tokens(speed.generation)} tokens/s instead of {tokens(here.generation)}"
+    together = " in all" if speed.requests is not None else ""
+    text = f"{tokens(speed.rate)} tokens/s{together} instead of {tokens(here.rate)}"
     if speed.generation_spread > LESS_SURE * here.generation_spread:
         # A gain that nobody can be sure of says so
         text += f" (within x{speed.generation_spread:.2f}: {assumed_words(speed)[2:]})"

@@ -23,8 +23,9 @@ def each_words(speed: Speed) -> str:
         speed.generation_spread,
     )
     each = f"for each of {users} users" if users > 1 else "for one user"
+    total = f", {row['total_tokens_per_second']:.0f} in all" if users > 1 else ""
     return (
-        f"about {rate:.1f} tokens/s {each} ({rate / factor:.1f} to {rate * factor:.1f})   "
+        f"about {rate:.1f} tokens/s {each} ({rate / factor:.1f} to {rate * factor:.1f}){total}   "
         f"first token within {row['seconds_to_first_token']:.1f} s"
     )
 

@@ -59,7 +59,7 @@ from ..sources.huggingface import (
 from ..sources.offers import Offer, offers
 from ..units import at_least
 from .export import NAMES, export
-from .form import error_of, request_of, text, texts
+from .form import error_of, flags_to_try, request_of, text, texts
 from .names import BUNDLED, family, near, of_each_family, quantisation, understood
 from .verdict import faster, least_missing, loss, needed, verdict, where, worth
 
@@ -506,13 +506,22 @@ class Engine:
         }
         if reasons:
             answer["instead"] = [
-                {"flags": other.flags, "buys": bought(plan, other)} for other in plan.alternatives
+                {
+                    "flags": flags_to_try(question, other.flags),
+                    "change": other.change,
+                    "buys": bought(plan, other),
+                }
+                for other in plan.alternatives
             ]
-            answer["faster"] = faster(plan)
+            if perhaps := faster(plan):
+                perhaps["flags"] = flags_to_try(question, perhaps["flags"])
+            answer["faster"] = perhaps
             answer["remedies"] = [
                 {
-                    "flags": remedy.flags,
-                    "words": larger_card(plan, remedy) or remedy_words(remedy, at_least),
+                    "flags": flags_to_try(question, remedy.flags) if remedy.flags else [],
+                    "change": remedy.change,
+                    "words": larger_card(plan, remedy)
+                    or remedy_words(replace(remedy, flags=remedy.change), at_least),
                 }
                 for remedy in plan.remedies
             ]

@@ -18,16 +18,18 @@ from ..devices.cards import CARDS
 from ..errors import AutolayersError, UsageError
 from ..flags.check import read
 from ..flags.own import LEAST_CTX
+from ..flags.parse import items
+from ..flags.table import Argument
 from ..records import replace
 from ..request import Request
 from ..units import whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ..flags.parse import Arguments
+    from ..flags.parse import Arguments, Item
 
     Question = Mapping[str, Any]
 
@@ -51,6 +53,8 @@ FIELDS = {
     "strategy": ("--strategy", "Strategy"),
     "workload": ("--workload", "Workload"),
 }
+# What a launch's flags name -> the form's field for its file
+_DROPPED = {"mmproj": "mmproj", "model_draft": "draft"}
 # Hints that name flags, and what stands for them on the page
 _HERE = (
     ("--gpu list shows them all; or write its memory: 24GiB", "or write its memory in GiB: 24"),
@@ -123,6 +127,25 @@ def _arguments(question: Question) -> Arguments:
     if arguments.positional:
         raise UsageError(f"not a flag: {arguments.positional[0]!r}")
     return arguments
+
+
+def flags_to_try(question: Question, flags: Sequence[str]) -> list[str]:
+    """Return all flags of another launch as the flags' field takes them: without the files that
+    were dropped on the page, and with the field's words that they do not say: those that touch no
+    memory, and autolayers' own but the context and the types of caches."""
+    dropped = [field for field, name in _DROPPED.items() if text(question, name)]
+    words = shlex.split(text(question, "flags"))
+    return [
+        *(word for item in items(flags) if _field(item) not in dropped for word in item.words),
+        *(word for item in items(words, "plan") if not _field(item) for word in item.words),
+    ]
+
+
+def _field(item: Item) -> str:
+    """Return what a flag sets of a launch, "" for nothing."""
+    if isinstance(item.flag, Argument):
+        return item.flag.field
+    return item.flag.key if item.flag is not None and item.flag.key in ("ctx", "kv-types") else ""
 
 
 def _words(question: Question, field: str) -> list[str]:

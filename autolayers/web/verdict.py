@@ -128,9 +128,9 @@ def faster(plan: Plan) -> dict[str, Any] | None:
     )
     words = (
         f"Perhaps {rate(best.speed.generation)} tokens/s ({low} to {high}) with "
-        f"{posix(best.flags)}: {why}. Measure both with autolayers tune."
+        f"{posix(best.change)}: {why}. Measure both with autolayers tune."
     )
-    return {"flags": list(best.flags), "words": words}
+    return {"flags": list(best.flags), "change": list(best.change), "words": words}
 
 
 def loss(bits: int) -> str:

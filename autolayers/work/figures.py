@@ -151,7 +151,8 @@ class HostFigures:
         return min(n_threads, self.cores) if self.counted else n_threads
 
     @classmethod
-    def of(cls, machine: Machine, build: int = NEWEST) -> HostFigures:
+    def of(cls, machine: Machine, build: int = NEWEST, least: int = 0) -> HostFigures:
+        """Return the figures of a machine; `least`: of RAM that is not known, bytes."""
         unified = [device for device in machine.devices if device.kind == "igpu" or device.unified]
         # Unified memory: the processor reads what the GPU reads.
         shared = max([device.bandwidth or 0 for device in unified], default=0.0)
@@ -160,9 +161,9 @@ class HostFigures:
         # a plan's -t, where llama.cpp's own is wrong
         cores = machine.threads or machine.cores
         return cls(
-            machine.ram_bandwidth or shared or own or _usual_ram(machine),
+            machine.ram_bandwidth or shared or own or _usual_ram(machine, least),
             _bus_of(machine, bool(unified)),
-            cores or kind_of(machine.ram_total, machine.cores).cores,
+            cores or kind_of(machine.ram_total or least, machine.cores).cores,
             machine.disk_bandwidth or DISK,
             bool(machine.ram_bandwidth or shared),
             machine.cores is not None,
@@ -171,9 +172,9 @@ class HostFigures:
         )
 
 
-def _usual_ram(machine: Machine) -> float:
+def _usual_ram(machine: Machine, least: int) -> float:
     """Return the bytes per second of RAM in machines of this kind."""
-    kind = kind_of(machine.ram_total, machine.cores)
+    kind = kind_of(machine.ram_total or least, machine.cores)
     if kind is not DESKTOP:
         return kind.bandwidth
     local = [device for device in machine.devices if device.kind != "rpc"]

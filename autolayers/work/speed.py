@@ -30,7 +30,7 @@ from .work import HOST, Homes, Weights, Work, fallen, work_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
-    from typing import Protocol, TypeVar
+    from typing import Any, Protocol, TypeVar
 
     from ..flags.params import Params
     from ..flags.workload import Workload
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
     class Answers(Protocol):
         """planner.users.Requests."""
+
+        @property
+        def row(self) -> Any: ...
 
         def to_dict(self) -> dict[str, object]: ...
 
@@ -89,6 +92,12 @@ class Speed:
     over_depths: float | None = None
     in_ram: float = 0.0  # bytes of weights that the CPU reads for a token
     unsure: tuple[str, ...] = ()  # what makes it less sure than its class is
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second that a launch is said by: of several people what all get, with their
+        prompts and waiting; otherwise of all requests while they answer."""
+        return self.generation if self.requests is None else float(self.requests.row.served.total)
 
     @property
     def compared(self) -> float:
@@ -205,7 +214,10 @@ class CostModel:
 
     @lazy
     def host(self) -> HostFigures:
-        return HostFigures.of(self.machine, self.estimator.rules.number)
+        # RAM that is not known has what the devices cannot have of the weights
+        devices = sum(device.total for device in self.machine.devices)
+        least = max(0, self.estimator.model.size - devices)
+        return HostFigures.of(self.machine, self.estimator.rules.number, least)
 
     @property
     def core_flops(self) -> float:

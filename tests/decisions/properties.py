@@ -297,7 +297,7 @@ def remedies(asked: Question, found: Plan) -> Iterator[str]:
             known = (host and host.available) or problem_of(asked).machine.ram or 0
             host = Host(known + remedy.ram, known + remedy.ram, "given")
         try:
-            then = autolayers.plan(of, [*asked.words, *remedy.flags], devices=devices, host=host)
+            then = autolayers.plan(of, [*asked.words, *remedy.change], devices=devices, host=host)
         except autolayers.AutolayersError as error:
             yield f"{told(found)}: {remedy} is refused: {error}"
             continue

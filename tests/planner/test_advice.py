@@ -55,10 +55,10 @@ def followed(
     if remedy.file:
         target = target.quantised(remedy.type, larger=True)
         assert target.size == remedy.file
-    if remedy.flags[:1] == ("--ctx",):  # the same flag, given once
+    if remedy.change[:1] == ("--ctx",):  # the same flag, given once
         words = []
     host = None if ram is None else Host(ram + remedy.ram, ram + remedy.ram, "given")
-    return autolayers.plan(target, [*words, *remedy.flags], devices=devices, host=host)
+    return autolayers.plan(target, [*words, *remedy.change], devices=devices, host=host)
 
 
 MACHINES = (
@@ -131,7 +131,7 @@ def test_the_first_fix_of_a_mixture_with_all_layers_given_is_experts_in_ram_with
     words = ["--gpu", "2GiB", "--ram", "32GiB", "-ngl", "99", "-c", "8k"]
     short = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), words, explain=True)
     assert not short.fits
-    flag, count = short.remedies[0].flags
+    flag, count = short.remedies[0].change
     assert flag == "-ncmoe" and short.remedies[0].speed > 0
     assert autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), [*words, flag, count]).fits
     assert "tokens/s" not in plan_text(short).split("fits with")[0].split("does not fit")[0]
@@ -140,9 +140,9 @@ def test_the_first_fix_of_a_mixture_with_all_layers_given_is_experts_in_ram_with
 def test_the_context_of_a_fix_is_the_largest_that_fits() -> None:
     words = ["--gpu", "2GiB", "--ram", "4GiB", "-ngl", "99"]
     short = autolayers.plan(model("llama-3.2-1b-q8_0:6"), [*words, "-c", "4m"], explain=True)
-    (fix,) = [remedy for remedy in short.remedies if remedy.flags[:1] == ("-c",)]
-    assert autolayers.plan(model("llama-3.2-1b-q8_0:6"), [*words, "-c", fix.flags[1]]).fits
-    more = str(int(fix.flags[1]) + 512)
+    (fix,) = [remedy for remedy in short.remedies if remedy.change[:1] == ("-c",)]
+    assert autolayers.plan(model("llama-3.2-1b-q8_0:6"), [*words, "-c", fix.change[1]]).fits
+    more = str(int(fix.change[1]) + 512)
     assert (
         int(more) > 131072
         or not autolayers.plan(model("llama-3.2-1b-q8_0:6"), [*words, "-c", more]).fits
@@ -158,8 +158,8 @@ def test_the_advised_context_is_the_largest() -> None:
         ["--gpu", "rtx-3060", "--ram", "64GiB", "-c", "1048576"],
         explain=True,
     )
-    (remedy,) = [remedy for remedy in plan.remedies if "-c" in remedy.flags]
-    n_ctx = int(remedy.flags[1])
+    (remedy,) = [remedy for remedy in plan.remedies if "-c" in remedy.change]
+    n_ctx = int(remedy.change[1])
     assert n_ctx > 500_000
     fits = [
         autolayers.plan(

@@ -375,7 +375,7 @@ def test_tensors_are_split_where_that_is_asked_for_and_proposed_where_it_pays(
     plan = autolayers.plan(model(name), [*words.split(), "-c", "8192"], explain=True)
     assert "tensor" not in plan.flags
     found = [
-        other for other in plan.alternatives if other.flags == ("-ngl", "all", "-sm", "tensor")
+        other for other in plan.alternatives if other.change == ("-ngl", "all", "-sm", "tensor")
     ]
     assert bool(found) == proposed
     if proposed:

@@ -15,6 +15,7 @@ from support import FIXTURES, HEADERS, few, model
 
 import autolayers
 from autolayers.cli import main
+from autolayers.report.text import smaller_words
 
 DENSE_32B = str(FIXTURES / "speeds" / "models" / "qwen3-32b-q4_k_m.gguf")
 DENSE_70B = str(HEADERS / "llama-3.3-70b-q4_k_m.gguf")
@@ -55,7 +56,7 @@ def test_a_cache_that_brings_all_weights_onto_the_gpu_is_one_line(
         assert main(words) == 0
         out, err = capfd.readouterr()
     (line,) = (line for line in err.splitlines() if "q8_0" in line)
-    assert line.startswith("autolayers: -ctk q8_0 -ctv q8_0: about ") and "q8_0" not in out
+    assert line.endswith(", with -ngl 65 -c 32768 -ctk q8_0 -ctv q8_0") and "q8_0" not in out
     then, now = map(float, re.findall(r"about ([\d.]+) tokens/s instead of ([\d.]+),", line)[0])
     assert then > 1.5 * now
     assert main([*words, "-ctk", "q8_0", "-ctv", "q8_0"]) == 0
@@ -85,6 +86,15 @@ def test_a_model_that_is_too_slow_is_told_what_its_card_holds(
     )
     assert main([DENSE_70B, "-dev", "none", "--ram", "64GiB", "--format", "flags"]) == 0
     assert "a smaller file or model is faster" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_slow_launch_without_a_better_file_says_so_at_any_slow_rate() -> None:
+    """Llama 70B at 1.1 tokens/s had the line, Gemma 27B at 4.7 on the same card had not."""
+    path = FIXTURES / "speeds/models/gemma-3-27b-q4_k_m.gguf"
+    found = autolayers.plan(str(path), ["--gpu", "rtx-3060", "--ram", "32GiB"], explain=True)
+    assert 3 < found.speed.generation < 8 and found.smaller is not None
+    assert found.smaller.type == "" and "at Q3 or above is wholly" in smaller_words(found)
 
 
 def test_the_file_that_is_named_runs_as_said() -> None:

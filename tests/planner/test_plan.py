@@ -428,7 +428,7 @@ class TestReasons:
             model("qwen3-30b-a3b-q4_k_m:12"), [*machine.split(), *words.split()], explain=True
         )
         pinned = [other for other in found.alternatives if "pinned" in other.note]
-        assert [other.flags for other in pinned] == [flags][: flags is not None]
+        assert [other.change for other in pinned] == [flags][: flags is not None]
         assert found.fits and found.speed
         assert all(other.speed.prompt > 1.25 * found.speed.prompt for other in pinned)
         assert all(other.n_ctx == 8192 for other in pinned)

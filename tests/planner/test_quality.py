@@ -135,9 +135,28 @@ def test_choose_shows_the_front_and_the_measured_divergence(
     assert main(words) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "0.0310" in text and "0.0005 to 0.008" in text and "nearly always closer" in text
-    assert "as close to the original as qwen3-30b-a3b-q4_k_m" in text
+    assert "not known to be less close to the original: qwen3-30b-a3b-q4_k_m" in text
     log.write_text("perplexity: 7.1\n")
     assert main(words) == 2 and "Mean KLD" in capsys.readouterr().err
+
+
+def test_what_is_taken_is_not_called_beaten(capsys: pytest.CaptureFixture[str]) -> None:
+    """ "take q4_k_m: the closest to the original", and below it "another is as small, as fast and
+    as close as q4_k_m"."""
+    alike = [
+        str(FIXTURES / f"speeds/models/qwen3-30b-a3b-{name}.gguf")
+        for name in ("ud-q4_k_xl", "q4_0")
+    ]
+    words = ["choose", FILES[0], *alike, "--gpu", "rtx-3060", "--ram", "32GiB"]
+    assert main([*words, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    on_front = {file["name"]: file["front"] for file in answer["files"]}
+    taken = answer["advice"]["take"]
+    assert taken == "qwen3-30b-a3b-q4_k_m" and on_front[taken]
+    assert not on_front["qwen3-30b-a3b-ud-q4_k_xl"]
+    assert main(words) == 0
+    said = capsys.readouterr().out.partition("not known to be less")[2].partition("*")[0]
+    assert "qwen3-30b-a3b-ud-q4_k_xl" in said and taken not in said
 
 
 def test_no_cache_type_below_q8_0_is_chosen_for_more_than_32k_unasked() -> None:

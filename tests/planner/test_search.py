@@ -248,8 +248,8 @@ class TestContext:
         assert found.speed.generation < 3 * found.speed.generation_full
         (line,) = [line for line in found.warnings if line.startswith("--ctx max")]
         assert f"{found.speed.generation_full:.2g} tokens/s with a full context" in line
-        (less,) = [other for other in found.alternatives if other.flags[0] == "--ctx"]
-        assert less.flags == ("--ctx", "16384") and less.n_ctx == 16384
+        (less,) = [other for other in found.alternatives if other.change[0] == "--ctx"]
+        assert less.change == ("--ctx", "16384") and less.n_ctx == 16384
         assert less.speed.generation_full > 1.5 * found.speed.generation_full
 
     def test_each_halving_costs_a_factor(self) -> None:

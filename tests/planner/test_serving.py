@@ -290,7 +290,7 @@ class TestCheckpoints:
             model("gemma-3-12b-q4_k_m"), Request.of(["--gpu", "m4-16g"]), explain=True
         )
         assert found.params.ctx_checkpoints == 1 and found.breakdown.n_ctx == 23296
-        longer = {other.flags: other.n_ctx for other in found.alternatives}
+        longer = {other.change: other.n_ctx for other in found.alternatives}
         assert longer["-ctxcp", "0"] == 40960 and longer["-np", "1"] == 49920
 
     def test_a_given_number_stays(self) -> None:

@@ -12,8 +12,11 @@ import pytest
 from support import model, slow
 
 import autolayers
+from autolayers.cli.words import warnings_of
 from autolayers.errors import UsageError
 from autolayers.planner import plan_request
+from autolayers.report.summary import summary
+from autolayers.report.table import Style, tokens
 from autolayers.report.text import plan_text
 from autolayers.request import Request
 
@@ -104,7 +107,7 @@ def test_the_headline_is_what_each_of_them_gets() -> None:
         f"about {found['per_request_tokens_per_second']:.1f} tokens/s for each of 6 users ("
     )
     assert f"first token within {found['seconds_to_first_token']:.1f} s" in line
-    assert "tokens/s of all together" in " ".join(plan_text(plan).split())
+    assert f"{found['total_tokens_per_second']:.0f} in all" in line
     alone, _ = served("llama-3.1-8b-q4_k_m:8", *DENSE, "--users", "1")
     assert " tokens/s for one user (" in plan_text(alone).splitlines()[1]
 
@@ -190,3 +193,39 @@ def test_no_servers_of_their_own_where_the_cards_are_not_alike_or_flags_place_th
     request = Request.of([*words.split(), "--ram", "64GiB"])
     found = plan_request(model("llama-3.1-8b-q4_k_m:8"), request, explain=True)
     assert all(each.servers == 1 for each in found.alternatives)
+
+
+def test_a_promise_that_is_not_kept_is_the_second_line_and_a_warning() -> None:
+    """It was said in --table alone, and a plan of 31.8 tokens/s for `--min-rate 60` was "FITS"."""
+    words = [*DENSE, "--users", "30", "--ctx-per-user", "4k", "--min-rate", "40"]
+    plan, found = served("llama-3.1-8b-q4_k_m", *words)
+    rate, most = found["per_request_tokens_per_second"], found["max_users"]
+    assert plan.fits and rate < 40 and 1 < most < 30
+    said = (
+        f"--min-rate 40 is not kept: {rate:.1f} tokens/s each; at most {most} users get it here, "
+        f"and 30 need {found['machines']} such machines"
+    )
+    assert plan.warnings[0] == said == plan.to_dict()["warnings"][0]
+    for text in (summary(plan, Style(width=200)), plan_text(plan, Style(width=200))):
+        lines = text.splitlines()
+        assert f"! {said}" in lines[:4] and text.count(said) == 1
+    kept, _ = served("llama-3.1-8b-q4_k_m", *words[:-1], "10")
+    assert not any("is not kept" in line for line in kept.warnings)
+    late, found = served("llama-3.1-8b-q4_k_m:8", *DENSE, "--users", "2", "--ttft", "0.001")
+    assert "--ttft 0.001 is not kept: the first token within " in late.warnings[0]
+    assert late.warnings[0].endswith("; no number of users gets it here")
+    assert late.warnings[0] in warnings_of(late)
+
+
+def test_a_launch_for_users_has_one_total() -> None:
+    """llama.cpp alone was said by tokens while all answer, the plan by answers with their prompts:
+    1653 beside 975, of which the plan was the faster one."""
+    words = [*DENSE, "--users", "8", "--ctx-per-user", "4k"]
+    plan = autolayers.plan(model("llama-3.1-8b-q4_k_m:8"), words, explain=True)
+    total = plan.to_dict()["speed"]["requests"]["total_tokens_per_second"]
+    choice = plan.to_dict()["fit"]
+    alone = choice["speed"]["requests"]
+    assert alone["users"] == 8 and 0 < alone["total_tokens_per_second"] <= total * 1.01
+    short, full = summary(plan, Style(width=200)), plan_text(plan, Style(width=200))
+    assert f"{total:.0f} in all" in short and f"here {tokens(total)}" in full
+    assert "all together" not in short + full

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from support import FEW_CARDS, model, requested, slow
+from support import FEW_CARDS, FIXTURES, model, requested, slow
 
 import autolayers
 from autolayers.devices.cards import CARDS
@@ -89,10 +89,12 @@ def test_one_card_is_what_its_plan_says(found: Found) -> None:
     name, kinds = found
     for kind in (ONE, UNIFIED):
         for runs in kinds[kind][::6]:
-            own = plan(name, runs.name, "-ub", "512")
+            own = plan(name, runs.name)
             assert own.fits and verdict(own) == WHOLLY
             assert (own.devices[0].remaining, own.host.resident) == (runs.left, runs.ram)
             assert own.speed.generation == runs.speed.generation
+            # With the micro-batch of the plan: the default's prompts were a third of a mixture's
+            assert own.speed.prompt == runs.speed.prompt
     listed = {runs.name for kind in (ONE, UNIFIED) for runs in kinds[kind]}
     largest = max(runs.memory for runs in kinds[ONE] if runs.name not in cards.USUAL)
     smaller = sorted(
@@ -112,14 +114,23 @@ def test_pairs_are_of_cards_that_are_too_small_alone(found: Found) -> None:
     for runs in kinds[TWO][:2]:
         own = plan(name, f"2x{runs.name}")
         assert own.fits and verdict(own) == WHOLLY and runs.left >= 0
+    # Not only of those that were tried before enough others were found
+    for runs in kinds[TWO][-4:]:
+        assert verdict(plan(name, runs.name)) != WHOLLY
 
 
 def test_experts_in_ram_are_as_few_as_fit(found: Found) -> None:
     name, kinds = found
-    for runs in kinds[EXPERTS][:2]:
-        own = plan(name, runs.name, "-ncmoe", str(runs.n_cpu_moe), "-ngl", "99")
+    for runs in kinds[EXPERTS][1::5]:
+        # A plan may also have parts of one more layer's experts on the card
+        free = plan(name, runs.name)
+        assert runs.speed.prompt == pytest.approx(free.speed.prompt, rel=0.3)
+        assert runs.speed.generation == pytest.approx(free.speed.generation, rel=0.06)
+        size = str(free.breakdown.n_ubatch)
+        words = ["-ngl", "99", "-ub", size, "-b", str(max(2048, int(size)))]
+        own = plan(name, runs.name, "-ncmoe", str(runs.n_cpu_moe), *words)
         assert own.fits and (own.devices[0].remaining, own.host.resident) == (runs.left, runs.ram)
-        assert not plan(name, runs.name, "-ncmoe", str(runs.n_cpu_moe - 1), "-ngl", "99").fits
+        assert not plan(name, runs.name, "-ncmoe", str(runs.n_cpu_moe - 1), *words).fits
     if kinds[EXPERTS]:
         with cards_of("few"):
             less = find(model(name), requested(Params(), Policy(ram=4 << 30)), N_CTX)
@@ -216,10 +227,33 @@ def test_the_fewest_experts_in_ram_are_those_of_the_range_halved() -> None:
     fitting = [
         n
         for n in range(17)
-        if (found := problem.evaluator.candidate(wanted._with_experts(n), FULL))
+        if (found := problem.evaluator.candidate(wanted._with_experts(wanted.whole, n), FULL))
         and min(found.spare.values()) >= 0
     ]
     again = cards.Wanted(model(name), requested(Params(), Policy()), 4096).problem.on(
         problem.machine
     )
     assert wanted._fewest(again) == fitting[0] > 0 and len(again.evaluator.measured) <= 4
+
+
+def test_no_pair_is_of_a_card_that_runs_a_small_model_alone() -> None:
+    """Cards that were not tried alone, as enough smaller ones were found, stood as pairs: 2x
+    quadro-p2200 for a model of 1.2 GiB."""
+    with cards_of("all"):
+        small = find(model("llama-3.2-1b-q8_0"), requested(Params(), Policy()), 8192)
+    assert small[ONE] and not small[TWO]
+
+
+def test_a_machine_has_the_ram_that_its_launch_needs() -> None:
+    """DeepSeek V3.1 needs 359 GiB, which no desktop of two channels has: it was called as slow."""
+    words = ["--gpu", "rtx-3090", "-c", "4096"]
+    speed = plan_of("more/headers/deepseek-v3.1-q4_k_m", *words).speed
+    assert dict(speed.assumed) == {"RAM": 200e9, "cores": 32}
+    known = plan_of("more/headers/deepseek-v3.1-q4_k_m", *words, "--ram", "512GiB").speed
+    assert speed.generation == pytest.approx(known.generation, rel=0.05)
+    few = plan_of("headers/gpt-oss-20b-mxfp4", *words[:1], "rtx-2060-6g", *words[2:]).speed
+    assert dict(few.assumed)["cores"] == 8
+
+
+def plan_of(path: str, *words: str) -> autolayers.Plan:
+    return autolayers.plan(str(FIXTURES / f"{path}.gguf"), words)

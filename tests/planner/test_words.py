@@ -56,8 +56,8 @@ def test_a_dense_model_has_no_experts_to_count(words: str, said: str) -> None:
 def test_more_experts_in_ram_than_needed_are_told_of() -> None:
     words = ["--gpu", "2500MiB", "--ram", "64GiB", "-c", "4096"]
     plan = autolayers.plan(model(MIXTURE), [*words, "-ncmoe", "7"], explain=True)
-    (other,) = [other for other in plan.alternatives if "-ncmoe" in other.flags]
-    better = autolayers.plan(model(MIXTURE), [*words, *other.flags])
+    (other,) = [other for other in plan.alternatives if "-ncmoe" in other.change]
+    better = autolayers.plan(model(MIXTURE), [*words, *other.change])
     assert better.fits and better.speed.request < plan.speed.request
     assert better.speed.request == pytest.approx(other.speed.request, rel=0.01)
 
@@ -79,9 +79,9 @@ def test_more_experts_in_ram_than_needed_are_told_of() -> None:
 def test_experts_in_ram_by_any_flag_are_told_how_many_need_be(given: str) -> None:
     words = ["--gpu", "2500MiB", "--ram", "64GiB", "-c", "4096"]
     plan = autolayers.plan(model(MIXTURE), [*words, *given.split()], explain=True)
-    (other,) = [other for other in plan.alternatives if "-ncmoe" in other.flags]
+    (other,) = [other for other in plan.alternatives if "-ncmoe" in other.change]
     assert other.note == "in place of the given -ncmoe, -cmoe or -ot"
-    better = autolayers.plan(model(MIXTURE), [*words, *other.flags])
+    better = autolayers.plan(model(MIXTURE), [*words, *other.change])
     assert (
         better.fits
         and better.speed.request < plan.speed.request
@@ -92,10 +92,10 @@ def test_experts_in_ram_by_any_flag_are_told_how_many_need_be(given: str) -> Non
 def test_a_launch_without_the_given_experts_in_ram_says_so() -> None:
     words = ["--gpu", "24GiB", "--ram", "64GiB", "-c", "4096"]
     plan = autolayers.plan(model(MIXTURE), [*words, "-ncmoe", "99"], explain=True)
-    (other,) = [other for other in plan.alternatives if "-ncmoe" in other.flags]
-    better = autolayers.plan(model(MIXTURE), [*words, *other.flags])
+    (other,) = [other for other in plan.alternatives if "-ncmoe" in other.change]
+    better = autolayers.plan(model(MIXTURE), [*words, *other.change])
     assert (
-        other.flags[-2:] == ("-ncmoe", "0")
+        other.change[-2:] == ("-ncmoe", "0")
         and better.placement == other.placement == "9 of 9 layers on the GPU"
     )
 
@@ -144,5 +144,5 @@ def test_a_common_context_that_is_nearly_the_trained_one_is_no_alternative(
     words = ["--gpu", size, "--ram", "64GiB", "-ub", "512"]
     plan = autolayers.plan(model(name), words, explain=True)
     assert plan.fits and plan.breakdown.n_ctx < 8192
-    found = [other.flags[1] for other in plan.alternatives if other.flags[0] == "-c"]
+    found = [other.change[1] for other in plan.alternatives if other.change[0] == "-c"]
     assert found == contexts

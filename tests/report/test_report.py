@@ -269,7 +269,30 @@ def test_a_summary_says_where_llama_cpp_alone_does_the_same() -> None:
     why = replace(NO_REASONS, alternatives=(hardly,), fit_choice=other.fit_choice)
     text = summary(replace(other, why=why), Style(width=80))
     assert "llama.cpp alone: context 4096" in text
-    assert "  instead    -ctk q8_0 -ctv q8_0" in text and "longer" not in text
+    assert "  instead    " in text and " -ctk q8_0 -ctv q8_0 " in text and "longer" not in text
+
+
+def test_one_slot_that_is_faster_and_longer_is_shown_beside_what_is_faster() -> None:
+    """A home user of Gemma 3 was shown `-c 8192`, which is slower, and not `-np 1`, which is
+    faster and longer."""
+    found = plan("gemma-2-9b-q4_k_m", "--gpu rtx-3070 --ram 32GiB")
+    now = found.speed
+    (slot,) = (other for other in found.alternatives if other.change == ("-np", "1"))
+    assert slot.n_ctx > found.breakdown.n_ctx and slot.speed.generation >= now.generation
+    fast = replace(now, generation=now.generation * 1.1)
+    faster = replace(now, generation=now.generation * 1.2, prompt=now.prompt / 2)
+    slot = replace(slot, n_ctx=2 * found.breakdown.n_ctx, speed=fast)
+    cache = replace(slot, speed=faster, note="", change=("-ctk", "q8_0"))
+    short = replace(cache, n_ctx=found.breakdown.n_ctx)
+    why = replace(NO_REASONS, alternatives=(short, slot, cache))
+    lines = summary(replace(found, why=why), Style(width=120)).splitlines()
+    start = lines.index("  or, with other flags in place of all those above:")
+    labels = [line[:13].strip() for line in lines[start + 1 : start + 7]]
+    assert labels == ["better", "", "better", "", "faster", ""]
+    assert lines[start + 1].endswith(" tokens/s, one request at a time")
+    # All flags, as they are typed, and what is lost beside what is gained
+    assert lines[start + 2].split() == [*slot.flags]
+    assert lines[start + 5].endswith(f", prompts {now.prompt / 2:.0f}/s")
 
 
 def test_a_choice_of_fit_that_fades_says_so() -> None:
@@ -302,7 +325,10 @@ def test_a_summary_begins_with_the_quantisation_and_has_no_digit_too_many() -> N
         f"FITS   {found.speed.generation:.0f} tokens/s ({low:.0f} to {high:.0f})   prompts "
     )
     assert lines[1].endswith(f"context {found.breakdown.n_ctx // 1024}k, shared by 4 slots")
-    assert any(line.startswith("  faster     --moe-cache-mib ") for line in lines)
+    faster = next(i for i, line in enumerate(lines) if line.startswith("  faster     "))
+    # All flags of that launch, and what it loses
+    assert any(" --moe-cache-mib " in line for line in lines[faster:])
+    assert " tokens/s (" in lines[faster] and ", prompts " in lines[faster]
     starts = {line.index(text) for line in lines for text in ("\u2588", "\u2584") if text in line}
     assert min(starts) == 13  # layers below the bars
 
@@ -401,7 +427,8 @@ def test_text_is_laid_out_for_the_width_and_cuts_no_word(case: str) -> None:
         lines = text.splitlines()
         launch = shell(found.flags)
         assert text.replace(launch, "").isascii() and launch in lines
-        assert all(len(line) <= width for line in lines if line != shell(found.flags)), max(
+        commands = {shell(other.flags) for other in (found, *found.alternatives, *found.remedies)}
+        assert all(len(line) <= width for line in lines if line.strip() not in commands), max(
             lines, key=len
         )
         assert {word for word in text.split() if ".." not in word} <= {*wide, "MiB", "RAM", "GiB"}
@@ -450,7 +477,7 @@ def test_alternatives_say_what_they_buy() -> None:
         )
     text = " ".join(plan_text(found).split())
     assert re.search(
-        r"-ctk q8_0 -ctv q8_0 \d+\.\d+ tokens/s instead of \d+\.\d+, .*\d+ of 9 "
+        r"-ctk q8_0 -ctv q8_0: \d+\.\d+ tokens/s instead of \d+\.\d+, .*\d+ of 9 "
         r"layers",
         text,
     )
@@ -559,3 +586,30 @@ def test_many_devices_are_named_as_a_range() -> None:
     assert in_ranges(["CUDA9", "CUDA10", "CUDA11", "CUDA13"]) == ["CUDA9-11", "CUDA13"]
     plan = autolayers.plan(model("llama-3.2-1b-q8_0"), ["--gpu", "4x1GiB", "--ram", "32GiB"])
     assert "CUDA0-3 assumed to be 400 GB/s" in " ".join(plan_text(plan).split())
+
+
+def test_a_mac_that_could_give_its_gpu_more_is_told_how_on_the_screen() -> None:
+    """The sysctl line stood in --table alone, and two warnings said one thing."""
+    path = FIXTURES / "speeds/models/gpt-oss-120b-mxfp4.gguf"
+    found = autolayers.plan(str(path), ["--gpu", "m4-max-64g"])
+    (limit,) = found.limits
+    text = " ".join(summary(found, Style(width=80)).split())
+    assert " ".join(limit.split()) in text and "sudo sysctl iogpu.wired_limit_mb=" in limit
+    assert not found.exact and "sizes are upper bounds" not in text
+    assert text.count("an upper bound") == 1 and "MTL:" not in text
+
+
+def test_most_of_the_ram_that_may_fill_is_explained() -> None:
+    found = plan("gemma-2-9b-q4_k_m", "--gpu rtx-3070 --ram 32GiB", explain=False)
+    assert 2 * found.host.growing > (found.host.free or 0)
+    text = " ".join(summary(found, Style(width=80)).split())
+    assert "grows RAM, as conversations are saved" in text and "-cram MIB and -ctxcp N" in text
+    few = plan("llama-3.2-1b-q8_0", "--gpu rtx-3070 --ram 64GiB", explain=False)
+    assert "grows" not in summary(few, Style(width=80)).partition("layers")[2]
+
+
+def test_a_narrow_terminal_does_not_wrap_gains_down_an_edge() -> None:
+    found = plan("qwen3-30b-a3b-q4_k_m", "--gpu rtx-3060 --ram 32GiB")
+    lines = summary(found, Style(width=40, drawn=True)).splitlines()
+    below = lines[lines.index("  those above:") :]
+    assert sum(len(line.split()) == 1 for line in below) < 4 and len(below) < 32

@@ -122,7 +122,7 @@ def test_without_a_measured_rate_it_is_proposed_with_its_doubt(tmp_path: Path) -
     words = [*machine_file(tmp_path, CARD, bandwidth=40e9), "--workload", "128+1k", "-c", "8192"]
     plan = autolayers.plan(model(MODEL), words, explain=True)
     assert plan.params.moe_cache_mib is None
-    other = next(other for other in plan.alternatives if other.flags[0] == "--moe-cache-mib")
+    other = next(other for other in plan.alternatives if other.change[0] == "--moe-cache-mib")
     assert other.speed.generation > plan.speed.generation and other.speed.generation_spread > 2
     assert dict(other.speed.assumed)["expert upload"] < 12e9
 

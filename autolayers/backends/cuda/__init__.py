@@ -264,6 +264,7 @@ class Hip(Cuda):
     name = "ROCm"
     makers = ("AMD", "Radeon")
     vendor = "AMD"
+    also = ("Vulkan",)
     host_buffer = "ROCm_Host"
     nvidia = False
     blas = "ROCm BLAS"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 class Vulkan(Backend):
     name = "Vulkan"
+    also = ("ROCm", "SYCL")
     host_buffer = "Vulkan_Host"
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH

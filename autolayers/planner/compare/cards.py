@@ -4,8 +4,8 @@ smallest first.
     kinds = find(model, request, n_ctx=32768)
     kinds[ONE][0].name, kinds[ONE][0].left, kinds[ONE][0].speed.generation
 
-Each is measured like any launch, with the default micro-batch. Launches on GPUs of one type take
-the same memory, so they share an Estimator.
+Each is measured like any launch, with the default micro-batch; what is listed has the one that a
+plan of it chooses. Launches on GPUs of one type take the same memory, so they share an Estimator.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import accumulate
 from ...devices.assumed import host_of
 from ...devices.cards import CARDS, Card
 from ...devices.given import numbered
-from ...flags.params import EXPERTS_REGEX, HOST_BUFFER, Params
+from ...flags.params import EXPERTS_REGEX, HOST_BUFFER, N_BATCH, Params
 from ...machine import Device, Machine
 from ...memory.meter import BUDGET, Meter
 from ...records import dataclass, lazy, replace
@@ -29,6 +29,7 @@ from ..frames import Frame
 from ..measured import Measured, measured_on
 from ..one.ladder import Ladder
 from ..one.most import divided
+from ..prices import MICRO_BATCH
 from ..problem import Problem
 
 TYPE_CHECKING = False
@@ -88,8 +89,11 @@ class Wanted:
     """One model at the wanted context, to try on GPUs."""
 
     def __init__(self, model: Model, request: Request, n_ctx: int) -> None:
-        self.problem = Problem(model, request, meter=Meter(BUDGET * SEARCHES))
+        # The context is given, as in the command that plans one of them: with it a request's time
+        # is that of several depths.
+        at = request.with_flags(n_ctx=n_ctx)
         # More than a plan's budget, as each of hundreds of cards may be tried.
+        self.problem = Problem(model, at, meter=Meter(BUDGET * SEARCHES))
         self.model = self.problem.model
         self.whole = replace(request.params, n_ctx=n_ctx, n_gpu_layers=self.problem.everything)
 
@@ -100,9 +104,54 @@ class Wanted:
         if not experts:
             return self._runs(problem, name, card, self.whole)
         low = self._fewest(problem)
-        runs = self._runs(problem, name, card, self._with_experts(low))
+        runs = self._runs(problem, name, card, self._with_experts(self.whole, low))
         # -ncmoe 0 is the same launch as on one card, which ONE lists.
         return None if runs is None or not low else replace(runs, n_cpu_moe=low)
+
+    def batched(self, runs: Runs, card: Card, min_rate: float) -> Runs:
+        """Return how a card runs it with the micro-batch that answers a request soonest, at this
+        rate or more: with experts in RAM a larger one reads them less often."""
+        problem = self._on(runs.name, runs.count)
+        # Of the flags that were asked for: all layers are given here
+        for size in self._soonest(problem, runs, Frame(problem, problem.given).micro_batches):
+            if self.exhausted:
+                break
+            whole = replace(self.whole, n_ubatch=size, n_batch=max(N_BATCH, size))
+            layers = self._enough(problem, whole, runs.n_cpu_moe) if runs.n_cpu_moe else 0
+            params = self._with_experts(whole, layers)
+            other = self._runs(problem, runs.name, card, params)
+            if other is not None and other.speed.generation >= min_rate:
+                better = other.speed.compared * MICRO_BATCH.factor < runs.speed.compared
+                return replace(other, n_cpu_moe=layers) if better else runs
+        return runs
+
+    def _soonest(self, problem: Problem, runs: Runs, sizes: Sequence[int]) -> Iterator[int]:
+        """Yield the micro-batches that answer a request sooner than the default one, the soonest
+        first, by weights and caches alone: no graph is built for the others."""
+        order = []
+        for size in sizes:
+            whole = replace(self.whole, n_ubatch=size, n_batch=max(N_BATCH, size))
+            params = self._with_experts(whole, runs.n_cpu_moe)
+            use = problem.evaluator.static(params)
+            if use is not None:
+                order.append((problem.cost.predict(params, use).compared, size))
+        now = runs.speed.compared / MICRO_BATCH.factor
+        # Of equal ones the larger, unless its memory is that of experts
+        order.sort(key=lambda row: (row[0], row[1] if runs.n_cpu_moe else -row[1]))
+        yield from [size for seconds, size in order if seconds < now]
+
+    def _enough(self, problem: Problem, whole: Params, low: int) -> int:
+        """Return about the fewest layers, `low` or more, whose experts are in RAM so that the
+        others are on the card: what is missing says how many more."""
+        layers = low
+        for _ in range(_GUESSES):
+            candidate = problem.evaluator.candidate(self._with_experts(whole, layers), FULL)
+            left = min(candidate.spare.values(), default=-1) if candidate is not None else 0
+            more = bisect_left(self._experts, self._experts[layers] - left)
+            if left >= 0 or more >= self.model.n_layer:
+                break
+            layers = max(layers + 1, more)
+        return layers
 
     def _fewest(self, problem: Problem) -> int:
         """Return the fewest layers whose experts are in RAM so that the others are on the card, all
@@ -112,7 +161,7 @@ class Wanted:
         middle = high // 2
         tries = 0
         while low < high:
-            candidate = problem.evaluator.candidate(self._with_experts(middle), FULL)
+            candidate = problem.evaluator.candidate(self._with_experts(self.whole, middle), FULL)
             left = min(candidate.spare.values(), default=-1) if candidate is not None else -1
             low, high = (low, middle) if left >= 0 else (middle + 1, high)
             tries += 1
@@ -148,10 +197,10 @@ class Wanted:
         """Whether no further card can be tried."""
         return self.problem.evaluator.exhausted
 
-    def _with_experts(self, layers: int) -> Params:
+    def _with_experts(self, whole: Params, layers: int) -> Params:
         """Return the flags with the experts of this many layers in RAM, as by -ncmoe."""
         more = ((rf"blk\.{i}{EXPERTS_REGEX}", HOST_BUFFER) for i in range(layers))
-        return replace(self.whole, overrides=(*self.whole.overrides, *more))
+        return replace(whole, overrides=(*whole.overrides, *more))
 
     def _runs(self, problem: Problem, name: str, card: Card, params: Params) -> Runs | None:
         evaluator = problem.evaluator
@@ -209,13 +258,18 @@ def find(
     by_kind: dict[str, list[Runs]] = {}
     # Cards that run it alone are not listed again as pairs or with experts in RAM.
     alone: set[str] = set()
+    tried: set[str] = set()
     for kind in TRIED:
         # Those that are too slow alone count too: a second one computes after the first, and adds
         # no speed.
-        running = list(_of_kind(wanted, kind, alone, min_rate, say))
+        running = list(_of_kind(wanted, kind, alone, tried, min_rate, say))
         by_kind[kind] = [runs for runs in running if runs.speed.generation >= min_rate]
         alone |= {runs.name for runs in running if runs.count == 1}
     by_kind[EXPERTS] = _fastest(by_kind[EXPERTS])
+    by_kind = {
+        kind: [wanted.batched(each, CARDS[each.name], min_rate) for each in rows]
+        for kind, rows in by_kind.items()
+    }
     return {
         kind: sorted(by_kind[kind], key=lambda runs: (_gib(runs.memory), -runs.speed.generation))
         for kind in KINDS
@@ -223,9 +277,15 @@ def find(
 
 
 def _of_kind(
-    wanted: Wanted, kind: str, alone: set[str], min_rate: float, say: Callable[[str], None]
+    wanted: Wanted,
+    kind: str,
+    alone: set[str],
+    tried: set[str],
+    min_rate: float,
+    say: Callable[[str], None],
 ) -> Iterator[Runs]:
-    """Yield those that run it, until MOST are fast enough; then the USUAL ones."""
+    """Yield those that run it, until MOST are fast enough; then the USUAL ones. `alone` is of those
+    `tried` alone."""
     sizes: list[int] = []  # of those that are fast enough
     largest: int | None = None  # what is listed of more memory is usual
     # Stays None until enough are fast enough; from then on only USUAL ones of more memory are
@@ -238,6 +298,11 @@ def _of_kind(
         if wanted.exhausted:
             say(f"{kind}: from {name} on no card was tried, as this model's graphs are very large")
             return
+        # Who would run it alone, and was not tried as enough others do, is no pair
+        if kind == TWO and name not in tried and wanted.on(name, card, 1) is not None:
+            continue
+        if kind == ONE:
+            tried.add(name)
         runs = wanted.on(name, card, 2 if kind == TWO else 1, kind == EXPERTS)
         if runs is None:
             continue

@@ -321,14 +321,18 @@ def compared(one: Choice, other: Choice) -> int:
     return 1 if bits > 0 else -1
 
 
-def front(choices: Sequence[Choice]) -> list[bool]:
-    """Return whether no other that fits is at least as small, as fast and as close, and better in
-    one."""
+def front(choices: Sequence[Choice], take: int | None = None) -> list[bool]:
+    """Return whether no other that fits is at least as small and as fast, not known to be less
+    close, and better in one. What is taken (`take`) is: where nothing says which is closer, it has
+    more bits."""
 
     def beaten(mine: Choice) -> bool:
         return any(_beats(other, mine) for other in choices if other is not mine)
 
-    return [choice.fits and choice.speed is not None and not beaten(choice) for choice in choices]
+    return [
+        choice.fits and choice.speed is not None and (i == take or not beaten(choice))
+        for i, choice in enumerate(choices)
+    ]
 
 
 def _beats(one: Choice, other: Choice) -> bool:

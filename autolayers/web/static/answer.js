@@ -90,11 +90,11 @@ function speedWords({ speed, placement, launch, exact }) {
 /** What is known of the answer so far. @param {any} answer */
 export function showReasons(answer) {
   const { plan, instead = [], remedies = [], verdict, faster = null } = answer;
-  $("faster").replaceChildren(...(faster ? [...tried(faster.flags, faster.words)] : []));
+  $("faster").replaceChildren(...(faster ? [...tried(faster.flags, faster.words, faster.change)] : []));
   $("notes").replaceChildren(
     ...listed(verdict.state === "no" ? "What would make it fit" : "What you could change", [
-      ...remedies.map(({ flags, words }) => element("li", {}, ...tried(flags, words))),
-      ...instead.map(({ flags, buys }) => element("li", {}, ...tried(flags, `${quoted(flags)}: ${buys}`))),
+      ...remedies.map(({ flags, change, words }) => element("li", {}, ...tried(flags, words, change))),
+      ...instead.map(({ flags, change, buys }) => element("li", {}, ...tried(flags, `${quoted(change)}: ${buys}`, change))),
       ...(plan.fit ? [element("li", {}, fitWords(plan.fit))] : [])], "why"),
     ...listed("Good to know", plan.warnings.map((line) => element("li", {}, line)), "warning"),
     ...listed("Why this plan", plan.reasons.map((line) => element("li", {}, line)), "why"));
@@ -109,11 +109,11 @@ function listed(title, items, kind) {
   return items.length ? [element("h3", {}, title), element("ul", { class: kind }, ...items)] : [];
 }
 
-// The words, whose flags are not broken, after a button if flags can be tried.
-function tried(flags, words) {
+// The words, whose flags are not broken, after a button if flags can be tried: all of a launch, which change these.
+function tried(flags, words, change) {
   if (!flags.length) return [words];
   const tries = button("Try", () => use(flags));
-  tries.setAttribute("aria-label", `Try ${quoted(flags)}`);
+  tries.setAttribute("aria-label", `Try ${quoted(change)}`);
   const whole = (word) => (word.startsWith("-") ? element("span", { class: "word" }, word) : word);
   return [tries, ...words.split(" ").flatMap((word) => [" ", whole(word)])];
 }
@@ -126,7 +126,7 @@ function use(flags) {
     if (field) state[field] = flags[++i] ?? "";
     else others.push(flags[i]);
   }
-  state.flags = [state.flags, quoted(others)].filter(Boolean).join(" ");
+  state.flags = quoted(others);                 // all of that launch: none of before stays
   form.fill(state);
   form.changed(true);
 }
