@@ -163,7 +163,6 @@ class Sycl(CudaBuffers):
     offload_min_batch = OFFLOAD_MIN_BATCH
     free_is_total = True  # without Level Zero's Sysman
     limits_are = (("max_mem_alloc_size", SIZE),)
-    makers = ("Intel",)
     vendor = "Intel"
     image = "-intel"
     device_nodes = ("/dev/dri",)
