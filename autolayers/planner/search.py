@@ -174,6 +174,11 @@ class Search:
         launch = kind.promise(variant.n_ctx, failed, HOPE)
         if launch is not None and launch.params in variant.tried:
             launch = kind.promise(variant.n_ctx, failed)
+        # After a failure what fits by all that is known may be more than care leaves.
+        known = kind.promise(variant.n_ctx, 0) if failed else None
+        if known is not None and known.params not in variant.tried:
+            better = launch is None or known.worth < launch.worth
+            launch = known if better else launch
         if launch is not None and launch.ram_missing:  # no more context than must be
             launch = kind.launch(replace(launch.params, n_ctx=variant.n_ctx)) or launch
         if launch is not None and launch.params in variant.tried:
