@@ -294,13 +294,7 @@ def _draft(
         Extra(f"{label} context", device, size, exact)
         for device, size in _summed(their_memory.buffers, their_placement).items()
     ]
-    n_vocab = whose.hparams.n_vocab or model.hparams.n_vocab
-    # logits and the hidden state; if its backend samples: logits, probabilities, candidates and the
-    # token again
-    row = n_vocab * (4 if sampled else 1) + whose.hparams.n_embd_out + 1
-    extras.append(
-        Extra(f"{label} output buffer", "Host", context.n_seq_max * rows * row * 4, False)
-    )
+    extras += _outputs_of_draft(label, model, whose, params, context, their_context, sampled)
     names = [*(device.name for device in their_placement.devices), "Host"]
     unsure = _unmodelled(whose, their_context)
     extras += [
@@ -308,9 +302,57 @@ def _draft(
         for name, size in zip(names, measured.sizes, strict=True)
         if size
     ]
+    encoded = _features(model, whose) * their_context.n_ubatch * 4 - measured.sizes[-1]
+    if encoded > 0:
+        extras.append(Extra(f"{label} encoder", "Host", encoded, False, upper_limit=True))
     if measured.warning:
         warnings.append(f"{label}: {measured.warning}")
     return extras
+
+
+def _features(model: Model, whose: Model) -> int:
+    """Return the floats of the target's layers that a draft reads for each token."""
+    return len(whose.hparams.target_layers) * model.hparams.n_embd if whose.row.reads_target else 0
+
+
+def _outputs_of_draft(
+    label: str,
+    model: Model,
+    whose: Model,
+    params: Params,
+    context: Context,
+    theirs: Context,
+    sampled: int,
+) -> list[Extra]:
+    """Mirror llama_context::output_reserve in both contexts of common_speculative: what they have
+    at the start, and to what a long prompt makes them grow (builds 9093 to 11549)."""
+    hp = whose.hparams
+    n_vocab, n_embd = hp.n_vocab or model.hparams.n_vocab, model.hparams.n_embd
+    # all but a plain draft keep the hidden state of an output for the next token
+    hidden = hp.n_embd_out if any(name in _SAMPLING for name in params.spec_type) else 0
+    # if its backend samples: logits, probabilities, candidates and the token again
+    row = n_vocab * (4 if sampled else 1) + hidden + (1 if sampled else 0)
+    start = context.n_seq_max * row
+    rows = theirs.n_outputs_max
+    # EAGLE-3's encoder has a micro-batch of the prompt at once, and each of its rows is an output
+    if "draft-eagle3" in params.spec_type:
+        rows = max(rows, theirs.n_ubatch)
+    more = (rows - context.n_seq_max) * row
+    # a selector reads the state of every token
+    more += hp.n_embd_out * theirs.n_batch if "selector_hidden.weight" in whose.tensors else 0
+    # what a draft reads of its target is kept for each token of a batch: its layers' inputs, and
+    # the last state for MTP blocks
+    features = _features(model, whose)
+    read = features or (n_embd if "draft-mtp" in params.spec_type else 0)
+    # gathered, encoded, and kept until the draft is verified
+    copies = features + 2 * hp.n_embd if features else read
+    sizes = (
+        (f"{label} output buffer", start, False),
+        (f"{label} more outputs", more, True),
+        ("hidden states for the draft", read * context.n_batch, True),
+        ("copies of hidden states", copies * context.n_batch, True),
+    )
+    return [Extra(name, "Host", n * 4, False, upper_limit=grows) for name, n, grows in sizes if n]
 
 
 def _draft_rows(params: Params, draft: Model | None) -> tuple[int, int]:

@@ -98,8 +98,7 @@ def _output(model: Model, params: Params, context: Context) -> list[Extra]:
     hp = model.hparams
     output = model.tensors.get("output.weight") or model.tensors.get("token_embd.weight")
     n_vocab = hp.n_vocab or (output.ne[1] if output else 0)
-    # embeddings are kept for --embedding, and for the MTP blocks that draft from them
-    row = n_vocab + hp.n_embd_out * (context.embeddings + context.load_mtp)
+    row = n_vocab + hp.n_embd_out * context.embeddings
     # sampled logits, probabilities, candidates, and the token
     if params.backend_sampling:
         row += 3 * n_vocab + 1
