@@ -364,6 +364,13 @@ class Rules(EarlyRules):
         "rows as an input",
         after=11393,
     )
+    # the oldest source with these rules; those of b10435 are others
+    checks_slices = Rule(
+        "graph",
+        11311,
+        "",
+        "-sm tensor ends in the first decode where a layer's tensors are not cut at the same heads",
+    )
     kpool_gather = Rule(
         "graph",
         11434,

@@ -308,7 +308,7 @@ class Graph:
         nb[i], nb[j], nb[k], nb[m] = a.nb
         if -1 in nb:
             raise ValueError(f"no order of axes: {axes}")
-        return Tensor("PERMUTE", a.type, tuple(ne), (a,), tuple(nb), a)  # type: ignore[arg-type]
+        return Tensor("PERMUTE", a.type, tuple(ne), (a,), tuple(nb), a, param=axes)  # type: ignore[arg-type]
 
     def transpose(self, a: Tensor) -> Tensor:
         ne, nb = a.ne, a.nb

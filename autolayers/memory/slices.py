@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Ne = tuple[int, int, int, int]
     # the dimension, and the matrices: the first that exists decides where
     Cut = tuple[int, tuple[str, ...]]
+    Segment = tuple[int, list[int]]
 
 _OUT = ("attn_output.weight",)
 _EITHER = ("attn_output.weight", "ssm_out.weight")
@@ -123,30 +124,40 @@ class Slices:
     def of(self, name: str, type_: str, ne: Ne) -> list[tuple[str, Ne]]:
         """Return (device, its dimensions) of the tensor `name` (of caches: cache_k_l3); a device's
         part along the cut may be empty. Raises LaunchRefused if llama.cpp aborts."""
+        axis, segments = self.parts(name, type_, ne)
+        if axis < 0:
+            return [(device, ne) for device in self.devices]
+        found = []
+        for place, device in enumerate(self.devices):
+            dims = list(ne)
+            # a device's parts of the segments are adjacent
+            dims[axis] = sum([times * widths[place] for times, widths in segments])
+            found.append((device, (dims[0], dims[1], dims[2], dims[3])))
+        return found
+
+    def parts(self, name: str, type_: str, ne: Ne) -> tuple[int, list[Segment]]:
+        """Return the dimension along which `name` is cut, -1 for none, and its segments, which are
+        cut one by one: (how often it occurs, its elements on each device)."""
         cut, il, base = self._cut(name, ne)
         if cut is None:
-            return [(device, ne) for device in self.devices]
+            return -1, []
         axis, by = cut
         block = block_size(self._type(name, il, by, type_))
         segments = self._segments(base, il, axis, ne)
         granules = self._granules(base, il, block, len(segments), ne)
-        # segments are cut one by one, and a device's parts of them are adjacent
-        widths = [0] * len(self.devices)
         # a tensor outside of the layers (il = 0 there) is rotated by the number of layers
         rotation = self.hp.n_layer if il < 0 else self._rotation(il)
+        found = []
         for (length, times), granule in zip(segments, granules, strict=True):
             if granule < 1:
                 raise LaunchRefused(
                     f"-sm tensor cannot cut {name} of a layer without heads; llama.cpp aborts"
                 )
+            widths = [0] * len(self.devices)
             for place, width in self._cuts(length, granule, rotation % len(self.devices)):
-                widths[place] += times * width
-        parts = []
-        for device, width in zip(self.devices, widths, strict=True):
-            dims = list(ne)
-            dims[axis] = width
-            parts.append((device, (dims[0], dims[1], dims[2], dims[3])))
-        return parts
+                widths[place] += width
+            found.append((times, widths))
+        return axis, found
 
     def _cut(self, name: str, ne: Ne) -> tuple[Cut | None, int, str]:
         """Return the cut of a tensor (None: uncut, on every device), its layer, and its name

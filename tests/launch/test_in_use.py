@@ -6,6 +6,8 @@ allocated: at the start, and after its first prompt.
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import subprocess
@@ -19,7 +21,7 @@ import pytest
 from support import FIXTURES, free_port, until
 
 import autolayers
-from autolayers import Breakdown
+from autolayers import Breakdown, LaunchRefused
 from autolayers.flags.parse import parse
 
 sys.path.insert(0, str(FIXTURES))
@@ -39,7 +41,7 @@ def served(folder: Path, name: str, layers: int = 0, targets: tuple[int, ...] = 
     from gguf import GGUFValueType as V
     from recorder.header import Value, read
 
-    header = read(next(FIXTURES.glob(f"**/headers/{name}.gguf")))
+    header = read(next(FIXTURES.glob(f"**/{name}.gguf")))
     keys, arch = header.metadata, header.architecture
     if layers:
         keys[f"{arch}.block_count"] = Value(V.UINT32, layers)
@@ -96,7 +98,7 @@ class Server:
         return {name: int(now) for name, now, _ in lines}
 
     def prompt(self, n_tokens: int) -> None:
-        said = {"prompt": [5] * n_tokens, "n_predict": 1, "cache_prompt": False}
+        said = {"prompt": [5] * n_tokens, "n_predict": 2, "cache_prompt": False}
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/completion",
             json.dumps(said).encode(),
@@ -184,3 +186,36 @@ def test_a_prompt_takes_what_was_said(
     block = sum(e.size for e in found.extras if "dflash" in draft and "more outputs" in e.name)
     most = pinned(found, grown=True)
     assert most - max(unverified, block) <= after["CUDA_Host"] <= most
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "gib"),
+    [
+        ("gemma-3-1b-q8_0", "", (24, 24)),
+        ("llama-3.2-1b-q8_0", "-ts 5,2,2", (24, 24, 24)),
+        ("qwen3.5-4b-mtp-q8_0", "-ts 5,24,7.5", (24, 24, 24)),
+        ("mtp-qwen3next", "", (24, 24, 24)),
+        ("mtp-qwen3next", "", (24, 24)),
+    ],
+)
+def test_slices_end_a_server_where_it_is_said(
+    name: str,
+    words: str,
+    gib: tuple[int, ...],
+    binaries: Path,
+    started: list[Server],
+    tmp_path: Path,
+) -> None:
+    said = ["-m", str(served(tmp_path, name)), "-sm", "tensor", "-c", "2048", *words.split()]
+    try:
+        predicted(said, *gib)
+        refused = ""
+    except LaunchRefused as refusal:
+        refused = str(refusal)
+    server = Server(binaries, tmp_path, said, *gib)
+    started.append(server)
+    if server.process.poll() is None:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            server.prompt(7)
+    ended = server.process.poll() is not None
+    assert ended == bool(refused), refused or server.log.read_text()[-500:]

@@ -9,9 +9,10 @@ from ...graph.decoder import Decoder
 from ...records import replace
 from ..bound import upper_bound
 from ..breakdown import Measured
-from .laid_out import BROKEN, Contradiction, GraphCache, Setting
+from .laid_out import BROKEN, Contradiction, GraphCache, Graphs, Setting
 from .prepare import prepare
 from .reserve import grows, reserve, runtime_sizes, script_of_setting
+from .split_states import abort
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
     from ...model import Model
     from ..cache import Memory
     from ..context import Context
+    from ..slices import Slices
     from ..weights import Placement
     from .scheduled import Steps
 
 # times today's separate operations of a delta net, where a build has no fused one: its graphs took
 # up to 1.62 in 500 launches of b7720 and b7960, and with several devices up to 1.07 in 400 of b8165
 _UNFUSED, _UNFUSED_SPLIT = 1.7, 1.1
+_WARM_UP = 2  # tokens of common_init_from_params: the first and the last of a text
 _ORDERS = 8  # 1/8: safety margin for a backend whose order of nodes is not modelled
 
 
@@ -117,6 +120,9 @@ def _simulated(
     # what use may need above the reserved buffers is asked for only where it can differ
     more = runtime and grows(setting)
     result = reserve(setting, more, enough, measuring)
+    # measuring computes nothing, and a draft's slices are its target's too
+    if not (measuring or result.stopped or placement.target):
+        _refuse_abort(setting, placement, result.fused)
     more = more or (runtime and result.alternates)
     larger = runtime_sizes(setting, result) if more and not result.stopped else None
     sizes, warning = result.sizes, ""
@@ -146,6 +152,39 @@ def _simulated(
     return Measured(
         sizes, result.flash_attn, warning, result.stopped, larger, result.steps, result.as_measured
     )
+
+
+def _refuse_abort(setting: Setting, placement: Placement, fused: dict[str, bool]) -> None:
+    """Raise LaunchRefused for slices that the first decode cannot be computed in."""
+    slices = placement.slices
+    if slices is None or not setting.context.rules.checks_slices:
+        return
+    # neither the context nor the batch changes where a tensor is cut
+    context = replace(setting.context, n_ctx=0, n_ctx_seq=0, n_batch=0, n_ubatch=0, n_outputs_max=0)
+    key = context, slices.key, placement.groups, placement.dev_layer, tuple(fused.items())
+    aborts = setting.cache.aborts
+    if key not in aborts:
+        aborts[key] = _abort(setting, slices, fused)
+    if aborts[key]:
+        raise LaunchRefused(aborts[key])
+
+
+def _abort(setting: Setting, slices: Slices, fused: dict[str, bool]) -> str:
+    """Return what slices cannot compute of a server's graphs, "" for nothing."""
+    # one token is laid out otherwise than several, as one head is
+    for n_tokens in (_WARM_UP, 1):
+        graphs = Graphs(setting, n_tokens, 1, 1, fused)
+        graphs.short = False  # each layer is cut at other places
+        try:
+            why = abort(graphs.built().graph.nodes, slices)
+        # such a file is bounded, and no graph of it is known
+        except Contradiction:
+            why = ""
+        finally:
+            graphs.release()
+        if why:
+            return why
+    return ""
 
 
 def _other_answer(

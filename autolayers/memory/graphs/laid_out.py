@@ -56,6 +56,8 @@ class GraphCache:
         self.structures: dict[str, tuple[int, ...]] = {}
         # weights that graphs asked for and the file has not
         self.absent: dict[str, None] = {}
+        # by kind of launch: why the slices of -sm tensor end its first decode, "" if they do not
+        self.aborts: dict[Hashable, str] = {}
         # small numbers stand for long tuples of facts: keys of thousands of graphs compare fast
         self._numbers: dict[Hashable, int] = {}
         # by which backends are undecided: the results if their property is the other one

@@ -1,0 +1,76 @@
+"""A server with -sm tensor would be planned, start, and end with its first token.
+
+Which launches llama-server b11549 ended was seen on simulated devices (test_in_use.py starts some).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support import FIXTURES, gpus
+
+import autolayers
+from autolayers import LaunchRefused
+from autolayers.builds import Rules
+
+E4B, NEXT = "gemma-4-e4b-q4_k_m", "qwen3-next-80b-a3b-q4_k_m"
+
+
+def path(name: str) -> Path:
+    return next(FIXTURES.glob(f"**/{name}.gguf"))
+
+
+def ends(name: str, words: str, gib: tuple[int, ...], build: int = 11549) -> str:
+    """Why the launch ends, "" if it does not."""
+    model = autolayers.read_model(path(name))
+    devices = gpus(*[1024 * size for size in gib])
+    try:
+        autolayers.estimate(model, ["-sm", "tensor", *words.split()], devices=devices, build=build)
+    except LaunchRefused as refusal:
+        return str(refusal)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "gib", "up"),
+    [
+        (E4B, "-c 8192", (24, 16), True),
+        (E4B, "-c 8192", (24, 24), True),
+        (E4B, "-c 8192", (24, 24, 24), False),
+        (E4B, "-c 8192", (24, 24, 24, 24), False),
+        (E4B, "-c 8192 -ts 1,3", (12, 24), False),
+        (E4B, "-c 8192 -ts 5,2,1", (32, 12, 12), False),
+        (NEXT, "-c 8192", (24, 16), True),
+        (NEXT, "-c 8192", (24, 24), True),
+        (NEXT, "-c 8192", (24, 24, 24), False),
+        (NEXT, "-c 8192", (24, 24, 24, 24), True),
+        (NEXT, "-c 8192 -ts 2,3", (12, 24), False),
+        (NEXT, "-c 8192 -ts 5,2,2", (32, 12, 12), False),
+        ("chameleon-7b", "-c 4096", (24, 24), False),
+        ("dflash2", "-c 4096", (24, 24), False),
+        ("mtp-qwen3next", "-c 4096", (24, 24), True),
+        ("mtp-qwen3next", "-c 4096", (24, 24, 24), False),
+        # encoders, too
+        ("bge-small-en-q8_0", "-c 512", (24, 24, 24), False),
+        ("jina-embeddings-v2-base-f16", "-c 512", (24, 24, 24), False),
+        # one head of keys: a single token's row is cut
+        ("gemma-3-1b-q8_0", "-c 4096", (24, 24), False),
+        ("llama-3.1-8b-q4_k_m", "-c 4096 -ts 5,2,2", (24, 24, 24), True),
+    ],
+)
+def test_slices_that_end_a_server_are_refused(
+    name: str, words: str, gib: tuple[int, ...], up: bool
+) -> None:
+    why = ends(name, words, gib)
+    assert bool(why) != up
+    expected = r"-sm tensor cannot cut (layer \d+|this graph) over these devices \(\w+: .*\); "
+    assert not why or re.match(expected + "llama.cpp aborts while it decodes$", why)
+
+
+def test_what_measures_or_is_older_is_not_refused() -> None:
+    model, devices = autolayers.read_model(path(NEXT)), gpus(*[24576] * 3)
+    words = ["-sm", "tensor", "-c", "8192"]
+    assert autolayers.estimate(model, words, devices=devices, measuring=True).exact
+    assert not ends(NEXT, "-c 8192", (24, 24, 24), Rules.checks_slices.first - 1)
