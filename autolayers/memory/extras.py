@@ -14,7 +14,7 @@ from ..backends.backend import FLASH_ATTN_HEADS
 from ..errors import LaunchRefused
 from ..gguf import Header
 from ..model import Model
-from ..model.projectors import kind_of
+from ..model.projectors import kind_of, width
 from ..records import replace
 from ..units import MiB
 from .breakdown import Extra
@@ -65,6 +65,34 @@ _WARMUP_TOKENS = {
     "hunyuanvl": 1024,
     "exaone4_5": 2116,
 }
+# those whose graph was compared with logs of CUDA, ROCm and the CPU
+_MEASURED = ("gemma3", "qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger")
+# those whose patches see each other: the others are taken to have a mask (build_inp_attn_mask and
+# the like in tools/mtmd/models of b11549)
+_UNMASKED = (
+    "gemma3",
+    "qwen2vl_merger",
+    "qwen3vl_merger",
+    "ling3vl",
+    "gemma4v",
+    "pixtral",
+    "lightonocr",
+    "dots_ocr",
+    "kimivl",
+    "kimik25",
+    "glm4v",
+    "paddleocr",
+    "internvl",
+    "idefics3",
+    "llama4",
+    "lfm2",
+    "phi4",
+    "cohere2v",
+    "hunyuanvl",
+    "mlp",
+    "ldp",
+    "ldpv2",
+)
 # 30 seconds at 100 frames a second, the window of Whisper's encoders
 _WARMUP_FRAMES = 3000  # audio
 
@@ -141,11 +169,17 @@ def _projector(
     extras = [Extra("mmproj weights", name, weights, exact)]
     # warm-up reserves the graph of one image; without it the first image does
     if params.warmup is not False:
-        local = device is not None and row.modelled and not row.remote
-        flash = local and params.flash_attn != "off"
-        images = _vision_graph(header, kind, flash) if vision else 0
+        flash = params.flash_attn != "off"
+        # the CPU takes flash attention with heads of any size
+        taken = flash and (device is None or _takes_flash(header, row))
+        images = _vision_graph(header, kind, taken) if vision else 0
         sounds = _audio_graph(header) if audio else 0
         extras.append(Extra("mmproj compute", name, images + sounds, False))
+        if device is not None and vision:
+            # the image, and where its patches are; and attention, until the device has declined it
+            host = _inputs(header, kind)
+            host += 3 * patches_of(header, kind) * _width(header) * 4 if flash and not taken else 0
+            extras.append(Extra("mmproj compute", "Host", host, False))
     warnings.append(
         f"mmproj ({kind or 'unknown projector'}): compute is an upper bound for the warm-up image"
         + ("" if exact else ", weights for all tensors in its file")
@@ -206,15 +240,52 @@ def patches_of(header: Header, kind: str) -> int:
     return (side // patch) ** 2 + 1
 
 
+def _width(header: Header) -> int:
+    return _number(header, "clip.vision.embedding_length", 1664)
+
+
+def _heads(header: Header) -> int:
+    return _number(header, "clip.vision.attention.head_count", 16)
+
+
+def _takes_flash(header: Header, row: Backend) -> bool:
+    """Return whether a device is known to have a kernel for flash attention of these heads."""
+    local = row.modelled and not row.remote
+    return local and _width(header) // _heads(header) in FLASH_ATTN_HEADS
+
+
 def _vision_graph(header: Header, kind: str, flash: bool) -> int:
     """Return an upper bound of what a transformer over the warm-up image's patches keeps at once,
     in f32."""
-    patch, n = _number(header, "clip.vision.patch_size", 14), patches_of(header, kind)
-    n_embd = _number(header, "clip.vision.embedding_length", 1664)
+    n = patches_of(header, kind)
+    n_embd, heads = _width(header), _heads(header)
     n_ff = _number(header, "clip.vision.feed_forward_length", 4 * n_embd)
-    heads = _number(header, "clip.vision.attention.head_count", 16)
-    attention = n * n * 6 if flash and n_embd // heads in FLASH_ATTN_HEADS else n * n * heads * 8
-    return n * (2 * n_ff + 8 * n_embd) * 4 + attention + n * patch * patch * 3 * 4 * 3
+    image = _inputs(header, kind)
+    mask = 0 if kind in _UNMASKED else n * n * 6
+    if kind not in _MEASURED:
+        attention = mask if flash else n * n * heads * 8
+        return n * (2 * n_ff + 8 * n_embd) * 4 + attention + 3 * image
+    if "v.blk.0.ffn_gate.weight" in header.tensors:
+        n_ff *= 2
+    # the features of some layers are kept until the end, beside the last ones (Qwen3-VL)
+    merge = _number(header, "clip.vision.spatial_merge_size", 2)
+    deep = any(name.startswith("v.deepstack.") for name in header.tensors)
+    kept = n // merge**2 * width(header) * 4 if deep else 0
+    # its projection is transposed before anything else, and once more in the way of the rest
+    kept += 2 * n_embd * width(header) * 4 if kind == "gemma3" else 0
+    layers = n * (max(n_ff, 3 * n_embd) + 3 * n_embd) * 4
+    # the scores of one layer, and what they are made of
+    if not flash:
+        layers = max(layers, n * n * heads * 4 + n * 8 * n_embd * 4)
+    layers += mask + kept
+    # before the layers: the image, its patches as rows, and two of their embeddings
+    return max(layers, 2 * image + 2 * n * n_embd * 4)
+
+
+def _inputs(header: Header, kind: str) -> int:
+    """Return the bytes of the warm-up image, of its patches' places and of a mask between them."""
+    patch, n = _number(header, "clip.vision.patch_size", 14), patches_of(header, kind)
+    return n * patch * patch * 3 * 4 + n * 4 * 4 + (0 if kind in _UNMASKED else n * n * 4)
 
 
 def _audio_graph(header: Header) -> int:

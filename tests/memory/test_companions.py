@@ -206,6 +206,69 @@ def test_a_projector_goes_to_one_device(words: str, device: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "sizes", "flash", "plain"),
+    [
+        # kind; patch, side, width, feed forward, heads; MiB with flash attention and without
+        ("qwen3vl_merger", (16, 768, 1152, 4304, 16), 248.10, 4657.81),
+        ("qwen3vl_merger", (16, 768, 1024, 4096, 16), 223.30, None),
+        ("gemma3", (14, 896, 1152, 4304, 16), 121, 1132),
+        ("qwen2vl_merger", (14, 560, 1280, 5120, 16), 267, 4598),
+        ("qwen2.5vl_merger", (14, 560, 1280, 3420, 16), 705, 4872),
+    ],
+)
+def test_a_projector_s_graph_is_bounded_by_what_was_measured(
+    kind: str, sizes: tuple[int, ...], flash: float, plain: float | None
+) -> None:
+    """Logs of CUDA, of the CPU (the second) and of an MI300X (the rest)."""
+    names = ("patch_size", "image_size", "embedding_length", "feed_forward_length")
+    keys = (*names, "attention.head_count")
+    file = projector(kind, **{f"clip.vision.{k}": v for k, v in zip(keys, sizes, strict=True)})
+    # Qwen2.5's feed forward is gated
+    if kind == "qwen2.5vl_merger":
+        up = file.tensors["v.blk.0.ffn_up.weight"]
+        file.tensors["v.blk.0.ffn_gate.weight"] = up
+    for words, measured in (("", flash), ("-fa off", plain)):
+        for place in ("", "--no-mmproj-offload"):
+            found = held(
+                model("gemma-3-4b-q8_0"),
+                f"-c 4096 --mmproj p.gguf {words} {place}",
+                Companions(mmproj=file),
+                65536,
+            )[0]
+            said = found["mmproj compute", "Host" if place else "CUDA0"] / MiB
+            assert measured is None or measured <= said <= 1.2 * measured
+            # the image: 24.93 MiB of RAM beside the first one's GPU
+            if (kind, place, sizes[2]) == ("qwen3vl_merger", "", 1152):
+                assert round(found["mmproj compute", "Host"] / MiB, 2) == 24.93
+
+
+def test_attention_is_in_ram_until_a_device_has_declined_it() -> None:
+    """One head of 1152: b11549 had 54.00 MiB of RAM and 172.00 of the device."""
+    file = projector("gemma3", **{"clip.vision.attention.head_count": 1})
+    found, _ = held(model("gemma-3-4b-q8_0"), "-c 4096 --mmproj p", Companions(mmproj=file), 65536)
+    assert 54 <= found["mmproj compute", "Host"] / MiB < 65
+    assert 172 <= found["mmproj compute", "CUDA0"] / MiB < 230
+    off, _ = held(
+        model("gemma-3-4b-q8_0"), "-c 4096 --mmproj p -fa off", Companions(mmproj=file), 65536
+    )
+    assert 9.19 <= off["mmproj compute", "Host"] / MiB < 10
+
+
+def test_features_that_a_projector_keeps_are_counted() -> None:
+    """Qwen3-VL 8B: 323 and 4728 MiB on an MI300X."""
+    file = projector(
+        "qwen3vl_merger", **{"clip.vision.patch_size": 16, "clip.vision.image_size": 768}
+    )
+    for name in ("mm.2.bias", *(f"v.deepstack.{il}.fc1.weight" for il in (8, 16, 24))):
+        ne = (4096, 1, 1, 1)
+        file.tensors[name] = TensorInfo(name, "f16", ne, 1, 0, n_bytes("f16", ne))
+    target = Model(header("qwen3vl", {**blocks(2)}, embedding_length=4096), "m.gguf")
+    for words, measured in (("", 323), ("-fa off", 4728)):
+        found, _ = held(target, f"-c 4096 --mmproj p {words}", Companions(mmproj=file), 65536)
+        assert measured <= found["mmproj compute", "CUDA0"] / MiB <= 1.25 * measured
+
+
 def test_a_projector_s_warm_up_takes_memory_unless_off() -> None:
     files = Companions(mmproj=projector("gemma3"))
     target = model("gemma-3-4b-q8_0")
