@@ -260,6 +260,8 @@ def header(
         "attention.head_count_kv": 2,
         "feed_forward_length": 512,
         "vocab_size": 1000,
+        "attention.layer_norm_epsilon": 1e-5,
+        "attention.layer_norm_rms_epsilon": 1e-5,
     }
     base.update({key.replace("__", "."): value for key, value in keys.items()})
     metadata = {

@@ -387,6 +387,10 @@ class Hparams:
         """Return the value of "<architecture>.<key>" in the file, or `default`."""
         return self._metadata.get(self._prefix + key, default)
 
+    def has(self, key: str) -> bool:
+        """Return whether the file has that key, by its whole name."""
+        return key in self._metadata
+
     def __getattr__(self, name: str) -> Any:
         try:
             # once per field: the value then lies in __dict__, and __getattr__ is not asked again

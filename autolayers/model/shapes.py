@@ -19,6 +19,7 @@ from math import prod
 
 from ..records import dataclass
 from .created import CREATED, GROUPS, SHAPES
+from .demanded import missing
 from .tensors import STACKS, of_whole_model, split
 
 TYPE_CHECKING = False
@@ -68,6 +69,9 @@ class Loader:
         if not self.created or not self.tensors:
             return ""
         # in the order in which llama.cpp would fail
+        key = missing(self.hparams)
+        if key:
+            return f"key not found in model: {key}: llama.cpp does not load it"
         return self._turned() or self._missing() or self._too_deep() or self._wrong_shape()
 
     def unread(self) -> list[str]:

@@ -116,7 +116,7 @@ def test_heads_are_read_for_each_layer() -> None:
     assert hp.n_embd_v_gqa_max == 128
     hp = hparams("llama")
     assert hparams("llama", attention__head_count=4).n_head_kv(0) == 2
-    assert (hp.n_expert_shared, hp.f_norm_rms_eps, hp.get("no.such.key", 7)) == (0, 0.0, 7)
+    assert (hp.n_expert_shared, hp.f_norm_rms_eps, hp.get("no.such.key", 7)) == (0, 1e-5, 7)
     with pytest.raises(AttributeError):
         _ = hp.no_such_parameter
 

@@ -13,6 +13,7 @@ PACKAGE = ROOT / "autolayers"
 PLACES = (
     PACKAGE / "model" / "architectures.py",
     PACKAGE / "model" / "created.py",
+    PACKAGE / "model" / "demanded.py",
     # of another program
     PACKAGE / "engines" / "ik_llama.py",
     PACKAGE / "memory" / "ik_llama",
@@ -31,7 +32,8 @@ OTHERS = {
     "model/vocabulary.py": {"llama", "bert", "gpt2", "gemma4", "t5", "plamo2", "plamo3"},
     # kinds of projectors
     "model/projectors.py": {"cogvlm", "gemma3", "lfm2", "llama4", "muse-glimmer", "paddleocr"},
-    "memory/extras.py": {"gemma3", "gemma4", "muse-glimmer", "paddleocr"},  # kinds of projectors
+    # kinds of projectors
+    "memory/extras.py": {"gemma3", "gemma4", "lfm2", "llama4", "muse-glimmer", "paddleocr"},
 }
 
 
