@@ -45,6 +45,7 @@ class Ops:
     n_stream: int = 1
     n_head: int = 0
     head_v: int = 0
+    # of the layer with the largest cache: elements for each of `n_kv` cells
     n_embd_k_gqa: int = 0
     flash_attn: bool = True
     weights: tuple[Matmul, ...] = ()  # read by every token of a micro-batch

@@ -11,7 +11,9 @@ from ..builds import NEWEST_RULES, Rule, Rules
 from ..ggml.tensor import Tensor, block_size
 from ..records import replace
 from .backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, SIZE, is_part_of, types_of
+from ..units import MiB
 from .cuda import CudaBuffers
+from .ops import TEMPORARIES
 from .sign import BYTES, Sign
 
 TYPE_CHECKING = False
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..machine import Device
+    from .ops import Ops, Parts
 
 _UNARY = frozenset(
     (
@@ -148,6 +151,8 @@ _ALWAYS = frozenset(
     )
 )
 _WARP = 16  # GGML_SYCL_WARP_SIZE
+# What an Arc Pro B70 had taken beyond llama.cpp's buffers once a model was loaded
+_AT_LOAD = 1220 * MiB
 _SOLVE_TRI = 64  # SYCL_SOLVE_TRI_MAX_N and _K
 
 
@@ -248,6 +253,16 @@ class Sycl(CudaBuffers):
         return replace(
             self.device, limits={**(self.device.limits or {}), "onednn_optimized_gemm": 0}
         )
+
+    def margin(self, ops: Ops) -> Parts:
+        """Return what was measured on one card, as bounds: its pool grows with the tokens that a
+        context holds, by less than f16 copies of one layer's K and V, and by less than twice that
+        if they are quantised (3.56 and 7.64 KiB a token with a layer of 4)."""
+        return (("SYCL, as measured", _AT_LOAD), (TEMPORARIES, self.again(ops)))
+
+    def again(self, ops: Ops) -> int:
+        copies = 2 * ops.n_kv * ops.n_stream * (ops.n_embd_k_gqa + ops.n_embd_v_gqa)
+        return copies * (2 if ops.quantised_cache else 1)
 
     def alloc_size(self, tensor: Tensor) -> int:
         size = tensor.nbytes

@@ -410,14 +410,22 @@ class Estimator:
             params.backend_sampling,
             params.cache_type_k,
             params.cache_type_v,
+            params.swa_full,
+            use.kv_unified,
             computed,
         )
         ops = self._ops.get(key)
         if ops is None:
             if computed not in self._shapes:
                 self._shapes[computed] = matmuls(self.model, computed)
+            windows = self.rules.window_cache and not self.rules.engine.one_cache
             ops = ops_of(
-                self.model, params, use, self._shapes[computed], self.rules.engine.reads_all
+                self.model,
+                params,
+                use,
+                self._shapes[computed],
+                self.rules.engine.reads_all,
+                windows,
             )
             types = (params.cache_type_k or "f16", params.cache_type_v or "f16")
             # builds that convert a quantised cache outside of the graph: K and V of a layer in f16
@@ -427,7 +435,8 @@ class Estimator:
                 and any(BY_NAME[t].blck_size > 1 for t in types)
             ):
                 # of one layer
-                ops = replace(ops, converted=2 * 2 * ops.n_kv * ops.n_stream * ops.n_embd_k_gqa)
+                wide = ops.n_embd_k_gqa + ops.n_embd_v_gqa
+                ops = replace(ops, converted=2 * ops.n_kv * ops.n_stream * wide)
             self._ops[key] = ops
         return margin(device, self.model, params, use, ops, self.companions.draft)
 

@@ -19,6 +19,7 @@ from ..gguf import BY_NAME
 from ..records import replace
 from ..units import MiB
 from .breakdown import CONTEXTS, Breakdown, Static, Usage
+from .context import CELL_BLOCK, pad
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,9 +149,11 @@ def ops_of(
     use: Static,
     shapes: Shapes | None = None,
     reads_all: bool = False,
+    windows: bool = True,
 ) -> Ops:
     """Return what a device computes in this launch: `shapes` of the matrices that it multiplies
-    with (matmuls); if that is unknown, all of them. `reads_all`: every token has output."""
+    with (matmuls); if that is unknown, all of them. `reads_all`: every token has output. `windows`:
+    layers with a sliding window have a cache of their own."""
     embeds = bool(params.embedding or params.reranking or params.pooling not in (None, "none"))
     hp = model.hparams
     # layers with attention; recurrent ones have no heads
@@ -159,13 +162,17 @@ def ops_of(
     # the head multiplies all tokens of a micro-batch, or one per slot
     n_outputs = use.n_ubatch if embeds or reads_all else use.n_seq_max
     sort_columns, sort_rows = _sorted(hp, params, use, n_outputs)
+    cells = _window_cells(hp, params, use) if windows else use.n_ctx_seq
+    # of one layer: widths, in rows as long as the longest cache
+    shares = [(il, cells if hp.is_swa(il) else use.n_ctx_seq) for il in layers]
+    n_kv = max(1, use.n_ctx_seq)
     return Ops(
         n_tokens=use.n_ubatch,
         n_kv=use.n_ctx_seq,
         n_stream=max(1, use.n_ctx // max(1, use.n_ctx_seq)),
         n_head=max(map(hp.n_head, layers)),
         head_v=max(map(hp.head_v, layers)),
-        n_embd_k_gqa=max(map(hp.n_embd_k_gqa, layers)),
+        n_embd_k_gqa=max(-(-hp.n_embd_k_gqa(il) * cells // n_kv) for il, cells in shares),
         flash_attn=use.flash_attn,
         weights=body,
         outputs=head,
@@ -174,9 +181,17 @@ def ops_of(
         scan=_scan(model),
         sort_columns=sort_columns,
         sort_rows=sort_rows,
-        n_embd_v_gqa=max(map(hp.n_embd_v_gqa, layers)),
+        n_embd_v_gqa=max(-(-hp.n_embd_v_gqa(il) * cells // n_kv) for il, cells in shares),
         quantised_cache=_quantised(params.cache_type_k) and _quantised(params.cache_type_v),
     )
+
+
+def _window_cells(hp: Hparams, params: Params, use: Static) -> int:
+    """Return the cells of a sliding layer's cache, at most (llama_kv_cache_iswa)."""
+    if params.swa_full:
+        return use.n_ctx_seq
+    cells = hp.n_swa * (use.n_seq_max if use.kv_unified else 1) + use.n_ubatch
+    return min(use.n_ctx_seq, pad(cells, CELL_BLOCK))
 
 
 def _quantised(cache_type: str | None) -> bool:

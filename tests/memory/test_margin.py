@@ -22,6 +22,7 @@ from autolayers.memory.margin import margin, matmuls, ops_of, parts
 
 MiB = 1 << 20
 FIXTURES = ROOT / "fixtures/headers"
+MODELS = ROOT / "fixtures/speeds/models"
 
 
 # --- the sum
@@ -113,7 +114,40 @@ def test_displays_windows_and_shared_memory_have_parts_of_their_own():
         assert total(parts(card((8, 9), **extra), LLAMA)) - plain == mib * MiB
 
 
-@pytest.mark.parametrize("backend", ["RPC", "SYCL", "OpenCL"])
+def test_a_window_takes_no_copies_of_the_whole_context():
+    """Vulkan copies a layer's quantised cache: Gemma 4 12B's widest layers have a window."""
+    card = Device.hypothetical("8GiB", "Vulkan0")
+    card = replace(card, backend="Vulkan", limits={"cooperative_matrix2": False})
+    params = parse("-c 131072 -ub 128 -ctk q8_0 -ctv q8_0".split()).params
+    for name, mib in (
+        ("x-gemma4-12b-ud-q4_k_xl-6.3", 256),
+        ("x-gemma4-31b-ud-q4_k_xl-17.46", 1024),
+    ):
+        whole = autolayers.read_model(MODELS / f"{name}.gguf")
+        estimator = Estimator(whole)
+        use = estimator.breakdown(params, [card])
+        with_copies = dict(estimator.margin(card, params, use))["temporaries of operations"]
+        plain = replace(params, cache_type_k=None, cache_type_v=None)
+        without = dict(estimator.margin(card, plain, estimator.breakdown(plain, [card])))
+        assert with_copies - without["temporaries of operations"] == mib * MiB
+
+
+@pytest.mark.parametrize(
+    ("words", "at_load", "a_token"), [("", 1220, 3.56), ("-ctk q8_0 -ctv q8_0", 1220, 7.64)]
+)
+def test_sycl_leaves_what_an_arc_took(words, at_load, a_token):
+    """An Arc Pro B70: MiB once loaded, and KiB for each token that the context holds."""
+    card = Device("SYCL0", 32 << 30, 32 << 30, backend="SYCL")
+    model = autolayers.read_model(MODELS / "qwen3.6-27b-q4_k_m.gguf")
+    params = parse(["-c", "65536", "-np", "1", *words.split()]).params
+    estimator = Estimator(model)
+    parts = dict(estimator.margin(card, params, estimator.breakdown(params, [card])))
+    assert parts["SYCL, as measured"] == at_load * MiB
+    grown = parts["temporaries of operations"] / 1024 / 65536
+    assert a_token <= grown <= 1.15 * a_token
+
+
+@pytest.mark.parametrize("backend", ["RPC", "OpenCL"])
 def test_backends_of_which_nothing_is_known_keep_llama_cpp_s_default(backend):
     assert total(parts(Device("X0", 1, 1, backend=backend), LLAMA, n_buffers=0)) == 1024 * MiB
 
