@@ -279,6 +279,15 @@ class Evaluator:
         """Return where these flags put every tensor, at any context."""
         return self.estimator.placement(params, self.machine.devices)
 
+    def states(self, params: Params) -> dict[str, int]:
+        """Return the bytes of recurrent states by the buffer that they are in."""
+        sizes: dict[str, int] = {}
+        for cache in self.estimator.caches(params, self.placement(params)).caches:
+            for layer in cache.layers if cache.recurrent else ():
+                for tensor in layer.tensors:
+                    sizes[tensor.buffer] = sizes.get(tensor.buffer, 0) + tensor.size
+        return sizes
+
     def described(self, params: Params) -> str:
         """Return where these flags put the layers, in words."""
         return describe(self.placement(params), params, self.model.hparams.n_layer_all + 1)

@@ -32,6 +32,7 @@ from autolayers.devices import hypothetical
 from autolayers.flags.params import Params
 from autolayers.flags.parse import parse
 from autolayers.flags.write import to_words
+from autolayers.gguf import read_header
 from autolayers.machine import Machine
 from autolayers.memory import context
 from autolayers.memory.weights import place_weights
@@ -43,7 +44,7 @@ HEADERS = TESTS.parent / "fixtures" / "headers"
 
 def answer(name: str, flags: str, *devices: Device) -> Params:
     evaluator = Evaluator.of(
-        autolayers.read_model(HEADERS / f"{name}.gguf"),
+        autolayers.read_model(next(HEADERS.parent.glob(f"**/{name}.gguf"))),
         Machine(devices, {d.name: d.free for d in devices}),
     )
     found = fit(evaluator, parse(flags.split()).params, FULL)
@@ -91,6 +92,20 @@ class TestItsSteps:
         assert found.n_gpu_layers == 25
         assert all(buffer == "CPU" for _, buffer in found.overrides)
         assert found.overrides[-1][0] == r"blk\.24\.ffn_(up|down|gate_up|gate)_(ch|)exps"
+
+    @pytest.mark.parametrize(
+        ("name", "gib", "n_ctx", "layers"),
+        [
+            ("qwen3.5-4b-q4_k_m", 6, 75520, None),
+            ("qwen3.6-27b-q4_k_m", 12, 4096, 43),
+            ("falcon-h1-7b-q4_k_m", 5, 4096, 38),
+        ],
+    )
+    def test_recurrent_states_count_twice(
+        self, name: str, gib: int, n_ctx: int, layers: int | None
+    ) -> None:
+        found = answer(name, "-np 1", gpu(gib))
+        assert (found.n_ctx, found.n_gpu_layers) == (n_ctx, layers)
 
     def test_a_layer_may_overflow_to_the_next_device(self) -> None:
         found = answer("gpt-oss-20b-mxfp4", "-c 8192 -fitt 0", gpu(4, 0), gpu(6, 1))
@@ -309,3 +324,48 @@ def words(params: Params) -> str:
             ' -ot "' + ",".join(f"{pattern}={buffer}" for pattern, buffer in params.overrides) + '"'
         )
     return said
+
+
+@pytest.mark.llamacpp
+@pytest.mark.parametrize(
+    ("name", "gib"),
+    [
+        ("qwen3.5-4b-q4_k_m", (6,)),
+        ("qwen3.5-4b-q4_k_m", (10,)),
+        ("qwen3.6-27b-q4_k_m", (12,)),
+        ("qwen3.6-27b-q4_k_m", (8, 12)),
+        ("falcon-h1-7b-q4_k_m", (5,)),
+        ("granite-4.0-h-small-q4_k_m", (16,)),
+        ("jamba-1.5-mini-q4_k_m", (12, 16)),
+    ],
+)
+def test_recurrent_states_are_counted_as_llama_fit_params_counts_them(
+    name: str,
+    gib: tuple[int, ...],
+    binaries: pathlib.Path,
+    mock_cuda: Callable[..., dict[str, str]],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twice: once as used, and once as memory that is not free while it measures."""
+    monkeypatch.setattr(context, "_outputs", lambda params, embeddings, n_batch, n_seq_max: n_batch)
+    path = tmp_path / f"{name}.gguf"
+    shutil.copy(next(HEADERS.parent.glob(f"**/{name}.gguf")), path)
+    os.truncate(path, read_header(path).files[0].promised)
+    devices = tuple(Device(f"CUDA{i}", size << 30, size << 30) for i, size in enumerate(gib))
+    theirs = subprocess.run(
+        [binaries / "llama-fit-params", "-m", path],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **mock_cuda(*devices)},
+    )
+    found = fit(
+        Evaluator.of(
+            autolayers.read_model(path), Machine(devices, {d.name: d.free for d in devices})
+        ),
+        Params(n_parallel=1),
+        FULL,
+    )
+    assert found is not None
+    assert words(found.params) == theirs.stdout.strip().splitlines()[-1]
