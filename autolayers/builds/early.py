@@ -385,9 +385,8 @@ class EarlyRules(RuleSet):
         "16",
         after=7710,
     )
-    flash_bf16 = Rule(
-        "backends", 8672, "", "CUDA's flash attention takes bf16, and heads of 512", after=8380
-    )
+    flash_512 = Rule("backends", 8609, "#20998", "CUDA's flash attention takes heads of 512")
+    flash_bf16 = Rule("backends", 8672, "", "CUDA's flash attention takes bf16", after=8380)
     flash_192 = Rule(
         "backends", 9093, "", "CUDA's flash attention takes heads of 192 and 320", after=8929
     )

@@ -684,7 +684,7 @@ class Rules(EarlyRules):
         doubt = self.doubts[0]
         return (
             f"llama.cpp build {self.number} lies between builds {doubt.after} and {doubt.first}, "
-            "whose sizes differ: an upper bound"
+            "whose sizes differ: an upper bound as far as nothing else changed between them"
         )
 
     def warning_for(self, row: Compared) -> str:

@@ -159,6 +159,9 @@ class Architecture:
     newer: tuple[tuple[str, int], ...] = ()
     # the oldest build that it was compared with and equal; 0: the oldest of all compared ones
     exact_from: int = 0
+    # its graph was rewritten more than once between these builds: their sizes bound none of those
+    # in between, for which it is an unknown one
+    rewritten: tuple[int, int] | None = None
     # from this build on its graph is another, known by its sizes alone: at most these times this
     # factor
     changed: tuple[int, float] | None = None
@@ -338,6 +341,7 @@ _TABLE: Any = (
         before=((Rules.qwen4exp_splits_tensors, _UNSPLIT),),
         after=10644,
         exact_from=_LATE,
+        rewritten=(11321, 11434),
         changed=(11739, 1.0),
     ),
     _row("phi2", "neox", tied="never"),

@@ -28,7 +28,7 @@ def _lacks_head(head: int, ratio: int, rules: Rules) -> bool:
         return not rules.flash_192
     if head == 576:
         return ratio % 16 > 0 and not rules.flash_576
-    return head == 512 and not rules.flash_bf16
+    return head == 512 and not rules.flash_512
 
 
 def by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int, rules: Rules) -> bool:

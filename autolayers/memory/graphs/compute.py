@@ -57,6 +57,9 @@ def measure(
         return (sizes[0],) * together + sizes[1:] if together else sizes
 
     build = builder(model.architecture, mtp=context.kind == "mtp")
+    between = model.row.rewritten
+    if between and between[0] < context.rules.number < between[1]:
+        build = None
     if build is not None:
         halt = None if enough is None else lambda sizes, steps: enough(spread(sizes), steps)
         try:
