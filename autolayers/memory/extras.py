@@ -365,7 +365,7 @@ def _draft(
         Extra(f"{label} context", device, size, exact)
         for device, size in _summed(their_memory.buffers, their_placement).items()
     ]
-    extras += _outputs_of_draft(label, model, whose, params, context, their_context, sampled)
+    extras += _outputs_of_draft(label, model, whose, params, context, their_context, sampled, exact)
     names = [*(device.name for device in their_placement.devices), "Host"]
     unsure = _unmodelled(whose, their_context)
     extras += [
@@ -394,6 +394,7 @@ def _outputs_of_draft(
     context: Context,
     theirs: Context,
     sampled: int,
+    exact: bool,
 ) -> list[Extra]:
     """Mirror llama_context::output_reserve in both contexts of common_speculative: what they have
     at the start, and to what a long prompt makes them grow (builds 9093 to 11549)."""
@@ -423,7 +424,11 @@ def _outputs_of_draft(
         ("hidden states for the draft", read * context.n_batch, True),
         ("copies of hidden states", copies * context.n_batch, True),
     )
-    return [Extra(name, "Host", n * 4, False, upper_limit=grows) for name, n, grows in sizes if n]
+    return [
+        Extra(name, "Host", n * 4, exact and not grows, upper_limit=grows)
+        for name, n, grows in sizes
+        if n
+    ]
 
 
 def _draft_rows(params: Params, draft: Model | None) -> tuple[int, int]:

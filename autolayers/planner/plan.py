@@ -366,7 +366,9 @@ class Plan:
 
     @property
     def exact(self) -> bool:
-        return self.breakdown.exact
+        # what is there from the start; what grows has a limit of its own
+        held = [extra for extra in self.breakdown.extras if not extra.upper_limit]
+        return self.breakdown.exact and all(extra.exact for extra in held)
 
     @property
     def inexact_unsaid(self) -> bool:

@@ -212,6 +212,15 @@ def test_a_file_that_is_not_there_is_named(words: str, tmp_path: pathlib.Path) -
         launch(f"-c 4096 {words} {tmp_path / 'missing.gguf'}", 24576)
 
 
+def test_a_plan_is_exact_only_with_everything_that_it_holds(tmp_path: pathlib.Path) -> None:
+    words = ["-c", "4096", "-ngl", "17"]
+    whole = model("headers", TARGET)
+    for more, exact in (([], True), (["--mmproj", str(projector(tmp_path))], False)):
+        found = autolayers.plan(whole, [*words, *more], devices=gpus(24576)).to_dict()
+        held = [extra for extra in found["extras"] if not extra["upper_limit"]]  # type: ignore
+        assert found["exact"] is exact is all(extra["exact"] for extra in held)
+
+
 # --- in a plan
 
 
