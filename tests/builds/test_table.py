@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import FIXTURES, ROOT, gpus, model
 
-from autolayers import AutolayersError, LaunchRefused, estimate
+from autolayers import AutolayersError, LaunchRefused, estimate, read_model
 from autolayers.builds import NEWEST, OLDEST_EXACT, Build, Rule, Rules, RuleSet, rules, sources
 from autolayers.builds.early import EarlyRules
 from autolayers.flags.parse import parse
@@ -265,3 +266,24 @@ def test_an_unknown_architecture_may_slide_in_a_second_cache(tmp_path: Path) -> 
         assert not found.exact and "is unknown" in str(found.warnings)
         assert found.devices["CUDA0"].compute >= device and found.host.compute >= host
         assert estimate(model("muse-spark-moe"), words.split(), ["24GiB"]).host.compute == host
+
+
+def test_a_graph_that_was_rewritten_between_two_sources_is_bounded_as_unknown() -> None:
+    """Qwen4-exp of b11364 takes 92.75 MiB, more than with either source around it."""
+    words = ["-c", "1024", "-np", "2", "-kvu", "-ub", "300", "-b", "256"]
+    sizes = {}
+    for build in (11321, 11364, 11434):
+        found = estimate(model("qwen4exp-moe"), words, [], build=build)
+        sizes[build] = found.host.compute / (1 << 20)
+        assert found.exact is (build != 11364)
+        assert any("as far as nothing else changed" in w for w in found.warnings) != found.exact
+    assert sizes[11321] < 92.75 <= sizes[11364] and sizes[11434] < 92.75
+
+
+@pytest.mark.parametrize(("build", "runs"), [(8608, False), (8609, True), (8668, True)])
+def test_heads_of_512_have_flash_attention_from_b8609_on(build: int, runs: bool) -> None:
+    """Gemma 4 31B ran on b8668 with `-ctk q8_0 -ctv q8_0` (llama.cpp issue 21514)."""
+    path = ROOT / "fixtures" / "speeds" / "models" / "x-gemma4-31b-ud-q4_k_xl-17.46.gguf"
+    params = parse(["-c", "8192", "-ngl", "99"]).params
+    card = replace(gpus(65536)[0], compute_capability=(8, 6))
+    assert estimate(read_model(path), params, [card], build=build).flash_attn is runs

@@ -118,7 +118,7 @@ def test_a_window_takes_no_copies_of_the_whole_context():
     """Vulkan copies a layer's quantised cache: Gemma 4 12B's widest layers have a window."""
     card = Device.hypothetical("8GiB", "Vulkan0")
     card = replace(card, backend="Vulkan", limits={"cooperative_matrix2": False})
-    params = parse("-c 131072 -ub 128 -ctk q8_0 -ctv q8_0".split()).params
+    params = parse(["-c", "131072", "-ub", "128", "-ctk", "q8_0", "-ctv", "q8_0"]).params
     for name, mib in (
         ("x-gemma4-12b-ud-q4_k_xl-6.3", 256),
         ("x-gemma4-31b-ud-q4_k_xl-17.46", 1024),
