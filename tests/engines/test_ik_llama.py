@@ -498,3 +498,19 @@ def test_a_cache_type_of_its_own_is_written_once() -> None:
     flags = done.stdout.split()
     assert flags.count("-ctk") == 1 and flags[flags.index("-ctk") + 1] == "q6_0"
     assert flags[flags.index("-ctv") + 1] == "q8_0"
+
+
+def test_a_tied_output_is_created_once_more_wherever_it_is() -> None:
+    """-ot moves the embedding and the output, which have one name; llama.cpp keeps one of both."""
+    tied = model("llama-3.2-1b-q8_0")
+    size = tied.tensors["token_embd.weight"].n_bytes
+
+    def held(words: str) -> tuple[int, int]:
+        flags = f"-c 4096 -ngl 99 {words} --engine ik_llama.cpp".split()
+        found = autolayers.plan(tied, flags, devices=gpus(24576)).breakdown
+        return found.devices["CUDA0"].model, found.host.model
+
+    # one in RAM, one on the GPU
+    device, host = held("")
+    assert held("-ot token_embd=CUDA0") == (device + size, host - size)
+    assert held("-ot token_embd=CPU") == (device - size, host + size)

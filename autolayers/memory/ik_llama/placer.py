@@ -72,7 +72,10 @@ class IkPlacer(WeightPlacer):
                 layers = tuple([layer if layer == HOST else used[main].name for layer in layers])
         mapped = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock")
         # tensors that are created more often, or elsewhere, than llama.cpp does
-        more = [*_more(self.model, groups, layers), *_tied(self.model, used, layers[-1], mapped)]
+        more = [
+            *_more(self.model, groups, layers),
+            *_tied(self.model, used, groups, layers[-1], mapped),
+        ]
         more += _merged(self.model, groups) if settings.merges_experts else []
         buffers = _summed(groups, more)
         if several and layout.mode in ("graph", "attn"):
@@ -133,25 +136,34 @@ def _on(used: Sequence[Device], params: Params) -> Params:
 
 
 def _tied(
-    model: Model, used: Sequence[Device], output: str, mapped: bool
+    model: Model,
+    used: Sequence[Device],
+    groups: Sequence[WeightGroup],
+    output: str,
+    mapped: bool,
 ) -> Iterator[tuple[str, int]]:
-    """Return (buffer, bytes) of the embedding as the output, which it always creates once more: in
-    RAM the same pages where the file is mapped, and of bitnet, whose graph reads the first one in
-    llama.cpp."""
+    """Return (buffer, bytes) of the embedding as the output, which it always creates once more,
+    under the embedding's name (create_tensor_for): in RAM the same pages where the file is mapped,
+    and of bitnet, whose graph reads the first one in llama.cpp."""
     embedding = model.tensors.get("token_embd.weight")
     without = model.row.tied == "never" and model.architecture != "bitnet"
     if embedding is None or "output.weight" in model.tensors or without:
         return
     if model.row.tied == "first":  # counted
         return
-    device = next((device for device in used if device.name == output), None)
+    # in llama.cpp one serves for both where they are in the same buffer, e.g. by -ot token_embd=...
+    places = {
+        group.tensors["token_embd.weight"].buffer
+        for group in groups
+        if "token_embd.weight" in group.tensors
+    }
+    where = output if model.architecture == "bitnet" else places.pop() if len(places) == 1 else ""
+    device = next((device for device in used if device.name == where), None)
+    if device is not None:
+        yield where, on(device).padded(embedding.type, embedding.ne, embedding.n_bytes)
     # in RAM: mapped, both are the same pages of the file
-    if device is None:
-        if not mapped:
-            yield HOST, embedding.n_bytes
-    elif model.architecture == "bitnet":
-        size = on(device).padded(embedding.type, embedding.ne, embedding.n_bytes)
-        yield output, size
+    elif where and not mapped:
+        yield HOST, embedding.n_bytes
 
 
 def _more(
