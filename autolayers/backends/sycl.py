@@ -10,8 +10,8 @@ from __future__ import annotations
 from ..builds import NEWEST_RULES, Rule, Rules
 from ..ggml.tensor import Tensor, block_size
 from ..records import replace
-from .backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, SIZE, is_part_of, types_of
 from ..units import MiB
+from .backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, SIZE, is_part_of, types_of
 from .cuda import CudaBuffers
 from .ops import TEMPORARIES
 from .sign import BYTES, Sign
