@@ -63,6 +63,9 @@ def _why(problem: Problem, chosen: Candidate, alike: list[Device]) -> str:
     device, *others = alike
     if device.kind == "igpu" and any(each.kind == "gpu" for each in problem.machine.devices):
         return "llama.cpp uses an integrated GPU only where there is no other, or -dev names it"
+    # slices that llama.cpp cannot compute
+    if problem.given.split_mode == "tensor" and problem.evaluator.refusal:
+        return str(problem.evaluator.refusal)
     seconds = _seconds_with(problem, chosen, device)
     if seconds is None:
         free = human(problem.machine.limits[device.name])

@@ -74,3 +74,13 @@ def test_what_measures_or_is_older_is_not_refused() -> None:
     words = ["-sm", "tensor", "-c", "8192"]
     assert autolayers.estimate(model, words, devices=devices, measuring=True).exact
     assert not ends(NEXT, "-c 8192", (24, 24, 24), Rules.checks_slices.first - 1)
+
+
+def test_a_plan_says_why_no_gpu_is_used() -> None:
+    plan = autolayers.plan(
+        autolayers.read_model(path(NEXT)),
+        ["-sm", "tensor", "-c", "8192"],
+        devices=gpus(*[24576] * 3),
+    )
+    assert plan.n_gpu_layers == 0
+    assert any("left idle: -sm tensor cannot cut layer 0" in line for line in plan.reasons)
