@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ import sys
 from functools import cache
 
 import pytest
-from support import FIXTURES, RECORDED, few
+from support import FIXTURES, RECORDED, few, says
 
 import autolayers
 from autolayers import Breakdown, Device, LaunchRefused, Model, ModelError, estimate
@@ -142,6 +143,56 @@ def test_a_drafts_file_decides_how_it_is_used() -> None:
     plain = launch("-c 4096 -np 1", 24576, target="qwen35-dense")
     assert found.devices["CUDA0"].context > plain.devices["CUDA0"].context
     assert sizes(found, "draft context")["CUDA0"] > 0
+
+
+EAGLE, DFLASH = "eagle3-l31", "dflash-8b"
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "words", "megabytes"),
+    [
+        (TARGET, "", "", 36.2),
+        (TARGET, EAGLE, "--spec-type draft-eagle3", 1223),
+        (TARGET, EAGLE, "--spec-type draft-eagle3 -ub 1024", 2345),
+        (TARGET, EAGLE, "--spec-type draft-eagle3 -ub 2048", 4589),
+        ("qwen3-8b-q4_k_m", DFLASH, "--spec-type draft-dflash", 250),
+        ("qwen3.5-4b-mtp-q8_0", "", "--spec-type draft-mtp", 60.6),
+    ],
+)
+def test_a_draft_grows_with_the_first_prompt_to_what_was_seen(
+    target: str, draft: str, words: str, megabytes: float
+) -> None:
+    """The pinned memory of llama-server b11549 after 1,000 to 2,200 tokens: what is not yet in it
+    are the outputs of a verified draft."""
+    files = {path.stem: path for path in FIXTURES.glob("**/headers/*.gguf")}
+    said = [
+        "-c",
+        "4096",
+        "-np",
+        "1",
+        *words.split(),
+        *(["-md", str(files[draft])] if draft else []),
+    ]
+    found = estimate(autolayers.read_model(files[target]), said, devices=gpus(24576))
+    apart = ("prompt cache", "context checkpoints", "cache bookkeeping", "copies of hidden states")
+    grown = sum(
+        extra.size
+        for extra in found.extras
+        if extra.device == "Host" and extra.name not in (*apart, "draft model weights")
+    )
+    pinned = (found.host.compute + grown) / 1e6
+    assert megabytes <= pinned <= 1.06 * megabytes
+    # all of it but what is there at the start may only come
+    assert found.growing >= (megabytes * 1e6 - found.resident) * bool(draft)
+
+
+def test_a_limit_of_memory_has_what_a_draft_grows_to() -> None:
+    files = {path.stem: path for path in FIXTURES.glob("**/headers/*.gguf")}
+    words = "--spec-type draft-eagle3 --gpu rtx-4090 --ram 16GiB -np 1 -c 16384 -cram 0"
+    file = says(files[TARGET], "-md", files[EAGLE], *words.split(), "--format", "kubernetes").stdout
+    request, limit = (int(mib) for mib in re.findall(r" memory: (\d+)Mi", file))
+    # before the limit was 4 MiB more than the request
+    assert limit - request >= (1223 - 61) * 1e6 / MiB
 
 
 # --- projectors and adapters, written as files

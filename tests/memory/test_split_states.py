@@ -5,11 +5,12 @@ Which launches llama-server b11549 ended was seen on simulated devices (test_in_
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
-from support import FIXTURES, gpus
+from support import FIXTURES, gpus, says
 
 import autolayers
 from autolayers import LaunchRefused
@@ -84,3 +85,9 @@ def test_a_plan_says_why_no_gpu_is_used() -> None:
     )
     assert plan.n_gpu_layers == 0
     assert any("left idle: -sm tensor cannot cut layer 0" in line for line in plan.reasons)
+
+
+def test_slices_that_end_a_server_are_no_alternative() -> None:
+    answer = json.loads(says(path(NEXT), "--gpu", "3xrtx-3090", "-c", "8192", "--json").stdout)
+    assert answer["fits"]
+    assert "tensor" not in str([answer["flags"], answer["alternatives"], answer["remedies"]])
