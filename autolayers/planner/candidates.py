@@ -22,7 +22,7 @@ from .one import overrides
 from .one.bisection import last
 from .one.ladder import Ladder
 from .one.partition import best_partition, even_partition, explicit_split, shared, short
-from .prices import ENOUGH, is_part, worth
+from .prices import ENOUGH, is_part, of_context, worth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,10 +144,20 @@ class Kind:
         if self.buffers.rules_out(self.point(replace(self.shape, n_ctx=n_ctx))):
             return None
         for params in self._placed(n_ctx):
+            if best is not None and not self._may_beat(params, best):
+                continue
             grown = self._grown(params)
             if grown is not None and (best is None or _rank(grown) < _rank(best)):
                 best = grown
         return best
+
+    def _may_beat(self, params: Params, best: Launch) -> bool:
+        """Return whether a launch may be worth more with all the context that can be wanted."""
+        use = self.evaluator.static(params)
+        if use is None:
+            return False
+        price = of_context(self.problem, use.n_ctx_seq)[1]
+        return best.ram_missing > 0 or worth(self.problem, params, use) < best.worth * price
 
     def _placed(self, n_ctx: int | None) -> Iterator[Params]:
         at = replace(self.shape, n_ctx=n_ctx)
