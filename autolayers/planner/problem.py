@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Problem:
     """A model's file and a Request; what measures and what predicts launches is made on first use.
-    `drafting`: how they draft. Problems of one model share `measurements`, those of one
-    question a `meter`."""
+    `drafting`: how they draft; `ordered`: all devices stay in the order that is given. Problems of
+    one model share `measurements`, those of one question a `meter`."""
 
     file: Model
     request: Request
     drafting: Drafting | None = None
+    ordered: bool = False
     measurements: Known | None = None
     meter: Meter | None = None
 
@@ -123,18 +124,28 @@ class Problem:
 
     def with_given(self, given: Params) -> Problem:
         """Return the same with these given flags."""
-        return self if given == self.given else self._priced_alike(self.request.with_params(given))
+        return (
+            self
+            if given == self.given
+            else self._priced_alike(request=self.request.with_params(given))
+        )
 
     def with_goals(self, **changes: Any) -> Problem:
         """Return the same with other goals: fields of Policy."""
         request = self.request.with_goals(**changes)
         if request.policy.workload == self.policy.workload:
-            return self._priced_alike(request)
-        return self._measured_alike(request, self.drafting)
+            return self._priced_alike(request=request)
+        return self._measured_alike(request=request)
 
     def drafting_with(self, drafting: Drafting | None) -> Problem:
         """Return the same with launches that draft in another way."""
-        return self._measured_alike(self.request, drafting)
+        return self._measured_alike(drafting=drafting)
+
+    def in_order(self, device: tuple[str, ...] | None) -> Problem:
+        """Return the same with the devices of a launch, in its order: what differs from it is then
+        another change alone."""
+        given = replace(self.given, device=device)
+        return self._priced_alike(request=self.request.with_params(given), ordered=True)
 
     def on(self, machine: Machine) -> Problem:
         """Return the same on another machine with devices of the same kinds."""
@@ -158,16 +169,16 @@ class Problem:
             meter=self.evaluator.estimator.meter,
         )
 
-    def _measured_alike(self, request: Request, drafting: Drafting | None) -> Problem:
-        """Return another request for the same model and machine: what was measured stays."""
-        other = replace(self, request=request, drafting=drafting)
+    def _measured_alike(self, **changes: Any) -> Problem:
+        """Return another problem of the same model and machine: what was measured stays."""
+        other = replace(self, **changes)
         # vars(): a frozen record with a `lazy` field, which is set before it is first read.
         vars(other)["evaluator"] = self.evaluator
         return other
 
-    def _priced_alike(self, request: Request) -> Problem:
+    def _priced_alike(self, **changes: Any) -> Problem:
         """Return the same where the workload is the same too: what was predicted stays."""
-        other = self._measured_alike(request, self.drafting)
+        other = self._measured_alike(**changes)
         vars(other)["cost"] = self.cost.at_depths(other.fills)
         return other
 
