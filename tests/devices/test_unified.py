@@ -242,7 +242,7 @@ def test_an_8b_model_on_a_mac_with_8_gib_gets_the_ways_that_exist() -> None:
     less, least = (remedy.ram for remedy in plan.remedies if remedy.kind == "ram")
     assert 0 < least < less < 2 * GiB
     text = " ".join(plan_text(plan).split())
-    assert "-ngl 30 -c 2048 " in text.partition("fits with these flags (")[2]
+    assert "-ngl 31 -c 2048 " in text.partition("fits with these flags (")[2]
 
 
 def test_ram_that_no_machine_of_the_kind_has_is_not_called_free() -> None:

@@ -112,7 +112,7 @@ def test_a_launch_that_is_not_measured_has_the_work_of_one_that_is(
 def test_attention_without_a_kernel_is_slow_and_said(words: str, types: str) -> None:
     gpu = [Device("CUDA0", 24 << 30, 24 << 30, bandwidth=936e9)]
     found = autolayers.plan(
-        model("llama-3.1-8b-q4_k_m"), ["-c", "32768", *words.split()], devices=gpu
+        model("llama-3.1-8b-q4_k_m"), ["-c", "32768", "-ngl", "33", *words.split()], devices=gpu
     )
     assert (
         f"CUDA0 has no flash attention for {types}: attention of 32 layers runs on the CPU"
