@@ -137,3 +137,11 @@ def test_measuring_ends_where_the_prompt_graph_is_enough_to_know() -> None:
     assert part.devices["CUDA0"].model == whole.devices["CUDA0"].model
     assert 0 < part.devices["CUDA0"].compute <= whole.devices["CUDA0"].compute
     assert Estimator(m).at_least(params, devices, lambda use: False, runtime=True) == whole
+
+
+@pytest.mark.parametrize(("slots", "mib"), [(2, 17.16), (3, 11.69), (4, 8.16)])
+def test_slots_that_do_not_divide_the_micro_batch_need_no_bound(slots: int, mib: float) -> None:
+    """MiniMax-M3 with a cache for each slot, by llama-server b11549."""
+    words = f"-np {slots} -no-kvu -c 4096 -ngl 99 --gpu 24GiB"
+    found = autolayers.plan(model("minimax-m3-moe"), words.split())
+    assert found.exact and round(found.devices[0].compute / (1 << 20), 2) == mib

@@ -108,7 +108,7 @@ def reserve(
         if enough is not None:
             # with a full cache and one sequence it is the largest of those in use
             if pinned and setting.hparams.architecture.graph_grows:
-                filled = {**fused, "filled": True}
+                filled = {**fused, "filled": True, "one_stream": _has_streams(c)}
                 first = Graphs(setting, n_tokens, 1, n_outputs, filled, walked)
                 first_sizes = first.sizes()
             else:
@@ -297,8 +297,8 @@ def _runtime_graphs(
     # e.g. MiniMax-M3, whose sparse attention ranks the blocks that the cache holds
     if grows_with == "cache":
         graphs.append((n_tokens, n_seqs, n_outputs, filled))
-    # more tokens per sequence than the reserved graph of all slots has
-    if grows_with and n_seqs > 1:
+    # more tokens per sequence than the reserved graph of all slots has; with streams see below
+    if grows_with and n_seqs > 1 and not _has_streams(c):
         graphs.append((n_tokens, 1, n_outputs, filled))
     if _has_streams(c):
         alone = {**filled, "one_stream": True}
