@@ -130,7 +130,9 @@ _REST = (
     Row(
         "listed",
         "MiB",
-        rf"^\s*(?:- )?(?P<name>(?!{HOST}\b)[A-Z][A-Za-z]{{1,11}}\d{{1,3}}) *: "
+        # "common_params_print_info:   - CUDA0 : NVIDIA ...", and without the function's name
+        r"^(?:[DIWE] )?\s*(?:\w{2,40}: +)?(?:- )?"
+        rf"(?P<name>(?!{HOST}\b)[A-Z][A-Za-z]{{1,11}}\d{{1,3}}) *: "
         rf"(?P<description>.{{1,120}}) \((?P<mib>{_N}) MiB(?:, (?P<free>{_N}) MiB free)?\)",
     ),
     Row(
@@ -190,6 +192,9 @@ _REST = (
         "layers.offload",
         r"layers\.model=(?P<of>\d{1,5}) layers\.offload=(?P<layers>\d{1,5})",
     ),
+    # --fit's trials name a device by its number, and what they compare with
+    Row("fits", "_fit_impl: ", r"_fit_impl: (?:id=\d{1,3}, n_layer=|projected to use \d{1,9} MiB of device)"),
+    Row("shared", "NvMapMem", r"(?P<name>NvMap)MemAlloc"),
     Row("splits", "graph splits", r"graph splits = (?P<n>\d{1,6})"),
     Row("cache_types", "K (", rf"size +=.*?\bK \((?P<K>{_TYPES})\)(?:.*?\bV \((?P<V>{_TYPES})\))?"),
     Row(

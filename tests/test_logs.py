@@ -61,6 +61,7 @@ LINES = {
     },
     "rocBLAS error: Cannot read TensileLibrary.dat: No such file or directory for GPU arch : "
     "gfx1031": {"chip": {"chip": "gfx1031"}},
+    "NvMapMemAllocInternalTagged: 1075072515 error 12": {"shared": {"name": "NvMap"}},
     "llama_new_context_with_model: attn_max_b = 512": {"ik": {}},
     "/home/me/ik_llama.cpp/build/bin/llama-server -m a.gguf": {"ik": {}},
 }

@@ -197,7 +197,12 @@ class Sycl(CudaBuffers):
             r"(?:PI_ERROR|UR_RESULT_ERROR)_OUT_OF_HOST_MEMORY",
             "run",
         ),
-        Sign("op_unsupported", "OUT_OF_RESOURCES", "UR_RESULT_ERROR_OUT_OF_RESOURCES", "run"),
+        # of memory, or of registers for one kernel: decide.py tells them apart
+        Sign("oom_device", "OUT_OF_RESOURCES", "(?:UR_RESULT|PI)_ERROR_OUT_OF_RESOURCES", "run"),
+        Sign("op_unsupported", "Not support Flash-Attention", "", "run"),
+        Sign("op_unsupported", "multi-col MMVQ", "unsupported ncols_dst=", "run"),
+        Sign("op_unsupported", "not supported for QK_K", "", "run"),
+        Sign("op_unsupported", "GGML tensor type not supported", "", "run"),
         Sign(
             "device_lost",
             "DEVICE_LOST",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from ..backends import METAL, canonical
-from ..builds import Build
+from ..builds import NEWEST, Build
 from ..flags.check import flag_meant
 from ..ggml.types import BY_ID, IK_NAMES
 from ..records import dataclass
@@ -35,6 +35,9 @@ class Advice:
     instead: bool = False
 
 
+# GPUs whose memory is the system's, beside NVIDIA's driver: Jetson, DGX Spark
+_UNIFIED = re.compile(r"\b(?:Orin|Xavier|Thor|Tegra|GB10|NvMap)\b")
+_PORT_BEFORE = 8080
 _TURING = (7, 5)  # the oldest cards that CUDA 13 compiles for
 _BLACKWELL = (10, 0)  # CUDA 12.8 is the first with code for these
 # the first build whose prompts stay fused with layers in RAM (builds: stays_fused)
@@ -47,6 +50,31 @@ SIBLINGS = {
 }
 # A library's name -> what brings it
 LIBRARIES = (
+    (
+        r"LLM engine",
+        "LM Studio's runtime for this GPU is cut or lacks its own libraries: remove and install it "
+        "again (Settings, Runtime), or take the CPU or Vulkan one; Microsoft's Visual C++ "
+        "Redistributable (x64)",
+    ),
+    (
+        r"(?:lib)?ggml-cuda",
+        "the file is there, what it needs is not: CUDA's runtime (on Windows the zip "
+        "cudart-llama-bin-win-cuda-... of the same release, unpacked next to it) or Microsoft's "
+        "Visual C++ Redistributable (x64)",
+    ),
+    (
+        r"(?:lib)?ggml-hip",
+        "the file is there, what it needs is not: ROCm (on Windows the HIP SDK) of the build's "
+        "version, or the Vulkan build",
+    ),
+    (
+        r"(?:lib)?ggml-vulkan",
+        "the file is there, what it needs is not: the Vulkan loader, which the GPU's driver brings",
+    ),
+    (
+        r"(?:lib)?ggml-sycl",
+        "the file is there, what it needs is not: Intel's oneAPI (setvars.sh, setvars.bat)",
+    ),
     (
         r"(?:lib)?(?:cudart|cublas)",
         "CUDA's runtime of that version: on Windows the zip cudart-llama-bin-win-cuda-... of the "
@@ -250,6 +278,36 @@ def _first_part(name: str) -> str:
 def _full(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     """Advise on a full GPU where less of the model on it is not what helps."""
     part, device = verdict.detail.get("part", ""), verdict.device or ""
+    described = [device_.description for device_ in facts.devices.values()]
+    if any(_UNIFIED.search(text) for text in (facts.shared, *described)):
+        yield Advice(
+            (
+                _remedy(
+                    "",
+                    "the GPU's memory is the system's, and files that were read fill it: sync, then "
+                    "echo 3 > /proc/sys/vm/drop_caches as root, before the start; or -lm none",
+                ),
+            )
+        )
+    if part == "probe":
+        yield Advice(
+            (
+                _remedy(
+                    "",
+                    "other programs hold the GPU: end them (nvidia-smi, autolayers ps); no flag of "
+                    "this launch makes room",
+                ),
+            ),
+            instead=True,
+        )
+    elif part == "warmup":
+        yield Advice(
+            (
+                _remedy("-ub 256", "smaller graphs: the warm-up computes one"),
+                _remedy("-fitt 2048", "more of the GPU left free by --fit"),
+                _remedy("", "one layer less on the GPU, where -ngl is given"),
+            )
+        )
     # It reserves logits of a whole micro-batch: vocabulary x -ub x 4 bytes
     if facts.ik and verdict.phase == "compute":
         yield Advice(
@@ -303,6 +361,16 @@ def _full(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
 
 def _fit(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     given = verdict.detail.get("flag", "")
+    if facts.reduced:
+        longer = f"-c {facts.reduced[0]}"
+        yield Advice(
+            (
+                _remedy("-ctk q8_0 -ctv q8_0", "half the KV cache: about twice that context"),
+                _remedy(f"{longer} -ngl auto", "that context, with as many layers as fit beside it"),
+            ),
+            instead=True,
+        )
+        return
     # fit.cpp takes any -ngl but auto for the user's choice
     if given == "-ngl":
         yield Advice(
@@ -317,6 +385,11 @@ def _fit(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
             ),
             instead=True,
         )
+
+
+def _in_ram(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    yield from _unfused(verdict, facts)
+    yield from _none_fits(verdict, facts)
 
 
 def _unfused(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
@@ -395,6 +468,15 @@ def _combined(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
         # e.g. a head of 80 values, and q8_0's blocks of 32
         "blocks": (_remedy(f"-ct{cache} f16", "a type without blocks"),),
         "split": (_remedy("-sm layer", "the split that every model and backend has"),),
+        "tensor": (
+            _remedy("-sm layer", "the split that every model and backend has"),
+            _remedy("", "or two equal GPUs (-dev), whose number divides the model's heads and rows"),
+        ),
+        "tensor cache": (
+            _remedy("-sm layer", "the split that goes with a quantised cache"),
+            _remedy("-ctk f16 -ctv f16", "or a cache that is not quantised"),
+            _remedy("", "a build from summer 2026 on has both together"),
+        ),
         "fit": (_remedy("", "leave out --fit, or -ncmoe and -ot: both place the weights"),),
     }
     if part in helps:
@@ -422,7 +504,11 @@ def ik_type(number: str) -> str:
 def _flag(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     """Yield the flag that took the place of one, has a value today, or is most like one that no
     build has."""
-    refused = verdict.detail.get("flag", "")
+    refused, why = verdict.detail.get("flag", ""), verdict.detail.get("why", "")
+    # the program's own words name what took its place
+    if named := re.search(r"has been removed.{0,20} use (--[\w-]{2,40})", why):
+        yield Advice((_remedy(named[1], f"in place of {refused[:40]}"),), instead=True)
+        return
     if meant := flag_meant(refused):
         yield Advice((_remedy(" ".join(meant), f"instead of {refused[:40]}, if that is meant"),))
 
@@ -449,6 +535,145 @@ def _context(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     )
 
 
+def _batch(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    """Yield the micro-batch that takes the request: the next power of two."""
+    asked = int(verdict.detail.get("asked", 0)) or facts.number("n_ctx")
+    if not 0 < asked < 1 << 24:
+        return
+    size = 1 << (asked - 1).bit_length()
+    yield Advice(
+        (
+            _remedy(f"-ub {size} -b {size}", f"a micro-batch of at least {asked} tokens"),
+            _remedy("", "or shorter pieces of text: fewer tokens than -ub"),
+        ),
+        instead=True,
+    )
+
+
+def _prompts(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    """Yield --cache-ram for two conversations of that size."""
+    if verdict.bytes:
+        each = verdict.bytes >> 20
+        room = -(-2 * each // 1024) * 1024
+        yield Advice(
+            (
+                _remedy(f"--cache-ram {room}", f"two conversations of {each} MiB, where RAM has that"),
+                _remedy("-ctxcp 4", "fewer checkpoints of each conversation, which are much of it"),
+                _remedy("-ctk q8_0 -ctv q8_0", "half the state of each"),
+            ),
+            instead=True,
+        )
+
+
+def _host(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    if "resources" in verdict.detail.get("part", ""):
+        yield Advice(
+            (
+                _remedy("", "a shorter context or fewer layers on the GPU, in the model's settings"),
+                _remedy("", "unload the other models: their memory counts"),
+                _remedy(
+                    "",
+                    "Settings, Hardware, model loading guardrails: Relaxed or Custom, where the "
+                    "estimate is too high",
+                ),
+            ),
+            instead=True,
+        )
+
+
+def _faulty(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    if verdict.detail.get("part") == "seq_id cannot be larger than n_tokens":
+        yield Advice((_remedy("-np 1", "one slot: no input is shorter than that"),))
+        return
+    given = {"-nkvo", "--no-kv-offload"} & set(facts.words)
+    yield Advice(
+        (
+            _remedy("", "a build from b10840 on: a split has as many inputs as it needs"),
+            *([_remedy("-kvo", "the KV cache on the GPU, next to its layers")] if given else []),
+            _remedy("-ngl auto -fitt 2048", "another split, whose pieces have fewer inputs"),
+        ),
+        instead=True,
+    )
+
+
+def _listening(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    """Yield the port of older builds, which clients may ask, where none is given."""
+    port = Build(facts.build or NEWEST).default_port
+    if (facts.launch.url or "").endswith(f":{port}") and port != _PORT_BEFORE:
+        if "--port" not in facts.words:
+            why = f"for clients that ask the port of older builds: it listens on {port}"
+            yield Advice((_remedy(f"--port {_PORT_BEFORE}", why),))
+
+
+def _starter(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    if verdict.detail.get("part") == "upstream":
+        yield Advice(
+            (
+                _remedy(
+                    "",
+                    "the log of the program itself: llama-swap's /logs page (logToStdout: both), LM "
+                    "Studio's Developer page, Ollama's server log",
+                ),
+                _remedy("", "or start its command by hand, and paste what it prints"),
+            ),
+            instead=True,
+        )
+
+
+def _late(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    if "after" in verdict.detail:
+        yield Advice(
+            (
+                _remedy("", "llama-swap: healthCheckTimeout: 600 at the top of its configuration"),
+                _remedy("", "its upstream log says how far the load came: /logs"),
+            ),
+            instead=True,
+        )
+
+
+def _none_fits(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    if verdict.detail.get("part") != "none":
+        return
+    smaller = (
+        _remedy("", "OLLAMA_CONTEXT_LENGTH=32768, or num_ctx: the context fills the GPU")
+        if facts.ollama
+        else _remedy("-c 32768", "a smaller context: the present one fills the GPU")
+    )
+    yield Advice(
+        (
+            smaller,
+            _remedy("", "without a draft (MTP), whose cache takes room too")
+            if facts.ollama
+            else _remedy("-ctk q8_0 -ctv q8_0", "half the KV cache"),
+        ),
+        instead=True,
+    )
+
+
+def _request(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    why = verdict.detail.get("why", "")
+    if "input is not supported" in why or "multimodal" in why:
+        yield Advice(
+            (
+                _remedy("--mmproj FILE", "the projector of this model, or -hf, which brings it"),
+                _remedy("", "or no images and sound in the request"),
+            ),
+            instead=True,
+        )
+    elif re.search("rammar|repetition|rules|schema", why):
+        yield Advice(
+            (
+                _remedy(
+                    "",
+                    "the tools' schemas: no maxLength, maxItems or pattern with large numbers, fewer "
+                    "tools in one request",
+                ),
+                _remedy("", "a newer llama.cpp, which turns more schemas into a grammar"),
+            ),
+            instead=True,
+        )
+
+
 # cause -> its rows
 _RULES: dict[str, Callable[[Verdict, Facts], Iterator[Advice]]] = {
     "missing_library": _library,
@@ -462,8 +687,16 @@ _RULES: dict[str, Callable[[Verdict, Facts], Iterator[Advice]]] = {
     "oom_device": _full,
     "fit_gave_up": _fit,
     "op_unsupported": _unfused,
-    "partial_offload": _unfused,
+    "partial_offload": _in_ram,
     "slow": _unfused,
     "template": _template,
     "context_limit": _context,
+    "batch_limit": _batch,
+    "prompt_cache": _prompts,
+    "oom_host": _host,
+    "program_fault": _faulty,
+    "unknown": _starter,
+    "healthy": _listening,
+    "start_timeout": _late,
+    "bad_request": _request,
 }

@@ -68,6 +68,8 @@ CAUSES = {
                 _remedy("-ctk q8_0 -ctv q8_0", "half the KV cache", "cache"),
                 _remedy("-np 1", "fewer slots, where each has its own cache", "cache"),
                 _remedy("-c 8192", "a smaller context", "cache"),
+                _remedy("-ngl auto", "fewer layers on the GPU, as many as fit", "start"),
+                _remedy("-c 8192", "a smaller context", "start"),
                 _remedy("-ub 128", "smaller graph buffers, prompts are slower", "compute"),
                 _remedy("-fa on", "attention without a matrix of all scores", "compute"),
                 _remedy("-fitt 2048", "leave more of the GPU free for what grows in use", "run"),
@@ -87,6 +89,7 @@ CAUSES = {
                 "sound{asked}{left}",
                 "projector runs": "{device} has no room for the projector's graph{asked}: the "
                 "first image may end it",
+                "probe": "{device} was full before anything of this launch lay there",
             },
         ),
         Cause(
@@ -119,6 +122,10 @@ CAUSES = {
             ),
             {
                 "killed": "killed from outside, as the kernel does when RAM is full, while {what}",
+                "insufficient system resources": "LM Studio refused to load it: by its estimate memory "
+                "is short",
+                "Not enough resources to load the model": "LM Studio refused to load it: by its "
+                "estimate memory is short",
                 "137": "killed from outside (exit code 137), as the kernel does when RAM is full, "
                 "while {what}",
             },
@@ -263,6 +270,8 @@ CAUSES = {
                 "v cache": "a quantised V cache needs flash attention, which is off",
                 "blocks": "the cache's type does not divide this model's heads",
                 "split": "the split mode does not go with this model or these devices",
+                "tensor": "-sm tensor cannot split this model over these devices, or so",
+                "tensor cache": "-sm tensor does not go with a quantised cache in this build",
             },
         ),
         Cause(
@@ -298,6 +307,56 @@ CAUSES = {
             },
         ),
         Cause(
+            "batch_limit",
+            "A request is larger than the micro-batch",
+            "Embeddings, reranking and other work without a causal order take all of an input in one "
+            "micro-batch (-ub, 512 by default), however long the context is.",
+            "a request is larger than the micro-batch{detail}",
+            (
+                _remedy(
+                    "-ub 8192 -b 8192",
+                    "a micro-batch for the longest input: as many tokens as that, or as -c",
+                ),
+                _remedy("", "or shorter pieces of text: fewer tokens than -ub"),
+            ),
+        ),
+        Cause(
+            "prompt_cache",
+            "The prompt cache takes no conversation",
+            "A conversation's state is larger than --cache-ram, so it is never kept: whoever comes "
+            "back is read from the beginning.",
+            "the prompt cache is too small for a conversation{detail}",
+            (
+                _remedy("--cache-ram 24576", "room for a conversation of this length, in MiB"),
+                _remedy("-ctxcp 4", "fewer checkpoints of each conversation, which are most of it"),
+            ),
+        ),
+        Cause(
+            "bad_request",
+            "A request is refused",
+            "The server is well. What a client sent, or what the model answered, does not fit: a "
+            "tool's schema, an image without a projector, a field.",
+            "a request is refused, the server is well{detail}",
+            (
+                _remedy("", "the request: what the message names, in the client or its tools"),
+                _remedy("", "a newer llama.cpp, where the message is of a tool or a template"),
+            ),
+        ),
+        Cause(
+            "program_fault",
+            "A check of llama.cpp itself failed",
+            "An assertion that depends on the model and the launch, and that other builds do not "
+            "have: no memory is short and no flag is wrong.",
+            "a check of llama.cpp itself failed: a fault of this build with such a launch",
+            (_remedy("", "a newer build"),),
+            {
+                "GGML_SCHED_MAX_SPLIT_INPUTS": "too many inputs in one piece of the graph: a fault of "
+                "this build with such a split",
+                "seq_id cannot be larger than n_tokens": "an input of fewer tokens than slots: a fault "
+                "of this build with embeddings",
+            },
+        ),
+        Cause(
             "partial_offload",
             "Layers or experts lie in RAM",
             "Not everything fits on the GPU; what lies in RAM is read at RAM's speed for every "
@@ -313,6 +372,7 @@ CAUSES = {
                 "on the GPU",
                 "cache": "the KV cache lies in RAM (-nkvo): slower than on the GPU",
                 "short": "the GPU is short{asked}: not all layers fit",
+                "none": "the GPU is there, and no layer fits on it{detail}",
             },
         ),
         Cause(
@@ -333,7 +393,23 @@ CAUSES = {
             "The projector, draft model or adapter belongs to another model.",
             "mmproj, draft or adapter is of another model{detail}",
             (_remedy("", "take both files from the same repository"),),
-            {"no reason": "the projector's file is not loaded: cut, too new or of another kind"},
+            {
+                "no reason": "the projector's file is not loaded: cut, too new or of another kind",
+                **dict.fromkeys(
+                    (
+                        "session file",
+                        "sequence state",
+                        "slot save file",
+                        "failed to restore kv cache",
+                        "incompatible V transposition",
+                        "incompatible s transposition",
+                        "incompatible key rotation",
+                        "Unable to restore slot",
+                        "Restored prompt does not fit",
+                    ),
+                    "a saved state is of another model, cache type or context: it is read anew",
+                ),
+            },
         ),
         Cause(
             "port_busy",
@@ -406,6 +482,7 @@ CAUSES = {
                     "-ngl auto", "leave the number of layers to --fit; -ngl all counts as given"
                 ),
             ),
+            {"shortened": "--fit made the context smaller{detail}"},
         ),
         Cause(
             "slow",
@@ -449,6 +526,10 @@ CAUSES = {
                     "",
                     "requests whose client is gone go on until their answer ends: give max_tokens",
                 ),
+            ),
+            dict.fromkeys(
+                ("Try using a bigger --parallel value", "failed to find available cell"),
+                "more conversations than slots: this model keeps one state for each slot",
             ),
         ),
         Cause(
@@ -503,6 +584,7 @@ CAUSES = {
             "Something failed and no line says why.",
             "something failed, and these lines do not say why",
             (_remedy("-lv 4", _LOG), _remedy("", "paste the lines before the first error too")),
+            {"upstream": "the model's program ended, and its reason is in its own log, not in these lines"},
         ),
     )
 }

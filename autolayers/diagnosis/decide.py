@@ -221,6 +221,10 @@ def _verdict(chosen: Hit, hits: Sequence[Hit], lines: Sequence[Line], facts: Fac
         return Verdict(chosen.cause, "run", None, None, True, (chosen.line.number,), chosen.groups)
     fatal = _is_fatal(chosen, after, lines, facts)
     phase = _phase(chosen, near, lines, facts)
+    if (early := _early(chosen, phase, lines, facts)) and chosen.cause == "oom_device":
+        phase, chosen = "start", _with(chosen, "part", early)
+    elif chosen.cause == "bad_combo" and _TENSOR.search(chosen.line.text) and _serves(chosen, facts):
+        phase = "run"
     if _ended_by_image(chosen, lines):
         phase, fatal = "run", True
     if part := _part(chosen, phase, fatal, lines):
@@ -256,8 +260,12 @@ def _is_fatal(chosen: Hit, after: Sequence[Line], lines: Sequence[Line], facts: 
 
 def _explained(chosen: Hit, lines: Sequence[Line], facts: Facts) -> Hit:
     """Return the hit with what other lines, or the command, say of its reason."""
-    if chosen.cause == "fit_gave_up" and (flag := _given_to_fit(chosen, facts)):
-        return _with(chosen, "flag", flag)
+    if chosen.cause == "fit_gave_up":
+        flag = _given_to_fit(chosen, facts)
+        chosen = _with(chosen, "flag", flag) if flag else chosen
+        return _with(chosen, "part", "shortened") if facts.reduced else chosen
+    if chosen.cause == "partial_offload" and facts.offloaded and not facts.offloaded[0]:
+        return _with(chosen, "part", "none")
     if chosen.cause == "no_gpu" and "why" not in chosen.groups and (why := _why_no_gpu(lines)):
         return _with(chosen, "why", why)
     return chosen
@@ -321,7 +329,15 @@ _COMBINED = {
     "suffix_fallback.empty()": "split",
     "ggml_backend_split_axis_unknown": "split",
     "with less than 2 devices": "split",
+    "split_mode_tensor and kv cache quantization": "tensor cache",
+    "ggml-backend-meta.cpp:": "tensor",
+    "ggml_assert(tensor_axis_0 != nullptr)": "tensor",
+    "ggml_assert(split_state": "tensor",
+    "view of permuted tensor not implemented": "tensor",
+    "unsupported mul_mat split states": "tensor",
 }
+# a check of what -sm tensor made of a model
+_TENSOR = re.compile(r"ggml-backend-meta\.cpp|split_state")
 _OF_FILE = ("old_build", "bad_model", "bad_file")  # causes that are a file's
 _OF_MODEL = re.compile(
     r"llama_context|llama_init|create.context|kv cache|error loading model|llama_model_lo"
@@ -337,6 +353,8 @@ def _part(chosen: Hit, phase: str, fatal: bool, lines: Sequence[Line]) -> str:
     """Return what a cause is said of, where that is not the model's launch as a whole: a row of
     Cause.lines."""
     after = [line.text for line in lines[chosen.at : chosen.at + _RETRIED]]
+    if "part" in chosen.groups:
+        return chosen.groups["part"]
     if chosen.cause == "oom_host":
         word = chosen.sign.word
         return word if word in ("killed", "137") else "killed" if word in _KILLED else ""
@@ -473,6 +491,8 @@ def _memory(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     # e.g. "CUDA_Host", "CPU_Mapped", "CPU_REPACK"
     if name and (name.partition("[")[0].endswith("_Host") or name.startswith(BUFFERS)):
         return "oom_host", hit.weight
+    if _resources(hit, lines):
+        return "op_unsupported", hit.weight
     if hit.sign.limit and _over_limit(hit, lines, facts):
         return "buffer_limit", hit.weight
     after = lines[hit.at + 1 : hit.at + _RETRIED]
@@ -579,6 +599,9 @@ def _gpu(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     """Judge a backend without a device: it says little where another one has a device."""
     # A build with several backends says of each that it found nothing
     has_gpu = any(device.free for device in facts.devices.values())
+    # it is there, and no layer fits
+    if hit.sign.word in ("offloaded 0/", "100% cpu") and facts.sees_gpu:
+        return "partial_offload", hit.weight
     # Ollama tries one driver after another
     if hit.sign.said in _TRIED and any(_DISCOVERED.search(line.text) for line in lines):
         return "", 0
@@ -600,12 +623,26 @@ _TRIED = (
 _DISCOVERED = re.compile(r"inference compute\b.{0,200}\blibrary=(?!cpu)|offloaded [1-9]\d*/")
 
 
+def _resources(hit: Hit, lines: Sequence[Line]) -> bool:
+    """Return whether SYCL had no registers for one operation's kernel: a line names the
+    operation."""
+    around = lines[max(0, hit.at - 3) : hit.at + 5]
+    return hit.sign.word == "out_of_resources" and any("Error OP" in line.text for line in around)
+
+
+def _offload(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
+    """Judge what --fit says before it changes something: a later line may say that all layers
+    are on the GPU."""
+    return ("", 0) if facts.all_offloaded else (hit.cause, hit.weight)
+
+
 # cause of a sign -> what makes another cause or weight of it; "" drops the sign
 _RULES: dict[str, Callable[[Hit, Sequence[Line], Facts], tuple[str, int]]] = {
     "oom_device": _memory,
     "oom_host": _host,
     "old_build": _file,
     "no_gpu": _gpu,
+    "partial_offload": _offload,
 }
 
 
@@ -737,7 +774,7 @@ def _phase(chosen: Hit, near: Sequence[Hit], lines: Sequence[Line], facts: Facts
     """Return when it failed: by the sign, then the lines after it, then those before it."""
     # e.g. "cache" of "failed to allocate buffer for kv cache", "" of "cudaMalloc failed"
     own = chosen.sign.phase
-    serving = 0 < facts.ready <= chosen.line.number
+    serving = _serves(chosen, facts)
     if chosen.cause in ("rpc_lost", "device_lost", "gpu_build"):
         return "run" if serving else _before(chosen, lines, facts) or own
     if chosen.cause not in ("oom_device", "oom_host", "buffer_limit"):
@@ -760,9 +797,39 @@ def _phase(chosen: Hit, near: Sequence[Hit], lines: Sequence[Line], facts: Facts
             return "compute"
         if _WEIGHTS.search(line.text):
             return "load"
+    if chosen.sign.word in _BARE:
+        return "start"
     return own or ("compute" if chosen.cause == "buffer_limit" else "load")
 
 
+_BARE = ("malloc failed: out of memory", "nvmapmem")  # lines that do not say what it was for
+
+
+def _serves(chosen: Hit, facts: Facts) -> bool:
+    """Return whether a line before it says that the server serves."""
+    return any(0 < number <= chosen.line.number for number in (facts.ready, facts.measured))
+
+
+def _early(chosen: Hit, phase: str, lines: Sequence[Line], facts: Facts) -> str:
+    """Return "warmup" or "probe" where a graph was refused at the start: before a line of serving,
+    and after that of the warm-up or of the first look at the device."""
+    if phase != "run" or _serves(chosen, facts):
+        return ""
+    for line in reversed(lines[max(0, chosen.at - 40) : chosen.at]):
+        if _WARMING.search(line.text):
+            return "warmup"
+        if _PROBING.search(line.text):
+            return "probe"
+        # past both
+        if _SIZES.search(line.text) or _WEIGHTS.search(line.text):
+            break
+    return ""
+
+
+_WARMING = re.compile(r"warming up the model")
+_PROBING = re.compile(
+    r"MemGetInfo failed|returning 0/0|fitting params to device|device memory data for initial"
+)
 _SIZES = re.compile(r"KV buffer size|KV self size|output buffer size|compute buffer size")
 _WEIGHTS = re.compile(r"load_tensors|llm_load_tensors|loading model tensors")
 
@@ -988,7 +1055,8 @@ def _wants_no_gpu(facts: Facts) -> bool:
 
 _STRUCK = re.compile(
     r"\berror\b|\bfailed\b|\bfatal\b|\bpanic\b|exception|abort|assert|Segmentation fault|core "
-    r"dumped|terminate called|not enough space|(?:exited|terminated) with (?:exit )?code (?!0\b)",
+    r"dumped|terminate called|not enough space|premature|crashed|unexpectedly (?:stopped|exited)|"
+    r"(?:exited|terminated) with (?:exit )?code (?!0\b)",
     re.IGNORECASE,
 )
 
@@ -1001,8 +1069,14 @@ _GONE = re.compile(
     r"llama.{0,10} failed to start|error starting llama|no suitable llama servers|"
     r"GGML_ASSERT|\w:\d{1,6}: fatal error|Aborted|core dumped|Segmentation fault|terminate called|"
     r"(?:failed|unable) to load (?:the )?model|"
-    r"(?:CUDA|ROCm|MUSA|SYCL) error",
+    r"(?:CUDA|ROCm|MUSA|SYCL) error|exited prematurely|has crashed|unexpectedly (?:stopped|exited)",
     re.IGNORECASE,
+)
+# What those who start a server say of its end: its reason is in its own log
+_STARTER = re.compile(
+    r"upstream (?:command|process)? ?exited (?:prematurely|unexpectedly)|upstream exited unexpectedly"
+    r"|crashed without additional information|model runner has unexpectedly stopped"
+    r"|model name=\S{0,60} failed to load"
 )
 
 
@@ -1018,7 +1092,9 @@ def _nothing(lines: Sequence[Line], facts: Facts) -> Verdict:
     # What was struck before it served is over
     if struck and not (facts.ready and struck[-1].number < facts.ready):
         ended = any(_GONE.search(line.text) for line in struck)
-        return Verdict("unknown", None, None, None, ended, (struck[0].number,))
+        starter = any(_STARTER.search(line.text) for line in struck)
+        detail = {"part": "upstream"} if starter else {}
+        return Verdict("unknown", None, None, None, ended, (struck[0].number,), detail)
     if facts.ready:
         return Verdict("healthy", "start", None, None, False, (facts.ready,))
     return Verdict("not_in_log", "start")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from io import BytesIO
 from itertools import pairwise
 
@@ -180,6 +181,8 @@ class Diagnosis:
             yield "build", f"b{facts.build}", note
         # e.g. "CUDA driver version is insufficient for CUDA runtime version"
         why = self.verdict.detail.get("why", "").strip().removeprefix("error: ")
+        if "path" in self.verdict.detail and not facts.ready:
+            yield "file", self.verdict.detail["path"].rpartition("/")[2], self._first_line()
         # the line may quote the reason already
         if why and printable(why[:20]) not in self.line:
             yield "said", why, self._first_line()
@@ -428,6 +431,8 @@ def said(verdict: Verdict, facts: Facts) -> str:
     # A card's name says more here than "CUDA0"
     if verdict.cause == "gpu_build" and device is not None and device.description:
         of_device = device.description[:40]
+    first = verdict.evidence[0] if verdict.evidence else 0
+    serving = any(0 < number <= first for number in (facts.ready, facts.measured))
     held_ = _size(verdict.bytes) if verdict.bytes else "more than it has"
     free = _size(device.free) if device is not None and device.free else "less"
 
@@ -436,7 +441,7 @@ def said(verdict: Verdict, facts: Facts) -> str:
             " ".join(
                 line.format(
                     device=of_device,
-                    what=_what(verdict),
+                    what=_what(verdict, serving),
                     asked=size_asked,
                     left=left,
                     detail=detail,
@@ -481,8 +486,13 @@ def _left(verdict: Verdict, facts: Facts) -> str:
     return ""
 
 
-def _what(verdict: Verdict) -> str:
-    """Return what the program did."""
+def _what(verdict: Verdict, serving: bool) -> str:
+    """Return what the program did. `serving`: a line says that it served before."""
+    early = {"warmup": "warming up", "probe": "looking at its memory"}
+    if verdict.detail.get("part", "") in early:
+        return early[verdict.detail["part"]]
+    if verdict.phase == "run" and verdict.cause in ("oom_device", "oom_host") and not serving:
+        return "computing"
     goes_on = verdict.phase == "run" and not verdict.fatal
     if verdict.cause == "oom_host" and goes_on and verdict.bytes:
         return "keeping saved prompts"
@@ -536,6 +546,8 @@ def _bad_file(verdict: Verdict, facts: Facts) -> str | None:
         return f": it begins with {groups['magic'][:8]!r}{kind}"
     if "idx" in groups:
         return ": this is not the first part of a split model"
+    if "path" in groups and (part := re.search(r"(\d{5})-of-(\d{5})\.gguf$", groups["path"])):
+        return f": part {int(part[1])} of {int(part[2])} is missing"
     if "status" in groups:
         return f": its download was refused with status {groups['status']}"
     return None
@@ -553,14 +565,31 @@ def _missing_library(verdict: Verdict, facts: Facts) -> str | None:
 
 def _fit_gave_up(verdict: Verdict, facts: Facts) -> str | None:
     flag = verdict.detail.get("flag")
+    if facts.reduced:
+        stopped = f", then stopped at {flag}" if flag else ""
+        return f" to {facts.reduced[1]} tokens{stopped}"
     return None if flag is None else f", because {flag} is given"
 
 
 def _partial_offload(verdict: Verdict, facts: Facts) -> str | None:
     if facts.offloaded:
         layers, of, _ = facts.offloaded
-        return f": {layers} of {of}"
+        return f": {layers} of {of}" if layers != of else None
     return f", short by {_size(verdict.bytes)}" if verdict.bytes else None
+
+
+def _batch_limit(verdict: Verdict, facts: Facts) -> str | None:
+    """Return what a request took and what the micro-batch has."""
+    groups = verdict.detail
+    batch = groups.get("has") or facts.number("n_ubatch")
+    if "asked" not in groups:
+        return None
+    return f": {groups['asked']} tokens, -ub {batch}" if batch else f": {groups['asked']} tokens"
+
+
+def _prompt_cache(verdict: Verdict, facts: Facts) -> str | None:
+    limit = verdict.detail.get("left", "").partition(".")[0]
+    return f": {_size(verdict.bytes or 0)} for one, of {limit} MiB" if limit else None
 
 
 def _context_limit(verdict: Verdict, facts: Facts) -> str | None:
@@ -586,6 +615,8 @@ _DETAILS: dict[str, Callable[[Verdict, Facts], str | None]] = {
     "fit_gave_up": _fit_gave_up,
     "partial_offload": _partial_offload,
     "context_limit": _context_limit,
+    "batch_limit": _batch_limit,
+    "prompt_cache": _prompt_cache,
 }
 
 

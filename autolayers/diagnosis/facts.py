@@ -66,6 +66,7 @@ class Facts:
     # of the command, where the log has it
     words: tuple[str, ...] = ()
     reduced: tuple[int, int] | None = None  # contexts, before and after --fit
+    fits: bool = False  # --fit compared a GPU's memory with what is needed
     swap: int | None = None  # bytes of it that are free
     shared: str = ""  # a GPU without memory of its own
     # the line that says that it serves
@@ -222,6 +223,9 @@ class Facts:
     def _reduced(self, groups: dict[str, str], _: Line) -> None:
         self.reduced = int(groups["before"]), int(groups["after"])
 
+    def _fits(self, *_: object) -> None:
+        self.fits = True
+
     def _slots(self, groups: dict[str, str], _: Line) -> None:
         self.values.update({key: int(value) for key, value in groups.items()})
 
@@ -315,6 +319,25 @@ class Facts:
             self._device(new + name[len(old) :], device.description, device.total, device.free)
 
     @property
+    def sees_gpu(self) -> bool:
+        """Whether a line proves that the program has a GPU: a buffer that lies there, or what --fit
+        compared with."""
+        names = {
+            name
+            for load in self.launch.loads
+            for buffers in load.buffers.values()
+            for name in buffers
+        }
+        return self.fits or any(
+            self.launch.device_of(name) != "Host" for name in (*names, *self.launch.breakdown)
+        )
+
+    @property
+    def all_offloaded(self) -> bool:
+        """Whether a line says that every layer is on the GPU."""
+        return bool(self.offloaded and 0 < self.offloaded[0] == self.offloaded[1])
+
+    @property
     def weights(self) -> int:
         """Bytes of the weights' buffers that the log shows, of the model that was loaded last."""
         return int(sum(map(sum, self._buffers("model").values())) * MiB)
@@ -372,6 +395,7 @@ _TAKEN: dict[str, Callable[[Facts, dict[str, str], Line], None]] = {
     "cache_types": Facts._cache_types,
     "reduced": Facts._reduced,
     "slots": Facts._slots,
+    "fits": Facts._fits,
     "shared": Facts._shared,
     "program": Facts._program,
     "rate": Facts._rate,

@@ -59,7 +59,10 @@ _JOINED = re.compile(
 )
 _LONG, _FEW = 160, 2
 _LEVEL = re.compile(r"level=(\w{4,5})\b")
-_QUOTED = re.compile(r'\b(?:msg|error|err)="((?:[^"\\]|\\.){0,2000})"?')
+_QUOTED = re.compile(
+    r'\b(?:msg|error|err)="((?:[^"\\]|\\.){0,2000})"?'
+    r'|"(?:message|error)": ?"((?:[^"\\]|\\.){0,2000})"?'  # in the body of an answer
+)
 
 
 @dataclass(frozen=True)
@@ -216,8 +219,8 @@ def _quoted_lines(text: str) -> Iterator[str]:
     them."""
     if '="' not in text and "\\n" not in text:
         return
-    for part in _QUOTED.findall(text):
-        for inner in part.replace("\\n", "\n").replace('\\"', '"').split("\n"):
+    for parts in _QUOTED.findall(text):
+        for inner in "".join(parts).replace("\\n", "\n").replace('\\"', '"').split("\n"):
             if inner and inner != text:
                 yield inner
 

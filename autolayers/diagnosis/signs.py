@@ -8,10 +8,12 @@ import re
 
 from ..backends import signs
 from ..backends.sign import BYTES, MIB, NAME, Sign
+from .more_signs import FIRST, LAST
 
 # of the three eras, overlapping where a rename took weeks
 A_LAST, B_FIRST, B_LAST = 4500, 4400, 9100
 
+PART = r"[^/\\']{0,120}-\d{5}-of-\d{5}\.gguf"  # of a model in several files
 EXIT = r"\bexit(?:ed)?(?: with)?(?: code| status)?:? ?\(?"  # before a process's code
 BACKENDS = signs()  # and the names of the backends that print each
 
@@ -37,6 +39,7 @@ SIGNS = (
         fatal=False,
         first=7400,
     ),
+    *FIRST,
     # Drivers' lines, e.g. "cudaMalloc failed: out of memory"
     *BACKENDS,
     # --- device memory, or RAM where the buffer is the host's: decide.py tells them apart
@@ -49,7 +52,9 @@ SIGNS = (
     ),
     Sign("oom_device", "buffer of size", rf"failed to allocate {NAME} buffer of size {BYTES}"),
     Sign("oom_device", "unable to allocate backend buffer", "", "load", last=A_LAST),
-    Sign("oom_device", "unable to allocate", rf"unable to allocate {NAME} buffer", "load"),
+    Sign("oom_device", "unable to allocate", rf"[uU]nable to allocate {NAME} buffer", "load"),
+    Sign("oom_device", "allocate output buffer of size", "", "compute", weight=8),
+    Sign("oom_device", "could not reserve space for batch", "", "run", weight=8),
     Sign(
         "oom_device",
         "failed to allocate",
@@ -260,7 +265,8 @@ SIGNS = (
     Sign(
         "bad_file",
         "failed to open GGUF",
-        r"failed to open GGUF (?:file|split) ?(?:'[^']{0,300}')?(?: \((?P<why>.{1,80}?)\))?",
+        r"failed to open GGUF (?:file|split) ?"
+        rf"(?:'[^']{{0,300}}?(?P<path>{PART})'|'[^']{{0,300}}')?(?: \((?P<why>.{{1,80}}?)\))?",
         "load",
     ),
     Sign("bad_file", "failed to open", r"failed to open '?[^']{1,300}\.gguf", "load"),
@@ -311,7 +317,7 @@ SIGNS = (
     Sign(
         "bad_file",
         "failed to load GGUF split",
-        r"failed to load GGUF split from (?P<path>.{1,300})",
+        rf"failed to load GGUF split from (?:.{{0,300}}?(?P<path>{PART}))?",
         "load",
     ),
     Sign("bad_file", "invalid GGUF", r"invalid GGUF|not a (?:valid )?GGUF", "load"),
@@ -373,7 +379,6 @@ SIGNS = (
         r"error: unknown value for (?P<flag>--[\w-]{1,40}): (?P<why>.{1,80})",
         "start",
     ),
-    Sign("bad_flag", "the argument has been removed", "", "start"),
     Sign(
         "bad_flag",
         "not recognized in preset",
@@ -844,7 +849,6 @@ SIGNS = (
         weight=6,
         fatal=False,
     ),
-    Sign("context_limit", "is too large to process", "", "run", weight=5, fatal=False),
     Sign("context_limit", "context size exceeded", "", "run", weight=6, fatal=False),
     Sign("context_limit", "Prompt exceeds n_ctx", "", "run", weight=6, fatal=False),
     # ik_llama.cpp
@@ -948,6 +952,7 @@ SIGNS = (
         weight=5,
         fatal=False,
     ),
+    *LAST,
 )
 
 # Lines that sound like a cause and are none: printed before every failed load, or when nothing is
@@ -963,6 +968,9 @@ HARMLESS = (
     "skipping reorder",
     "async uploads",
     "deficit",
+    "this warning is normal during memory fitting",
+    # libraries beside the program that it was not built to load
+    "failed to find ggml_backend_init",
 )
 
 # What the lines after a refusal say of it

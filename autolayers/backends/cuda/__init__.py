@@ -91,6 +91,14 @@ class Cuda(CudaBuffers):
             rf"allocating {MIB} MiB on device {INDEX}: "
             r"(?:cuda|hip|musa)Malloc(?:Managed)? failed: out of memory",
         ),
+        # all that a program which starts llama-server may quote of it
+        Sign(
+            "oom_device",
+            "Malloc failed: out of memory",
+            r"(?:cuda|hip|musa)Malloc(?:Managed|Host)? failed: out of memory(?!.{0,600}buffer of size)",
+        ),
+        # NVIDIA's driver for Tegra, whose memory is the system's
+        Sign("oom_device", "NvMapMem", r"NvMapMem\w{2,40}: ?\S{0,20} error 12\b", weight=8),
         # any call that fails for lack of memory (graph capture, cuBLAS handles, the pool); its form
         # of 2023
         Sign(
@@ -114,7 +122,18 @@ class Cuda(CudaBuffers):
             r"has no device code compatible with CUDA arch",
             "start",
         ),
-        # flash attention without a kernel for the cache's types or the heads' size
+        # flash attention without a kernel for the cache's types or the heads' size, and others
+        Sign(
+            "op_unsupported",
+            "unsupported",
+            r"ggml-cuda/[\w-]{1,40}\.cuh?:\d{1,6}: .{0,40}[uU]nsupported",
+            "run",
+        ),
+        Sign("op_unsupported", "op not supported ", r"op not supported \S{1,60} \(", "run"),
+        Sign("op_unsupported", "doesn't support d_state", "", "run"),
+        Sign("op_unsupported", "Only support kernel sizes", "", "run"),
+        Sign("op_unsupported", "expected GQA ratio multiple of", "", "run"),
+        Sign("op_unsupported", "sparse flash attention is only supported", "", "run"),
         Sign("op_unsupported", "fattn", r"fattn[\w-]{0,20}\.cuh?:\d{1,6}: fatal error", "run"),
         Sign("device_lost", "fallen off the bus", "", "run"),
         Sign(

@@ -92,6 +92,13 @@ class Metal(Backend):
             "start",
             weight=8,
         ),
+        Sign("gpu_build", "in any metal library", "", "start", weight=8),
+        Sign("gpu_build", "failed to compile pipeline", "", "start", weight=8),
+        Sign("gpu_build", "failed to create pipeline state", "", "start", weight=8),
+        Sign("gpu_build", "nil Metal pipeline", "", "run", weight=8),
+        Sign("gpu_build", "error compiling source", "", "start", weight=8),
+        Sign("gpu_build", "compiling metal source", "", "start", weight=8),
+        Sign("device_lost", "from a previous command buffer failure", "", "run", weight=8),
         # of its shaders
         Sign("gpu_build", "program_source:", r"program_source:\d{1,6}:\d{1,4}: error", "start"),
         Sign(

@@ -81,6 +81,10 @@ class Vulkan(Backend):
         Sign("device_lost", "VK_ERROR_DEVICE_LOST", "", "run"),
         Sign("device_lost", "ggml_vulkan: device", r"ggml_vulkan: device (?:lost|fault) on", "run"),
         Sign("device_lost", "context is lost", "", "run", weight=8),
+        Sign("op_unsupported", "Shared memory size too small for matrix", "", "start"),
+        Sign("no_gpu", "Invalid Vulkan device index", "", "start", weight=8),
+        Sign("device_lost", "waitForFences error", "", "run", weight=8),
+        Sign("device_lost", "getFenceStatus at", "", "run", weight=8),
         Sign("no_gpu", "ggml_vulkan: No devices found", "", "start", weight=6, fatal=False),
         # b4549 ended on it
         Sign("no_gpu", "instance of 'vk::IncompatibleDriverError", "", "start", weight=8),
