@@ -45,6 +45,30 @@ SUFFIX = {
     ".go": ".go",
     ".py": ".py",
 }
+# What is thrown is printed by whoever catches it: the file that throws, and the line it ends in
+CAUGHT = (
+    (
+        r"^src/llama-(?:model|hparams|vocab|mmap|arch)[\w-]*\.\w+$",
+        "llama_model_load: error loading model: {}",
+    ),
+    (
+        r"^src/llama-(?:context|kv-cache|memory|graph|moe-cache)[\w-]*\.\w+$",
+        "llama_init_from_model: failed to initialize the context: {}",
+    ),
+    (r"^src/llama-adapter", "llama_adapter_lora_init: failed to apply lora adapter: {}"),
+    (r"^common/(?:arg|common|speculative)\.\w+$", 'error while handling argument "-x": {}'),
+    (
+        r"^common/fit\.cpp$",
+        "common_fit_params: failed to fit params to free device memory: {}",
+    ),
+    (
+        r"^(?:tools/server/server-(?:chat|common|context|task|schema|decision|tools)|common/chat)",
+        '{{"error":{{"code":400,"message":"{}","type":"invalid_request_error"}}}}',
+    ),
+    (r"^tools/server/server-mcp", "srv  llama_server: MCP starting failed: {}"),
+    (r"^tools/mtmd/clip\.cpp$", "clip_init: failed to load model 'mmproj.gguf': {}"),
+)
+THROWN = ("std::runtime_error", "std::invalid_argument", "std::out_of_range", "common_params_fit")
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`([^`]{1,400})`|\'((?:[^\'\\\n]|\\.)*)\'')
 _CONVERSION = re.compile(r"%(?:[-+ #0]*\d*(?:\.[\d*]+)?)(?:hh?|ll?|z|t|j)?([a-zA-Z])")
 _FAILED = re.compile(r"rror|ailed|annot|unable|missing|invalid|not found", re.IGNORECASE)
@@ -77,6 +101,14 @@ def message(name: str, inside: str) -> str:
     return filled if re.search(r"[a-zA-Z]{3,}.*[a-zA-Z]{3,}", filled) else ""
 
 
+def caught(path: str, said: str) -> str:
+    """Return what is printed of a message that a file throws."""
+    for pattern, line in CAUGHT:
+        if re.search(pattern, path):
+            return line.format(said)
+    return said
+
+
 def messages(root: Path, folders: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Yield (place, message) of each error in the files of these folders, each message once."""
     seen: set[str] = set()
@@ -88,6 +120,8 @@ def messages(root: Path, folders: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             text = path.read_text("utf-8", "replace")
             for line, name, inside in calls(text, CALLS[kind]):
                 said = message(name, inside)
+                if said and name.startswith(THROWN):
+                    said = caught(str(path.relative_to(root)), said)
                 if kind == ".py" and not _FAILED.search(said):
                     continue
                 if said and said not in seen:

@@ -468,6 +468,7 @@ def _combined(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
         # e.g. a head of 80 values, and q8_0's blocks of 32
         "blocks": (_remedy(f"-ct{cache} f16", "a type without blocks"),),
         "split": (_remedy("-sm layer", "the split that every model and backend has"),),
+        "-kvu": (_remedy("-kvu", "one cache for all slots"),),
         "tensor": (
             _remedy("-sm layer", "the split that every model and backend has"),
             _remedy("", "or two equal GPUs (-dev), whose number divides the model's heads and rows"),

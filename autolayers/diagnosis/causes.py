@@ -17,16 +17,24 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Remedy:
     """`flags` as today's build reads them; none: something that no flag does. `phase`: of this one
-    alone; `fits`: the launch with them was planned with and fits, None where nothing was
-    planned."""
+    alone; `fits`: the launch with them was planned with and fits, None where nothing was planned.
+    `whole`: the log's own command with them, () where it has none."""
 
     flags: tuple[str, ...]
     why: str
     phase: str = ""
     fits: bool | None = None
+    whole: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
-        return {"flags": list(self.flags), "why": self.why, "fits": self.fits}
+        """`flags`: all that is typed after llama-server, where the launch is known; `change`: what
+        is new of them."""
+        return {
+            "flags": list(self.whole or self.flags),
+            "change": list(self.flags),
+            "why": self.why,
+            "fits": self.fits,
+        }
 
 
 @dataclass(frozen=True)
@@ -270,6 +278,7 @@ CAUSES = {
                 "v cache": "a quantised V cache needs flash attention, which is off",
                 "blocks": "the cache's type does not divide this model's heads",
                 "split": "the split mode does not go with this model or these devices",
+                "-kvu": "conversations that share a prompt need one cache for all slots (-kvu)",
                 "tensor": "-sm tensor cannot split this model over these devices, or so",
                 "tensor cache": "-sm tensor does not go with a quantised cache in this build",
             },

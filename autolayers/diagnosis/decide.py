@@ -323,6 +323,7 @@ _PROJECTOR = re.compile(
 _COMBINED = {
     "v cache quantization requires flash_attn": "v cache",
     "quantized v cache": "v cache",
+    "quantkv requires --flashattention": "v cache",
     "cache type": "blocks",
     "llama_split_mode_": "split",
     "does not support split buffers": "split",
@@ -1055,7 +1056,7 @@ def _wants_no_gpu(facts: Facts) -> bool:
 
 _STRUCK = re.compile(
     r"\berror\b|\bfailed\b|\bfatal\b|\bpanic\b|exception|abort|assert|Segmentation fault|core "
-    r"dumped|terminate called|not enough space|premature|crashed|unexpectedly (?:stopped|exited)|"
+    r"dumped|terminate called|not enough space|premature|crashed|exit code: [1-9]|unexpectedly (?:stopped|exited)|"
     r"(?:exited|terminated) with (?:exit )?code (?!0\b)",
     re.IGNORECASE,
 )
@@ -1069,14 +1070,17 @@ _GONE = re.compile(
     r"llama.{0,10} failed to start|error starting llama|no suitable llama servers|"
     r"GGML_ASSERT|\w:\d{1,6}: fatal error|Aborted|core dumped|Segmentation fault|terminate called|"
     r"(?:failed|unable) to load (?:the )?model|"
-    r"(?:CUDA|ROCm|MUSA|SYCL) error|exited prematurely|has crashed|unexpectedly (?:stopped|exited)",
+    r"(?:CUDA|ROCm|MUSA|SYCL) error|exited prematurely|has crashed|unexpectedly (?:stopped|exited)"
+    r"|\(exit code: [1-9]|cmd\.Wait\(\) returned error|Exception caught at file",
     re.IGNORECASE,
 )
+_SECRET = re.compile(r"key|token\W|hf_|bearer|password|://\S{0,80}@", re.IGNORECASE)
 # What those who start a server say of its end: its reason is in its own log
 _STARTER = re.compile(
     r"upstream (?:command|process)? ?exited (?:prematurely|unexpectedly)|upstream exited unexpectedly"
     r"|crashed without additional information|model runner has unexpectedly stopped"
-    r"|model name=\S{0,60} failed to load"
+    r"|Unknown error\. Try a different model|\(Exit code: \d"
+    r"|model name=\S{0,60} failed to load|cmd\.Wait\(\) returned error"
 )
 
 
@@ -1093,7 +1097,10 @@ def _nothing(lines: Sequence[Line], facts: Facts) -> Verdict:
     if struck and not (facts.ready and struck[-1].number < facts.ready):
         ended = any(_GONE.search(line.text) for line in struck)
         starter = any(_STARTER.search(line.text) for line in struck)
-        detail = {"part": "upstream"} if starter else {}
+        said = struck[0].text.strip()[:160]
+        # a key or a token may stand in a line of any form
+        detail = {} if _SECRET.search(said) else {"why": said}
+        detail |= {"part": "upstream"} if starter else {}
         return Verdict("unknown", None, None, None, ended, (struck[0].number,), detail)
     if facts.ready:
         return Verdict("healthy", "start", None, None, False, (facts.ready,))

@@ -17,7 +17,7 @@ from .causes import CAUSES, Remedy, remedies_of
 from .decide import Verdict, decide
 from .facts import Facts
 from .lines import Line, lines, read
-from .mended import Mended, mended
+from .mended import Mended, mended, with_flags
 from .slow import Compared, compared
 from .working import Inputs, Launch, merged, working
 
@@ -220,8 +220,12 @@ class Diagnosis:
             rows.append(f"{name:<12}{size}{'   ' + note if note else ''}")
         for other in self.verdict.others:
             rows.append(f"{'also':<12}{said(other, self.facts)}")
-        rows += map(_tried, self.remedies)
         works = self.launch or self.mended
+        for remedy in self.remedies:
+            rows.append(_tried(remedy))
+            # that of the launch below stands there
+            if remedy.whole and (works is None or remedy.whole != works.words):
+                rows.append(f"{'':<12}{shell(['llama-server', *remedy.whole])}")
         if works is not None:
             rows += ["", shell(["llama-server", *works.words])]
             # What is pasted into an issue must not give a key away
@@ -285,8 +289,20 @@ def explain(
     other = mended(verdict, facts, machine) if launch is None else None
     if other is not None:
         remedies = [remedy for remedy in remedies if not remedy.flags]
-        remedies.insert(0, Remedy(other.changed, other.why + ", in the command below"))
+        why = other.why + ", in the command below"
+        remedies.insert(0, Remedy(other.changed, why, whole=other.words))
+    path = facts.model or (model.path if model is not None else "")
+    remedies = [_whole(remedy, facts, path) for remedy in remedies]
     return Diagnosis(verdict, facts, tuple(remedies), launch, rates, other)
+
+
+def _whole(remedy: Remedy, facts: Facts, path: str) -> Remedy:
+    """Return the remedy with the whole command, where the log shows the launch; Ollama's own is
+    typed by nobody."""
+    is_flag = remedy.flags and remedy.flags[0].startswith("-")
+    if not is_flag or remedy.whole or not facts.words or facts.ollama:
+        return remedy
+    return replace(remedy, whole=with_flags(facts.words, path, remedy.flags))
 
 
 def _lines_of(logs: Sequence[object]) -> list[Line]:
@@ -351,7 +367,7 @@ def _with_launch(
     if not launch.changed and not launch.dropped:
         planned = "nothing better is known than this launch, " + planned
     flags = launch.changed or launch.words
-    return [Remedy(tuple(flags), planned, "", launch.plan.fits), *remedies]
+    return [Remedy(tuple(flags), planned, "", launch.plan.fits, launch.words), *remedies]
 
 
 def _slow(verdict: Verdict, rates: Compared) -> Verdict:

@@ -18,7 +18,7 @@ from .working import SECRET, Inputs, with_model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from .decide import Verdict
     from .facts import Facts
@@ -59,6 +59,28 @@ def mended(verdict: Verdict, facts: Facts, inputs: Inputs) -> Mended | None:
         return rule(verdict, [*items(with_model(facts.words, path))])
     except UsageError:  # a command that was cut
         return None
+
+
+# flags that place the same weights: one of them takes the others' place
+_EXPERTS = {"-cmoe", "-ncmoe", "-ot"}
+
+
+def with_flags(words: Sequence[str], path: str, flags: Sequence[str]) -> tuple[str, ...]:
+    """Return a command with other flags, each in the place of what it has of them; () where the
+    command was cut, or where they are none of a launch."""
+    try:
+        given, new = [*items(with_model(tuple(words), path))], [*items(flags)]
+    except UsageError:
+        return ()
+    names = {item.flag.canonical if isinstance(item.flag, Argument) else "" for item in new}
+    if not names or "" in names or names & {"--list-devices"}:
+        return ()
+    if names & _EXPERTS:
+        names |= _EXPERTS
+    changed = _with_changes(
+        given, lambda item: () if _is(item, *names) else None, "", tuple(flags)
+    )
+    return changed.words if changed is not None else ()
 
 
 def _with_changes(

@@ -84,6 +84,12 @@ REQUESTS = _rows(
     "Invalid tool_choice",
     "logprobs is not supported",
     "Invalid slot ID",
+    "must not be empty|['\"](?P<why>prompt['\"] must not be empty)",
+    "does not support logits computation",
+    "Cannot run multiple aLoRAs",
+    "not supported by multimodal",
+    "unsupported URL scheme",
+    "Failed to format input",
     "does not exist or cannot be opened|file does not exist or cannot be opened",
     "URLs are not allowed unless --media-path",
     "Invalid base64 value",
@@ -161,6 +167,7 @@ PAIRS = (
 # --- -sm tensor: ggml-backend-meta.cpp's checks depend on the model's shapes and the split
 TENSOR_SPLIT = (
     Sign("bad_combo", "ggml-backend-meta.cpp:", r"ggml-backend-meta\.cpp:\d{1,6}: ", "start"),
+    Sign("bad_combo", "-kvu flag", r"you may need to use the (?P<part>-kvu) flag", "run"),
     Sign("bad_combo", "GGML_ASSERT(tensor_axis_0 != nullptr)", "", "load"),
     Sign("bad_combo", "GGML_ASSERT(split_state", "", "start"),
     Sign("bad_combo", "view of permuted tensor not implemented", "", "start"),
@@ -204,6 +211,13 @@ FILES = (
         "no expert layers are used|(?P<why>model has expert layers but no expert layers are used)",
         "missing tensor info mapping|(?P<why>missing tensor info mapping for \\S{1,60})",
         "unsupported vocab type",
+        "not found in the model|(?P<why>tensor '[^']{1,100}' not found in the model)",
+        "requires the NextN block|(?P<why>\\S{1,30} MTP requires the NextN block)",
+        "precompiled",
+        "Index out of array bounds",
+        "Byte token for <",
+        "clip_init: failed to load model|clip_init: failed to load model '[^']{0,300}': "
+        "(?P<why>.{1,120})",
         "Unsupported attempt to override",
     ),
     *_rows(
@@ -256,6 +270,15 @@ CONFIGURED = (
         "unknown macro|(?P<why>unknown macro '[^']{1,60}'.{0,60})",
         "duplicate alias|(?P<why>duplicate alias .{1,80})",
         "uses ${PORT} but cmd does not",
+        "references unknown model|(?P<why>\\S{1,80} references unknown model \\S{1,60})",
+        "is used in multiple groups|(?P<why>model \\S{1,60} is used in multiple groups.{0,60})",
+        "invalid proxy URL|(?P<why>(?:model \\S{1,60}: )?invalid proxy URL.{0,80})",
+        "config cannot use both|(?P<why>config cannot use both .{1,40})",
+        "empty api key found",
+        "startPort must be",
+        "to decode macro",
+        # KoboldCpp
+        "kcpp config file invalid",
         "failed to start command|(?P<why>failed to start command '[^']{1,300}': .{1,80})",
         weight=8,
     ),
@@ -328,6 +351,73 @@ STARTERS = (
     Sign("missing_library", "incompatible API version", "(?P<symbol>incompatible API)", "start"),
 )
 
+# --- Ollama's and KoboldCpp's own, before and beside the load
+OTHERS = (
+    Sign(
+        "no_gpu",
+        "driver",
+        r"(?P<why>(?:NVIDIA|AMD) driver (?:is )?too old)",
+        "start",
+        weight=6,
+        fatal=False,
+    ),
+    Sign(
+        "no_gpu",
+        "no rocblas support for gfx target",
+        r"(?P<why>no rocblas support for gfx target)",
+        "start",
+        weight=6,
+        fatal=False,
+    ),
+    Sign("no_gpu", "GPU discovery watchdog timed out", "", "start", weight=6, fatal=False),
+    Sign(
+        "no_gpu",
+        "library file not found. CPU library will be used",
+        r"(?P<why>\w{3,10} library file not found)",
+        "start",
+        weight=6,
+        fatal=False,
+    ),
+    Sign(
+        "oom_device",
+        "reported out-of-memory during startup",
+        r"reported out-of-memory during startup(?!.{0,300}failed to allocate)",
+        "start",
+        weight=8,
+    ),
+    Sign(
+        "partial_offload",
+        "unable to load full model on GPU",
+        "",
+        "load",
+        weight=4,
+        fatal=False,
+    ),
+    Sign(
+        "context_limit",
+        "requested context size too large for model",
+        "",
+        "start",
+        weight=3,
+        fatal=False,
+    ),
+    Sign(
+        "context_limit",
+        "exceeds allocated context size of",
+        r"max_context_length=(?P<asked>\d{1,9}) exceeds allocated context size of (?P<has>\d{1,9})",
+        "run",
+        weight=5,
+        fatal=False,
+    ),
+    Sign("bad_combo", "quantkv requires --flashattention", "", "start"),
+    Sign(
+        "bad_file",
+        "Cannot find ",
+        r"Cannot find (?:text model|mmproj|lora|lora base|image model|whisper model)(?: file)?: ",
+        "load",
+    ),
+)
+
 # --- more sequences than states; a cache that cannot be shifted
 SLOTS = (
     Sign(
@@ -354,6 +444,6 @@ SLOTS = (
     Sign("context_limit", "find a slot for", r"failed to find a slot for", "run", weight=4, fatal=False),
 )
 # before the general ones of signs.py
-FIRST = (*BATCH, *TENSOR_SPLIT, *FAULTS, *PROMPTS, *STARTERS, *SLOTS)
+FIRST = (*BATCH, *TENSOR_SPLIT, *FAULTS, *PROMPTS, *STARTERS, *OTHERS, *SLOTS)
 # after them: words that may also stand in a more special line
 LAST = (*PAIRS, *FILES, *CONFIGURED, *REQUESTS)

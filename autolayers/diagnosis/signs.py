@@ -376,7 +376,7 @@ SIGNS = (
     Sign(
         "bad_flag",
         "unknown value for --",
-        r"error: unknown value for (?P<flag>--[\w-]{1,40}): (?P<why>.{1,80})",
+        r"(?:error: |^(?:-\S{1,30}: )?)unknown value for (?P<flag>--[\w-]{1,40}): (?P<why>.{1,80})",
         "start",
     ),
     Sign(

@@ -19,7 +19,7 @@ def diagnosis_text(text: str, explained: bool, style: Style) -> str:
         # "evidence    line 12: ...": a word, then blanks up to column 12
         label = re.match(r"\S+ +", row)
         # The command to copy: one line, whatever the width
-        if row.startswith("llama-server "):
+        if row.lstrip().startswith("llama-server "):
             lines.append(style(row, "bold"))
         elif label and label.end() == _LABEL:
             lines += wrap(row[_LABEL:], style.columns, row[:_LABEL], " " * _LABEL)
