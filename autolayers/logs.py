@@ -193,7 +193,11 @@ _REST = (
         r"layers\.model=(?P<of>\d{1,5}) layers\.offload=(?P<layers>\d{1,5})",
     ),
     # --fit's trials name a device by its number, and what they compare with
-    Row("fits", "_fit_impl: ", r"_fit_impl: (?:id=\d{1,3}, n_layer=|projected to use \d{1,9} MiB of device)"),
+    Row(
+        "fits",
+        "_fit_impl: ",
+        r"_fit_impl: (?:id=\d{1,3}, n_layer=|projected to use \d{1,9} MiB of device)",
+    ),
     Row("shared", "NvMapMem", r"(?P<name>NvMap)MemAlloc"),
     Row("splits", "graph splits", r"graph splits = (?P<n>\d{1,6})"),
     Row("cache_types", "K (", rf"size +=.*?\bK \((?P<K>{_TYPES})\)(?:.*?\bV \((?P<V>{_TYPES})\))?"),

@@ -28,8 +28,10 @@ dies, `autolayers run` prints the same on a terminal, and `--retry` applies the 
 If the log has the rates of answers, and the model and GPU are known, the page compares them with
 the predicted ones and names a launch that is much faster, if there is one (`rates` in `--json`). A
 command that failed for another reason than memory is printed again with the fewest changes: another
-port, the flag that was meant, the first part of a split model. In `--json` the causes have these
-names:
+port, the flag that was meant, the first part of a split model. Where the log shows the command,
+each thing to try is that whole command with the change; in `--json` `remedies[].flags` is all that
+is typed after `llama-server`, `change` what is new of it. Without the command both are the change.
+In `--json` the causes have these names:
 
 """
 _PHASES = {

@@ -1,4 +1,4 @@
-"""The error messages in a program's sources, and which of them `autolayers explain` has a cause for.
+"""The error messages in a program's sources, and which of them `autolayers explain` knows.
 
     python tools/messages.py ~/.cache/autolayers-tests/llama.cpp/b11549/source
     python tools/messages.py SOURCES --without      # those without a cause, each with its place
@@ -85,7 +85,11 @@ def calls(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, str, str]]
                 continue
             depth += {"(": 1, ")": -1}.get(text[at], 0)
             at += 1
-        yield text.count("\n", 0, match.start()) + 1, match[0].rstrip(" ("), text[match.end() : at - 1]
+        yield (
+            text.count("\n", 0, match.start()) + 1,
+            match[0].rstrip(" ("),
+            text[match.end() : at - 1],
+        )
 
 
 def message(name: str, inside: str) -> str:

@@ -249,6 +249,16 @@ def _file(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     # e.g. "model-00002-of-00003.gguf" -> "model-00001-of-00003.gguf"
     first = _first_part(verdict.detail.get("split", ""))
     status = verdict.detail.get("status", "")
+    missing = verdict.detail.get("path", "")
+    if _PART.search(missing):
+        yield Advice(
+            (
+                _remedy("", f"download {missing} into the folder of the others"),
+                _remedy("", "parts stay apart, with their own names; -m names the first"),
+            ),
+            instead=True,
+        )
+        return
     # llama_model_loader reads parts from the first one on
     if "idx" in verdict.detail:
         yield Advice(
@@ -271,6 +281,9 @@ def _file(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
         yield Advice((_remedy("", name),), instead=True)
 
 
+_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
+
+
 def _first_part(name: str) -> str:
     return re.sub(r"-\d{5}-of-", "-00001-of-", name)
 
@@ -284,8 +297,8 @@ def _full(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
             (
                 _remedy(
                     "",
-                    "the GPU's memory is the system's, and files that were read fill it: sync, then "
-                    "echo 3 > /proc/sys/vm/drop_caches as root, before the start; or -lm none",
+                    "the GPU's memory is the system's, and files that were read fill it: sync, "
+                    "then echo 3 > /proc/sys/vm/drop_caches as root, before the start; or -lm none",
                 ),
             )
         )
@@ -366,7 +379,9 @@ def _fit(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
         yield Advice(
             (
                 _remedy("-ctk q8_0 -ctv q8_0", "half the KV cache: about twice that context"),
-                _remedy(f"{longer} -ngl auto", "that context, with as many layers as fit beside it"),
+                _remedy(
+                    f"{longer} -ngl auto", "that context, with as many layers as fit beside it"
+                ),
             ),
             instead=True,
         )
@@ -471,7 +486,9 @@ def _combined(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
         "-kvu": (_remedy("-kvu", "one cache for all slots"),),
         "tensor": (
             _remedy("-sm layer", "the split that every model and backend has"),
-            _remedy("", "or two equal GPUs (-dev), whose number divides the model's heads and rows"),
+            _remedy(
+                "", "or two equal GPUs (-dev), whose number divides the model's heads and rows"
+            ),
         ),
         "tensor cache": (
             _remedy("-sm layer", "the split that goes with a quantised cache"),
@@ -558,7 +575,9 @@ def _prompts(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
         room = -(-2 * each // 1024) * 1024
         yield Advice(
             (
-                _remedy(f"--cache-ram {room}", f"two conversations of {each} MiB, where RAM has that"),
+                _remedy(
+                    f"--cache-ram {room}", f"two conversations of {each} MiB, where RAM has that"
+                ),
                 _remedy("-ctxcp 4", "fewer checkpoints of each conversation, which are much of it"),
                 _remedy("-ctk q8_0 -ctv q8_0", "half the state of each"),
             ),
@@ -570,7 +589,9 @@ def _host(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     if "resources" in verdict.detail.get("part", ""):
         yield Advice(
             (
-                _remedy("", "a shorter context or fewer layers on the GPU, in the model's settings"),
+                _remedy(
+                    "", "a shorter context or fewer layers on the GPU, in the model's settings"
+                ),
                 _remedy("", "unload the other models: their memory counts"),
                 _remedy(
                     "",
@@ -600,10 +621,11 @@ def _faulty(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
 def _listening(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     """Yield the port of older builds, which clients may ask, where none is given."""
     port = Build(facts.build or NEWEST).default_port
-    if (facts.launch.url or "").endswith(f":{port}") and port != _PORT_BEFORE:
-        if "--port" not in facts.words:
-            why = f"for clients that ask the port of older builds: it listens on {port}"
-            yield Advice((_remedy(f"--port {_PORT_BEFORE}", why),))
+    if port == _PORT_BEFORE or "--port" in facts.words:
+        return
+    if (facts.launch.url or "").endswith(f":{port}"):
+        why = f"for clients that ask the port of older builds: it listens on {port}"
+        yield Advice((_remedy(f"--port {_PORT_BEFORE}", why),))
 
 
 def _starter(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
@@ -612,8 +634,8 @@ def _starter(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
             (
                 _remedy(
                     "",
-                    "the log of the program itself: llama-swap's /logs page (logToStdout: both), LM "
-                    "Studio's Developer page, Ollama's server log",
+                    "the log of the program itself: llama-swap's /logs page (logToStdout: both), "
+                    "LM Studio's Developer page, Ollama's server log",
                 ),
                 _remedy("", "or start its command by hand, and paste what it prints"),
             ),
@@ -666,8 +688,8 @@ def _request(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
             (
                 _remedy(
                     "",
-                    "the tools' schemas: no maxLength, maxItems or pattern with large numbers, fewer "
-                    "tools in one request",
+                    "the tools' schemas: no maxLength, maxItems or pattern with large numbers, "
+                    "fewer tools in one request",
                 ),
                 _remedy("", "a newer llama.cpp, which turns more schemas into a grammar"),
             ),

@@ -130,10 +130,10 @@ CAUSES = {
             ),
             {
                 "killed": "killed from outside, as the kernel does when RAM is full, while {what}",
-                "insufficient system resources": "LM Studio refused to load it: by its estimate memory "
-                "is short",
-                "Not enough resources to load the model": "LM Studio refused to load it: by its "
-                "estimate memory is short",
+                **dict.fromkeys(
+                    ("insufficient system resources", "Not enough resources to load the model"),
+                    "LM Studio refused to load it: by its estimate memory is short",
+                ),
                 "137": "killed from outside (exit code 137), as the kernel does when RAM is full, "
                 "while {what}",
             },
@@ -279,7 +279,7 @@ CAUSES = {
                 "blocks": "the cache's type does not divide this model's heads",
                 "split": "the split mode does not go with this model or these devices",
                 "-kvu": "conversations that share a prompt need one cache for all slots (-kvu)",
-                "tensor": "-sm tensor cannot split this model over these devices, or so",
+                "tensor": "-sm tensor cannot split this model over these devices",
                 "tensor cache": "-sm tensor does not go with a quantised cache in this build",
             },
         ),
@@ -318,8 +318,8 @@ CAUSES = {
         Cause(
             "batch_limit",
             "A request is larger than the micro-batch",
-            "Embeddings, reranking and other work without a causal order take all of an input in one "
-            "micro-batch (-ub, 512 by default), however long the context is.",
+            "Embeddings, reranking and other work without a causal order take all of an input in "
+            "one micro-batch (-ub, 512 by default), however long the context is.",
             "a request is larger than the micro-batch{detail}",
             (
                 _remedy(
@@ -359,10 +359,10 @@ CAUSES = {
             "a check of llama.cpp itself failed: a fault of this build with such a launch",
             (_remedy("", "a newer build"),),
             {
-                "GGML_SCHED_MAX_SPLIT_INPUTS": "too many inputs in one piece of the graph: a fault of "
-                "this build with such a split",
-                "seq_id cannot be larger than n_tokens": "an input of fewer tokens than slots: a fault "
-                "of this build with embeddings",
+                "GGML_SCHED_MAX_SPLIT_INPUTS": "too many inputs in one piece of the graph: a fault "
+                "of this build with such a split",
+                "seq_id cannot be larger than n_tokens": "an input of fewer tokens than slots: a "
+                "fault of this build with embeddings",
             },
         ),
         Cause(
@@ -416,7 +416,7 @@ CAUSES = {
                         "Unable to restore slot",
                         "Restored prompt does not fit",
                     ),
-                    "a saved state is of another model, cache type or context: it is read anew",
+                    "a saved state is of another model, cache type or context: it is read again",
                 ),
             },
         ),
@@ -552,6 +552,7 @@ CAUSES = {
                     "keep all files of the release in one folder, and start the program from there",
                 ),
             ),
+            {"backend": "a backend is not loaded, as a library is missing{detail}"},
         ),
         Cause(
             "cpu_build",
@@ -593,7 +594,10 @@ CAUSES = {
             "Something failed and no line says why.",
             "something failed, and these lines do not say why",
             (_remedy("-lv 4", _LOG), _remedy("", "paste the lines before the first error too")),
-            {"upstream": "the model's program ended, and its reason is in its own log, not in these lines"},
+            {
+                "upstream": "the model's program ended, and its reason is in its own log, not in "
+                "these lines"
+            },
         ),
     )
 }

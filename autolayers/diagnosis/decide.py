@@ -223,7 +223,9 @@ def _verdict(chosen: Hit, hits: Sequence[Hit], lines: Sequence[Line], facts: Fac
     phase = _phase(chosen, near, lines, facts)
     if (early := _early(chosen, phase, lines, facts)) and chosen.cause == "oom_device":
         phase, chosen = "start", _with(chosen, "part", early)
-    elif chosen.cause == "bad_combo" and _TENSOR.search(chosen.line.text) and _serves(chosen, facts):
+    elif (
+        chosen.cause == "bad_combo" and _TENSOR.search(chosen.line.text) and _serves(chosen, facts)
+    ):
         phase = "run"
     if _ended_by_image(chosen, lines):
         phase, fatal = "run", True
@@ -361,6 +363,8 @@ def _part(chosen: Hit, phase: str, fatal: bool, lines: Sequence[Line]) -> str:
         return word if word in ("killed", "137") else "killed" if word in _KILLED else ""
     if chosen.cause == "bad_combo":
         return _COMBINED.get(chosen.sign.word, "")
+    if chosen.cause == "missing_library":
+        return "" if fatal else "backend"
     if chosen.cause in _OF_FILE:
         return "projector" if _of_projector(chosen, lines) else ""
     if chosen.sign.word == "failed to load clip model":
@@ -1056,7 +1060,8 @@ def _wants_no_gpu(facts: Facts) -> bool:
 
 _STRUCK = re.compile(
     r"\berror\b|\bfailed\b|\bfatal\b|\bpanic\b|exception|abort|assert|Segmentation fault|core "
-    r"dumped|terminate called|not enough space|premature|crashed|exit code: [1-9]|unexpectedly (?:stopped|exited)|"
+    r"dumped|terminate called|not enough space|premature|crashed|exit code: [1-9]|"
+    r"unexpectedly (?:stopped|exited)|"
     r"(?:exited|terminated) with (?:exit )?code (?!0\b)",
     re.IGNORECASE,
 )
@@ -1071,13 +1076,14 @@ _GONE = re.compile(
     r"GGML_ASSERT|\w:\d{1,6}: fatal error|Aborted|core dumped|Segmentation fault|terminate called|"
     r"(?:failed|unable) to load (?:the )?model|"
     r"(?:CUDA|ROCm|MUSA|SYCL) error|exited prematurely|has crashed|unexpectedly (?:stopped|exited)"
-    r"|\(exit code: [1-9]|cmd\.Wait\(\) returned error|Exception caught at file",
+    r"|[Cc]ould not load (?:text )?model|\(exit code: [1-9]|cmd\.Wait\(\) returned error"
+    r"|Exception caught at file",
     re.IGNORECASE,
 )
 _SECRET = re.compile(r"key|token\W|hf_|bearer|password|://\S{0,80}@", re.IGNORECASE)
 # What those who start a server say of its end: its reason is in its own log
 _STARTER = re.compile(
-    r"upstream (?:command|process)? ?exited (?:prematurely|unexpectedly)|upstream exited unexpectedly"
+    r"upstream (?:command |process )?exited (?:prematurely|unexpectedly)"
     r"|crashed without additional information|model runner has unexpectedly stopped"
     r"|Unknown error\. Try a different model|\(Exit code: \d"
     r"|model name=\S{0,60} failed to load|cmd\.Wait\(\) returned error"

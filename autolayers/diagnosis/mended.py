@@ -77,9 +77,7 @@ def with_flags(words: Sequence[str], path: str, flags: Sequence[str]) -> tuple[s
         return ()
     if names & _EXPERTS:
         names |= _EXPERTS
-    changed = _with_changes(
-        given, lambda item: () if _is(item, *names) else None, "", tuple(flags)
-    )
+    changed = _with_changes(given, lambda item: () if _is(item, *names) else None, "", tuple(flags))
     return changed.words if changed is not None else ()
 
 

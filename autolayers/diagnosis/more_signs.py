@@ -15,7 +15,9 @@ def _rows(
 ) -> tuple[Sign, ...]:
     """Return a sign of each of these words; "word|pattern" has a pattern too."""
     return tuple(
-        Sign(cause, word.partition("|")[0], word.partition("|")[2], phase, weight=weight, fatal=fatal)
+        Sign(
+            cause, word.partition("|")[0], word.partition("|")[2], phase, weight=weight, fatal=fatal
+        )
         for word in words
     )
 
@@ -59,7 +61,8 @@ REQUESTS = _rows(
     "does not match number of|(?P<why>number of media .{0,40}does not match number of \\w+)",
     "Unable to read WAV audio",
     # what the model answered
-    "does not match the expected|(?P<why>output that does not match the expected [\\w -]{0,30}format)",
+    "does not match the expected|(?P<why>output that does not match the expected "
+    "[\\w -]{0,30}format)",
     "Failed to parse tool call arguments",
     "Failed to parse messages",
     "Failed to parse tools",
@@ -68,7 +71,8 @@ REQUESTS = _rows(
     "Invalid diff",
     # the server's own checks of a request's fields
     "unsupported content[].type",
-    "must be|['\"](?P<why>[\\w.\\[\\]]{1,30}['\"] must be (?:an? |one of|provided|strings?).{0,60})",
+    "must be|['\"](?P<why>[\\w.\\[\\]]{1,30}['\"] must be "
+    "(?:an? |one of|provided|strings?).{0,60})",
     "is required|(?<![\\w-])['\"](?P<why>(?!--)[\\w.\\[\\]]{1,30}['\"] is required)",
     "Value must be between",
     "Output of tool call",
@@ -94,8 +98,8 @@ REQUESTS = _rows(
     "URLs are not allowed unless --media-path",
     "Invalid base64 value",
     "uri must be base64 encoded",
-    "invalid_request_error|\"message\": ?\"(?P<why>[^\"]{1,120})\"[^{}]{0,80}invalid_request_error",
-    "not_found_error|\"message\": ?\"(?P<why>[^\"]{1,120})\"[^{}]{0,80}not_found_error",
+    'invalid_request_error|"message": ?"(?P<why>[^"]{1,120})"[^{}]{0,80}invalid_request_error',
+    'not_found_error|"message": ?"(?P<why>[^"]{1,120})"[^{}]{0,80}not_found_error',
     "model name=|(?P<why>model name=\\S{0,60} is not (?:found|running))",
     weight=5,
     fatal=False,
@@ -343,7 +347,15 @@ STARTERS = (
     Sign(
         "missing_library",
         "failed to load ",
-        r"failed to load \S{0,300}?(?P<library>(?:lib)?ggml-[\w-]{2,40}\.(?:dll|so|dylib))",
+        r"[fF]ailed to load .{0,300}?(?P<library>(?:lib)?ggml-[\w-]{2,40}\.(?:dll|so|dylib))",
+        "start",
+        weight=6,
+        fatal=False,
+    ),
+    Sign(
+        "missing_library",
+        "error 126",
+        r"Win(?:32|dows)? ?[eE]rror:? ?126\b",
         "start",
         weight=6,
         fatal=False,
@@ -441,7 +453,14 @@ SLOTS = (
     Sign("context_limit", "available cells in kv cache", "", "run", weight=5, fatal=False),
     Sign("context_limit", "not enough cells in kv cache", "", "run", weight=5, fatal=False),
     Sign("context_limit", "do not fit in the context", "", "run", weight=5, fatal=False),
-    Sign("context_limit", "find a slot for", r"failed to find a slot for", "run", weight=4, fatal=False),
+    Sign(
+        "context_limit",
+        "find a slot for",
+        r"failed to find a slot for",
+        "run",
+        weight=4,
+        fatal=False,
+    ),
 )
 # before the general ones of signs.py
 FIRST = (*BATCH, *TENSOR_SPLIT, *FAULTS, *PROMPTS, *STARTERS, *OTHERS, *SLOTS)

@@ -95,7 +95,8 @@ class Cuda(CudaBuffers):
         Sign(
             "oom_device",
             "Malloc failed: out of memory",
-            r"(?:cuda|hip|musa)Malloc(?:Managed|Host)? failed: out of memory(?!.{0,600}buffer of size)",
+            r"(?:cuda|hip|musa)Malloc(?:Managed|Host)? failed: out of memory"
+            r"(?!.{0,600}buffer of size)",
         ),
         # NVIDIA's driver for Tegra, whose memory is the system's
         Sign("oom_device", "NvMapMem", r"NvMapMem\w{2,40}: ?\S{0,20} error 12\b", weight=8),

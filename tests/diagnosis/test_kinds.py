@@ -1,0 +1,299 @@
+"""Someone who pastes a log would be told another kind of failure than theirs, or a remedy that
+says the opposite of the line above it or is no command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from autolayers.diagnosis.diagnosis import Diagnosis, explain
+
+ROOT = Path(__file__).parents[2]
+
+
+def read(*lines: str) -> Diagnosis:
+    return explain("\n".join((*lines, "")).encode(), files=False)
+
+
+SERVES = "srv  llama_server: server is listening on http://127.0.0.1:8080"
+FULL = (
+    "CUDA error: out of memory",
+    "  current device: 1, in function alloc at ggml-cuda.cu:420",
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "size"),
+    [
+        ("input (1361 tokens) is too large to process. increase the physical batch size", "2048"),
+        ("input (8193 tokens) is too large to process (current batch size: 512)", "16384"),
+        ("the question and its options (40 tokens) are too large to process.", "64"),
+    ],
+)
+def test_an_input_larger_than_the_micro_batch_is_not_the_context(message: str, size: str) -> None:
+    answer = read(f"srv    send_error: task id = 12, error: {message}")
+    assert (answer.cause, answer.phase, answer.fatal) == ("batch_limit", "run", False)
+    assert answer.remedies[0].flags == ("-ub", size, "-b", size)
+    assert not any(flag in ("-c", "-np") for remedy in answer.remedies for flag in remedy.flags)
+
+
+def test_an_encoder_s_assert_is_the_micro_batch_too() -> None:
+    for check in (
+        'cparams.n_ubatch >= n_tokens && "encoder requires n_ubatch >= n_tokens"',
+        '(cparams.causal_attn || cparams.n_ubatch >= n_tokens_all) && "non-causal attention '
+        'requires n_ubatch >= n_tokens"',
+    ):
+        answer = read(f"/src/llama-context.cpp:1234: GGML_ASSERT({check}) failed")
+        assert (answer.cause, answer.fatal) == ("batch_limit", True)
+        assert "-ub" in answer.remedies[0].flags
+
+
+@pytest.mark.parametrize(
+    ("before", "phase", "said", "never"),
+    [
+        ((SERVES,), "run", "while serving", ()),
+        (("common_init_: warming up the model with an empty run",), "start", "warming up", ()),
+        (
+            ("W ggml_backend_cuda_device_get_memory: cudaMemGetInfo failed, returning 0/0",),
+            "start",
+            "was full before",
+            ("-fitt", "-ub", "-ngl"),
+        ),
+        ((), "run", "while computing", ()),
+    ],
+)
+def test_serving_needs_a_line_that_says_so(
+    before: tuple[str, ...], phase: str, said: str, never: tuple[str, ...]
+) -> None:
+    answer = read(*before, *FULL)
+    assert (answer.cause, answer.phase, answer.device) == ("oom_device", phase, "CUDA1")
+    assert said in answer.line
+    assert not {flag for remedy in answer.remedies for flag in remedy.flags} & {*never}
+
+
+NONE = "load_tensors: offloaded 0/66 layers to GPU"
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        "sched_reserve:      CUDA0 compute buffer size =  1959.73 MiB",
+        "llama_kv_cache:    Vulkan1 KV buffer size =   768.00 MiB",
+        "common_params_fit_impl: id=0, n_layer= 2, n_part= 0, overflow_type=4, mem=  4553 MiB",
+        "common_params_fit_impl: projected to use 32953 MiB of device memory vs. 8186 MiB of free",
+    ],
+)
+def test_a_device_s_buffer_proves_that_the_gpu_is_seen(proof: str) -> None:
+    assert read(NONE, "sched_reserve:  CUDA_Host compute buffer size = 276 MiB").cause == "no_gpu"
+    answer = read(NONE, proof)
+    assert (answer.cause, answer.fatal) == ("partial_offload", False)
+    assert answer.line == "the GPU is there, and no layer fits on it: 0 of 66"
+    assert "nvidia-smi" not in answer.text() and "-c 32768" in answer.text()
+
+
+REDUCED = (
+    "common_params_fit_impl: cannot meet free memory target of 1024 MiB, need to reduce device "
+    "memory by 25790 MiB",
+    "common_params_fit_impl: context size reduced from 131072 to 4096 -> need 23932 MiB less",
+)
+GAVE_UP = (
+    "common_fit_params: failed to fit params to free device memory: n_gpu_layers already set by "
+    "user to 99, abort"
+)
+ALL = "load_tensors: offloaded 49/49 layers to GPU"
+
+
+def test_a_fit_that_changed_the_context_did_change_something() -> None:
+    answer = read(*REDUCED, GAVE_UP, ALL)
+    assert answer.line == "--fit made the context smaller to 4096 tokens, then stopped at -ngl"
+    text = answer.text()
+    assert (
+        "changed nothing" not in text and "not all layers" not in text and "leave -ngl" not in text
+    )
+    assert "-c 131072" in text
+    # without the smaller context it changed nothing
+    assert "changed nothing, because -ngl is given" in read(GAVE_UP, ALL).line
+
+
+def test_n_of_n_layers_are_all() -> None:
+    assert read(*REDUCED, ALL, SERVES).cause == "healthy"
+    experts = read(
+        *REDUCED,
+        ALL,
+        "load_tensors: CPU_Mapped model buffer size = 12000.00 MiB",
+        "load_tensors: CUDA0 model buffer size = 3000.00 MiB",
+        SERVES,
+    )
+    assert experts.cause == "partial_offload" and "weights lie in RAM" in experts.line
+    assert "49 of 49" not in experts.line
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "device", "says"),
+    [
+        ("cudaMalloc failed: out of memory", "oom_device", "CUDA0", "out of memory"),
+        ("hipMalloc failed: out of memory", "oom_device", "ROCm0", "out of memory"),
+        (
+            "error loading model: Unable to allocate ROCm0 buffer",
+            "oom_device",
+            "ROCm0",
+            "loading weights",
+        ),
+        ("NvMapMemAllocInternalTagged: 1 error 12", "oom_device", "CUDA0", "drop_caches"),
+        ("error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)", "oom_device", "SYCL0", "out of memory"),
+        (
+            "simultaneous use of SPLIT_MODE_TENSOR and KV cache quantization not implemented",
+            "bad_combo",
+            None,
+            "-sm layer",
+        ),
+        (
+            "ggml-backend-meta.cpp:1095: GGML_ASSERT(split_state.n_segments == 1) failed",
+            "bad_combo",
+            None,
+            "-sm layer",
+        ),
+        (
+            "ggml-backend.cpp:1367: GGML_ASSERT(n_inputs < GGML_SCHED_MAX_SPLIT_INPUTS) failed",
+            "program_fault",
+            None,
+            "b10840",
+        ),
+        (
+            r"load_backend: failed to load C:\Program Files\x\ggml-cuda.dll: error 126",
+            "missing_library",
+            None,
+            "cudart",
+        ),
+        ("health check timed out after 120s", "start_timeout", None, "healthCheckTimeout"),
+        ("upstream command exited prematurely", "unknown", None, "its own log"),
+        ("The model has crashed. (Exit code: 1844674)", "unknown", None, "its own log"),
+        (
+            "Model loading was stopped due to insufficient system resources.",
+            "oom_host",
+            "CPU",
+            "guardrails",
+        ),
+        ("find_slot: failed to find available cell in kv cache", "busy", None, "slots"),
+        (
+            "failed to open GGUF file '/m/x-00002-of-00004.gguf' (No such file or directory)",
+            "bad_file",
+            None,
+            "download x-00002-of-00004.gguf",
+        ),
+        (
+            "- prompt state (size = 9801.113 MiB) exceeds cache size limit (8192.000 MiB)",
+            "prompt_cache",
+            None,
+            "--cache-ram 20480",
+        ),
+        ("-fa: unknown value for --flash-attn: '-c'", "bad_flag", None, "--flash-attn on"),
+        (
+            'error while handling argument "--draft-min": the argument has been removed. use '
+            "--spec-draft-n-min or others",
+            "bad_flag",
+            None,
+            "--spec-draft-n-min",
+        ),
+        ("E ggml_vulkan: device lost on Vulkan0", "device_lost", "Vulkan0", "not memory"),
+    ],
+)
+def test_a_message_alone_gets_its_cause_and_the_way_out(
+    line: str, cause: str, device: str | None, says: str
+) -> None:
+    answer = read(line)
+    assert (answer.cause, answer.device) == (cause, device)
+    assert says in answer.text()
+
+
+def test_resources_that_one_operation_lacks_are_no_memory() -> None:
+    answer = read("error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)", "Error OP FLASH_ATTN_EXT")
+    assert answer.cause == "op_unsupported"
+
+
+def test_a_server_on_the_newer_port_names_the_older() -> None:
+    newer = SERVES.replace("8080", "9931")
+    assert read(newer).remedies[0].flags == ("--port", "8080")
+    assert read(SERVES).remedies == ()
+
+
+COMMAND = "$ llama-server -m a.gguf -ngl 99 -ncmoe 10 -c 65536 --api-key SECRET -ub 512"
+
+
+def test_a_remedy_is_the_whole_command_where_the_log_shows_the_launch() -> None:
+    lines = (
+        COMMAND,
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 20561526784",
+        "llama_model_load: error loading model: unable to allocate CUDA0 buffer",
+    )
+    answer = read(*lines)
+    layers, experts = answer.to_dict()["remedies"][:2]  # type: ignore[index]
+    assert layers["change"] == ["-ngl", "auto"] and layers["flags"] == (
+        ["-m", "a.gguf", "-ncmoe", "10", "-c", "65536", "-ub", "512", "-ngl", "auto"]
+    )
+    # -cmoe takes the place of -ncmoe
+    assert experts["flags"] == ["-m", "a.gguf", "-ngl", "99", "-c", "65536", "-ub", "512", "-cmoe"]
+    assert "llama-server -m a.gguf -ncmoe 10 -c 65536 -ub 512 -ngl auto\n" in answer.text()
+    assert "SECRET" not in answer.text() + json.dumps(answer.to_dict())
+    # without the command only the change is known
+    alone = read(*lines[1:])
+    assert alone.to_dict()["remedies"][0]["flags"] == ["-ngl", "auto"]  # type: ignore[index]
+    assert "llama-server" not in alone.text()
+
+
+def test_ollama_s_own_command_is_typed_by_nobody() -> None:
+    answer = read(
+        'time=2026 level=INFO msg="starting llama-server" cmd="/usr/bin/llama-server -m x.gguf '
+        '-c 4096"',
+        "cudaMalloc failed: out of memory",
+    )
+    assert answer.cause == "oom_device" and not any(remedy.whole for remedy in answer.remedies)
+
+
+def test_what_is_not_known_is_quoted_without_a_key() -> None:
+    assert (
+        "said        boom: it failed strangely   line 1" in read("boom: it failed strangely").text()
+    )
+    assert "SECRET" not in read("failed: --api-key SECRET").text()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "HTTP 400: Failed to initialize samplers: failed to parse grammar",
+        "parse: error parsing grammar: number of repetitions exceeds sane defaults",
+        "the model produced output that does not match the expected peg-native format",
+        'error: {"code":400,"message":"\'messages\' is required","type":"invalid_request_error"}',
+        "mtmd_helper_bitmap_init_from_buf: failed to decode image bytes",
+        "image input is not supported - hint: you may need to provide the mmproj",
+    ],
+)
+def test_a_refused_request_is_no_failed_server(line: str) -> None:
+    answer = read(SERVES, line)
+    assert (answer.cause, answer.phase, answer.fatal) == ("bad_request", "run", False)
+    assert "the server is well" in answer.line
+
+
+def test_sources_are_listed_with_what_has_a_cause(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    import messages
+
+    source = tmp_path / "src" / "llama-model.cpp"
+    source.parent.mkdir()
+    source.write_text(
+        "throw std::runtime_error(format(\"unknown model architecture: '%s'\", name));\n"
+        'LLAMA_LOG_ERROR("%s: all is strange in %d words\\n", __func__, 3);\n'
+        "GGML_ASSERT(a == b);\n"
+    )
+    monkeypatch.setattr(sys, "argv", ["messages.py", str(tmp_path), "--without"])
+    messages.main()
+    assert capsys.readouterr().out.splitlines() == [
+        "src/llama-model.cpp:2: some_function: all is strange in 7 words",
+        f"{'src':<28}     1 of     2 with a cause",
+        f"{'all':<28}     1 of     2 with a cause",
+    ]
