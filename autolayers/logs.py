@@ -255,9 +255,11 @@ _REST = (
             "slot      release",
             "slot launch_slot_",
             "update_slots",
-            "log_server_request",
+            "log_server_r",  # log_server_request, whose name newer builds cut
         )
     ),
+    # of a request; the others are of the start
+    Row("serving", "slot ", r"\bslot +(?!load_model|init\b)\w{2,20}: +id +\d"),
     Row("ollama", "ollama"),
     Row("ollama", "level=", r"^.{0,74}level="),
     # A to about January 2025, B to April 2026, C after

@@ -449,6 +449,28 @@ def _template(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
         )
 
 
+# What sets the layers' places itself, which --fit then leaves alone (common/fit.cpp)
+_PLACES = {"-ngl", "--n-gpu-layers", "--gpu-layers", "-ts", "--tensor-split", "-ot"}
+_MEMORY = ("oom_device", "oom_host", "buffer_limit")
+
+
+def vain(remedy: Remedy, verdict: Verdict, facts: Facts) -> bool:
+    """Return whether a remedy for memory changes nothing in the launch that the log shows: it has
+    that already, or less."""
+    if verdict.cause not in _MEMORY or len(remedy.flags) < 1:
+        return False
+    flag, value = remedy.flags[0], "".join(remedy.flags[1:2])
+    figure = {"-c": ("n_ctx",), "-ub": ("n_ubatch",), "-np": ("n_seq_max", "n_slots")}.get(flag)
+    if figure is not None and value.isdecimal():
+        return 0 < facts.number(*figure) <= int(value)
+    if flag == "-ctk":
+        return facts.cache_types.get("K", "f16").startswith(("q", "iq"))
+    if flag == "-cmoe":
+        return facts.printed.get("n_expert") == "0"
+    placed = _PLACES & {*facts.words} and not {"auto", "-2", "-1"} & {*facts.words}
+    return bool(flag == "-fitt" and placed)
+
+
 def context_needed(verdict: Verdict, facts: Facts) -> int:
     """Return -c for the request that was refused and 1024 tokens of an answer, twice the slot's
     where it was full; for each slot, where they do not share it. 0 where the log does not say."""
@@ -570,7 +592,16 @@ def _batch(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
 
 def _prompts(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     """Yield --cache-ram for two conversations of that size."""
-    if verdict.bytes:
+    if verdict.detail.get("part"):
+        yield Advice(
+            (
+                _remedy("--swa-full", "a model with sliding windows keeps its whole cache"),
+                _remedy("-ctxcp 64", "more checkpoints in RAM: it goes on from the last that fits"),
+                _remedy("", "a client that changes nothing at the beginning of its requests"),
+            ),
+            instead=True,
+        )
+    elif verdict.bytes:
         each = verdict.bytes >> 20
         room = -(-2 * each // 1024) * 1024
         yield Advice(

@@ -339,6 +339,24 @@ CAUSES = {
                 _remedy("--cache-ram 24576", "room for a conversation of this length, in MiB"),
                 _remedy("-ctxcp 4", "fewer checkpoints of each conversation, which are most of it"),
             ),
+            {
+                "forcing full prompt re-processing": "a prompt is read from its beginning again: "
+                "nothing kept of it fits"
+            },
+        ),
+        Cause(
+            "wrong_port",
+            "Nothing listens where the client asks",
+            "The server is not running, or listens on another port or address than the client "
+            "asks. The default port is 8080 to b11520 and 9931 from then on; Ollama's is 11434.",
+            "nothing answers on the port that the client asks{detail}",
+            (
+                _remedy(
+                    "",
+                    "the server's own line says where it listens; in a container the port must be "
+                    "published (-p), and --host 0.0.0.0 given",
+                ),
+            ),
         ),
         Cause(
             "bad_request",

@@ -221,8 +221,10 @@ def _verdict(chosen: Hit, hits: Sequence[Hit], lines: Sequence[Line], facts: Fac
         return Verdict(chosen.cause, "run", None, None, True, (chosen.line.number,), chosen.groups)
     fatal = _is_fatal(chosen, after, lines, facts)
     phase = _phase(chosen, near, lines, facts)
-    if (early := _early(chosen, phase, lines, facts)) and chosen.cause == "oom_device":
-        phase, chosen = "start", _with(chosen, "part", early)
+    if early := _early(chosen, phase, lines, facts):
+        phase = "start"
+        # of memory its line says so, too
+        chosen = _with(chosen, "part", early) if chosen.cause == "oom_device" else chosen
     elif (
         chosen.cause == "bad_combo" and _TENSOR.search(chosen.line.text) and _serves(chosen, facts)
     ):
@@ -818,7 +820,9 @@ def _serves(chosen: Hit, facts: Facts) -> bool:
 def _early(chosen: Hit, phase: str, lines: Sequence[Line], facts: Facts) -> str:
     """Return "warmup" or "probe" where a graph was refused at the start: before a line of serving,
     and after that of the warm-up or of the first look at the device."""
-    if phase != "run" or _serves(chosen, facts):
+    if chosen.cause not in ("oom_device", "device_lost") or phase != "run":
+        return ""
+    if _serves(chosen, facts):
         return ""
     for line in reversed(lines[max(0, chosen.at - 40) : chosen.at]):
         if _WARMING.search(line.text):

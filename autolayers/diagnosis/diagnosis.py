@@ -12,7 +12,7 @@ from ..errors import NoLog, UsageError
 from ..quoting import printable, shell
 from ..records import dataclass, replace
 from ..units import MiB, human, mib
-from .advice import ik_type, of
+from .advice import ik_type, of, vain
 from .causes import CAUSES, Remedy, remedies_of
 from .decide import Verdict, decide
 from .facts import Facts
@@ -228,12 +228,13 @@ class Diagnosis:
                 rows.append(f"{'':<12}{shell(['llama-server', *remedy.whole])}")
         if works is not None:
             rows += ["", shell(["llama-server", *works.words])]
-            # What is pasted into an issue must not give a key away
-            if {"--api-key", "-hft", "--hf-token"} & {*self.facts.words}:
-                rows.append(
-                    f"{'without':<12}the command's key or token, which is not repeated "
-                    f"here: give it again"
-                )
+        # What is pasted into an issue must not give a key away
+        shown = works is not None or any(remedy.whole for remedy in self.remedies)
+        if shown and {"--api-key", "-hft", "--hf-token"} & {*self.facts.words}:
+            rows.append(
+                f"{'without':<12}the command's key or token, which is not repeated "
+                f"here: give it again"
+            )
         if self.evidence:
             rows.append(f"{'lines':<12}{', '.join(map(str, self.evidence))}")
         # A log is anybody's text: escape sequences in it stay visible
@@ -335,7 +336,7 @@ def _advised(verdict: Verdict, facts: Facts) -> list[Remedy]:
             *(remedy for remedy in advice.remedies if _has_flag(remedy, build)),
             *(remedy for remedy in general if remedy.flags not in replaced),
         ]
-    return remedies
+    return [remedy for remedy in remedies if not vain(remedy, verdict, facts)]
 
 
 def _far_too_large(verdict: Verdict, facts: Facts) -> list[Remedy]:
@@ -507,8 +508,8 @@ def _what(verdict: Verdict, serving: bool) -> str:
     early = {"warmup": "warming up", "probe": "looking at its memory"}
     if verdict.detail.get("part", "") in early:
         return early[verdict.detail["part"]]
-    if verdict.phase == "run" and verdict.cause in ("oom_device", "oom_host") and not serving:
-        return "computing"
+    if verdict.phase == "run" and not serving and not verdict.detail.get("left"):
+        return "running" if verdict.cause == "oom_host" else "computing"
     goes_on = verdict.phase == "run" and not verdict.fatal
     if verdict.cause == "oom_host" and goes_on and verdict.bytes:
         return "keeping saved prompts"
@@ -633,6 +634,7 @@ _DETAILS: dict[str, Callable[[Verdict, Facts], str | None]] = {
     "context_limit": _context_limit,
     "batch_limit": _batch_limit,
     "prompt_cache": _prompt_cache,
+    "wrong_port": lambda verdict, facts: f": {verdict.detail['port']}",
 }
 
 

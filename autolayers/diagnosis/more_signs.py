@@ -115,6 +115,26 @@ PROMPTS = (
         weight=5,
         fatal=False,
     ),
+    # of models whose cache cannot go back: sliding windows, recurrent states
+    Sign(
+        "prompt_cache",
+        "forcing full prompt re-processing",
+        r"(?P<part>forcing full prompt re-processing)",
+        "run",
+        weight=4,
+        fatal=False,
+    ),
+)
+
+# A client that asks where nothing listens
+CLIENTS = tuple(
+    Sign("wrong_port", word, pattern, "start", weight=4, fatal=False)
+    for word, pattern in (
+        ("Failed to connect to", r"Failed to connect to \S{1,80} port (?P<port>\d{1,5})"),
+        ("connection refused", r"dial tcp \S{1,80}:(?P<port>\d{1,5}): .{0,40}refused"),
+        ("ECONNREFUSED", r"ECONNREFUSED \S{1,80}:(?P<port>\d{1,5})"),
+        ("actively refused", r":(?P<port>\d{1,5}): .{0,80}actively refused"),
+    )
 )
 
 # --- two files, or a file and a launch, that are not of one model
@@ -465,4 +485,4 @@ SLOTS = (
 # before the general ones of signs.py
 FIRST = (*BATCH, *TENSOR_SPLIT, *FAULTS, *PROMPTS, *STARTERS, *OTHERS, *SLOTS)
 # after them: words that may also stand in a more special line
-LAST = (*PAIRS, *FILES, *CONFIGURED, *REQUESTS)
+LAST = (*CLIENTS, *PAIRS, *FILES, *CONFIGURED, *REQUESTS)

@@ -23,7 +23,10 @@ device 14 of 15, bytes 72, fatal 55 of 66; of the 19 without their cause eight w
 driver or library was not loaded. One, a projector's warning that is harmless here, is not kept.
 After what these had shown, of 22 more (aa01 on) cause 16, none invented, device 2 of 3, fatal 17 of
 20; of these one whose memory pool of 2023 was full is not kept. Then of 26 more (ab01 on) cause 25,
-none invented, phase 4 of 4, device 8 of 8, bytes 26, fatal 22 of 24.
+none invented, phase 4 of 4, device 8 of 8, bytes 26, fatal 22 of 24. 44 of other threads (ac01 on),
+labelled before the rules of November: cause 19 then, three invented; of the 14 held out, after
+the rules, cause 14, none invented, phase 7 of 7, device 4 of 4, fatal 12 of 14. 13 more (ad01 on),
+sought after the rules: cause 13, none invented, phase 2 of 2, device 2 of 2, fatal 12 of 13.
 `quoted`: an excerpt ended within a line or before the next, which is completed as that build prints
 it, or the line is the title's.
 """

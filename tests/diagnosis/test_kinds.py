@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from autolayers.diagnosis.causes import CAUSES
 from autolayers.diagnosis.diagnosis import Diagnosis, explain
 
 ROOT = Path(__file__).parents[2]
@@ -242,6 +243,43 @@ def test_a_remedy_is_the_whole_command_where_the_log_shows_the_launch() -> None:
     alone = read(*lines[1:])
     assert alone.to_dict()["remedies"][0]["flags"] == ["-ngl", "auto"]  # type: ignore[index]
     assert "llama-server" not in alone.text()
+
+
+def test_a_remedy_never_is_what_the_launch_has_already() -> None:
+    lines = (
+        "llama_context: n_ctx         = 4096",
+        "llama_context: n_seq_max     = 1",
+        "llama_kv_cache: size = 1 MiB (4096 cells), K (q8_0): 4352.00 MiB, V (q8_0): 4352.00 MiB",
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 1879048192",
+        "llama_init_from_model: failed to allocate buffer for kv cache",
+    )
+    assert {remedy.flags[:1] for remedy in read(*lines[3:]).remedies} >= {
+        ("-c",),
+        ("-np",),
+        ("-ctk",),
+    }
+    assert [remedy.flags for remedy in read(*lines).remedies if remedy.flags] == []
+    # with -ngl given, --fit places nothing, whatever its target
+    flags = [remedy.flags for remedy in read(COMMAND, SERVES, *FULL).remedies if remedy.flags]
+    assert flags == [("-ub", "256")]
+
+
+def test_a_client_that_asks_the_wrong_port_is_told_so() -> None:
+    answer = read("curl: (7) Failed to connect to localhost port 8080 after 0 ms: refused")
+    assert (answer.cause, answer.fatal) == ("wrong_port", False) and "9931" in CAUSES[
+        "wrong_port"
+    ].means
+    # the runner's end, not its port
+    died = 'Post "http://127.0.0.1:4/": dial tcp 127.0.0.1:4: connect: connection refused'
+    assert (
+        read("Error: llama runner process has terminated: exit status 2", died).cause == "unknown"
+    )
+
+
+def test_a_prompt_that_is_read_again_says_why() -> None:
+    answer = read(SERVES, "slot update_slots: id  0 | task 1 | forcing full prompt re-processing")
+    assert (answer.cause, answer.phase, answer.fatal) == ("prompt_cache", "run", False)
+    assert answer.remedies[0].flags == ("--swa-full",)
 
 
 def test_ollama_s_own_command_is_typed_by_nobody() -> None:
