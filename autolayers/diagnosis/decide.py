@@ -338,11 +338,12 @@ _COMBINED = {
     "ggml-backend-meta.cpp:": "tensor",
     "ggml_assert(tensor_axis_0 != nullptr)": "tensor",
     "ggml_assert(split_state": "tensor",
+    "ggml_assert(src_ss[": "tensor",
     "view of permuted tensor not implemented": "tensor",
     "unsupported mul_mat split states": "tensor",
 }
 # a check of what -sm tensor made of a model
-_TENSOR = re.compile(r"ggml-backend-meta\.cpp|split_state")
+_TENSOR = re.compile(r"ggml-backend-meta\.cpp|split_state|src_ss\[")
 _OF_FILE = ("old_build", "bad_model", "bad_file")  # causes that are a file's
 _OF_MODEL = re.compile(
     r"llama_context|llama_init|create.context|kv cache|error loading model|llama_model_lo"
@@ -1081,7 +1082,7 @@ _GONE = re.compile(
     r"(?:failed|unable) to load (?:the )?model|"
     r"(?:CUDA|ROCm|MUSA|SYCL) error|exited prematurely|has crashed|unexpectedly (?:stopped|exited)"
     r"|[Cc]ould not load (?:text )?model|\(exit code: [1-9]|cmd\.Wait\(\) returned error"
-    r"|Exception caught at file",
+    r"|Exception caught at file|ggml_abort|exitCode=[1-9]",
     re.IGNORECASE,
 )
 _SECRET = re.compile(r"key|token\W|hf_|bearer|password|://\S{0,80}@", re.IGNORECASE)
@@ -1089,7 +1090,7 @@ _SECRET = re.compile(r"key|token\W|hf_|bearer|password|://\S{0,80}@", re.IGNOREC
 _STARTER = re.compile(
     r"upstream (?:command |process )?exited (?:prematurely|unexpectedly)"
     r"|crashed without additional information|model runner has unexpectedly stopped"
-    r"|Unknown error\. Try a different model|\(Exit code: \d"
+    r"|exited before becoming healthy|Unknown error\. Try a different model|\(Exit code: \d"
     r"|model name=\S{0,60} failed to load|cmd\.Wait\(\) returned error"
 )
 

@@ -194,6 +194,7 @@ TENSOR_SPLIT = (
     Sign("bad_combo", "-kvu flag", r"you may need to use the (?P<part>-kvu) flag", "run"),
     Sign("bad_combo", "GGML_ASSERT(tensor_axis_0 != nullptr)", "", "load"),
     Sign("bad_combo", "GGML_ASSERT(split_state", "", "start"),
+    Sign("bad_combo", "GGML_ASSERT(src_ss[", "", "start"),
     Sign("bad_combo", "view of permuted tensor not implemented", "", "start"),
     Sign("bad_combo", "unsupported mul_mat split states", "", "start"),
     Sign(
