@@ -1065,7 +1065,7 @@ def _wants_no_gpu(facts: Facts) -> bool:
 
 _STRUCK = re.compile(
     r"\berror\b|\bfailed\b|\bfatal\b|\bpanic\b|exception|abort|assert|Segmentation fault|core "
-    r"dumped|terminate called|not enough space|premature|crashed|exit code: [1-9]|"
+    r"dumped|terminate called|not enough space|premature|crashed|exit ?code[:=] ?[1-9]|"
     r"unexpectedly (?:stopped|exited)|"
     r"(?:exited|terminated) with (?:exit )?code (?!0\b)",
     re.IGNORECASE,

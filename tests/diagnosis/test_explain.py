@@ -26,8 +26,8 @@ After what these had shown, of 22 more (aa01 on) cause 16, none invented, device
 none invented, phase 4 of 4, device 8 of 8, bytes 26, fatal 22 of 24. 44 of other threads (ac01 on),
 labelled before the rules of November: cause 19 then, three invented; of the 14 held out, after
 the rules, cause 14, none invented, phase 7 of 7, device 4 of 4, fatal 12 of 14. 13 more (ad01 on),
-sought after the rules: cause 13, none invented, phase 2 of 2, device 2 of 2, fatal 12 of 13. Then 10
-more (ae01 on): cause 9, none invented, phase 3 of 3, device 1 of 1, fatal 8 of 10.
+sought after the rules: cause 13, none invented, phase 2 of 2, device 2 of 2, fatal 12 of 13. Then
+10 more (ae01 on): cause 9, none invented, phase 3 of 3, device 1 of 1, fatal 8 of 10.
 `quoted`: an excerpt ended within a line or before the next, which is completed as that build prints
 it, or the line is the title's.
 """
