@@ -67,8 +67,13 @@ CAUGHT = (
     ),
     (r"^tools/server/server-mcp", "srv  llama_server: MCP starting failed: {}"),
     (r"^tools/mtmd/clip\.cpp$", "clip_init: failed to load model 'mmproj.gguf': {}"),
+    # llama-swap's
+    (r"^internal/config/", 'level=ERROR msg="failed to load config" config=a error="{}"'),
 )
-THROWN = ("std::runtime_error", "std::invalid_argument", "std::out_of_range", "common_params_fit")
+THROWN = (
+    *("std::runtime_error", "std::invalid_argument", "std::out_of_range", "common_params_fit"),
+    *("fmt.Errorf", "errors.New"),
+)
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`([^`]{1,400})`|\'((?:[^\'\\\n]|\\.)*)\'')
 _CONVERSION = re.compile(r"%(?:[-+ #0]*\d*(?:\.[\d*]+)?)(?:hh?|ll?|z|t|j)?([a-zA-Z])")
 _FAILED = re.compile(r"rror|ailed|annot|unable|missing|invalid|not found", re.IGNORECASE)
@@ -102,7 +107,8 @@ def message(name: str, inside: str) -> str:
     # the function's name before the colon
     said = re.sub(r"^%s ?: ", "some_function: ", said)
     filled = _CONVERSION.sub(lambda match: "7" if match[1] in "diuxXzp" else "x", said)
-    return filled if re.search(r"[a-zA-Z]{3,}.*[a-zA-Z]{3,}", filled) else ""
+    says = filled != "fatal error" and re.search(r"[a-zA-Z]{3,}.*[a-zA-Z]{3,}", filled)
+    return filled if says else ""
 
 
 def caught(path: str, said: str) -> str:
@@ -124,7 +130,9 @@ def messages(root: Path, folders: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             text = path.read_text("utf-8", "replace")
             for line, name, inside in calls(text, CALLS[kind]):
                 said = message(name, inside)
-                if said and name.startswith(THROWN):
+                if said and name in ("GGML_ABORT", "GGML_ASSERT"):
+                    said = f"{path.relative_to(root)}:{line}: {said}"
+                elif said and name.startswith(THROWN):
                     said = caught(str(path.relative_to(root)), said)
                 if kind == ".py" and not _FAILED.search(said):
                     continue

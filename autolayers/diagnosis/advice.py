@@ -545,6 +545,11 @@ def _flag(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     """Yield the flag that took the place of one, has a value today, or is most like one that no
     build has."""
     refused, why = verdict.detail.get("flag", ""), verdict.detail.get("why", "")
+    if verdict.detail.get("part"):
+        yield Advice(
+            (_remedy("", "mend the line of the configuration that it names"),), instead=True
+        )
+        return
     # the program's own words name what took its place
     if named := re.search(r"has been removed.{0,20} use (--[\w-]{2,40})", why):
         yield Advice((_remedy(named[1], f"in place of {refused[:40]}"),), instead=True)

@@ -263,6 +263,7 @@ CAUSES = {
                     "another or an old program of that name in PATH",
                 ),
             ),
+            {"load config": "the configuration is refused{detail}"},
         ),
         Cause(
             "bad_combo",

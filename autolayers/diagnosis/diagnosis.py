@@ -44,6 +44,7 @@ _ON = (1, "enabled", "on", "true")  # of flash_attn, as contexts print it
 _OLD = 2000  # builds, about four months
 # characters of a refusal that stand behind the flag's name; a longer one is a figure
 _REASON = 50
+_NEXT = 8  # lines that still speak of the same event
 _WIDTH = 100  # characters of the line that names the cause
 
 
@@ -449,7 +450,8 @@ def said(verdict: Verdict, facts: Facts) -> str:
     if verdict.cause == "gpu_build" and device is not None and device.description:
         of_device = device.description[:40]
     first = verdict.evidence[0] if verdict.evidence else 0
-    serving = any(0 < number <= first for number in (facts.ready, facts.measured))
+    # the next lines may say so too: what became of the request
+    serving = any(0 < number <= first + _NEXT for number in (facts.ready, facts.measured))
     held_ = _size(verdict.bytes) if verdict.bytes else "more than it has"
     free = _size(device.free) if device is not None and device.free else "less"
 

@@ -292,6 +292,8 @@ CONFIGURED = (
     *_rows(
         "bad_flag",
         "start",
+        "load config|failed to (?:re)?(?P<part>load config)"
+        '(?:".{0,600}? error="|: )(?P<why>[^"]{1,160})',
         "unknown macro|(?P<why>unknown macro '[^']{1,60}'.{0,60})",
         "duplicate alias|(?P<why>duplicate alias .{1,80})",
         "uses ${PORT} but cmd does not",
