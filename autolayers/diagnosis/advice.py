@@ -515,7 +515,11 @@ def _combined(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
         "tensor cache": (
             _remedy("-sm layer", "the split that goes with a quantised cache"),
             _remedy("-ctk f16 -ctv f16", "or a cache that is not quantised"),
-            _remedy("", "a build from summer 2026 on has both together"),
+            _remedy("", "a newer build: b11549 has both together"),
+        ),
+        "tensor flash": (
+            _remedy(flash, "flash attention, which -sm tensor needs"),
+            _remedy("-sm layer", "the split that goes without it"),
         ),
         "fit": (_remedy("", "leave out --fit, or -ncmoe and -ot: both place the weights"),),
     }

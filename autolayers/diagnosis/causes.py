@@ -281,6 +281,7 @@ CAUSES = {
                 "split": "the split mode does not go with this model or these devices",
                 "-kvu": "conversations that share a prompt need one cache for all slots (-kvu)",
                 "tensor": "-sm tensor cannot split this model over these devices",
+                "tensor flash": "-sm tensor needs flash attention, which is off",
                 "tensor cache": "-sm tensor does not go with a quantised cache in this build",
             },
         ),

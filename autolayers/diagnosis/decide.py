@@ -335,6 +335,7 @@ _COMBINED = {
     "ggml_backend_split_axis_unknown": "split",
     "with less than 2 devices": "split",
     "split_mode_tensor and kv cache quantization": "tensor cache",
+    "split_mode_tensor requires flash_attn": "tensor flash",
     "ggml-backend-meta.cpp:": "tensor",
     "ggml_assert(tensor_axis_0 != nullptr)": "tensor",
     "ggml_assert(split_state": "tensor",

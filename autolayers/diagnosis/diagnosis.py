@@ -44,6 +44,16 @@ _ON = (1, "enabled", "on", "true")  # of flash_attn, as contexts print it
 _OLD = 2000  # builds, about four months
 # characters of a refusal that stand behind the flag's name; a longer one is a figure
 _REASON = 50
+_OLLAMA = {
+    "-c": "num_ctx, OLLAMA_CONTEXT_LENGTH",
+    "-ngl": "num_gpu",
+    "-ub": "num_batch",
+    "-np": "OLLAMA_NUM_PARALLEL=1",
+    "-ctk": "OLLAMA_KV_CACHE_TYPE=q8_0",
+    "-fa": "OLLAMA_FLASH_ATTENTION=1",
+    "--cache-ram": "LLAMA_ARG_CACHE_RAM=0",
+    "-fitt": "OLLAMA_GPU_OVERHEAD in bytes",
+}
 _NEXT = 8  # lines that still speak of the same event
 _WIDTH = 100  # characters of the line that names the cause
 
@@ -302,6 +312,9 @@ def _whole(remedy: Remedy, facts: Facts, path: str) -> Remedy:
     """Return the remedy with the whole command, where the log shows the launch; Ollama's own is
     typed by nobody."""
     is_flag = remedy.flags and remedy.flags[0].startswith("-")
+    # what its users set instead, in a Modelfile, a request or the environment
+    if is_flag and facts.ollama and (setting := _OLLAMA.get(remedy.flags[0])):
+        return replace(remedy, why=f"{remedy.why}; in Ollama {setting}")
     if not is_flag or remedy.whole or not facts.words or facts.ollama:
         return remedy
     return replace(remedy, whole=with_flags(facts.words, path, remedy.flags))

@@ -202,11 +202,15 @@ def _combination(verdict: Verdict, given: list[Item]) -> Mended | None:
             lambda item: () if _is(item, f"-ct{which}") else None,
             f"the {which.upper()} cache as f16",
         )
-    if not re.search("flash|v cache", verdict.detail.get("sign", "")):
+    part, sign = verdict.detail.get("part", ""), verdict.detail.get("sign", "")
+    if part not in ("v cache", "tensor flash") and "flash" not in sign:
         return None
-    why = "a quantised V cache needs flash attention"
+    needs = "-sm tensor" if part == "tensor flash" else "a quantised V cache"
+    why = f"{needs} needs flash attention"
     # With it on, the backend has no kernel for this cache: the cache must change
-    on = any(_is(item, "-fa") and item.value in ("on", "1", "enabled") for item in given)
+    on = part != "tensor flash" and any(
+        _is(item, "-fa") and item.value in ("on", "1", "enabled") for item in given
+    )
     if on:
         return _with_changes(
             given, lambda item: () if _is(item, "-ctv") else None, "the V cache as f16"

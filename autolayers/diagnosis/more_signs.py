@@ -190,6 +190,7 @@ PAIRS = (
 
 # --- -sm tensor: ggml-backend-meta.cpp's checks depend on the model's shapes and the split
 TENSOR_SPLIT = (
+    Sign("bad_combo", "SPLIT_MODE_TENSOR requires flash_attn", "", "start"),
     Sign("bad_combo", "ggml-backend-meta.cpp:", r"ggml-backend-meta\.cpp:\d{1,6}: ", "start"),
     Sign("bad_combo", "-kvu flag", r"you may need to use the (?P<part>-kvu) flag", "run"),
     Sign("bad_combo", "GGML_ASSERT(tensor_axis_0 != nullptr)", "", "load"),

@@ -210,6 +210,17 @@ def test_a_message_alone_gets_its_cause_and_the_way_out(
     assert says in answer.text()
 
 
+def test_a_tensor_split_gets_the_way_out_of_its_own_reason() -> None:
+    command = "$ llama-server -m a.gguf -sm tensor -ctk q8_0 -ctv q8_0 -fa off"
+    flash = read(command, "llama_init: SPLIT_MODE_TENSOR requires flash_attn to be enabled")
+    assert flash.line == "-sm tensor needs flash attention, which is off"
+    assert "quantised" not in flash.text() and flash.remedies[0].whole[-2:] == ("-fa", "on")
+    cache = read(command, "simultaneous use of SPLIT_MODE_TENSOR and KV cache quantization")
+    layer, f16 = [" ".join(remedy.whole) for remedy in cache.remedies[:2]]
+    assert layer == "-m a.gguf -ctk q8_0 -ctv q8_0 -fa off -sm layer"
+    assert f16 == "-m a.gguf -sm tensor -fa off -ctk f16 -ctv f16"
+
+
 def test_resources_that_one_operation_lacks_are_no_memory() -> None:
     answer = read("error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)", "Error OP FLASH_ATTN_EXT")
     assert answer.cause == "op_unsupported"
@@ -289,6 +300,7 @@ def test_ollama_s_own_command_is_typed_by_nobody() -> None:
         "cudaMalloc failed: out of memory",
     )
     assert answer.cause == "oom_device" and not any(remedy.whole for remedy in answer.remedies)
+    assert "a smaller context; in Ollama num_ctx" in answer.text()
 
 
 def test_what_is_not_known_is_quoted_without_a_key() -> None:

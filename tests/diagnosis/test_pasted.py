@@ -151,7 +151,7 @@ def test_a_pasted_log_gets_its_cause_and_what_to_try(case: dict[str, object]) ->
         (
             "llama_init_from_model: simultaneous use of SPLIT_MODE_TENSOR requires flash_attn",
             "bad_combo",
-            "do not go together",
+            "-sm tensor needs flash attention",
         ),
         (
             "It is not possible to use split mode 'graph' with less than 2 devices",
