@@ -52,7 +52,7 @@ _OLLAMA = {
     "-ctk": "OLLAMA_KV_CACHE_TYPE=q8_0",
     "-fa": "OLLAMA_FLASH_ATTENTION=1",
     "--cache-ram": "LLAMA_ARG_CACHE_RAM=0",
-    "-fitt": "OLLAMA_GPU_OVERHEAD in bytes",
+    "-fitt": "LLAMA_ARG_FIT_TARGET=2048 in the environment",
 }
 _NEXT = 8  # lines that still speak of the same event
 _WIDTH = 100  # characters of the line that names the cause

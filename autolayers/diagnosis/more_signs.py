@@ -35,7 +35,6 @@ BATCH = (
     ),
     Sign("batch_limit", "n_ubatch >= n_tokens", "", "run"),
     Sign("batch_limit", "must fit in one batch", "", "run", weight=6, fatal=False),
-    Sign("batch_limit", "larger than the physical batch", "", "run", weight=6, fatal=False),
 )
 
 # --- what a client sent, or what the model made of it
@@ -283,7 +282,6 @@ CONFIGURED = (
         "is built without SSL support",
         "is not supported with multiple TCP addresses",
         "failed to parse server config file",
-        "invalid draft acceptance",
         "synthetic acceptance",
         "the argument has been removed",
         "is not allowed in remote presets",
