@@ -67,8 +67,7 @@ def alternative(
         change = {**change, "draft_n_max": candidate.params.draft_n_max}
     else:
         other = _changed(problem, change)
-        if "device" not in change:
-            other = other.in_order(chosen.params.device)
+        other = other.beside(chosen.params, "device" not in change)
         candidate = solve(other).candidate
     if candidate is None or not candidate.fits:
         return None

@@ -286,7 +286,7 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
     # A given split counts devices in llama.cpp's order, so that must stay.
     fixed = given.device is not None or given.tensor_split is not None or given.main_gpu is not None
     engine = problem.evaluator.engine
-    if fixed or problem.ordered or given.split_mode is not None or engine.cuts:
+    if fixed or problem.beside_a_launch or given.split_mode is not None or engine.cuts:
         return [given.device]
     if len(names) < 2 or given.n_gpu_layers == 0:
         return [given.device]

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Problem:
     """A model's file and a Request; what measures and what predicts launches is made on first use.
-    `drafting`: how they draft; `ordered`: all devices stay in the order that is given. Problems of
-    one model share `measurements`, those of one question a `meter`."""
+    `drafting`: how they draft; `beside_a_launch`: the order of the devices and context checkpoints
+    stay as given. Problems of one model share `measurements`, those of one question a `meter`."""
 
     file: Model
     request: Request
     drafting: Drafting | None = None
-    ordered: bool = False
+    beside_a_launch: bool = False
     measurements: Known | None = None
     meter: Meter | None = None
 
@@ -141,11 +141,14 @@ class Problem:
         """Return the same with launches that draft in another way."""
         return self._measured_alike(drafting=drafting)
 
-    def in_order(self, device: tuple[str, ...] | None) -> Problem:
-        """Return the same with the devices of a launch, in its order: what differs from it is then
-        another change alone."""
-        given = replace(self.given, device=device)
-        return self._priced_alike(request=self.request.with_params(given), ordered=True)
+    def beside(self, launch: Params, devices: bool = True) -> Problem:
+        """Return the same with the order of a launch's `devices` and its use of checkpoints: what
+        differs from it is then another change alone."""
+        given = replace(self.given, device=launch.device) if devices else self.given
+        if launch.ctx_checkpoints == 0:
+            given = replace(given, ctx_checkpoints=0)
+        request = self.request.with_params(given)
+        return self._priced_alike(request=request, beside_a_launch=devices)
 
     def on(self, machine: Machine) -> Problem:
         """Return the same on another machine with devices of the same kinds."""

@@ -127,7 +127,7 @@ def may_lack(problem: Problem, chosen: Candidate) -> bool:
     """Return whether a launch may lack the RAM of its context checkpoints for something else."""
     size = serving.checkpoints(chosen.params, chosen.breakdown)
     ram = problem.machine.ram
-    free = problem.given.ctx_checkpoints is None
+    free = problem.given.ctx_checkpoints is None and not problem.beside_a_launch
     if not (size and free) or ram is None or chosen.ram_spare is None:
         return False
     use = chosen.breakdown
