@@ -6,6 +6,7 @@ The page's engine: its answers are the library's, foreign input is an error of o
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from autolayers.cli.model import load
 from autolayers.quoting import posix
 from autolayers.web.engine import LARGEST_SLICE, PRESET, Engine, explain_log
 from autolayers.web.export import NAMES
+from autolayers.web.form import FIELDS
 from autolayers.web.names import BUNDLED, family, near, understood
 
 MODELS = ["llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "gemma-2-9b-q4_k_m"]
@@ -296,6 +298,35 @@ def test_what_may_be_faster_is_said_at_first_sight() -> None:
         and "may be slower than 39" in found["words"]
     )
     assert explained(model="llama-3.2-1b-q8_0", gpu="rtx-3060", ram="32")["faster"] is None
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"model": MODELS[1], "gpu": "rtx-3060", "ram": "32"},
+        {"model": MODELS[1], "gpu": "rtx-3060", "ram": "32", "flags": "--temp 0.7"},
+        {"model": MODELS[1], "gpu": "8GiB", "ram": "32", "ctx": "32768", "flags": "-ngl 99"},
+    ],
+)
+def test_what_is_tried_is_the_launch_that_was_said(question: dict[str, str]) -> None:
+    """The page fills its fields from all flags of that launch (answer.js: use)."""
+    fields = {words[0]: field for field, words in FIELDS.items()}
+    answer = explained(**question)
+    plan = answer["plan"]
+    said = [*plan["alternatives"], *plan["remedies"]]
+    contexts = {tuple(each["change"]): each["n_ctx"] for each in said}
+    tried = [each for each in (*answer["instead"], *answer["remedies"]) if each["flags"]]
+    assert tried
+    for other in tried:
+        state, rest, words = dict(question), [], iter(other["flags"])
+        for word in words:
+            if word in fields:
+                state[fields[word]] = next(words)
+            else:
+                rest.append(word)
+        again = explained(**{**state, "flags": shlex.join(rest)})["plan"]
+        assert again["fits"] and again["launch"]["n_ctx"] == contexts[tuple(other["change"])]
+        assert ("--temp" in rest) == ("--temp" in question.get("flags", ""))
 
 
 def test_the_answer_is_a_picture() -> None:
