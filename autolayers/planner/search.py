@@ -25,6 +25,7 @@ from .frames import Frame, Frames, orders
 from .one.bisection import largest_context, last
 from .one.expert_cache import may_cache, with_expert_cache
 from .one.fit import fit
+from .one.most import with_most_layers
 from .one.parts import parts
 from .prices import ENOUGH, MICRO_BATCH, ORDER, of_context, worth
 from .problem import Solution
@@ -100,9 +101,15 @@ class Search:
 
     def best(self) -> Solution:
         self._run(self.frames.all())
+        # Worth counts layers there, and a promise may be too few.
+        if self.policy.strategy == "layers":
+            self._with_most_layers(self.frames.all())
         # All devices together hold no layer; one alone, another order or none may be better.
         if self._leaves_idle():
             self._run(self.frames.left_out())
+        # No promise held: the most that fits is sought by measuring alone.
+        if not self.fitting and not self.short:
+            self._with_most_layers(itertools.chain(self.frames.all(), self.frames.left_out()))
         self._in_other_orders()
         self._between_contexts()
         self._with_parts()
@@ -283,6 +290,19 @@ class Search:
             self._promise(best.variant)
 
     # --- what challenges the best one
+
+    def _with_most_layers(self, frames: Iterable[Frame]) -> None:
+        """Measure the launch with the most layers of each kind of placement whose number is
+        open."""
+        for frame in frames:
+            n_ctx = frame.contexts.smallest
+            for name in frame.names_of_kinds:
+                if name in ("given", "none"):
+                    continue
+                kind = Kind(frame, name, frame.given, self.buffers)
+                candidate = with_most_layers(kind, n_ctx, self.fidelity)
+                if candidate is not None:
+                    self._note(_Variant(kind, n_ctx), candidate)
 
     def _in_other_orders(self) -> None:
         """Measure what all devices in other orders promise, with each kind of placement."""
