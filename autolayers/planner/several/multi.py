@@ -456,7 +456,13 @@ def settled(plan: Plan) -> Plan:
     """Return the plan without the objects that it was made of."""
     # `predict` and `place` hold the graphs, which would stay in memory with every plan.
     speed = plan.speed
-    return replace(plan, model=plan.model.outline(), predict=lambda: speed, place=tuple)
+    return replace(
+        plan,
+        model=plan.model.outline(),
+        breakdown=replace(plan.breakdown, steps=None),
+        predict=lambda: speed,
+        place=tuple,
+    )
 
 
 def takes_of(plan: Plan) -> dict[str, int]:
