@@ -262,7 +262,9 @@ def whole_answer(engine: Engine, question: dict[str, str]) -> dict[str, Any]:
     answer = engine.call("plan", question)
     while not (following := engine.call("more", question)).get("done"):
         answer = following
-    return {**answer, "ahead": engine.call("ahead", question)["points"]}
+    # the page shows alternatives as `instead`: a third of the file
+    plan = {name: value for name, value in answer["plan"].items() if name != "alternatives"}
+    return {**answer, "plan": plan, "ahead": engine.call("ahead", question)["points"]}
 
 
 def wheel() -> bytes:

@@ -136,9 +136,8 @@ class Wanted:
             if use is not None:
                 order.append((problem.cost.predict(params, use).compared, size))
         now = runs.speed.compared / MICRO_BATCH.factor
-        # Of equal ones the larger, unless its memory is that of experts
-        order.sort(key=lambda row: (row[0], row[1] if runs.n_cpu_moe else -row[1]))
-        yield from [size for seconds, size in order if seconds < now]
+        # Of equal ones the smaller, as a plan takes it
+        yield from [size for seconds, size in sorted(order) if seconds < now]
 
     def _enough(self, problem: Problem, whole: Params, low: int) -> int:
         """Return about the fewest layers, `low` or more, whose experts are in RAM so that the
