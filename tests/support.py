@@ -4,13 +4,16 @@ down."""
 from __future__ import annotations
 
 import ast
+import atexit
 import itertools
 import os
 import re
 import shlex
+import shutil
 import socket
 import struct
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,6 +48,20 @@ RECORDED = 11549
 ROOT = TESTS.parent
 FIXTURES = ROOT / "fixtures"
 HEADERS = FIXTURES / "headers"
+
+
+def in_plain_words(folder: Path) -> Path:
+    """The folder by a path of plain letters, for a format that admits no others."""
+    if re.fullmatch(r"[\w./-]+", str(folder), re.ASCII):
+        return folder
+    place = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, place)
+    link = Path(place) / folder.name
+    link.symlink_to(folder)
+    return link
+
+
+PLAIN = in_plain_words(HEADERS)
 LOGS = TESTS / "logs"
 MiB = 1 << 20
 T = TypeVar("T")

@@ -57,7 +57,9 @@ def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     program = tmp_path / "llama-server"
-    program.write_text(SERVER.format(python=sys.executable, busy=1))
+    # a script's first line admits no blank, which the environment's own folder may have
+    python = os.path.realpath(sys.executable)
+    program.write_text(SERVER.format(python=python, busy=1))
     program.chmod(0o755)
     model = os.path.relpath(FIXTURES / "tiny" / "dense.gguf", tmp_path)
     child = subprocess.Popen(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from served import balancer_of
-from support import HEADERS
+from support import PLAIN
 
 from autolayers.devices.fleet_file import read
 from autolayers.errors import UsageError
@@ -29,7 +29,7 @@ from autolayers.planner.compare.fleet.plan import plan_fleet
 from autolayers.request import Request
 from autolayers.units import GiB
 
-ONE, FOUR = str(HEADERS / "llama-3.2-1b-q8_0.gguf"), str(HEADERS / "gemma-3-4b-q8_0.gguf")
+ONE, FOUR = str(PLAIN / "llama-3.2-1b-q8_0.gguf"), str(PLAIN / "gemma-3-4b-q8_0.gguf")
 NAMES = ["llama-3.2-1b-q8_0", "gemma-3-4b-q8_0"]
 CARD = {"card": "rtx-3060"}
 RAM = {"total": 64 * GiB}
@@ -219,7 +219,7 @@ def test_models_that_share_a_gpu_need_a_scheduler_for_it(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_model_over_two_machines_gets_files_for_both(tmp_path: Path) -> None:
-    large = str(HEADERS / "llama-3.3-70b-q4_k_m.gguf")
+    large = str(PLAIN / "llama-3.3-70b-q4_k_m.gguf")
     card = {"card": "rtx-3090"}
     found = planned(
         tmp_path,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import launch_targets as targets
 import pytest
-from support import HEADERS, few, gpus, model, slow, split
+from support import HEADERS, PLAIN, few, gpus, model, slow, split
 
 import autolayers
 from autolayers import Plan
@@ -38,6 +38,7 @@ from autolayers.records import replace
 
 LLAMA = str(HEADERS / "llama-3.1-8b-q4_k_m.gguf")
 SMALL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
+PLAIN_SMALL = str(PLAIN / "llama-3.2-1b-q8_0.gguf")
 
 
 # --- formats
@@ -447,7 +448,7 @@ def test_a_model_of_the_hub_is_downloaded_by_the_program(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", few(4, FORMATS))
 def test_a_plan_that_does_not_fit_says_so(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
-    tiny = str(HEADERS / "llama-moe.gguf")
+    tiny = str(PLAIN / "llama-moe.gguf")
     machine = ["--gpu", "200MiB"] if kind != "kserve" else ["--ram", "300MiB"]
     where = ["-ngl", "99"] if kind != "kserve" else ["-dev", "none"]
     assert (
@@ -661,7 +662,7 @@ def test_a_port_is_a_number(kind: str, port: str) -> None:
         written(kind, ("--port", port))
 
 
-def file_for(kind: str, *words: str, path: str = SMALL, warn: list[str] | None = None) -> str:
+def file_for(kind: str, *words: str, path: str = PLAIN_SMALL, warn: list[str] | None = None) -> str:
     given = parse(["-c", "4096", *words], command="plan")
     made = autolayers.plan(Model(model("llama-3.2-1b-q8_0").header, path), given)
     given = replace(given, params=replace(given.params, model=path))

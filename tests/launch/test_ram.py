@@ -14,7 +14,7 @@ from typing import Any
 
 import launch_targets as targets
 import pytest
-from support import HEADERS, ROOT, check_examples, few
+from support import HEADERS, PLAIN, ROOT, check_examples, few
 
 import autolayers
 from autolayers.cli import main
@@ -24,7 +24,7 @@ from autolayers.launch import formats
 from autolayers.memory.ram import RUNTIME, ram_of, within
 from autolayers.units import GiB, MiB
 
-MOE = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")
+MOE = str(PLAIN / "qwen3-30b-a3b-q4_k_m.gguf")
 SMALL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
 GPU = ("--gpu", "12GiB", "--ram", "64GiB")
 
