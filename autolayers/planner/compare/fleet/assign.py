@@ -9,41 +9,29 @@ ten thousand machines cost what a hundred do. The users of the models stand in a
 weights, so the model that is served worst says how many there may be, and the search makes its
 number the largest.
 
-Few possibilities are all tried. Of more, HiGHS finds the best where SciPy is there (`pip install
-autolayers[fleet]`): branch and bound with a proof. Without it the problem is solved as if servers
-could be divided (simplex.py), whole ones stay, the GPUs that are left go to the model served worst,
-and then servers of one sort are replaced by others as long as that model gains. The divided problem
-is the bound.
+Few possibilities are all tried. Of more, HiGHS finds the best (`pip install autolayers[fleet]`):
+branch and bound with a proof. Without SciPy the GPUs go to the model that is served worst, one
+server after the other; the answer then has no bound.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import sys
 from contextlib import contextmanager
 from importlib.util import find_spec
-from itertools import combinations, product
+from itertools import product
 
 from ....records import dataclass
-from .simplex import largest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ALL = 20_000  # possibilities up to which each is tried
-# Each fills the machines again and compares all models.
-_MOVES = 20_000  # that the search tries at most
-_STARTS = 24  # of the search
-# sorts that are used times those that there are, up to which all pairs are moved
-SMALL = 400
 _SECONDS = 10.0  # of HiGHS
 _QUICK = 1.0  # of it, where an answer is only compared
 _GAP = 2e-3  # of its answer to the bound
-LARGE = 60_000  # numbers of the relaxed problem, above which it is not solved
-# A number that floats made a little smaller than the whole one that it is.
-_NEARLY = 1e-6
 
 
 @dataclass(frozen=True)
@@ -60,8 +48,8 @@ class Sort:
 
 @dataclass(frozen=True)
 class _Assigned:
-    """`counts`: servers of each sort; `bound`: users that no choice can exceed, None if not
-    known."""
+    """`counts`: servers of each sort; `bound`: users that no choice can exceed, None without
+    SciPy."""
 
     counts: tuple[int, ...]
     bound: float | None = None
@@ -76,8 +64,8 @@ def assign(
 ) -> _Assigned:
     """Return the best counts within the GPUs of each kind (`room`). `weights` of the models sum to
     1, each model has a sort, but for those of weight 0, which are not served. `solver`: HiGHS may
-    be asked; `quick`: a second of it, or few moves, do."""
-    search = _Search(sorts, room, weights)
+    be asked; `quick`: a second of it does."""
+    search = _Filling(sorts, room, weights)
     # E.g. three sorts with 26 servers each at most.
     if possibilities(sorts, room) <= ALL:
         exact = max(choices(sorts, room), key=search.worth)
@@ -85,10 +73,9 @@ def assign(
         # do not change.
         return _Assigned(tuple(search.filled(exact)), users_in_ratio(sorts, exact, weights))
     solved = _solved(sorts, room, weights, _QUICK if quick else _SECONDS) if solver else None
-    if solved is not None:
-        return _Assigned(tuple(search.filled(solved.counts)), solved.bound)
-    counts, bound = search.searched(1 if quick else _STARTS)
-    return _Assigned(tuple(counts), bound)
+    if solved is None:
+        return _Assigned(tuple(search.improved(search.filled((0,) * len(sorts)))))
+    return _Assigned(tuple(search.filled(solved.counts)), solved.bound)
 
 
 def possibilities(sorts: Sequence[Sort], room: Sequence[int]) -> int:
@@ -169,17 +156,15 @@ def matrices(
     return takes, shares
 
 
-class _Search:
+class _Filling:
+    """Gives GPUs that are left to models."""
+
     def __init__(
         self, sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float]
     ) -> None:
         self.sorts = sorts
         self.room = room
         self.weights = weights
-        self.moves = 0
-        self.nothing = [0] * len(sorts)
-        # Where it is reached, no move can help.
-        self.enough = float("inf")  # users that no choice exceeds
         self.of_model: list[list[int]] = [[] for _ in weights]
         for i, sort in enumerate(sorts):
             for model, _ in sort.serves:
@@ -238,110 +223,33 @@ class _Search:
             for served_model, each in sort.serves:
                 users[served_model] += each * count
 
+    def improved(self, counts: list[int]) -> list[int]:
+        """Return the counts after servers of one sort made room for one of another, as long as that
+        helps."""
+        worth = self.worth(counts)
+        # Large moves first: one server of hundreds hardly changes what is served worst.
+        block = max(counts)
+        while block:
+            for removed, added in product(range(len(counts)), repeat=2):
+                fewer = [*counts]
+                fewer[removed] -= min(block, fewer[removed])
+                room = self.sorts[added].most(left_of(self.room, self.sorts, fewer))
+                if removed == added or fewer == counts or not room:
+                    continue
+                fewer[added] += min(room, block)
+                now = self.filled(fewer)
+                if self.worth(now) > worth:
+                    counts, worth = now, self.worth(now)
+                    break
+            else:
+                block //= 2
+        return counts
+
     def _fits(self, i: int, left: Sequence[int]) -> bool:
         takes = self.sorts[i].takes
         if len(takes) == 1:
             return left[takes[0][0]] >= takes[0][1]
         return all(left[kind] >= gpus for kind, gpus in takes)
-
-    def searched(self, starts: int) -> tuple[list[int], float | None]:
-        """Return the best choice that moves lead to, from the whole servers of the relaxed problem
-        and where each is quick from other starts; and the bound, the relaxed problem's users."""
-        relaxed = self._relaxed()
-        if relaxed is not None:
-            self.enough = int(relaxed[1] + _NEARLY)
-        best = self._climbed(
-            self.filled([int(each + _NEARLY) for each in relaxed[0]] if relaxed else self.nothing)
-        )
-        # A fixed seed, so that the same fleet gets the same plan.
-        chance = random.Random(0)
-        gain = self.gain
-        # Not where many sorts are used: each start would take too long.
-        for _ in range(starts if self._is_small(best) else 0):
-            if self.worth(best)[0] >= self.enough:
-                break
-            # Other gains lead the filling to other choices.
-            self.gain = [each * chance.uniform(0.5, 2) for each in gain]
-            best = max(best, self._climbed(self.filled(self.nothing)), key=self.worth)
-        self.gain = gain
-        return best, relaxed[1] if relaxed else None
-
-    def _relaxed(self) -> tuple[list[float], float] | None:
-        """Return the servers of each sort, parts of one too, and the users that they serve: None of
-        very many sorts."""
-        # Rows times columns of the simplex table, all of it floats.
-        if (len(self.sorts) + len(self.weights) + len(self.room)) * (
-            len(self.weights) + len(self.room)
-        ) > LARGE:
-            return None
-        takes, shares = matrices(self.sorts, len(self.room), self.weights)
-        solution = largest(
-            [0.0] * len(self.sorts) + [1.0],
-            [*takes, *([-each for each in row] for row in shares)],
-            [*map(float, self.room), *[0.0] * len(self.weights)],
-        )
-        return solution and (solution[0][:-1], solution[1])
-
-    def _is_small(self, counts: Sequence[int]) -> bool:
-        return sum(count > 0 for count in counts) * len(self.sorts) < SMALL
-
-    def _climbed(self, counts: list[int]) -> list[int]:
-        """Return the counts with what moves improve."""
-        worth = self.worth(counts)
-        # Large moves first: one server of hundreds hardly changes what is served worst.
-        block = max(counts)
-        while block and self.moves < _MOVES and worth[0] < self.enough:
-            better = self._moved(counts, worth, block)
-            if better is None:
-                block //= 2
-            else:
-                counts, worth = better
-        return counts
-
-    def _moved(
-        self, counts: list[int], worth: list[float], block: int
-    ) -> tuple[list[int], list[float]] | None:
-        """Return the first choice that is better, with up to `block` servers of one or two sorts
-        replaced by others."""
-        for removed in self._removals(counts):
-            fewer = [*counts]
-            for i in removed:
-                # A pair is removed where two small servers make room for a large one.
-                fewer[i] -= min(block, fewer[i])
-            for added in self._useful(fewer, removed):
-                if self.moves >= _MOVES:
-                    return None
-                self.moves += 1
-                # What is then left is filled, so that no move wastes a machine.
-                now = self.filled(self._with(fewer, added, block))
-                now_worth = self.worth(now)
-                if now_worth > worth:
-                    return now, now_worth
-        return None
-
-    def _removals(self, counts: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return the sorts to remove servers of: each that has some, then pairs if there are
-        few."""
-        used = [i for i, count in enumerate(counts) if count]
-        pairs = combinations(used, 2) if self._is_small(counts) else ()
-        return [*((i,) for i in used), *pairs]
-
-    def _useful(self, counts: Sequence[int], removed: tuple[int, ...]) -> list[int]:
-        """Return the sorts that may help: of many those that serve one of the three models that are
-        served worst."""
-        # Others get nothing that would make the worst better.
-        if self._is_small(counts):
-            return [i for i in range(len(self.sorts)) if i not in removed]
-        users = served(self.sorts, counts, len(self.weights))
-        worst = self._worst_first(users)[:3]
-        return [i for model in worst for i in self.of_model[model] if i not in removed]
-
-    def _with(self, counts: Sequence[int], added: int, block: int) -> list[int]:
-        """Return the counts with up to `block` times the GPUs' worth of servers of a sort."""
-        room = self.sorts[added].most(left_of(self.room, self.sorts, counts))
-        now = [*counts]
-        now[added] += min(room, max(1, block))
-        return now
 
 
 def has_solver() -> bool:

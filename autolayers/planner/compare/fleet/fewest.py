@@ -10,27 +10,22 @@ Of the choices whose slots are enough for the users of each model:
 3. of these those that cost the least: of the fleet's own costs, with a promise the memory of the
    GPUs, so that larger ones are left free, and without one the seconds of a token.
 
-Few possibilities are all tried. Of more, HiGHS solves one rule after the other where SciPy is
-there; without it servers are removed and replaced as long as that is better.
+Few possibilities are all tried. Of more, HiGHS solves one rule after the other; without SciPy
+servers that are not needed are removed from the given choice.
 """
 
 from __future__ import annotations
 
-from itertools import combinations
-
-from .assign import ALL, Sort, choices, has_solver, left_of, possibilities, served, silenced
+from .assign import ALL, Sort, choices, has_solver, possibilities, served, silenced
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
 # Three rules, so at most 15 seconds.
 _SECONDS = 5.0  # of HiGHS for a rule
 _GAP = 1e-4  # of its answer to the bound
-_STARTS = 8  # of the search without it, besides the given one
-_MOVES = 2_000  # that it tries from each at most,
-_WORK = 200_000  # and these by sorts and models: the larger, the longer a move takes
 # See `rank`: (models that wait, GPUs, cost).
 _Rank = tuple[int, int, float]
 Rule = tuple[float, dict[int, float]]  # numbers times these, in all this at least
@@ -63,9 +58,8 @@ def fewest(
         # All that serve: the caller's choice is one, so there is at least one.
         serving = [each for each in choices(sorts, room) if problem.serves(each)]
         return min(serving, key=problem.rank)
-    # Without SciPy, or without an answer in time, the search by moves gives a good one.
     solution = problem.solved() if solver and has_solver() else None
-    return tuple(problem.searched(counts) if solution is None else solution)
+    return tuple(problem.thinned([*counts]) if solution is None else solution)
 
 
 class _Problem:
@@ -82,9 +76,6 @@ class _Problem:
         self.needed = needed
         self.gpus = [sum(size for _, size in sort.takes) for sort in sorts]
         self.costs = costs
-        # A move repairs and thins all sorts for all models, so the larger a problem is the fewer
-        # are tried.
-        self.moves = min(_MOVES, _WORK // (len(sorts) * len(needed)))
         # Servers on the only machine of a kind fail together with it.
         self.together = [any(alone[kind] for kind, _ in sort.takes) for sort in sorts]
 
@@ -116,68 +107,7 @@ class _Problem:
         """Return the servers of a sort that fail together."""
         return count if self.together[i] else 1
 
-    # --- by moves
-
-    def searched(self, counts: Sequence[int]) -> list[int]:
-        """Return the best that moves lead to, from these, and from servers chosen model by model,
-        each model first once."""
-        starts = [[*counts]]
-        models = [*range(len(self.needed))]
-        # Which model is served first decides who gets the best machines, so several orders are
-        # tried.
-        for at in models[: min(_STARTS, 1 + self.moves // len(models))]:
-            # For each model in turn the servers that take the fewest GPUs.
-            built = self._repaired([0] * len(self.sorts), [*models[at:], *models[:at]])
-            starts += [] if built is None else [built]
-        return min((self._climbed(self._thinned(each)) for each in starts), key=self.rank)
-
-    def _repaired(self, counts: list[int], models: Sequence[int]) -> list[int] | None:
-        """Return the counts with the servers that models lack, first for all users, then for those
-        who are left if a machine is away; None if no machine is left for the former."""
-        # First everyone is served, then, with what is left, also while a server is away.
-        for away in (False, True):
-            for model in models:
-                enough = self._with_more(counts, model, away)
-                # Without a server for its users the choice serves nobody; a reserve is only
-                # desirable.
-                if enough is None and not away:
-                    return None
-                counts = counts if enough is None else enough
-        return counts
-
-    def _with_more(self, counts: list[int], model: int, away: bool) -> list[int] | None:
-        """Return the counts with the servers of one more sort that this model needs."""
-        left = left_of(self.room, self.sorts, counts)
-        users, largest = self._users(counts, model)
-        ways = []
-        for i, sort in enumerate(self.sorts):
-            each = dict(sort.serves).get(model, 0)
-            # While its largest server is away the others must serve all, so as many more are
-            # needed.
-            lacking = self.needed[model] - users + (max(largest, each) if away else 0)
-            if lacking <= 0:
-                return counts
-            # Rounded up.
-            count = -(-lacking // each) if each else 0
-            if count and count <= sort.most(left):
-                ways.append((count * self.gpus[i], count * self.costs[i], i, count))
-        if not ways:
-            return None
-        *_, i, count = min(ways)
-        return [*counts[:i], counts[i] + count, *counts[i + 1 :]]
-
-    def _users(self, counts: Sequence[int], model: int) -> tuple[int, int]:
-        """Return the users of a model, and those that its largest server takes away when it
-        fails."""
-        users = 0
-        largest = 0
-        for i, (sort, count) in enumerate(zip(self.sorts, counts, strict=True)):
-            each = dict(sort.serves).get(model, 0) if count else 0
-            users += each * count
-            largest = max(largest, each * self._fails(i, count))
-        return users, largest
-
-    def _thinned(self, counts: list[int]) -> list[int]:
+    def thinned(self, counts: list[int]) -> list[int]:
         """Return the counts without servers that are not needed, in blocks that become smaller."""
         # Removing a server must not leave more models without a reserve.
         waiting = self.rank(counts)[0]
@@ -197,45 +127,6 @@ class _Problem:
                 else:
                     block //= 2
         return counts
-
-    def _climbed(self, counts: list[int]) -> list[int]:
-        moves = 0
-        while moves < self.moves:
-            rank = self.rank(counts)
-            # The first that is better is taken; the search goes on from there.
-            for other in self._moved(counts):
-                moves += 1
-                if self.serves(other) and self.rank(other) < rank:
-                    counts = other
-                    break
-                if moves >= self.moves:
-                    return counts
-            else:
-                return counts
-        return counts
-
-    def _moved(self, counts: list[int]) -> Iterator[list[int]]:
-        """Yield one or two servers fewer, or one of another sort instead, and what is then
-        lacking."""
-        models = range(len(self.needed))
-        for removed in _removals(counts):
-            less = [*counts]
-            for i in removed:
-                less[i] -= 1
-            # What was removed may not be needed at all, or another sort may do it better.
-            for more in (less, *self._with_another(less, removed)):
-                repaired = self._repaired([*more], models)
-                if repaired is not None:
-                    # The repair may add more than is needed.
-                    yield self._thinned(repaired)
-
-    def _with_another(self, counts: list[int], removed: tuple[int, ...]) -> Iterator[list[int]]:
-        """Yield the counts with one server more of a sort that was not removed, if there is
-        room."""
-        left = left_of(self.room, self.sorts, counts)
-        for added, sort in enumerate(self.sorts):
-            if added not in removed and sort.most(left):
-                yield [*counts[:added], counts[added] + 1, *counts[added + 1 :]]
 
     # --- by scipy.optimize.milp
 
@@ -307,14 +198,6 @@ class _Problem:
             # Scaled to 1, so that the solver's gap means the same for bytes and for seconds.
             {i: size / (max(self.costs) or 1.0) for i, size in enumerate(self.costs)},
         )
-
-
-def _removals(counts: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return one or two servers to remove, by their sorts."""
-    used = [i for i, count in enumerate(counts) if count]
-    # Two of one sort are a pair too, where there are two.
-    pairs = [*combinations(used, 2), *((i, i) for i in used if counts[i] > 1)]
-    return [*((i,) for i in used), *pairs]
 
 
 def _minimised(

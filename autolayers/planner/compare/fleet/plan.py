@@ -805,14 +805,12 @@ class _Planner:
 
     def _notes(self, possible: int, bound: float | None) -> tuple[str, ...]:
         notes = [*self.fleet.notes]
-        if bound is not None and possible < NEAR * int(bound):
-            more = (
-                "the search ended before it knew"
-                if has_solver()
-                else "pip install 'autolayers[fleet]' finds out"
-            )
+        if bound is None and not has_solver():
+            notes.append("pip install 'autolayers[fleet]' may find servers for more users")
+        elif bound is not None and possible < NEAR * int(bound):
             notes.append(
-                f"more than {possible} users may be possible, {int(bound)} at most: {more}"
+                f"more than {possible} users may be possible, {int(bound)} at most: the search "
+                "ended before it knew"
             )
         if self.uses and not self.fleet.said:
             notes.append(
