@@ -45,7 +45,7 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
             f"{program.name} has its own flags: {program.written_by}; --json prints the plan"
         )
     if arguments.own.get("why"):
-        return _why(model, request, form)
+        return _why(model, request, form, arguments.own["why"] == "all")
 
     # One budget of graphs for all plans of this answer
     meter = Meter()
@@ -180,12 +180,12 @@ def _command(plan: Plan) -> list[str]:
     return [program, *model_words(plan)]
 
 
-def _why(model: Model, request: Request, form: str) -> int:
-    """Return how the plan was chosen."""
+def _why(model: Model, request: Request, form: str, trace: bool) -> int:
+    """Print how the plan was chosen, with all that was tried where a `trace` is wanted."""
     from ..planner.why import why
     from ..report.why import why_text
 
-    explanation = why(model, request.said())
+    explanation = why(model, request.said(), trace)
     if form == "json":
         import json
 

@@ -38,8 +38,9 @@ class Command:
 
 class OwnFlag:
     """One of autolayers' own flags, and the commands that have it (a + in a command's name is a
-    space). Without a metavar it is a switch whose value is `value`; else `read` converts its text,
-    or raises Bad. `adds`: what joins repeated values. `key`: its name in Arguments.own."""
+    space). Without a metavar it is a switch whose value is `value`, or one of `choices` after a
+    "="; else `read` converts its text, or raises Bad. `adds`: what joins repeated values. `key`:
+    its name in Arguments.own."""
 
     __slots__ = ("adds", "choices", "commands", "help", "key", "metavar", "names", "read", "value")
 
@@ -755,7 +756,12 @@ FLAGS = (
         "take turns)",
     ),
     OwnFlag(
-        "--why", "plan", "", "how this plan was chosen: the candidates, and what ruled each out"
+        "--why",
+        "plan",
+        "",
+        "how this plan was chosen: the candidates, and what ruled each out; --why=all: all that "
+        "was measured, and what was promised and never measured",
+        choices=("all",),
     ),
     OwnFlag(
         "--table",

@@ -200,8 +200,10 @@ def _item(
         return _unknown(words, i)
     value, end = joined or "", i + 1
     # llama.cpp knows no joined value, so nobody can have meant one
-    if not flag.takes_value and joined is not None:
-        raise UsageError(f"{name} takes no value, got {joined!r}")
+    choices = flag.choices if isinstance(flag, OwnFlag) else ()
+    if not flag.takes_value and joined is not None and joined not in choices:
+        but = f" but {', '.join(choices)}" if choices else ""
+        raise UsageError(f"{name} takes no value{but}, got {joined!r}")
     if flag.takes_value and joined is None:
         value, end = _value(flag, name, words, i + 1)
     # llama.cpp knows no --flag=value
@@ -281,7 +283,7 @@ def _value(flag: Argument | OwnFlag, name: str, words: Sequence[str], i: int) ->
 def _take(texts: dict[str, str], own: dict[str, Any], flag: OwnFlag, item: Item) -> None:
     """Take the value of one of autolayers' own flags."""
     if not flag.takes_value:
-        value: Any = flag.value
+        value: Any = item.value or flag.value
     else:
         # `--gpu 24GiB --gpu 8GiB` is `--gpu 24GiB,8GiB`
         text = (

@@ -187,17 +187,27 @@ class Problem:
 
 
 @dataclass(frozen=True)
+class Promise:
+    """A variant that the search did not measure. `seconds`: no launch of it counts fewer, by what
+    was known; `params`: the launch that it would be, None if that was not even found out."""
+
+    what: str
+    seconds: float
+    params: Params | None
+
+
+@dataclass(frozen=True)
 class Solution:
     """A launch, None if llama.cpp would refuse all, and the problem that it solves, in which more
     may be given than was. `reasons`: for what was decided besides; `paid`: a smaller context, and
     the factor of the request's seconds that the larger one costs; `requests`: what each of several
-    people gets; `others`: launches that were promised and not measured, the best first; `notes`:
-    warnings about what was given."""
+    people gets; `others`: what was promised and not measured, the best first; `notes`: warnings
+    about what was given."""
 
     problem: Problem
     candidate: Candidate | None
     reasons: tuple[str, ...] = ()
     paid: tuple[int, float] = (0, 1.0)
     requests: Answers | None = None
-    others: tuple[Params, ...] = ()
+    others: tuple[Promise, ...] = ()
     notes: tuple[str, ...] = ()

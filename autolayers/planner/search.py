@@ -28,7 +28,7 @@ from .one.fit import fit
 from .one.most import with_most_layers
 from .one.parts import parts
 from .prices import ENOUGH, MICRO_BATCH, ORDER, of_context, worth
-from .problem import Solution
+from .problem import Promise, Solution
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,13 +42,20 @@ if TYPE_CHECKING:
     # (0: RAM is enough, 1: no more of it is missing than in --fit's own answer, 2: more), worth
     Rank = tuple[int, float]
 
-OTHERS = 8  # promises that --why measures, as what nearly won
 TRIES = 12  # launches that are measured of one promise
 HOPE = 16 << 20  # bytes that a launch may take less than it should; no estimate is so exact
 CLOSE = 1.1  # of what the best launch is worth
 # Each grid of contexts knows what the launches of the one before took.
 _GRIDS = 3
 _WAYS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the way from a context to twice as much
+_WORDS = {
+    "experts": "experts of some layers in RAM",
+    "ffn": "FFN weights of some layers in RAM",
+    "layers": "whole layers in RAM",
+    "bare": "whole layers in RAM, no part of one",
+    "given": "as given",
+    "none": "all layers in RAM",
+}
 _NOTHING: Rank = (3, 0.0)  # the rank of no launch
 # Limits of a context that nobody gave, if the CPU takes part:
 _TOKEN_SECONDS = 0.5  # seconds that a token may take with a full context above 32k,
@@ -67,6 +74,17 @@ class _Variant:
         self.tried: set[Params] = set()  # launches that were measured
         self.failed = 0  # of these, in a row, that did not fit
         self.version = -1  # of the buffers that the promise was made by
+
+    def __str__(self) -> str:
+        frame, shape = self.kind.frame, self.kind.shape
+        device = frame.given.device
+        words = [
+            _WORDS[self.kind.name],
+            f"context from {self.n_ctx}" if self.n_ctx else "",
+            f"micro-batch {shape.n_ubatch}" if shape.n_ubatch else "",
+            f"on {', '.join(device) or 'no device'}" if device is not None else "",
+        ]
+        return ", ".join(filter(None, words))
 
 
 @dataclass(frozen=True)
@@ -135,11 +153,15 @@ class Search:
         best = self._winner()
         return not best.variant.kind.frame.as_given and best.candidate.params.n_gpu_layers == 0
 
-    def _promised(self) -> tuple[Params, ...]:
-        """Return the launches that were promised and not measured, the best first."""
-        variants = [variant for *_, variant in sorted(self.heap)]
-        promised = [each.launch.params for each in variants if each.launch is not None]
-        return tuple(promised[:OTHERS])
+    def _promised(self) -> tuple[Promise, ...]:
+        """Return what was promised and not measured, the best first."""
+        promises = [(seconds, variant) for (_, seconds), *_, variant in sorted(self.heap)]
+        return tuple(
+            [
+                Promise(str(each), seconds, None if each.launch is None else each.launch.params)
+                for seconds, each in promises
+            ]
+        )
 
     # --- best first
 

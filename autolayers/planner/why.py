@@ -13,7 +13,7 @@ from ..units import GiB, human
 from .evaluate import FIT, Candidate
 from .planned import planned
 from .prices import priced, worth
-from .problem import Problem
+from .problem import Problem, Promise
 from .quantisations import below
 from .solve import solve
 
@@ -49,12 +49,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Why:
-    """`measured`: how many launches were."""
+    """`measured`: how many launches were. Of a trace, `tried`: all of them, in their order;
+    `promised`: what was never measured, the best first."""
 
     candidates: tuple[Row, ...]
     measured: int
     more: str = ""
     smaller: str = ""
+    tried: tuple[Row, ...] = ()
+    promised: tuple[Promise, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -62,15 +65,27 @@ class Why:
             "measured": self.measured,
             "one_more_gib": self.more,
             "next_quantisation": self.smaller,
+            **(
+                {
+                    "tried": [row.to_dict() for row in self.tried],
+                    "promised": [
+                        {"what": each.what, "seconds": each.seconds} for each in self.promised
+                    ],
+                }
+                if self.tried
+                else {}
+            ),
         }
 
 
-def why(model: Model, request: Request) -> Why:
-    """Raises LaunchRefused where llama.cpp would refuse every launch."""
+def why(model: Model, request: Request, trace: bool = False) -> Why:
+    """`trace`: with all that was tried, and all that was only promised. Raises LaunchRefused where
+    llama.cpp would refuse every launch."""
     solution, chosen, _ = planned(Problem(model, request))
     problem = solution.problem
+    tried = problem.evaluator.measured if trace else []
     # The promises that nearly won have no sizes yet.
-    for params in solution.others[:WORSE]:
+    for params in [each.params for each in solution.others if each.params is not None][:WORSE]:
         problem.evaluator.candidate(params, FIT)
     now = problem.cost.speed(chosen).compared
     return Why(
@@ -78,6 +93,8 @@ def why(model: Model, request: Request) -> Why:
         len(problem.evaluator.measured),
         _more(problem, chosen, now),
         _smaller(problem, now),
+        tuple([_row(problem, candidate, chosen) for candidate in tried]),
+        solution.others if trace else (),
     )
 
 

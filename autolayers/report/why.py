@@ -37,4 +37,21 @@ def why_text(why: Why, style: Style | None = None) -> str:
     counted = f"the request's seconds count times {', '.join(prices)}" if prices else ""
     texts = [text for text in (counted, why.more, why.smaller) if text]
     # On a pipe a fact is a line, without a label
-    return "\n".join([*lines, *(labelled("with", texts, style) if style.bounded else texts)]) + "\n"
+    lines += labelled("with", texts, style) if style.bounded else texts
+    return "\n".join([*lines, *_trace(why, style)]) + "\n"
+
+
+def _trace(why: Why, style: Style) -> list[str]:
+    """Return all that was measured, in its order, and what was promised and never measured."""
+    if not why.tried:
+        return []
+    heads = ("measured, in this order", "context", "request", "")
+    tried = [
+        (row.placement, str(row.n_ctx), f"{row.seconds:.2f} s", row.verdict) for row in why.tried
+    ]
+    promised = [(each.what, f"{each.seconds:.2f} s at best") for each in why.promised]
+    lines = ["", *stacked(heads, tried, style, (0, 3))]
+    if promised:
+        about = "promised and never measured: with their prices these count no less than the best"
+        lines += ["", *stacked((about, ""), promised, style, (0,))]
+    return lines

@@ -41,6 +41,24 @@ def test_the_chosen_one_is_the_plan_and_stands_between() -> None:
     assert more.placement in found.more
 
 
+def test_a_trace_has_what_was_measured_and_what_was_only_promised() -> None:
+    """The chosen launch is among the measured ones, and no promise counts less than it."""
+    words = ["--gpu", "2GiB", "--ram", "32GiB", "-c", "4096"]
+    found = why(model("gemma-2-9b-q4_k_m:8"), Request.of(words), trace=True)
+    (chosen,) = [row for row in found.candidates if row.chosen]
+    assert chosen in found.tried and len(found.tried) > 2
+    counted = chosen.seconds
+    for _, factor in chosen.prices:
+        counted *= factor
+    assert found.promised and all(each.seconds >= counted * 0.999 for each in found.promised)
+    assert any(each.what.startswith("all layers in RAM") for each in found.promised)
+    done = says(GEMMA, *WORDS, "--why=all")
+    assert "measured, in this order" in done.stdout and " s at best" in done.stdout
+    assert "takes no value but all" in says(GEMMA, *WORDS, "--why=some").stderr
+    traced = json.loads(says(GEMMA, *WORDS, "--why=all", "--json").stdout)
+    assert traced["promised"] and sum(row["chosen"] for row in traced["tried"]) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
