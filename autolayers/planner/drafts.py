@@ -16,8 +16,9 @@ from ..memory.companions import with_draft_type
 from ..memory.context import DRAFT_N_MAX
 from ..model.vocabulary import unlike
 from ..records import dataclass, replace
-from ..work.drafts import GAIN, NAMED, Drafting
+from ..work.drafts import NAMED, Drafting
 from .evaluate import FULL, Candidate
+from .prices import DRAFT
 from .problem import Problem, Solution
 from .solve import solve
 
@@ -65,8 +66,8 @@ def with_draft(problem: Problem) -> Solution:
     # builds before the names draft with every model that is given
     waiting = None if typed or _number(problem) < NAMED else _waiting(problem, plain)
     best = drafting
-    # Drafting must gain GAIN over a draft that only waits, as its rates depend on the text.
-    if waiting is not None and (drafting is None or drafting.rate < waiting.rate * GAIN):
+    # Drafting must gain DRAFT over a draft that only waits, as its rates depend on the text.
+    if waiting is not None and (drafting is None or drafting.rate < waiting.rate * DRAFT.factor):
         best = waiting
     if best is None:
         return Solution(problem, tried[0].candidate if tried else solve(problem).candidate)
@@ -78,13 +79,13 @@ def with_draft(problem: Problem) -> Solution:
 
 
 def may_gain(problem: Problem, chosen: Candidate) -> bool:
-    """Return whether a launch would answer GAIN times as fast if what the problem's --spec-type
+    """Return whether a launch would answer DRAFT times as fast if what the problem's --spec-type
     drafts with took no memory."""
     given = problem.given
     drafting = Drafting(drafts(problem), None, _place(problem), given.draft_n_max, _share(problem))
     params = replace(chosen.params, spec_type=given.spec_type)
     drafted = problem.drafting_with(drafting).cost.predict(params, chosen.breakdown)
-    return drafted.generation >= GAIN * problem.cost.price(chosen).generation
+    return drafted.generation >= DRAFT.factor * problem.cost.price(chosen).generation
 
 
 def _number(problem: Problem) -> int:

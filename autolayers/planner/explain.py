@@ -11,7 +11,7 @@ from ..memory.extras import patches_of
 from ..model.projectors import kind_of
 from ..records import replace
 from ..units import human
-from ..work.drafts import GAIN, NAMED
+from ..work.drafts import NAMED
 from .complete import typed
 from .drafts import may_gain
 from .evaluate import FIT, FULL, Candidate, Evaluator
@@ -20,6 +20,7 @@ from .one.expert_cache import FLAG
 from .one.ladder import may_split_tensors
 from .plan import Alternative, Lever
 from .planned import decided
+from .prices import DRAFT, FASTER, FILLED_FASTER, LARGER, PINNED
 from .search import Search
 from .served import price
 from .serving import certain
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
     from .problem import Problem
 
 SHOWN = 5  # alternatives
-# an alternative must gain this factor in tokens per second or in context
-FASTER, LARGER = 1.03, 1.05
-PINNED = 1.25  # or this factor in prompts, for pinned weights
-_FILLS_FASTER = 1.5  # or this factor with a full context, in place of --ctx max
 _EXPERTS = "exps"  # in the patterns of -ncmoe, -cmoe and people's own
 _IN_PLACE = "in place of the given -ncmoe, -cmoe or -ot"
 _ONE_SLOT = "one request at a time"
@@ -62,7 +59,10 @@ def alternative(
         drafted = decided(undrafted)
         other = drafted.problem
         candidate = drafted.candidate
-        if candidate is None or other.cost.speed(candidate).generation < here.generation * GAIN:
+        if (
+            candidate is None
+            or other.cost.speed(candidate).generation < here.generation * DRAFT.factor
+        ):
             return None
         change = {**change, "draft_n_max": candidate.params.draft_n_max}
     else:
@@ -91,9 +91,9 @@ def alternative(
     n_ctx = candidate.breakdown.n_ctx
     # Not shown if it gains neither context nor speed.
     if (
-        n_ctx <= chosen.breakdown.n_ctx * LARGER
-        and speed.rate <= here.rate * FASTER
-        and speed.prompt <= here.prompt * FASTER
+        n_ctx <= chosen.breakdown.n_ctx * LARGER.factor
+        and speed.rate <= here.rate * FASTER.factor
+        and speed.prompt <= here.prompt * FASTER.factor
         and not (_is_less_than_most(problem, change) and _fills_faster(here, speed))
     ):
         return None
@@ -145,7 +145,7 @@ def _is_less_than_most(problem: Problem, change: dict[str, object]) -> bool:
 
 def _fills_faster(here: Speed, other: Speed) -> bool:
     """Return whether another launch answers much faster with a full context."""
-    return other.generation_full > here.generation_full * _FILLS_FASTER
+    return other.generation_full > here.generation_full * FILLED_FASTER.factor
 
 
 def _by_text(speed: Speed) -> str:
@@ -166,7 +166,10 @@ def with_draft_on_device(asked: Problem, chosen: Candidate) -> Alternative | Non
     if other is None or not other.fits or other.params.device_draft == ():
         return None
     speed = cost.price(other)
-    if speed.draft is None or speed.generation <= asked.cost.price(chosen).generation * GAIN:
+    if (
+        speed.draft is None
+        or speed.generation <= asked.cost.price(chosen).generation * DRAFT.factor
+    ):
         return None
     words = tuple(to_words(Params(**change)))  # type: ignore[arg-type]
     return _alternative(
@@ -193,7 +196,7 @@ def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None
     if candidate is None or not candidate.fits:
         return None
     speed = price(problem, candidate)
-    if speed.rate <= price(problem, chosen).rate * FASTER:
+    if speed.rate <= price(problem, chosen).rate * FASTER.factor:
         return None
     words = FLAG, str(candidate.params.moe_cache_mib)
     return _alternative(problem, typed(problem, candidate), words, speed)
@@ -213,7 +216,7 @@ def with_pinned_weights(problem: Problem, chosen: Candidate) -> Alternative | No
     if candidate is None or not candidate.fits:
         return None
     speed = price(problem, candidate)
-    if speed.prompt < PINNED * cost.price(chosen).prompt:
+    if speed.prompt < PINNED.factor * cost.price(chosen).prompt:
         return None
     words = tuple(to_words(Params(load_mode="none"), problem.build.knows))
     note = "the weights in RAM are pinned, not mapped"
@@ -284,8 +287,8 @@ def _has_idle_slots(problem: Problem, chosen: Candidate, whole: bool) -> bool:
         return False
     # checkpoints are one for each slot at least
     freed = now.caches - alone.caches + certain(chosen.params, now) - certain(chosen.params, alone)
-    fewer = not whole and freed > (FASTER - 1) * now.host.model
-    return freed > (LARGER - 1) * now.caches or fewer
+    fewer = not whole and freed > (FASTER.factor - 1) * now.host.model
+    return freed > (LARGER.factor - 1) * now.caches or fewer
 
 
 def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]:
@@ -294,11 +297,11 @@ def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]
     trained = problem.model.n_ctx_train
     if _context_is_open(problem):
         common = [n for n in CONTEXTS if n * NEARLY <= trained]
-        yield from [n for n in (*common, trained) if n_ctx * LARGER < n]
+        yield from [n for n in (*common, trained) if n_ctx * LARGER.factor < n]
     elif problem.given.n_ctx and not whole and n_ctx > 8192 and problem.policy.users is None:
         yield n_ctx // 2
     elif problem.policy.n_ctx == "max" and not whole:
-        yield from [n for n in CONTEXTS if n * LARGER < n_ctx][-1:]
+        yield from [n for n in CONTEXTS if n * LARGER.factor < n_ctx][-1:]
 
 
 def _drafts_itself(problem: Problem) -> bool:

@@ -13,7 +13,7 @@ from ..records import replace
 from .complete import typed
 from .evaluate import FULL, Candidate
 from .plan import Faster, Smaller
-from .prices import TOO_SLOW
+from .prices import SAID, TOO_SLOW
 from .quantisations import below
 from .solve import solve
 
@@ -21,7 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .problem import Problem
 
-GAIN = 1.5  # a change is said from this factor in tokens per second on
 READABLE = 8.0  # tokens per second: below, a file at Q3 is said too
 GOOD = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs")  # types at Q4 or above
 _FAIR = (*GOOD, "q3_K", "iq3_xxs")
@@ -29,7 +28,7 @@ CACHE = "q8_0"
 
 
 def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
-    """Return a q8_0 cache, if it brings all weights onto the devices at this context and is GAIN
+    """Return a q8_0 cache, if it brings all weights onto the devices at this context and is SAID
     times faster."""
     cost = problem.cost
     if _types_are_said(problem) or not cost.in_ram(chosen):
@@ -46,7 +45,7 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     if candidate is None or not candidate.fits:
         return None
     rate = cost.price(candidate).generation
-    if rate < GAIN * cost.price(chosen).generation:
+    if rate < SAID.factor * cost.price(chosen).generation:
         return None
     return Faster(typed(other, candidate).flags, rate)
 
@@ -61,7 +60,7 @@ def _types_are_said(problem: Problem) -> bool:
 
 def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smaller | None:
     """Return the largest quantisation that is wholly on the devices, of a launch with weights in
-    RAM: at Q4 or above if that is GAIN times faster (`priced`: its rate is computed), at Q3 where
+    RAM: at Q4 or above if that is SAID times faster (`priced`: its rate is computed), at Q3 where
     the launch is not READABLE, any where it is TOO_SLOW. "" says that there is none, of a
     launch that is not READABLE. None where nothing is to be said."""
     cost = problem.cost
@@ -83,7 +82,7 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
             return Smaller(kind, model.size)
         faster = _rate_on_devices(problem.of(model), chosen)
         if faster is not None:
-            return Smaller(kind, model.size, faster) if faster >= GAIN * rate else None
+            return Smaller(kind, model.size, faster) if faster >= SAID.factor * rate else None
     # A smaller file would help, and there is none: another model is what is left
     return Smaller("", 0) if slow or rate < READABLE else None
 

@@ -148,6 +148,48 @@ WIDER = Price(
     "planner/test_multi.py",
 )
 
+# What another launch must gain: to be chosen,
+DRAFT = Price("a draft in use", 1.1, "what it gains depends on the text", "planner/test_drafts.py")
+PEOPLE = Price(
+    "a q8_0 cache, fewer slots or another server, for --users",
+    1.1,
+    "one slot for each is what people expect, and nobody waits: clearly more tokens in all",
+    "planner/test_users.py",
+)
+SPLIT = Price(
+    "a further device for one of several models that fits on one",
+    1.01,
+    "it takes memory of several devices, which others may need",
+    "planner/test_multi.py",
+)
+MACHINE = Price(
+    "a further machine of a cluster",
+    1.02,
+    "one more that may fail, and must be kept running",
+    "planner/test_cluster.py",
+)
+# or to be said as an alternative
+FASTER = Price("an alternative's rate", 1.03, "less is within the error", "planner/test_plan.py")
+LARGER = Price("an alternative's context", 1.05, "less is no reason", "planner/test_plan.py")
+PINNED = Price(
+    "an alternative that pins weights in RAM, in prompts",
+    1.25,
+    "pinned memory cannot be given back to other programs",
+    "planner/test_plan.py",
+)
+FILLED_FASTER = Price(
+    "a smaller context in place of --ctx max, in the rate with a full one",
+    1.5,
+    "context is what was asked for",
+    "planner/test_plan.py",
+)
+SAID = Price(
+    "a q8_0 cache or a smaller file, said on one line",
+    1.5,
+    "it is another answer than was asked for: only what is worth another try",
+    "planner/test_faster.py",
+)
+
 ROWS = (
     SHORT,
     SHORT_MIXTURE,
@@ -166,6 +208,15 @@ ROWS = (
     REUSE,
     CHECKPOINTS,
     WIDER,
+    DRAFT,
+    PEOPLE,
+    SPLIT,
+    MACHINE,
+    FASTER,
+    LARGER,
+    PINNED,
+    FILLED_FASTER,
+    SAID,
 )
 
 

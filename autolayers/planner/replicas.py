@@ -8,7 +8,8 @@ from ..records import replace
 from .complete import flags
 from .plan import Alternative
 from .planned import decided
-from .users import GAIN, Requests
+from .prices import PEOPLE
+from .users import Requests
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def replicas(asked: Problem, requests: Answers | None) -> Alternative | None:
     found = [
         (total, servers, names, solution)
         for servers, names, solution in _parted(asked, one.users)
-        if (total := _total(servers, solution)) > GAIN * one.served.total * one.fits
+        if (total := _total(servers, solution)) > PEOPLE.factor * one.served.total * one.fits
     ]
     if not found or asked.evaluator.exhausted:
         return None

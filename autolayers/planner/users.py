@@ -17,7 +17,7 @@ from ..records import dataclass, replace
 from ..units import human
 from ..work.queue import Served, simulate
 from .evaluate import FULL, Candidate
-from .prices import TOO_SLOW
+from .prices import PEOPLE, TOO_SLOW
 from .problem import Problem, Solution
 from .solve import solve
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 TABLE = (1, 2, 4, 8, 16, 32)
 MOST = 256  # slots of a llama-server
-GAIN = 1.1  # of the total, which a cache of q8_0 or fewer slots must have
 HOPE = 1.25  # times the promise: what a launch with parts in RAM must have to spare
 PATIENCE = 2  # slow steps of the search, after which it takes the middle
 WIDER = 8  # times as many people are tried next, where a number is priced at once
@@ -143,7 +142,7 @@ class _People:
         if self._whole(tried[-1]):
             tried[-1] = self._most_slots(users, slots, tried[-1])
         # Fewer slots only for clearly more tokens in all: with a slot each nobody waits.
-        good = max(map(_total, tried)) / GAIN
+        good = max(map(_total, tried)) / PEOPLE.factor
         if _total(each) >= good and each is not None and each.row.served.rate >= TOO_SLOW:
             return each
         return next(launch for launch in tried[::-1] if _total(launch) >= good)
@@ -169,7 +168,7 @@ class _People:
     def _serves_more(self, fewer: _Launch | None, launch: _Launch | None) -> bool:
         if fewer is None or not fewer.row.fits:
             return False
-        return _total(fewer) > _total(launch) * GAIN
+        return _total(fewer) > _total(launch) * PEOPLE.factor
 
     def _with_slots(self, users: int, slots: int) -> _Launch | None:
         # A given context is that of all slots.

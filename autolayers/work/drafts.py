@@ -34,7 +34,6 @@ _ACCEPTED = {
 NAMED = 9102
 MOST = 6  # drafted tokens: beyond there are no rows
 _NEARLY = 0.97  # the fewest drafted tokens that reach this share of the best speedup
-GAIN = 1.1  # a draft is chosen for this much
 WITHIN = 1.25  # nine of ten speedups are within this factor
 # a mixture's kernels for a few tokens, besides the experts that they read: per token
 MIXTURE = 0.15

@@ -20,6 +20,7 @@ from autolayers.devices import hypothetical
 from autolayers.flags.policy import read
 from autolayers.machine import Device, Host, Machine
 from autolayers.planner.evaluate import FULL, Evaluator
+from autolayers.planner.prices import DRAFT
 from autolayers.records import replace
 from autolayers.work import drafts
 from autolayers.work.clock import Clock
@@ -139,7 +140,7 @@ def test_the_number_of_tokens_loses_little() -> None:
         gain = {n: row["with"] / row["without"] for n, row in rows.items()} | {0: 1.0}
         unmeasured = next(iter(rows.values())) | {"accepted": None}
         n = drafts.best(partial(predicted, unmeasured, None))
-        n = n if predicted(unmeasured, n=n) >= drafts.GAIN else 0
+        n = n if predicted(unmeasured, n=n) >= DRAFT.factor else 0
         lost.append(1 - gain[min(gain, key=lambda k: abs(k - n))] / max(gain.values()))
     assert len(lost) >= 9 and mean(lost) <= 0.04
 

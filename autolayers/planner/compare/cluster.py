@@ -18,6 +18,7 @@ from ...machine import Machine
 from ...memory.ram import within
 from ...records import dataclass, replace
 from ..answer import plan_request
+from ..prices import MACHINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 # 2 ** 4 sets, each a plan of its own.
 _ALL_SETS = 4  # up to this many machines, every set is planned
-_WORTH = 1.02  # an additional machine must make the request this much faster
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Use:
     @property
     def rank(self) -> tuple[bool, float]:
         """Smaller is better; on a tie, fewer machines."""
-        return not self.plan.fits, self.plan.speed.request * _WORTH ** len(self.boxes)
+        return not self.plan.fits, self.plan.speed.request * MACHINE.factor ** len(self.boxes)
 
     def to_dict(self) -> dict[str, object]:
         return {

@@ -25,6 +25,7 @@ from ..one.bisection import ALIKE, last
 from ..one.contexts import contexts
 from ..one.ladder import Ladder, Ladders
 from ..one.partition import is_free
+from ..prices import SPLIT
 from ..problem import Problem
 from .assign import Choice, Option
 
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     Home = tuple[str, ...] | None
 
-CUT = 1.01  # cost of each additional device for a model that fits on one
 FEW = 16  # layer counts in RAM to try first
 _FEW_OF_MANY = 2  # the same, with many models
 _LARGE_BATCH = 2048  # the micro-batch at which weights in RAM are copied less often
@@ -180,7 +180,7 @@ class Launches:
         if n_devices < 2 or not self.divisible or not self.slowest:
             return seconds
         # A split takes memory of several devices: it must not displace a launch on one.
-        return max(seconds, self.slowest) * CUT ** (n_devices - 1)
+        return max(seconds, self.slowest) * SPLIT.factor ** (n_devices - 1)
 
     # --- partly in RAM
 
@@ -281,7 +281,7 @@ class Launches:
     def _cut_least(self) -> float:
         """The price of a split launch that has all devices to itself."""
         if self.slowest:
-            return self.slowest * CUT
+            return self.slowest * SPLIT.factor
         alone = self.cut(self.machine.limits, None)
         return alone.price if alone else float("inf")
 
