@@ -10,9 +10,9 @@ then q8_0 is tried.
 
 from __future__ import annotations
 
-from ..errors import UsageError
+from ..errors import LaunchRefused, UsageError
 from ..flags.users import Users
-from ..memory.context import CELL_BLOCK, pad
+from ..memory.context import CELL_BLOCK, pad, resolve
 from ..records import dataclass, replace
 from ..units import human
 from ..work.queue import Served, simulate
@@ -117,8 +117,24 @@ class _People:
         return self.wanted.first > 0 or not self.wanted.promise
 
     def slots(self, users: int) -> int:
+        """Return a slot for each, or the next number that llama.cpp accepts: fewer where people may
+        wait for one, otherwise more."""
         given = self.given.n_parallel
-        return users if given is None or given < 1 else given
+        if given is not None and given >= 1:
+            return given
+        numbers = range(users, 0, -1) if self.waits else range(users, 2 * users)
+        return next((number for number in numbers if self._accepts(number)), users)
+
+    def _accepts(self, slots: int) -> bool:
+        """Return whether llama.cpp accepts this number: some models need one that divides the
+        micro-batch."""
+        n_ctx = self.given.n_ctx or slots * self.context
+        params = replace(self.given, n_parallel=slots, n_ctx=n_ctx)
+        try:
+            resolve(self.problem.model, params, self.problem.build.rules)
+        except LaunchRefused:
+            return False
+        return True
 
     def launch(self, users: int) -> _Launch | None:
         if users not in self._known:
@@ -435,7 +451,7 @@ def for_users(problem: Problem, wanted: Users) -> Solution:
     return Solution(
         chosen.problem,
         chosen.candidate,
-        _reasons(requests, wanted, chosen.in_ram),
+        _reasons(requests, wanted, chosen.in_ram, people.slots(users)),
         requests=requests,
     )
 
@@ -461,8 +477,9 @@ def _table(people: _People) -> list[Row]:
     return table
 
 
-def _reasons(requests: Requests, wanted: Users, in_ram: bool) -> tuple[str, ...]:
-    """Return what each person gets, what one more takes, and what the promise allows."""
+def _reasons(requests: Requests, wanted: Users, in_ram: bool, possible: int) -> tuple[str, ...]:
+    """Return what each person gets, what one more takes, and what the promise allows. `possible`:
+    the slots nearest to a slot for each that llama.cpp accepts."""
     row = requests.row
     served = requests.row.served
     lines = [
@@ -472,6 +489,8 @@ def _reasons(requests: Requests, wanted: Users, in_ram: bool) -> tuple[str, ...]
     ]
     if row.slots < row.users:
         why = "all of them together would get less" if in_ram else "weights would leave the GPUs"
+        if row.slots == possible:
+            why = "llama.cpp would abort, as the micro-batch must be a multiple of them"
         lines.append(
             f"{row.slots} slots: with more, {why}; other users wait in llama-server's queue"
         )

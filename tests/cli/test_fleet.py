@@ -111,7 +111,9 @@ def test_bad_machines_are_one_line(answer) -> None:
 def test_a_model_without_a_machine_is_named(answer) -> None:
     """One is served, the other one is named, and a machine for both."""
     large = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")
-    code, out, _ = answer({"pc": SMALL}, str(HEADERS / "gpt-oss-20b-mxfp4.gguf"), large, "--json")
+    code, out, _ = answer(
+        {"pc": SMALL}, str(HEADERS / "llama-3.3-70b-q4_k_m.gguf"), large, "--json"
+    )
     found = json.loads(out)
     assert code == 5 and len(found["servers"]) == 1 and found["users"]["most"] > 0
     (unserved,) = found["unserved"]

@@ -27,6 +27,7 @@ from ....memory.estimate import Known
 from ....parallel import cores, in_processes
 from ....records import replace
 from ....units import human
+from ...prices import TOO_SLOW
 from ...users import Requests
 from ..cards import USUAL, by_size
 from ..cards import Wanted as OfCards
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 # of choosing and planning those that share a GPU, after which only planned ones are chosen
 ROUNDS = 12
+_RATES = (20.0, 10.0, 5.0, TOO_SLOW)  # tokens per second of each user
 _FEW_GPUS = 4  # for a model, below which models may share one
 NEAR = 0.98  # of the bound: what is below it is said
 _SPAN = 4  # machines that one model spans at most
@@ -71,7 +73,25 @@ def plan_fleet(
 ) -> FleetPlan:
     """Return the plan of a fleet. `step` is told what is done. An interrupt ends the search, and
     the answer is the best so far. Raises DoesNotFit if none of the models is served."""
-    return _Planner(models, request, fleet, weights, wanted, names, step).plan()
+
+    def best(wanted: Wanted) -> FleetPlan:
+        return _Planner(models, request, fleet, weights, wanted, names, step).plan()
+
+    found = best(wanted)
+    if found.fits or wanted.users is None or wanted.each.promise or found.interrupted:
+        return found
+    # The number with the most tokens in all is advice, and no reason to serve fewer than may be:
+    # the highest of these promises at which all are served.
+    for rate in _RATES:
+        try:
+            more = best(replace(wanted, each=replace(wanted.each, rate=rate)))
+        except DoesNotFit:
+            continue
+        if (len(more.unserved), -more.most) < (len(found.unserved), -found.most):
+            found = replace(more, wanted=wanted)
+        if found.fits:
+            break
+    return found
 
 
 class _Planner:
@@ -96,6 +116,8 @@ class _Planner:
         self.may_share = len(models) > 1 and sum(self._room()) < _FEW_GPUS * len(models)
         self.options: list[dict[tuple[int, int], Option]] = [{} for _ in models]
         self.uses: dict[Sort, Use] = {}
+        # planned: launches of one model; those that share a GPU are only estimated (sharing.py)
+        self.sure: set[Sort] = set()
         self.short: dict[int, tuple[int, Takes]] = {}  # bytes that the closest machines lack
         self.measurements: dict[int, Known] = {}  # measurements of models whose servers are planned
         self.interrupted = False
@@ -429,21 +451,19 @@ class _Planner:
         a model has none left."""
         room = self._room()
         weights = self._shares(models)
-        # Launches of one model were planned already; a shared GPU is only estimated
-        # (sharing.sharers).
-        sure = {sort for sort in sorts if len(sort.serves) == 1}
+        self.sure |= {sort for sort in sorts if len(sort.serves) == 1}
         number = 0
         while True:
             number += 1
             self.step(f"choosing servers, round {number}")
             assigned = assign(sorts, room, weights)
-            new = _unsure(sorts, assigned.counts, sure)
+            new = self._unsure(sorts, assigned.counts)
             if not new or self.interrupted:
                 return sorts, assigned.counts, assigned.bound
             # Those that failed are gone in the next round; those that hold stay without another
             # test.
-            sure |= self._kept(new)
-            sorts = _remaining(sorts, new, sure, number >= ROUNDS)
+            self.sure |= self._kept(new)
+            sorts = _remaining(sorts, new, self.sure, number >= ROUNDS)
             # A model lost its last sort: the caller decides what becomes of it.
             if not _models_of(sorts).issuperset(models):
                 return sorts, (0,) * len(sorts), None
@@ -485,10 +505,9 @@ class _Planner:
         models: Sequence[int],
         users: Sequence[int],
     ) -> tuple[int, ...]:
-        """Return how many servers of each sort the users take, each model one at least. Only sorts
-        whose sharing of a GPU is planned are chosen from, and without a promise none of these where
-        the others serve all users."""
-        sure = _choosable(sorts, counts)
+        """Return how many servers of each sort the users take, each model one at least; without a
+        promise none that share a GPU where the others serve all users."""
+        sure = [*range(len(sorts))]
         needed = [max(1, count) if i in models else 0 for i, count in enumerate(users)]
         # Without a promise sharing only slows everybody down, so it is the last resort.
         if not self.wanted.each.promise:
@@ -497,16 +516,31 @@ class _Planner:
                 sure = [*apart]
                 counts = apart
         alone = [len(kind.machines) == 1 for kind in self.fleet.kinds]
-        chosen_counts = fewest(
-            [sorts[i] for i in sure],
-            self._room(),
-            needed,
-            [self._cost(sorts[i]) for i in sure],
-            alone,
-            [counts[i] for i in sure],
-        )
-        number = dict(zip(sure, chosen_counts, strict=True))
-        return tuple([number.get(i, 0) for i in range(len(sorts))])
+        for last in range(ROUNDS):
+            chosen_counts = fewest(
+                [sorts[i] for i in sure],
+                self._room(),
+                needed,
+                [self._cost(sorts[i]) for i in sure],
+                alone,
+                [counts[i] for i in sure],
+            )
+            number = dict(zip(sure, chosen_counts, strict=True))
+            chosen = tuple([number.get(i, 0) for i in range(len(sorts))])
+            new = self._unsure(sorts, chosen)
+            if not new:
+                break
+            # what does not share a GPU when it is planned is not chosen again
+            again = last + 2 < ROUNDS
+            self.sure |= self._kept(new) if again else set()
+            tested = set(new if again else sorts)
+            sure = [i for i in sure if sorts[i] in self.sure or sorts[i] not in tested]
+        return chosen
+
+    def _unsure(self, sorts: Sequence[Sort], counts: Sequence[int]) -> list[Sort]:
+        """Return the sorts that are chosen and not planned."""
+        used = [sort for sort, count in zip(sorts, counts, strict=True) if count]
+        return [sort for sort in used if sort not in self.sure]
 
     def _unshared(
         self, sorts: Sequence[Sort], sure: Sequence[int], needed: list[int]
@@ -524,15 +558,19 @@ class _Planner:
         return dict(zip(apart, alone, strict=True))
 
     def _cost(self, sort: Sort) -> float:
-        """Return the bytes of the GPUs of a server; without a promise seconds of a token of one
-        user."""
+        """Return the bytes of the GPUs of a server, of equal ones the seconds of a token; without a
+        promise these alone."""
         # Smaller servers leave the large GPUs free.
         kinds = self.fleet.kinds
-        if self.wanted.each.promise or sort in self.uses:
-            return sum(_of_gpus(kinds[kind]) / kinds[kind].gpus * size for kind, size in sort.takes)
         # Without a promise the faster GPU is the better one.
         at = sort.takes[0]
-        return sum(1 / self.options[i][at].best for i, _ in sort.serves) * len(sort.serves)
+        rates = [self.options[i][at].best for i, _ in sort.serves if at in self.options[i]]
+        seconds = sum(1 / rate for rate in rates if rate) * len(sort.serves)
+        if self.wanted.each.promise or sort in self.uses:
+            size = sum(_of_gpus(kinds[kind]) / kinds[kind].gpus * size for kind, size in sort.takes)
+            # less than a MiB decides only between GPUs of the same memory
+            return size + min(seconds, 1.0) * (1 << 20)
+        return seconds
 
     def _servers(
         self, sorts: Sequence[Sort], counts: Sequence[int], users: Sequence[int]
@@ -552,7 +590,15 @@ class _Planner:
             plans = self._plans(sort, slots)
             of_sort[number] = list(range(len(servers), len(servers) + len(plans)))
             servers += [
-                Server(i, sort.takes, size, plan, len(plans), self.uses.get(sort))
+                # fewer than were wanted where llama.cpp accepts only some numbers
+                Server(
+                    i,
+                    sort.takes,
+                    min(size, plan.breakdown.n_seq_max),
+                    plan,
+                    len(plans),
+                    self.uses.get(sort),
+                )
                 for (i, _), size, plan in zip(sort.serves, slots, plans, strict=True)
             ]
         return servers, self._places(sorts, counts, of_sort)
@@ -825,18 +871,6 @@ def _has_single_gpus(kind: Kind) -> bool:
     """Return whether a server may have one GPU of a machine: of some all are used together."""
     # Of an integrated GPU or a Mac the machine is one part.
     return len(kind.devices) == 1 or (bool(kind.devices) and kind.gpus > 1)
-
-
-def _unsure(sorts: Sequence[Sort], counts: Sequence[int], sure: set[Sort]) -> list[Sort]:
-    """Return the sorts that are chosen and not sure."""
-    used = [sort for sort, count in zip(sorts, counts, strict=True) if count]
-    return [sort for sort in used if sort not in sure]
-
-
-def _choosable(sorts: Sequence[Sort], counts: Sequence[int] | dict[int, int]) -> list[int]:
-    """Return which sorts to choose from: those of one model, and those that are chosen already,
-    whose sharing of a GPU was planned."""
-    return [i for i, sort in enumerate(sorts) if counts[i] or len(sort.serves) == 1]
 
 
 def _models_of(sorts: Iterable[Sort]) -> set[int]:

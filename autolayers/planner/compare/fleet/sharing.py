@@ -36,7 +36,7 @@ def sharers(
     options: Mapping[int, Option], machine: Machine, weights: Mapping[int, float], wanted: Users
 ) -> list[tuple[tuple[int, int], ...]]:
     """Return sets of models that fit together, with the users of each."""
-    usable = [i for i, option in options.items() if option.fits and option.whole]
+    usable = [i for i, option in options.items() if option.fits]
     sharing = []
     # By size, so that neighbours in the list are of similar size.
     for models in _sets(sorted(usable, key=lambda i: options[i].device)):
@@ -68,8 +68,12 @@ def _users(
     have are; {}: they do not fit, or the promise is not kept."""
     device = machine.devices[0]
     left = machine.limits[device.name] - sum(options[i].device for i in models)
+    if left < 0 or not options[models[-1]].whole:
+        # The largest one has what the others leave, with parts of it in RAM.
+        left = (machine.limits[device.name] - sum(options[i].device for i in models[:-1])) // 2
     ram = sum(options[i].ram for i in models)
-    if left < 0 or (machine.ram is not None and ram > machine.ram):
+    fits = left >= 0 and (machine.ram is None or ram <= machine.ram)
+    if not fits or not all(options[i].whole for i in models[:-1]):
         return {}
     # Rates of a row are with the GPU alone; a user of one of several gets that much less.
     rows: dict[int, list[tuple[int, float, float]]] = {}
@@ -126,6 +130,9 @@ def shared(
         for (_, users), option in zip(models, options, strict=True)
     ]
     rams = [option.ram for option in options]
+    # The last has what the others leave, with parts of it in RAM where that is less.
+    if sum(takes) > max(machine.limits.values()):
+        takes[-1] = 0
     plans: list[Plan] = []
     # One after the other: the first uses estimates of the others, the last the real sizes of all
     # before it.
