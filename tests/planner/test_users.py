@@ -229,3 +229,13 @@ def test_a_launch_for_users_has_one_total() -> None:
     short, full = summary(plan, Style(width=200)), plan_text(plan, Style(width=200))
     assert f"{total:.0f} in all" in short and f"here {tokens(total)}" in full
     assert "all together" not in short + full
+
+
+@pytest.mark.parametrize(
+    ("users", "slots"), [(3, 2), (5, 4), (6, 4), (10, 8), (24, 16), (33, 32), (65, 64), (200, 128)]
+)
+def test_people_get_slots_that_llama_cpp_accepts(users: int, slots: int) -> None:
+    """Mean pooling aborts unless the micro-batch of 2048 is a multiple of the slots."""
+    plan, found = served("nomic-embed-text-v1.5-f16", *DENSE, "--users", str(users))
+    assert plan.fits and plan.params.n_parallel == slots == found["slots"]
+    assert any("micro-batch must be a multiple" in reason for reason in plan.reasons)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ALL = 20_000  # possibilities up to which each is tried
+_MOVES = 2_000  # of servers, at most about so many
 _SECONDS = 10.0  # of HiGHS
 _QUICK = 1.0  # of it, where an answer is only compared
 _GAP = 2e-3  # of its answer to the bound
@@ -228,8 +229,8 @@ class _Filling:
         helps."""
         worth = self.worth(counts)
         # Large moves first: one server of hundreds hardly changes what is served worst.
-        block = max(counts)
-        while block:
+        block, moves = max(counts), 0
+        while block and moves < _MOVES:
             for removed, added in product(range(len(counts)), repeat=2):
                 fewer = [*counts]
                 fewer[removed] -= min(block, fewer[removed])
@@ -237,6 +238,7 @@ class _Filling:
                 if removed == added or fewer == counts or not room:
                     continue
                 fewer[added] += min(room, block)
+                moves += 1
                 now = self.filled(fewer)
                 if self.worth(now) > worth:
                     counts, worth = now, self.worth(now)
