@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ALL = 20_000  # possibilities up to which each is tried
-_MOVES = 2_000  # of servers, at most about so many
+_MOVES = 2_000  # that are tried
 _SECONDS = 10.0  # of HiGHS
 _QUICK = 1.0  # of it, where an answer is only compared
 _GAP = 2e-3  # of its answer to the bound
