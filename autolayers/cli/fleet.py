@@ -53,10 +53,13 @@ def main(words: list[str]) -> int:
     of_models = {key: value for key, value in own.items() if key not in _OF_USERS}
     plain = replace(arguments, own=of_models)
     request = Request.of(plain, os.environ, devices=first.devices, host=first.host).said()
+    # Kubernetes alone divides no GPU: shared where all models have no place otherwise, and refused
+    shares = form != "kubernetes" or "gpumem" in own
     with Progress(what="planning") as progress:
-        plan = plan_fleet(
-            models, request, fleet, weights, wanted, launches.names_of(paths), progress.now
-        )
+        question = models, request, fleet, weights, wanted, launches.names_of(paths), progress.now
+        plan = plan_fleet(*question, shares=shares)
+        if not (plan.fits or shares or plan.interrupted):
+            plan = plan_fleet(*question)
     _print(plan, form, paths, arguments)
     if plan.interrupted:
         return _INTERRUPTED

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     Say = Callable[[str], None]
 
 PORT = 8080  # of a machine's first server
+_WAITING = 16  # times the slots: requests that llama-swap lets a server have
 BALANCER = 8000  # where a balancer listens
 # Balancers' own limits of a minute would end long answers
 _SECONDS = 3600  # that an answer may take
@@ -334,8 +335,8 @@ def _swap(machine: str, own: Sequence[_Instance]) -> str:
                 f"  {yaml(name)}:",
                 *text[text.index("models:") + 2 :],
                 *(f"    aliases: [{yaml(f'{name}@{machine}')}]",) * (not number),
-                # llama-swap refuses more than 10 requests at once with 429 if nothing is written
-                f"    concurrencyLimit: {max(10, each.server.slots)}",
+                # llama-swap refuses further ones with 429; llama-server lets them wait for a slot
+                f"    concurrencyLimit: {_WAITING * each.server.slots}",
             ]
             if each.place.gpus:
                 shown = ",".join(map(str, each.place.gpus))
@@ -381,7 +382,8 @@ def _litellm(
     lines += [
         "router_settings:",
         "  routing_strategy: least-busy",
-        "  num_retries: 2",
+        # It cannot tell a request that reached a server from one that did not
+        "  num_retries: 0",
         "  allowed_fails: 1",
         "  cooldown_time: 30",
     ]

@@ -70,12 +70,14 @@ def plan_fleet(
     wanted: Wanted,
     names: Sequence[str] = (),
     step: Callable[[str], None] = lambda what: None,
+    shares: bool = True,
 ) -> FleetPlan:
-    """Return the plan of a fleet. `step` is told what is done. An interrupt ends the search, and
-    the answer is the best so far. Raises DoesNotFit if none of the models is served."""
+    """Return the plan of a fleet. `step` is told what is done; `shares`: models may share a GPU. An
+    interrupt ends the search, and the answer is the best so far. Raises DoesNotFit if none of the
+    models is served."""
 
     def best(wanted: Wanted) -> FleetPlan:
-        return _Planner(models, request, fleet, weights, wanted, names, step).plan()
+        return _Planner(models, request, fleet, weights, wanted, names, step, shares).plan()
 
     found = best(wanted)
     if found.fits or wanted.users is None or wanted.each.promise or found.interrupted:
@@ -104,6 +106,7 @@ class _Planner:
         wanted: Wanted,
         names: Sequence[str],
         step: Callable[[str], None],
+        shares: bool,
     ) -> None:
         self.models = models
         self.request = request
@@ -113,7 +116,8 @@ class _Planner:
         self.step = step
         self.names = tuple(names) or tuple(model.name or model.path for model in models)
         # Where there are many GPUs each model gets its own: sharing would only slow it down.
-        self.may_share = len(models) > 1 and sum(self._room()) < _FEW_GPUS * len(models)
+        few = sum(self._room()) < _FEW_GPUS * len(models)
+        self.may_share = shares and len(models) > 1 and few
         self.options: list[dict[tuple[int, int], Option]] = [{} for _ in models]
         self.uses: dict[Sort, Use] = {}
         # planned: launches of one model; those that share a GPU are only estimated (sharing.py)
