@@ -365,6 +365,14 @@ COMMANDS = {
             "that it was checked, and no longer call the sizes of architectures that differ exact.",
         ),
         Command(
+            "prove",
+            "prove [own flags] llama-server -m MODEL [llama-server flags]",
+            "start the planned launch, fill its context to the end, and see whether it holds",
+            "Every slot is filled at once with real requests, an image is asked about if there is "
+            "a projector, and the memory of the process and the devices is watched. 0 if it "
+            "held.",
+        ),
+        Command(
             "tune",
             "tune [own flags] llama-server -m MODEL [llama-server flags]",
             "measure the launches that predictions cannot tell apart, and keep the fastest",
@@ -456,7 +464,7 @@ FLAGS = (
     ),
     OwnFlag(
         "--ram",
-        f"plan run sweep choose explain {_OLLAMA}",
+        f"plan run prove sweep choose explain {_OLLAMA}",
         "SIZE[@RATE]",
         "the RAM to plan for, with its read bandwidth or its modules and channels: 64GiB, "
         "768GiB@300GB/s, 64GiB@ddr5-6000x2",
@@ -466,7 +474,7 @@ FLAGS = (
     OwnFlag("--ram", "cluster", "SIZE", "the RAM to plan for", _ram_alone),
     OwnFlag(
         "--ram-limit",
-        "plan run cluster fleet",
+        "plan run prove cluster fleet",
         "SIZE",
         "the memory limit of the container, service or pod; the launch stays within it, growth "
         "included",
@@ -474,20 +482,20 @@ FLAGS = (
     ),
     OwnFlag(
         "--cores",
-        f"plan run sweep choose explain {_OLLAMA}",
+        f"plan run prove sweep choose explain {_OLLAMA}",
         "N",
         "physical CPU cores (default: this machine's; for another one, a guess from its RAM)",
         _positive,
     ),
     OwnFlag(
         "--machine",
-        f"plan run sweep choose explain {_OLLAMA}",
+        f"plan run prove sweep choose explain {_OLLAMA}",
         "FILE",
         "plan for the machine in this file, which devices --json prints",
     ),
     OwnFlag(
         "--workload",
-        "plan run sweep tune choose cluster fleet",
+        "plan run prove sweep tune choose cluster fleet",
         "NAME|P+G@D",
         f"the request to compare placements by: {', '.join(WORKLOADS)}, or tokens of the prompt, "
         "of the answer, and in the cache already: 4096+512@16k; x4 appended means four requests at "
@@ -506,7 +514,7 @@ FLAGS = (
     ),
     OwnFlag(
         "--users",
-        "plan run",
+        "plan run prove",
         "N",
         "plan one slot and context per user; report each user's speed and the largest number of "
         "users",
@@ -514,14 +522,14 @@ FLAGS = (
     ),
     OwnFlag(
         "--ctx-per-user",
-        "plan run fleet",
+        "plan run prove fleet",
         "TOKENS",
         "the context of each user (default: the length of --workload, 4096 or more)",
         _ctx,
     ),
     OwnFlag(
         "--min-rate",
-        "plan run fleet",
+        "plan run prove fleet",
         "T/S",
         "minimum tokens per second for each user; without --users, serve as many users as that "
         "allows",
@@ -529,14 +537,14 @@ FLAGS = (
     ),
     OwnFlag(
         "--ttft",
-        "plan run fleet",
+        "plan run prove fleet",
         "SECONDS",
         "maximum seconds to the first token, for 19 in 20 requests",
         _seconds,
     ),
     OwnFlag(
         "--acceptance",
-        "plan run",
+        "plan run prove",
         "SHARE",
         "the share of drafted tokens that are accepted, as llama-server prints it: 0.72 (default: "
         "from published measurements of code and prose)",
@@ -544,7 +552,7 @@ FLAGS = (
     ),
     OwnFlag(
         "--strategy",
-        "plan run sweep tune choose cluster",
+        "plan run prove sweep tune choose cluster",
         "auto|layers",
         "auto: experts or FFN weights may go to RAM; layers: whole layers only, the largest -ngl",
         # layers: -ngl alone, which every program and build understands
@@ -552,21 +560,21 @@ FLAGS = (
     ),
     OwnFlag(
         "--ctx",
-        "plan run tune cluster",
+        "plan run prove tune cluster",
         "N|max",
         "the context (8192, 16k); max: the largest that keeps all layers on the GPUs",
         _ctx_or_max,
     ),
     OwnFlag(
         "--ctx-min",
-        "plan run tune cluster",
+        "plan run prove tune cluster",
         "N",
         f"the smallest context to plan (default {FIT_PARAMS_MIN_CTX})",
         _ctx,
     ),
     OwnFlag(
         "--agents",
-        "plan run",
+        "plan run prove",
         "N",
         # A conversation that is saved in RAM is not read again when its turn comes
         "size --cache-ram for N conversations of the workload's length (fewer checkpoints if RAM "
@@ -588,14 +596,14 @@ FLAGS = (
     ),
     OwnFlag(
         "--kv-types",
-        "plan run tune choose cluster fleet",
+        "plan run prove tune choose cluster fleet",
         "A,B,...",
         "allowed cache types, in order of preference: f16,q8_0,q4_0",
         _list(_cache_type),
     ),
     OwnFlag(
         "--budget",
-        f"plan run sweep tune choose cluster {_OLLAMA}",
+        f"plan run prove sweep tune choose cluster {_OLLAMA}",
         "DEVICE=SIZE,...",
         "use at most this much of a device",
         _list(_budget),
@@ -603,28 +611,28 @@ FLAGS = (
     ),
     OwnFlag(
         "--margin",
-        f"plan run sweep tune choose cluster {_OLLAMA}",
+        f"plan run prove sweep tune choose cluster {_OLLAMA}",
         "SIZE,...",
         "leave exactly this free on each device (as --fit-target MiB does)",
         _list(_size),
     ),
     OwnFlag(
         "--llama-build",
-        f"plan run sweep tune choose cluster fleet explain {_OLLAMA}",
+        f"plan run prove sweep tune choose cluster fleet explain {_OLLAMA}",
         "N",
         "plan for this build of llama.cpp: b10488",
         _build,
     ),
     OwnFlag(
         "--engine",
-        "plan run",
+        "plan run prove",
         "NAME",
         "plan for a program other than llama-server (run detects it): llama-bench, "
         "llama-completion, llama-cpp-python, koboldcpp, ik_llama.cpp, ...",
     ),
     OwnFlag(
         "--strict-flags",
-        f"plan run sweep tune choose cluster fleet inspect explain {_OLLAMA}",
+        f"plan run prove sweep tune choose cluster fleet inspect explain {_OLLAMA}",
         "on|off",
         "off: pass unknown flags on, such as those of a newer llama.cpp (default on)",
         choices=("on", "off"),
@@ -735,7 +743,7 @@ FLAGS = (
     OwnFlag(
         "--json",
         # Commands without other formats
-        "devices check tune measured rules ps ollama+plan ollama+verify ollama+list",
+        "devices check prove tune measured rules ps ollama+plan ollama+verify ollama+list",
         "",
         "the answer as JSON",
     ),
@@ -820,6 +828,7 @@ FLAGS = (
     OwnFlag(
         "--llama-server", "check", "PROGRAM", "the program to check (default: llama-server in PATH)"
     ),
+    OwnFlag("--quick", "prove", "", "fill a quarter of each slot's context"),
     OwnFlag("--quick", "check", "", "one launch of each model instead of two or three"),
     OwnFlag(
         "--llama-bench",
