@@ -75,8 +75,8 @@ PASS_ON = " (--strict-flags off passes on what a newer llama.cpp may know)"
         (
             "sweep",
             "m --ctx 8k",
-            "--ctx is no flag of autolayers sweep: plan, run, ollama, choose, cluster, prove and tune "
-            "have it",
+            "--ctx is no flag of autolayers sweep: plan, run, ollama, choose, cluster, prove and "
+            "tune have it",
         ),
         (
             "inspect",
