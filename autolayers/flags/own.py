@@ -489,7 +489,7 @@ FLAGS = (
     ),
     OwnFlag(
         "--machine",
-        f"plan run prove sweep choose explain {_OLLAMA}",
+        f"plan run sweep choose explain {_OLLAMA}",
         "FILE",
         "plan for the machine in this file, which devices --json prints",
     ),
