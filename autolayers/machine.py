@@ -72,6 +72,7 @@ class Device:
     power_limit: int | None = None  # watts, None: unknown
     power_default: int | None = None  # watts as sold, None: unknown
     measured: tuple[Ratio, ...] = ()  # launches on this machine
+    beside: int = 0  # bytes that one held here besides llama.cpp's buffers, 0: not known
 
     # (size or GPU name, name="CUDA0"), set by devices/given.py
     hypothetical: ClassVar[Callable[..., Device]]

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 _MAX_SIZE = 1 << 20
 _RECORDED: tuple[str, ...] = Device.__record_fields__  # type: ignore[attr-defined]
-_DEVICE = frozenset((*_RECORDED, "card", "sure")) - {"measured"}
+_OF_HERE = frozenset(("measured", "beside"))  # of a device, on this machine alone
+_DEVICE = frozenset((*_RECORDED, "card", "sure")) - _OF_HERE
 # what devices --json says for a reader alone
 _FIELDS: tuple[str, ...] = Host.__record_fields__  # type: ignore[attr-defined]
 _ONLY_READ = tuple(name for name in BUS if name not in _FIELDS)
@@ -147,7 +148,7 @@ def ratio_row(row: Ratio) -> dict[str, Any]:
 
 
 def _without(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key != "measured"}
+    return {key: value for key, value in row.items() if key not in _OF_HERE}
 
 
 def _dotted(device: Device) -> str | None:

@@ -11,6 +11,7 @@ there is a projector; a draft is in use as in any request.
 from __future__ import annotations
 
 import base64
+import datetime
 import os
 import random
 import struct
@@ -21,9 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from ..backends import HOST
+from ..devices.beside import keep, of
 from ..devices.held import held
-from ..errors import UsageError
+from ..errors import AutolayersError, UsageError
 from ..net import Limit, NetError, request
+from ..output import say
 from ..planner.evaluate import RAM_MARGIN
 from ..records import dataclass
 from ..units import MiB
@@ -155,6 +158,7 @@ class Prover(Attempts):
             raise UsageError(f"the port is in use at {self.url}: give another --port")
         code = self.run()
         outcome = self.outcome
+        self._keep_beside()
         interrupted = outcome is not None and outcome.requested
         if not (self.failed or interrupted) and not any(self.filled):
             self.failed = "the server ended before it answered"
@@ -246,6 +250,24 @@ class Prover(Attempts):
         limit = None if host.free is None else host.free + RAM_MARGIN
         rows.append(Row("RAM", host.resident, limit, self.start.get(HOST), self.end.get(HOST)))
         return rows
+
+    def _keep_beside(self) -> None:
+        """Keep what drivers say that the process held besides llama.cpp's buffers, for the margins
+        of later plans."""
+        use = self.plan.breakdown
+        extras = use.extra_by_device()
+        date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        seen = [
+            of(device, self.session.build.number, max(0, self.end[device.name] - predicted), date)
+            for device in self.session.request.machine.devices
+            if device.name in self.end and device.name in use.devices
+            for predicted in [use.devices[device.name].total + extras.get(device.name, 0)]
+        ]
+        try:
+            if seen:
+                keep(seen, self.session.environ)
+        except AutolayersError as error:
+            say(f"what was seen cannot be kept: {error}")
 
     # --- requests
 
