@@ -25,6 +25,7 @@ from autolayers.planner.several import groups as several
 from autolayers.planner.several.assign import Option
 from autolayers.planner.several.multi import Together, takes_of
 from autolayers.planner.several.options import Launches
+from autolayers.request import Request
 
 SMALL = ("llama-moe", "qwen2-dense", "gemma2-dense", "olmoe-moe", "granite-moe")  # of two layers
 MiB = 1 << 20
@@ -459,3 +460,19 @@ def test_sets_of_a_matrix_fit_and_no_other_model_fits_beside_one() -> None:
         here = replace(case.machine, limits=large, ram=ram)
         assert matrix._sets(pair, here, (0, 1)) == sets
     assert all(cost >= 1 for cost in found.costs)
+
+
+def test_a_small_model_is_loaded_beside_every_other_one() -> None:
+    """Who alternates a large model and embeddings would read 17 GiB with each request."""
+    names = (
+        "qwen3-30b-a3b-q4_k_m",
+        "qwen3-coder-30b-a3b-q4_k_m",
+        "llama-3.1-8b-q4_k_m",
+        "nomic-embed-text-v1.5-f16",
+    )
+    request = Request.of(["--gpu", "rtx-3090", "--ram", "64GiB"], {})
+    found = matrix.plan_matrix([model(name) for name in names], request)
+    assert found.fits and len(found.sets) > 1 and all(3 in members for members in found.sets)
+    # the large ones are still on the GPU
+    assert all(found.plans[i].n_gpu_layers > found.plans[i].n_layer for i in (0, 1))
+    assert all(not found.plans[i].params.overrides for i in (0, 1))

@@ -4,9 +4,9 @@ sets)."""
 
 from __future__ import annotations
 
-from ...records import dataclass
+from ...records import dataclass, replace
 from .groups import Some, plan_any, plan_groups
-from .multi import Together
+from .multi import Together, plan_together, takes_of, with_least_context
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _MOST_ALL = 12  # models whose sets are all looked at
 _MOST_SETS = 200
 _MOST_WAYS = 6
+_SMALL = 1 / 16  # of all devices: what a model may take that lies beside every other one
+_SLOWER = 1.05  # times the seconds that another one may take then
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,9 @@ def plan_matrix(models: Sequence[Model], request: Request, weights: Sequence[flo
         if fixed.most > 1:
             mine = {some[i]: plan for i, plan in zip(fixed.numbers, fixed.plans, strict=True)}
             ways.append(_Way({**plans, **mine}, machine, factors))
+    beside = _beside_all(models, request, plans, factors)
+    if beside is not None:
+        ways.append(_Way(beside, machine, factors))
     best = max(ways, key=lambda way: round(way.together, 9))
     return Matrix(
         tuple(best.plans.values()),
@@ -66,6 +71,42 @@ def plan_matrix(models: Sequence[Model], request: Request, weights: Sequence[flo
         machine,
         groups.refused,
     )
+
+
+def _beside_all(
+    models: Sequence[Model], request: Request, plans: Mapping[int, Plan], factors: Sequence[float]
+) -> dict[int, Plan] | None:
+    """Return launches with the small models beside every other one, which has what these leave;
+    None where there is none, or another one would be slower."""
+    machine = request.machine
+    room = sum(machine.limits.values())
+    small = [i for i, plan in plans.items() if sum(takes_of(plan).values()) <= _SMALL * room]
+    others = [i for i in plans if i not in small]
+    if not small or not others:
+        return None
+    few = plan_together(Some(models, small), with_least_context(request, models[small[0]]))
+    if not few.fits:
+        return None
+    left, ram = few.left(), few.ram_left()
+    rest = replace(
+        machine,
+        limits=left,
+        devices=tuple(
+            replace(each, free=min(each.free, left.get(each.name, each.free)))
+            for each in machine.devices
+        ),
+        ram=ram,
+    )
+    weights = [factors[i] for i in others]
+    found = plan_groups(Some(models, others), replace(request, machine=rest), weights).plans()
+    mine = {others[i]: plan for i, plan in found.items()}
+    slower = [
+        plan.speed.request > _SLOWER * plans[i].speed.request or not plan.fits
+        for i, plan in mine.items()
+    ]
+    if len(mine) < len(others) or any(slower):
+        return None
+    return {**mine, **dict(zip(small, few.plans, strict=True))}
 
 
 class _Way:
