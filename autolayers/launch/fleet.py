@@ -145,10 +145,10 @@ def _instances(
             )
             launch.image = str(arguments.own.get("image") or "")
             # Several servers share a machine's GPUs: each must see only its own
-            if place.gpus and not launch.backend.visible:
+            if place.gpus and not launch.reach.backend.visible:
                 raise UsageError(
                     f"machine {name}: no variable shows a process some GPUs of "
-                    f"{launch.backend.name}: list them as machines of one GPU"
+                    f"{launch.reach.backend.name}: list them as machines of one GPU"
                 )
             yield _Instance(
                 name,
@@ -341,7 +341,10 @@ def _swap(machine: str, own: Sequence[_Instance]) -> str:
             if each.place.gpus:
                 shown = ",".join(map(str, each.place.gpus))
                 # e.g. "CUDA_VISIBLE_DEVICES=1"
-                lines += ["    env:", f"      - {yaml(f'{each.launch.backend.visible}={shown}')}"]
+                lines += [
+                    "    env:",
+                    f"      - {yaml(f'{each.launch.reach.backend.visible}={shown}')}",
+                ]
     lines += [
         "groups:",
         "  fleet:",

@@ -23,6 +23,7 @@ from support import HEADERS, PLAIN, few, gpus, model, slow, split
 
 import autolayers
 from autolayers import Plan
+from autolayers.backends import backend
 from autolayers.builds import TODAY
 from autolayers.cli import main
 from autolayers.errors import UsageError
@@ -31,6 +32,7 @@ from autolayers.flags.parse import parse
 from autolayers.launch import formats
 from autolayers.launch.command import WrappedCommand, additions
 from autolayers.launch.formats.preset import section
+from autolayers.launch.formats.reach import Reach
 from autolayers.launch.secrets import launcher_without_secrets, without_secrets
 from autolayers.model import Model
 from autolayers.quoting import systemd
@@ -701,12 +703,34 @@ def test_whose_gpu_it_is_may_be_a_guess() -> None:
         assert any("is a guess" in line for line in said)
 
 
-@pytest.mark.parametrize("kind", ["docker", "compose", "kubernetes", "kserve", "nixos", "llmkube"])
-def test_a_gpu_that_a_file_cannot_give_is_refused(kind: str) -> None:
+# What each format cannot give its program: an image, a package or an operator that lacks it
+UNREACHED = {
+    "MTL": "systemd docker compose nixos kubernetes kserve gpustack llmkube",
+    "SYCL": "koboldcpp nixos",
+    "CANN": "docker compose koboldcpp nixos kubernetes kserve llmkube",
+    "MUSA": "docker compose koboldcpp nixos kubernetes kserve llmkube",
+    "OpenCL": "docker compose koboldcpp nixos kubernetes kserve llmkube",
+}
+
+
+@pytest.mark.parametrize("name", UNREACHED)
+def test_a_gpu_that_a_file_cannot_give_is_refused(name: str) -> None:
     """A Linux container on a Mac has no Metal: the file would start on the processor."""
-    with pytest.raises(UsageError, match=r"has no Metal GPU for llama.cpp: add -dev none$"):
-        file_for(kind, "--gpu", "m3-max-64g")
-    assert file_for(kind, "--gpu", "m3-max-64g", "-dev", "none")
+    refused = set()
+    for kind in FORMATS:
+        try:
+            Reach(backend(name)).refuse(kind)
+        except UsageError as error:
+            assert "GPU for llama.cpp: add -dev none, or" in str(error)
+            refused.add(kind)
+    assert refused == set(UNREACHED[name].split())
+
+
+def test_a_refused_gpu_is_left_out() -> None:
+    for kind in UNREACHED["MTL"].split():
+        with pytest.raises(UsageError, match=rf"^--format {kind} has no Metal GPU"):
+            file_for(kind, "--gpu", "m3-max-64g")
+    assert file_for("docker", "--gpu", "m3-max-64g", "-dev", "none")
 
 
 def test_a_container_s_port_is_always_written() -> None:

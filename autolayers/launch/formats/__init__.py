@@ -101,6 +101,7 @@ def write(
     launch.shares = arguments.own.get("gpumem", "")
     if launch.shares and kind != "kubernetes":
         raise UsageError(f"--gpumem {launch.shares} is for --format kubernetes, not {kind}")
+    launch.refuse_unreached(kind)
     return _written(writer, [launch], warn)
 
 

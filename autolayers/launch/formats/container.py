@@ -17,7 +17,7 @@ class Container:
     directory in the container; `written`: directories here that it writes to; `address`: the
     published address."""
 
-    def __init__(self, launch: LaunchFile) -> None:
+    def __init__(self, launch: LaunchFile, kind: str) -> None:
         if launch.command.container:
             raise UsageError("the command is already a container: print it with --dry-run")
         self.launch = launch
@@ -31,10 +31,9 @@ class Container:
         # The port too: what llama-server listens on without it has changed
         own += [] if launch.arguments.value("--port") else ["--port", launch.port]
         self.words = [*moved(words, self._mounted), *own]
-        reached = bool(launch.backend.image and (launch.gpu_driver or launch.device_nodes))
-        launch.refuse_unreached("a container", bool(launch.image) or reached)
+        launch.refuse_unreached(kind)
         # The backend's ending chooses the image, e.g. ":server-cuda", ":server-vulkan"
-        self.image = launch.image or _IMAGE + launch.backend.image
+        self.image = launch.image or _IMAGE + launch.reach.backend.image
         self.port = launch.port
         # llama-server takes port 0 for any free one, which nobody outside could learn
         if not int(self.port):

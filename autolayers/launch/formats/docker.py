@@ -14,16 +14,16 @@ _KEY = "LLAMA_API_KEY"
 def write(launch: LaunchFile) -> str:
     """Return one line for this machine's shell. Raises UsageError for a launch that it cannot
     express."""
-    box = Container(launch)
+    box = Container(launch, "docker")
     # --init: as process 1 llama-server would not end at Ctrl-C while it loads: its handlers are set
     # after load_model (tools/server/server.cpp)
     words = ["docker", "run", "--rm", "--init", "-p", box.published]
     # --gpus is answered by NVIDIA's container toolkit; other GPUs come as nodes, e.g. /dev/dri
-    if launch.gpu_driver:
+    if launch.reach.driver:
         words += ["--gpus", "all"]
-    if launch.driver_parts:
-        words += ["-e", launch.driver_parts]
-    for node in launch.device_nodes:
+    if launch.reach.variable:
+        words += ["-e", launch.reach.variable]
+    for node in launch.reach.nodes:
         words += ["--device", node]
     for folder, inside in box.mounts.items():
         words += _mount(folder, inside, folder in box.written)

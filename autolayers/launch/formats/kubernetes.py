@@ -12,19 +12,17 @@ from ...records import dataclass
 from ...units import MiB
 from .container import CACHED, Container
 from .launch_file import LaunchFile, own_gpus
+from .reach import RESOURCES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ...backends import Backend
     from ...memory.ram import Ram
     from ...planner.plan import DeviceRow
 
 HAMI, KAI = "hami", "kai"
 SHARED = (HAMI, KAI)  # of --gpumem: what divides a GPU by memory
-# What device plugins call their GPUs: a pod gets whole ones of that kind from its node
-_NODE = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/xe"}
 # curl, which the images have, says 0.000000 as long as it has no connection
 _WAIT = (
     "for at; do until [ \"$(curl -sm 2 -w '%{time_connect}' telnet://$at </dev/null)\" != 0.000000 "
@@ -56,15 +54,6 @@ class Pod:
     cached: bool = False
     after: Sequence[str] = ()
     nodes: Sequence[str] = ()
-
-
-def resource(row: type[Backend] | None, maker: str) -> str:
-    """Return what a device plugin calls a maker's GPUs of a backend; "": none."""
-    # Such as the processor, Metal (no container) and RPC (another pod's GPU)
-    if row is None or not (row.gpu_driver or row.device_nodes):
-        return ""
-    # a guess for a GPU that has no name
-    return _NODE.get(maker.lower(), _NODE["intel"])
 
 
 def gpumem_of(rows: Sequence[DeviceRow]) -> int:
@@ -209,20 +198,18 @@ def volumes(pod: Pod) -> list[str]:
 
 def pod_of(launch: LaunchFile, shares: str = "", name: str = "llama-server") -> Pod:
     """Return the pod of a launch. Raises UsageError for GPUs that cannot be divided."""
-    box = Container(launch)
+    box = Container(launch, "kubernetes")
     if launch.host and launch.private:
         # Container binds 0.0.0.0 in any case: 127.0.0.1 would be the pod's own
         launch.warnings.append(f"a pod is reached by its Service: --host {launch.host} is left out")
     gpus = own_gpus(launch.plan)
     # Without GPU in the plan none is taken away from other pods
-    gpu = resource(launch.backend, launch.vendor) if gpus else ""
-    if gpu and not launch.vendor:
+    gpu = launch.reach.resource if gpus else ""
+    if gpu and not launch.reach.vendor:
         launch.warnings.append(f"whose GPU it is was not said: {gpu} is a guess")
-    if launch.driver_parts:
-        launch.warnings.append(f"the pod's env needs {launch.driver_parts} for Vulkan")
-    if gpu and shares and gpu != _NODE["nvidia"]:
+    if gpu and shares and gpu != RESOURCES["nvidia"]:
         raise UsageError(
-            f"--gpumem {shares}: divides NVIDIA's GPUs, not those of {launch.backend.name}"
+            f"--gpumem {shares}: divides NVIDIA's GPUs, not those of {launch.reach.backend.name}"
         )
     return Pod(
         name,

@@ -7,7 +7,7 @@ import re
 import shutil
 from functools import partial
 
-from ...backends import HOST, backend_of, vendor
+from ...backends import HOST, backend_of
 from ...errors import UsageError
 from ...flags.params import Params
 from ...flags.parse import Arguments, items, parse
@@ -19,6 +19,7 @@ from ...records import replace
 from ...units import MiB, human
 from ..command import WrappedCommand
 from ..secrets import launcher_without_secrets, without_secrets
+from .reach import Reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class LaunchFile:
     ) -> None:
         self.command = command
         self.plan = plan
-        self.backend = _own_backend(plan)
+        gpus = own_gpus(plan)
+        self.reach = Reach(_own_backend(plan), gpus[0].description if gpus else "")
         self.image = ""  # of a container, empty: llama.cpp's own
         self.shares = ""  # what divides its GPU by memory: --gpumem
         # A service or container starts without this shell's variables and config files
@@ -101,34 +103,10 @@ class LaunchFile:
         command = WrappedCommand(("llama-server",), (*words, *arguments.rest), "llama-server")
         return cls(command, plan.flags, plan, environ, config_files)
 
-    @property
-    def vendor(self) -> str:
-        """Who made the first GPU of this machine, in small letters; "": unknown."""
-        row = next(iter(own_gpus(self.plan)), None)
-        return vendor(self.backend.name, row.description if row else "").lower()
-
-    @property
-    def gpu_driver(self) -> str:
-        """The container runtime's driver that gives it all GPUs; "": they are device nodes."""
-        # NVIDIA's driver has no node that Vulkan could use
-        return self.backend.gpu_driver or ("nvidia" if self.vendor == "nvidia" else "")
-
-    @property
-    def device_nodes(self) -> tuple[str, ...]:
-        """The device nodes that give it the GPUs."""
-        return () if self.gpu_driver else self.backend.device_nodes
-
-    @property
-    def driver_parts(self) -> str:
-        """What the runtime's driver is asked for in a variable, NAME=VALUE; "": its default."""
-        asked = self.gpu_driver and not self.backend.gpu_driver
-        return "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics" if asked else ""
-
-    def refuse_unreached(self, target: str, reached: bool) -> None:
-        """Raise UsageError for GPUs of a backend that a target cannot give to its program."""
-        if own_gpus(self.plan) and not reached:
-            name = self.backend.title or self.backend.name
-            raise UsageError(f"{target} has no {name} GPU for llama.cpp: add -dev none")
+    def refuse_unreached(self, kind: str) -> None:
+        """Raise UsageError for GPUs that a format cannot give to its program."""
+        if own_gpus(self.plan) and not self.image:
+            self.reach.refuse(kind)
 
     @property
     def name(self) -> str:

@@ -19,14 +19,6 @@ if TYPE_CHECKING:
 
     from ...planner.plan import DeviceRow
 
-# hardware.accelerator, and gpu.runtime where the operator chooses image and resource by it
-# (internal/controller/deployment_builder.go, pkg/apiutil/gpu.go)
-_ACCELERATORS = {
-    "CUDA": ("cuda", ""),
-    "ROCm": ("rocm", "rocm"),
-    "Vulkan": ("vulkan", "vulkan"),
-    "SYCL": ("intel", ""),
-}
 # The schema's enum of cacheTypeK and cacheTypeV
 _CACHE_TYPES = frozenset(("f16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"))
 # numbers: the field, and the least and the most that its schema admits
@@ -48,6 +40,7 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
         re.sub(r"[^a-z0-9]+", "-", (name or launch.name).lower()).strip("-")[:60].strip("-")
         or "model"
     )
+    launch.refuse_unreached("llmkube")
     gpus = own_gpus(launch.plan)
     lines = [
         *launch.notes,
@@ -63,9 +56,8 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
     ]
     layers = launch.plan.n_gpu_layers
     if gpus:
-        launch.refuse_unreached("LLMKube", launch.backend.name in _ACCELERATORS)
-        accelerator, runtime = _ACCELERATORS[launch.backend.name]
-        if not launch.vendor:
+        accelerator, runtime = launch.reach.backend.llmkube or ("", "")
+        if not launch.reach.vendor:
             launch.warnings.append("whose GPU it is was not said: vendor amd is a guess")
         lines += [
             "  hardware:",
@@ -73,7 +65,7 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
             "    gpu:",
             "      enabled: true",
             f"      count: {len(gpus)}",
-            f"      vendor: {launch.vendor or 'amd'}",
+            f"      vendor: {launch.reach.vendor or 'amd'}",
             *([f"      runtime: {runtime}"] if runtime else []),
             # --n-gpu-layers. 0 is not a number of layers there:
             # it becomes 99, so -ngl 0 stays a word
