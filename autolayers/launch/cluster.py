@@ -290,6 +290,8 @@ def _workers(use: Use, arguments: Arguments, image: str) -> Iterator[tuple[str, 
                     kubernetes.gpumem_of([row]),
                     arguments.own.get("gpumem", ""),
                     node=box.name,
+                    cached=True,  # of --cache
+                    variable=reach.variable,
                 ),
             )
 

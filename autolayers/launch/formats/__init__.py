@@ -99,6 +99,7 @@ def write(
         )
     # e.g. "hami": only a pod's resources can name a part of a GPU
     launch.shares = arguments.own.get("gpumem", "")
+    launch.build = arguments.own.get("llama-build") or 0
     if launch.shares and kind != "kubernetes":
         raise UsageError(f"--gpumem {launch.shares} is for --format kubernetes, not {kind}")
     launch.refuse_unreached(kind)

@@ -54,14 +54,16 @@ def _service(name: str, box: Container, gpus: Sequence[int] | None) -> list[str]
     if launch.reach.nodes:
         lines += ["    devices:", *(f"      - {node}:{node}" for node in launch.reach.nodes)]
     scheme, path = launch.health
-    # Compose asks every 30 s, and failures within start_period do not count: loading may take
-    # minutes. "unless-stopped" starts it again after a reboot too.
+    # Compose asks every 30 s, and failures within start_period do not count. "unless-stopped"
+    # starts it again after a reboot too.
     # -k: the certificate need not be for localhost
     return [
         *lines,
         "    healthcheck:",
         f'      test: ["CMD", "curl", "-fk", {compose(f"{scheme}://localhost:{box.port}{path}")}]',
-        "      start_period: 5m",
+        f"      start_period: {launch.patience}s",
+        "    security_opt:",
+        "      - no-new-privileges:true",
         "    restart: unless-stopped",
     ]
 
@@ -70,12 +72,14 @@ def _volumes(box: Container) -> list[str]:
     """Return the lines of the model's folders and the cache of downloads."""
     # The long form: the short one separates its fields by colons, which a path may have
     lines = ["    volumes:"] if box.mounts or box.cached else []
-    for folder, inside in box.mounts.items():
+    for mount in box.mounts.values():
         lines += [
             "      - type: bind",
-            f"        source: {compose(folder)}",
-            f"        target: {compose(inside)}",
-            f"        read_only: {'false' if folder in box.written else 'true'}",
+            f"        source: {compose(mount.source)}",
+            f"        target: {compose(mount.inside)}",
+            f"        read_only: {'false' if mount.written else 'true'}",
+            # One that is missing is an error then, not a new directory
+            *(["        bind:", "          create_host_path: false"] if not mount.folder else []),
         ]
     if box.cached:
         lines += ["      - type: volume", f"        source: {CACHE}", f"        target: {CACHED}"]

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ...planner.plan import DeviceRow
 
 _PORT = "8080"  # of llama.cpp's images, for any build
+# Of a slow start, bytes per second: a hard disk or a network's, and a slow line
+_START, _DISK, _DOWNLOAD = 60, 100_000_000, 4_000_000
 _ELSEWHERE = ("hf:", "docker:", "http://", "https://")
 _HERE = ("", "127.0.0.1", "localhost", "::1")  # addresses that only this machine reaches
 # fields of llama-server's own features, which programs that ignore these fields lack
@@ -57,6 +59,7 @@ class LaunchFile:
         self.reach = Reach(_own_backend(plan), gpus[0].description if gpus else "")
         self.image = ""  # of a container, empty: llama.cpp's own
         self.shares = ""  # what divides its GPU by memory: --gpumem
+        self.build = 0  # the one that its plan is for, where it was said
         # A service or container starts without this shell's variables and config files
         settings = _said_elsewhere(command.words, environ, config_files)
         if not _downloads(parse([*command.words, *settings, *added], command=None).params.model):
@@ -184,6 +187,13 @@ class LaunchFile:
     def limit(self) -> int | None:
         """MiB of RAM that it never exceeds; None: there is no such limit."""
         return None if self.ram.limit is None else self.ram.limit // MiB
+
+    @property
+    def patience(self) -> int:
+        """Seconds after which a start has failed: what is not read or downloaded by then never
+        will be."""
+        rate = _DOWNLOAD if self.downloads else _DISK
+        return _START + -(-self.plan.model.size // rate)
 
     @property
     def health(self) -> tuple[str, str]:

@@ -50,11 +50,13 @@ def models_of(launches: Sequence[LaunchFile], sized: bool) -> tuple[list[str], l
         for note in (*launch.notes, *launch.secret_notes("llama-swap's environment"))
     )
     models = dict(named(launches))
-    lines = [*notes, "models:"]
+    # Seconds until llama-swap ends a server that does not answer; its default is 120
+    patience = max((launch.patience for launch in launches), default=0)
+    lines = [*notes, f"healthCheckTimeout: {max(120, patience)}", "models:"]
     for name, launch in models.items():
         # The key is the name that clients send as "model"
         lines += [f"  {yaml(name)}:", *([f"    # {sizes_note(launch)}"] if sized else [])]
-        lines += [f"    cmd: {yaml(_command(launch))}", *_proxy(launch)]
+        lines += [f"    cmd: {yaml(_command(launch))}", *_proxy(launch), *_env(launch)]
     return lines, list(models)
 
 
@@ -82,6 +84,12 @@ def _split(words: Sequence[str]) -> str:
 
         return list2cmdline(words)
     return shlex.join(words)
+
+
+def _env(launch: LaunchFile) -> list[str]:
+    """Return the key's variable: llama-swap refuses a file that names one which is not set."""
+    key = "LLAMA_API_KEY"
+    return ["    env:", f"      - {yaml(f'{key}=${{env.{key}}}')}"] * (key in launch.secrets)
 
 
 def _proxy(launch: LaunchFile) -> list[str]:

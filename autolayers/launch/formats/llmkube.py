@@ -10,7 +10,7 @@ from ...errors import UsageError
 from ...flags.parse import Item, items
 from ...flags.table import Argument
 from ...quoting import container_argument, yaml
-from .kubernetes import gpumem_of
+from .kubernetes import gpumem_of, label
 from .launch_file import LaunchFile, own_gpus, without
 
 TYPE_CHECKING = False
@@ -36,15 +36,12 @@ _SWITCHES = {"-cmoe": "moeCPUOffload", "-nkvo": "noKvOffload", "--no-warmup": "n
 def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
     """Return both resources, of the launch's or this name; paths are those of the node, of any or
     this one."""
-    name = (
-        re.sub(r"[^a-z0-9]+", "-", (name or launch.name).lower()).strip("-")[:60].strip("-")
-        or "model"
-    )
+    name = label(name or launch.name, 60)
     launch.refuse_unreached("llmkube")
     gpus = own_gpus(launch.plan)
     lines = [
         *launch.notes,
-        *launch.secret_notes("env of the InferenceService"),
+        *launch.secret_notes("the Secret llama-server"),
         "apiVersion: inference.llmkube.dev/v1alpha1",
         "kind: Model",
         "metadata:",
@@ -95,6 +92,11 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
         # `layers` says it
         rest = _without_layers(rest, layers)
     lines += fields
+    lines += ["  env:"] if launch.secrets else []
+    for secret in launch.secrets:
+        # Not optional: a pod does not start without it
+        key = f"{{name: llama-server, key: {secret}}}"
+        lines += [f"    - name: {secret}", f"      valueFrom: {{secretKeyRef: {key}}}"]
     for path in launch.unseen_files(rest):
         launch.warnings.append(f"LLMKube's pod does not mount {path}")
     return "\n".join([*lines, *_listed("extraArgs", map(container_argument, rest))]) + "\n"

@@ -36,7 +36,7 @@ def write(launch: LaunchFile) -> str:
     unit = _unit(launch)
     lines = [
         *launch.notes,
-        *launch.secret_notes("systemd.services.llama-cpp.serviceConfig.EnvironmentFile"),
+        *launch.secret_notes("the environment file (mode 600)"),
         "{ lib, pkgs, ... }:",
         "{",
         "  services.llama-cpp = {",
@@ -66,6 +66,9 @@ def _unit(launch: LaunchFile) -> list[str]:
         'serviceConfig.CacheDirectory = "llama-cpp";',
     ]
     lines = [*(cache if launch.downloads else []), *_readable(launch)]
+    if launch.secrets:
+        # The unit does not start without it
+        lines.append('serviceConfig.EnvironmentFile = "/etc/autolayers/llama-cpp.env";')
     for line in memory_of(launch):
         key, value = line.split("=")
         lines.append(f'serviceConfig.{key} = "{value}";')
