@@ -105,7 +105,7 @@ def _inside(folder: str, name: str) -> str:
 
 
 def _parts(name: str) -> list[str]:
-    """Return the files of a split model, of which a command names the first, or the file."""
+    """Return the file and, where it is the first of a split model, the others."""
     split = re.fullmatch(r"(.*-)[0-9]{5}(-of-)([0-9]{5})(\.gguf)", name)
     if not split:
         return [name]
