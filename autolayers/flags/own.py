@@ -449,7 +449,7 @@ FLAGS = (
     ),
     OwnFlag(
         "--backend",
-        f"plan sweep choose {_OLLAMA}",
+        f"plan run sweep choose {_OLLAMA}",
         "NAME",
         "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, musa "
         "or cpu",

@@ -17,7 +17,7 @@ from ..backends import backend as row_of
 from ..devices.cluster_file import PORT, Box, Cluster
 from ..errors import UsageError
 from ..memory.ram import Ram, ram_of
-from ..quoting import compose, printable, shell, systemd
+from ..quoting import command_line, compose, printable, systemd
 from ..records import replace
 from ..units import MiB
 from .formats import compose as compose_file
@@ -63,7 +63,10 @@ def words(box: Box, i: int, host: str | None = None, device: str | None = None) 
 
 def commands(use: Use) -> dict[str, list[str]]:
     """Return the commands to type on each machine, by its name."""
-    return {box.name: [shell(words(box, i)) for i in range(len(box.devices))] for box in use.boxes}
+    return {
+        box.name: [command_line(words(box, number)) for number in range(len(box.devices))]
+        for box in use.boxes
+    }
 
 
 def files(
@@ -164,7 +167,7 @@ def _reach(box: Box, device: Device, what: str) -> Reach:
     reach = Reach(row_of(device.backend), device.description)
     # Such as Metal: no container and no systemd there
     if not reach.reaches(what):
-        by_hand = shell(words(box, box.devices.index(device)))
+        by_hand = command_line(words(box, box.devices.index(device)))
         raise UsageError(
             f"{what} cannot start box {box.name}, which runs {device.backend}: type there {by_hand}"
         )
