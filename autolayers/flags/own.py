@@ -756,6 +756,13 @@ FLAGS = (
         "take turns)",
     ),
     OwnFlag(
+        "--keep",
+        "plan",
+        "NAMES",
+        "these of the models stay loaded, and the others take turns with what they leave: "
+        "nomic-embed-text-v1.5-f16,qwen3-0.6b-q8_0",
+    ),
+    OwnFlag(
         "--why",
         "plan",
         "",

@@ -17,6 +17,7 @@ from ...net import public
 from ...quoting import printable
 from ...records import replace
 from ...units import MiB, human
+from ...work.figures import DISK
 from ..command import WrappedCommand
 from ..secrets import launcher_without_secrets, without_secrets
 from .reach import Reach
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _PORT = "8080"  # of llama.cpp's images, for any build
 # Of a slow start, bytes per second: a hard disk or a network's, and a slow line
-_START, _DISK, _DOWNLOAD = 60, 100_000_000, 4_000_000
+_START, _SLOW, _DOWNLOAD = 60, 100_000_000, 4_000_000
 _ELSEWHERE = ("hf:", "docker:", "http://", "https://")
 _HERE = ("", "127.0.0.1", "localhost", "::1")  # addresses that only this machine reaches
 # fields of llama-server's own features, which programs that ignore these fields lack
@@ -192,7 +193,7 @@ class LaunchFile:
     def patience(self) -> int:
         """Seconds after which a start has failed: what is not read or downloaded by then never
         will be."""
-        rate = _DOWNLOAD if self.downloads else _DISK
+        rate = _DOWNLOAD if self.downloads else _SLOW
         return _START + -(-self.plan.model.size // rate)
 
     @property
@@ -352,7 +353,7 @@ def named(launches: Sequence[LaunchFile]) -> Iterator[tuple[str, LaunchFile]]:
 
 
 def sizes_note(launch: LaunchFile) -> str:
-    """Return the launch's memory per device, margins included."""
+    """Return the launch's memory per device, margins included, and what loading it costs."""
     plan = launch.plan
     parts = [
         f"{device.name} {human(device.used + device.margin)}"
@@ -364,6 +365,7 @@ def sizes_note(launch: LaunchFile) -> str:
         ", ".join(
             [*parts, f"RAM {human(host.resident)}, {human(host.resident + host.growing)} at most"]
         )
+        + f"; a swap reads {plan.model.size / DISK:.1f} s at {DISK / 1e9:g} GB/s"
     )
 
 

@@ -423,7 +423,7 @@ def _by_size(models: Sequence[Model], request: Request, measurements: _Measured)
         }
         # one margin is enough for all
         share = None if ram is None else RAM_MARGIN + ram * sizes[i] // rest
-        own_request = _with_least_context(_on_own_servers(request, owners, i), model)
+        own_request = with_least_context(_on_own_servers(request, owners, i), model)
         own_request = replace(own_request, machine=replace(machine, limits=mine, ram=share))
         plan = settled(plan_request(model, own_request, measurements=measurements.of(model)))
         plans.append(with_own_servers(plan, machine.devices))
@@ -443,7 +443,7 @@ def _on_own_servers(request: Request, owners: Mapping[str, int], i: int) -> Requ
     return request.with_flags(device=tuple([name for name in names if owners.get(name, i) == i]))
 
 
-def _with_least_context(request: Request, model: Model) -> Request:
+def with_least_context(request: Request, model: Model) -> Request:
     """Return the request with a least context, if none is given."""
     if request.params.n_ctx is not None:
         return request
