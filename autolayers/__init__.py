@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .api import read_model as read_model
     from .api import sweep as sweep
     from .devices import Device as Device
+    from .devices import Inventory as Inventory
     from .devices import discover as discover
     from .diagnosis.diagnosis import Diagnosis as Diagnosis
     from .diagnosis.diagnosis import explain as explain
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from .errors import ModelError as ModelError
     from .errors import NoLog as NoLog
     from .errors import UsageError as UsageError
+    from .errors import WrongType as WrongType
     from .flags.params import Params as Params
     from .gguf import Header as Header
     from .gguf import read_header as read_header
@@ -57,9 +59,11 @@ _HOME = {
     "DeviceError": "errors",
     "DoesNotFit": "errors",
     "NoLog": "errors",
+    "WrongType": "errors",
     "Device": "devices",
     "Host": "machine",
     "discover": "devices",
+    "Inventory": "devices",
     "Params": "flags.params",
     "Breakdown": "memory.breakdown",
     "read_header": "gguf",

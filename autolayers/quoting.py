@@ -93,6 +93,13 @@ def _bytes(text: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in data)
 
 
+def command_line(words: Sequence[str]) -> str:
+    """Return a command line whose first word is a program: PowerShell starts a quoted one only
+    behind `&`, which cmd.exe does not know."""
+    line = shell(words)
+    return f"& {line}" if os.name == "nt" and line[:1] in "\"'" else line
+
+
 def powershell(words: Sequence[str]) -> str:
     """Return a command line for PowerShell (about_Quoting_Rules): words that are not plain are
     single-quoted, and written as expandable text where they are not printable."""

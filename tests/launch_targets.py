@@ -71,7 +71,7 @@ def docker(text: str) -> list[str]:
     parser = argparse.ArgumentParser()
     for name in ("--rm", "--init"):
         parser.add_argument(name, action="store_true", required=True)
-    for name in ("-p", "-v", "-e", "--device"):
+    for name in ("-p", "-v", "-e", "--device", "--security-opt", "--health-cmd"):
         parser.add_argument(name, action="append", default=[])
     for name in ("--gpus", "--memory", "--memory-reservation"):
         parser.add_argument(name)
@@ -101,7 +101,15 @@ def _outside(words: list[str], mounts: dict[str, str]) -> list[str]:
     is no word of the user's."""
     found = []
     for word in words:
-        inside = next((path for path in mounts if word.startswith(path + "/")), None)
+        # a mounted directory, or a file, of which a value may say more, e.g. FILE:SCALE
+        inside = next(
+            (
+                path
+                for path in sorted(mounts, key=len, reverse=True)
+                if re.match(f"{re.escape(path)}(?=[/:,]|$)", word)
+            ),
+            None,
+        )
         found.append(mounts[inside] + word[len(inside) :] if inside else word)
     at = len(found) - 1 - found[::-1].index("--host")
     assert found[at:] in (["--host", "0.0.0.0"], ["--host", "0.0.0.0", "--port", "8080"])
@@ -114,6 +122,7 @@ def _outside(words: list[str], mounts: dict[str, str]) -> list[str]:
 # Of llama-swap's config-schema.json (mostlygeek/llama-swap, 032d741) the keys that are written
 # here, and what each may be. None other is: what keeps to these keeps to the whole schema.
 _SWAP_MODEL = {"cmd": r"(?s).+", "proxy": r"https?://[^/]+:\$\{PORT\}", "checkEndpoint": "/.*|none"}
+_SWAP_KEY = ["LLAMA_API_KEY=${env.LLAMA_API_KEY}"]
 _SWAP_GROUP = {"swap": bool, "exclusive": bool, "members": list}
 
 
@@ -124,11 +133,13 @@ def llama_swap_file(text: str) -> dict[str, Any]:
 
     file = yaml.safe_load(text)
     assert (
-        set(file) <= {"models", "groups", "routing"}
+        set(file) <= {"healthCheckTimeout", "models", "groups", "routing"}
+        and file["healthCheckTimeout"] >= 120
         and file["models"]
         and not {"groups", "routing"} <= set(file)
     )
     for entry in file["models"].values():
+        assert entry.pop("env", _SWAP_KEY) == _SWAP_KEY
         assert "cmd" in entry and set(entry) <= set(_SWAP_MODEL)
         assert all(
             isinstance(value, str) and re.fullmatch(_SWAP_MODEL[key], value)
@@ -140,7 +151,7 @@ def llama_swap_file(text: str) -> dict[str, Any]:
     members = [name for group in file.get("groups", {}).values() for name in group["members"]]
     assert len(members) == len(set(members)) and set(members) <= set(file["models"])
     for group in file.get("groups", {}).values():
-        assert set(group) == set(_SWAP_GROUP)
+        assert set(group) - {"persistent"} == set(_SWAP_GROUP)
         assert all(isinstance(group[key], kind) for key, kind in _SWAP_GROUP.items())
     return cast("dict[str, Any]", file)
 
@@ -299,6 +310,7 @@ def llmkube(text: str) -> list[str]:
         "resources",
         "containerPort",
         "extraArgs",
+        "env",
         *_LLMKUBE,
     }
     gpu = model["spec"].get("hardware", {}).get("gpu", {"count": 0})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -200,3 +201,16 @@ cause: bool = a.explain("log.txt").known
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_a_plan_crosses_processes() -> None:
+    """As a ProcessPoolExecutor of plans sends them."""
+    plan = autolayers.plan(str(FILE), ["--gpu", "8GiB", "--ram", "32GiB"])
+    back = pickle.loads(pickle.dumps(plan))
+    assert back.flags == plan.flags and back.to_dict() == plan.to_dict()
+    assert back.speed == plan.speed and back.layers == plan.layers
+
+
+def test_what_the_pages_name_is_public() -> None:
+    assert issubclass(autolayers.WrongType, autolayers.UsageError)
+    assert isinstance(autolayers.discover(), autolayers.Inventory)

@@ -20,13 +20,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autolayers.errors import UsageError
-from autolayers.quoting import ini, posix, powershell, shell, systemd, windows, yaml
+from autolayers.quoting import command_line, ini, posix, powershell, shell, systemd, windows, yaml
 
 yaml_reader = pytest.importorskip("yaml")
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")) | st.text(
     st.sampled_from(list("a\"'\\$%{}#;:-&*!|>@` \t\n\r\x0b\x7f\x85\u2028\u202e\ufeff\x1b[]=é😀"))
 )
+
+
+def test_powershell_starts_a_quoted_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [r"C:\Program Files\llama.cpp\llama-server.exe", "-c", "4096"]
+    with monkeypatch.context() as patch:
+        patch.setattr("os.name", "nt")
+        quoted, plain = command_line(words), command_line(["llama-server", *words[1:]])
+    assert quoted == r'& "C:\Program Files\llama.cpp\llama-server.exe" -c 4096'
+    assert plain == "llama-server -c 4096"
+    assert command_line(words).startswith("'C:")
 
 
 @given(TEXT)

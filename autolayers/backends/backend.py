@@ -98,7 +98,13 @@ class Backend:
     # the variable that shows a process some of its GPUs, by their numbers
     visible = ""
     gpu_driver = ""  # the container runtime's driver that gives it all GPUs
-    koboldcpp: tuple[str, ...] = ()  # KoboldCpp's flags for it
+    # None: that program cannot use its devices
+    koboldcpp: tuple[str, ...] | None = None  # KoboldCpp's flags for it
+    linux = True  # runs on Linux, which services and containers are of
+    nixpkgs: str | None = None  # the argument of its package llama-cpp that builds it
+    # LLMKube's hardware.accelerator and gpu.runtime, "" where it does not choose by the latter
+    # (internal/controller/deployment_builder.go, pkg/apiutil/gpu.go)
+    llmkube: tuple[str, str] | None = None
     # logs
     old_name = ""  # the name of its only device in builds before 2026
     # of its lines; those that are not `name` mean `old_name` where it has one

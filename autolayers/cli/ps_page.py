@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..quoting import shell
+from ..quoting import command_line
 from ..report.table import Style, table, wrap
 from ..units import human
 
@@ -56,7 +56,7 @@ def one_text(
         *_labelled("without it", memory(without), style),
         "",
         # To start it again after a stop
-        style(shell([running.server.program, *words]), "bold"),
+        style(command_line([running.server.program, *words]), "bold"),
     ]
     return "\n".join(rows) + "\n"
 

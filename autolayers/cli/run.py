@@ -19,7 +19,7 @@ from ..launch.secrets import launcher_without_secrets, without_secrets
 from ..launch.session import Session
 from ..output import emit, say, show
 from ..planner import Plan, plan_request
-from ..quoting import shell
+from ..quoting import command_line
 from ..report.multi import of_models
 from .help import help_of
 from .words import warnings_of
@@ -52,6 +52,11 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
             f"{program.name} has its own flags: autolayers MODEL {program.written_by} writes them"
         )
     # A launch file may be for another machine, where the program is
+    if own.get("backend") and not kind and not own.get("dry-run"):
+        raise UsageError(
+            "--backend: the program that is started has its own; with --format or --dry-run it "
+            "says which one it is for"
+        )
     if not kind and not own.get("dry-run") and (code := _startable(command)):
         return code
     # e.g. llama-server --version
@@ -115,7 +120,7 @@ def _print(command: WrappedCommand, added: Sequence[str]) -> None:
     words, of_words = without_secrets([*command.words, *added])
     for name in dict.fromkeys((*names, *of_words)):
         say(f"secret omitted from the output: set it in the environment as {name}")
-    emit(shell([*launcher, *words]) + "\n")
+    emit(command_line([*launcher, *words]) + "\n")
 
 
 def _started(

@@ -13,6 +13,7 @@ from ..launch.formats import write_several
 from ..model.models import Models
 from ..output import emit, say, show
 from ..planner.several.groups import Groups, plan_any, plan_groups
+from ..planner.several.kept import numbers, plan_kept
 from ..planner.several.matrix import plan_matrix
 from ..planner.several.multi import Together, plan_together
 from ..quoting import shell
@@ -117,6 +118,12 @@ def _take_turns(
     everything else uses groups."""
     # As the request resolved them, e.g. with a program's defaults
     arguments = request.arguments
+    keep = numbers(names, str(arguments.own.get("keep", "")))
+    if keep and form == "preset":
+        raise UsageError(
+            "--keep: the router unloads whichever model was used least recently: --format "
+            "llama-swap keeps some"
+        )
     if form == "preset":
         # The router loads any of its models at any time: any --models-max of them must fit
         any_of = plan_any(models, request)
@@ -124,26 +131,34 @@ def _take_turns(
             say(f"{names[i]} does not fit on the GPUs even alone, so --models-max is 1")
         plans, refused, fits = list(any_of.plans), any_of.refused, any_of.fits
     # llama-swap's matrix names every set that may be loaded at once
-    elif form == "llama-swap-matrix":
+    elif form == "llama-swap-matrix" and not keep:
         matrix = plan_matrix(models, request, weights)
         plans, refused, fits = list(matrix.plans), matrix.refused, matrix.fits
     else:
         # Everything else knows groups: all of one are loaded, and the others not
-        groups = plan_groups(models, request, weights)
+        groups = (
+            plan_kept(models, keep, request, weights)
+            if keep
+            else plan_groups(models, request, weights)
+        )
         plans, refused, fits = list(groups.plans().values()), groups.refused, groups.fits
     # A ModelError has the file's name already
     reasons = [reason if names[i] in reason else f"{names[i]}: {reason}" for i, reason in refused]
     _say_refused(names, reasons, plans)
     if form == "preset":
         text = _launch_file(form, plans, arguments, most=any_of.most)
-    elif form == "llama-swap-matrix":
+    elif form == "llama-swap-matrix" and not keep:
         text = _launch_file(form, plans, arguments, groups=matrix.sets, costs=matrix.costs)
     elif form == "flags":
         text = _lines(plans, arguments)
     elif form in ("text", "json"):
         text = _groups(groups, form, arguments)
     else:
-        text = _launch_file(form, plans, arguments, groups=_positions(groups))
+        place = {i: position for position, i in enumerate(groups.plans())}
+        # members count all models, a launch file only those with a plan
+        sets = [[place[i] for i in members] for members in groups.members]
+        kept = [place[i] for i, _ in groups.kept]
+        text = _launch_file(form, plans, arguments, groups=sets, kept=kept)
     _print(text, form, plans)
     return 0 if fits else 5
 
@@ -157,13 +172,6 @@ def _say_refused(names: Sequence[str], reasons: Sequence[str], plans: Sequence[P
         say(line)
     if not plans:
         raise ModelError("none of these can be planned")
-
-
-def _positions(groups: Groups) -> list[list[int]]:
-    """Return the groups as positions among the planned models."""
-    # members count all models, a launch file only those with a plan
-    place = {i: position for position, i in enumerate(groups.plans())}
-    return [[place[i] for i in members] for members in groups.members]
 
 
 def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[float]]:
@@ -232,6 +240,7 @@ def _launch_file(
     groups: Sequence[Sequence[int]] = (),
     most: int = 0,
     costs: Sequence[int] = (),
+    kept: Sequence[int] = (),
 ) -> str:
     return write_several(
         form,
@@ -243,4 +252,5 @@ def _launch_file(
         groups=groups,
         most=most,
         costs=costs,
+        kept=kept,
     )

@@ -26,7 +26,7 @@ from ..output import emit, say, show
 from ..planner import Plan, plan_request
 from ..planner.compare.rivals import Rival, of_each_class, rivals, room_in
 from ..planner.problem import Problem
-from ..quoting import shell
+from ..quoting import command_line
 from ..records import replace
 from ..report.table import Style, stacked
 from .calibrate import answer, forget, from_file
@@ -308,7 +308,7 @@ def _answer(
         emit(json.dumps(_json(measured, words), indent=1) + "\n")
     else:
         style = Style.of(sys.stdout, os.environ)
-        show(_table(measured, rivals, style) + style(shell(words), "bold") + "\n")
+        show(_table(measured, rivals, style) + style(command_line(words), "bold") + "\n")
     return 0 if plan.fits else DoesNotFit.exit_code
 
 

@@ -457,7 +457,7 @@ FLAGS = (
     ),
     OwnFlag(
         "--backend",
-        f"plan sweep choose {_OLLAMA}",
+        f"plan run sweep choose {_OLLAMA}",
         "NAME",
         "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, musa "
         "or cpu",
@@ -762,6 +762,13 @@ FLAGS = (
         "",
         "the models need not be loaded together: find groups that fit (a directory's models always "
         "take turns)",
+    ),
+    OwnFlag(
+        "--keep",
+        "plan",
+        "NAMES",
+        "these of the models stay loaded, and the others take turns with what they leave: "
+        "nomic-embed-text-v1.5-f16,qwen3-0.6b-q8_0",
     ),
     OwnFlag(
         "--why",

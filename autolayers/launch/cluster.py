@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from ..backends import CPU, backend_of, vendor
+from ..backends import CPU, backend_of
 from ..backends import backend as row_of
 from ..devices.cluster_file import PORT, Box, Cluster
 from ..errors import UsageError
 from ..memory.ram import Ram, ram_of
-from ..quoting import compose, printable, shell, systemd
+from ..quoting import command_line, compose, printable, systemd
 from ..records import replace
 from ..units import MiB
 from .formats import compose as compose_file
@@ -25,6 +25,7 @@ from .formats import kubernetes
 from .formats import systemd as systemd_file
 from .formats.kubernetes import Pod
 from .formats.launch_file import LaunchFile, plain_name
+from .formats.reach import Reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +63,10 @@ def words(box: Box, i: int, host: str | None = None, device: str | None = None) 
 
 def commands(use: Use) -> dict[str, list[str]]:
     """Return the commands to type on each machine, by its name."""
-    return {box.name: [shell(words(box, i)) for i in range(len(box.devices))] for box in use.boxes}
+    return {
+        box.name: [command_line(words(box, number)) for number in range(len(box.devices))]
+        for box in use.boxes
+    }
 
 
 def files(
@@ -121,7 +125,7 @@ def _systemd(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
     texts, needs = {}, _needs(use)
     for box in use.boxes:
         for i, device in enumerate(box.devices):
-            _runs_linux(box, device, "systemd")
+            _reach(box, device, "systemd")
             lines = [
                 *_comment(),
                 "[Unit]",
@@ -158,14 +162,16 @@ def _systemd(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
     return texts
 
 
-def _runs_linux(box: Box, device: Device, what: str) -> None:
-    row = row_of(device.backend)
+def _reach(box: Box, device: Device, what: str) -> Reach:
+    """Return how a server gets to a device. Raises UsageError where it cannot."""
+    reach = Reach(row_of(device.backend), device.description)
     # Such as Metal: no container and no systemd there
-    if not (row.gpu_driver or row.device_nodes or row.image):
-        by_hand = shell(words(box, box.devices.index(device)))
+    if not reach.reaches(what):
+        by_hand = command_line(words(box, box.devices.index(device)))
         raise UsageError(
             f"{what} cannot start box {box.name}, which runs {device.backend}: type there {by_hand}"
         )
+    return reach
 
 
 # --- compose
@@ -189,8 +195,7 @@ def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
     for box in use.boxes:
         lines = [*_comment(), f"# {_image_note(image)}", "services:"]
         for i, device in enumerate(box.devices):
-            _runs_linux(box, device, "compose")
-            row = row_of(device.backend)
+            reach = _reach(box, device, "compose")
             command, mib = words(box, i, "0.0.0.0"), needs[box.name, i][1].request // MiB
             # Within the container it listens on all addresses:
             # the published one limits who reaches it
@@ -213,16 +218,18 @@ def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
                 "        limits:",
                 f"          memory: {mib}m",
             ]
-            if row.gpu_driver:
+            if reach.driver:
                 lines += [
                     "        reservations:",
                     "          devices:",
-                    f"            - driver: {row.gpu_driver}",
+                    f"            - driver: {reach.driver}",
                     "              count: all",
                     "              capabilities: [gpu]",
                 ]
-            if row.device_nodes:
-                lines += ["    devices:", *(f"      - {node}" for node in row.device_nodes)]
+            if reach.variable:
+                lines += ["    environment:", f"      - {reach.variable}"]
+            if reach.nodes:
+                lines += ["    devices:", *(f"      - {node}:{node}" for node in reach.nodes)]
             # Also after a reboot of that machine
             lines += ["    restart: unless-stopped"]
         texts[f"{_folder(box.name)}/compose.yaml"] = (
@@ -268,11 +275,10 @@ def _workers(use: Use, arguments: Arguments, image: str) -> Iterator[tuple[str, 
     needs = _needs(use)
     for box in use.boxes:
         for i, device in enumerate(box.devices):
-            _runs_linux(box, device, "kubernetes")
+            reach = _reach(box, device, "kubernetes")
             row, ram = needs[box.name, i]
-            backend = row_of(device.backend)
             # A pod that gets one GPU sees it as number 0
-            command = ["/app/" + _PROGRAM, *words(box, i, "0.0.0.0", f"{backend.name}0")[1:]]
+            command = ["/app/" + _PROGRAM, *words(box, i, "0.0.0.0", f"{reach.backend.name}0")[1:]]
             yield (
                 f"rpc-{kubernetes.label(box.name)}-{i}",
                 Pod(
@@ -282,11 +288,13 @@ def _workers(use: Use, arguments: Arguments, image: str) -> Iterator[tuple[str, 
                     [],
                     box.ports[i],
                     ram,
-                    kubernetes.resource(backend, vendor(device.backend, device.description)),
+                    reach.resource,
                     1,
                     kubernetes.gpumem_of([row]),
                     arguments.own.get("gpumem", ""),
                     node=box.name,
+                    cached=True,  # of --cache
+                    variable=reach.variable,
                 ),
             )
 

@@ -145,10 +145,10 @@ def _instances(
             )
             launch.image = str(arguments.own.get("image") or "")
             # Several servers share a machine's GPUs: each must see only its own
-            if place.gpus and not launch.backend.visible:
+            if place.gpus and not launch.reach.backend.visible:
                 raise UsageError(
                     f"machine {name}: no variable shows a process some GPUs of "
-                    f"{launch.backend.name}: list them as machines of one GPU"
+                    f"{launch.reach.backend.name}: list them as machines of one GPU"
                 )
             yield _Instance(
                 name,
@@ -235,7 +235,7 @@ def _kubernetes(
                 f"{first.model} shares a GPU with other models, which Kubernetes alone does not "
                 "do: --gpumem hami or kai says what divides it"
             )
-        name = f"{_label(first.model)}-{number}"
+        name = f"{kubernetes.name_of(first.model)}-{number}"
         # Servers of one sort are equal but for their port, and pods have their own ports: so they
         # are replicas of one Deployment
         pod = kubernetes.pod_of(first.launch, shares, "llama-server")
@@ -245,9 +245,11 @@ def _kubernetes(
             port=PORT,
             nodes=tuple(dict.fromkeys(each.machine for each in group)),
         )
-        ports[_label(first.model)] = PORT
+        ports[kubernetes.name_of(first.model)] = PORT
         documents.append(
-            kubernetes.deployment(name, pod, {"llama-model": _label(first.model)}, len(group))
+            kubernetes.deployment(
+                name, pod, {"llama-model": kubernetes.name_of(first.model)}, len(group)
+            )
         )
     documents += [
         # Selected by the model's label: several Deployments of a model are behind one Service
@@ -262,12 +264,6 @@ def _with_port(words: Sequence[str], port: int) -> list[str]:
     moved = [*words]
     moved[moved.index("--port") + 1] = str(port)
     return moved
-
-
-def _label(name: str) -> str:
-    """Return a Service's name (RFC 1035), which begins with a letter."""
-    label = kubernetes.label(name)
-    return label if label[0].isalpha() else f"m-{label}"
 
 
 def _llmkube(
@@ -324,13 +320,18 @@ def _llama_swap(
 
 
 def _swap(machine: str, own: Sequence[_Instance]) -> str:
-    lines = ["models:"]
+    patience = max(120, *(each.launch.patience for each in own))
+    lines = [f"healthCheckTimeout: {patience}", "models:"]
     names = []
     for model, same in _by_model(own).items():
         for number, each in enumerate(same):
             name = model if not number else f"{model}-{number + 1}"
             names.append(name)
             text = llama_swap.models_of([each.launch], sized=False)[0]
+            variables: list[str] = []
+            if "    env:" in text:
+                at = text.index("    env:")
+                text, variables = text[:at], text[at + 1 :]
             lines += [
                 f"  {yaml(name)}:",
                 *text[text.index("models:") + 2 :],
@@ -341,7 +342,9 @@ def _swap(machine: str, own: Sequence[_Instance]) -> str:
             if each.place.gpus:
                 shown = ",".join(map(str, each.place.gpus))
                 # e.g. "CUDA_VISIBLE_DEVICES=1"
-                lines += ["    env:", f"      - {yaml(f'{each.launch.backend.visible}={shown}')}"]
+                variable = f"{each.launch.reach.backend.visible}={shown}"
+                variables.append(f"      - {yaml(variable)}")
+            lines += ["    env:", *variables] if variables else []
     lines += [
         "groups:",
         "  fleet:",

@@ -190,11 +190,12 @@ def plan_router(
             f"--models-dir {read.value('--models-dir')}: none of its models can be planned"
         )
     fitting = {name: plan for name, plan in plans.items() if plan.fits}
-    # The user's number stays in the command: said, not changed
-    if models_max is not None and models_max > answer.most:
-        say(f"--models-max {models_max}: {answer.most} of these models fit at a time")
-    elif read.value("--models-max") == "0" and answer.most < len(chosen):
-        say(f"--models-max 0: {answer.most} of these {len(chosen)} models fit at a time")
+    # A preset for fewer beside the user's number would run out of memory at the next model
+    if answer.most < (models_max or len(chosen)) and read.value("--models-max"):
+        raise UsageError(
+            f"--models-max {read.value('--models-max')}: {answer.most} of these {len(chosen)} "
+            f"models fit at a time: --models-max {answer.most}, or leave it out"
+        )
     paths = {entry.name: entry.path for entry in chosen}
     text = "\n".join(["version = 1", "", *_sections(fitting, paths)])
     # Without it the router keeps four models loaded (params.models_max), fitting or not

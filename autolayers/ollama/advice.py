@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # LLAMA_ARG_* that move weights; Ollama itself passes everything else of a plan
 _PLACEMENT = ("-ngl", "-ncmoe", "-cmoe", "-ncffn", "-ot", "-ts", "-sm")
+_SERVERS = ("cache_ram", "ctx_checkpoints")
 _EXPERTS = "LLAMA_ARG_N_CPU_MOE"
 _PART_OF_A_LAYER = re.compile(r"blk\\\.\d+\\\.ffn_\([a-z_|]+\)_\(ch\|\)exps=CPU")
 # Given flags that a launch by Ollama alone would not have
@@ -101,7 +102,9 @@ class Advice:
         levers = {lever.name: lever for lever in self.plan.levers}
         # Reasons that name llama-server's flags are said again with Ollama's settings
         reasons = [
-            reason for reason in self.plan.reasons if reason.partition(" (")[0] not in levers
+            _in_ollamas_words(reason)
+            for reason in self.plan.reasons
+            if reason.partition(" (")[0] not in levers
         ]
         if self.num_gpu is None or not any(reason.endswith(" missing") for reason in reasons):
             return reasons
@@ -642,7 +645,12 @@ def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _in_ollamas_words(warning: str) -> str:
-    """Reword a planner's warning that names a flag which Ollama lacks."""
+    """Reword a planner's line that names a flag which Ollama lacks."""
+    flag, _, rest = warning.partition(" ")
+    row = lookup(flag)
+    if row is not None and row[0].field in _SERVERS:
+        # e.g. "-cram 6144: ..."
+        return f"{row[0].env}={rest}"
     return warning.replace(
         "--cache-ram limits it", "LLAMA_ARG_CACHE_RAM=MiB on the server limits it"
     )

@@ -76,9 +76,13 @@ def _as_embedder(problem: Problem) -> Params:
 
 
 def _context(problem: Problem) -> int:
-    """Return the given or wanted context, or the trained one; 0 if unknown."""
+    """Return the given or wanted context, the trained one at most, unless it is stretched; 0 if
+    unknown."""
     wanted = problem.policy.n_ctx if isinstance(problem.policy.n_ctx, int) else 0
-    return problem.given.n_ctx or wanted or problem.model.n_ctx_train
+    asked, trained = problem.given.n_ctx or wanted, problem.model.n_ctx_train
+    stretched = problem.given.rope_scaling or problem.given.rope_scale
+    # Inputs of more tokens than it was trained for have no use, and micro-batches of them take GiB
+    return asked if stretched or not trained else min(asked or trained, trained)
 
 
 def suits(problem: Problem, candidate: Candidate) -> bool:

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from .serving import Saved
 
 
+class Said:
+    """A function that returns what it was made with."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def __call__(self) -> Any:
+        return self.answer
+
+
 @dataclass(frozen=True)
 class DeviceRow:
     """One device, bytes. `free` is what may be allocated now (or the budget); `margin` is
@@ -258,6 +268,11 @@ class Plan:
     idle: tuple[str, ...] = ()
     engine: str = LLAMA_SERVER.name  # the program that it is for
     broken: str = ""  # what was promised to users and is not kept, which is a warning too
+
+    def __getstate__(self) -> dict[str, object]:
+        """What it has left to compute is computed, as its search cannot be pickled."""
+        done = {"predict": Said(self.speed), "place": Said(self.layers)}
+        return {**self.__dict__, **done}
 
     @lazy
     def speed(self) -> Speed:

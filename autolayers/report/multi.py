@@ -58,6 +58,9 @@ def groups_text(groups: Groups, style: Style | None = None, rest: Sequence[str] 
     style = style or Style()
     count = len(groups.groups)
     parts = []
+    if groups.stay:
+        text = together_text(groups.stay, style, rest)
+        parts.append(style("loaded all the time", "bold") + "\n\n" + text)
     for number, group in enumerate(groups.groups, 1):
         size = len(group.plans)
         head = (

@@ -160,7 +160,7 @@ def test_kubernetes_manifests_start_each_machine(answer, tmp_path: Path) -> None
     for pod in pods:
         resources = pod["containers"][0]["resources"]
         assert resources["limits"].pop("nvidia.com/gpu") == 1
-        assert set(resources["limits"]) == set(resources["requests"]) == {"memory"}
+        assert {*resources["limits"], "cpu"} == set(resources["requests"]) == {"memory", "cpu"}
     # a server takes a message at a time, the largest of them a tensor of 1026 MiB; the head saves
     # prompts too
     sizes = [pod["containers"][0]["resources"]["limits"]["memory"] for pod in pods]

@@ -337,6 +337,17 @@ def test_a_launch_that_does_not_fit_says_what_would(tmp_path: pathlib.Path) -> N
     )
 
 
+def test_a_backend_is_for_a_file_and_not_for_a_program_that_has_its_own(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    line = ["run", "--gpu", "rx-7900-xtx", "--backend", "vulkan", "--format", "docker"]
+    server = ["llama-server", "-m", str(HEADERS / "llama-3.2-1b-q8_0.gguf"), "-c", "4096"]
+    assert command([*line, *server]) == 0
+    assert "llama.cpp:server-vulkan " in capfd.readouterr().out
+    assert command([*line[:5], *server]) == 2
+    assert "the program that is started has its own" in capfd.readouterr().err
+
+
 def test_a_secret_is_not_printed(fake: Fake) -> None:
     done = fake.run("--gpu 650MiB --dry-run llama-server -m MODEL --api-key hush")
     assert b"hush" not in done.stdout + done.stderr and b"LLAMA_API_KEY" in done.stderr

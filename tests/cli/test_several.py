@@ -289,3 +289,42 @@ def test_a_name_that_no_preset_can_hold_is_left_out(
         and "b#c.gguf': a preset cannot hold it" in err
         and "left out" in err
     )
+
+
+# --- some stay
+
+
+def test_what_is_kept_fits_beside_every_group(
+    library: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An embedding model that shares a group with some would be read again with each question."""
+    pytest.importorskip("yaml")
+    gpu, kept = "6GiB", "gemma-3-4b-q8_0"
+    words = ["plan", ".", "--gpu", gpu, "--ram", "64GiB", "--keep", kept]
+    text, _ = out_of(capfd, *words, "--format", "llama-swap")
+    file, devices = launch_targets.llama_swap_file(text), hypothetical(gpu)
+    groups = dict(file["groups"])
+    assert groups.pop("kept") == {
+        "swap": False,
+        "exclusive": False,
+        "persistent": True,
+        "members": [kept],
+    }
+    taken = {
+        name: sizes(shlex.split(entry["cmd"])[3:], devices)["CUDA0"]
+        for name, entry in file["models"].items()
+    }
+    assert set(taken) == set(FILES)
+    grouped = [group["members"] for group in groups.values()]
+    alone = set(FILES) - {kept} - {name for members in grouped for name in members}
+    for members in [*grouped, *([name] for name in alone)]:
+        assert kept not in members
+        assert taken[kept] + sum(map(taken.get, members)) <= devices[0].free
+    routing = launch_targets.llama_swap_matrix(
+        out_of(capfd, *words, "--format", "llama-swap-matrix")[0]
+    )
+    assert all(kept in members for members in routing[1])
+    found = json.loads(out_of(capfd, *words, "--json")[0])
+    assert list(found["kept"]) == [str(sorted(FILES).index(kept))]
+    assert "names none of the models" in out_of(capfd, *words[:-1], "x", code=2)[1]
+    assert "used least recently" in out_of(capfd, *words, "--format", "preset", code=2)[1]

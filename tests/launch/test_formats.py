@@ -23,6 +23,7 @@ from support import HEADERS, PLAIN, few, gpus, model, slow, split
 
 import autolayers
 from autolayers import Plan
+from autolayers.backends import backend
 from autolayers.builds import TODAY
 from autolayers.cli import main
 from autolayers.errors import UsageError
@@ -30,7 +31,9 @@ from autolayers.flags.formats import FORMATS
 from autolayers.flags.parse import parse
 from autolayers.launch import formats
 from autolayers.launch.command import WrappedCommand, additions
+from autolayers.launch.formats.kubernetes import label
 from autolayers.launch.formats.preset import section
+from autolayers.launch.formats.reach import Reach
 from autolayers.launch.secrets import launcher_without_secrets, without_secrets
 from autolayers.model import Model
 from autolayers.quoting import systemd
@@ -114,10 +117,14 @@ def test_a_docker_command_starts_the_launch() -> None:
         "--init",
         "-p",
         "127.0.0.1:81:81",
+        "--security-opt",
+        "no-new-privileges",
+        "--health-cmd",
+        "curl -fk http://localhost:81/health",
         "--gpus",
         "all",
         "-v",
-        "/data/my models:/models:ro",
+        f"{MODEL}:/models/{MODEL.rpartition('/')[2]}:ro",
         "--memory",
         "9047m",
         "--memory-reservation",
@@ -146,8 +153,11 @@ def test_a_docker_command_starts_the_launch() -> None:
 @pytest.mark.parametrize(
     ("folder", "mount"),
     [
-        ("/a:b", ["--mount", "type=bind,source=/a:b,target=/models,readonly"]),
-        ('/a:b,"c"', ["--mount", 'type=bind,"source=/a:b,""c""",target=/models,readonly']),
+        ("/a:b", ["--mount", "type=bind,source=/a:b/m.gguf,target=/models/m.gguf,readonly"]),
+        (
+            '/a:b,"c"',
+            ["--mount", 'type=bind,"source=/a:b,""c""/m.gguf",target=/models/m.gguf,readonly'],
+        ),
     ],
 )
 def test_a_path_with_a_colon_is_one_field(folder: str, mount: list[str]) -> None:
@@ -162,22 +172,127 @@ def test_a_path_with_a_colon_is_one_field(folder: str, mount: list[str]) -> None
 
 @pytest.mark.skipif(os.name != "posix", reason="links")
 @pytest.mark.parametrize(
-    ("target", "folder", "inside"),
+    ("target", "file"),
     [
-        slow("../../blobs/ab", "models--U--M", "snapshots/c/m.gguf"),
-        ("{}/elsewhere/x.gguf", "elsewhere", "x.gguf"),
+        slow("../../blobs/ab", "models--U--M/blobs/ab"),
+        ("{}/elsewhere/x.gguf", "elsewhere/x.gguf"),
     ],
 )
-def test_what_a_link_leads_to_is_in_the_container(
-    tmp_path: Path, target: str, folder: str, inside: str
-) -> None:
+def test_what_a_link_leads_to_is_in_the_container(tmp_path: Path, target: str, file: str) -> None:
     """As files of the Hub's cache are."""
     link = tmp_path / "models--U--M" / "snapshots" / "c" / "m.gguf"
     link.parent.mkdir(parents=True)
     link.symlink_to(target.format(tmp_path))
     words = shlex.split(written("docker", path=str(link)))
-    assert words[words.index("-v") + 1] == f"{tmp_path}/{folder}:/models:ro"
-    assert words[words.index("-m") + 1] == f"/models/{inside}"
+    assert words[words.index("-v") + 1] == f"{tmp_path}/{file}:/models/m.gguf:ro"
+    assert words[words.index("-m") + 1] == "/models/m.gguf"
+
+
+def test_a_container_sees_the_files_that_are_named_and_no_others() -> None:
+    """Not the directories they are in: /etc, /var/lib, a home."""
+    yaml = pytest.importorskip("yaml")
+    words = ("--api-key-file", "/etc/llama.key", "--log-file", "/var/log/llama.log")
+    words += ("--slot-save-path", "/var/lib/slots")
+    found = shlex.split(written("docker", words, "/srv/m-00001-of-00002.gguf"))
+    assert [found[at + 1] for at, word in enumerate(found) if word == "-v"] == [
+        "/srv/m-00001-of-00002.gguf:/models/m-00001-of-00002.gguf:ro",
+        "/srv/m-00002-of-00002.gguf:/models/m-00002-of-00002.gguf:ro",
+        "/etc/llama.key:/models1/llama.key:ro",
+        "/var/log/llama.log:/models2/llama.log",
+        "/var/lib/slots:/models3",
+    ]
+    deployment = next(yaml.safe_load_all(written("kubernetes", words, "/srv/m.gguf")))
+    spec = deployment["spec"]["template"]["spec"]
+    paths = [volume["hostPath"] for volume in spec["volumes"] if "hostPath" in volume]
+    assert [(path["path"], path["type"]) for path in paths] == [
+        ("/srv/m.gguf", "File"),
+        ("/etc/llama.key", "File"),
+        ("/var/log/llama.log", "FileOrCreate"),
+        ("/var/lib/slots", "DirectoryOrCreate"),
+    ]
+    mounts = spec["containers"][0]["volumeMounts"]
+    assert [mount.get("readOnly", False) for mount in mounts] == [True, True, False, False, False]
+
+
+def test_a_start_may_take_as_long_as_its_model_needs() -> None:
+    """59 GiB from a hard disk take longer than llama-swap's own two minutes."""
+    yaml = pytest.importorskip("yaml")
+    seconds = {}
+    for path in ("/m.gguf", "hf:user/name/m.gguf"):
+        swap = yaml.safe_load(written("llama-swap", path=path))["healthCheckTimeout"]
+        compose = yaml.safe_load(written("compose", path=path))["services"]["llama-server"]
+        period = int(compose["healthcheck"]["start_period"][:-1])
+        pod = next(yaml.safe_load_all(written("kubernetes", path=path)))["spec"]["template"]
+        probe = pod["spec"]["containers"][0]["startupProbe"]
+        waited = probe["failureThreshold"] * probe["periodSeconds"]
+        assert swap == max(120, period) and period <= waited < period + 5
+        seconds[path] = period
+    size = planned_for("compose", "/m.gguf", ()).model.size
+    assert seconds["/m.gguf"] == 60 + -(-size // 10**8)
+    assert seconds["hf:user/name/m.gguf"] == 60 + -(-size // (4 * 10**6))
+
+
+def test_a_server_without_its_key_does_not_start() -> None:
+    yaml = pytest.importorskip("yaml")
+    key = ("--api-key", "x")
+    assert "EnvironmentFile=/etc/" in written("systemd", key)
+    assert "LLAMA_API_KEY=${LLAMA_API_KEY:?}" in written("compose", key)
+    assert 'LLAMA_API_KEY="${LLAMA_API_KEY:?}"' in written("docker", key)
+    assert "- secretRef:" in written("kubernetes", key)
+    assert 'serviceConfig.EnvironmentFile = "/etc/autolayers/llama-cpp.env";' in written(
+        "nixos", key
+    )
+    (entry,) = yaml.safe_load(written("llama-swap", key))["models"].values()
+    assert entry["env"] == ["LLAMA_API_KEY=${env.LLAMA_API_KEY}"]
+    *_, service = yaml.safe_load_all(written("llmkube", key, "/m.gguf"))
+    reference = {"secretKeyRef": {"name": "llama-server", "key": "LLAMA_API_KEY"}}
+    assert service["spec"]["env"] == [{"name": "LLAMA_API_KEY", "valueFrom": reference}]
+
+
+def test_a_pod_has_no_more_rights_than_it_needs() -> None:
+    yaml = pytest.importorskip("yaml")
+    for words, plain in (("--gpu rtx-3060", True), ("--gpu rx-7900-xtx", False)):
+        text = file_for("kubernetes", *words.split(), "-t", "6", path="/m.gguf")
+        spec = next(yaml.safe_load_all(text))["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        # /dev/kfd belongs to a group whose number a file cannot know
+        assert spec["securityContext"].get("runAsNonRoot", False) == plain
+        rights = container["securityContext"]
+        assert rights["readOnlyRootFilesystem"] and not rights["allowPrivilegeEscalation"]
+        assert ("capabilities" in rights) == plain
+        assert container["resources"]["requests"]["cpu"] == "6"
+        assert ("runtimeClassName: nvidia" in text) == plain
+    assert "ephemeral-storage: 1" in written("kubernetes", path="hf:user/name/m.gguf")
+
+
+def test_the_image_is_of_the_build_that_was_planned_for() -> None:
+    assert "llama.cpp:server-cuda-b9128 " in file_for(
+        "docker", "--gpu", "rtx-3060", "--llama-build", "b9128"
+    )
+
+
+def test_names_that_are_cut_stay_apart() -> None:
+    """Public names differ at their end, the quantisation: two models would share a Service."""
+    start = "Mega-Distill-Reasoning-Coder-Instruct-2507-UD-"
+    labels = [label(f"{start}{end}") for end in ("Q4_K_XL", "Q8_0_XL")]
+    assert len(set(labels)) == 2 and max(map(len, labels)) <= 40
+    assert label("Qwen3-8B_Q4") == "qwen3-8b-q4"
+
+
+def test_a_service_has_few_rights(tmp_path: Path) -> None:
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("no systemd-analyze")
+    unit = tmp_path / "unit.service"
+    unit.write_text(written("systemd", ("--slot-save-path", "/srv/slots"), "/srv/m.gguf"))
+    assert "ReadWritePaths=/srv" in unit.read_text()
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--threshold=40", str(unit)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout[-600:]
 
 
 @pytest.mark.parametrize(
@@ -233,14 +348,15 @@ def test_compose_files_pass_their_own_specification() -> None:
     assert cache == {"type": "volume", "source": "llama-cache", "target": "/root/.cache"}
     assert yaml.safe_load(text)["volumes"] == {"llama-cache": None}
     assert [volume["read_only"] for volume in service["volumes"] if volume["type"] == "bind"] == [
-        False
+        True,
+        False,
     ]
 
 
 def test_llama_swap_starts_the_launch() -> None:
     lines = written("llama-swap", ("--port", "99", "-a", "my-model,other")).splitlines()
-    assert lines[:2] == ["models:", '  "my-model":']
-    line = json.loads(lines[2].partition("cmd: ")[2])
+    assert lines[:3] == ["healthCheckTimeout: 120", "models:", '  "my-model":']
+    line = json.loads(lines[3].partition("cmd: ")[2])
     assert shlex.split(line) == [
         "llama-server",
         "--port",
@@ -470,7 +586,7 @@ def test_what_only_a_variable_says_is_in_the_file(
     words = shlex.split(capfd.readouterr().out)
     assert (
         "127.0.0.1:9999:9999" in words
-        and f"{HEADERS}:/models:ro" in words
+        and f"{LLAMA}:/models/{LLAMA.rpartition('/')[2]}:ro" in words
         and "LLAMA_API_KEY=${LLAMA_API_KEY:?}" in words
     )
     image = words.index("ghcr.io/ggml-org/llama.cpp:server-cuda")
@@ -498,8 +614,13 @@ def test_relative_paths_become_those_of_the_service() -> None:
     )
     found = shlex.split(written("docker", words))
     mounts = [found[i + 1] for i, word in enumerate(found) if word == "-v"]
-    assert mounts == ["/data/my models:/models:ro", f"{here}/d:/models1:ro", f"{here}:/models2"]
-    assert "/models1/t.jinja" in found and "/models2/k.txt" in found and "/models2/slots" in found
+    assert mounts == [
+        f"{MODEL}:/models/{MODEL.rpartition('/')[2]}:ro",
+        f"{here}/d/t.jinja:/models1/t.jinja:ro",
+        f"{here}/k.txt:/models2/k.txt:ro",
+        f"{here}/slots:/models3",
+    ]
+    assert "/models1/t.jinja" in found and "/models2/k.txt" in found and "/models3" in found
 
 
 def test_formats_are_written_without_a_command() -> None:
@@ -615,14 +736,15 @@ def test_a_file_may_have_any_name(name: str, tmp_path: Path) -> None:
     def text(kind: str) -> str:
         return written(kind, path=model)
 
-    unit = text("systemd").splitlines()
+    # /tmp, where pytest works, is not private then
+    unit = [*text("systemd").splitlines(), "PrivateTmp="]
     keys = [line.partition("=")[0] for line in written("systemd").splitlines()]
-    assert [line.partition("=")[0] for line in unit] == keys
+    assert sorted(line.partition("=")[0] for line in unit) == sorted(keys)
     assert all(line.isprintable() for line in unit)
     assert f"/models/{name}.gguf" in in_bash(text("docker"))
     service = reader.safe_load(text("compose"))["services"]["llama-server"]
     assert service["command"][1].replace("$$", "$") == f"/models/{name}.gguf"
-    assert service["volumes"][0]["source"].replace("$$", "$") == str(tmp_path)
+    assert service["volumes"][0]["source"].replace("$$", "$") == model
     assert in_bash(text("koboldcpp"))[2] == model
     calls: list[dict[str, object]] = []
     code = text("llama-cpp-python").replace("from llama_cpp import Llama", "")
@@ -701,12 +823,34 @@ def test_whose_gpu_it_is_may_be_a_guess() -> None:
         assert any("is a guess" in line for line in said)
 
 
-@pytest.mark.parametrize("kind", ["docker", "compose", "kubernetes", "kserve", "nixos", "llmkube"])
-def test_a_gpu_that_a_file_cannot_give_is_refused(kind: str) -> None:
+# What each format cannot give its program: an image, a package or an operator that lacks it
+UNREACHED = {
+    "MTL": "systemd docker compose nixos kubernetes kserve gpustack llmkube",
+    "SYCL": "koboldcpp nixos",
+    "CANN": "docker compose koboldcpp nixos kubernetes kserve llmkube",
+    "MUSA": "docker compose koboldcpp nixos kubernetes kserve llmkube",
+    "OpenCL": "docker compose koboldcpp nixos kubernetes kserve llmkube",
+}
+
+
+@pytest.mark.parametrize("name", UNREACHED)
+def test_a_gpu_that_a_file_cannot_give_is_refused(name: str) -> None:
     """A Linux container on a Mac has no Metal: the file would start on the processor."""
-    with pytest.raises(UsageError, match=r"has no Metal GPU for llama.cpp: add -dev none$"):
-        file_for(kind, "--gpu", "m3-max-64g")
-    assert file_for(kind, "--gpu", "m3-max-64g", "-dev", "none")
+    refused = set()
+    for kind in FORMATS:
+        try:
+            Reach(backend(name)).refuse(kind)
+        except UsageError as error:
+            assert "GPU for llama.cpp: add -dev none, or" in str(error)
+            refused.add(kind)
+    assert refused == set(UNREACHED[name].split())
+
+
+def test_a_refused_gpu_is_left_out() -> None:
+    for kind in UNREACHED["MTL"].split():
+        with pytest.raises(UsageError, match=rf"^--format {kind} has no Metal GPU"):
+            file_for(kind, "--gpu", "m3-max-64g")
+    assert file_for("docker", "--gpu", "m3-max-64g", "-dev", "none")
 
 
 def test_a_container_s_port_is_always_written() -> None:

@@ -120,10 +120,10 @@ def test_models_max_is_kept_and_one_at_a_time_has_the_whole_machine(
 
 
 @pytest.mark.slow
-def test_more_at_a_time_than_fit_are_said(server: pathlib.Path, models: pathlib.Path) -> None:
+def test_more_at_a_time_than_fit_are_refused(server: pathlib.Path, models: pathlib.Path) -> None:
     done = run(server, "--gpu 8GiB --ram 64GiB", "--models-dir", models, "--models-max", "2")
-    assert "--models-max 2: 1 of these models fit at a time" in done.stderr
-    assert started(server).count("--models-max") == 1
+    assert "--models-max 2: 1 of these 2 models fit at a time: --models-max 1, or" in done.stderr
+    assert done.returncode == 2 and not (server.parent / "words").exists()
 
 
 @pytest.mark.slow

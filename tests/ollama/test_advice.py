@@ -19,7 +19,7 @@ from autolayers.devices import Device, Host, hypothetical
 from autolayers.errors import UsageError
 from autolayers.flags.parse import parse
 from autolayers.ollama import settings as rules
-from autolayers.ollama.advice import Advice
+from autolayers.ollama.advice import Advice, _in_ollamas_words
 from autolayers.ollama.advice import advise as explained
 from autolayers.ollama.settings import Settings
 from autolayers.ollama.target import Target, from_file
@@ -519,6 +519,12 @@ def test_advice_is_in_ollama_s_words(llama):
         roomy.num_ctx == 4096
         and f"all 33 layers fit with num_ctx {best} (--ctx max)" in roomy.notes
     )
+
+
+def test_a_servers_setting_has_the_name_of_its_variable():
+    line = "-cram 6144: saved prompts and checkpoints could grow to 8.00 GiB"
+    assert _in_ollamas_words(line) == f"LLAMA_ARG_CACHE_RAM={line[6:]}"
+    assert _in_ollamas_words("-ub 512: less") == "-ub 512: less"
 
 
 def test_cards_by_name_work_too(llama):

@@ -45,6 +45,22 @@ def test_an_encoder_is_started_for_what_it_is(name: str, n_ctx: int, flag: str) 
     assert again.flags == words and again.breakdown == use
 
 
+@pytest.mark.parametrize(
+    ("words", "n_ubatch"),
+    [
+        ("-c 65536", 2048),
+        ("-c 1024", 1024),
+        ("-c 8192 --rope-scaling yarn --rope-scale 4", 8192),
+    ],
+)
+def test_a_micro_batch_is_no_longer_than_what_it_was_trained_for(words: str, n_ubatch: int) -> None:
+    """-ub 65536 takes 11 GiB for inputs that the model does not take."""
+    found = plan("nomic-embed-text-v1.5-f16", "--gpu", "rtx-3090", *words.split())
+    assert found.breakdown.n_ubatch == n_ubatch
+    # The whole estimate would be of another launch with a larger one
+    assert found.devices[0].used < 1 << 30
+
+
 def test_its_rate_is_that_of_inputs() -> None:
     found = plan("embeddinggemma-300m-q8_0")
     text = " ".join(plan_text(found).split())

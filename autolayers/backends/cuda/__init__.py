@@ -83,7 +83,9 @@ class Cuda(CudaBuffers):
     image = "-cuda"
     visible = "CUDA_VISIBLE_DEVICES"
     gpu_driver = "nvidia"
-    koboldcpp: tuple[str, ...] = ("--usecuda",)
+    koboldcpp: tuple[str, ...] | None = ("--usecuda",)
+    nixpkgs: str | None = "cudaSupport"
+    llmkube: tuple[str, str] | None = ("cuda", "")
     signs: tuple[Sign, ...] = (
         Sign(
             "oom_device",
@@ -289,6 +291,8 @@ class Hip(Cuda):
     nvidia = False
     blas = "ROCm BLAS"
     image = "-rocm"
+    nixpkgs = "rocmSupport"
+    llmkube = ("rocm", "rocm")
     visible = "HIP_VISIBLE_DEVICES"
     gpu_driver = ""
     device_nodes = ("/dev/kfd", "/dev/dri")
@@ -365,7 +369,7 @@ class Musa(Cuda):
     blas = "MUSA BLAS"
     image = "-musa"
     gpu_driver = ""
-    koboldcpp = ()
+    koboldcpp = nixpkgs = llmkube = None
     log_words = ("MUSA",)
     device_lines = ()
     ollama = ""

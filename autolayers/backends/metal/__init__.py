@@ -31,6 +31,8 @@ class Metal(Backend):
     own_cards = True
     makers = ("Apple",)
     vendor = "Apple"
+    linux = False
+    koboldcpp = ()
     alignment = 32
     has_igpu = False
     added: Mapping[str, Rule] = {

@@ -54,6 +54,8 @@ class Vulkan(Backend):
         ("max_compute_workgroup_invocations", COUNT),
     )
     koboldcpp = ("--usevulkan",)
+    nixpkgs = "vulkanSupport"
+    llmkube = ("vulkan", "vulkan")
     log_words = ("ggml_vulkan", "Vulkan", "vk::")
     device_lines = (
         ("ggml_vulkan: ", r"ggml_vulkan: (?P<index>\d{1,3}) = (?P<description>.{1,90}?) \("),

@@ -99,8 +99,10 @@ def write(
         )
     # e.g. "hami": only a pod's resources can name a part of a GPU
     launch.shares = arguments.own.get("gpumem", "")
+    launch.build = arguments.own.get("llama-build") or 0
     if launch.shares and kind != "kubernetes":
         raise UsageError(f"--gpumem {launch.shares} is for --format kubernetes, not {kind}")
+    launch.refuse_unreached(kind)
     return _written(writer, [launch], warn)
 
 
@@ -116,9 +118,11 @@ def write_several(
     groups: Sequence[Sequence[int]] = (),
     most: int = 0,
     costs: Sequence[int] = (),
+    kept: Sequence[int] = (),
 ) -> str:
     """Return one file for several models; `together`: they fit together; `groups`: the plans, by
-    number, that fit together; `most`: any `most` of them do; `costs`: what it costs to evict each.
+    number, that fit together; `most`: any `most` of them do; `costs`: what it costs to evict each;
+    `kept`: those that stay loaded beside each group.
     Raises UsageError as `write` does."""
     writer = _writer(kind, tuple(row.name for row in FORMATS.values() if row.several))
     launches = [LaunchFile.of_plan(plan, arguments, None, environ, config_files) for plan in plans]
@@ -130,6 +134,7 @@ def write_several(
         groups=groups,
         most=most,
         **({"costs": costs} if costs else {}),
+        **({"kept": kept} if kept else {}),
     )
 
 

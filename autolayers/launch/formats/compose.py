@@ -24,7 +24,7 @@ def write_services(launches: Mapping[str, tuple[LaunchFile, Sequence[int] | None
     for all. Raises UsageError."""
     # `fleet` and `cluster` write several services; their notes stand once at the top
     notes = dict.fromkeys(note for launch, _ in launches.values() for note in launch.notes)
-    boxes = {name: Container(launch) for name, (launch, _) in launches.items()}
+    boxes = {name: Container(launch, "compose") for name, (launch, _) in launches.items()}
     lines = [*notes, "services:"]
     for name, (_, gpus) in launches.items():
         lines += _service(name, boxes[name], gpus)
@@ -44,24 +44,26 @@ def _service(name: str, box: Container, gpus: Sequence[int] | None) -> list[str]
     lines += _volumes(box)
     # A name without a value is taken from the environment of who runs `docker compose`
     environment = [f"{key}=${{{key}:?}}" if key == _KEY else key for key in launch.secrets]
-    environment += [launch.driver_parts] if launch.driver_parts else []
+    environment += [launch.reach.variable] if launch.reach.variable else []
     # Device nodes show all GPUs: the backend's own variable, e.g. GGML_VK_VISIBLE_DEVICES, chooses
-    if gpus and not launch.backend.gpu_driver:
-        environment.append(f"{launch.backend.visible}={','.join(map(str, gpus))}")
+    if gpus and not launch.reach.backend.gpu_driver:
+        environment.append(f"{launch.reach.backend.visible}={','.join(map(str, gpus))}")
     if environment:
         lines += ["    environment:", *(f"      - {variable}" for variable in environment)]
     lines += _resources(launch, gpus)
-    if launch.device_nodes:
-        lines += ["    devices:", *(f"      - {node}:{node}" for node in launch.device_nodes)]
+    if launch.reach.nodes:
+        lines += ["    devices:", *(f"      - {node}:{node}" for node in launch.reach.nodes)]
     scheme, path = launch.health
-    # Compose asks every 30 s, and failures within start_period do not count: loading may take
-    # minutes. "unless-stopped" starts it again after a reboot too.
+    # Compose asks every 30 s, and failures within start_period do not count. "unless-stopped"
+    # starts it again after a reboot too.
     # -k: the certificate need not be for localhost
     return [
         *lines,
         "    healthcheck:",
         f'      test: ["CMD", "curl", "-fk", {compose(f"{scheme}://localhost:{box.port}{path}")}]',
-        "      start_period: 5m",
+        f"      start_period: {launch.patience}s",
+        "    security_opt:",
+        "      - no-new-privileges:true",
         "    restart: unless-stopped",
     ]
 
@@ -70,12 +72,14 @@ def _volumes(box: Container) -> list[str]:
     """Return the lines of the model's folders and the cache of downloads."""
     # The long form: the short one separates its fields by colons, which a path may have
     lines = ["    volumes:"] if box.mounts or box.cached else []
-    for folder, inside in box.mounts.items():
+    for mount in box.mounts.values():
         lines += [
             "      - type: bind",
-            f"        source: {compose(folder)}",
-            f"        target: {compose(inside)}",
-            f"        read_only: {'false' if folder in box.written else 'true'}",
+            f"        source: {compose(mount.source)}",
+            f"        target: {compose(mount.inside)}",
+            f"        read_only: {'false' if mount.written else 'true'}",
+            # One that is missing is an error then, not a new directory
+            *(["        bind:", "          create_host_path: false"] if not mount.folder else []),
         ]
     if box.cached:
         lines += ["      - type: volume", f"        source: {CACHE}", f"        target: {CACHED}"]
@@ -89,13 +93,13 @@ def _resources(launch: LaunchFile, gpus: Sequence[int] | None) -> list[str]:
     if launch.limit:
         lines += ["        limits:", f"          memory: {launch.limit}m"]
     lines += ["        reservations:", f"          memory: {launch.request}m"]
-    if launch.gpu_driver:
+    if launch.reach.driver:
         # Vulkan numbers them by itself
-        chosen = gpus if launch.backend.gpu_driver else None
+        chosen = gpus if launch.reach.backend.gpu_driver else None
         numbers = ", ".join(compose(str(number)) for number in chosen or ())
         lines += [
             "          devices:",
-            f"            - driver: {launch.gpu_driver}",
+            f"            - driver: {launch.reach.driver}",
             f"              device_ids: [{numbers}]" if chosen else "              count: all",
             "              capabilities: [gpu]",
         ]

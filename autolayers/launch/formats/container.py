@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from typing import NamedTuple
 
 from ...errors import UsageError
 from .launch_file import LaunchFile, moved, without
@@ -12,18 +14,27 @@ CACHE = "llama-cache"  # the volume for what is downloaded
 CACHED = "/root/.cache"  # where builds of any age keep it
 
 
-class Container:
-    """The words with a container's paths, and what the container needs. `mounts`: directory here ->
-    directory in the container; `written`: directories here that it writes to; `address`: the
-    published address."""
+class Mount(NamedTuple):
+    """A file or `folder` here, and where the container has it."""
 
-    def __init__(self, launch: LaunchFile) -> None:
+    source: str
+    inside: str
+    written: bool
+    folder: bool
+
+
+class Container:
+    """The words with a container's paths, and what the container needs: `mounts`, by the path
+    here. Files are mounted each by itself: their directory may hold what the server must not
+    see."""
+
+    def __init__(self, launch: LaunchFile, kind: str) -> None:
         if launch.command.container:
             raise UsageError("the command is already a container: print it with --dry-run")
         self.launch = launch
+        self.mounts: dict[str, Mount] = {}
         # e.g. {"/srv/models": "/models", "/srv/adapters": "/models1"}
-        self.mounts: dict[str, str] = {}
-        self.written: set[str] = set()
+        self._folders: dict[str, str] = {}
         # Within the container the server must listen on all addresses, or the published port
         # reaches nothing; who may connect is decided by `published`
         words = without(launch.words, "--host")
@@ -31,10 +42,12 @@ class Container:
         # The port too: what llama-server listens on without it has changed
         own += [] if launch.arguments.value("--port") else ["--port", launch.port]
         self.words = [*moved(words, self._mounted), *own]
-        reached = bool(launch.backend.image and (launch.gpu_driver or launch.device_nodes))
-        launch.refuse_unreached("a container", bool(launch.image) or reached)
+        launch.refuse_unreached(kind)
         # The backend's ending chooses the image, e.g. ":server-cuda", ":server-vulkan"
-        self.image = launch.image or _IMAGE + launch.backend.image
+        build = f"-b{launch.build}" if launch.build else ""
+        self.image = launch.image or f"{_IMAGE}{launch.reach.backend.image}{build}"
+        if build and not launch.image:
+            launch.warnings.append(f"{self.image}: not every build has images of its own")
         self.port = launch.port
         # llama-server takes port 0 for any free one, which nobody outside could learn
         if not int(self.port):
@@ -65,30 +78,36 @@ class Container:
         )
 
     def _mounted(self, path: str, written: bool) -> str:
-        folder, name = _place(os.path.abspath(path))
-        # Directories are mounted, not files: a split model names its first part only
-        inside = self.mounts.setdefault(folder, f"/models{len(self.mounts) or ''}")
-        if written:
-            self.written.add(folder)
-        return f"{inside}/{name}" if name else inside
+        path = os.path.abspath(path)
+        # A name without an ending that is not there yet, e.g. of --slot-save-path, is a directory
+        if os.path.isdir(path) or (written and not os.path.splitext(path)[1]):
+            inside = self._folder(path)
+            self.mounts[path] = Mount(path, inside, written, True)
+            return inside
+        folder, name = os.path.split(path)
+        inside = self._folder(folder)
+        for part in _parts(name):
+            here = os.path.join(folder, part)
+            # What a link leads to, such as one of the Hub's cache, or the container would see
+            # a link to nowhere
+            real = os.path.realpath(here) if os.path.islink(here) else here
+            self.mounts[here] = Mount(real, _inside(inside, part), written, False)
+        return _inside(inside, name)
+
+    def _folder(self, folder: str) -> str:
+        """Return the directory in the container that stands for one of this machine."""
+        return self._folders.setdefault(folder, f"/models{len(self._folders) or ''}")
 
 
-def _place(path: str) -> tuple[str, str]:
-    """Return (the directory to mount for a path, the path in it). A link's target must be inside
-    too: for links of the Hub's cache (../../blobs/...) the common directory is mounted, for others
-    the target itself."""
-    if os.path.isdir(path):
-        return path, ""
-    folder, name = os.path.split(path)
-    if not os.path.islink(path):
-        return folder, name
-    # e.g. snapshots/HASH/model.gguf -> ../../blobs/SHA256 in the Hub's cache
-    target = os.readlink(path)
-    if not os.path.isabs(target):
-        both = os.path.commonpath(
-            [folder, os.path.normpath(os.path.join(folder, os.path.dirname(target)))]
-        )
-        # A common root is refused: it would show the container all files of this machine
-        if os.path.dirname(both) != both:
-            return both, os.path.relpath(path, both).replace(os.sep, "/")
-    return os.path.split(os.path.realpath(path))
+def _inside(folder: str, name: str) -> str:
+    # Kubernetes and docker's -v take no colon there
+    return f"{folder}/{name.replace(':', '-')}"
+
+
+def _parts(name: str) -> list[str]:
+    """Return the file and, where it is the first of a split model, the others."""
+    split = re.fullmatch(r"(.*-)[0-9]{5}(-of-)([0-9]{5})(\.gguf)", name)
+    if not split:
+        return [name]
+    before, of, count, ending = split.groups()
+    return [f"{before}{number:05}{of}{count}{ending}" for number in range(1, int(count) + 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ...quoting import shell
-from .container import CACHE, CACHED, Container
+from .container import CACHE, CACHED, Container, Mount
 from .launch_file import LaunchFile
 
 _KEY = "LLAMA_API_KEY"
@@ -14,19 +14,28 @@ _KEY = "LLAMA_API_KEY"
 def write(launch: LaunchFile) -> str:
     """Return one line for this machine's shell. Raises UsageError for a launch that it cannot
     express."""
-    box = Container(launch)
+    box = Container(launch, "docker")
     # --init: as process 1 llama-server would not end at Ctrl-C while it loads: its handlers are set
     # after load_model (tools/server/server.cpp)
     words = ["docker", "run", "--rm", "--init", "-p", box.published]
+    words += ["--security-opt", "no-new-privileges"]
+    scheme, path = launch.health
+    if (scheme, box.port, path) != ("http", "8080", "/health"):
+        # What the image itself asks
+        words += ["--health-cmd", f"curl -fk {shell([f'{scheme}://localhost:{box.port}{path}'])}"]
     # --gpus is answered by NVIDIA's container toolkit; other GPUs come as nodes, e.g. /dev/dri
-    if launch.gpu_driver:
+    if launch.reach.driver:
         words += ["--gpus", "all"]
-    if launch.driver_parts:
-        words += ["-e", launch.driver_parts]
-    for node in launch.device_nodes:
+    if launch.reach.variable:
+        words += ["-e", launch.reach.variable]
+    for node in launch.reach.nodes:
         words += ["--device", node]
-    for folder, inside in box.mounts.items():
-        words += _mount(folder, inside, folder in box.written)
+    for mount in box.mounts.values():
+        words += _mount(mount)
+        if mount.written and not mount.folder:
+            launch.warnings.append(
+                f"{mount.source} must exist: docker makes a directory of what does not"
+            )
     if box.cached:
         words += ["-v", f"{CACHE}:{CACHED}"]
     # The kernel kills at --memory; --memory-reservation is what it tries to shrink to when RAM is
@@ -41,13 +50,14 @@ def write(launch: LaunchFile) -> str:
     return line if os.name == "nt" else line.replace(key, f'-e {_KEY}="${{{_KEY}:?}}" ', 1)
 
 
-def _mount(folder: str, inside: str, written: bool) -> list[str]:
+def _mount(mount: Mount) -> list[str]:
     """Return -v, or --mount for a path with a colon, which separates -v's fields; --mount's fields
     are a CSV row."""
-    if ":" not in os.path.splitdrive(folder)[1]:
-        return ["-v", f"{folder}:{inside}" + ("" if written else ":ro")]
+    if ":" not in os.path.splitdrive(mount.source)[1]:
+        return ["-v", f"{mount.source}:{mount.inside}" + ("" if mount.written else ":ro")]
     # e.g. --mount 'type=bind,"source=/a,b",target=/models,readonly'
-    source = f"source={folder}"
-    if set(folder) & set(',"\r\n'):
-        source = '"' + source.replace('"', '""') + '"'
-    return ["--mount", f"type=bind,{source},target={inside}" + ("" if written else ",readonly")]
+    fields = [f"source={mount.source}", f"target={mount.inside}"]
+    for at, field in enumerate(fields):
+        if set(field) & set(',"\r\n'):
+            fields[at] = '"' + field.replace('"', '""') + '"'
+    return ["--mount", ",".join(["type=bind", *fields, *(() if mount.written else ("readonly",))])]

@@ -158,9 +158,7 @@ def _context(n_ctx: int) -> int:
 
 
 def _devices(launch: LaunchFile) -> list[str]:
-    p, words = launch.params, list(launch.backend.koboldcpp)
-    # Metal needs no flag
-    launch.refuse_unreached(_TARGET, bool(words) or launch.vendor == "apple")
+    p, words = launch.params, list(launch.reach.backend.koboldcpp or ())
     if p.device == ():
         # -dev none
         return ["--usecpu"]

@@ -18,7 +18,7 @@ def write(launch: LaunchFile) -> str:
         raise UsageError(
             "--format kserve is for the processor: add -dev none, or use --format kubernetes"
         )
-    name = name_of(launch)
+    name = name_of(launch.name)
     lines = [
         *launch.notes,
         *launch.secret_notes("the Secret llama-server"),

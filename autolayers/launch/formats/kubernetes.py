@@ -6,25 +6,28 @@ template(pod, {"app": "chat"})          # the lines of a PodTemplateSpec
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
+
 from ...errors import UsageError
 from ...quoting import container_argument, yaml
 from ...records import dataclass
 from ...units import MiB
-from .container import CACHED, Container
+from .container import CACHED, Container, Mount
 from .launch_file import LaunchFile, own_gpus
+from .reach import RESOURCES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ...backends import Backend
     from ...memory.ram import Ram
     from ...planner.plan import DeviceRow
 
 HAMI, KAI = "hami", "kai"
+_NOBODY = 65534
 SHARED = (HAMI, KAI)  # of --gpumem: what divides a GPU by memory
-# What device plugins call their GPUs: a pod gets whole ones of that kind from its node
-_NODE = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/xe"}
 # curl, which the images have, says 0.000000 as long as it has no connection
 _WAIT = (
     "for at; do until [ \"$(curl -sm 2 -w '%{time_connect}' telnet://$at </dev/null)\" != 0.000000 "
@@ -35,8 +38,9 @@ _WAIT = (
 @dataclass(frozen=True)
 class Pod:
     """One container. `gpu`: the resource of its GPUs, "" for none; `gpumem`: MiB of each of them,
-    for what `shares` them by memory; `mounts`: directory of the node -> directory in the container;
-    `node`: the only one it runs on, `nodes`: those where its replicas may run; `after`: HOST:PORT
+    for what `shares` them by memory; `user`: its number, where it need not be root; `disk`: bytes
+    that it downloads; `patience`: seconds that it may take to start; `node`:
+    the only one it runs on, `nodes`: those where its replicas may run; `after`: HOST:PORT
     of what it waits for."""
 
     name: str
@@ -49,22 +53,18 @@ class Pod:
     gpus: int = 1
     gpumem: int = 0
     shares: str = ""
-    mounts: Mapping[str, str] | None = None
+    mounts: Sequence[Mount] = ()
     secrets: Sequence[str] = ()
     node: str = ""
     health: tuple[str, str] | None = None
     cached: bool = False
     after: Sequence[str] = ()
     nodes: Sequence[str] = ()
-
-
-def resource(row: type[Backend] | None, maker: str) -> str:
-    """Return what a device plugin calls a maker's GPUs of a backend; "": none."""
-    # Such as the processor, Metal (no container) and RPC (another pod's GPU)
-    if row is None or not (row.gpu_driver or row.device_nodes):
-        return ""
-    # a guess for a GPU that has no name
-    return _NODE.get(maker.lower(), _NODE["intel"])
+    variable: str = ""
+    user: int | None = None
+    threads: int = 1
+    disk: int = 0
+    patience: int = 1800
 
 
 def gpumem_of(rows: Sequence[DeviceRow]) -> int:
@@ -107,7 +107,7 @@ def template(pod: Pod, labels: Mapping[str, str], indent: int = 4) -> list[str]:
             f'    gpu-memory: "{pod.gpumem}"',
         ]
         spec += ["  schedulerName: kai-scheduler"]
-    lines += ["spec:", *spec]
+    lines += ["spec:", *spec, *_security(pod)]
     lines += (
         ["  nodeSelector:", f"    kubernetes.io/hostname: {yaml(pod.node)}"] if pod.node else []
     )
@@ -129,6 +129,14 @@ def template(pod: Pod, labels: Mapping[str, str], indent: int = 4) -> list[str]:
     return [" " * indent + line for line in [*lines, *volumes(pod)]]
 
 
+def _security(pod: Pod) -> list[str]:
+    """Return the lines of the pod's rights."""
+    lines = ["  securityContext:", "    seccompProfile:", "      type: RuntimeDefault"]
+    if pod.user is not None:
+        lines += ["    runAsNonRoot: true", f"    runAsUser: {pod.user}"]
+    return lines
+
+
 def container(pod: Pod) -> list[str]:
     """Return the lines of the item of `containers`."""
     lines = [
@@ -140,10 +148,21 @@ def container(pod: Pod) -> list[str]:
     if pod.secrets:
         # Each key of the Secret becomes a variable, e.g. LLAMA_API_KEY, which llama-server reads
         lines += ["  envFrom:", "    - secretRef:", "        name: llama-server"]
+    if pod.variable:
+        name, _, value = pod.variable.partition("=")
+        lines += ["  env:", f"    - name: {name}", f"      value: {yaml(value)}"]
+    lines += [
+        "  securityContext:",
+        "    allowPrivilegeEscalation: false",
+        "    readOnlyRootFilesystem: true",
+    ]
+    if pod.user is not None:
+        # Root needs some to read the files of others
+        lines += ["    capabilities:", "      drop: [ALL]"]
     lines += ["  ports:", f"    - containerPort: {pod.port}", *_resources(pod)]
     if pod.health:
-        # 360 times 5 s: half an hour for a large model on a slow disk. The pod is not ready, and
-        # gets no requests, before /health answers; llama-server answers 503 while it loads
+        # The pod is not ready, and gets no requests, before /health answers; llama-server answers
+        # 503 while it loads
         scheme, path = pod.health
         probe = [
             "    httpGet:",
@@ -154,17 +173,17 @@ def container(pod: Pod) -> list[str]:
         lines += [
             "  startupProbe:",
             *probe,
-            "    failureThreshold: 360",
+            f"    failureThreshold: {-(-pod.patience // 5)}",
             "    periodSeconds: 5",
             "  readinessProbe:",
             *probe,
         ]
-    mounts = [*(pod.mounts or {}).values(), *([CACHED] if pod.cached else [])]
-    if mounts:
-        lines += ["  volumeMounts:"]
-    for number, inside in enumerate(mounts):
-        lines += [f"    - name: models-{number}", f"      mountPath: {yaml(inside)}"]
-    return lines
+    lines += ["  volumeMounts:"]
+    for number, mount in enumerate(pod.mounts):
+        lines += [f"    - name: models-{number}", f"      mountPath: {yaml(mount.inside)}"]
+        lines += [] if mount.written else ["      readOnly: true"]
+    lines += ["    - name: cache", f"      mountPath: {CACHED}"] if pod.cached else []
+    return [*lines, "    - name: tmp", "      mountPath: /tmp"]
 
 
 def _words(key: str, words: Sequence[str]) -> list[str]:
@@ -187,42 +206,57 @@ def _resources(pod: Pod) -> list[str]:
         "  resources:",
         "    requests:",
         f"      memory: {pod.ram.request // MiB}Mi",
+        # Without one it gets what others leave
+        f'      cpu: "{pod.threads}"',
+        *([f"      ephemeral-storage: {-(-pod.disk // MiB)}Mi"] if pod.disk else []),
         *(["    limits:", *limits] if limits else []),
     ]
 
 
 def volumes(pod: Pod) -> list[str]:
-    """Return the lines of a pod's `volumes`, if it has any."""
-    folders = [*(pod.mounts or {})]
-    lines = ["  volumes:"] if folders or pod.cached else []
-    for number, folder in enumerate(folders):
+    """Return the lines of a pod's `volumes`."""
+    lines = ["  volumes:"]
+    for number, mount in enumerate(pod.mounts):
+        kind = "Directory" if mount.folder else "File"
         lines += [
             f"    - name: models-{number}",
             "      hostPath:",
-            f"        path: {yaml(folder)}",
+            f"        path: {yaml(mount.source)}",
+            # The pod of a node that lacks it does not start, and says why
+            f"        type: {kind}{'OrCreate' if mount.written else ''}",
         ]
     # The Hub's files last as long as the pod: an emptyDir
-    return lines + (
-        [f"    - name: models-{len(folders)}", "      emptyDir: {}"] if pod.cached else []
-    )
+    lines += ["    - name: cache", "      emptyDir: {}"] if pod.cached else []
+    return [*lines, "    - name: tmp", "      emptyDir: {}"]
+
+
+def _user(launch: LaunchFile, box: Container) -> int | None:
+    """Return the user that need not be root: this one, who can read the files; None: root, as the
+    nodes of GPUs and the image's cache want it."""
+    reach = launch.reach
+    if os.name != "posix" or box.cached or launch.image or (reach.nodes and own_gpus(launch.plan)):
+        return None
+    if os.getuid():
+        return os.getuid()
+    files = [mount.source for mount in box.mounts.values() if os.path.exists(mount.source)]
+    # Written by root: nobody, where everyone may read
+    return _NOBODY if all(os.stat(file).st_mode & 0o004 for file in files) else None
 
 
 def pod_of(launch: LaunchFile, shares: str = "", name: str = "llama-server") -> Pod:
     """Return the pod of a launch. Raises UsageError for GPUs that cannot be divided."""
-    box = Container(launch)
+    box = Container(launch, "kubernetes")
     if launch.host and launch.private:
         # Container binds 0.0.0.0 in any case: 127.0.0.1 would be the pod's own
         launch.warnings.append(f"a pod is reached by its Service: --host {launch.host} is left out")
     gpus = own_gpus(launch.plan)
     # Without GPU in the plan none is taken away from other pods
-    gpu = resource(launch.backend, launch.vendor) if gpus else ""
-    if gpu and not launch.vendor:
+    gpu = launch.reach.resource if gpus else ""
+    if gpu and not launch.reach.vendor:
         launch.warnings.append(f"whose GPU it is was not said: {gpu} is a guess")
-    if launch.driver_parts:
-        launch.warnings.append(f"the pod's env needs {launch.driver_parts} for Vulkan")
-    if gpu and shares and gpu != _NODE["nvidia"]:
+    if gpu and shares and gpu != RESOURCES["nvidia"]:
         raise UsageError(
-            f"--gpumem {shares}: divides NVIDIA's GPUs, not those of {launch.backend.name}"
+            f"--gpumem {shares}: divides NVIDIA's GPUs, not those of {launch.reach.backend.name}"
         )
     return Pod(
         name,
@@ -235,11 +269,16 @@ def pod_of(launch: LaunchFile, shares: str = "", name: str = "llama-server") -> 
         len(gpus),
         gpumem_of(gpus),
         shares,
-        box.mounts,
+        tuple(box.mounts.values()),
         launch.secrets,
         "",
         launch.health,
         box.cached,
+        variable=launch.reach.variable if gpus else "",
+        user=_user(launch, box),
+        threads=max(1, launch.params.n_threads or 1),
+        disk=launch.plan.model.size if box.cached else 0,
+        patience=launch.patience,
     )
 
 
@@ -281,28 +320,37 @@ spec:
 """
 
 
-def label(text: str) -> str:
-    """Return a name as an RFC 1123 label."""
-    return (
-        # 40 characters leave room in a label's 63 for what callers add, e.g. "rpc-" and "-0"
-        "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower())
-        .strip("-")[:40]
-        .strip("-")
-        or "box"
-    )
+def label(text: str, most: int = 40) -> str:
+    """Return a name as an RFC 1123 label. Names that differ only in what is cut off get other
+    labels."""
+    plain = re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")
+    # 40 characters leave room in a label's 63 for what callers add, e.g. "rpc-" and "-0"
+    if len(plain) <= most:
+        return plain or "box"
+    # The end of a model's name is its quantisation: others begin with the same words
+    digest = hashlib.sha256(text.encode()).hexdigest()[:6]
+    return f"{plain[: most - 7].strip('-')}-{digest}"
 
 
-def name_of(launch: LaunchFile) -> str:
+def name_of(text: str) -> str:
     """Return a Service's name (RFC 1035), which begins with a letter."""
-    name = label(launch.name)
+    name = label(text)
     return name if name[0].isalpha() else f"m-{name}"
 
 
 def write(launch: LaunchFile) -> str:
     """Return both objects, for a node that has the model's directory. Raises UsageError for a
     launch that they cannot express."""
-    name = name_of(launch)
+    name = name_of(launch.name)
     pod = pod_of(launch, launch.shares)
     notes = [*launch.notes, *launch.secret_notes("the Secret llama-server")]
+    if pod.mounts:
+        notes.append(
+            "# hostPath: for nodes that have the files; Pod Security's baseline refuses it"
+        )
+    if pod.gpu == RESOURCES["nvidia"]:
+        notes.append(
+            "# where NVIDIA's is not the nodes' default runtime (k3s): runtimeClassName: nvidia"
+        )
     text = "\n".join([*notes, ""]) if notes else ""
     return text + deployment(name, pod) + "---\n" + service(name, pod.port)

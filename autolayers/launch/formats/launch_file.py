@@ -7,7 +7,7 @@ import re
 import shutil
 from functools import partial
 
-from ...backends import HOST, backend_of, vendor
+from ...backends import HOST, backend_of
 from ...errors import UsageError
 from ...flags.params import Params
 from ...flags.parse import Arguments, items, parse
@@ -17,8 +17,10 @@ from ...net import public
 from ...quoting import printable
 from ...records import replace
 from ...units import MiB, human
+from ...work.figures import DISK
 from ..command import WrappedCommand
 from ..secrets import launcher_without_secrets, without_secrets
+from .reach import Reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from ...planner.plan import DeviceRow
 
 _PORT = "8080"  # of llama.cpp's images, for any build
+# Of a slow start, bytes per second: a hard disk or a network's, and a slow line
+_START, _SLOW, _DOWNLOAD = 60, 100_000_000, 4_000_000
 _ELSEWHERE = ("hf:", "docker:", "http://", "https://")
 _HERE = ("", "127.0.0.1", "localhost", "::1")  # addresses that only this machine reaches
 # fields of llama-server's own features, which programs that ignore these fields lack
@@ -52,9 +56,11 @@ class LaunchFile:
     ) -> None:
         self.command = command
         self.plan = plan
-        self.backend = _own_backend(plan)
+        gpus = own_gpus(plan)
+        self.reach = Reach(_own_backend(plan), gpus[0].description if gpus else "")
         self.image = ""  # of a container, empty: llama.cpp's own
         self.shares = ""  # what divides its GPU by memory: --gpumem
+        self.build = 0  # the one that its plan is for, where it was said
         # A service or container starts without this shell's variables and config files
         settings = _said_elsewhere(command.words, environ, config_files)
         if not _downloads(parse([*command.words, *settings, *added], command=None).params.model):
@@ -101,34 +107,10 @@ class LaunchFile:
         command = WrappedCommand(("llama-server",), (*words, *arguments.rest), "llama-server")
         return cls(command, plan.flags, plan, environ, config_files)
 
-    @property
-    def vendor(self) -> str:
-        """Who made the first GPU of this machine, in small letters; "": unknown."""
-        row = next(iter(own_gpus(self.plan)), None)
-        return vendor(self.backend.name, row.description if row else "").lower()
-
-    @property
-    def gpu_driver(self) -> str:
-        """The container runtime's driver that gives it all GPUs; "": they are device nodes."""
-        # NVIDIA's driver has no node that Vulkan could use
-        return self.backend.gpu_driver or ("nvidia" if self.vendor == "nvidia" else "")
-
-    @property
-    def device_nodes(self) -> tuple[str, ...]:
-        """The device nodes that give it the GPUs."""
-        return () if self.gpu_driver else self.backend.device_nodes
-
-    @property
-    def driver_parts(self) -> str:
-        """What the runtime's driver is asked for in a variable, NAME=VALUE; "": its default."""
-        asked = self.gpu_driver and not self.backend.gpu_driver
-        return "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics" if asked else ""
-
-    def refuse_unreached(self, target: str, reached: bool) -> None:
-        """Raise UsageError for GPUs of a backend that a target cannot give to its program."""
-        if own_gpus(self.plan) and not reached:
-            name = self.backend.title or self.backend.name
-            raise UsageError(f"{target} has no {name} GPU for llama.cpp: add -dev none")
+    def refuse_unreached(self, kind: str) -> None:
+        """Raise UsageError for GPUs that a format cannot give to its program."""
+        if own_gpus(self.plan) and not self.image:
+            self.reach.refuse(kind)
 
     @property
     def name(self) -> str:
@@ -206,6 +188,13 @@ class LaunchFile:
     def limit(self) -> int | None:
         """MiB of RAM that it never exceeds; None: there is no such limit."""
         return None if self.ram.limit is None else self.ram.limit // MiB
+
+    @property
+    def patience(self) -> int:
+        """Seconds after which a start has failed: what is not read or downloaded by then never
+        will be."""
+        rate = _DOWNLOAD if self.downloads else _SLOW
+        return _START + -(-self.plan.model.size // rate)
 
     @property
     def health(self) -> tuple[str, str]:
@@ -364,7 +353,7 @@ def named(launches: Sequence[LaunchFile]) -> Iterator[tuple[str, LaunchFile]]:
 
 
 def sizes_note(launch: LaunchFile) -> str:
-    """Return the launch's memory per device, margins included."""
+    """Return the launch's memory per device, margins included, and what loading it costs."""
     plan = launch.plan
     parts = [
         f"{device.name} {human(device.used + device.margin)}"
@@ -376,6 +365,7 @@ def sizes_note(launch: LaunchFile) -> str:
         ", ".join(
             [*parts, f"RAM {human(host.resident)}, {human(host.resident + host.growing)} at most"]
         )
+        + f"; a swap reads {plan.model.size / DISK:.1f} s at {DISK / 1e9:g} GB/s"
     )
 
 

@@ -19,10 +19,11 @@ def write(
     together: bool = False,
     groups: Sequence[Sequence[int]] = (),
     most: int = 0,
+    kept: Sequence[int] = (),
 ) -> str:
     """`together`: the models fit together, so they form a group whose members stay loaded;
-    `groups`: the launches, by number, that fit together. A single model is in llama-swap's default
-    group, which unloads all others."""
+    `groups`: the launches, by number, that fit together; `kept`: those that no group unloads. A
+    single model is in llama-swap's default group, which unloads all others."""
     lines, models = models_of(launches, sized=bool(groups))
     sets = (
         {"together": models}
@@ -32,11 +33,19 @@ def write(
             for number, members in enumerate((members for members in groups if len(members) > 1), 1)
         }
     )
+    if kept:
+        sets["kept"] = [models[i] for i in kept]
     # swap: false keeps the members loaded together; exclusive: true ends those of other groups when
     # one of these is requested
     lines += ["groups:"] if sets else []
     for group, names in sets.items():
-        lines += [f"  {group}:", "    swap: false", "    exclusive: true", "    members:"]
+        lines += [f"  {group}:", "    swap: false"]
+        # No other group ends these, and they end none
+        stay = group == "kept" and bool(kept)
+        lines += (
+            ["    exclusive: false", "    persistent: true"] if stay else ["    exclusive: true"]
+        )
+        lines += ["    members:"]
         lines += [f"      - {yaml(name)}" for name in names]
     return "\n".join(lines) + "\n"
 
@@ -50,11 +59,13 @@ def models_of(launches: Sequence[LaunchFile], sized: bool) -> tuple[list[str], l
         for note in (*launch.notes, *launch.secret_notes("llama-swap's environment"))
     )
     models = dict(named(launches))
-    lines = [*notes, "models:"]
+    # Seconds until llama-swap ends a server that does not answer; its default is 120
+    patience = max((launch.patience for launch in launches), default=0)
+    lines = [*notes, f"healthCheckTimeout: {max(120, patience)}", "models:"]
     for name, launch in models.items():
         # The key is the name that clients send as "model"
         lines += [f"  {yaml(name)}:", *([f"    # {sizes_note(launch)}"] if sized else [])]
-        lines += [f"    cmd: {yaml(_command(launch))}", *_proxy(launch)]
+        lines += [f"    cmd: {yaml(_command(launch))}", *_proxy(launch), *_env(launch)]
     return lines, list(models)
 
 
@@ -82,6 +93,12 @@ def _split(words: Sequence[str]) -> str:
 
         return list2cmdline(words)
     return shlex.join(words)
+
+
+def _env(launch: LaunchFile) -> list[str]:
+    """Return the key's variable: llama-swap refuses a file that names one which is not set."""
+    key = "LLAMA_API_KEY"
+    return ["    env:", f"      - {yaml(f'{key}=${{env.{key}}}')}"] * (key in launch.secrets)
 
 
 def _proxy(launch: LaunchFile) -> list[str]:

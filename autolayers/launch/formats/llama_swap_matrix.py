@@ -18,13 +18,15 @@ def write(
     groups: Sequence[Sequence[int]] = (),
     most: int = 0,
     costs: Sequence[int] = (),
+    kept: Sequence[int] = (),
 ) -> str:
-    """`groups`: the sets of launches, by number, that fit together; `costs`: what it costs to evict
-    each, relative to the others."""
+    """`groups`: the sets of launches, by number, that fit together; `kept`: those that belong to
+    each set; `costs`: what it costs to evict each, relative to the others."""
     lines, names = models_of(launches, sized=bool(groups))
     everything = range(len(names))
     # A set allows each of its subsets too; a model in no set would run only alone
     sets = groups or ([tuple(everything)] if together else [(i,) for i in everything])
+    sets = [(*kept, *members) for members in sets]
     lines += [
         "routing:",
         "  router:",

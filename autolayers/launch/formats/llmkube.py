@@ -10,7 +10,7 @@ from ...errors import UsageError
 from ...flags.parse import Item, items
 from ...flags.table import Argument
 from ...quoting import container_argument, yaml
-from .kubernetes import gpumem_of
+from .kubernetes import gpumem_of, label
 from .launch_file import LaunchFile, own_gpus, without
 
 TYPE_CHECKING = False
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
 
     from ...planner.plan import DeviceRow
 
-# hardware.accelerator, and gpu.runtime where the operator chooses image and resource by it
-# (internal/controller/deployment_builder.go, pkg/apiutil/gpu.go)
-_ACCELERATORS = {
-    "CUDA": ("cuda", ""),
-    "ROCm": ("rocm", "rocm"),
-    "Vulkan": ("vulkan", "vulkan"),
-    "SYCL": ("intel", ""),
-}
 # The schema's enum of cacheTypeK and cacheTypeV
 _CACHE_TYPES = frozenset(("f16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"))
 # numbers: the field, and the least and the most that its schema admits
@@ -44,14 +36,12 @@ _SWITCHES = {"-cmoe": "moeCPUOffload", "-nkvo": "noKvOffload", "--no-warmup": "n
 def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
     """Return both resources, of the launch's or this name; paths are those of the node, of any or
     this one."""
-    name = (
-        re.sub(r"[^a-z0-9]+", "-", (name or launch.name).lower()).strip("-")[:60].strip("-")
-        or "model"
-    )
+    name = label(name or launch.name, 60)
+    launch.refuse_unreached("llmkube")
     gpus = own_gpus(launch.plan)
     lines = [
         *launch.notes,
-        *launch.secret_notes("env of the InferenceService"),
+        *launch.secret_notes("the Secret llama-server"),
         "apiVersion: inference.llmkube.dev/v1alpha1",
         "kind: Model",
         "metadata:",
@@ -63,9 +53,8 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
     ]
     layers = launch.plan.n_gpu_layers
     if gpus:
-        launch.refuse_unreached("LLMKube", launch.backend.name in _ACCELERATORS)
-        accelerator, runtime = _ACCELERATORS[launch.backend.name]
-        if not launch.vendor:
+        accelerator, runtime = launch.reach.backend.llmkube or ("", "")
+        if not launch.reach.vendor:
             launch.warnings.append("whose GPU it is was not said: vendor amd is a guess")
         lines += [
             "  hardware:",
@@ -73,7 +62,7 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
             "    gpu:",
             "      enabled: true",
             f"      count: {len(gpus)}",
-            f"      vendor: {launch.vendor or 'amd'}",
+            f"      vendor: {launch.reach.vendor or 'amd'}",
             *([f"      runtime: {runtime}"] if runtime else []),
             # --n-gpu-layers. 0 is not a number of layers there:
             # it becomes 99, so -ngl 0 stays a word
@@ -103,6 +92,11 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
         # `layers` says it
         rest = _without_layers(rest, layers)
     lines += fields
+    lines += ["  env:"] if launch.secrets else []
+    for secret in launch.secrets:
+        # Not optional: a pod does not start without it
+        key = f"{{name: llama-server, key: {secret}}}"
+        lines += [f"    - name: {secret}", f"      valueFrom: {{secretKeyRef: {key}}}"]
     for path in launch.unseen_files(rest):
         launch.warnings.append(f"LLMKube's pod does not mount {path}")
     return "\n".join([*lines, *_listed("extraArgs", map(container_argument, rest))]) + "\n"

@@ -10,8 +10,6 @@ from ...quoting import nix
 from .launch_file import LaunchFile, moved, without
 from .systemd import memory_of
 
-# Arguments of nixpkgs' llama-cpp package; Metal and the CPU need none
-_PACKAGES = {"CUDA": "cudaSupport", "ROCm": "rocmSupport", "Vulkan": "vulkanSupport"}
 # What the service does not see: its unit has ProtectHome and PrivateTmp (systemd.exec(5))
 _HOMES = ("/home", "/root", "/run/user")
 _TEMPORARY = ("/tmp", "/var/tmp")
@@ -28,8 +26,7 @@ def write(launch: LaunchFile) -> str:
     if not launch.downloads and launch.params.model is not None:
         own.insert(0, f"model = {nix(launch.model)};")
         words = without(words, "-m")
-    launch.refuse_unreached("pkgs.llama-cpp", launch.backend.name in _PACKAGES)
-    if variant := _PACKAGES.get(launch.backend.name):
+    if variant := launch.reach.backend.nixpkgs:
         own.insert(0, f"package = pkgs.llama-cpp.override {{ {variant} = true; }};")
     # The module starts ${package}/bin/llama-server; a wrapper such as numactl cannot be named
     if list(launch.launcher) != ["llama-server"]:
@@ -39,7 +36,7 @@ def write(launch: LaunchFile) -> str:
     unit = _unit(launch)
     lines = [
         *launch.notes,
-        *launch.secret_notes("systemd.services.llama-cpp.serviceConfig.EnvironmentFile"),
+        *launch.secret_notes("the environment file (mode 600)"),
         "{ lib, pkgs, ... }:",
         "{",
         "  services.llama-cpp = {",
@@ -69,6 +66,9 @@ def _unit(launch: LaunchFile) -> list[str]:
         'serviceConfig.CacheDirectory = "llama-cpp";',
     ]
     lines = [*(cache if launch.downloads else []), *_readable(launch)]
+    if launch.secrets:
+        # The unit does not start without it
+        lines.append('serviceConfig.EnvironmentFile = "/etc/autolayers/llama-cpp.env";')
     for line in memory_of(launch):
         key, value = line.split("=")
         lines.append(f'serviceConfig.{key} = "{value}";')

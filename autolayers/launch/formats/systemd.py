@@ -6,11 +6,33 @@ import os
 
 from ...errors import UsageError
 from ...quoting import systemd
-from .launch_file import LaunchFile, plain_name
+from .launch_file import LaunchFile, moved, own_gpus, plain_name
 
 # docs/rack.md: pages of the model's file go first, so the server slows down before it dies.
 # MiB between slower and killed, of what is counted for the program itself
 _SLACK = 128
+# systemd.exec(5): what a server of this kind does not need. Not MemoryDenyWriteExecute= and not
+# ProcSubset=: drivers of GPUs compile, and ggml reads /proc/meminfo
+_HARD = (
+    "NoNewPrivileges=yes",
+    "ProtectSystem=strict",
+    "ProtectHome=read-only",
+    "ProtectClock=yes",
+    "ProtectControlGroups=yes",
+    "ProtectHostname=yes",
+    "ProtectKernelLogs=yes",
+    "ProtectKernelModules=yes",
+    "ProtectKernelTunables=yes",
+    "ProtectProc=invisible",
+    "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK",
+    "RestrictNamespaces=yes",
+    "RestrictRealtime=yes",
+    "RestrictSUIDSGID=yes",
+    "LockPersonality=yes",
+    "SystemCallArchitectures=native",
+    "SystemCallFilter=@system-service",
+    "UMask=0077",
+)
 _PREFIXES = tuple("-@:+!|")  # of ExecStart=, also within quotes
 
 
@@ -43,6 +65,7 @@ def write(launch: LaunchFile) -> str:
     lines += [
         "ExecStart=" + " ".join(systemd(word) for word in [*program, *launch.words]),
         *memory_of(launch),
+        *_hardened(launch),
         "Restart=on-failure",
         "RestartSec=5",
         # seconds that running requests get at SIGTERM, before SIGKILL
@@ -60,6 +83,30 @@ def memory_of(launch: LaunchFile) -> list[str]:
     if launch.limit is None:
         return []
     return [f"MemoryHigh={launch.limit - _SLACK}M", f"MemoryMax={launch.limit}M"]
+
+
+def _hardened(launch: LaunchFile) -> list[str]:
+    """Return settings that leave the service what it needs, and the files that it names."""
+    seen: list[tuple[str, bool]] = []
+
+    def see(path: str, written: bool) -> str:
+        seen.append((path, written))
+        return path
+
+    moved(launch.words, see)
+    # A file that is not there yet is made in its directory
+    written = [path if os.path.exists(path) else os.path.dirname(path) for path, out in seen if out]
+    lines = [f"ReadWritePaths={systemd(path)}" for path in dict.fromkeys(written)]
+    # A private /tmp hides the files of this one
+    if not any(path.startswith(("/tmp/", "/var/tmp/")) for path, _ in seen):
+        lines.append("PrivateTmp=yes")
+    if not own_gpus(launch.plan):
+        lines.append("PrivateDevices=yes")
+    if "--mlock" in launch.words:
+        lines.append("LimitMEMLOCK=infinity")
+    # root keeps the right to read what is another user's, such as in a home
+    rights = "" if _user() else "CAP_DAC_READ_SEARCH"
+    return [f"CapabilityBoundingSet={rights}", *_HARD, *lines]
 
 
 def _user() -> list[str]:

@@ -46,10 +46,17 @@ class Groups:
     machine: Machine
     refused: tuple[tuple[int, str], ...] = ()
     proven: bool = False
+    kept: tuple[tuple[int, Plan], ...] = ()  # what stays loaded beside each of them
 
     @property
     def fits(self) -> bool:
-        return all(group.fits for group in self.groups)
+        return all(group.fits for group in self.groups) and all(plan.fits for _, plan in self.kept)
+
+    @property
+    def stay(self) -> Together | None:
+        """What stays loaded, as one set; None: nothing does."""
+        plans = tuple([plan for _, plan in self.kept])
+        return Together(plans, self.machine) if plans else None
 
     def plans(self) -> dict[int, Plan]:
         """Return the plan of each model, by its index."""
@@ -58,7 +65,7 @@ class Groups:
             for group, members in zip(self.groups, self.members, strict=True)
             for i, plan in zip(members, group.plans, strict=True)
         }
-        return dict(sorted(by_index.items()))
+        return dict(sorted((by_index | dict(self.kept)).items()))
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -68,6 +75,7 @@ class Groups:
             "groups": [group.to_dict() for group in self.groups],
             "refused": dict(self.refused),
             "proven": self.proven,
+            "kept": {i: plan.to_dict() for i, plan in self.kept},
         }
 
 
