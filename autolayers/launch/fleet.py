@@ -12,6 +12,7 @@ that a server has is never sent again.
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from ..errors import UsageError
 from ..flags.params import Params
@@ -244,6 +245,7 @@ def _kubernetes(
             args=_with_port(pod.args, PORT),
             port=PORT,
             nodes=tuple(dict.fromkeys(each.machine for each in group)),
+            skew=max(1, _skew([each.machine for each in group])),
         )
         ports[kubernetes.name_of(first.model)] = PORT
         documents.append(
@@ -257,6 +259,12 @@ def _kubernetes(
         for name, port in ports.items()
     ]
     return {**({"kubernetes.yaml": "---\n".join(documents)} if documents else {}), **texts}
+
+
+def _skew(machines: Sequence[str]) -> int:
+    """Return how many more servers one machine has than another."""
+    counts = Counter(machines).values()
+    return max(counts) - min(counts)
 
 
 def _with_port(words: Sequence[str], port: int) -> list[str]:

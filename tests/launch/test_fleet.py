@@ -271,3 +271,23 @@ def test_files_refuse_what_they_cannot_say(fleet: FleetPlan) -> None:
         "haproxy",
     ]
     assert names_of(["a/m.gguf", "b/m.gguf", "hf:u/r/x-00001-of-00003.gguf"]) == ["m", "m-2", "x"]
+
+
+def test_replicas_are_on_different_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both servers of a model on one node would end with it."""
+    yaml = pytest.importorskip("yaml")
+    monkeypatch.setattr("autolayers.planner.compare.fleet.plan.USUAL", ())
+    rows = {"w": {"devices": [CARD, CARD], "host": RAM, "count": 2}}
+    (text,) = written("kubernetes", planned(tmp_path, rows, [ONE, FOUR], 24)).values()
+    several = 0
+    for document in yaml.safe_load_all(text):
+        spec = document["spec"]
+        if document["kind"] != "Deployment" or spec["replicas"] == 1:
+            continue
+        several += 1
+        (spread,) = spec["template"]["spec"]["topologySpreadConstraints"]
+        assert spread["maxSkew"] == 1 and spread["whenUnsatisfiable"] == "DoNotSchedule"
+        assert spread["topologyKey"] == "kubernetes.io/hostname"
+        labels = spec["template"]["metadata"]["labels"]
+        assert spread["labelSelector"]["matchLabels"].items() <= labels.items()
+    assert several

@@ -40,8 +40,8 @@ class Pod:
     """One container. `gpu`: the resource of its GPUs, "" for none; `gpumem`: MiB of each of them,
     for what `shares` them by memory; `user`: its number, where it need not be root; `disk`: bytes
     that it downloads; `patience`: seconds that it may take to start; `node`:
-    the only one it runs on, `nodes`: those where its replicas may run; `after`: HOST:PORT
-    of what it waits for."""
+    the only one it runs on, `nodes`: those where its replicas may run, `skew`: how many more
+    on one of them than on another; `after`: HOST:PORT of what it waits for."""
 
     name: str
     image: str
@@ -60,6 +60,7 @@ class Pod:
     cached: bool = False
     after: Sequence[str] = ()
     nodes: Sequence[str] = ()
+    skew: int = 1
     variable: str = ""
     user: int | None = None
     threads: int = 1
@@ -123,6 +124,17 @@ def template(pod: Pod, labels: Mapping[str, str], indent: int = 4) -> list[str]:
             "                operator: In",
             "                values:",
             *(f"                  - {yaml(name)}" for name in pod.nodes),
+        ]
+    if len(pod.nodes) > 1:
+        # A node that fails takes no more of them than the plan says
+        lines += [
+            "  topologySpreadConstraints:",
+            f"    - maxSkew: {pod.skew}",
+            "      topologyKey: kubernetes.io/hostname",
+            "      whenUnsatisfiable: DoNotSchedule",
+            "      labelSelector:",
+            "        matchLabels:",
+            f"          app: {labels['app']}",
         ]
     lines += _wait(pod) if pod.after else []
     lines += ["  containers:", *(f"    {line}" for line in container(pod))]

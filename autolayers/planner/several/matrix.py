@@ -4,9 +4,10 @@ sets)."""
 
 from __future__ import annotations
 
-from ...records import dataclass, replace
+from ...records import dataclass
 from .groups import Some, plan_any, plan_groups
-from .multi import Together, plan_together, takes_of, with_least_context
+from .kept import plan_kept
+from .multi import Together, takes_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,35 +79,20 @@ def _beside_all(
 ) -> dict[int, Plan] | None:
     """Return launches with the small models beside every other one, which has what these leave;
     None where there is none, or another one would be slower."""
-    machine = request.machine
-    room = sum(machine.limits.values())
+    room = sum(request.machine.limits.values())
     small = [i for i, plan in plans.items() if sum(takes_of(plan).values()) <= _SMALL * room]
     others = [i for i in plans if i not in small]
     if not small or not others:
         return None
-    few = plan_together(Some(models, small), with_least_context(request, models[small[0]]))
-    if not few.fits:
-        return None
-    left, ram = few.left(), few.ram_left()
-    rest = replace(
-        machine,
-        limits=left,
-        devices=tuple(
-            replace(each, free=min(each.free, left.get(each.name, each.free)))
-            for each in machine.devices
-        ),
-        ram=ram,
-    )
-    weights = [factors[i] for i in others]
-    found = plan_groups(Some(models, others), replace(request, machine=rest), weights).plans()
-    mine = {others[i]: plan for i, plan in found.items()}
+    found = plan_kept(models, small, request, factors)
+    mine = {i: plan for i, plan in found.plans().items() if i in others}
     slower = [
         plan.speed.request > _SLOWER * plans[i].speed.request or not plan.fits
         for i, plan in mine.items()
     ]
     if len(mine) < len(others) or any(slower):
         return None
-    return {**mine, **dict(zip(small, few.plans, strict=True))}
+    return {**mine, **dict(found.kept)}
 
 
 class _Way:
