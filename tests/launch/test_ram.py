@@ -130,7 +130,7 @@ def test_every_file_has_it() -> None:
     assert f'serviceConfig.MemoryMax = "{most}M";' in text_of("nixos", *GPU)
     pod = documents("kubernetes", *GPU)[0]["spec"]["template"]["spec"]["containers"][0]
     assert pod["resources"] == {
-        "requests": {"memory": f"{least}Mi"},
+        "requests": {"memory": f"{least}Mi", "cpu": "1"},
         "limits": {"memory": f"{most}Mi", "nvidia.com/gpu": 1},
     }
     assert documents("llmkube", *GPU)[1]["spec"]["resources"] == {
