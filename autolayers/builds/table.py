@@ -420,6 +420,26 @@ class Rules(EarlyRules):
         "graph", 11739, "", "BERT's positions are looked up before its tokens", after=11549
     )
 
+    # n_kv x n_seqs x 4 bytes for each kind of cache; build_attn_inp_kv, _kv_iswa
+    attends_by_rows = Rule(
+        "graph",
+        12211,
+        "",
+        "with a unified cache, flash attention reads each slot's own rows, an input of the graph",
+        after=11739,
+    )
+    rotates_alone = Rule(
+        "graph",
+        12211,
+        "",
+        "the rotation of a quantised cache needs no matrix; before, an input of the graph",
+        after=11739,
+    )
+    # ggml_top_k_mask; a table of zeros, rows and sums before
+    masks_top_k = Rule(
+        "graph", 12211, "", "the mask of the chosen keys is one op; before, five", after=11739
+    )
+
     # backends
     # ggml_backend_split_buffer_type is gone: -sm row is refused
     cuda_splits_rows = Rule(

@@ -114,9 +114,15 @@ def _rotated(llm: Llm, cur: Tensor, n_head: int, pos: Tensor) -> Tensor:
     return g.concat(g.rope(first, pos), rest, 0)
 
 
-def top_k_mask(llm: Llm, mask: Tensor, top_k: Tensor, zeros_type: str = "f32") -> Tensor:
+def top_k_mask(
+    llm: Llm, mask: Tensor, top_k: Tensor, il: int, zeros_type: str = "f32"
+) -> Tensor:
     """Return the attention mask with -inf everywhere except at `top_k`."""
     g = llm.graph
+    if llm.fused_ops["top_k_mask"]:
+        fused = g.top_k_mask(mask, top_k)
+        llm.fused_nodes.append(("top_k_mask", fused, il))
+        return fused
     # each cell is a row of one element, which set_rows can open one by one
     closed = g.fill(mask)
     closed = g.view(closed, (1, closed.ne[0], closed.ne[1], closed.ne[3]), closed.nb[:3])
@@ -145,7 +151,7 @@ def sparse_attention(
     g.expand(k)
     g.expand(cache.cpy_k(k, inp.k_idxs, il))
     # a copy of the mask for each such layer, as the choice differs
-    mask = top_k_mask(llm, mask, top_k)
+    mask = top_k_mask(llm, mask, top_k, il)
     keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
     # values are the first part of the cached keys
     values = g.view(keys, (v.ne[0], *keys.ne[1:]), keys.nb[1:])

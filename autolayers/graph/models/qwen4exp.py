@@ -419,7 +419,7 @@ class Qwen4Exp(GatedDeltaNet):
         mask = (
             g.reshape(chosen, *inp.mask.ne)
             if inp.pools is not None
-            else top_k_mask(llm, inp.mask, chosen)
+            else top_k_mask(llm, inp.mask, chosen, il)
         )
         keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
         values = cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
