@@ -435,6 +435,14 @@ class Rules(EarlyRules):
         "the rotation of a quantised cache needs no matrix; before, an input of the graph",
         after=11739,
     )
+    # build_attn_inp_k_dsa
+    shares_masks = Rule(
+        "graph",
+        12211,
+        "",
+        "latent attention and its indexer share a mask of one type; before, one each",
+        after=11739,
+    )
     # ggml_top_k_mask; a table of zeros, rows and sums before
     masks_top_k = Rule(
         "graph", 12211, "", "the mask of the chosen keys is one op; before, five", after=11739

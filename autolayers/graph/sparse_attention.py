@@ -32,7 +32,10 @@ def dsa_input(llm: Llm) -> DsaInput:
     lid = llm.attn_input(llm.caches["lid"], with_v=False, mask_type=indexer_mask_type(llm))
     swa = llm.caches.get("swa")
     window = llm.attn_input(swa, with_v=False, rotations=False) if swa is not None else None
-    return DsaInput(llm.build_attn_inp_k(), lid, window)
+    mla = llm.build_attn_inp_k()
+    if llm.rules.shares_masks and mla.mask and lid.mask and mla.mask.type == lid.mask.type:
+        lid.mask = mla.mask
+    return DsaInput(mla, lid, window)
 
 
 def lightning_indexer(

@@ -172,6 +172,8 @@ class Glm5Next(KimiK3):
         weights = g.scale(g.mul_mat(llm.need_layer(il, "indexer.proj"), cur))
         score = indexer_scores(llm, q, pooled, weights, inp.visible, il)
         top = g.top_k(score, inp.best)
+        if llm.fused_ops["top_k_mask"]:
+            return self.fused_mask(llm, inp, top, il)
         ranked = g.get_rows(g.reshape(score, 1, inp.count, n), top)
         # the best pools in the order of their scores, as top_k alone leaves them in any order
         order = g.argsort(g.reshape(ranked, inp.best, n))
@@ -182,6 +184,13 @@ class Glm5Next(KimiK3):
         if hp.indexer_kpool_select_tail:
             chosen = g.concat(chosen, inp.tail, 0)
         return chosen if inp.gathers else self.top_k_mask(llm, inp, chosen)
+
+    def fused_mask(self, llm: Llm, inp: KpoolInput, top: Tensor, il: int) -> Tensor:
+        """Return the mask as one op that knows the members of a pool (build_kpool_select)."""
+        assert inp.mask is not None
+        mask = llm.graph.top_k_mask(inp.mask, top, inp.members, inp.tail)
+        llm.fused_nodes.append(("top_k_mask", mask, il))
+        return mask
 
     def top_k_mask(self, llm: Llm, inp: KpoolInput, chosen: Tensor) -> Tensor:
         """Return a mask with -inf everywhere except at the chosen cells; padding indices point to
