@@ -142,6 +142,19 @@ def top_k_mask(
     return g.add(opened, mask)
 
 
+def pools_mask(
+    llm: Llm, mask: Tensor | None, top: Tensor, members: Tensor, tail: Tensor, il: int
+) -> Tensor:
+    """Return the mask of the best pools' members and of an unfinished pool, as one op. It is made
+    of no other mask: pools hold cells that are visible alone."""
+    assert mask is not None
+    empty = Tensor("NONE", mask.type, mask.ne)
+    empty.buffer = llm.backends[-1].buffer
+    opened = llm.graph.top_k_mask(empty, top, members, tail)
+    llm.fused_nodes.append(("top_k_mask", opened, il))
+    return opened
+
+
 def sparse_attention(
     llm: Llm, inp: DsaInput, q: Tensor, k: Tensor, v: Tensor, il: int, sinks: Tensor | None = None
 ) -> Tensor:

@@ -10,7 +10,7 @@ from ..hyper_connections import build_hc_post, build_hc_pre, expand_streams
 from ..inputs import AttnInput
 from ..kimi_delta_attention import KimiDeltaAttention
 from ..llm import Llm
-from ..sparse_attention import indexer_mask_type, indexer_scores
+from ..sparse_attention import indexer_mask_type, indexer_scores, pools_mask
 from .kimi_k3 import KimiK3
 
 # up to this many tokens, the chosen cells are copied out instead of masked in place
@@ -55,7 +55,11 @@ class KpoolInput(AttnInput):
         self.live = g.input("gather_mask", "f32", self.n_chosen, 1, 1, n)
         self.new_members = g.input("new_pool_idxs", "i32", self.size, self.n_new)
         self.new_cells = g.input("new_pool_rep", "i64", self.n_new)
-        for tensor in (self.cells, self.members, self.visible, self.tail, self.live):
+        used = [self.cells, self.members, self.visible, self.tail]
+        # what makes the mask in one op needs no scratch rows
+        if not llm.fused_ops["top_k_mask"]:
+            used.append(self.live)
+        for tensor in used:
             g.expand(tensor)
         self.chosen: Tensor | None = None
 
@@ -173,7 +177,7 @@ class Glm5Next(KimiK3):
         score = indexer_scores(llm, q, pooled, weights, inp.visible, il)
         top = g.top_k(score, inp.best)
         if llm.fused_ops["top_k_mask"]:
-            return self.fused_mask(llm, inp, top, il)
+            return pools_mask(llm, inp.mask, top, inp.members, inp.tail, il)
         ranked = g.get_rows(g.reshape(score, 1, inp.count, n), top)
         # the best pools in the order of their scores, as top_k alone leaves them in any order
         order = g.argsort(g.reshape(ranked, inp.best, n))
@@ -184,13 +188,6 @@ class Glm5Next(KimiK3):
         if hp.indexer_kpool_select_tail:
             chosen = g.concat(chosen, inp.tail, 0)
         return chosen if inp.gathers else self.top_k_mask(llm, inp, chosen)
-
-    def fused_mask(self, llm: Llm, inp: KpoolInput, top: Tensor, il: int) -> Tensor:
-        """Return the mask as one op that knows the members of a pool (build_kpool_select)."""
-        assert inp.mask is not None
-        mask = llm.graph.top_k_mask(inp.mask, top, inp.members, inp.tail)
-        llm.fused_nodes.append(("top_k_mask", mask, il))
-        return mask
 
     def top_k_mask(self, llm: Llm, inp: KpoolInput, chosen: Tensor) -> Tensor:
         """Return a mask with -inf everywhere except at the chosen cells; padding indices point to

@@ -12,7 +12,7 @@ from ..hyper_connections import expand_streams
 from ..inputs import AttnInput
 from ..llm import Llm
 from ..recurrent import F32, build_rs, n_cells, snapshots, state
-from ..sparse_attention import top_k_mask
+from ..sparse_attention import pools_mask, top_k_mask
 
 _MAX_RATIO = 1024  # tokens of a block; each is a tensor of the graph
 
@@ -366,6 +366,8 @@ class Qwen4Exp(GatedDeltaNet):
         # every head counts the same: weights of one value
         score = g.lightning_indexer(q, pooled, g.fill(g.new("f32", n_head, n)), pools.visible)
         top = g.top_k(score, best)
+        if llm.fused_ops["top_k_mask"]:
+            return pools_mask(llm, mask, top, pools.members, pools.tail, il)
         chosen = g.reshape(g.get_rows(pools.members, g.reshape(top, best * n)), size * best, n)
         # the unfinished pool is always read, whatever its score would be
         chosen = g.concat(chosen, pools.tail, 0)
