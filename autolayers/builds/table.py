@@ -12,7 +12,7 @@ from __future__ import annotations
 from ..engines import LLAMA_SERVER, Engine
 from .early import EarlyRules
 from .rule import Rule
-from .sources import NEWEST, RECORDED, compared
+from .sources import CPU_ALONE, NEWEST, RECORDED, compared
 
 TYPE_CHECKING = False
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         @property
         def exact_from(self) -> int: ...
         @property
-        def changed(self) -> tuple[int, float] | None: ...
+        def changed(self) -> tuple[int, int, float] | None: ...
 
 
 class Rules(EarlyRules):
@@ -695,7 +695,7 @@ class Rules(EarlyRules):
         if self.number > max(RECORDED):
             return (
                 f"llama.cpp build {self.number} is newer than the rules known (of build {NEWEST}'s "
-                f"source, and the library of {max(RECORDED)}): sizes are an upper bound as far as "
+                f"source, and the program of {max(RECORDED)}): sizes are an upper bound as far as "
                 "nothing changed since"
             )
         if self.number < OLDEST_EXACT:
@@ -715,12 +715,19 @@ class Rules(EarlyRules):
             "whose sizes differ: an upper bound as far as nothing else changed between them"
         )
 
-    def warning_for(self, row: Compared) -> str:
-        """Return the same for an architecture, which may have been compared with fewer builds."""
-        if not self.warning and row.changed and row.changed[0] <= self.number:
+    def warning_for(self, row: Compared, on_devices: bool) -> str:
+        """Return the same for an architecture, which may have been compared with fewer builds, and
+        for what runs on more than the CPU."""
+        if not self.warning and on_devices and self.number in CPU_ALONE:
             return (
-                f"architecture {row.name} has another graph from llama.cpp build {row.changed[0]} "
-                "on, whose sizes alone are known: an upper bound"
+                f"llama.cpp build {self.number} was compared on a CPU alone: on other devices an "
+                "upper bound as far as nothing else changed"
+            )
+        first, last, _ = row.changed or (1, 0, 1.0)
+        if not self.warning and first <= self.number <= last:
+            return (
+                f"architecture {row.name} has another graph from llama.cpp build {first} on, "
+                "whose sizes alone are known: an upper bound"
             )
         # a doubt about the build goes before one about the architecture
         if self.warning or self.number >= row.exact_from:

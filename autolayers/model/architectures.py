@@ -162,9 +162,9 @@ class Architecture:
     # its graph was rewritten more than once between these builds: their sizes bound none of those
     # in between, for which it is an unknown one
     rewritten: tuple[int, int] | None = None
-    # from this build on its graph is another, known by its sizes alone: at most these times this
+    # between these builds its graph is another, known by its sizes alone: at most these times this
     # factor
-    changed: tuple[int, float] | None = None
+    changed: tuple[int, int, float] | None = None
     reads_gating: Rule | None = None  # from which on a gating function of 0 aborts
     proven: bool = True  # its numbers have been compared with llama.cpp's own
     known: bool = True  # False: generated for a name without a row
@@ -342,7 +342,7 @@ _TABLE: Any = (
         after=10644,
         exact_from=_LATE,
         rewritten=(11321, 11434),
-        changed=(11739, 1.0),
+        changed=(11739, 12210, 1.0),
     ),
     _row("phi2", "neox", tied="never"),
     _row("phi3", "neox", note="the window is read and then disabled"),
@@ -986,7 +986,7 @@ _TABLE: Any = (
         note="value head is the KV LoRA rank",
         after=11269,
         exact_from=_LATE,
-        changed=(11739, 1.3),
+        changed=(11739, 12210, 1.3),
     ),
     _row("talkie", "neox", tied="never", after=9326, exact_from=9905),
     _row(

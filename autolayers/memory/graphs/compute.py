@@ -217,8 +217,9 @@ def _of_older_builds(
         factor = split if context.rules.expands_norms else _UNFUSED
         sizes = tuple([int(size * factor) for size in sizes])
     # (build, factor): this architecture's graph takes at most this much more since that build
-    if model.row.changed and model.row.changed[0] <= context.rules.number:
-        sizes = tuple([int(size * model.row.changed[1]) for size in sizes])
+    first, last, factor = model.row.changed or (1, 0, 1)
+    if first <= context.rules.number <= last:
+        sizes = tuple([int(size * factor) for size in sizes])
     return sizes
 
 
