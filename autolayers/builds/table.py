@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         @property
         def exact_from(self) -> int: ...
         @property
-        def changed(self) -> tuple[int, int, float] | None: ...
+        def changed(self) -> tuple[tuple[int, float], ...]: ...
 
 
 class Rules(EarlyRules):
@@ -435,6 +435,13 @@ class Rules(EarlyRules):
         "the rotation of a quantised cache needs no matrix; before, an input of the graph",
         after=11739,
     )
+    more_ffn_scales = Rule(
+        "graph",
+        12211,
+        "",
+        "LFM2 and Qwen2 apply the scales of a feed-forward's matrices",
+        after=11739,
+    )
     # build_attn_inp_k_dsa
     shares_masks = Rule(
         "graph",
@@ -723,10 +730,10 @@ class Rules(EarlyRules):
                 f"llama.cpp build {self.number} was compared on a CPU alone: on other devices an "
                 "upper bound as far as nothing else changed"
             )
-        first, last, _ = row.changed or (1, 0, 1.0)
-        if not self.warning and first <= self.number <= last:
+        changed = [build for build, _ in row.changed if build <= self.number]
+        if not self.warning and changed:
             return (
-                f"architecture {row.name} has another graph from llama.cpp build {first} on, "
+                f"architecture {row.name} has another graph from llama.cpp build {changed[0]} on, "
                 "whose sizes alone are known: an upper bound"
             )
         # a doubt about the build goes before one about the architecture

@@ -297,9 +297,15 @@ class Llm:
         return self.graph.input(name, type_, *ne)
 
     def attn_input(
-        self, cache: CacheView, with_v: bool = True, rotations: bool = True, mask_type: str = ""
+        self,
+        cache: CacheView,
+        with_v: bool = True,
+        rotations: bool = True,
+        mask_type: str = "",
+        by_rows: bool = True,
     ) -> AttnInput:
-        """Return the inputs of attention to `cache`; MLA has none for V."""
+        """Return the inputs of attention to `cache`; MLA has none for V. `by_rows`: each sequence
+        may have its own rows of a unified cache."""
         g, n = self.graph, self.n_tokens
         k_idxs = v_idxs = None
         if self.rules.set_rows:
@@ -310,11 +316,12 @@ class Llm:
             v_idxs = g.input("attn_inp_v_idxs", "i64", n_v) if with_v else None
         # latent attention and indexers, which have no V, see all rows
         by_rows = (
-            with_v
+            by_rows
+            and with_v
             and self.flash_attn
             and self.cparams.kv_unified
             and self.rules.attends_by_rows
-            and self.fused_ops["kv_rows"]
+            and self.fused_ops.get("kv_rows")
         )
         mask = self._mask(cache, mask_type, by_rows)
         rows = g.input("attn_inp_kv_rows", "i32", cache.n_kv, self.n_seqs) if by_rows else None

@@ -117,12 +117,10 @@ def _rotated(llm: Llm, cur: Tensor, n_head: int, pos: Tensor) -> Tensor:
     return g.concat(g.rope(first, pos), rest, 0)
 
 
-def top_k_mask(
-    llm: Llm, mask: Tensor, top_k: Tensor, il: int, zeros_type: str = "f32"
-) -> Tensor:
+def top_k_mask(llm: Llm, mask: Tensor, top_k: Tensor, il: int, zeros_type: str = "f32") -> Tensor:
     """Return the attention mask with -inf everywhere except at `top_k`."""
     g = llm.graph
-    if llm.fused_ops["top_k_mask"]:
+    if llm.fused_ops.get("top_k_mask"):
         fused = g.top_k_mask(mask, top_k)
         llm.fused_nodes.append(("top_k_mask", fused, il))
         return fused

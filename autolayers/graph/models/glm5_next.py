@@ -57,7 +57,7 @@ class KpoolInput(AttnInput):
         self.new_cells = g.input("new_pool_rep", "i64", self.n_new)
         used = [self.cells, self.members, self.visible, self.tail]
         # what makes the mask in one op needs no scratch rows
-        if not llm.fused_ops["top_k_mask"]:
+        if not llm.fused_ops.get("top_k_mask"):
             used.append(self.live)
         for tensor in used:
             g.expand(tensor)
@@ -176,7 +176,7 @@ class Glm5Next(KimiK3):
         weights = g.scale(g.mul_mat(llm.need_layer(il, "indexer.proj"), cur))
         score = indexer_scores(llm, q, pooled, weights, inp.visible, il)
         top = g.top_k(score, inp.best)
-        if llm.fused_ops["top_k_mask"]:
+        if llm.fused_ops.get("top_k_mask"):
             return pools_mask(llm, inp.mask, top, inp.members, inp.tail, il)
         ranked = g.get_rows(g.reshape(score, 1, inp.count, n), top)
         # the best pools in the order of their scores, as top_k alone leaves them in any order

@@ -64,7 +64,7 @@ class QsaInput(AttnInput):
     blocks of a given length."""
 
     def __init__(self, llm: Llm) -> None:
-        base = llm.build_attn_inp_kv()
+        base = llm.attn_input(llm.caches["attn"], by_rows=False)
         super().__init__(base.cache, base.mask, base.k_idxs, base.v_idxs, base.k_rot, base.v_rot)
         self.blocks: dict[int, _Blocks] = {}
         self.pools: _Pools | None = None
@@ -366,7 +366,7 @@ class Qwen4Exp(GatedDeltaNet):
         # every head counts the same: weights of one value
         score = g.lightning_indexer(q, pooled, g.fill(g.new("f32", n_head, n)), pools.visible)
         top = g.top_k(score, best)
-        if llm.fused_ops["top_k_mask"]:
+        if llm.fused_ops.get("top_k_mask"):
             return pools_mask(llm, mask, top, pools.members, pools.tail, il)
         chosen = g.reshape(g.get_rows(pools.members, g.reshape(top, best * n)), size * best, n)
         # the unfinished pool is always read, whatever its score would be
