@@ -321,7 +321,7 @@ class Llm:
             and self.flash_attn
             and self.cparams.kv_unified
             and self.rules.attends_by_rows
-            and self.fused_ops.get("kv_rows")
+            and self.fused_ops.get("kv_rows", False)
         )
         mask = self._mask(cache, mask_type, by_rows)
         rows = g.input("attn_inp_kv_rows", "i32", cache.n_kv, self.n_seqs) if by_rows else None
