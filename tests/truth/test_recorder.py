@@ -303,7 +303,9 @@ def test_the_source_of_these_tests_says_what_is_recorded(binaries: Path) -> None
 def test_words_and_log_of_a_launch_as_web_assembly() -> None:
     """npm's wllama has no parser of llama-server's flags: its message gets what the words mean."""
     wllama = pytest.importorskip("recorder.wllama")
-    asked = wllama.request(["-c", "4096", "-np", "2", "-kvu", "-ub", "64", "-fa", "off", "-ctk", "q8_0", "--swa-full"])
+    asked = wllama.request(
+        ["-c", "4096", "-np", "2", "-kvu", "-ub", "64", "-fa", "off", "-ctk", "q8_0", "--swa-full"]
+    )
     assert {key: asked[key] for key in ("n_ctx", "n_parallel", "n_ubatch", "cache_type_k")} == {
         "n_ctx": 4096,
         "n_parallel": 2,
