@@ -18,6 +18,7 @@ from .builds import Build
 from .builds.build import dates, oldest_with
 from .builds.sources import following, seen
 from .engines import ENGINES, LLAMA_SERVER
+from .flags.releases import build_of
 from .model.architectures import NAMES, architecture
 from .programs import NoAnswer, ask
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _VERSION = re.compile(r"version: \S+ \(build (\d+), commit (\w+)\)|version: (\d+) \((\w+)\)")
+_RELEASE = re.compile(r"version: (v?\d+\.\d+\.\d+)\s*$", re.MULTILINE)
 _FLAGS = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
 _INDENTED = re.compile(r" {2,9}(-{1,2}[A-Za-z].*?)(?:  +[^- ].*)?$")
 _OF_GPUS = frozenset(("-ngl", "--gpu-layers", "--n-gpu-layers", "-sm", "-ts", "-mg", "-dev"))
@@ -89,6 +91,8 @@ def help_words(launcher: Sequence[str], environ: Mapping[str, str]) -> frozenset
 
 def read_version(text: str) -> tuple[int, str]:
     """Return (build number, commit) from --version's output; 0 and "" if unknown."""
+    if named := _RELEASE.search(text):
+        return build_of(named[1]), ""
     match = _VERSION.search(text)
     number, commit = (int(match[1] or match[3]), match[2] or match[4]) if match else (0, "")
     return (number if number >= _FIRST else 0), commit

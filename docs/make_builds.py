@@ -7,16 +7,23 @@ program itself uses.
 from __future__ import annotations
 
 from autolayers.builds import NEWEST, OLDEST_EXACT, Rule, Rules
-from autolayers.builds.sources import RECORDED
+from autolayers.builds.sources import CPU_ALONE, RECORDED
+from autolayers.flags.releases import RELEASES
 from autolayers.flags.table import ARGUMENTS, LEGACY
 
 _HEAD = f"""# Builds of llama.cpp
 
 Made by `python docs/make.py builds`; do not edit. `autolayers/builds/table.py` has one row for each
 change of llama.cpp that moves memory or that a launch must know. Sizes are exact from build
-b{OLDEST_EXACT} to b{NEWEST}, the newest known build and the default of a plan, and at
-{", ".join(f"b{number}" for number in RECORDED)}, whose library alone was recorded. Other builds,
-and builds between *not in* and *from* of a rule, get an upper bound and a warning.
+b{OLDEST_EXACT} to b{NEWEST}, the newest that was compared on a CPU and on CUDA and the default of a
+plan, and at
+{", ".join(f"b{number}" for number in RECORDED)}, whose programs alone were recorded: of
+{", ".join(f"b{number}" for number in CPU_ALONE)} on a CPU, so other devices get an upper bound.
+Other builds, and builds between *not in* and *from* of a rule, get an upper bound and a warning.
+
+Releases have names too, which `--llama-build` takes:
+{", ".join(f"{name} is b{number}" for name, number in RELEASES.items())}
+(of 1.0.0 the oldest that it may be).
 
 - *from*, *to*: the first and the last build with the rule; without *to*, today's build has it too.
 - *not in*: the newest build whose source was seen without it; empty if that is the build before

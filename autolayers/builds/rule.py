@@ -89,6 +89,10 @@ class RuleSet:
         """Return whether that rule of the table holds."""
         return bool(getattr(self, rule.name))
 
+    def says(self, known: bool | Rule) -> bool:
+        """Return what a table's field says, which may be a rule."""
+        return known if isinstance(known, bool) else self.has(known)
+
     @classmethod
     def rows(cls) -> Iterator[Rule]:
         """Return the table: the rows of each class, those of its base first."""

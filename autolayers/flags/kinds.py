@@ -28,6 +28,7 @@ CACHE_TYPES = {
     "iq4_nl": 0,
     "q5_0": 0,
     "q5_1": 0,
+    "f8_e4m3": 12211,
 }
 TRUE, FALSE, AUTO = (
     ("on", "enabled", "true", "1"),

@@ -13,6 +13,7 @@ from ..units import MiB, parse_memory, parse_size, with_unit
 from .formats import FORMATS
 from .kinds import CACHE_TYPES, Bad, number, one_of, tokens
 from .params import FIT_PARAMS_MIN_CTX
+from .releases import RELEASES, build_of
 from .workload import WORKLOADS, workload
 
 TYPE_CHECKING = False
@@ -172,7 +173,10 @@ def _budget(text: str) -> tuple[str, int]:
 
 
 def _build(text: str) -> int:
-    return number(text.removeprefix("b"), 1, what="a build number such as b10488")
+    if known := build_of(text):
+        return known
+    what = f"a build number such as b10488, or a release: {', '.join(RELEASES)}"
+    return number(text.removeprefix("b"), 1, what=what)
 
 
 def _attempts(text: str) -> int:
@@ -620,7 +624,7 @@ FLAGS = (
         "--llama-build",
         f"plan run prove sweep tune choose cluster fleet explain {_OLLAMA}",
         "N",
-        "plan for this build of llama.cpp: b10488",
+        "plan for this build of llama.cpp: b10488, or 1.0.0",
         _build,
     ),
     OwnFlag(

@@ -600,6 +600,14 @@ ARGUMENTS = (
     Argument("--models-preset", PATH, "", "LLAMA_ARG_MODELS_PRESET", of=_SERVER),
     Argument("--models-max", NUMBER, "", "LLAMA_ARG_MODELS_MAX", of=_SERVER),
     Argument(
+        "--models-memory-margin",
+        NUMBER,
+        "",
+        "LLAMA_ARG_MODELS_MEMORY_MARGIN",
+        of=_SERVER,
+        first=11930,
+    ),
+    Argument(
         "--models-autoload",
         SWITCH,
         "",

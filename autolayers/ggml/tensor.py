@@ -490,6 +490,10 @@ class Graph:
     def top_k(self, a: Tensor, k: int) -> Tensor:
         return Tensor("TOP_K", "i32", (k, a.ne[1], a.ne[2], a.ne[3]), (a,))
 
+    def top_k_mask(self, mask: Tensor, *chosen: Tensor) -> Tensor:
+        """Return the mask, closed everywhere but at `chosen` positions (ggml_top_k_mask)."""
+        return Tensor("TOP_K_MASK", mask.type, mask.ne, (mask, *chosen))
+
     def lightning_indexer(self, q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
         """Return the scores of every key for every token: [n_kv, n_tokens, 1, n_stream]."""
         return Tensor(
@@ -591,10 +595,11 @@ class Graph:
         alibi: bool = False,
         n_kv_max: int = 0,
         softcap: bool = False,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Build flash attention. `param` is (mask, alibi, n_kv_max, softcap): what the choice of a
-        kernel depends on."""
-        sources = [t for t in (q, k, v, mask, sinks) if t is not None]
+        kernel depends on; `rows`: which keys each sequence has."""
+        sources = [t for t in (q, k, v, mask, sinks, rows) if t is not None]
         return Tensor(
             "FLASH_ATTN_EXT",
             "f32",

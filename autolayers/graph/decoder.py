@@ -9,6 +9,7 @@ modelled).
 
 from __future__ import annotations
 
+from ..builds import Rule
 from ..ggml.tensor import Tensor
 from ..model.hparams import Hparams
 from ..records import dataclass, replace
@@ -71,7 +72,7 @@ class Decoder:
     gate: Gate | None = "par"
     ffn_bias: bool = True  # biases of the FFN are added, if present
     # NVFP4 scales are applied in the FFN (attention always does)
-    ffn_scales: bool = False
+    ffn_scales: bool | Rule = False
     ffn_post_norm: str | None = None
     # llama.cpp names the layer for this norm (it matters to the scheduler)
     ffn_post_norm_pinned: bool = False
@@ -362,7 +363,12 @@ class Decoder:
         g = llm.graph
         if self.moe is None or llm.layer_weight(il, "ffn_gate_inp") is None:
             return llm.build_ffn(
-                cur, il, self.act, self.gate, scales=self.ffn_scales, biases=self.ffn_bias
+                cur,
+                il,
+                self.act,
+                self.gate,
+                scales=llm.rules.says(self.ffn_scales),
+                biases=self.ffn_bias,
             )
         # one row serves variants with and without a shared expert
         if self.shexp is None or llm.layer_weight(il, "ffn_up_shexp") is None:
@@ -392,7 +398,7 @@ class Decoder:
             up="ffn_up_shexp",
             gate_name="ffn_gate_shexp",
             down="ffn_down_shexp",
-            scales=self.ffn_scales,
+            scales=llm.rules.says(self.ffn_scales),
             biases=self.ffn_bias,
         )
 

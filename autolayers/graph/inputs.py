@@ -120,6 +120,7 @@ class AttnInput:
         k_rot: Tensor | None = None,
         v_rot: Tensor | None = None,
         swa: AttnInput | None = None,
+        rows: Tensor | None = None,
     ) -> None:
         self.cache = cache
         self.mask = mask
@@ -127,6 +128,7 @@ class AttnInput:
         self.v_idxs = v_idxs
         self.k_rot = k_rot
         self.v_rot = v_rot
+        self.rows = rows  # of each sequence in a unified cache
         self.swa = swa  # the sliding-window layers', if the model has both
         self.padded = False  # keys and values that no cache has, for a multiple of tokens
 

@@ -281,8 +281,8 @@ class Llm:
     def build_inp_attn_scale(self) -> Tensor:
         return self.graph.input("inp_attn_scale", "f32", 1, 1, self.n_tokens)
 
-    def _mask(self, cache: CacheView, type_: str) -> Tensor:
-        n_stream = 1 if self.cparams.kv_unified else self.n_seqs
+    def _mask(self, cache: CacheView, type_: str, by_rows: bool = False) -> Tensor:
+        n_stream = self.n_seqs if by_rows or not self.cparams.kv_unified else 1
         return self.mask_input(
             "attn_inp_kq_mask", type_, cache.n_kv, self.n_tokens // n_stream, 1, n_stream
         )
@@ -297,9 +297,15 @@ class Llm:
         return self.graph.input(name, type_, *ne)
 
     def attn_input(
-        self, cache: CacheView, with_v: bool = True, rotations: bool = True, mask_type: str = ""
+        self,
+        cache: CacheView,
+        with_v: bool = True,
+        rotations: bool = True,
+        mask_type: str = "",
+        by_rows: bool = True,
     ) -> AttnInput:
-        """Return the inputs of attention to `cache`; MLA has none for V."""
+        """Return the inputs of attention to `cache`; MLA has none for V. `by_rows`: each sequence
+        may have its own rows of a unified cache."""
         g, n = self.graph, self.n_tokens
         k_idxs = v_idxs = None
         if self.rules.set_rows:
@@ -308,20 +314,32 @@ class Llm:
             # them
             n_v = n * cache.n_embd_v_gqa_max if cache.v_trans else n
             v_idxs = g.input("attn_inp_v_idxs", "i64", n_v) if with_v else None
-        mask = self._mask(cache, mask_type)
-        # build_input_k_rot: a Hadamard matrix, which spreads outliers before a quantised cache
-        # rounds them
-        k_rot = (
-            g.input("attn_inp_k_rot", "f32", cache.k_rot, cache.k_rot)
-            if cache.k_rot and rotations
-            else None
+        # latent attention and indexers, which have no V, see all rows
+        by_rows = (
+            by_rows
+            and with_v
+            and self.flash_attn
+            and self.cparams.kv_unified
+            and self.rules.attends_by_rows
+            and self.fused_ops.get("kv_rows", False)
         )
-        v_rot = (
-            g.input("attn_inp_v_rot", "f32", cache.v_rot, cache.v_rot)
-            if cache.v_rot and with_v and rotations
-            else None
-        )
-        return AttnInput(cache, mask, k_idxs, v_idxs, k_rot, v_rot)
+        mask = self._mask(cache, mask_type, by_rows)
+        rows = g.input("attn_inp_kv_rows", "i32", cache.n_kv, self.n_seqs) if by_rows else None
+        k_rot = self.rotation("attn_inp_k_rot", cache.k_rot) if rotations else None
+        v_rot = self.rotation("attn_inp_v_rot", cache.v_rot) if rotations and with_v else None
+        return AttnInput(cache, mask, k_idxs, v_idxs, k_rot, v_rot, rows=rows)
+
+    def rotation(self, name: str, side: int) -> Tensor | None:
+        """Return a Hadamard matrix, which spreads outliers before a quantised cache rounds them
+        (build_input_k_rot); None where `side` is 0."""
+        if not side:
+            return None
+        if not self.rules.rotates_alone:
+            return self.graph.input(name, "f32", side, side)
+        matrix = self.graph.new("f32", side, side)
+        # the product computes it: it takes no space
+        matrix.buffer = self.backends[-1].buffer
+        return matrix
 
     def build_attn_inp_kv(self) -> AttnInput:
         return self.attn_input(self.caches["attn"])
@@ -744,6 +762,7 @@ class Llm:
         v_mla: Tensor | None = None,
         n_kv_max: int = 0,
         cached: bool = True,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Build softmax attention, [n_embd_head_v * n_head, n_tokens].
 
@@ -753,7 +772,8 @@ class Llm:
         g, hp = self.graph, self.hparams
         # without flash attention the cache holds V transposed; the strides tell
         v_trans = v.nb[1] > v.nb[2]
-        n_stream = k.ne[3]
+        # `rows` has those of each sequence in the one cache
+        n_stream = rows.ne[1] if rows is not None else k.ne[3]
         # tokens of one stream: with a cache per sequence they attend only to their own cells
         per = q.ne[2] // n_stream
         q = g.view(q, (q.ne[0], q.ne[1], per, n_stream), (q.nb[1], q.nb[2], q.nb[2] * per))
@@ -773,9 +793,12 @@ class Llm:
                 hp.f_max_alibi_bias > 0.0,
                 n_kv_max,
                 self.attn_soft_cap,
+                rows,
             )
             # -fa auto looks at the device of this very node (llama_context::resolve_fused_ops)
             self.fused_nodes.append(("flash_attn", cur, il))
+            if rows is not None:
+                self.fused_nodes.append(("kv_rows", cur, il))
             cur = self._of_latent(cur, v_mla, per * n_stream)
         else:
             # ggml_mul_mat needs the summed dimension first
@@ -885,6 +908,7 @@ class Llm:
             sinks=sinks,
             v_mla=v_mla,
             cached=cache is not None,
+            rows=a.rows,
         )
         cur = self._rotated_back(cur, a, keys_only)
         return self.project(cur, il, wo, wo_bias)

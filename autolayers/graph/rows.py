@@ -87,7 +87,7 @@ BUILDERS = {
     # xIELU: an activation with learned parameters, no gate
     "apertus": Decoder(rope_factors=True, qk_norm="head", act="xielu", gate=None, ffn_bias=False),
     "spark2_5": Gated(gate_heads=True, act="gelu"),
-    "qwen2": Decoder(head_bias=True),
+    "qwen2": Decoder(head_bias=True, ffn_scales=Rules.more_ffn_scales),
     "dream": _QWEN2,
     "xverse": _QWEN2,
     "paddleocr": _QWEN2,

@@ -32,7 +32,10 @@ def dsa_input(llm: Llm) -> DsaInput:
     lid = llm.attn_input(llm.caches["lid"], with_v=False, mask_type=indexer_mask_type(llm))
     swa = llm.caches.get("swa")
     window = llm.attn_input(swa, with_v=False, rotations=False) if swa is not None else None
-    return DsaInput(llm.build_attn_inp_k(), lid, window)
+    mla = llm.build_attn_inp_k()
+    if llm.rules.shares_masks and mla.mask and lid.mask and mla.mask.type == lid.mask.type:
+        lid.mask = mla.mask
+    return DsaInput(mla, lid, window)
 
 
 def lightning_indexer(
@@ -114,9 +117,13 @@ def _rotated(llm: Llm, cur: Tensor, n_head: int, pos: Tensor) -> Tensor:
     return g.concat(g.rope(first, pos), rest, 0)
 
 
-def top_k_mask(llm: Llm, mask: Tensor, top_k: Tensor, zeros_type: str = "f32") -> Tensor:
+def top_k_mask(llm: Llm, mask: Tensor, top_k: Tensor, il: int, zeros_type: str = "f32") -> Tensor:
     """Return the attention mask with -inf everywhere except at `top_k`."""
     g = llm.graph
+    if llm.fused_ops.get("top_k_mask"):
+        fused = g.top_k_mask(mask, top_k)
+        llm.fused_nodes.append(("top_k_mask", fused, il))
+        return fused
     # each cell is a row of one element, which set_rows can open one by one
     closed = g.fill(mask)
     closed = g.view(closed, (1, closed.ne[0], closed.ne[1], closed.ne[3]), closed.nb[:3])
@@ -133,6 +140,19 @@ def top_k_mask(llm: Llm, mask: Tensor, top_k: Tensor, zeros_type: str = "f32") -
     return g.add(opened, mask)
 
 
+def pools_mask(
+    llm: Llm, mask: Tensor | None, top: Tensor, members: Tensor, tail: Tensor, il: int
+) -> Tensor:
+    """Return the mask of the best pools' members and of an unfinished pool, as one op. It is made
+    of no other mask: pools hold cells that are visible alone."""
+    assert mask is not None
+    empty = Tensor("NONE", mask.type, mask.ne)
+    empty.buffer = llm.backends[-1].buffer
+    opened = llm.graph.top_k_mask(empty, top, members, tail)
+    llm.fused_nodes.append(("top_k_mask", opened, il))
+    return opened
+
+
 def sparse_attention(
     llm: Llm, inp: DsaInput, q: Tensor, k: Tensor, v: Tensor, il: int, sinks: Tensor | None = None
 ) -> Tensor:
@@ -145,7 +165,7 @@ def sparse_attention(
     g.expand(k)
     g.expand(cache.cpy_k(k, inp.k_idxs, il))
     # a copy of the mask for each such layer, as the choice differs
-    mask = top_k_mask(llm, mask, top_k)
+    mask = top_k_mask(llm, mask, top_k, il)
     keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
     # values are the first part of the cached keys
     values = g.view(keys, (v.ne[0], *keys.ne[1:]), keys.nb[1:])

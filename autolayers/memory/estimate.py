@@ -529,7 +529,7 @@ class Estimator:
             warnings.append(f"llama.cpp b{row.exact_from} has {row.name}, b{NEWEST} not yet")
         exact = placement.exact and not self.model.inexact and not launch.doubts
         # an inexact build makes every size a bound
-        warning = self.rules.warning_for(self.model.row)
+        warning = self.rules.warning_for(self.model.row, bool(placement.devices))
         if warning:
             exact = False
             warnings.append(warning)

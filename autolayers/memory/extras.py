@@ -353,7 +353,7 @@ def _draft(
         measuring=measuring,
     )
     # of the rules that were read so far
-    doubt = context.rules.warning_for(whose.row)
+    doubt = context.rules.warning_for(whose.row, bool(their_placement.devices))
     exact = not doubt and not whose.inexact
     if draft is not None:
         extras += [

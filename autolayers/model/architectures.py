@@ -162,13 +162,16 @@ class Architecture:
     # its graph was rewritten more than once between these builds: their sizes bound none of those
     # in between, for which it is an unknown one
     rewritten: tuple[int, int] | None = None
-    # from this build on its graph is another, known by its sizes alone: at most these times this
-    # factor
-    changed: tuple[int, float] | None = None
+    # (from this build on, at most this factor more): its graph is another, known by its sizes alone
+    changed: tuple[tuple[int, float], ...] = ()
     reads_gating: Rule | None = None  # from which on a gating function of 0 aborts
     proven: bool = True  # its numbers have been compared with llama.cpp's own
     known: bool = True  # False: generated for a name without a row
     note: str = ""  # for docs/architectures.md
+
+    def grown(self, build: int) -> float:
+        """Return how many times its graph's size a build takes at most, 0 where that is known."""
+        return next((factor for first, factor in reversed(self.changed) if first <= build), 0)
 
     @property
     def delta_net(self) -> bool:
@@ -342,7 +345,7 @@ _TABLE: Any = (
         after=10644,
         exact_from=_LATE,
         rewritten=(11321, 11434),
-        changed=(11739, 1.0),
+        changed=((11739, 1.0), (12211, 1.001)),
     ),
     _row("phi2", "neox", tied="never"),
     _row("phi3", "neox", note="the window is read and then disabled"),
@@ -780,6 +783,7 @@ _TABLE: Any = (
             _FIRST_NORM,
         ),
         after=5830,
+        changed=((12211, 1.2),),
     ),
     _row(
         "lfm2moe",
@@ -986,7 +990,7 @@ _TABLE: Any = (
         note="value head is the KV LoRA rank",
         after=11269,
         exact_from=_LATE,
-        changed=(11739, 1.3),
+        changed=((11739, 1.3), (12211, 1.1)),
     ),
     _row("talkie", "neox", tied="never", after=9326, exact_from=9905),
     _row(

@@ -13,8 +13,10 @@ from support import model
 from autolayers import estimate
 from autolayers.builds import NEWEST, Build
 from autolayers.builds.build import dates
-from autolayers.detect import detect
+from autolayers.detect import detect, read_version
+from autolayers.errors import LaunchRefused, UsageError
 from autolayers.flags.parse import parse
+from autolayers.flags.policy import read
 from autolayers.flags.table import ARGUMENTS, LEGACY
 from autolayers.machine import Device
 from autolayers.model.architectures import NAMES, architecture
@@ -105,3 +107,41 @@ def test_the_names_in_its_library_date_a_build(tmp_path: Path, number: int) -> N
 
 def test_the_default_port_follows_the_build() -> None:
     assert [Build(number).default_port for number in (9093, 11434, NEWEST)] == [8080, 8080, 9931]
+
+
+@pytest.mark.parametrize(
+    ("said", "number"),
+    [
+        ("version: 1.0.0\nbuilt with GNU 15.2 for Linux x86_64\n", 12274),
+        ("version: v0.9.0\n", 12110),
+        ("version: 0.4.1-dev (build 11467, commit 88f7578db)\n", 11467),
+        ("version: 0.6.0\n", 0),
+        ("version: 11549 (abcdef12)\n", 11549),
+    ],
+)
+def test_a_release_is_a_build(said: str, number: int) -> None:
+    """Packages of distributions name the release alone."""
+    assert read_version(said)[0] == number
+
+
+def test_a_plan_may_be_for_a_release() -> None:
+    names = ("1.0.0", "v1.0.0", "b12274", "v0.9.0")
+    found = [read(["--llama-build", name], None)[1].build for name in names]
+    assert found == [12274, 12274, 12274, 12110]
+    with pytest.raises(UsageError, match=r"or a release: 0\.9\.0, 1\.0\.0"):
+        read(["--llama-build", "0.6.0"], None)
+
+
+def test_flags_of_the_releases() -> None:
+    assert "which came with b11930" in Build(11549).lacks("--models-memory-margin")
+    assert not Build(12110).lacks("--models-memory-margin")
+
+
+def test_caches_of_fp8_came_with_b12274() -> None:
+    words = ["-c", "8192", "-ngl", "99", "-ctk", "f8_e4m3", "-ctv", "f8_e4m3", "-fa", "on"]
+    found = estimate(model("llama-dense"), words, ["24GiB"], 12274)
+    half = estimate(model("llama-dense"), [*words[:4], "-fa", "on"], ["24GiB"], 12274)
+    use, full = found.devices["CUDA0"], half.devices["CUDA0"]
+    assert use.context * 2 == full.context and not found.exact
+    with pytest.raises(LaunchRefused, match="f8_e4m3"):
+        estimate(model("llama-dense"), words, ["24GiB"], 11549)

@@ -232,8 +232,8 @@ def test_a_build_that_only_its_library_is_known_of() -> None:
     assert rules(11739).exact and rules(11739).pads_uncached and not rules().pads_uncached
     between = rules(11640)
     assert not between.exact and "was not compared" in between.warning
-    newer = "newer than the rules known (of build 11549's source, and the library of 11739)"
-    assert newer in rules(11800).warning
+    newer = "newer than the rules known (of build 11549's source, and the program of 12211)"
+    assert newer in rules(12300).warning and "was not compared" in rules(11800).warning
     for name, exact in (("qwen3-8b-q4_k_m", True), ("qwen4exp-80b", False)):
         found = estimate(model(name), ["-c", "4096"], ["24GiB"], 11739)
         assert (

@@ -229,7 +229,8 @@ def test_overrides_keep_the_order_of_the_command_line() -> None:
         ("-np 0", "-np '0': expected a number of slots, or -1 for auto"),
         (
             "-ctk Q8_0",
-            "-ctk 'Q8_0': expected one of f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0, q5_1",
+            "-ctk 'Q8_0': expected one of f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0, q5_1, "
+            "f8_e4m3",
         ),
         ("-sm rows", "-sm 'rows': expected one of none, layer, row, tensor"),
         (

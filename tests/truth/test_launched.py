@@ -98,3 +98,37 @@ def test_attention_without_flash_attention_is_where_its_cache_is() -> None:
         model(row["model"]), row["args"].split(), devices=[Device.hypothetical("8GiB")]
     )
     assert plan.breakdown.host.compute > 41 * MiB and plan.exact
+
+
+CPU = [
+    json.loads(line)
+    for line in (FIXTURES / "truth" / "launched" / "cpu_b12211.jsonl").read_text().splitlines()
+]
+
+
+@WHOLE
+def test_b12211_on_a_cpu_takes_what_was_predicted(whole: bool) -> None:
+    """Its program is npm's wllama; GLM 5 Next and Qwen4exp are bounds, and say so."""
+    rows = CPU if whole else CPU[::4]
+    unequal, exact = [], 0
+    for row in rows:
+        words = read([*row["args"].split(), "-fit", "off", "--no-warmup"], None)[0]
+        use = Estimator(model(row["model"]), 12211).breakdown(words, [])
+        more = [getattr(use.host, part) - row[part] * MiB for part in ("context", "compute")]
+        assert min(more) > -PRINTED, (row, more)
+        exact += use.exact
+        if max(more) > PRINTED:
+            unequal.append(row["model"])
+            assert not use.exact
+    assert len(set(unequal)) <= 3 and len(unequal) <= len(rows) / 20
+    assert exact >= 0.9 * len(rows)
+
+
+def test_b12211_is_a_bound_on_other_devices() -> None:
+    """Its slots' rows of a unified cache are an input of the host; nobody saw it on a GPU."""
+    words, name = ["-c", "32768", "-np", "4", "-kvu", "-ngl", "99"], "llama-dense"
+    new, old = (autolayers.estimate(model(name), words, ["24GiB"], n) for n in (12211, 11549))
+    assert new.host.compute - old.host.compute >= 32768 * 4 * 4
+    assert old.exact and not new.exact and "compared on a CPU alone" in str(new.warnings)
+    apart = autolayers.estimate(model(name), [*words, "-no-kvu"], ["24GiB"], 12211)
+    assert apart.host.compute < new.host.compute

@@ -298,3 +298,25 @@ def test_the_source_of_these_tests_says_what_is_recorded(binaries: Path) -> None
     assert tiny.returncode == 0 and "178 of 178 headers are equal to the byte" in tiny.stdout, (
         tiny.stdout + tiny.stderr
     )
+
+
+def test_words_and_log_of_a_launch_as_web_assembly() -> None:
+    """npm's wllama has no parser of llama-server's flags: its message gets what the words mean."""
+    wllama = pytest.importorskip("recorder.wllama")
+    asked = wllama.request(
+        ["-c", "4096", "-np", "2", "-kvu", "-ub", "64", "-fa", "off", "-ctk", "q8_0", "--swa-full"]
+    )
+    assert {key: asked[key] for key in ("n_ctx", "n_parallel", "n_ubatch", "cache_type_k")} == {
+        "n_ctx": 4096,
+        "n_parallel": 2,
+        "n_ubatch": 64,
+        "cache_type_k": "q8_0",
+    }
+    assert asked["kv_unified"] and asked["swa_full"] and not asked["flash_attn"]
+    log = [
+        "llama_kv_cache:        CPU KV buffer size =     4.00 MiB",
+        "llama_memory_recurrent:        CPU RS buffer size =     0.25 MiB",
+        "sched_reserve:        CPU compute buffer size =     0.77 MiB",
+    ]
+    assert wllama.sizes({"log": log}) == {"context": 4.25, "compute": 0.77}
+    assert "error" in wllama.sizes({"log": ["error loading model"]})

@@ -15,4 +15,6 @@ KV_TYPES = {
     "iq4_nl": "SET_ROWS CPY_TO",
     "q5_0": "SET_ROWS CPY_TO CPY_FROM GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER",
     "q5_1": "SET_ROWS CPY_TO CPY_FROM GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER",
+    # its kernels were not seen: flash attention is taken to copy it to f16, which needs the most
+    "f8_e4m3": "SET_ROWS GET_ROWS FLASH_ATTN_EXT",
 }

@@ -61,8 +61,7 @@ class _Compressed:
         self.mask = g.input(
             f"dsv4_{kind}_kq_mask", mask_type, self.cache.n_kv, n // streams, 1, streams
         )
-        side = self.cache.k_rot
-        self.k_rot = g.input("attn_inp_k_rot", "f32", side, side) if side else None
+        self.k_rot = llm.rotation("attn_inp_k_rot", self.cache.k_rot)
 
     def stored(self, g: Graph, il: int, i: int) -> Tensor:
         """Return a layer's state of all generations: of the values (0) or the scores (1)."""
@@ -90,12 +89,11 @@ class Dsv4Input(AttnInput):
         cache = llm.caches["swa"]
         streams = llm.n_seqs if llm.cparams.n_seq_max > 1 else 1
         type_ = "f16" if llm.flash_attn else "f32"
-        side = cache.k_rot
         super().__init__(
             cache,
             g.input("attn_inp_kq_mask", type_, cache.n_kv, n // streams, 1, streams),
             g.input("attn_inp_k_idxs", "i64", n),
-            k_rot=g.input("attn_inp_k_rot", "f32", side, side) if side else None,
+            k_rot=llm.rotation("attn_inp_k_rot", cache.k_rot),
         )
         self.csa = _Compressed(llm, "csa", CSA_RATIO, streams, type_)
         self.hca = _Compressed(llm, "hca", HCA_RATIO, streams, type_)
@@ -310,7 +308,7 @@ class DeepSeek4(Decoder):
             if top_k is not None:
                 # no token sees more cells than its window and the chosen ones
                 n_kv_max = min(mask.ne[0], hp.n_swa) + top_k.ne[0]
-                more = top_k_mask(llm, more, top_k, "f16" if llm.flash_attn else "f32")
+                more = top_k_mask(llm, more, top_k, il, "f16" if llm.flash_attn else "f32")
             mask = g.concat(mask, more, 0)
         out = llm.build_attn_mha(
             q, keys, keys, mask, il, sinks=llm.layer_weight(il, "attn_sinks"), n_kv_max=n_kv_max

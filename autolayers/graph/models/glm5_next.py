@@ -10,7 +10,7 @@ from ..hyper_connections import build_hc_post, build_hc_pre, expand_streams
 from ..inputs import AttnInput
 from ..kimi_delta_attention import KimiDeltaAttention
 from ..llm import Llm
-from ..sparse_attention import indexer_mask_type, indexer_scores
+from ..sparse_attention import indexer_mask_type, indexer_scores, pools_mask
 from .kimi_k3 import KimiK3
 
 # up to this many tokens, the chosen cells are copied out instead of masked in place
@@ -55,7 +55,11 @@ class KpoolInput(AttnInput):
         self.live = g.input("gather_mask", "f32", self.n_chosen, 1, 1, n)
         self.new_members = g.input("new_pool_idxs", "i32", self.size, self.n_new)
         self.new_cells = g.input("new_pool_rep", "i64", self.n_new)
-        for tensor in (self.cells, self.members, self.visible, self.tail, self.live):
+        used = [self.cells, self.members, self.visible, self.tail]
+        # what makes the mask in one op needs no scratch rows
+        if not llm.fused_ops.get("top_k_mask"):
+            used.append(self.live)
+        for tensor in used:
             g.expand(tensor)
         self.chosen: Tensor | None = None
 
@@ -172,6 +176,8 @@ class Glm5Next(KimiK3):
         weights = g.scale(g.mul_mat(llm.need_layer(il, "indexer.proj"), cur))
         score = indexer_scores(llm, q, pooled, weights, inp.visible, il)
         top = g.top_k(score, inp.best)
+        if llm.fused_ops.get("top_k_mask"):
+            return pools_mask(llm, inp.mask, top, inp.members, inp.tail, il)
         ranked = g.get_rows(g.reshape(score, 1, inp.count, n), top)
         # the best pools in the order of their scores, as top_k alone leaves them in any order
         order = g.argsort(g.reshape(ranked, inp.best, n))

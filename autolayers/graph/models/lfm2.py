@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...builds import Rules
 from ...ggml.tensor import Tensor
 from ...records import replace
 from ..experts import Routing
@@ -53,6 +54,7 @@ _ROW = Lfm2(
     qk_norm="head",
     wo_bias=False,
     ffn_bias=False,
+    ffn_scales=Rules.more_ffn_scales,
     residual_first=True,
     ffn_residual_first=True,
     final_norm="token_embd_norm",

@@ -40,7 +40,7 @@ class MsaInput(AttnInput):
 
 class MiniMaxM3(Decoder):
     def inputs(self, llm: Llm) -> AttnInput:
-        base = llm.build_attn_inp_kv()
+        base = llm.attn_input(llm.caches["attn"], by_rows=False)
         # blocks are of positions: slots of one shared cache interleave, so llama.cpp
         # attends to all cells
         sparse = llm.flash_attn and (llm.cparams.n_seq_max == 1 or not llm.cparams.kv_unified)

@@ -12,7 +12,7 @@ from ..hyper_connections import expand_streams
 from ..inputs import AttnInput
 from ..llm import Llm
 from ..recurrent import F32, build_rs, n_cells, snapshots, state
-from ..sparse_attention import top_k_mask
+from ..sparse_attention import pools_mask, top_k_mask
 
 _MAX_RATIO = 1024  # tokens of a block; each is a tensor of the graph
 
@@ -64,7 +64,7 @@ class QsaInput(AttnInput):
     blocks of a given length."""
 
     def __init__(self, llm: Llm) -> None:
-        base = llm.build_attn_inp_kv()
+        base = llm.attn_input(llm.caches["attn"], by_rows=False)
         super().__init__(base.cache, base.mask, base.k_idxs, base.v_idxs, base.k_rot, base.v_rot)
         self.blocks: dict[int, _Blocks] = {}
         self.pools: _Pools | None = None
@@ -366,6 +366,8 @@ class Qwen4Exp(GatedDeltaNet):
         # every head counts the same: weights of one value
         score = g.lightning_indexer(q, pooled, g.fill(g.new("f32", n_head, n)), pools.visible)
         top = g.top_k(score, best)
+        if llm.fused_ops.get("top_k_mask"):
+            return pools_mask(llm, mask, top, pools.members, pools.tail, il)
         chosen = g.reshape(g.get_rows(pools.members, g.reshape(top, best * n)), size * best, n)
         # the unfinished pool is always read, whatever its score would be
         chosen = g.concat(chosen, pools.tail, 0)
@@ -419,7 +421,7 @@ class Qwen4Exp(GatedDeltaNet):
         mask = (
             g.reshape(chosen, *inp.mask.ne)
             if inp.pools is not None
-            else top_k_mask(llm, inp.mask, chosen)
+            else top_k_mask(llm, inp.mask, chosen, il)
         )
         keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
         values = cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))

@@ -216,9 +216,9 @@ def _of_older_builds(
         split = _UNFUSED_SPLIT if n_devices > 1 else 1.0
         factor = split if context.rules.expands_norms else _UNFUSED
         sizes = tuple([int(size * factor) for size in sizes])
-    # (build, factor): this architecture's graph takes at most this much more since that build
-    if model.row.changed and model.row.changed[0] <= context.rules.number:
-        sizes = tuple([int(size * model.row.changed[1]) for size in sizes])
+    factor = model.row.grown(context.rules.number)
+    if factor:
+        sizes = tuple([int(size * factor) for size in sizes])
     return sizes
 
 

@@ -354,6 +354,8 @@ def _unresolved(setting: Setting) -> dict[str, bool]:
         # auto begins as on (llama_context's constructor)
         "flash_attn": setting.context.flash_attn != "off",
         "lid": rules.fused_indexer,
+        "kv_rows": rules.attends_by_rows,
+        "top_k_mask": rules.masks_top_k,
         **dict.fromkeys(_HYPER_CONNECTIONS, rules.fused_hyper_connections),
         **dict.fromkeys(_DELTA_NETS, rules.fused_delta_nets),
     }
@@ -365,6 +367,8 @@ def _probes(setting: Setting) -> list[str]:
     # newer builds leave auto_fgdn and auto_flid off: these operations are never unfused
     if not setting.context.rules.stays_fused:
         probes += [*_DELTA_NETS, "lid"]
+    if setting.context.rules.masks_top_k:
+        probes.append("top_k_mask")
     return probes + (list(_HYPER_CONNECTIONS) if setting.hparams.dsv4_hc_mult else [])
 
 
