@@ -17,11 +17,12 @@ import time
 from ..detect import read_version
 from ..engines import LLAMA_SERVER, engine
 from ..errors import AutolayersError
-from ..flags.params import Params
+from ..flags.params import HOST_BUFFER, Params
 from ..flags.table import rows_of
 from ..flags.write import to_words
 from ..memory.breakdown import Usage
 from ..memory.estimate import Estimator
+from ..model.body import Body
 from ..planner.plan import Confirmed
 from ..programs import NoAnswer, ask
 from ..records import dataclass, replace
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..memory.breakdown import Breakdown
+    from ..model import Model
     from ..planner import Plan
     from ..request import Request
 
@@ -44,6 +46,10 @@ ROUNDS = 3
 PARTS = ("model", "context", "compute")
 HOST_ROW = "Host"
 _NOTHING = (0, 0, 0)
+# what a graph is measured at: micro-batches, and cells, or the trained context if that is less
+TOKENS = (512, 2048)
+SHORT, LONG = 4096, 131072
+HEAD = r"^(output|token_embd)\.weight"
 _ROW = re.compile(r"^(\w+)(?:\[\S*\])? (\d{1,9}) (\d{1,9}) (\d{1,9})[ \r]*$", re.MULTILINE)
 _LIMIT = 200  # answers kept of each model, the newest
 _SANE = 10  # a part of the weights by which it may differ: they are the header's
@@ -109,6 +115,10 @@ class Referee:
         self.build = replace(request.build, engine=engine(TOOL), flags=None)
         self.until = time.monotonic() + PATIENCE
 
+    def on(self, request: Request) -> Referee:
+        """Return the same for another question on this machine."""
+        return Referee(self.tool, self.path, self.digest, request, self.state)
+
     def confirmed(self, plan: Plan, again: Callable[[Request], Plan]) -> tuple[Plan, str]:
         """Return the plan with what the tool says of it, or as it is, and a line that says which.
         `again` plans for a machine with other memory."""
@@ -135,6 +145,42 @@ class Referee:
         if first.fits and not plan.fits:
             return first, f"{TOOL} was not used: no launch that it agrees to was found"
         return plan, line(plan)
+
+    def measured(self, model: Model, params: Params) -> Model:
+        """Return a model without rules with what the tool measures of its graph: with all layers on
+        one device, and the head, which is planned by its own rules, in RAM."""
+        if model.row.proven or not self.request.machine.devices:
+            return model
+        types = (params.cache_type_k or "f16", params.cache_type_v or "f16")
+        longest = max(2 * SHORT, min(model.n_ctx_train, LONG))
+        sizes = {}
+        try:
+            for n_ubatch in TOKENS:
+                for n_ctx in (SHORT, longest):
+                    asked = Params(
+                        model=self.path,
+                        n_gpu_layers=model.n_layer + 1,
+                        n_ctx=n_ctx,
+                        n_batch=max(TOKENS),
+                        n_ubatch=n_ubatch,
+                        n_parallel=1,
+                        flash_attn=params.flash_attn,
+                        cache_type_k=params.cache_type_k,
+                        cache_type_v=params.cache_type_v,
+                        device=(self.request.machine.devices[0].name,),
+                        overrides=((HEAD, HOST_BUFFER),),
+                        op_offload=False,
+                        override_kv=params.override_kv,
+                    )
+                    rows = self._answer(asked).printed
+                    compute = rows[self.request.machine.devices[0].name][-1]
+                    # no graph has less than a column of its tokens
+                    if compute * MiB < 4 * n_ubatch * model.hparams.n_embd:
+                        return model
+                    sizes[n_ubatch, n_ctx] = (compute + 1) * MiB
+        except (NoAnswer, KeyError):
+            return model
+        return model.measured(Body(params.flash_attn != "off", types, sizes))
 
     def _difference(self, plan: Plan) -> tuple[int, dict[str, tuple[int, ...]]]:
         """Return the build, and the bytes that the tool prints above (or below) the prediction of

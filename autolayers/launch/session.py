@@ -81,6 +81,8 @@ class Session:
         self._refuse_of_others(request.build, own)
         # `said` prints the notes of the request, such as where the devices are from
         self.request = for_model(self.model, request).said()
+        if self.referee is not None:
+            self.model = self.referee.measured(self.model, self.request.params)
         slots = request.build.default_slots
         # this build's behaviour without a flag
         if request.params.n_parallel is None and slots != N_PARALLEL:
@@ -280,16 +282,22 @@ class Session:
             plan, breakdown=replace(plan.breakdown, exact=False), noted=(*plan.noted, warning)
         )
 
-    def _confirmed(self, plan: Plan, request: Request) -> Plan:
-        """Return the plan with what the llama-fit-params beside the program says of it."""
-        asked = request.arguments.own.get("confirm")
+    @lazy
+    def referee(self) -> Referee | None:
+        """Who asks the llama-fit-params beside the program; None without one."""
+        asked = self.arguments.own.get("confirm")
         tool = None if asked is False or self.another_build else beside(self.program())
         if tool is None:
             if asked:
                 say(f"--confirm: no {TOOL} beside {self.command.program}")
+            return None
+        return Referee(tool, self.model_path, self.digest, self.request, self.environ)
+
+    def _confirmed(self, plan: Plan, request: Request) -> Plan:
+        """Return the plan with what the llama-fit-params beside the program says of it."""
+        if self.referee is None:
             return plan
-        referee = Referee(tool, self.model_path, self.digest, request, self.environ)
-        plan, line = referee.confirmed(
+        plan, line = self.referee.on(request).confirmed(
             plan, lambda less: self.planner(self.model, less, advise=False)
         )
         if line:
