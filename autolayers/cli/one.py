@@ -24,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..launch.confirm import Referee
     from ..model import Model
 
 
@@ -47,6 +48,9 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
     if arguments.own.get("why"):
         return _why(model, request, form, arguments.own["why"] == "all")
 
+    referee = _referee(model, request)
+    if referee is not None:
+        model = referee.measured(model, request.params)
     # One budget of graphs for all plans of this answer
     meter = Meter()
 
@@ -69,7 +73,7 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
         answer = plan_request(model, request, explain=True, advise=True, processes=cores())
         return _picture(answer, arguments, path)
     # Somebody waits: the answer first, its reasons when they are known
-    if form == "text" and sys.stdout.isatty():
+    if form == "text" and sys.stdout.isatty() and referee is None:
         return _in_steps(model, request, make)
     if form in ("text", "flags", "json", "number"):
         answer = make(arguments)
@@ -81,6 +85,8 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
     if arguments is given:  # programs other than llama-server differ in some ways
         # A launch that `autolayers tune` measured is worth more than a prediction
         answer = _measured(answer, model, arguments, make, form)
+    if referee is not None:
+        answer = _confirmed(referee, answer, model, form)
     # -q prints nothing then, so that $(autolayers -q ...) is empty and not wrong
     if form == "number" and not answer.fits and _say_flags(arguments, make):
         return 5
@@ -215,6 +221,43 @@ def _measured(
     )
     # On stderr where stdout has flags alone
     if line and form not in ("text", "json"):
+        say(line)
+    return replace(plan, found=(line, *plan.found)) if line else plan
+
+
+def _referee(model: Model, request: Request) -> Referee | None:
+    """Return who asks llama-fit-params: by --confirm, and on this machine where our rules are not
+    proven for the build or the architecture."""
+    own = request.arguments.own
+    asked, server = own.get("confirm"), own.get("llama-server")
+    if asked is False:
+        return None
+    # Devices that are not here: the tool is told where it sees them
+    if (own.get("gpu") or own.get("machine") or own.get("ram")) and not (asked and server):
+        if asked:
+            say("--confirm: name the llama-server of these devices, --llama-server PATH")
+        return None
+    if not asked and request.build.rules.exact and not model.inexact:
+        return None
+    from ..launch import observations
+    from ..launch.confirm import TOOL, Referee, beside
+
+    tool = beside(server or LLAMA_SERVER.name)
+    if tool is None:
+        if asked:
+            say(f"--confirm: no {TOOL} beside {server or LLAMA_SERVER.name}")
+        return None
+    digest = observations.digest(model.path, model.header.data_offset)
+    return Referee(tool, model.path, digest, request, os.environ)
+
+
+def _confirmed(referee: Referee, plan: Plan, model: Model, form: str) -> Plan:
+    """Return the plan with what the installed program says of it."""
+    with Progress(what="asking llama-fit-params"):
+        plan, line = referee.confirmed(
+            plan, lambda less: plan_request(model, less, advise=True, processes=cores())
+        )
+    if line and form != "json":
         say(line)
     return replace(plan, found=(line, *plan.found)) if line else plan
 

@@ -804,6 +804,20 @@ FLAGS = (
         "if memory runs out while loading, plan smaller and start again, at most N times",
         _attempts,
     ),
+    OwnFlag(
+        "--confirm",
+        "plan run",
+        "",
+        "ask the installed llama-fit-params whether the plan is right (run does where it stands "
+        "beside the server)",
+    ),
+    OwnFlag("--no-confirm", "plan run", "", "do not ask it", key="confirm", value=False),
+    OwnFlag(
+        "--llama-server",
+        "plan",
+        "PATH",
+        "the llama-server beside which llama-fit-params is asked (default: that of PATH)",
+    ),
     OwnFlag("--replan", "run", "", "plan again; otherwise an unchanged launch keeps its plan"),
     OwnFlag(
         "--wait",

@@ -31,6 +31,7 @@ _MORE = 256 * MiB  # of a device: less than a layer of most models that do not f
 _MORE_RAM = 16  # a part of all RAM, which varies more than a GPU's memory
 # own flags that say what to do with a plan, not what to plan
 _APART = (
+    "confirm",
     "dry-run",
     "format",
     "gpumem",

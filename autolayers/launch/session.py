@@ -23,6 +23,7 @@ from ..sources import hf_cache, needs_download, network_environ, open_source
 from ..units import mib
 from . import checked_builds, kept, observations, tuned
 from . import command as commands
+from .confirm import TOOL, Referee, beside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class Session:
         self._refuse_of_others(request.build, own)
         # `said` prints the notes of the request, such as where the devices are from
         self.request = for_model(self.model, request).said()
+        if self.referee is not None:
+            self.model = self.referee.measured(self.model, self.request.params)
         slots = request.build.default_slots
         # this build's behaviour without a flag
         if request.params.n_parallel is None and slots != N_PARALLEL:
@@ -111,6 +114,7 @@ class Session:
         )
         # In this order: a tuned launch is corrected by what it used, and then judged
         plan = self._checked(self._corrected(self._measured(plan, request), request, advise))
+        plan = self._confirmed(plan, request)
         added, notes = commands.additions(
             self.command, plan.flags, self.build, self.seen, self.files
         )
@@ -277,6 +281,28 @@ class Session:
         return replace(
             plan, breakdown=replace(plan.breakdown, exact=False), noted=(*plan.noted, warning)
         )
+
+    @lazy
+    def referee(self) -> Referee | None:
+        """Who asks the llama-fit-params beside the program; None without one."""
+        asked = self.arguments.own.get("confirm")
+        tool = None if asked is False or self.another_build else beside(self.program())
+        if tool is None:
+            if asked:
+                say(f"--confirm: no {TOOL} beside {self.command.program}")
+            return None
+        return Referee(tool, self.model_path, self.digest, self.request, self.environ)
+
+    def _confirmed(self, plan: Plan, request: Request) -> Plan:
+        """Return the plan with what the llama-fit-params beside the program says of it."""
+        if self.referee is None:
+            return plan
+        plan, line = self.referee.on(request).confirmed(
+            plan, lambda less: self.planner(self.model, less, advise=False)
+        )
+        if line:
+            say(line)
+        return plan
 
     def _observed(self, plan: Plan) -> Observation | None:
         if self.build.engine is not LLAMA_SERVER:

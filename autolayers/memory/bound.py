@@ -72,6 +72,10 @@ def upper_bound(
 
     kv = max(_layer_sizes(caches), default=0)
     converted = _converted(caches) if context.flash_attn != "off" else 0
+    if not states and not indexed and (at := _measured(model, context)):
+        # what the program measured has the inputs, once and on one device
+        head = logits + 2 * handed
+        peak = min(peak, max(at, fed + head) if len(devices) < 2 else fed + max(at, head))
     # anything that may run, or be copied from, in RAM
     on_host = HOST in placement.dev_layer or bool(params.overrides) or not context.offload_kqv
     copied = (
@@ -95,6 +99,16 @@ def upper_bound(
         f"the graph of architecture {model.architecture} is unknown: its compute buffers are an "
         "upper bound",
     )
+
+
+def _measured(model: Model, context: Context) -> int:
+    """Return what the installed program measured of the graph without its head, 0 for nothing."""
+    body, types = model.body, (context.type_k, context.type_v)
+    if body is None or context.n_stream > 1:
+        return 0
+    if (context.flash_attn != "off", types) != (body.flash_attn, body.types):
+        return 0
+    return body.at(context.n_ubatch, context.n_ctx)
 
 
 def _biased(model: Model) -> bool:

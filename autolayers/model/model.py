@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..builds import Rules
+    from .body import Body
 
 # the ops whose weights llama-quantize quantises
 _QUANTISED = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS")
@@ -44,6 +45,8 @@ class Model:
         model.name, model.architecture, model.size, model.n_layer, model.n_ctx_train
         model.hparams.n_embd_k_gqa(0)
     """
+
+    body: Body | None = None  # of an architecture without rules, where a program was asked
 
     def __init__(
         self,
@@ -209,7 +212,11 @@ class Model:
                 header.notes,
             )
         same = row is self.row and header is self.header
-        return self if same else Model(header, self.path, row, checked=self.checked)
+        return (
+            self
+            if same
+            else Model(header, self.path, row, checked=self.checked).measured(self.body)
+        )
 
     def _row_of(self, rules: Rules) -> Architecture:
         """Return the architecture as a build of these rules has it."""
@@ -245,7 +252,15 @@ class Model:
         # Of two for one key the first counts: llama_model_loader inserts them into a map
         for key, text in reversed(override_kv):
             metadata[key] = _override(key, text)
-        return self._with(metadata, self.header.tensors)
+        return self._with(metadata, self.header.tensors).measured(self.body)
+
+    def measured(self, body: Body | None) -> Model:
+        """Return this model with what the installed program measured of its graph."""
+        if body is None:
+            return self
+        changed = Model(self.header, self.path, self.row, checked=self.checked)
+        changed.body = body
+        return changed
 
     def quantised(self, type: str, larger: bool = False) -> Model:
         """Return this model as `llama-quantize --pure` would write it: every matrix that is larger

@@ -242,6 +242,23 @@ NO_REASONS = Reasons()
 
 
 @dataclass(frozen=True)
+class Confirmed:
+    """What the installed llama.cpp said of the launch (launch/confirm.py). `difference`: bytes that
+    were added, by device and part; `unasked`: flags of the launch that it cannot be asked for."""
+
+    program: str
+    build: int  # 0: it does not say
+    rounds: int
+    equal: bool
+    difference: Mapping[str, Mapping[str, int]]
+    unasked: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        return self.equal and not self.unasked
+
+
+@dataclass(frozen=True)
 class Plan:
     """A launch and what it allocates.
 
@@ -268,6 +285,7 @@ class Plan:
     idle: tuple[str, ...] = ()
     engine: str = LLAMA_SERVER.name  # the program that it is for
     broken: str = ""  # what was promised to users and is not kept, which is a warning too
+    confirmed: Confirmed | None = None
 
     def __getstate__(self) -> dict[str, object]:
         """What it has left to compute is computed, as its search cannot be pickled."""
@@ -383,7 +401,8 @@ class Plan:
     def exact(self) -> bool:
         # what is there from the start; what grows has a limit of its own
         held = [extra for extra in self.breakdown.extras if not extra.upper_limit]
-        return self.breakdown.exact and all(extra.exact for extra in held)
+        proven = self.breakdown.exact or (self.confirmed is not None and self.confirmed.exact)
+        return proven and all(extra.exact for extra in held)
 
     @property
     def inexact_unsaid(self) -> bool:
@@ -472,6 +491,8 @@ class Plan:
             "remedies": [remedy.to_dict() for remedy in self.remedies],
             "speed": self.speed.to_dict(),
         }
+        if self.confirmed is not None:
+            answer["confirmed"] = as_json(self.confirmed)
         if self.faster is not None:
             answer["faster"] = self.faster.to_dict()
         if self.smaller is not None:

@@ -1,0 +1,430 @@
+"""Asks the llama-fit-params beside a llama-server what a planned launch takes, before it starts.
+
+The tool is a program of its own, so what it prints is compared with what our rules say of *its*
+launch of the same words (engine llama-fit-params, llama.cpp's own measuring). What it prints above
+that is added to the plan of llama-server, which is planned again with it. Of b11549:
+tools/fit-params, common_fit_print (common/fit.cpp): whole MiB, rounded down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+
+from ..detect import read_version
+from ..engines import LLAMA_SERVER, engine
+from ..errors import AutolayersError
+from ..flags.params import HOST_BUFFER, Params
+from ..flags.table import rows_of
+from ..flags.write import to_words
+from ..memory.breakdown import Usage
+from ..memory.estimate import Estimator
+from ..model.body import Body
+from ..planner.plan import Confirmed
+from ..programs import NoAnswer, ask
+from ..records import dataclass, replace
+from ..units import MiB, mib
+from . import store
+from .checked_builds import digest as digest_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from ..memory.breakdown import Breakdown
+    from ..model import Model
+    from ..planner import Plan
+    from ..request import Request
+
+TOOL = "llama-fit-params"
+PATIENCE = 10.0  # seconds for all rounds together
+ROUNDS = 3
+PARTS = ("model", "context", "compute")
+HOST_ROW = "Host"
+_NOTHING = (0, 0, 0)
+# what a graph is measured at: micro-batches, and cells, or the trained context if that is less
+TOKENS = (512, 2048)
+SHORT, LONG = 4096, 131072
+HEAD = r"^(output|token_embd)\.weight"
+_ROW = re.compile(r"^(\w+)(?:\[\S*\])? (\d{1,9}) (\d{1,9}) (\d{1,9})[ \r]*$", re.MULTILINE)
+_LIMIT = 200  # answers kept of each model, the newest
+_SANE = 10  # a part of the weights by which it may differ: they are the header's
+# of the server, with figures or rules of their own: the tool's launch has them not, and no need to
+_APART = frozenset(
+    (
+        *("model", "n_threads", "n_threads_batch", "numa", "warmup", "cache_ram", "cache_reuse"),
+        *("ctx_checkpoints", "fit", "fit_target", "fit_ctx", "mmproj", "mmproj_offload"),
+        *("mmproj_device", "image_max_tokens", "kv_unified_per_slot", "kv_unified", "n_parallel"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What a program (its files' digest) printed for these words on these devices: MiB of each
+    part, by device."""
+
+    program: str
+    words: tuple[str, ...]
+    build: int
+    printed: dict[str, tuple[int, ...]]
+
+
+def _of(entry: Any) -> Answered:
+    """Return an entry of the file. Raises where it is not one."""
+    rows = {str(name): tuple(map(int, row)) for name, row in entry["printed"].items()}
+    if any(len(row) != len(PARTS) or min(row) < 0 for row in rows.values()):
+        raise ValueError
+    return Answered(
+        str(entry["program"]), tuple(map(str, entry["words"])), int(entry["build"]), rows
+    )
+
+
+def beside(server: str | None) -> str | None:
+    """Return the tool in the folder of this llama-server (a path or a name), None if there is
+    none."""
+    path = shutil.which(server) if server else None
+    if path is None:
+        return None
+    ending = ".exe" if path.lower().endswith(".exe") else ""
+    # a package's bin/ may hold links to a folder that has all programs
+    for folder in dict.fromkeys((os.path.dirname(path), os.path.dirname(os.path.realpath(path)))):
+        if found := shutil.which(os.path.join(folder, TOOL + ending)):
+            return found
+    return None
+
+
+class Referee:
+    """The tool, for one model. `digest` of the model's header, "" to keep nothing."""
+
+    def __init__(
+        self, tool: str, path: str, digest: str, request: Request, environ: Mapping[str, str]
+    ) -> None:
+        self.tool = tool
+        self.path = path
+        self.digest = digest
+        self.request = request
+        # LLAMA_ARG_* of the launch are in its words already
+        self.environ = {k: v for k, v in environ.items() if not k.startswith("LLAMA_ARG_")}
+        self.state = environ
+        self.program = digest_of(tool)
+        self.build = replace(request.build, engine=engine(TOOL), flags=None)
+        self.until = time.monotonic() + PATIENCE
+
+    def on(self, request: Request) -> Referee:
+        """Return the same for another question on this machine."""
+        return Referee(self.tool, self.path, self.digest, request, self.state)
+
+    def confirmed(self, plan: Plan, again: Callable[[Request], Plan]) -> tuple[Plan, str]:
+        """Return the plan with what the tool says of it, or as it is, and a line that says which.
+        `again` plans for a machine with other memory."""
+        if plan.engine != LLAMA_SERVER.name:
+            return plan, ""
+        first = plan
+        added: dict[str, tuple[int, ...]] = {}
+        try:
+            for rounds in range(1, ROUNDS + 1):
+                build, shortage = self._difference(plan)
+                enough = all(
+                    _net(row) <= _net(added.get(name, _NOTHING)) for name, row in shortage.items()
+                )
+                if enough or rounds == ROUNDS:
+                    break
+                added = shortage
+                plan = again(_without(self.request, shortage))
+        except NoAnswer as why:
+            return first, f"{TOOL} was not used: {why}"
+        except AutolayersError as why:
+            return first, f"{TOOL} was not used: with its figures {why}"
+        plan = self._with(plan, shortage, build, rounds)
+        # What nothing can be planned with is not worth more than our rules
+        if first.fits and not plan.fits:
+            return first, f"{TOOL} was not used: no launch that it agrees to was found"
+        return plan, line(plan)
+
+    def measured(self, model: Model, params: Params) -> Model:
+        """Return a model without rules with what the tool measures of its graph: with all layers on
+        one device, and the head, which is planned by its own rules, in RAM."""
+        if model.row.proven or not self.request.machine.devices:
+            return model
+        types = (params.cache_type_k or "f16", params.cache_type_v or "f16")
+        longest = max(2 * SHORT, min(model.n_ctx_train, LONG))
+        sizes = {}
+        try:
+            for n_ubatch in TOKENS:
+                for n_ctx in (SHORT, longest):
+                    asked = Params(
+                        model=self.path,
+                        n_gpu_layers=model.n_layer + 1,
+                        n_ctx=n_ctx,
+                        n_batch=max(TOKENS),
+                        n_ubatch=n_ubatch,
+                        n_parallel=1,
+                        flash_attn=params.flash_attn,
+                        cache_type_k=params.cache_type_k,
+                        cache_type_v=params.cache_type_v,
+                        device=(self.request.machine.devices[0].name,),
+                        overrides=((HEAD, HOST_BUFFER),),
+                        op_offload=False,
+                        override_kv=params.override_kv,
+                    )
+                    rows = self._answer(asked).printed
+                    compute = rows[self.request.machine.devices[0].name][-1]
+                    # no graph has less than a column of its tokens
+                    if compute * MiB < 4 * n_ubatch * model.hparams.n_embd:
+                        return model
+                    sizes[n_ubatch, n_ctx] = (compute + 1) * MiB
+        except (NoAnswer, KeyError):
+            return model
+        return model.measured(Body(params.flash_attn != "off", types, sizes))
+
+    def _difference(self, plan: Plan) -> tuple[int, dict[str, tuple[int, ...]]]:
+        """Return the build, and the bytes that the tool prints above (or below) the prediction of
+        its own launch, by device and part; 0 where both are the same MiB. Raises NoAnswer,
+        LaunchRefused."""
+        params = self._params(plan)
+        use = self._predicted(plan, params)
+        rows = {**use.devices, HOST_ROW: use.host}
+        answer = self._answer(params)
+        _refuse_other(rows, answer.printed)
+        return answer.build, {
+            name: tuple(
+                _above(size, getattr(rows[name], part))
+                for part, size in zip(PARTS, answer.printed[name], strict=True)
+            )
+            for name in rows
+            if name in answer.printed
+        }
+
+    def _predicted(self, plan: Plan, params: Params) -> Breakdown:
+        """Return what our rules say that the tool measures."""
+        model = plan.model.overridden(params.override_kv)
+        return Estimator(model, self.build).breakdown(
+            params, self.request.machine.devices, measuring=True
+        )
+
+    def _params(self, plan: Plan) -> Params:
+        """Return the launch that the tool is asked for, in flags that it has."""
+        use = plan.breakdown
+        kept = {
+            name: value
+            for name, value in vars(plan.params).items()
+            if name not in _APART and self._has(name)
+        }
+        # It has no -kvu: one cache for all slots is that of one sequence
+        sequences = 1 if use.kv_unified else use.n_seq_max
+        return Params(
+            **{
+                **kept,
+                "model": self.path,
+                "n_gpu_layers": plan.n_gpu_layers,
+                "n_ctx": use.n_ctx,
+                "n_batch": use.n_batch,
+                "n_ubatch": use.n_ubatch,
+                "n_parallel": sequences,
+            }
+        )
+
+    def _has(self, field: str) -> bool:
+        return any(self.build.knows(row.canonical) for row in rows_of(field))
+
+    def _whole(self, plan: Plan) -> tuple[str, ...]:
+        """Return what of the launch the tool was not asked for, as llama-server's flags."""
+        use, nothing = plan.breakdown, Params()
+        unasked = [
+            rows_of(name)[0].canonical
+            for name, value in vars(plan.params).items()
+            if name not in _APART and value not in (getattr(nothing, name), False)
+            if not self._has(name)
+        ]
+        return (*unasked, *(("-kvu",) if use.kv_unified and use.n_seq_max > 1 else ()))
+
+    def _answer(self, params: Params) -> Answered:
+        """Return what the tool prints for a launch, now or before. Raises NoAnswer."""
+        words = tuple(to_words(params))
+        devices = [f"{d.name}={d.total}" for d in self.request.machine.devices]
+        key = (*words, *devices)
+        if self.digest and self.program:
+            for known in reversed(store.entries("confirmed", self.digest, self.state, _of)):
+                if (known.program, known.words) == (self.program, key):
+                    return known
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise NoAnswer(f"it did not end within {PATIENCE:g} s")
+        try:
+            said = ask([self.tool, *words, "--fit-print", "on"], self.environ, left)
+        except NoAnswer as why:
+            slow = "did not end" in str(why)
+            raise NoAnswer(f"it did not end within {PATIENCE:g} s" if slow else str(why)) from None
+        rows = _ROW.findall(said.out)
+        if said.code or not rows:
+            raise NoAnswer(_failed(said.code, said.out, said.err))
+        printed = {name: tuple(map(int, sizes)) for name, *sizes in rows}
+        if len(printed) < len(rows) or HOST_ROW not in printed:
+            raise NoAnswer("what it printed is not a row a device and one of the host")
+        answer = Answered(self.program, key, self._number(), printed)
+        if self.digest and self.program:
+            with contextlib.suppress(AutolayersError):
+                store.add(
+                    "confirmed",
+                    self.digest,
+                    self.state,
+                    answer,
+                    _of,
+                    _LIMIT,
+                    ("program", "words"),
+                )
+        return answer
+
+    def _number(self) -> int:
+        """Return the tool's build, 0 if it does not say."""
+        left = self.until - time.monotonic()
+        with contextlib.suppress(NoAnswer):
+            said = ask([self.tool, "--version"], self.environ, max(0.0, left))
+            return read_version(said.out + said.err)[0]
+        return 0
+
+    def _with(
+        self, plan: Plan, shortage: dict[str, tuple[int, ...]], build: int, rounds: int
+    ) -> Plan:
+        """Return the plan with these bytes added on the memory of the whole machine."""
+        free = self.request.machine.limits
+        devices = tuple(
+            replace(
+                row,
+                free=free.get(row.name, row.free),
+                **_added(row, shortage.get(row.name, _NOTHING)),
+            )
+            for row in plan.devices
+        )
+        more = shortage.get(HOST_ROW, _NOTHING)
+        host = replace(
+            plan.host,
+            free=self.request.machine.ram,
+            resident=plan.host.resident + max(0, _net(more)),
+            **_added(plan.host, more),
+        )
+        use = plan.breakdown
+        use = replace(
+            use,
+            devices={
+                name: replace(usage, **_added(usage, shortage.get(name, _NOTHING)))
+                for name, usage in use.devices.items()
+            },
+            host=replace(use.host, **_added(use.host, more)),
+        )
+        equal = not any(map(any, shortage.values()))
+        confirmed = Confirmed(
+            TOOL,
+            build,
+            rounds,
+            equal,
+            {name: dict(zip(PARTS, row, strict=True)) for name, row in shortage.items()},
+            self._whole(plan),
+        )
+        fits = plan.fits
+        if not equal:
+            left = host.remaining
+            fits = all(r.remaining >= 0 for r in devices if r.used) and (left is None or left >= 0)
+            use = replace(use, exact=False)
+        noted = plan.noted
+        # Why sizes were no more than bounds is answered
+        if confirmed.exact:
+            noted = tuple(line for line in noted if "upper bound" not in line)
+        return replace(
+            plan,
+            devices=devices,
+            host=host,
+            breakdown=use,
+            fits=fits,
+            noted=noted,
+            confirmed=confirmed,
+        )
+
+
+def line(plan: Plan) -> str:
+    """Return what a plan's confirmation says in one line; "" without one."""
+    confirmed = plan.confirmed
+    if confirmed is None:
+        return ""
+    who = f"{confirmed.program} b{confirmed.build}" if confirmed.build else confirmed.program
+    if confirmed.exact:
+        return f"confirmed by {who}"
+    if confirmed.equal:
+        return (
+            f"confirmed by {who}, but for {', '.join(confirmed.unasked)}, which it cannot be "
+            "asked for"
+        )
+    parts = ", ".join(
+        f"{name} {part} {'+' if size > 0 else '-'}{mib(abs(size))}"
+        for name, row in confirmed.difference.items()
+        for part, size in row.items()
+        if size
+    )
+    return f"corrected by {who} ({parts}): an upper bound that was measured"
+
+
+def _above(printed: int, predicted: int) -> int:
+    """Return the bytes by which a printed figure differs, as the most that it may be; 0 where it
+    is the same MiB, and for less of a graph's buffer than predicted (never added to)."""
+    if printed == predicted // MiB:
+        return 0
+    return (printed + 1) * MiB - predicted
+
+
+def _net(row: tuple[int, ...]) -> int:
+    """Return what a device needs more; less of a graph's buffer is not given to others."""
+    model, context, compute = row
+    return model + context + max(0, compute)
+
+
+def _added(usage: Any, row: tuple[int, ...]) -> dict[str, Any]:
+    """Return the parts of a device with what it takes more."""
+    model, context, compute = row
+    return {
+        "model": max(0, usage.model + model),
+        "context": max(0, usage.context + context),
+        "compute": usage.compute + max(0, compute),
+    }
+
+
+def _without(request: Request, shortage: Mapping[str, tuple[int, ...]]) -> Request:
+    """Return the request on a machine without the memory that is short."""
+    devices = tuple(
+        replace(d, free=max(0, d.free - _net(shortage.get(d.name, _NOTHING))))
+        for d in request.machine.devices
+    )
+    host = request.host
+    more = max(0, _net(shortage.get(HOST_ROW, _NOTHING)))
+    if host is not None and host.available is not None:
+        host = replace(host, available=max(0, host.available - more))
+    return request.on(devices, host)
+
+
+def _refuse_other(rows: Mapping[str, Usage], printed: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise NoAnswer for figures of other devices, or of weights that are not the header's."""
+    if not printed.keys() <= rows.keys():
+        names = ", ".join(sorted(printed.keys() - rows.keys()))
+        raise NoAnswer(f"it sees {names[:80]}, which is not planned for")
+    if missing := [name for name, use in rows.items() if use.total and name not in printed]:
+        raise NoAnswer(f"it does not see {', '.join(missing)}")
+    ours = sum(use.model for use in rows.values())
+    theirs = sum(row[0] for row in printed.values()) * MiB
+    if abs(ours - theirs) > ours // _SANE + len(rows) * MiB:
+        raise NoAnswer(f"its weights are {mib(theirs)}, the file's {mib(ours)}")
+
+
+def _failed(code: int, out: str, err: str) -> str:
+    """Return why there is no answer, with the reason that the program prints."""
+    reason = (
+        next((text.strip() for text in err.splitlines() if "error" in text.lower()), "")
+        .encode("ascii", "replace")
+        .decode()
+    )
+    if not code:
+        return "it printed no figures"
+    return f"it ended with {code}" + (f": {reason[:120]}" if reason else "")

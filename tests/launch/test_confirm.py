@@ -1,0 +1,161 @@
+"""The installed llama-fit-params says whether a plan is right (launch/confirm.py)."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import HEADERS, MiB
+
+import autolayers
+from autolayers.cli import main
+from autolayers.launch import confirm
+from autolayers.machine import Device
+
+MODEL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
+ASKED = ["--gpu", "16GiB", "--ram", "32GiB", "-np", "1", "-c", "4096"]
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """Write a llama-fit-params of these lines of shell beside a llama-server; return the words that
+    ask it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def write(lines: str) -> list[str]:
+        for name, text in (
+            ("llama-server", "exit 1"),
+            (
+                confirm.TOOL,
+                f'[ "$1" = --version ] && echo "version: 12429 (abc123)" && exit\n{lines}',
+            ),
+        ):
+            path = tmp_path / name
+            path.write_text(f"#!/bin/sh\n{text}\n")
+            path.chmod(path.stat().st_mode | stat.S_IEXEC)
+        return [MODEL, *ASKED, "--llama-server", str(tmp_path / "llama-server")]
+
+    return write
+
+
+def answer(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    confirm = [] if "--no-confirm" in words else ["--confirm"]
+    main([*words, *confirm, "--json"])
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def printed(flags: list[str], **more: int) -> str:
+    """What a right tool prints for this launch, and `more` MiB of graph buffers by device."""
+    own = ["--engine", confirm.TOOL, *flags]
+    gpu = Device.hypothetical("16GiB")
+    use = autolayers.estimate(MODEL, own, [gpu], measuring=True)
+    rows = {**use.devices, "Host": use.host}
+    return "\n".join(
+        f"echo '{name} {u.model // MiB} {u.context // MiB} {u.compute // MiB + more.get(name, 0)} '"
+        for name, u in rows.items()
+    )
+
+
+def test_a_confirmed_launch_is_exact_whatever_the_build(
+    tool: Callable[[str], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    newer = ["--llama-build", "12429"]
+    plain = answer([*tool("exit 1"), *newer, "--no-confirm"], capsys)
+    assert not plain["exact"] and "confirmed" not in plain
+    said = answer([*tool(printed(list(plain["flags"]))), *newer], capsys)  # type: ignore[call-overload]
+    assert said["exact"] and said["flags"] == plain["flags"]
+    assert said["confirmed"] == {
+        "program": "llama-fit-params",
+        "build": 12429,
+        "rounds": 1,
+        "equal": True,
+        "difference": {
+            name: {"model": 0, "context": 0, "compute": 0} for name in ("CUDA0", "Host")
+        },
+        "unasked": [],
+    }
+    assert not any("upper bound" in line for line in said["warnings"])  # type: ignore[attr-defined]
+
+
+def test_what_it_prints_more_is_added(
+    tool: Callable[[str], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = answer([*tool("exit 1"), "--no-confirm"], capsys)
+    said = answer(tool(printed(list(plain["flags"]), CUDA0=300)), capsys)  # type: ignore[call-overload]
+    before, after = plain["devices"][0], said["devices"][0]  # type: ignore[index]
+    added = said["confirmed"]["difference"]["CUDA0"]["compute"]  # type: ignore[index]
+    # whole MiB are printed, rounded down
+    assert 300 * MiB < added <= 301 * MiB
+    assert after["compute"] == before["compute"] + added and after["free"] == before["free"]
+    assert not said["exact"] and not said["confirmed"]["equal"]  # type: ignore[index]
+    assert said["confirmed"]["rounds"] == 2  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("exec sleep 60", "did not end within 0.5 s"),
+        ("exec yes", "prints more than 1 MiB"),
+        ("echo error: no such model >&2; exit 1", "ended with 1: error: no such model"),
+        ("kill -9 $$", "ended with -9"),
+        ("echo hello", "printed no figures"),
+        ("echo CUDA0 1 2 3", "not a row a device and one of the host"),
+        ("echo CUDA0 0 0 0; echo Host 0 0 0", "its weights are 0.00 MiB"),
+        ("echo CUDA0 99999999 0 0; echo Host 0 0 0", "its weights are"),
+        ("echo Vulkan0 1259 128 254; echo Host 266 0 12", "sees Vulkan0"),
+        ("echo Host 1525 128 254", "does not see CUDA0"),
+        ("echo CUDA0 1252 999999999 999999999; echo Host 266 0 12", "was not used"),
+    ],
+)
+def test_a_tool_that_hangs_floods_fails_or_lies_changes_nothing(
+    lines: str,
+    why: str,
+    tool: Callable[[str], list[str]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(confirm, "PATIENCE", 0.5 if "sleep" in lines else 10.0)
+    words = tool(lines)
+    plain = answer([*words, "--no-confirm"], capsys)
+    said = answer(words, capsys)
+    first, *reasons = said["reasons"]  # type: ignore[misc]
+    assert why in first
+    said["reasons"] = reasons
+    assert said == plain
+
+
+def test_a_second_plan_asks_nothing(
+    tool: Callable[[str], list[str]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    flags = list(answer([*tool("exit 1"), "--no-confirm"], capsys)["flags"])  # type: ignore[call-overload]
+    log = tmp_path / "log"
+    words = tool(f"echo asked >> {log}\n{printed(flags)}")
+    assert answer(words, capsys) == answer(words, capsys)
+    assert log.read_text() == "asked\n"
+
+
+@pytest.mark.llamacpp
+@pytest.mark.parametrize("name", ["llama-3.2-1b-q8_0", "qwen3-30b-a3b-q4_k_m", "gpt-oss-20b-mxfp4"])
+def test_the_real_tool_confirms(
+    name: str,
+    binaries: Path,
+    mock_cuda: Callable[..., dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from planner.test_fit import sparse
+
+    gpu = Device.hypothetical("12GiB")
+    for key, value in mock_cuda(gpu).items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    server = str(binaries / "llama-server")
+    override = ["--override-kv", "tokenizer.ggml.model=str:none"]
+    words = [str(sparse(name, tmp_path)), "--gpu", "12GiB", "--ram", "32GiB", "-np", "1"]
+    said = answer([*words, *override, "--llama-server", server], capsys)
+    assert said["confirmed"]["equal"] and said["exact"]  # type: ignore[index]
