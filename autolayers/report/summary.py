@@ -370,7 +370,8 @@ def _rates(plan: Plan) -> list[str]:
         return users_words.strip().split(_GAP)
     low, high = _ends(speed)
     generated = f"{rounded(speed.generation)} tokens/s ({low} to {high})"
-    return [generated, f"prompts {speed.prompt:.0f}/s"]
+    least, most = speed.prompt / speed.prompt_spread, speed.prompt * speed.prompt_spread
+    return [generated, f"prompts {speed.prompt:.0f}/s ({rounded(least)} to {rounded(most)})"]
 
 
 def _context(plan: Plan) -> str:

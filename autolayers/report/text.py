@@ -124,14 +124,17 @@ def figures(plan: Plan) -> str:
             f"{_inputs_words(plan.inputs, speed)}   {tokens(speed.prompt)} tokens/s   "
             f"{context_words(plan)}"
         )
-    low, high = (
-        speed.generation / speed.generation_spread,
-        speed.generation * speed.generation_spread,
-    )
+    generated = _span(speed.generation, speed.generation_spread)
+    prompts = _span(speed.prompt, speed.prompt_spread)
     return (
-        f"about {tokens(speed.generation)} tokens/s ({tokens(low)} to {tokens(high)})   "
-        f"prompts {tokens(speed.prompt)}/s   {context_words(plan)}"
+        f"about {tokens(speed.generation)} tokens/s {generated}   "
+        f"prompts {tokens(speed.prompt)}/s {prompts}   {context_words(plan)}"
     )
+
+
+def _span(rate: float, spread: float) -> str:
+    """Return the range of a predicted rate."""
+    return f"({tokens(rate / spread)} to {tokens(rate * spread)})"
 
 
 def context_words(plan: Plan) -> str:
@@ -148,8 +151,8 @@ def context_words(plan: Plan) -> str:
 
 def _inputs_words(inputs: Inputs, speed: Speed) -> str:
     """Return inputs per second, with the prediction's uncertainty."""
-    rate, factor = inputs.per_second, speed.prompt_spread
-    span = f"({tokens(rate / factor)} to {tokens(rate * factor)})"
+    rate = inputs.per_second
+    span = _span(rate, speed.prompt_spread)
     return f"about {tokens(rate)} inputs/s of {inputs.tokens} tokens {span}"
 
 

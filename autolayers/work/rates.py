@@ -10,6 +10,8 @@ from ..tables import rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ..machine import Device
 
 
@@ -125,8 +127,11 @@ GENERATIONS: tuple[tuple[str, str, str], ...] = (
     ),
     ("Arc", "", r"\bArc\b|Intel"),
     ("M5", "", r"Apple M5"),
+    ("M1", "", r"Apple M1"),
     ("Apple", "", r"Apple M\d"),
 )
+
+NVIDIA = tuple([name for name, capabilities, _ in GENERATIONS if capabilities])
 
 _GEN9 = r"HD Graphics [56]\d\d|\((SKL|KBL|CFL|CML|GLK)\b"  # up to 2020
 
@@ -155,6 +160,7 @@ FP16_PER_BANDWIDTH = {
     "Xe2 integrated": 300.0,
     "Arc": 240.0,
     "M5": 60.0,
+    "M1": 26.0,
     "Apple": 34.0,
 }
 FP16_UNKNOWN = 150.0
@@ -221,9 +227,25 @@ RATES = {(row["backend"], row["generation"]): _rates(row) for row in rows("work/
 # error, as a factor; the same after one measured launch of the class on the machine; for
 # comparisons of two launches there; and the part of one launch's error that the others share
 DOUBT, CALIBRATED, BETWEEN, ONE_RUN = (
-    {(row["class"], row["kind"]): float(row[name]) for row in rows("work/doubts.csv")}
+    {
+        (row["class"], row["kind"]): float(row[name])
+        for row in rows("work/doubts.csv")
+        if not row["backend"]
+    }
     for name in ("doubt", "calibrated", "between", "run")
 )
+# the first, of backends with rows of the class from several sources
+OWN_DOUBT = {
+    (row["class"], row["kind"], row["backend"]): float(row["doubt"])
+    for row in rows("work/doubts.csv")
+    if row["backend"]
+}
+
+
+def doubt_of(kind: str, part: str, backends: Collection[str]) -> float:
+    """Return the DOUBT of launches on devices of these backends: of several the largest."""
+    every = DOUBT[kind, part]
+    return max((OWN_DOUBT.get((kind, part, name), every) for name in backends), default=every)
 
 
 def generation_of(device: Device) -> str:
