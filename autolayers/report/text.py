@@ -89,7 +89,8 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False, rest: Sequence
     if plan.elsewhere is not None:
         lines += labelled(plan.elsewhere.backend, [elsewhere_words(plan)], style)
     lines += labelled("speed", _speed(plan) if plan.fits else [], style)
-    lines += labelled("measured", measured_words(plan.measured) if plan.fits else [], style)
+    seen = measured_words(plan.measured, 0, plan.breakdown.n_ubatch) if plan.fits else []
+    lines += labelled("measured", seen, style)
     table = users_table(plan.speed) if plan.fits else []
     lines += [f"{'serve' if i == 0 else '':{LABEL}}{line}" for i, line in enumerate(table)]
     lines += labelled("memory", [*_memory_words(plan), *(_parts(plan) if verbose else ())], style)
