@@ -109,7 +109,7 @@ OLD = {"kernel": 2.1, "prompt": 0.8}  # builds of 2024, of today's
 # Builds of a time, and the first month after it: fitted by backend, drawn to no difference
 AGES = ((6700, "2025-10"), (9400, "2026-06"))
 FLASH_MONTH = "2026-02"
-AGE_WIDTH = 0.2
+AGE_WIDTH = 0.5
 # prompts of older builds: what was faster than today had other build options
 AGE_MOST = 1.1
 ROUNDS, ROUNDS_WITHOUT = 12, 6  # steps of a fit, and of one without a source
