@@ -85,7 +85,13 @@ MOST = {
 }
 # The one machine of Gen9 saved power under Windows; two sockets and cores of unequal speed say
 # little of what one processor's RAM reaches
-LEAST = {("rates", ("Vulkan", "Gen9"), "read"): 0.58, ("shared", "alone"): 0.8}
+# say little of what one processor's RAM reaches; ROCm's rows of August 2025 on Strix Halo are of
+# kernels a quarter as fast as those since (three machines)
+LEAST = {
+    ("rates", ("Vulkan", "Gen9"), "read"): 0.58,
+    ("shared", "alone"): 0.8,
+    ("rates", ("ROCm", "Strix Halo"), "matmul"): 0.28,
+}
 # How far a constant may be from where it starts, as a factor of e: of a generation from its
 # backend, of others at all
 WIDTH = {
@@ -109,7 +115,7 @@ OLD = {"kernel": 2.1, "prompt": 0.8}  # builds of 2024, of today's
 # Builds of a time, and the first month after it: fitted by backend, drawn to no difference
 AGES = ((6700, "2025-10"), (9400, "2026-06"))
 FLASH_MONTH = "2026-02"
-AGE_WIDTH = 0.5
+AGE_WIDTH = 0.2
 # prompts of older builds: what was faster than today had other build options
 AGE_MOST = 1.1
 ROUNDS, ROUNDS_WITHOUT = 12, 6  # steps of a fit, and of one without a source
