@@ -76,7 +76,7 @@ MOST = {
     "ram": 1.0,
     "ram_experts": 1.0,
     "ram_copy": 1.0,
-    "experts": 1.2,
+    "experts": 1.0,
     "prompt_read": 1.0,
     "stages": 1.0,
     "bf16_experts": 1.0,
@@ -85,7 +85,13 @@ MOST = {
 }
 # The one machine of Gen9 saved power under Windows; two sockets and cores of unequal speed say
 # little of what one processor's RAM reaches
-LEAST = {("rates", ("Vulkan", "Gen9"), "read"): 0.58, ("shared", "alone"): 0.8}
+# say little of what one processor's RAM reaches; ROCm's rows of August 2025 on Strix Halo are of
+# kernels a quarter as fast as those since (three machines)
+LEAST = {
+    ("rates", ("Vulkan", "Gen9"), "read"): 0.58,
+    ("shared", "alone"): 0.8,
+    ("rates", ("ROCm", "Strix Halo"), "matmul"): 0.28,
+}
 # How far a constant may be from where it starts, as a factor of e: of a generation from its
 # backend, of others at all
 WIDTH = {
@@ -117,6 +123,8 @@ ENOUGH = 0.02  # a step that gains less ends a fit
 FEW = 10  # comparisons that count
 # sources that all classes' uncertainty counts as in each class's
 ALL = 4
+# sources that a class needs on a backend for a doubt of its own, and that its doubt counts as there
+SEVERAL = 3
 UNSEEN = 0.25  # of a source: how much the next one counts where a doubt is stated
 POWER = 0.25  # n rows of a source weigh as n ** (1 - 2 * POWER)
 ERROR = 0.12  # of a row whose model is right
@@ -142,6 +150,10 @@ class Row:
     words: str
     machine: str
     age: int  # of AGES, their number: today's builds
+
+    @property
+    def backends(self) -> set[str]:
+        return {key[0] for key in self.keys}
 
 
 def machine_of(data: dict) -> Machine:
@@ -487,7 +499,8 @@ def predict(
         if row.kind == "pp":
             found = work["prompt"] / clock.prompt(work["prompt"], work["depth"])
             return found * (old["prompt"] if aged else 1.0)
-        return 1 / clock.token(work["depth"] + work["generate"] / 2)
+        requests = work.get("requests", 1)
+        return requests / clock.token(work["depth"] + work["generate"] / 2, requests)
     finally:
         clock.devices, clock.host, clock.shared, clock.pipelined = before
 
@@ -639,12 +652,13 @@ def residuals(name: str, logs: list[float]) -> tuple[str, ...]:
 def table(title: str, rows: list[Row], predicted: list[float]) -> dict[tuple[str, str], float]:
     """Shows residuals by class; returns the factor that 8 in 10 rows of each are within."""
     found, cells = {}, []
+    backends = sorted({name for row in rows for name in row.backends})
     for kind in ("tg", "pp"):
-        for name in (*CLASSES, "all"):
+        for name in (*CLASSES, *backends, "all"):
             logs = [
                 math.log(p / row.measured)
                 for row, p in zip(rows, predicted, strict=True)
-                if row.kind == kind and name in (row.placement, "all")
+                if row.kind == kind and name in (row.placement, "all", *row.backends)
             ]
             if not logs:
                 continue
@@ -860,12 +874,30 @@ def shrunk(logs: dict[tuple[str, str], list[Off]]) -> dict[tuple[str, str], floa
     return found
 
 
+def by_backend(
+    logs: dict[tuple[str, str, str], list[Off]], doubt: dict[tuple[str, str], float]
+) -> dict[tuple[str, str, str], float]:
+    """The factor that 8 in 10 rows of a class are within on a backend, of those with rows of
+    several sources; of few it is nearer to the class's."""
+    found = {}
+    for (name, kind, backend), own in sorted(logs.items()):
+        n = len({source for _, _, source in own})
+        if n < SEVERAL:
+            continue
+        most = min(1.0, 0.8 * (1 + UNSEEN / n))
+        at = math.log(quantile([row[:2] for row in own], most))
+        every = math.log(doubt[name, kind])
+        found[name, kind, backend] = math.exp((n * at + SEVERAL * every) / (n + SEVERAL))
+    return found
+
+
 @dataclass(frozen=True)
 class Stated:
     """What a plan says of itself: a doubt by class, and by kind what RAM of unknown speed adds."""
 
     doubt: dict[tuple[str, str], float]
     unknown: dict[str, float]
+    own: dict[tuple[str, str, str], float]  # the doubt by backend as well
 
     @classmethod
     def of(cls, rows: list[Row], offs: list[float]) -> Stated:
@@ -873,6 +905,7 @@ class Stated:
         count = Counter((row.source, row.kind, row.placement) for row in rows)
         known: dict[tuple[str, str], list[Off]] = defaultdict(list)
         unknown: dict[str, list[Off]] = defaultdict(list)
+        apart: dict[tuple[str, str, str], list[Off]] = defaultdict(list)
         for row, off in zip(rows, offs, strict=True):
             weight = count[row.source, row.kind, row.placement] ** -0.5
             # few machines say the speed of their RAM where the CPU computes everything
@@ -881,7 +914,10 @@ class Stated:
             else:
                 for name in (row.placement, "all"):
                     known[name, row.kind].append((off, weight, row.source))
+                for backend in row.backends:
+                    apart[row.placement, row.kind, backend].append((off, weight, row.source))
         doubt = shrunk(known)
+        own = by_backend(apart, doubt)
         more = {}
         for kind, found in unknown.items():
             # beyond the doubt of the class, in squares
@@ -890,12 +926,14 @@ class Stated:
                 for log, weight, name in found
             ]
             more[kind] = max(1.05, quantile(left, 0.8))
-        return cls(doubt, more)
+        return cls(doubt, more, own)
 
     def holds(self, row: Row, off: float) -> bool:
         """Whether a row is within what a plan would say."""
         more = self.unknown[row.kind] if row.ram and row.placement in IN_RAM else 1.0
-        return off <= math.hypot(math.log(self.doubt[row.placement, row.kind]), math.log(more))
+        every = self.doubt[row.placement, row.kind]
+        own = [self.own.get((row.placement, row.kind, name), every) for name in row.backends]
+        return off <= math.hypot(math.log(max(own, default=every)), math.log(more))
 
 
 def doubts(rows: list[Row], predicted: list[float]) -> Stated:
@@ -909,14 +947,14 @@ def doubts(rows: list[Row], predicted: list[float]) -> Stated:
         without[source] = Stated.of([rows[i] for i in kept], [offs[i] for i in kept])
     cells = []
     for kind in ("tg", "pp"):
-        for name in (*CLASSES, "all"):
+        for name in (*CLASSES, *sorted({name for row in rows for name in row.backends}), "all"):
             found = [
                 (stated.holds(row, off), without[row.source].holds(row, off))
                 for row, off in zip(rows, offs, strict=True)
-                if row.kind == kind and name in (row.placement, "all")
+                if row.kind == kind and name in (row.placement, "all", *row.backends)
             ]
             if found:
-                within = f"{stated.doubt[name, kind]:.2f}" if name != "all" else ""
+                within = f"{stated.doubt[name, kind]:.2f}" if name in CLASSES else ""
                 shares = [sum(held) / len(held) for held in zip(*found, strict=True)]
                 texts = [f"{100 * held:.0f} %" for held in shares]
                 cells.append((f"{name} {kind}", str(len(found)), within, *texts))
@@ -1040,13 +1078,13 @@ def write_doubts(folder: Path, found: Doubts) -> None:
     doubt = found.doubt
     # RAM's as well
     found.between |= {("CPU", kind): found.between["dense partial", kind] for kind in ("tg", "pp")}
-    lines = [MADE, "class,kind,doubt,calibrated,between,run"]
+    lines = [MADE, "class,kind,backend,doubt,calibrated,between,run"]
     for key, value in doubt.items():
         known = min(found.calibrated[key], value)
-        lines.append(
-            f"{','.join(key)},{value:.2f},{known:.2f},{min(found.between.get(key, 9.0), value):.2f}"
-            f",{found.run[key]:.2f}"
-        )
+        between = min(found.between.get(key, 9.0), value)
+        name = ",".join(key)
+        lines.append(f"{name},,{value:.2f},{known:.2f},{between:.2f},{found.run[key]:.2f}")
+    lines += [f"{','.join(key)},{value:.2f},,," for key, value in found.own.items()]
     (folder / "doubts.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -1171,6 +1209,7 @@ def main() -> None:
             stated.unknown,
             *calibrated(recent, left_out),
             apart(recent, left_out),
+            stated.own,
         )
         sources(recent, left_out)
         if words.docs and not (only or fields):
@@ -1191,6 +1230,7 @@ class Doubts:
     calibrated: dict[tuple[str, str], float]
     run: dict[tuple[str, str], float]
     between: dict[tuple[str, str], float]
+    own: dict[tuple[str, str, str], float]  # the first by backend as well
 
 
 if __name__ == "__main__":

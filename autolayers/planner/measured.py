@@ -24,6 +24,8 @@ class Measured:
     prompt: Row | None
     drawn: float = 0.0
     contradicting: int = 0
+    # the nearest one of a recent build alone is outside the range of its prediction
+    outside: bool = False
 
     @property
     def row(self) -> Row:
@@ -52,6 +54,7 @@ class Measured:
                 if self.contradicting
                 else {}
             ),
+            **({"outside": True} if self.outside else {}),
         }
 
 
@@ -81,16 +84,14 @@ def measured_on(model: Model, cards: Sequence[str], backend: str, speed: Speed) 
         return None
     # The share of the weights that are on devices must be similar for rows to be comparable.
     launch = launch.sharing(1 - speed.in_ram / launch.active)
-    nearest_rows = Measured(
-        nearest(launch.at(work.depth + work.prompt), "tg"), nearest(launch, "pp")
-    )
-    if nearest_rows.generation is None and nearest_rows.prompt is None:
+    token, prompt = nearest(launch.at(work.depth + work.prompt), "tg"), nearest(launch, "pp")
+    if token is None and prompt is None:
         return None
     # Rows are of plain launches: one request, no draft, and no correction by own measurements.
     plain = speed.draft is None and work.requests == 1 and not speed.correction.runs
     pulled = drawn(launch, "tg", speed.generation, speed.generation_spread) if plain else None
-    return (
-        nearest_rows
-        if pulled is None
-        else Measured(nearest_rows.generation, nearest_rows.prompt, *pulled)
-    )
+    if pulled is not None:
+        return Measured(token, prompt, *pulled)
+    recent = plain and token is not None and not token.old
+    outside = recent and token is not None and token.off(speed.generation_spread)
+    return Measured(token, prompt, outside=outside)

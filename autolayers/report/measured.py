@@ -21,9 +21,12 @@ _INDENT = 16  # columns before a line of the summary
 _MAKERS = ("NVIDIA GeForce ", "NVIDIA ", "AMD Radeon ", "AMD ", "Intel ")
 
 
-def measured_words(measured: Measured | None, width: int = 0) -> list[str]:
+def measured_words(
+    measured: Measured | None, width: int = 0, n_ubatch: int | None = None
+) -> list[str]:
     """ "37.9 tokens/s: RTX 3060, -ncmoe 24, b10488, github.com/..., 2026-08", and what contradicts
-    the prediction. An address wider than a line of `width` columns has its host alone."""
+    the prediction. An address wider than a line of `width` columns has its host alone. `n_ubatch`:
+    the plan's micro-batch, which a row's is said if it differs from."""
     if measured is None:
         return []
     row, prompt = measured.row, measured.prompt
@@ -31,8 +34,12 @@ def measured_words(measured: Measured | None, width: int = 0) -> list[str]:
     # Two figures share a line only if they are of the same launch
     alike = prompt is not None and prompt.source == row.source and prompt.words == row.words
     if prompt is not None and (alike or not rates):
-        rates.append(f"prompts {tokens(prompt.rate)}/s")
+        other = n_ubatch is not None and prompt.n_ubatch != n_ubatch
+        batch = f" with -ub {prompt.n_ubatch}" if other else ""
+        rates.append(f"prompts {tokens(prompt.rate)}/s{batch}")
     lines = [f"{', '.join(rates)}: {_row_words(row, width)}"]
+    if measured.outside:
+        lines.append("that is outside the predicted range; one row alone does not move it")
     if measured.contradicting:
         lines.append(
             f"{measured.contradicting} measurements contradict the prediction: drawn towards them "
@@ -58,7 +65,7 @@ def _row_words(row: Row, width: int = 0) -> str:
     # The host alone: an address is never broken
     if width and len(where) > width - _INDENT:
         where = where.partition("/")[0]
-    parts += [where, row.date]
+    parts += [where, f"{row.date} (an older, slower build)" if row.old else row.date]
     return ", ".join(filter(None, parts))
 
 

@@ -93,7 +93,8 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
     if plan.elsewhere is not None:
         lines += _labelled(plan.elsewhere.backend, elsewhere_words(plan, rounded), style)
     # What somebody measured on such a machine, next to the prediction
-    for words in measured_words(plan.measured, style.width) if plan.fits else []:
+    n_ubatch = plan.breakdown.n_ubatch
+    for words in measured_words(plan.measured, style.width, n_ubatch) if plan.fits else []:
         lines += _labelled("measured", words, style)
     for warning in plan.warnings[bool(plan.broken) :]:  # the verdict says the first one
         lines += warned(warning, style.width)
@@ -370,7 +371,8 @@ def _rates(plan: Plan) -> list[str]:
         return users_words.strip().split(_GAP)
     low, high = _ends(speed)
     generated = f"{rounded(speed.generation)} tokens/s ({low} to {high})"
-    return [generated, f"prompts {speed.prompt:.0f}/s"]
+    least, most = speed.prompt / speed.prompt_spread, speed.prompt * speed.prompt_spread
+    return [generated, f"prompts {speed.prompt:.0f}/s ({rounded(least)} to {rounded(most)})"]
 
 
 def _context(plan: Plan) -> str:

@@ -89,7 +89,8 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False, rest: Sequence
     if plan.elsewhere is not None:
         lines += labelled(plan.elsewhere.backend, [elsewhere_words(plan)], style)
     lines += labelled("speed", _speed(plan) if plan.fits else [], style)
-    lines += labelled("measured", measured_words(plan.measured) if plan.fits else [], style)
+    seen = measured_words(plan.measured, 0, plan.breakdown.n_ubatch) if plan.fits else []
+    lines += labelled("measured", seen, style)
     table = users_table(plan.speed) if plan.fits else []
     lines += [f"{'serve' if i == 0 else '':{LABEL}}{line}" for i, line in enumerate(table)]
     lines += labelled("memory", [*_memory_words(plan), *(_parts(plan) if verbose else ())], style)
@@ -124,14 +125,17 @@ def figures(plan: Plan) -> str:
             f"{_inputs_words(plan.inputs, speed)}   {tokens(speed.prompt)} tokens/s   "
             f"{context_words(plan)}"
         )
-    low, high = (
-        speed.generation / speed.generation_spread,
-        speed.generation * speed.generation_spread,
-    )
+    generated = _span(speed.generation, speed.generation_spread)
+    prompts = _span(speed.prompt, speed.prompt_spread)
     return (
-        f"about {tokens(speed.generation)} tokens/s ({tokens(low)} to {tokens(high)})   "
-        f"prompts {tokens(speed.prompt)}/s   {context_words(plan)}"
+        f"about {tokens(speed.generation)} tokens/s {generated}   "
+        f"prompts {tokens(speed.prompt)}/s {prompts}   {context_words(plan)}"
     )
+
+
+def _span(rate: float, spread: float) -> str:
+    """Return the range of a predicted rate."""
+    return f"({tokens(rate / spread)} to {tokens(rate * spread)})"
 
 
 def context_words(plan: Plan) -> str:
@@ -148,8 +152,8 @@ def context_words(plan: Plan) -> str:
 
 def _inputs_words(inputs: Inputs, speed: Speed) -> str:
     """Return inputs per second, with the prediction's uncertainty."""
-    rate, factor = inputs.per_second, speed.prompt_spread
-    span = f"({tokens(rate / factor)} to {tokens(rate * factor)})"
+    rate = inputs.per_second
+    span = _span(rate, speed.prompt_spread)
     return f"about {tokens(rate)} inputs/s of {inputs.tokens} tokens {span}"
 
 

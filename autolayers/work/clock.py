@@ -17,9 +17,9 @@ seconds of n tokens  =  token                                  whatever is read
 from __future__ import annotations
 
 from collections import Counter
-from math import exp, hypot, sqrt
+from math import exp, hypot, inf, sqrt
 
-from ..flags.params import N_BATCH
+from ..flags.params import N_BATCH, N_UBATCH
 from .expert_cache import MOST_TOKENS, PROMPT
 from .rates import SHARED
 from .streams import CPU, SCANNED, touched
@@ -99,7 +99,7 @@ class Clock:
         shared: Shared = SHARED,
         *,
         n_batch: int = N_BATCH,
-        n_ubatch: int = 512,
+        n_ubatch: int = N_UBATCH,
         pipelined: bool = False,
         shares: Mapping[str, float] | None = None,
         reduced: bool = False,
@@ -265,6 +265,7 @@ class Clock:
         )
         if experts:
             chosen = self._chosen(n, streams.spread)
+            chosen *= streams.mixed if n >= streams.matrix else 1.0
             seconds += slow_experts * hypot(
                 experts * chosen * self.weights.low / (bandwidth * rates.chosen),
                 2 * n * expert_multiplies / (rate * rates.experts),
@@ -407,17 +408,27 @@ class Clock:
 
     def prompt(self, n: int, depth: float) -> float:
         """Return the seconds of a prompt of n tokens after `depth` others."""
-        # A prompt is computed in micro-batches; all but the last one are full.
-        whole, rest = divmod(n, self.n_ubatch)
+        seconds = self._batches(n, depth, self.n_ubatch)
+        gain = min([each.streams.gain for each in self.devices.values()], default=inf)
+        # A mixture on cards that were not measured to gain as much as larger micro-batches promise.
+        if self.weights.n_expert and self.n_ubatch > N_UBATCH and gain < inf:
+            seconds = max(seconds, self._batches(n, depth, N_UBATCH) / gain)
+        # An expert cache slows prompts down; a delta net that is not one op costs each token.
+        return seconds / self.paces[0] * (1.0 if self.cached is None else PROMPT) + n * self.apart
+
+    def _batches(self, n: int, depth: float, size: int) -> float:
+        """Return the seconds of n tokens in micro-batches of this size."""
+        # All but the last one are full.
+        whole, rest = divmod(n, size)
         seconds = 0.0
         middle = depth + n / 2
         if whole:
-            common, stages = self.step(self.n_ubatch, middle)
+            common, stages = self.step(size, middle)
             total = common + sum(stages.values())
             # The devices work on different micro-batches at once: after the first, only the slowest
             # counts, and a part of the others.
             if self.pipelined and len(stages) > 1:
-                together = min(whole, max(1, self.n_batch // self.n_ubatch))
+                together = min(whole, max(1, self.n_batch // size))
                 slowest = common + max(stages.values())
                 follow = slowest + self.shared.stages * (total - slowest)
                 total = (total + (together - 1) * follow) / together
@@ -425,8 +436,7 @@ class Clock:
         if rest:
             common, stages = self.step(rest, depth + n - rest / 2)
             seconds += common + sum(stages.values())
-        # An expert cache slows prompts down; a delta net that is not one op costs each token.
-        return seconds / self.paces[0] * (1.0 if self.cached is None else PROMPT) + n * self.apart
+        return seconds
 
     def token(self, depth: float, requests: int = 1) -> float:
         """Return the seconds of one token for each request."""

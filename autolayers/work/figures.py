@@ -63,6 +63,7 @@ class Figures:
     round_trip: float = 0.0  # seconds, to the server that has it
     network: float = 0.0  # bytes per second; 0: no server
     streams: Streams = STREAMS["", ""]
+    backend: str = ""  # a server's device: the server's
 
     @classmethod
     def of(cls, device: Device, ram: float | None = None, build: int = NEWEST) -> Figures:
@@ -80,6 +81,7 @@ class Figures:
             round_trip,
             network,
             streams_of(device),
+            device.engine or device.backend,
         )
 
     def visit(self, size: float) -> float:

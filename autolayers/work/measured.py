@@ -15,6 +15,7 @@ from math import exp, log, log2
 from ..backends import HOST
 from ..devices.cards import CARDS
 from ..devices.names import described
+from ..flags.params import N_UBATCH
 from ..machine import CLASSES
 from ..records import dataclass, replace
 from ..tables import text
@@ -65,6 +66,20 @@ class Row:
     build: int | None
     date: str
     source: str  # where to read of it, "" if its address is not known
+
+    @property
+    def old(self) -> bool:
+        """Whether its build is of before 2025, which were slower."""
+        return self.date < _OLD
+
+    @property
+    def n_ubatch(self) -> int:
+        words = self.words.split()
+        return int(words[words.index("-ub") + 1]) if "-ub" in words else N_UBATCH
+
+    def off(self, spread: float) -> bool:
+        """Return whether its own prediction is off by more than a range says."""
+        return not 1 / spread <= self.rate / self.predicted <= spread
 
     def to_dict(self) -> dict[str, object]:
         """Return the row with the names that the rows of fixtures/speeds and `tune --share`
@@ -218,7 +233,7 @@ def _distance(row: Row, launch: Asked) -> float:
     # Twins within 5 % of the active bytes: the limit itself counts as one halving.
     size = abs(log(row.active / launch.active)) / log(1 + _TWIN)
     depth = abs(log2((_KILO + row.depth + row.prompt / 2) / (_KILO + launch.depth)))
-    less = (_AGED if row.date < _OLD else 0.0) + (0.0 if row.source else _NO_SOURCE)
+    less = (_AGED if row.old else 0.0) + (0.0 if row.source else _NO_SOURCE)
     return size + depth + _TENTH * abs(row.share - launch.share) + less
 
 
@@ -230,7 +245,7 @@ def drawn(launch: Asked, kind: str, predicted: float, within: float) -> tuple[fl
     ratios = [
         row.rate / row.predicted
         for row in alike(launch, kind)
-        if abs(row.share - launch.share) <= _SHARE and row.date >= _OLD
+        if abs(row.share - launch.share) <= _SHARE and not row.old
     ]
     if len(ratios) < ENOUGH:
         return None

@@ -4,8 +4,8 @@
     reading, computing = shares(device)
 
 Rates stay as they are down to a share of the watts as sold, and fall below it: measured on an RTX
-PRO 6000 (600 W) at 500 to 200 W, an RTX 3090 at 250 of 350 W and an RTX 4090 at 275 of 450 W
-(tests/planner/test_cost.py).
+PRO 6000 (600 W) at 500 to 200 W, an RTX 3090 at 250 and 200 of 350 W and an RTX 4090 at 275 of
+450 W (tests/work/test_power.py).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ READING = {"Ampere": 1.0, "Ada": 0.74, "Blackwell": 0.53}
 _READING_UNKNOWN = 0.74
 _COMPUTING = 0.72
 _FALLS = 0.8  # a rate falls as this power of the watts
+# the share below which reading falls as the second power: memory of GDDR6X takes its watts first
+STEEP = {"Ampere": 0.71}
 
 
 def shares(device: Device) -> tuple[float, float]:
@@ -29,8 +31,10 @@ def shares(device: Device) -> tuple[float, float]:
     if not device.power_limit or not device.power_default:
         return 1.0, 1.0
     watts = device.power_limit / device.power_default
-    reading = READING.get(generation_of(device), _READING_UNKNOWN)
-    return _left(watts, reading), _left(watts, _COMPUTING)
+    generation = generation_of(device)
+    reading = _left(watts, READING.get(generation, _READING_UNKNOWN))
+    steep = min(1.0, watts / STEEP.get(generation, watts))
+    return reading * float(steep ** (2 - _FALLS)), _left(watts, _COMPUTING)
 
 
 def _left(watts: float, enough: float) -> float:

@@ -10,6 +10,8 @@ from ..tables import rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ..machine import Device
 
 
@@ -125,8 +127,11 @@ GENERATIONS: tuple[tuple[str, str, str], ...] = (
     ),
     ("Arc", "", r"\bArc\b|Intel"),
     ("M5", "", r"Apple M5"),
+    ("M1", "", r"Apple M1"),
     ("Apple", "", r"Apple M\d"),
 )
+
+NVIDIA = tuple([name for name, capabilities, _ in GENERATIONS if capabilities])
 
 _GEN9 = r"HD Graphics [56]\d\d|\((SKL|KBL|CFL|CML|GLK)\b"  # up to 2020
 
@@ -155,6 +160,7 @@ FP16_PER_BANDWIDTH = {
     "Xe2 integrated": 300.0,
     "Arc": 240.0,
     "M5": 60.0,
+    "M1": 26.0,
     "Apple": 34.0,
 }
 FP16_UNKNOWN = 150.0
@@ -167,40 +173,40 @@ FLASH_BUILD, OLD_FLASH = 7950, 0.4
 # --- made by benchmarks/fit_speed.py
 
 SHARED = Shared(
-    token=164,
-    prompt_experts=0.969,
-    expert_tokens=33.2,
-    prompt_read=1,
-    prompt_kernel=1.63,
-    hop=65,
-    reduction=34.7,
-    ram=0.959,
-    ram_experts=0.939,
+    token=161,
+    prompt_experts=0.897,
+    expert_tokens=29.2,
+    prompt_read=0.976,
+    prompt_kernel=1.91,
+    hop=65.3,
+    reduction=37.2,
+    ram=0.944,
+    ram_experts=0.917,
     alone=0.8,
-    core=17.9,
-    core_flops=55.2,
-    core_experts=0.626,
-    core_attention=13.7,
+    core=20.4,
+    core_flops=61.5,
+    core_experts=0.709,
+    core_attention=13.6,
     core_attention_far=2.32,
-    core_scores=28.7,
-    core_unfused=26.3,
-    core_kernel=2.02,
-    ram_copy=0.571,
-    copied=0.34,
-    several=1.55,
-    stages=0.268,
+    core_scores=27.9,
+    core_unfused=25.8,
+    core_kernel=2.01,
+    ram_copy=0.581,
+    copied=0.389,
+    several=1.49,
+    stages=0.256,
 )
 
 AGES: dict[str, tuple[Age, ...]] = {  # before, kernel, prompt
-    "CUDA": (Age(6700, 1.2, 0.862), Age(9400, 1.04, 0.917)),
-    "MTL": (Age(6700, 0.958, 0.908), Age(9400, 1.06, 1.08)),
-    "ROCm": (Age(6700, 1.01, 0.416), Age(9400, 1.01, 1.03)),
-    "SYCL": (Age(6700, 1, 1), Age(9400, 1.05, 1.1)),
-    "Vulkan": (Age(6700, 1.01, 0.697), Age(9400, 1.02, 0.849)),
+    "CUDA": (Age(6700, 1.27, 0.877), Age(9400, 1.02, 1.02)),
+    "MTL": (Age(6700, 1.13, 0.938), Age(9400, 1.09, 1.07)),
+    "ROCm": (Age(6700, 1.05, 0.456), Age(9400, 1.05, 1.04)),
+    "SYCL": (Age(6700, 1, 1), Age(9400, 1.06, 1.1)),
+    "Vulkan": (Age(6700, 0.993, 0.715), Age(9400, 0.935, 0.842)),
 }
 
 # what RAM of unknown speed adds to a doubt, where RAM decides
-UNKNOWN_RAM = {"pp": 1.14, "tg": 1.31}
+UNKNOWN_RAM = {"pp": 1.05, "tg": 1.33}
 
 # --- end
 
@@ -221,9 +227,25 @@ RATES = {(row["backend"], row["generation"]): _rates(row) for row in rows("work/
 # error, as a factor; the same after one measured launch of the class on the machine; for
 # comparisons of two launches there; and the part of one launch's error that the others share
 DOUBT, CALIBRATED, BETWEEN, ONE_RUN = (
-    {(row["class"], row["kind"]): float(row[name]) for row in rows("work/doubts.csv")}
+    {
+        (row["class"], row["kind"]): float(row[name])
+        for row in rows("work/doubts.csv")
+        if not row["backend"]
+    }
     for name in ("doubt", "calibrated", "between", "run")
 )
+# the first, of backends with rows of the class from several sources
+OWN_DOUBT = {
+    (row["class"], row["kind"], row["backend"]): float(row["doubt"])
+    for row in rows("work/doubts.csv")
+    if row["backend"]
+}
+
+
+def doubt_of(kind: str, part: str, backends: Collection[str]) -> float:
+    """Return the DOUBT of launches on devices of these backends: of several the largest."""
+    every = DOUBT[kind, part]
+    return max((OWN_DOUBT.get((kind, part, name), every) for name in backends), default=every)
 
 
 def generation_of(device: Device) -> str:

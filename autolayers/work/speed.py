@@ -23,7 +23,7 @@ from .drafts import AT_ONCE, WITHIN, Drafted, Drafting, Step, accepted, best, ch
 from .expert_cache import DOUBT as CACHE_DOUBT
 from .expert_cache import DOUBT_UNKNOWN, UPLOAD, ExpertCache
 from .figures import NETWORK, NETWORK_RATE, Figures, HostFigures
-from .rates import BETWEEN, CALIBRATED, DOUBT, SHARED, UNKNOWN_RAM, generation_of
+from .rates import BETWEEN, CALIBRATED, SHARED, UNKNOWN_RAM, doubt_of, generation_of
 from .unsure import Seen, unsure
 from .work import HOST, Homes, Weights, Work, fallen, work_of
 
@@ -798,7 +798,6 @@ def _speed(
     n_ctx_seq = use.n_ctx_seq
     first, token, together = _parts(clock, work, use)
     full = clock.token(n_ctx_seq, together)
-    figures_known = all(figures.known for figures in clock.devices.values())
     ram_known = all(name != "RAM" for name, _ in assumed)
     prompts, tokens = corrections
     upload = 1.0
@@ -810,8 +809,8 @@ def _speed(
         work.requests / token,
         together / full,
         first * work.requests + work.generate * token,
-        _doubt(kind, "pp", figures_known, ram_known, prompts.own),
-        _doubt(kind, "tg", figures_known, ram_known, tokens.own and clock.cached is None, upload),
+        _doubt(clock, kind, "pp", ram_known, prompts.own),
+        _doubt(clock, kind, "tg", ram_known, tokens.own and clock.cached is None, upload),
         kind,
         assumed,
         prompts,
@@ -821,15 +820,17 @@ def _speed(
 
 
 def _doubt(
-    kind: str, part: str, figures_known: bool, ram_known: bool, measured: bool, upload: float = 1.0
+    clock: Clock, kind: str, part: str, ram_known: bool, measured: bool, upload: float = 1.0
 ) -> float:
-    """Return the factor that 80 % of this class's predictions are within; more if figures of the
+    """Return the factor that 80 % of the predictions of this class and of the devices' backends are
+    within; more if figures of the
     machine are defaults, less if a launch of the class was `measured` there. `upload`: that of an
     expert cache."""
     if measured:
         return CALIBRATED[kind, part]
-    spread = log(DOUBT[kind, part])
-    if not figures_known:
+    devices = clock.devices.values()
+    spread = log(doubt_of(kind, part, {figures.backend for figures in devices}))
+    if not all(figures.known for figures in devices):
         spread = hypot(spread, log(2.0))
     if not ram_known:
         spread = hypot(spread, log(UNKNOWN_RAM[part]))

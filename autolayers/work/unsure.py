@@ -9,7 +9,10 @@ launches of the class were measured on the machine.
 
 from __future__ import annotations
 
+from math import inf
+
 from ..backends import VULKAN
+from ..flags.params import N_UBATCH
 from ..records import dataclass
 from .work import HOST
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from ..machine import Device
     from .clock import Clock
 
-DEEP, FAR = 4096, 1 << 16  # tokens of a sequence
+DEEP, LONG, FAR = 4096, 8192, 1 << 16  # tokens of a sequence
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,19 @@ class Seen:
     def in_ram(self) -> bool:
         """Whether the CPU reads weights for a device's layers."""
         return self.placement in ("MoE in RAM", "dense partial")
+
+    @property
+    def backends(self) -> set[str]:
+        """The backends of the devices that take part."""
+        return {figures.backend for figures in self.clock.devices.values()}
+
+    @property
+    def fills(self) -> bool:
+        """Whether a mixture's micro-batches are larger than any that its devices were measured
+        with."""
+        gains = [figures.streams.gain for figures in self.clock.devices.values()]
+        mixture = self.clock.weights.n_expert > 0 and self.clock.n_ubatch > N_UBATCH
+        return mixture and min(gains, default=inf) < inf
 
     def reads_quantised(self, backend: str) -> bool:
         """Return whether devices of a backend read a quantised cache."""
@@ -78,6 +94,18 @@ UNSURE = (
         1.25,
         1.5,
         lambda seen: seen.depth >= DEEP and seen.reads_quantised(VULKAN),
+    ),
+    Unsure(
+        "so deep a context under Vulkan",
+        1.3,
+        1.5,
+        lambda seen: seen.depth >= LONG and seen.backends == {VULKAN},
+    ),
+    Unsure(
+        "a micro-batch of a mixture that nobody measured there",
+        1.0,
+        1.35,
+        lambda seen: seen.fills,
     ),
     Unsure("experts on Vega", 1.8, 1.8, lambda seen: seen.reads_experts("Vega")),
     Unsure(

@@ -168,3 +168,34 @@ def test_a_scan_of_states_scales_worse_than_attention() -> None:
         return many.generation / one.generation
 
     assert gain("mamba2-2.7b-q4_k_m") < 5 < 12 < gain("qwen2.5-7b-q8_0")
+
+
+# Tokens per second of all by users: a mixture on Strix Halo by RADV (rows n28-f0452 to f0461, and
+# llama-batched-bench of issue 25356), where 9 are slower than 8
+RADV_USERS = {2: 1.37, 4: 1.78, 8: 1.96, 16: 1.42}
+
+
+def users(backend: str) -> dict[int, float]:
+    """Tokens per second of all, relative to one user's."""
+    path = FIXTURES / "headers" / "qwen3-30b-a3b-q4_k_m.gguf"
+    rates = {
+        n: autolayers.plan(
+            path,
+            f"--gpu strix-halo-128g --backend {backend} -ngl 99 -c 65536 -np {n} "
+            f"--workload 1+128@0x{n}".split(),
+        ).speed.generation
+        for n in (1, *RADV_USERS, 9)
+    }
+    return {n: rate / rates[1] for n, rate in rates.items()}
+
+
+def test_nine_users_of_a_mixture_by_radv_are_slower_than_eight() -> None:
+    found = users("vulkan")
+    assert found[9] < 0.85 * found[8]
+    for n, measured in RADV_USERS.items():
+        assert abs(log(found[n] / measured)) <= NEAR, (n, found[n], measured)
+
+
+def test_rocm_has_no_such_step() -> None:
+    found = users("rocm")
+    assert found[9] > found[8]

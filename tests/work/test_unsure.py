@@ -16,7 +16,7 @@ from autolayers.work.unsure import UNSURE
 
 MOE = FIXTURES / "headers" / "qwen3-30b-a3b-q4_k_m.gguf"
 DENSE = FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf"
-WINDOWS, CACHE, VEGA, DEEP = (row.what for row in UNSURE)
+WINDOWS, CACHE, LONG, BATCH, VEGA, DEEP = (row.what for row in UNSURE)
 
 
 def machine(folder: Path, card: str, **more: Any) -> Path:
@@ -46,7 +46,18 @@ IN_RAM = "-ngl 99 -ncmoe 99 -c 8192"
             DENSE,
             "rtx-3060",
             {"backend": "Vulkan"},
-            "-ngl 99 -c 16384 -ctk q8_0 -ctv q8_0 --workload 512+64@8192",
+            "-ngl 99 -c 16384 --workload 512+64@8192",
+            LONG,
+        ),
+        (DENSE, "rtx-3060", {}, "-ngl 99 -c 16384 --workload 512+64@8192", ""),
+        (MOE, "rx-7900-xtx", {"backend": "Vulkan"}, "-ngl 99 -c 8192 -ub 2048", BATCH),
+        (MOE, "rx-7900-xtx", {"backend": "Vulkan"}, "-ngl 99 -c 8192", ""),
+        (MOE, "rtx-3090", {}, "-ngl 99 -c 8192 -ub 2048", ""),
+        (
+            DENSE,
+            "rtx-3060",
+            {"backend": "Vulkan"},
+            "-ngl 99 -c 16384 -ctk q8_0 -ctv q8_0 --workload 512+64@6000",
             CACHE,
         ),
         (
