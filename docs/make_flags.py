@@ -7,11 +7,13 @@ planner.md and tune.md, and the man page, from the rows of the program's own tab
 from __future__ import annotations
 
 from autolayers import __version__
+from autolayers.backends import BACKENDS, HOST, backend
 from autolayers.cli.help import ABOUT, EXAMPLES, EXIT_CODES, MODEL, spelled
 from autolayers.flags.formats import FORMATS
 from autolayers.flags.own import COMMANDS, FLAGS, OwnFlag
 from autolayers.flags.table import rows_of
 from autolayers.launch.bench import ALIKE, ROWS
+from autolayers.launch.formats.reach import Reach
 from autolayers.planner import prices
 
 _EXAMPLES = {
@@ -40,6 +42,8 @@ def part(name: str) -> str:
                 for row in FORMATS.values()
             ],
         )
+    if what == "reach":
+        return _reach()
     if what == "prices":
         return _prices()
     if what == "bench":
@@ -156,3 +160,19 @@ def _about(text: str) -> list[str]:
 def _roff(text: str) -> str:
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return "\\&" + text if text.startswith((".", "'")) else text
+
+
+def _reach() -> str:
+    """How the GPUs of each backend are reached from what is no shell of this machine."""
+    rows = []
+    for name in BACKENDS:
+        reach = Reach(backend(name))
+        refused = [kind for kind in FORMATS if not reach.reaches(kind)]
+        if reach.backend.remote or name == HOST:
+            continue
+        given = f"NVIDIA's driver `{reach.driver}`" if reach.driver else ""
+        given = given or ", ".join(f"`{node}`" for node in reach.nodes) or "not in a container"
+        if reach.reaches("docker"):
+            given = f"image `server{reach.backend.image}`, {given}"
+        rows.append((name, f"{given}; refused: {', '.join(refused) or 'nothing'}"))
+    return _table("backend", "way to its GPUs", rows)

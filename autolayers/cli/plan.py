@@ -38,7 +38,7 @@ def main(words: Sequence[str]) -> int:
         return 0
     names = _named(arguments)
     form = str(arguments.own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
-    keeps = arguments.own.get("swap") or arguments.own.get("keep")
+    keeps = arguments.own.get("swap") or arguments.own.get("stay")
     turns = bool(keeps) or any(map(os.path.isdir, names))
     if turns or len(names) > 1:
         from .several import at_once, in_turns

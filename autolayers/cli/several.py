@@ -118,10 +118,10 @@ def _take_turns(
     everything else uses groups."""
     # As the request resolved them, e.g. with a program's defaults
     arguments = request.arguments
-    keep = numbers(names, str(arguments.own.get("keep", "")))
+    keep = numbers(names, str(arguments.own.get("stay", "")))
     if keep and form == "preset":
         raise UsageError(
-            "--keep: the router unloads whichever model was used least recently: --format "
+            "--stay: the router unloads whichever model was used least recently: --format "
             "llama-swap keeps some"
         )
     if form == "preset":

@@ -768,7 +768,7 @@ FLAGS = (
         "take turns)",
     ),
     OwnFlag(
-        "--keep",
+        "--stay",
         "plan",
         "NAMES",
         "these of the models stay loaded, and the others take turns with what they leave: "

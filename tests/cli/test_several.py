@@ -300,7 +300,7 @@ def test_what_is_kept_fits_beside_every_group(
     """An embedding model that shares a group with some would be read again with each question."""
     pytest.importorskip("yaml")
     gpu, kept = "6GiB", "gemma-3-4b-q8_0"
-    words = ["plan", ".", "--gpu", gpu, "--ram", "64GiB", "--keep", kept]
+    words = ["plan", ".", "--gpu", gpu, "--ram", "64GiB", "--stay", kept]
     text, _ = out_of(capfd, *words, "--format", "llama-swap")
     file, devices = launch_targets.llama_swap_file(text), hypothetical(gpu)
     groups = dict(file["groups"])

@@ -1,4 +1,4 @@
-"""Models that stay loaded (`--keep`), beside others that take turns with what those leave."""
+"""Models that stay loaded (`--stay`), beside others that take turns with what those leave."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plan_kept(
         rest = replace(rest, machine=replace(machine, limits=limits, ram=ram))
     others = [i for i in range(len(models)) if i not in kept]
     if not others:
-        raise UsageError("--keep: nothing is left to take turns: leave it out")
+        raise UsageError("--stay: nothing is left to take turns: leave it out")
     factors = tuple(weights) or (1.0,) * len(models)
     turns = plan_groups(Some(models, others), rest, [factors[i] for i in others])
     return replace(
@@ -53,7 +53,7 @@ def numbers(names: Sequence[str], wanted: str) -> list[int]:
         at = [i for i, path in enumerate(names) if name in _names(path)]
         if len(at) != 1:
             what = "none" if not at else f"{len(at)}"
-            raise UsageError(f"--keep {name}: names {what} of the models")
+            raise UsageError(f"--stay {name}: names {what} of the models")
         found += at
     return found
 
