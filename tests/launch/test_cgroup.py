@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 from control_groups import Group, group_of
-from support import FIXTURES
+from support import FIXTURES, free_port
 
 import autolayers
+from autolayers.cli import main
+from autolayers.memory.ram import ram_of
 
 pytestmark = [
     pytest.mark.llamacpp,
@@ -83,3 +87,62 @@ def answers(process: subprocess.Popen[bytes], port: str) -> bool:
         except OSError:
             time.sleep(0.2)
     return False
+
+
+def test_models_swap_within_a_limit(
+    group: Group, binaries: pathlib.Path, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The router and one model at a time: what is loaded before has gone when the next one comes,
+    and nothing is killed."""
+    for name in "abc":
+        shutil.copy(CHAT, tmp_path / f"{name}.gguf")
+    words = [*WORDS[:-1], "0", "-ctxcp", "0", "-b", "32", "-ub", "32", "-ctk", "f32", "-ctv", "f32"]
+    assert main(["plan", str(tmp_path), "--ram", "16GiB", *words, "--format", "preset"]) == 0
+    (tmp_path / "preset.ini").write_text(capfd.readouterr().out)
+    plan = autolayers.plan(CHAT, words, ram="16GiB")
+    assert plan.ram.limit is not None
+    # The router is a llama-server without a model
+    limit = plan.ram.limit + ram_of(0, 0, 0).request
+    assert limit < 2 * plan.host.context
+    group.holds(limit)
+    port = free_port()
+    router = subprocess.Popen(
+        [
+            binaries / "llama-server",
+            "--models-preset",
+            tmp_path / "preset.ini",
+            "--models-max",
+            "1",
+            "--port",
+            str(port),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=group.enter,
+    )
+    try:
+        for name in "abca":
+            body = json.dumps({"model": name, "prompt": "a", "n_predict": 1}).encode()
+            assert answered(port, body) == 1, name
+        assert router.poll() is None
+        assert group.most() <= limit
+    finally:
+        router.terminate()
+        router.wait()
+
+
+def answered(port: int, body: bytes) -> int:
+    """Tokens of an answer, once the router listens."""
+    for _ in range(300):
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{port}/completion", body, timeout=60
+            ) as answer:
+                return int(json.load(answer)["tokens_predicted"])
+        except ConnectionError:
+            time.sleep(0.1)
+        except urllib.error.URLError as error:
+            if not isinstance(error.reason, ConnectionError):
+                raise
+            time.sleep(0.1)
+    return 0
