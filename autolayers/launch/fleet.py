@@ -328,7 +328,7 @@ def _llama_swap(
 
 
 def _swap(machine: str, own: Sequence[_Instance]) -> str:
-    patience = max(120, *(each.launch.patience for each in own))
+    patience = max(each.launch.patience for each in own)
     lines = [f"healthCheckTimeout: {patience}", "models:"]
     names = []
     for model, same in _by_model(own).items():

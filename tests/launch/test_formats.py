@@ -225,11 +225,11 @@ def test_a_start_may_take_as_long_as_its_model_needs() -> None:
         pod = next(yaml.safe_load_all(written("kubernetes", path=path)))["spec"]["template"]
         probe = pod["spec"]["containers"][0]["startupProbe"]
         waited = probe["failureThreshold"] * probe["periodSeconds"]
-        assert swap == max(120, period) and period <= waited < period + 5
+        assert swap == period <= waited < period + 5
         seconds[path] = period
     size = planned_for("compose", "/m.gguf", ()).model.size
-    assert seconds["/m.gguf"] == 60 + -(-size // 10**8)
-    assert seconds["hf:user/name/m.gguf"] == 60 + -(-size // (4 * 10**6))
+    assert seconds["/m.gguf"] == 300 + -(-size // 10**8)
+    assert seconds["hf:user/name/m.gguf"] == 300 + -(-size // (4 * 10**6))
 
 
 def test_a_server_without_its_key_does_not_start() -> None:
@@ -263,6 +263,10 @@ def test_a_pod_has_no_more_rights_than_it_needs() -> None:
         assert ("capabilities" in rights) == plain
         assert container["resources"]["requests"]["cpu"] == "6"
         assert ("runtimeClassName: nvidia" in text) == plain
+    # A directory that the node makes, and a key that is not everyone's, are root's
+    for more in (("--slot-save-path", "/var/lib/slots"), ("--api-key-file", "/etc/llama.key")):
+        text = file_for("kubernetes", "--gpu", "rtx-3060", *more, path="/m.gguf")
+        assert "runAsNonRoot" not in text or (os.getuid() and more[0] != "--slot-save-path")
     assert "ephemeral-storage: 1" in written("kubernetes", path="hf:user/name/m.gguf")
 
 
@@ -355,7 +359,7 @@ def test_compose_files_pass_their_own_specification() -> None:
 
 def test_llama_swap_starts_the_launch() -> None:
     lines = written("llama-swap", ("--port", "99", "-a", "my-model,other")).splitlines()
-    assert lines[:3] == ["healthCheckTimeout: 120", "models:", '  "my-model":']
+    assert lines[:3] == ["healthCheckTimeout: 318", "models:", '  "my-model":']
     line = json.loads(lines[3].partition("cmd: ")[2])
     assert shlex.split(line) == [
         "llama-server",

@@ -248,11 +248,20 @@ def _user(launch: LaunchFile, box: Container) -> int | None:
     reach = launch.reach
     if os.name != "posix" or box.cached or launch.image or (reach.nodes and own_gpus(launch.plan)):
         return None
+    # What the node makes for it belongs to root
+    if any(mount.written for mount in box.mounts.values()):
+        return None
     if os.getuid():
         return os.getuid()
-    files = [mount.source for mount in box.mounts.values() if os.path.exists(mount.source)]
-    # Written by root: nobody, where everyone may read
-    return _NOBODY if all(os.stat(file).st_mode & 0o004 for file in files) else None
+    # Written by root: nobody, where everyone may read; a model that is not here is taken for such
+    return _NOBODY if all(_public(mount.source) for mount in box.mounts.values()) else None
+
+
+def _public(path: str) -> bool:
+    """Return whether everyone may read a file."""
+    if os.path.exists(path):
+        return bool(os.stat(path).st_mode & 0o004)
+    return path.endswith(".gguf")
 
 
 def pod_of(launch: LaunchFile, shares: str = "", name: str = "llama-server") -> Pod:

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from ...planner.plan import DeviceRow
 
 _PORT = "8080"  # of llama.cpp's images, for any build
-# Of a slow start, bytes per second: a hard disk or a network's, and a slow line
-_START, _SLOW, _DOWNLOAD = 60, 100_000_000, 4_000_000
+# Of a slow start: seconds of a driver that compiles its kernels first; bytes per second of a hard
+# disk or a network's, and of a slow line
+_START, _SLOW, _DOWNLOAD = 300, 100_000_000, 4_000_000
 _ELSEWHERE = ("hf:", "docker:", "http://", "https://")
 _HERE = ("", "127.0.0.1", "localhost", "::1")  # addresses that only this machine reaches
 # fields of llama-server's own features, which programs that ignore these fields lack

@@ -61,7 +61,7 @@ def models_of(launches: Sequence[LaunchFile], sized: bool) -> tuple[list[str], l
     models = dict(named(launches))
     # Seconds until llama-swap ends a server that does not answer; its default is 120
     patience = max((launch.patience for launch in launches), default=0)
-    lines = [*notes, f"healthCheckTimeout: {max(120, patience)}", "models:"]
+    lines = [*notes, f"healthCheckTimeout: {patience}", "models:"]
     for name, launch in models.items():
         # The key is the name that clients send as "model"
         lines += [f"  {yaml(name)}:", *([f"    # {sizes_note(launch)}"] if sized else [])]
