@@ -75,7 +75,7 @@ class Groups:
             "groups": [group.to_dict() for group in self.groups],
             "refused": dict(self.refused),
             "proven": self.proven,
-            "kept": {i: plan.to_dict() for i, plan in self.kept},
+            **({"kept": {i: plan.to_dict() for i, plan in self.kept}} if self.kept else {}),
         }
 
 
