@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -219,3 +220,35 @@ def test_an_unknown_architecture_plans_nearly_as_the_known_one(
     row = said["devices"][0]  # type: ignore[index]
     for part in ("model", "context", "compute"):
         assert row[part] >= getattr(use.devices["CUDA0"], part)
+
+
+@pytest.mark.llamacpp
+def test_the_real_tool_confirms_random_launches(
+    binaries: Path,
+    mock_cuda: Callable[..., dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Models, cards and flags by chance, none of them corrected."""
+    from planner.test_fit import sparse
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    dice = random.Random(62)
+    names = sorted(json.loads((HEADERS / "sizes.json").read_text()))
+    flags = ("", "-c 8192", "-ub 256", "-fa off", "-fa on -ctk q8_0 -ctv q8_0", "-nkvo", "-ngl 0")
+    corrected = []
+    for _ in range(60):
+        name, size, given = (
+            dice.choice(names),
+            f"{dice.choice((6, 8, 16, 48))}GiB",
+            dice.choice(flags),
+        )
+        for key, value in mock_cuda(Device.hypothetical(size)).items():
+            monkeypatch.setenv(key, value)
+        words = [str(sparse(name, tmp_path)), "--gpu", size, "--ram", "256GiB", "-np", "1"]
+        words += ["--override-kv", "tokenizer.ggml.model=str:none", *given.split()]
+        said = answer([*words, "--llama-server", str(binaries / "llama-server")], capsys)
+        if not said.get("confirmed", {}).get("equal"):  # type: ignore[attr-defined]
+            corrected.append((name, size, given, said["reasons"][0]))  # type: ignore[index]
+    assert not corrected
