@@ -816,7 +816,7 @@ FLAGS = (
         "--llama-server",
         "plan",
         "PATH",
-        "the llama-server beside which llama-fit-params is asked (default: that of PATH)",
+        "the llama-server next to which llama-fit-params is asked (default: that of PATH)",
     ),
     OwnFlag("--replan", "run", "", "plan again; otherwise an unchanged launch keeps its plan"),
     OwnFlag(

@@ -249,6 +249,9 @@ def test_the_real_tool_confirms_random_launches(
         words = [str(sparse(name, tmp_path)), "--gpu", size, "--ram", "256GiB", "-np", "1"]
         words += ["--override-kv", "tokenizer.ggml.model=str:none", *given.split()]
         said = answer([*words, "--llama-server", str(binaries / "llama-server")], capsys)
+        # llama.cpp refuses it too, e.g. a quantised cache of a model without one
+        if "error" in said:
+            continue
         if not said.get("confirmed", {}).get("equal"):  # type: ignore[attr-defined]
             corrected.append((name, size, given, said["reasons"][0]))  # type: ignore[index]
     assert not corrected
