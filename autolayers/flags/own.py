@@ -808,8 +808,8 @@ FLAGS = (
         "--confirm",
         "plan run",
         "",
-        "ask the installed llama-fit-params whether the plan is right (run does where it stands "
-        "beside the server)",
+        "ask the installed llama-fit-params whether the plan is right; run does where it "
+        "stands next to the server",
     ),
     OwnFlag("--no-confirm", "plan run", "", "do not ask it", key="confirm", value=False),
     OwnFlag(
