@@ -808,15 +808,15 @@ FLAGS = (
         "--confirm",
         "plan run",
         "",
-        "ask the installed llama-fit-params whether the plan is right (run does where it stands "
-        "beside the server)",
+        "ask the installed llama-fit-params whether the plan is right; run does where it "
+        "stands next to the server",
     ),
     OwnFlag("--no-confirm", "plan run", "", "do not ask it", key="confirm", value=False),
     OwnFlag(
         "--llama-server",
         "plan",
         "PATH",
-        "the llama-server beside which llama-fit-params is asked (default: that of PATH)",
+        "the llama-server next to which llama-fit-params is asked (default: that of PATH)",
     ),
     OwnFlag("--replan", "run", "", "plan again; otherwise an unchanged launch keeps its plan"),
     OwnFlag(

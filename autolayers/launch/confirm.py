@@ -25,7 +25,7 @@ from ..memory.estimate import Estimator
 from ..model.body import Body
 from ..planner.plan import Confirmed
 from ..programs import NoAnswer, ask
-from ..records import dataclass, replace
+from ..records import dataclass, lazy, replace
 from ..units import MiB, mib
 from . import store
 from .checked_builds import digest as digest_of
@@ -266,7 +266,7 @@ class Referee:
         printed = {name: tuple(map(int, sizes)) for name, *sizes in rows}
         if len(printed) < len(rows) or HOST_ROW not in printed:
             raise NoAnswer("what it printed is not a row a device and one of the host")
-        answer = Answered(self.program, key, self._number(), printed)
+        answer = Answered(self.program, key, self.number, printed)
         if self.digest and self.program:
             with contextlib.suppress(AutolayersError):
                 store.add(
@@ -280,7 +280,8 @@ class Referee:
                 )
         return answer
 
-    def _number(self) -> int:
+    @lazy
+    def number(self) -> int:
         """Return the tool's build, 0 if it does not say."""
         left = self.until - time.monotonic()
         with contextlib.suppress(NoAnswer):

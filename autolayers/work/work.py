@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 
-from ..backends import REPACK
+from ..backends import REPACK, backend_of
 from ..memory.graphs.scheduled import ATTENTION, CACHE, INPUT, OUTPUT, WEIGHT, Step
 from ..records import dataclass, lazy, replace
 from .streams import STATE
@@ -443,7 +443,7 @@ class Homes:
             name: 1 << devices.index(name) for name in (devices if order is None else order)
         }
         self.tokens = self._by_layer(script.token if script else weights.script)
-        self.prompts = self._by_layer(script.prompt if script else weights.script)
+        self.prompts = self._by_layer(script.prompt if script else self._offloading())
         self.script = script
         # Layers with the same groups and home share their sums: most launches differ in few layers.
         self._known: dict[object, tuple[_Sums, _Sums]] = {}
@@ -451,6 +451,15 @@ class Homes:
         self._alike: dict[object, tuple[_Sums, _Sums]] = {}
         # of each placement, which is kept with it
         self._works: dict[int, tuple[Placement, Work]] = {}
+
+    def _offloading(self) -> list[Step]:
+        """Return the steps of a prompt in an unknown graph: op offload asks a backend for its
+        smallest batch, not the architecture."""
+        places = sum(bit for name, bit in self.bits.items() if backend_of(name).offload_min_batch)
+        return [
+            Step(s.kind, s.op, s.name, s.source, s.layer, places, s.kernels, s.few)
+            for s in self.weights.script
+        ]
 
     def _by_layer(self, steps: Sequence[Step]) -> dict[int, list[Step]]:
         by_layer: dict[int, list[Step]] = {}

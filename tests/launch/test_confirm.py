@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -159,3 +161,97 @@ def test_the_real_tool_confirms(
     words = [str(sparse(name, tmp_path)), "--gpu", "12GiB", "--ram", "32GiB", "-np", "1"]
     said = answer([*words, *override, "--llama-server", server], capsys)
     assert said["confirmed"]["equal"] and said["exact"]  # type: ignore[index]
+
+
+@pytest.mark.llamacpp
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [
+        ("qwen3-30b-a3b-q4_k_m", "qwen3moe"),
+        ("llama-3.1-8b-q4_k_m", "llama"),
+    ],
+)
+def test_an_unknown_architecture_plans_nearly_as_the_known_one(
+    name: str,
+    arch: str,
+    binaries: Path,
+    mock_cuda: Callable[..., dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The header renamed; the tool is given the known one, which it can load."""
+    from planner.test_fit import sparse
+
+    known, renamed, log = sparse(name, tmp_path), tmp_path / "new.gguf", tmp_path / "log"
+    other = "x" * len(arch)
+    # only the header, which ends far before this
+    head = (HEADERS / f"{name}.gguf").read_bytes()
+    old, new = (word.encode() for word in (arch, other))
+    size = len(old).to_bytes(8, "little")
+    renamed.write_bytes(head.replace(size + old, size + new).replace(old + b".", new + b"."))
+    os.truncate(renamed, known.stat().st_size)
+    gpu = Device.hypothetical("12GiB")
+    environ = " ".join(f"{key}={value}" for key, value in mock_cuda(gpu).items())
+    server, tool = tmp_path / "llama-server", tmp_path / confirm.TOOL
+    server.write_text("#!/bin/sh\nexit 1\n")
+    tool.write_text(
+        f"#!/bin/bash\necho asked >> {log}\n"
+        f'{environ} exec {binaries / confirm.TOOL} "${{@/new.gguf/{name}.gguf}}"\n'
+    )
+    for path in (server, tool):
+        path.chmod(0o755)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    words = ["--gpu", "rtx-3060", "--ram", "32GiB", "-np", "1"]
+    words += ["--override-kv", "tokenizer.ggml.model=str:none", "--llama-server", str(server)]
+    right = answer([str(known), *words, "--no-confirm"], capsys)
+    said = answer([str(renamed), *words], capsys)
+    alone = answer([str(renamed), *words, "--no-confirm"], capsys)
+    assert said["fits"] and not said["exact"]
+    # eight questions, and one for its version
+    assert len(log.read_text().splitlines()) <= 9
+    mine, bound, true = (
+        plan["speed"]["seconds"]  # type: ignore[index]
+        for plan in (said, alone, right)
+    )
+    assert true <= mine * 1.01 and mine <= bound and mine < 1.15 * true
+    # the bound covers what that launch really takes
+    use = autolayers.estimate(str(known), said["flags"], ["rtx-3060"])  # type: ignore[arg-type]
+    row = said["devices"][0]  # type: ignore[index]
+    for part in ("model", "context", "compute"):
+        assert row[part] >= getattr(use.devices["CUDA0"], part)
+
+
+@pytest.mark.llamacpp
+def test_the_real_tool_confirms_random_launches(
+    binaries: Path,
+    mock_cuda: Callable[..., dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Models, cards and flags by chance, none of them corrected."""
+    from planner.test_fit import sparse
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    dice = random.Random(62)
+    names = sorted(json.loads((HEADERS / "sizes.json").read_text()))
+    flags = ("", "-c 8192", "-ub 256", "-fa off", "-fa on -ctk q8_0 -ctv q8_0", "-nkvo", "-ngl 0")
+    corrected = []
+    for _ in range(60):
+        name, size, given = (
+            dice.choice(names),
+            f"{dice.choice((6, 8, 16, 48))}GiB",
+            dice.choice(flags),
+        )
+        for key, value in mock_cuda(Device.hypothetical(size)).items():
+            monkeypatch.setenv(key, value)
+        words = [str(sparse(name, tmp_path)), "--gpu", size, "--ram", "256GiB", "-np", "1"]
+        words += ["--override-kv", "tokenizer.ggml.model=str:none", *given.split()]
+        said = answer([*words, "--llama-server", str(binaries / "llama-server")], capsys)
+        # llama.cpp refuses it too, e.g. a quantised cache of a model without one
+        if "error" in said:
+            continue
+        if not said.get("confirmed", {}).get("equal"):  # type: ignore[attr-defined]
+            corrected.append((name, size, given, said["reasons"][0]))  # type: ignore[index]
+    assert not corrected
