@@ -34,9 +34,9 @@ def test_every_type_has_a_row(table: dict[str, str]) -> None:
     [
         ("CUDA", {"iq4_nl"}),
         ("ROCm", {"iq4_nl"}),
-        ("MTL", {"iq4_nl"}),
-        ("Vulkan", set()),
-        ("SYCL", {"q4_1", "q5_0", "q5_1", "iq4_nl"}),
+        ("MTL", {"iq4_nl", "f8_e4m3"}),
+        ("Vulkan", {"f8_e4m3"}),
+        ("SYCL", {"q4_1", "q5_0", "q5_1", "iq4_nl", "f8_e4m3"}),
     ],
 )
 def test_flash_attention_of_a_token_runs_with_each_listed_type(
