@@ -128,9 +128,11 @@ def test_the_first_block_has_the_verdict_and_the_command_and_the_reasons_follow(
     assert (
         plan_text(found, style, ["--jinja"], command=["llama-server", "-m", "x"]) == head + reasons
     )
-    first, figures, *_ = lines = head.splitlines()
+    first, *rest = lines = head.splitlines()
+    figures = " ".join(rest[:2])  # a range of prompts takes a second line
     assert first.endswith(" fits") and len(first) == 80
     assert figures.startswith("about ") and "tokens/s" in figures and "context 8192" in figures
+    assert re.search(r"prompts \d+/s \(\d+ to \d+\)", figures)
     assert lines[-2:] == [shell(["llama-server", "-m", "x", *found.flags, "--jinja"]), ""]
     assert "--fit" in reasons and "fits" not in reasons.split()
     lacking = head_text(plan("llama-3.2-1b-q8_0", "-c 8192", 8), style).splitlines()[0]
@@ -325,7 +327,8 @@ def test_a_summary_begins_with_the_quantisation_and_has_no_digit_too_many() -> N
     assert lines[1].startswith(
         f"FITS   {found.speed.generation:.0f} tokens/s ({low:.0f} to {high:.0f})   prompts "
     )
-    assert lines[1].endswith(f"context {found.breakdown.n_ctx // 1024}k, shared by 4 slots")
+    assert re.search(r"prompts \d+/s \(\d+ to \d+\)$", lines[1])
+    assert lines[2].endswith(f"context {found.breakdown.n_ctx // 1024}k, shared by 4 slots")
     faster = next(i for i, line in enumerate(lines) if line.startswith("  faster     "))
     # All flags of that launch, and what it loses
     assert any(" --moe-cache-mib " in line for line in lines[faster:])
