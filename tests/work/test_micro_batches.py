@@ -34,7 +34,8 @@ def plan(words: str) -> autolayers.Plan:
 def test_a_larger_micro_batch_gains_what_was_measured(card: str, backend: str, gain: float) -> None:
     given = f"--gpu {card} --backend {backend} -ngl 99 -c 8192 -b 4096 -ub"
     usual, larger = (plan(f"{given} {n}").speed.prompt for n in (512, 4096))
-    assert larger / usual == pytest.approx(gain, rel=0.02)
+    # larger ones may lose where the pipeline of a batch is shorter
+    assert gain - 0.05 <= larger / usual <= gain + 0.001
 
 
 @pytest.mark.parametrize("card, backend", [row[:2] for row in GAINS if row[2] == 1.0])
