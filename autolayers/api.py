@@ -43,7 +43,10 @@ if TYPE_CHECKING:
     Flag = str | float | bool | Sequence[str | float] | None
 
 # own flags of the command that say what it prints: a function returns all of it
-_PRINTED = ("format", "gpumem", "swap", "stay", "why", "table", "picture", "help", "version")
+_PRINTED = (
+    *("format", "gpumem", "swap", "stay", "why", "table", "picture", "help", "version"),
+    *("confirm", "llama-server"),  # the command asks the installed program
+)
 # and those that decide between launches
 _GOALS = (
     *("workload", "users", "ctx-per-user", "min-rate", "ttft", "acceptance", "strategy", "ctx-min"),

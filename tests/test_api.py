@@ -114,7 +114,7 @@ GIVEN = {
 }
 GIVEN |= {"workload": "agent", "acceptance": "0.5", "strategy": "layers", "ram-limit": "8GiB"}
 GIVEN |= {"users": "2", "ctx-per-user": "4096", "min-rate": "2", "agents": "2", "format": "json"}
-GIVEN |= {"gpumem": "kai", "picture": "a.svg", "stay": "a"}
+GIVEN |= {"gpumem": "kai", "picture": "a.svg", "stay": "a", "llama-server": "llama-server"}
 USED = {"gpu", "backend", "ram", "cores", "machine", "ctx", "llama-build", "engine", "strict-flags"}
 
 
@@ -125,7 +125,18 @@ def test_a_flag_that_a_function_would_ignore_is_refused(key: str) -> None:
     words += ["--users", "2"] * (key == "ctx-per-user")
     with pytest.raises(autolayers.UsageError, match=r"^estimate solves nothing: it has no --"):
         autolayers.estimate(FILE, words)
-    if key in ("format", "gpumem", "swap", "stay", "why", "table", "picture", "help", "version"):
+    if key in (
+        "format",
+        "gpumem",
+        "swap",
+        "stay",
+        "why",
+        "table",
+        "picture",
+        "help",
+        "version",
+        "confirm",
+    ):
         with pytest.raises(autolayers.UsageError, match=f"^plan prints nothing: it has no --{key}"):
             autolayers.plan(FILE, words)
     if key == "ctx-min":
