@@ -142,8 +142,8 @@ def first_part(path: str) -> str:
 def split_of(header: Header) -> tuple[int, int]:
     """Return (index from 0, count) of a part; (0, 1) for a model in one file."""
     count = header.metadata.get("split.count", 0)
-    # counted from 0 in the file, from 1 in its name
-    index = header.metadata.get("split.no", 0)
+    # counted from 0 in the file, from 1 in its name; not read of a model in one file
+    index = header.metadata.get("split.no", 0) if count not in (0, 1) else 0
     path = header.files[0].path
     if not isinstance(count, int) or not isinstance(index, int):
         raise ModelError(f"{path}: split.count or split.no is not a number")
