@@ -425,14 +425,15 @@ def public(url: str) -> str:
     )
 
 
+# no scheme has more letters, and a run of letters is tried once
+URLS = re.compile(
+    r"(?<![\w+.-])[a-z][\w+.-]{0,30}://[^\s\"'`<>()]*[^\s\"'`<>(),.:;]", re.IGNORECASE
+)
+
+
 def without_credentials(text: str) -> str:
     """Return a text with each URL replaced by its `public` form."""
-    return re.sub(
-        r"[a-z][\w+.-]*://[^\s\"'`<>()]*[^\s\"'`<>(),.:;]",
-        lambda found: public(found[0]),
-        text,
-        flags=re.IGNORECASE,
-    )
+    return URLS.sub(lambda found: public(found[0]), text)
 
 
 def _without_user(url: str) -> str:

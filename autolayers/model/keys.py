@@ -18,7 +18,6 @@ from ..gguf.header import gguf_type
 from ..quoting import printable
 from .demanded import demanded
 from .hparams import FIELDS, NO_VOCABULARY
-from .vocabulary import TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,6 +81,19 @@ _VOCABULARY = {
     "scores": (("f32", "i32"), True),
     "token_type": (("i32",), True),
     "suppress_tokens": (("i32",), False),
+}
+# llama_vocab's type by tokenizer.ggml.model; those of headers without a vocabulary say nothing
+TYPES = {
+    "llama": "SPM",
+    "bert": "WPM",
+    "gpt2": "BPE",
+    "hybriddna": "BPE",
+    "whitespace": "BPE",
+    "gemma4": "BPE",
+    "t5": "UGM",
+    "rwkv": "RWKV",
+    "plamo2": "PLaMo-2",
+    "plamo3": "PLaMo-3",
 }
 _MERGED = [name for name, kind in TYPES.items() if kind == "BPE"]
 # a word that is not among these ends the load, or the program

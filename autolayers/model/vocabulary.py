@@ -13,6 +13,7 @@ from itertools import islice
 
 from ..gguf.vocabulary import strings
 from ..quoting import printable
+from .keys import TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,19 +22,6 @@ if TYPE_CHECKING:
 _MOST = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 _FIRST = 5  # SPEC_VOCAB_CHECK_START_TOKEN_ID
 _KEY = "tokenizer.ggml."
-# llama_vocab's type by tokenizer.ggml.model; those of headers without a vocabulary say nothing
-TYPES = {
-    "llama": "SPM",
-    "bert": "WPM",
-    "gpt2": "BPE",
-    "hybriddna": "BPE",
-    "whitespace": "BPE",
-    "gemma4": "BPE",
-    "t5": "UGM",
-    "rwkv": "RWKV",
-    "plamo2": "PLaMo-2",
-    "plamo3": "PLaMo-3",
-}
 
 
 def unlike(model: Model, draft: Model, *, only_added: bool = True) -> str:
