@@ -359,7 +359,6 @@ def test_nothing_leads_from_https_to_http(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_address_that_two_readers_read_differently_is_not_asked(
     serve: Callable[..., Server], place: str
 ) -> None:
-    place = place.replace("\\", "\\")
     server = serve(reply(status="302 Found", Location=place))
     assert failure(server.url, redirects=5).kind in ("redirect", "address")
     with pytest.raises(NetError):
@@ -377,7 +376,8 @@ def test_a_name_that_has_another_address_by_then_is_not_asked(
     monkeypatch.setattr(net, "_is_inside", lambda host: next(answers, True))
     error = failure(first.url, redirects=5)
     assert error.kind == "redirect" and "inside this network" in str(error)
-    assert inside.heads == []
+    # it sees a connection, and nothing is said on it
+    assert not any(inside.heads)
 
 
 @pytest.mark.parametrize(
