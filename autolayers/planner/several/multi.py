@@ -392,10 +392,15 @@ def _costs(
     """Return the seconds that each model adds to every other's request under `plans`."""
     n = len(assignment.chosen)
     rows = []
+    less: Assignment | None = None
     for i in range(n):
         row = [0.0] * n
         # Where no model is slower than alone, none costs another anything.
-        less = sharing.without(i) if 1 < n <= MOST_EXACT and sharing.slower(assignment) else None
+        # Without one of two neighbours that are alike the others are the same.
+        same = i and sharing.weights[i - 1] == sharing.weights[i]
+        if not (same and sharing.launches[i - 1] is sharing.launches[i]):
+            searched = 1 < n <= MOST_EXACT and sharing.slower(assignment)
+            less = sharing.without(i) if searched else None
         if less is not None:
             others = [j for j in range(n) if j != i]
             for j, option in zip(others, less.chosen, strict=True):
