@@ -3,9 +3,10 @@ seconds.
 
     assign([Choice([Option(...), ...]), Choice([...], weight=3)], {"CUDA0": 24 << 30})
 
-A branch and bound over one option per model. It is exact unless it exceeds STEPS steps or LOOKED options, there are
-more than MOST_EXACT models, or more than one of them is split over devices. Then it is the best
-choice found, and never worse than serving the models one after another in their order.
+A branch and bound over one option per model. It is exact unless it exceeds STEPS steps or LOOKED
+options, there are more than MOST_EXACT models, or more than one of them is split over devices. Then
+it is the best choice found, and never worse than serving the models one after another in their
+order.
 """
 
 from __future__ import annotations
