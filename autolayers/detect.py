@@ -26,10 +26,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_VERSION = re.compile(r"version: \S+ \(build (\d+), commit (\w+)\)|version: (\d+) \((\w+)\)")
-_RELEASE = re.compile(r"version: (v?\d+\.\d+\.\d+)\s*$", re.MULTILINE)
+_VERSION = re.compile(
+    r"version: \S{1,80} \(build (\d{1,9}), commit (\w{1,40})\)"
+    r"|version: (\d{1,9}) \((\w{1,40})\)"
+)
+_RELEASE = re.compile(r"version: (v?\d{1,4}\.\d{1,4}\.\d{1,4})[ \t]{0,9}$", re.MULTILINE)
 _FLAGS = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
-_INDENTED = re.compile(r" {2,9}(-{1,2}[A-Za-z].*?)(?:  +[^- ].*)?$")
+_INDENTED = re.compile(r" {2,9}(-{1,2}[A-Za-z].*)")
+_EXPLAINED = re.compile(r"(?<! ) {2,}[^- ]")
 _OF_GPUS = frozenset(("-ngl", "--gpu-layers", "--n-gpu-layers", "-sm", "-ts", "-mg", "-dev"))
 _FIRST = 500  # smaller numbers are not releases: they count the commits of a shallow clone
 _OFF = 500  # builds by which a release may have a flag before the table has it
@@ -120,7 +124,10 @@ def read_help(
     unknown. A `fork` that its words show leaves -ngl out of the help of a build without GPUs, and
     takes it."""
     # forks of 2024 indent every line, and explain a flag two blanks after it
-    lines = [match[1] if (match := _INDENTED.match(line)) else line for line in text.splitlines()]
+    lines = [
+        _EXPLAINED.split(match[1], maxsplit=1)[0] if (match := _INDENTED.match(line)) else line
+        for line in text.splitlines()
+    ]
     names = _names(lines)
     if fork:
         names |= _OF_GPUS

@@ -182,12 +182,13 @@ def request(
     # http.client would show it in its error
     if not authorization.isascii() or not authorization.isprintable():
         raise NetError("credentials", "the token has invalid characters")
+    outside = False
     for _ in range(redirects + 1):
         # another host: it must not see the credentials
         if origin(url) != first:
-            _check_elsewhere(first, url)
+            outside = _check_elsewhere(first, url)
             authorization = ""
-        answer = _exchange(method, url, limit, headers or {}, json, authorization, own)
+        answer = _exchange(method, url, limit, headers or {}, json, authorization, own, outside)
         if not redirects or answer.status not in _REDIRECTS or "Location" not in answer.headers:
             return answer
         answer.close()
@@ -195,19 +196,23 @@ def request(
     raise NetError("redirect", f"more than {redirects} redirects")
 
 
-def _check_elsewhere(first: tuple[str, str, int], url: str) -> None:
-    """Raises NetError for a redirect to a less safe place than the first address."""
+def _check_elsewhere(first: tuple[str, str, int], url: str) -> bool:
+    """Return whether the connection must lead to a public address. Raises NetError for a redirect
+    to a less safe place than the first address."""
     here = origin(url)
     # what was sent encrypted would be answered in plain text
     if (first[0], here[0]) == ("https", "http"):
         raise NetError(
             "redirect", f"it leads from https to {public(url)}, which anybody may tamper with"
         )
-    if _is_inside(here[1]) and not _is_inside(first[1]):
+    if _is_inside(first[1]):
+        return False
+    if _is_inside(here[1]):
         raise NetError(
             "redirect",
             f"it leads from {first[1]} to {public(url)}, an address inside this network",
         )
+    return True
 
 
 def _target(url: str, location: str) -> str:
@@ -231,6 +236,7 @@ def _exchange(
     json: object,
     authorization: str,
     own: bool,
+    outside: bool,
 ) -> Response:
     import requests
 
@@ -245,19 +251,24 @@ def _exchange(
             warnings.simplefilter("ignore")
         prepared = requests.Request(method, _without_user(url), headers=sent, json=json).prepare()
         here = own or is_loopback(origin(url)[1])
-        response = _adapter(limit).send(
+        # what is sent decides, not what was checked
+        if url.isascii() and origin(prepared.url or "") != origin(url):
+            raise NetError("address", f"{public(url)}: not a web address")
+        proxies = {} if here else requests.utils.get_environ_proxies(prepared.url or "")
+        response = _adapter(limit, outside and not proxies).send(
             prepared,
             stream=True,
             # the second one is per byte: Reader below bounds the whole
             timeout=(min(CONNECT, limit.left()), limit.left()),
             verify=not own and authorities,
-            proxies={} if here else requests.utils.get_environ_proxies(prepared.url or ""),
+            proxies=proxies,
         )
     return Response(response, url, limit)
 
 
-def _adapter(limit: Limit) -> requests.adapters.HTTPAdapter:
-    """Return an adapter of requests that reads all bytes, headers included, within a limit."""
+def _adapter(limit: Limit, outside: bool) -> requests.adapters.HTTPAdapter:
+    """Return an adapter of requests that reads all bytes, headers included, within a limit.
+    `outside`: it sends nothing to an address of this machine or its network."""
     import http.client
 
     import requests
@@ -289,10 +300,19 @@ def _adapter(limit: Limit) -> requests.adapters.HTTPAdapter:
     class Adapter(requests.adapters.HTTPAdapter):
         def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
             pool: Any = super().get_connection_with_tls_context(*args, **kwargs)
+
+            class Connection(pool.ConnectionCls):  # type: ignore[misc]
+                response_class = LimitedResponse
+
+                def connect(self) -> None:
+                    super().connect()
+                    # the name may have another address than when it was checked
+                    if outside and _is_inside(str(self.sock.getpeername()[0])):
+                        self.close()
+                        raise NetError("redirect", f"{self.host} is an address inside this network")
+
             # urllib3 makes its connections from this class
-            pool.ConnectionCls = type(
-                "Connection", (pool.ConnectionCls,), {"response_class": LimitedResponse}
-            )
+            pool.ConnectionCls = Connection
             return pool
 
     # retries would start the clock again
@@ -375,7 +395,10 @@ def origin(url: str) -> tuple[str, str, int]:
     """Return (scheme, host, port), which decides whether credentials may be sent. Raises NetError
     for other URLs."""
     try:
+        # urlsplit and urllib3 would each read another host in these
         split = urlsplit(url)
+        if "\\" in url or min(url, default=" ") < " " or any(map(str.isspace, split.netloc)):
+            raise ValueError
         scheme = split.scheme.lower()
         host = (split.hostname or "").rstrip(".")
         port = split.port or {"http": 80, "https": 443}[scheme]
@@ -425,14 +448,15 @@ def public(url: str) -> str:
     )
 
 
+# no scheme has more letters, and a run of letters is tried once
+URLS = re.compile(
+    r"(?<![\w+.-])[a-z][\w+.-]{0,30}://[^\s\"'`<>()]*[^\s\"'`<>(),.:;]", re.IGNORECASE
+)
+
+
 def without_credentials(text: str) -> str:
     """Return a text with each URL replaced by its `public` form."""
-    return re.sub(
-        r"[a-z][\w+.-]*://[^\s\"'`<>()]*[^\s\"'`<>(),.:;]",
-        lambda found: public(found[0]),
-        text,
-        flags=re.IGNORECASE,
-    )
+    return URLS.sub(lambda found: public(found[0]), text)
 
 
 def _without_user(url: str) -> str:

@@ -57,7 +57,9 @@ def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Ans
     try:
         # poll, because a program may end while its child keeps the pipes open
         while not output.flooded.is_set() and child.poll() is None and time.monotonic() < end:
-            output.readers[0].join(_LOOK)
+            # a program may close its streams and stay: then there is nothing to wait for
+            open_ = next((each for each in output.readers if each.is_alive()), None)
+            time.sleep(_LOOK) if open_ is None else open_.join(_LOOK)
         for reader in output.readers:
             reader.join(_LEFT)
         if output.flooded.is_set():

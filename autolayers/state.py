@@ -12,6 +12,7 @@ import os
 import time
 
 from .errors import AutolayersError
+from .files import opened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,11 +87,9 @@ def read(name: str) -> object:
     """Return a state file's JSON; None where it is missing, no regular file, no JSON, or larger
     than MAX_SIZE bytes."""
     try:
-        if not os.path.isfile(name):  # opening a pipe would wait for its writer
-            return None
         import json
 
-        with open(name, "rb") as stream:
+        with opened(name) as stream:
             # one byte more tells a file that is too large
             data = stream.read(MAX_SIZE + 1)
         document: object = json.loads(data) if len(data) <= MAX_SIZE else None
@@ -202,7 +201,7 @@ def _cannot_write(name: str, error: OSError) -> AutolayersError:
 
 
 def _back_up(name: str) -> str:
-    with open(name, "rb") as stream:
+    with opened(name) as stream:
         data = stream.read()
     # O_EXCL finds the first free name, without a race
     for backup_path in (f"{name}.bak{number or ''}" for number in range(_BACKUPS)):

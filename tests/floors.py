@@ -13,7 +13,7 @@ PACKAGE = ROOT / "autolayers"
 # From the ground up. What stands in one row does not import each other.
 FLOORS = (
     ("errors", "records", "garbage"),
-    ("units", "quoting", "tables"),
+    ("units", "quoting", "tables", "files"),
     ("programs", "state", "net", "ggml", "parallel", "machine"),
     ("gguf", "flags", "output"),
     ("engines",),

@@ -347,6 +347,40 @@ def test_nothing_leads_from_https_to_http(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
+    "place",
+    [
+        "http://127.0.0.1\\x/latest/meta-data",
+        "http://127.0.0.1\\.example.org/a",
+        "http://localhost\\a.com/z",
+        "http://exa mple.org/a",
+        "http://127.0.0.%31/a",
+    ],
+)
+def test_an_address_that_two_readers_read_differently_is_not_asked(
+    serve: Callable[..., Server], place: str
+) -> None:
+    server = serve(reply(status="302 Found", Location=place))
+    assert failure(server.url, redirects=5).kind in ("redirect", "address")
+    with pytest.raises(NetError):
+        request("GET", place, Limit(1))
+    assert len(server.heads) == 1
+
+
+def test_a_name_that_has_another_address_by_then_is_not_asked(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = serve(reply(b"secret"))
+    first = serve(reply(status="302 Found", Location=inside.url))
+    # both were public when they were checked
+    answers = iter([False, False])
+    monkeypatch.setattr(net, "_is_inside", lambda host: next(answers, True))
+    error = failure(first.url, redirects=5)
+    assert error.kind == "redirect" and "inside this network" in str(error)
+    # it sees a connection, and nothing is said on it
+    assert not any(inside.heads)
+
+
+@pytest.mark.parametrize(
     ("first", "then", "refused"),
     [
         ("8.8.8.8", "127.0.0.1", True),

@@ -272,11 +272,31 @@ def test_nothing_is_published_before_the_tests(path: Path) -> None:
             chain.append(jobs[chain[-1]]["needs"])
 
 
-def test_the_tools_of_a_release_have_digests() -> None:
-    rows = re.split(r"\n(?=\S)", (ROOT / ".ci/release.txt").read_text(encoding="utf-8"))
+@pytest.mark.parametrize(("name", "least"), [("release", 10), ("runtime", 6)])
+def test_what_a_release_runs_and_ships_has_digests(name: str, least: int) -> None:
+    rows = re.split(r"\n(?=\S)", (ROOT / f".ci/{name}.txt").read_text(encoding="utf-8"))
     tools = [row for row in rows if not row.startswith("#")]
-    assert len(tools) > 10 and all("==" in row and "--hash=sha256:" in row for row in tools)
-    assert '"--require-hashes"' in (ROOT / ".ci/build").read_text(encoding="utf-8")
+    assert len(tools) > least and all("==" in row and "--hash=sha256:" in row for row in tools)
+
+
+def test_nothing_is_installed_without_digests_where_a_release_is_attested() -> None:
+    build = (ROOT / ".ci/build").read_text(encoding="utf-8")
+    installs = re.findall(r'run\([^\n]*"pip", "(?:install|wheel)"[^\n]*', build)
+    assert len(installs) > 3
+    for line in installs:
+        alone = "--no-deps" in line and ("--no-index" in line or "--no-build-isolation" in line)
+        assert "*HASHED" in line or alone, line
+    image = (ROOT / "Containerfile").read_text(encoding="utf-8")
+    for line in re.findall(r"pip install[^\n]*", image):
+        assert "--require-hashes" in line or "--no-index" in line, line
+
+
+def test_what_builds_the_page_may_only_read() -> None:
+    path = ROOT / ".github/workflows/page.yml"
+    jobs = pytest.importorskip("yaml").safe_load(path.read_text(encoding="utf-8"))["jobs"]
+    for job in jobs.values():
+        if any("run" in step for step in job.get("steps", ())):
+            assert "permissions" not in job
 
 
 def test_the_image_is_built_on_one_that_nobody_can_exchange() -> None:

@@ -9,6 +9,7 @@ import sys
 
 from .. import __version__
 from ..errors import AutolayersError, DoesNotFit, ModelError, UsageError
+from ..files import opened
 from ..flags.check import read
 from ..flags.write import to_words
 from ..output import emit, say, show
@@ -126,9 +127,9 @@ def _measured(path: str | None) -> list[Measured]:
     if path is None:
         return []
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with opened(path) as file:
             # A log may have anything between its lines: only those with figures are read
-            measurements = quality.read(file.read(MOST), path)
+            measurements = quality.read(file.read(MOST).decode("utf-8", "replace"), path)
     except OSError as error:
         raise UsageError(f"--quality {path}: {error.strerror or error}") from None
     if not measurements:

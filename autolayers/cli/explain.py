@@ -9,6 +9,7 @@ import sys
 
 from ..diagnosis.diagnosis import explain
 from ..errors import UsageError
+from ..files import opened
 from ..flags.check import read
 from ..output import emit, show
 from ..report.diagnosis import diagnosis_text
@@ -66,7 +67,7 @@ def main(words: Sequence[str]) -> int:
 def _is_model(name: str) -> bool:
     """Return whether it is a GGUF file, or a name that only a model has."""
     try:
-        with open(name, "rb") as file:
+        with opened(name) as file:
             return file.read(4) == b"GGUF"
     except (OSError, ValueError):
         # A file that is not here yet is judged by its name

@@ -9,6 +9,7 @@ import sys
 
 from ..devices import Inventory
 from ..errors import AutolayersError, DoesNotFit, ModelError, UsageError
+from ..files import opened
 from ..flags.check import read
 from ..flags.own import COMMANDS
 from ..flags.parse import items
@@ -493,7 +494,7 @@ def _is_path(what: str) -> bool:
 
 def _read(path: str) -> bytes:
     try:
-        with open(path, "rb") as stream:
+        with opened(path) as stream:
             return stream.read(modelfile.MAX_SIZE + 1)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None

@@ -22,6 +22,7 @@ import re
 from ..backends import CPU
 from ..backends.rpc import Rpc, RpcCpu
 from ..errors import DeviceError, UsageError
+from ..files import opened
 from ..machine import MAX_DEVICES, Device, Host
 from ..parallel import in_threads
 from ..records import dataclass, replace
@@ -138,7 +139,7 @@ def read(path: str) -> Cluster:
 def _json(path: str) -> Any:
     """Return what a JSON file holds. Raises UsageError."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             return json.loads(file.read(_MAX_SIZE))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
@@ -215,7 +216,7 @@ def _is_address(value: object) -> bool:
 def _machine_text(path: str, what: str) -> bytes:
     """Return the bytes of a machine file. Raises UsageError if it cannot be read."""
     try:
-        with open(path, "rb") as stream:
+        with opened(path) as stream:
             return stream.read(_MAX_SIZE)
     except OSError as error:
         raise UsageError(f"{what}: {path}: {error.strerror or error}") from None

@@ -22,6 +22,7 @@ import os
 import re
 
 from ..errors import UsageError
+from ..files import opened
 from ..records import dataclass, replace
 from ..units import GiB, MiB, human
 from .assumed import host_of
@@ -294,13 +295,14 @@ def _json(path: str, limit: int = _MAX_SIZE) -> Any:
         # JSON would keep the last of two machines with one name, silently
         values = dict(pairs)
         if len(values) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            # each name takes its value away; a second one finds none
+            left = dict(pairs)
+            twice = next(name for name, _ in pairs if left.pop(name, left) is left)
             raise UsageError(f"{path}: {twice[:60]} is listed twice: rename one")
         return values
 
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             text = file.read(limit + 1)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None

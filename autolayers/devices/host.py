@@ -13,6 +13,7 @@ import sys
 
 from ..errors import DeviceError
 from ..machine import Host
+from ..units import whole
 from .smbios import bandwidth
 from .system import file_text, meminfo
 from .threads import group_folders, quota, threads
@@ -146,16 +147,16 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
         for depth in range(len(parts), -1, -1):
             group = "/".join([base, *parts[:depth]])
             limits = _numbers(root, [f"{group}/{name}" for name in names])
-            taken = file_text(root, f"{group}/{usage}").strip()
-            if limits and taken.isdigit():
+            taken = whole(file_text(root, f"{group}/{usage}").strip())
+            if limits and taken is not None:
                 # a group does not need its pages of files: the kernel drops them at the limit
-                yield min(limits), max(0, int(taken) - _statistic(root, group, cache))
+                yield min(limits), max(0, taken - _statistic(root, group, cache))
 
 
 def _numbers(root: str, files: list[str]) -> list[int]:
     """Return the numbers that are all of a file's text; a limit may be the word max."""
     texts = [file_text(root, file).strip() for file in files]
-    return [int(text) for text in texts if text.isdigit()]
+    return [size for text in texts if (size := whole(text, 20)) is not None]
 
 
 def _statistic(root: str, group: str, name: str) -> int:
@@ -163,4 +164,4 @@ def _statistic(root: str, group: str, name: str) -> int:
     lines = file_text(root, f"{group}/memory.stat").splitlines()
     statistics = dict(line.split()[:2] for line in lines if " " in line)
     number = statistics.get(name, "0")
-    return int(number) if number.isdigit() else 0
+    return whole(number) or 0

@@ -20,6 +20,7 @@ from .. import __version__
 from ..backends import BACKENDS, DEFAULT, backend_of, canonical
 from ..backends import backend as row_of
 from ..errors import UsageError
+from ..files import opened
 from ..machine import CLASSES, KINDS, MAX_DEVICES, Device, Host, Ratio, ratios
 from ..records import replace
 from ..units import MiB, whole
@@ -87,8 +88,7 @@ def read(path: str) -> tuple[list[Device], Host | None]:
     """Return the devices and the RAM of a machine file; no Host if it has no RAM. Raises
     UsageError."""
     try:
-        with open(path, "rb") as file:
-            # a pipe or a device given by mistake would not end
+        with opened(path) as file:
             text = file.read(_MAX_SIZE)
     except OSError as error:
         raise UsageError(

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from ..builds import NEWEST, Build
 from ..errors import NoLog, UsageError
+from ..files import opened
 from ..quoting import printable, shell
 from ..records import dataclass, replace
 from ..units import MiB, human, mib
@@ -412,7 +413,7 @@ def _read(log: object) -> tuple[bytes, bytes, int]:
         return read(BytesIO(log))
     if isinstance(log, (str, os.PathLike)):
         try:
-            with open(log, "rb") as file:
+            with opened(os.fspath(log)) as file:
                 return read(file)
         except (OSError, ValueError) as error:
             raise NoLog(f"{os.fspath(log)}: {getattr(error, 'strerror', None) or error}") from None

@@ -18,7 +18,7 @@ from ..errors import UsageError
 from ..logs import capability_of, fields, pairs, size_of
 from ..machine import Device
 from ..records import dataclass, field
-from ..units import MiB
+from ..units import MiB, whole
 from .log import LaunchLog
 
 TYPE_CHECKING = False
@@ -209,7 +209,7 @@ class Facts:
     def _figure(self, groups: dict[str, str], _: Line) -> None:
         value = groups["said"]
         # The last one that is printed counts
-        self.values[groups["key"]] = int(value) if value.isdigit() else value
+        self.values[groups["key"]] = value if (number := whole(value)) is None else number
 
     def _offloaded(self, groups: dict[str, str], line: Line) -> None:
         self.offloaded = int(groups["layers"]), int(groups["of"]), line.number

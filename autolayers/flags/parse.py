@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 
 from ..errors import UsageError
+from ..files import opened
 from ..records import dataclass, field, replace
 from .kinds import SWITCH, TRUE, Bad, boolean
 from .own import COMMANDS, OwnFlag, own_flags
@@ -374,9 +375,8 @@ def _read_config(path: str, state: _State) -> None:
     a switch turns it on whatever its value.
     """
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            # a device or a pipe would not end
-            text = file.read(1 << 20)
+        with opened(path) as file:
+            text = file.read(1 << 20).decode("utf-8", "replace").replace("\r\n", "\n")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     sections = _sections(path, text)

@@ -10,11 +10,11 @@ Vocabularies are skipped, not built; an ArrayInfo with their length stands in fo
 
 from __future__ import annotations
 
-from os import PathLike, fspath, fstat, readlink, stat
+from os import PathLike, fspath, fstat, readlink
 from os.path import islink
-from stat import S_ISREG
 
 from ..errors import ModelError
+from ..files import opened
 from ..ggml.types import BY_ID, BY_NAME, TYPES, GgmlType, n_bytes, row_size
 from ..units import whole
 from .header import ArrayInfo, FileInfo, Header, TensorInfo
@@ -87,10 +87,8 @@ def _read_path(path: str) -> Header:
 
 def _read_one(path: str, what: str = "") -> Header:
     try:
-        if not S_ISREG(stat(path).st_mode):  # a pipe without a writer would never open
-            raise ModelError(f"{path}: not a regular file")
         # ReadWindow buffers; a second buffer would copy every byte once more
-        with open(path, "rb", buffering=0) as file:
+        with opened(path, buffering=0) as file:
             return read_file(ReadWindow(file, path, fstat(file.fileno()).st_size, True))
     except FileNotFoundError:
         if what:
@@ -142,8 +140,8 @@ def first_part(path: str) -> str:
 def split_of(header: Header) -> tuple[int, int]:
     """Return (index from 0, count) of a part; (0, 1) for a model in one file."""
     count = header.metadata.get("split.count", 0)
-    # counted from 0 in the file, from 1 in its name
-    index = header.metadata.get("split.no", 0)
+    # counted from 0 in the file, from 1 in its name; not read of a model in one file
+    index = header.metadata.get("split.no", 0) if count not in (0, 1) else 0
     path = header.files[0].path
     if not isinstance(count, int) or not isinstance(index, int):
         raise ModelError(f"{path}: split.count or split.no is not a number")

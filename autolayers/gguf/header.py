@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from ..records import dataclass
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 @dataclass(frozen=True)
 class ArrayInfo:
@@ -18,6 +22,45 @@ class ArrayInfo:
 
     def __len__(self) -> int:
         return self.length
+
+
+class _OddInt(int):
+    gguf_type: str
+
+
+class _OddFloat(float):
+    gguf_type: str
+
+
+class _OddList(tuple[object, ...]):
+    gguf_type: str
+
+
+_PLAIN = {bool: "bool", int: "u32", float: "f32", str: "str"}
+
+
+def gguf_type(value: object) -> str:
+    """Return the GGUF type of a value of metadata, for example u32 or arr[f32]."""
+    if isinstance(value, ArrayInfo):
+        return f"arr[{value.type}]"
+    if isinstance(value, (_OddInt, _OddFloat, _OddList)):
+        return value.gguf_type
+    if isinstance(value, tuple):
+        return f"arr[{_PLAIN[type(value[0])]}]" if value else "arr[u32]"
+    return _PLAIN.get(type(value), "")
+
+
+def with_type(value: object, type_: str) -> object:
+    """Return a value that is of this GGUF type even where the usual one of its kind is another."""
+    if gguf_type(value) == type_:
+        return value
+    odd: Any
+    if isinstance(value, tuple):
+        odd = _OddList(value)
+    else:
+        odd = _OddInt(value) if isinstance(value, int) else _OddFloat(value)  # type: ignore[arg-type]
+    odd.gguf_type = type_
+    return odd
 
 
 class TensorInfo:

@@ -12,7 +12,7 @@ from struct import error as StructError
 from ..errors import ModelError
 from ..ggml import types
 from ..quoting import printable
-from .header import ArrayInfo, FileInfo, Header, TensorInfo
+from .header import ArrayInfo, FileInfo, Header, TensorInfo, with_type
 from .strings import skip_strings
 
 TYPE_CHECKING = False
@@ -307,7 +307,7 @@ class _MetadataReader:
         values = unpack_from(f"<{n}{format_.format[1:]}", window.buf, window.pos)
         window.pos += size
         self.kept_bytes += 40 * n
-        return values
+        return with_type(values, f"arr[{_NAME[type_]}]")
 
     def string_array(self, key: str, n: int) -> ArrayInfo:
         """Skip `n` strings."""
@@ -348,7 +348,7 @@ class _MetadataReader:
         window.need(format_.size)
         value: object = format_.unpack_from(window.buf, window.pos)[0]
         window.pos += format_.size
-        return value
+        return with_type(value, _NAME[type_])
 
 
 def skip_array(window: ReadWindow, n: int, key: str) -> None:

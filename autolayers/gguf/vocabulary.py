@@ -10,6 +10,7 @@ from __future__ import annotations
 from os import fstat
 
 from ..errors import ModelError
+from ..files import opened
 from .reader import ARRAY, FORMAT, STRING, ReadWindow, read_start, skip_array
 
 TYPE_CHECKING = False
@@ -22,7 +23,7 @@ _LONGEST = 1 << 16  # bytes of a string that are kept: no token has as many
 def strings(path: str, key: str) -> Iterator[bytes]:
     """Yield each string of the array, none where the file has no such array. Raises ModelError."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with opened(path, buffering=0) as file:
             window = ReadWindow(file, path, fstat(file.fileno()).st_size, True)
             # keys are in no fixed order
             for _ in range(read_start(window)[2]):

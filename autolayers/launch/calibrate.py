@@ -17,6 +17,7 @@ from ..backends.rpc import Rpc
 from ..devices import calibrated
 from ..devices.driven import driven
 from ..errors import AutolayersError, LaunchRefused, UsageError
+from ..files import opened
 from ..flags.parse import parse
 from ..machine import Device, Host, Machine, Ratio
 from ..model import read_model
@@ -210,8 +211,8 @@ class _Left(Exception):
 
 def _read(path: str) -> list[dict[str, Any]]:
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(_MAX_SIZE)
+        with opened(path) as file:
+            text = file.read(_MAX_SIZE).decode("utf-8")
     except (OSError, ValueError) as error:
         raise UsageError(
             f"--bench {path}: {getattr(error, 'strerror', None) or 'not text'}"

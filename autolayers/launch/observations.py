@@ -6,6 +6,7 @@ model's header: a renamed file is the same model, an edited one is another.
 
 from __future__ import annotations
 
+from ..files import opened
 from ..records import dataclass
 from . import store
 
@@ -46,7 +47,7 @@ def digest(path: str, header_size: int) -> str:
 
     sum_ = hashlib.sha256()
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             # By pieces: a header has some 10 MB with a large vocabulary; weights are never read
             while header_size > 0 and (piece := file.read(min(header_size, 1 << 20))):
                 sum_.update(piece)

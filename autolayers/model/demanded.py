@@ -146,7 +146,12 @@ def _demanded() -> dict[str, tuple[str, ...]]:
     return found
 
 
+def demanded(architecture: str) -> tuple[str, ...]:
+    """Return the whole names of the keys that an architecture demands."""
+    return _demanded().get(architecture, ())
+
+
 def missing(hparams: Hparams) -> str:
     """Return a key that llama.cpp demands and the file has not, "" for none."""
-    keys = _demanded().get(hparams.architecture.name, ())
+    keys = demanded(hparams.architecture.name)
     return next((key for key in keys if not hparams.has(key)), "")

@@ -16,7 +16,7 @@ from ..errors import ModelError
 from ..gguf import ArrayInfo, TensorInfo
 from ..units import whole
 from .architectures import Architecture, SlidingWindow
-from .values import LARGEST, checked
+from .values import LARGEST, checked, is_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _guess(tensors: Mapping[str, TensorInfo], prefix: str) -> dict[str, Any]:
     return {prefix + key: value for key, value in facts.items()}
 
 
-_NO_VOCABULARY = ("none", "no_vocab")  # values of tokenizer.ggml.model
+NO_VOCABULARY = ("none", "no_vocab")  # values of tokenizer.ggml.model
 # for files of GLM-5.2 without attention.indexer.types (load_arch_hparams of glm-dsa)
 _GLM_5_2_INDEXERS = (1, 1) + (1, 0, 0, 0) * 19
 
@@ -221,7 +221,8 @@ class Hparams:
         self.compress_ratios = self._compress_ratios() if row.memory == "dsv4" else ()
         self.ple_layers = frozenset(self._array("ple.layers")) if row.ple else frozenset()
         self.n_embd_v_gqa_max = max(map(self.n_embd_v_gqa, range(self.n_layer_all)))
-        self.rope_sections = (*self._array("rope.dimension_sections"), 0, 0, 0, 0)[:4]
+        sections = self._array("rope.dimension_sections") if "mrope" in row.rope else ()
+        self.rope_sections = (*sections, 0, 0, 0, 0)[:4]
         self._n_deepstack: int = self.n_deepstack_layers
         if row.embd_inp == "deepstack_mapping":
             self._n_deepstack = self._mapped_deepstack()
@@ -235,7 +236,8 @@ class Hparams:
             # LLAMA_EXPERT_GATING_FUNC_TYPE_NONE: the architecture's default holds
             if name == "expert_gating_func" and not value:  # 0 means not given
                 continue
-            if value is not None:
+            # one of another type is refused or told of by keys.py
+            if value is not None and is_kind(value, like):
                 # a graph that repeats something a billion times would never be built
                 largest = _REPEATS.get(name, LARGEST)
                 self.__dict__[name] = checked(self._prefix + key, value, like, largest)
@@ -421,7 +423,7 @@ class Hparams:
         # they are compared
         tokens = self._metadata.get("tokenizer.ggml.tokens")
         # LLAMA_VOCAB_TYPE_NONE: vocab_size counts instead
-        absent = self._metadata.get("tokenizer.ggml.model") in _NO_VOCABULARY
+        absent = self._metadata.get("tokenizer.ggml.model") in NO_VOCABULARY
         if isinstance(tokens, (ArrayInfo, tuple)) and not absent:
             return len(tokens)
         if not isinstance(tokens, (ArrayInfo, tuple, type(None))):
@@ -438,7 +440,7 @@ class Hparams:
         """Return whether the vocabulary, which a file may lack, names tokens that are never sampled
         (llama_vocab::get_suppress_tokens)."""
         named = self._metadata.get("tokenizer.ggml.suppress_tokens")
-        absent = self._metadata.get("tokenizer.ggml.model") in _NO_VOCABULARY
+        absent = self._metadata.get("tokenizer.ggml.model") in NO_VOCABULARY
         return isinstance(named, (ArrayInfo, tuple)) and len(named) > 0 and not absent
 
     def number_at(self, key: str, il: int, like: float, largest: int = LARGEST) -> Any:
@@ -447,6 +449,9 @@ class Hparams:
         value = self.get(key, like)
         if isinstance(value, tuple):
             value = value[il] if il < len(value) else like
+        # as in _load_fields
+        if not is_kind(value, like):
+            return like
         return checked(self._prefix + key, value, like, largest)
 
     def _per_layer(self, key: str, default: int | tuple[int, ...], n: int = 0) -> tuple[int, ...]:
@@ -614,7 +619,11 @@ class Hparams:
         )
 
     def _load_indexer(self, row: Architecture) -> None:
-        self.indexer_head_size = self._size("attention.indexer.key_length")
+        # some conversions have the key whatever the architecture, and few loaders read it
+        size = self.get("attention.indexer.key_length")
+        self.indexer_head_size = (
+            self._size("attention.indexer.key_length") if is_kind(size, 0) else 0
+        )
         self.indexer_kpool = (
             self._size("attention.indexer.kpool") if row.indexer == "types-or-all" else 0
         )

@@ -9,6 +9,7 @@ from ..quoting import printable
 from ..records import dataclass, lazy, replace
 from .architectures import Architecture, architecture
 from .hparams import Hparams
+from .keys import possible, unknown_words, wrong_type
 from .quantisation import is_kept, quantisation, stored_as
 from .shapes import Loader
 from .tensors import classify
@@ -154,7 +155,11 @@ class Model:
     def refusal(self) -> str:
         """Why llama.cpp does not load the file, with its own words; "" if nothing is known against
         it."""
-        return self._loader.refusal() if self.checked else ""
+        if not (self.checked and self.row.known and self.tensors):
+            return ""
+        # a value of the wrong type ends the load before any tensor is looked for
+        wrong = wrong_type(self.row.name, self.header.metadata)
+        return f"{wrong}: llama.cpp does not load it" if wrong else self._loader.refusal()
 
     @lazy
     def inexact(self) -> tuple[str, ...]:
@@ -177,6 +182,10 @@ class Model:
                 f"{len(foreign)} tensors that llama.cpp does not know ({foreign[0]}), "
                 f"counted with their layers{end}"
             )
+        if self.checked and self.row.known:
+            reasons += unknown_words(self.row.name, self.header.metadata)
+            if maybe := possible(self.row.name, self.header.metadata):
+                reasons.append(f"{maybe}: llama.cpp may not load the file")
         missing = self._loader.incomplete()
         if missing:
             reasons.append(

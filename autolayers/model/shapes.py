@@ -81,11 +81,16 @@ class Loader:
         if not created:
             # an architecture that the table does not have: nothing is known to be unread
             return []
+        # blocks after the trunk, where the architecture's loader makes no others
+        last = self.hparams.n_layer_all
+        if not any("nextn." in key for key in created):
+            last -= self.hparams.number_at("nextn_predict_layers", 0, 0)
         # scales are read for any matrix, though no architecture lists them
         return [
             name
-            for name, (_, _, key) in self._places.items()
-            if key not in created and not self._scales(key)
+            for name, (stack, block, key) in self._places.items()
+            if (key not in created and not self._scales(key))
+            or (stack == "blk." and last <= block < self.hparams.n_layer_all)
         ]
 
     def incomplete(self) -> list[str]:
@@ -98,7 +103,7 @@ class Loader:
         # a few kinds of blocks, whatever their number
         kinds = {frozenset(keys): place for place, keys in blocks.items()}
         # two blocks of a kind that differ by one tensor: the shorter one is damaged
-        names = []
+        names = self._without_mtp()
         for keys, (stack, block) in kinds.items():
             # blocks of an encoder are not missing what a decoder's have
             alike = [others for others, (like, _) in kinds.items() if like == stack]
@@ -107,6 +112,14 @@ class Loader:
                 if entry is not None and not entry.some:
                     names.append(_full_name(stack, block, key))
         return names
+
+    def _without_mtp(self) -> list[str]:
+        """Return what the file lacks if it counts MTP blocks and has none."""
+        name = f"blk.{self.hparams.n_layer}.nextn.eh_proj.weight"
+        key = "nextn.eh_proj.weight"
+        lacks = self.hparams.n_layer_nextn and key in self.created
+        has = any(each[2].startswith("nextn.") for each in self._places.values())
+        return [name] if lacks and not has else []
 
     def wrong_number(self, unread: int) -> str:
         """Return what llama.cpp says of a file with this many tensors that it does not create."""

@@ -11,6 +11,14 @@ if TYPE_CHECKING:
 LARGEST = (1 << 32) - 1  # llama.cpp keeps sizes as uint32_t
 
 
+def is_kind(value: Any, like: object) -> bool:
+    """Return whether `value` is a number, a text or a list as `like` is, whatever its range."""
+    for kind in (bool, float, int):
+        if isinstance(like, kind):
+            return isinstance(value, (int, float) if kind is float else int)
+    return isinstance(value, type(like))
+
+
 def _is_like(value: Any, like: object, largest: int) -> bool:
     """Return whether `value` is of the kind of `like` and in its range."""
     if isinstance(like, bool):

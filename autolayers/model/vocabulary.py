@@ -13,6 +13,7 @@ from itertools import islice
 
 from ..gguf.vocabulary import strings
 from ..quoting import printable
+from .keys import TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,26 +22,13 @@ if TYPE_CHECKING:
 _MOST = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 _FIRST = 5  # SPEC_VOCAB_CHECK_START_TOKEN_ID
 _KEY = "tokenizer.ggml."
-# llama_vocab's type by tokenizer.ggml.model; those of headers without a vocabulary say nothing
-_TYPES = {
-    "llama": "SPM",
-    "bert": "WPM",
-    "gpt2": "BPE",
-    "hybriddna": "BPE",
-    "whitespace": "BPE",
-    "gemma4": "BPE",
-    "t5": "UGM",
-    "rwkv": "RWKV",
-    "plamo2": "PLaMo-2",
-    "plamo3": "PLaMo-3",
-}
 
 
 def unlike(model: Model, draft: Model, *, only_added: bool = True) -> str:
     """Return how the vocabularies differ; "" if no difference is known. `only_added`: BOS and EOS
     must agree only where they are added. Token texts are compared if both files are on this
     machine."""
-    types = [_TYPES.get(str(_key(each, "model"))) for each in (model, draft)]
+    types = [TYPES.get(str(_key(each, "model"))) for each in (model, draft)]
     # a header without a vocabulary: only the sizes are known
     if None in types:
         return _sizes(model, draft)

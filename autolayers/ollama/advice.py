@@ -656,6 +656,13 @@ def _in_ollamas_words(warning: str) -> str:
     )
 
 
+def is_old(version: str) -> bool:
+    """Return whether an Ollama has engines of its own; 0.0.0 is a build of somebody's own."""
+    numbers = re.match(r"v?(\d{1,9})\.(\d{1,9})(?!\d)", version, re.ASCII)
+    old = numbers is not None and (int(numbers[1]), int(numbers[2])) < _OLD
+    return old and version != "0.0.0"
+
+
 def _about_settings(
     settings: Settings,
     devices: Sequence[Device],
@@ -664,9 +671,7 @@ def _about_settings(
     version: str,
 ) -> list[str]:
     notes = []
-    # 0.0.0 is a build of somebody's own
-    numbers = re.match(r"v?(\d+)\.(\d+)", version)
-    if numbers and (int(numbers[1]), int(numbers[2])) < _OLD and version != "0.0.0":
+    if is_old(version):
         notes.append(
             f"Ollama {version} still has its own engines, whose buffers differ from llama.cpp's: "
             "num_gpu means the same there, but these numbers need 0.30 or later"

@@ -32,6 +32,7 @@ import time
 
 from ..backends import DEFAULT, canonical
 from ..diagnosis.log import LaunchLog
+from ..files import opened
 from ..logs import LAUNCH, capability_of, fields, lines_with, pairs, plain, rows_of, size_of
 from ..machine import Device
 from ..records import dataclass, field, replace
@@ -157,7 +158,7 @@ class Log:
     def _tail(self, start: int, limit: int) -> str:
         """Return the file's bytes from an offset on, at most its last `limit`."""
         try:
-            with open(str(self.path), "rb") as stream:
+            with opened(str(self.path)) as stream:
                 end = stream.seek(0, os.SEEK_END)
                 # a log that was started again is shorter
                 stream.seek(max(start if end >= start else 0, end - limit))

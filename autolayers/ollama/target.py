@@ -6,6 +6,7 @@ import glob
 import os
 
 from ..errors import ModelError
+from ..files import opened
 from ..gguf import Header, read_header
 from ..model import Model, is_projector, read_model
 from ..records import dataclass, field, replace
@@ -287,7 +288,7 @@ def is_gguf(path: str) -> bool:
     """Return whether a file begins with GGUF's magic, in either byte order; False if it cannot be
     read."""
     try:
-        with open(path, "rb") as stream:
+        with opened(path) as stream:
             return stream.read(4) in (b"GGUF", b"FUGG")
     except OSError:
         return False

@@ -21,6 +21,7 @@ import re
 import sys
 
 from ..errors import ModelError
+from ..files import opened
 from ..gguf import FileInfo, Header, read_header
 from ..quoting import shell
 from ..records import dataclass, field
@@ -223,11 +224,9 @@ def _commit(refs: str, revision: str) -> str:
 
     def read(name: str) -> str:
         try:
-            with open(
-                os.path.join(refs, *name.split("/")), encoding="utf-8", errors="replace"
-            ) as file:
+            with opened(os.path.join(refs, *name.split("/"))) as file:
                 # 40 digits; more than 64 characters are no commit
-                commit = file.readline(64).strip()
+                commit = file.readline(64).decode("utf-8", "replace").strip()
         except (OSError, ValueError):
             return ""
         return commit if _COMMIT.fullmatch(commit) else ""
@@ -265,7 +264,7 @@ def _old_layout(place: str, repository: str) -> _Cached:
 def _manifest(path: str) -> Iterator[str]:
     """Yield the paths of the model and its projector."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             content = json.loads(file.read(_MANIFEST_SIZE))
         # {"ggufFile": {"rfilename": "..."}, ...}, as the Hub answers llama.cpp's User-Agent
         for key in ("ggufFile", "mmprojFile"):

@@ -147,6 +147,10 @@ class PageServer(Server):
         return f"http://127.0.0.1:{self.server_port}/?token={self.token}"
 
 
+_BODY = {"content-length", "transfer-encoding"}
+_ONCE = ("Host", "Origin", "Content-Length", "Transfer-Encoding", TOKEN_HEADER)
+
+
 class Handler(BaseHTTPRequestHandler):
     """What requests of a page and of programs have in common."""
 
@@ -164,6 +168,14 @@ class Handler(BaseHTTPRequestHandler):
         except ValueError:
             self.close_connection = True
             self.refuse(HTTPStatus.BAD_REQUEST, "not an address")
+            return False
+        # a body that nobody reads must not become the next request
+        if self.command != "POST" and _BODY & {name.lower() for name in self.headers}:
+            self.close_connection = True
+        # of two the first would count here, and the last perhaps elsewhere
+        if twice := next((name for name in _ONCE if len(self.headers.get_all(name, [])) > 1), ""):
+            self.close_connection = True
+            self.refuse(HTTPStatus.BAD_REQUEST, f"two {twice} headers")
             return False
         return True
 

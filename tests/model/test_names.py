@@ -29,7 +29,8 @@ OTHERS = {
     "launch/companion_files.py": {"clip", "gemma3"},  # a kind of projector
     "launch/command.py": {"llama"},  # the program
     # kinds of tokenizers
-    "model/vocabulary.py": {"llama", "bert", "gpt2", "gemma4", "t5", "plamo2", "plamo3"},
+    "model/keys.py": {"llama", "bert", "gpt2", "gemma4", "t5", "plamo2", "plamo3"},
+    "model/vocabulary.py": {"gemma4"},
     # kinds of projectors
     "model/projectors.py": {"cogvlm", "gemma3", "lfm2", "llama4", "muse-glimmer", "paddleocr"},
     # kinds of projectors

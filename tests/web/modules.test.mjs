@@ -8,7 +8,7 @@ import { matching } from "../../autolayers/web/static/form.js";
 import { filtered } from "../../autolayers/web/static/known.js";
 import { canonical, nearestList } from "../../autolayers/web/static/machines.js";
 import { addAddress, addFiles } from "../../autolayers/web/static/models.js";
-import { fromHash, pinnedOf, toHash } from "../../autolayers/web/static/state.js";
+import { fromHash, opensMore, pinnedOf, toHash } from "../../autolayers/web/static/state.js";
 import { contextAt, positionOf, quoted, rate, sentence, size, thousands, ticks } from "../../autolayers/web/static/words.js";
 
 test("figures in words", () => {
@@ -142,4 +142,42 @@ test("bars between two contexts are on the line between them", () => {
   assert.equal(between(points, 8192).devices[0].used, 210);
   assert.deepEqual([between(points, 1024), between(points, 1 << 20)].map(({ devices }) => devices[0].context), [100, 1000]);
   assert.equal(between(points, 6144).host.free, null);
+});
+
+test("a link that opens anything but the page's own models is not asked by itself", () => {
+  const models = ["qwen3-8b-q4_k_m"];
+  for (const more of ["model=http%3A%2F%2F127.0.0.1%3A1%2Fx&gpu=24", "model=%2Fetc%2Fpasswd", "model=qwen3-8b-q4_k_m&mmproj=%5C%5Chost%5Cx",
+                      "model=qwen3-8b-q4_k_m&flags=--rpc+10.0.0.1%3A1", "draft=http%3A%2F%2F10.0.0.1"]) {
+    assert.ok(opensMore(fromHash("#" + more), models), more);
+  }
+  for (const own of ["", "model=qwen3-8b-q4_k_m&gpu=24&ctx=4096", "model=bundled%3Aqwen3-8b-q4_k_m"]) {
+    assert.ok(!opensMore(fromHash("#" + own), models), own);
+  }
+});
+
+// A page at this address, whose server takes one token.
+async function tokens(address, kept, good) {
+  const stored = new Map(kept ? [["token", kept]] : []);
+  const sent = [];
+  Object.assign(globalThis, {
+    location: { href: address },
+    history: { replaceState() {} },
+    localStorage: { getItem: (name) => stored.get(name) ?? null, setItem: (name, value) => stored.set(name, value) },
+    fetch: async (path, { headers } = {}) => {
+      if (!headers) return { ok: true, json: async () => ({ server: true }) };
+      const token = headers["X-Autolayers-Token"];
+      sent.push(token);
+      return { status: token === good ? 200 : 403, json: async () => ({ error: token === good ? undefined : "no" }) };
+    },
+  });
+  const { readConfig, Server } = await import("../../autolayers/web/static/engine.js");
+  await readConfig();
+  const answer = await new Server().call("start", {});
+  return { kept: stored.get("token"), error: answer.error, sent };
+}
+
+test("a token that the server refuses does not replace the kept one", async () => {
+  assert.deepEqual(await tokens("http://127.0.0.1:1/?token=bad", "good", "good"), { kept: "good", error: undefined, sent: ["bad", "good"] });
+  assert.deepEqual(await tokens("http://127.0.0.1:1/?token=new", "old", "new"), { kept: "new", error: undefined, sent: ["new"] });
+  assert.deepEqual(await tokens("http://127.0.0.1:1/?token=bad", "", "good"), { kept: undefined, error: "no", sent: ["bad"] });
 });

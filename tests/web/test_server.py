@@ -246,3 +246,31 @@ def test_a_page_holds_a_few_bundled_models() -> None:
     for name in bundled.models():
         engine.model(name)
     assert len(engine._bundled) == MAX_BUNDLED < len(bundled.models())
+
+
+def _said(server: PageServer, text: bytes) -> bytes:
+    """Everything that the server answers on one connection."""
+    with socket.create_connection(("127.0.0.1", server.server_port)) as connection:
+        connection.sendall(text)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        while piece := connection.recv(1 << 16):
+            answer += piece
+    return answer
+
+
+def test_the_body_of_a_get_is_no_second_request(server: PageServer) -> None:
+    host = f"Host: 127.0.0.1:{server.server_port}\r\n".encode()
+    inner = b"GET /config.json HTTP/1.1\r\n" + host + b"\r\n"
+    length = f"Content-Length: {len(inner)}\r\n\r\n".encode()
+    answer = _said(server, b"GET /config.json HTTP/1.1\r\n" + host + length + inner)
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize("twice", ["Host: 127.0.0.1:{}", "Origin: http://127.0.0.1:{}"])
+def test_a_header_that_is_there_twice_is_refused(server: PageServer, twice: str) -> None:
+    port = server.server_port
+    line = twice.format(port) + "\r\n"
+    extra = "" if line.startswith("Host") else f"Host: 127.0.0.1:{port}\r\n"
+    answer = _said(server, f"GET / HTTP/1.1\r\n{extra}{line}{line}\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1 ") == 1

@@ -8,6 +8,7 @@ import itertools
 from ...backends import HOST, backend_of
 from ...flags.params import EXPERTS_REGEX, FFN_REGEX
 from ...records import replace
+from ...units import whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _whole_layer(rule: tuple[str, str]) -> int | None:
     """Return the layer whose experts, all of them, this rule sends to system memory."""
     # E.g. r"blk\.12\.ffn_(up|down|gate|gate_up)_(ch|)exps".
     layer = rule[0].removeprefix(_BLOCK).removesuffix(EXPERTS_REGEX)
-    return int(layer) if layer.isdigit() and rule[1] == HOST else None
+    return whole(layer) if rule[1] == HOST else None
 
 
 def with_all_experts_on_host(params: Params) -> Params:
@@ -98,7 +99,7 @@ def merged(
     for pattern, buffer in rules:
         layer, dot, rest = pattern.removeprefix(_BLOCK).partition("\\.")
         # Of one layer, and without a flag of its own.
-        is_block = pattern.startswith(_BLOCK) and layer.isdigit()
+        is_block = pattern.startswith(_BLOCK) and whole(layer) is not None
         if not is_block or not dot or dot + rest in own:
             groups.append(([], pattern, buffer))
         elif groups and groups[-1][0] and groups[-1][1:] == (rest, buffer):

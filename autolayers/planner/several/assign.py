@@ -3,9 +3,10 @@ seconds.
 
     assign([Choice([Option(...), ...]), Choice([...], weight=3)], {"CUDA0": 24 << 30})
 
-A branch and bound over one option per model. It is exact unless it exceeds STEPS steps, there are
-more than MOST_EXACT models, or more than one of them is split over devices. Then it is the best
-choice found, and never worse than serving the models one after another in their order.
+A branch and bound over one option per model. It is exact unless it exceeds STEPS steps or LOOKED
+options, there are more than MOST_EXACT models, or more than one of them is split over devices. Then
+it is the best choice found, and never worse than serving the models one after another in their
+order.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # Bounds an answer's time: the branches multiply with every model and option.
 STEPS = 10_000
+LOOKED = 200_000  # options that are looked at in all steps: models may have hundreds each
 _TIES = 500  # steps during which equally good choices are explored too
 # Of more models no branches are searched, and what they measured is not kept
 # (sharing.Sharing.many).
@@ -148,11 +150,11 @@ class Search:
         ]
         # price, crowding, options
         self.best_so_far: tuple[float, float, tuple[Option, ...]] | None = None
-        self.steps = self.cuts = 0
+        self.steps = self.cuts = self.looked = 0
 
     @property
     def complete(self) -> bool:
-        return self.steps <= STEPS and self.cuts < MOST_CUTS
+        return self.steps <= STEPS and self.looked <= LOOKED and self.cuts < MOST_CUTS
 
     def best(self) -> Assignment | None:
         # The largest model first, as it fits in the fewest places. One that only a split can hold
@@ -264,6 +266,7 @@ class Search:
         i = order[at]
         choice = self.choices[i]
         seen: set[object] = set()
+        self.looked += len(choice.options)
         for option in self._fitting(i):
             self.steps += 1
             own = price + choice.weight * option.price
@@ -285,7 +288,7 @@ class Search:
             self._branch(order, at + 1, own, rest, (*cuts, i))
 
     def _promising(self, price: float) -> bool:
-        if self.steps > STEPS:
+        if self.steps > STEPS or self.looked > LOOKED:
             return False
         if self.best_so_far is None:
             return price < float("inf")

@@ -11,6 +11,7 @@ from ...errors import LaunchRefused
 from ...flags.params import FIT_PARAMS_MIN_CTX
 from ...memory.estimate import Known
 from ...memory.margin import least
+from ...memory.meter import BUDGET, Meter
 from ...model.models import KEPT
 from ...records import dataclass, replace
 from ..answer import plan_request
@@ -190,11 +191,17 @@ def _with_cache_types(request: Request) -> list[Request]:
 def _launches(models: Sequence[Model], request: Request, measurements: _Measured) -> list[Launches]:
     """Return the launches of each model; of many models only their options are kept."""
     launches: list[Launches] = []
+    # the same file twice is measured once
+    seen: dict[str, Launches] = {}
     for i, model in enumerate(models):
+        if model.path in seen:
+            launches.append(seen[model.path])
+            continue
         launches.append(Launches(partial(models.__getitem__, i), request, measurements.of(model)))
         # Before the next model is read, so that only one is in memory.
         if len(models) > MOST_EXACT:
             launches[-1].settle()
+        seen[model.path] = launches[-1]
     return launches
 
 
@@ -212,8 +219,12 @@ def _finer(sharing: Sharing, assignment: Assignment | None) -> Assignment | None
     left = dict(sharing.machine.limits)
     ram = sharing.ram
     chosen: list[Option] = []
+    # One budget for all the separate plans; when it is spent, what was found is the answer.
+    meter = Meter()
     for launches in sharing.launches:
-        option = _with_what_is_left(launches, left, ram)
+        if meter.exhausted:
+            return assignment
+        option = _with_what_is_left(launches, left, ram, meter)
         if option is None or not option.fits(left, ram):
             return assignment
         chosen.append(option)
@@ -229,23 +240,27 @@ def _finer(sharing: Sharing, assignment: Assignment | None) -> Assignment | None
 
 
 def _with_what_is_left(
-    launches: Launches, left: Mapping[str, int], ram: int | None
+    launches: Launches, left: Mapping[str, int], ram: int | None, meter: Meter
 ) -> Option | None:
     """Return the fastest launch on one device that fits, otherwise that of a separate plan."""
     fitting = [option for option in launches.whole if option.fits(left, ram)]
     if fitting:
         return min(fitting, key=lambda option: option.price)
-    return _planned_alone(launches, left, ram)
+    return _planned_alone(launches, left, ram, meter)
 
 
-def _planned_alone(launches: Launches, left: Mapping[str, int], ram: int | None) -> Option | None:
+def _planned_alone(
+    launches: Launches, left: Mapping[str, int], ram: int | None, meter: Meter
+) -> Option | None:
     """Return the launch that a separate plan chooses with this much left; None if nothing fits."""
     machine = replace(
         launches.machine, limits=dict(left), ram=None if ram is None else RAM_MARGIN + ram
     )
     own_request = replace(launches.request.with_params(launches.params), machine=machine, notes=())
     try:
-        plan = plan_request(launches.read(), own_request, measurements=launches.measurements)
+        plan = plan_request(
+            launches.read(), own_request, measurements=launches.measurements, meter=meter
+        )
     except LaunchRefused:
         return None
     return launches.option(
@@ -315,9 +330,10 @@ class SharedOut:
                 else RAM_MARGIN + option.ram + self.ram_spare // len(rest)
             )
             mine = replace(self.request, machine=replace(self.machine, limits=limits, ram=ram))
-            plan = settled(
-                measured_plan(self.models[i], option, mine, self.measurements.of(self.models[i]))
-            )
+            # Two plans may cost what they cost alone; more of them share that.
+            meter = Meter(min(BUDGET, 2 * BUDGET // len(order)))
+            known = self.measurements.of(self.models[i])
+            plan = settled(measured_plan(self.models[i], option, mine, known, meter))
             plan_of[i] = with_own_servers(plan, self.machine.devices)
             # What the plan really takes replaces what the option would have taken.
             self._take(option.takes, option.ram, -1)
@@ -325,7 +341,13 @@ class SharedOut:
         return [plan_of[i] for i in range(len(order))]
 
 
-def measured_plan(model: Model, option: Option, request: Request, measurements: Known) -> Plan:
+def measured_plan(
+    model: Model,
+    option: Option,
+    request: Request,
+    measurements: Known,
+    meter: Meter | None = None,
+) -> Plan:
     """Return the best plan on the option's devices, or the option itself if that is better."""
     chosen = option.params
     n_ctx = request.params.n_ctx
@@ -333,7 +355,7 @@ def measured_plan(model: Model, option: Option, request: Request, measurements: 
     on_devices = request.with_flags(
         device=chosen.device, cache_type_k=chosen.cache_type_k, cache_type_v=chosen.cache_type_v
     )
-    plan = plan_request(model, on_devices, measurements=measurements)
+    plan = plan_request(model, on_devices, measurements=measurements, meter=meter)
     larger = n_ctx is None and plan.breakdown.n_ctx > (chosen.n_ctx or 0)
     # More context may take WIDER longer; without it the plan has to be as fast as the option.
     if plan.fits and plan.speed.request <= option.seconds * (WIDER.factor if larger else 1 + 1e-9):
@@ -343,7 +365,7 @@ def measured_plan(model: Model, option: Option, request: Request, measurements: 
         strategy=None, kv_types=()
     )
     try:
-        other = plan_request(model, literal, measurements=measurements)
+        other = plan_request(model, literal, measurements=measurements, meter=meter)
     except LaunchRefused:
         return plan
     fitting = [either for either in (plan, other) if either.fits]
@@ -370,10 +392,15 @@ def _costs(
     """Return the seconds that each model adds to every other's request under `plans`."""
     n = len(assignment.chosen)
     rows = []
+    less: Assignment | None = None
     for i in range(n):
         row = [0.0] * n
         # Where no model is slower than alone, none costs another anything.
-        less = sharing.without(i) if 1 < n <= MOST_EXACT and sharing.slower(assignment) else None
+        # Without one of two neighbours that are alike the others are the same.
+        same = i and sharing.weights[i - 1] == sharing.weights[i]
+        if not (same and sharing.launches[i - 1] is sharing.launches[i]):
+            searched = 1 < n <= MOST_EXACT and sharing.slower(assignment)
+            less = sharing.without(i) if searched else None
         if less is not None:
             others = [j for j in range(n) if j != i]
             for j, option in zip(others, less.chosen, strict=True):

@@ -19,6 +19,7 @@ import re
 import sys
 
 from ...errors import ModelError
+from ...files import opened
 from ...quoting import printable, shell
 from ...records import dataclass, field
 
@@ -339,7 +340,7 @@ def _parameters(place: str, name: Name, digests: Sequence[str]) -> dict[str, Any
 
 def _json(path: str) -> object:
     try:
-        with open(path, "rb") as stream:
+        with opened(path) as stream:
             text = stream.read(_MANIFEST_SIZE + 1)
         if len(text) > _MANIFEST_SIZE:
             raise StoreUnreadable(f"{path}: too large")

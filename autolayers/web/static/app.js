@@ -14,7 +14,7 @@ import { Form, thisComputer } from "./form.js";
 import { knownModels, wireFilters } from "./known.js";
 import { modelOptions } from "./opening.js";
 import { page } from "./page.js";
-import { again, changed, plan } from "./question.js";
+import { again, changed, hold, isForeign, plan } from "./question.js";
 import { fromHash, pinnedOf, toHash } from "./state.js";
 
 const PAUSE = { slide: 60, type: 600 };      // milliseconds without a change before a question is asked
@@ -39,8 +39,9 @@ function wire() {
   addEventListener("popstate", () => {
     readPinned();
     page.form.fill(fromHash(location.hash));
-    history.replaceState(null, "", toHash(page.form.read(), page.pinned?.state));      // a typed key does not stay
-    changed(false);
+    history.replaceState(history.state, "", toHash(page.form.read(), page.pinned?.state));      // a typed key does not stay
+    if (waits()) hold();
+    else changed(false);
   });
 }
 
@@ -162,7 +163,12 @@ function chooseScheme() {
 function alive(shown) {
   wire();
   document.body.classList.remove("early");
-  plan(page.form.read(), shown);
+  if (waits()) hold();
+  else plan(page.form.read(), shown);
+}
+
+function waits() {
+  return isForeign(page.form.read()) || (page.pinned && isForeign(page.pinned.state));
 }
 
 function setUp(answer) {
@@ -187,7 +193,7 @@ function begin(preset) {
   if (!state.model && !state.gpu && !state.machine) Object.assign(state, offer.here ? { model: preset.model } : preset);
   readPinned();
   form.fill(state);
-  history.replaceState(null, "", toHash(form.read(), page.pinned?.state));
+  history.replaceState(history.state, "", toHash(form.read(), page.pinned?.state));
   return state;
 }
 

@@ -23,14 +23,14 @@ export function pin() {
   const { latest, form } = page;
   if (!latest) return;
   page.pinned = { state: latest.question, answer: latest.answer };
-  history.replaceState(null, "", toHash(form.read(), page.pinned.state));
+  history.replaceState(history.state, "", toHash(form.read(), page.pinned.state));
   showComparison();
   $("compare").scrollIntoView({ block: "nearest" });
 }
 
 export function unpin() {
   page.pinned = null;
-  history.replaceState(null, "", toHash(page.form.read()));
+  history.replaceState(history.state, "", toHash(page.form.read()));
   showComparison();
 }
 

@@ -30,24 +30,35 @@ export async function readConfig() {
   return answer.json();
 }
 
-// At once: the address may change while the page still loads. All tabs of this origin have it.
+let offered = "";            // by the address, until the server has accepted or refused it
+
+// At once: the address may change while the page still loads. All tabs of this origin have the token that was accepted:
+// any site can open this page with another one.
 function keepToken() {
   const address = new URL(location.href);
   const given = address.searchParams.get("token");
   if (given) {
-    localStorage.setItem("token", given);
+    offered = given;
     address.searchParams.delete("token");
     history.replaceState(null, "", address);
   }
 }
 
-class Server {
+const REFUSED = 403;
+
+export class Server {
   parallel = true;
 
   async post(path, body) {
-    const headers = { "X-Autolayers-Token": localStorage.getItem("token") ?? "" };
+    const kept = localStorage.getItem("token") ?? "";
+    const tried = offered || kept;
     try {
-      return await (await fetch(path, { method: "POST", body, headers })).json();
+      const answer = await fetch(path, { method: "POST", body, headers: { "X-Autolayers-Token": tried } });
+      if (tried === offered) offered = "";
+      if (answer.status !== REFUSED) {
+        if (tried !== kept) localStorage.setItem("token", tried);
+      } else if (tried !== kept && kept) return this.post(path, body);
+      return await answer.json();
     } catch {
       return { error: "autolayers web does not answer: is it still running?" };
     }

@@ -10,8 +10,10 @@ import { isListed, knownModels } from "./known.js";
 import { open } from "./opening.js";
 import { opened, page } from "./page.js";
 import { quantisations } from "./quantisations.js";
-import { toHash } from "./state.js";
+import { opensMore, toHash } from "./state.js";
 
+// of an entry of the history whose question was asked here, by hand
+const ASKED = { asked: true };
 const KEPT = 50;                             // answers
 const QUIET = 500;                           // milliseconds without a change before reasons are asked for
 const answers = new Map();                   // with all their reasons, by the question
@@ -24,11 +26,26 @@ export function changed(step, pause = 0) {
   const state = form.read();
   if (offer.here) $("ram").placeholder = state.gpu && state.gpu !== "none" ? "how much?" : "this machine's";
   const hash = toHash(state, pinned?.state);
-  if (step && hash !== location.hash) history.pushState(null, "", hash);
+  if (step && hash !== location.hash) history.pushState(ASKED, "", hash);
+  else history.replaceState(ASKED, "");
   clearTimeout(timer);
   begun();
   busy("plan");
   timer = setTimeout(() => plan(form.read()), pause);
+}
+
+/** Whether the address names what is to be opened from this computer, and nobody here has asked for it.
+ * @param {any} state */
+export function isForeign(state) {
+  return Boolean(page.offer.here && !history.state?.asked && opensMore(state, page.offer.models));
+}
+
+/** Shows a button in the answer's place. */
+export function hold() {
+  begun();
+  busy("");
+  fail({ error: "This question came with a link. To answer it, what it names is opened from this computer.",
+         choices: [{ text: "Ask it", act: () => changed(false) }] });
 }
 
 /** Answers the form. @param {any} state @param {boolean} quiet the answer is shown already, and its reasons follow */

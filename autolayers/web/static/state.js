@@ -31,3 +31,10 @@ export function pinnedOf(hash) {
   const beside = new URLSearchParams(hash.replace(/^#/, "")).get("beside");
   return beside ? fromHash("#" + beside.slice(0, 32768)) : null;
 }
+
+/** Whether a state names more than the models that come with the page: another site may have made its link.
+ * @param {State} state @param {string[]} models */
+export function opensMore(state, models) {
+  const own = !state.model || models.includes(state.model);
+  return !own || ["path", "mmproj", "draft", "flags"].some((name) => Boolean(state[name]));
+}
