@@ -63,8 +63,10 @@ _FORKS = {
 def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
     """Return the Build of a program, from its --version and --help. A program that fails, hangs,
     answers something else or is a fork has a `doubt`."""
-    number, commit = read_version(_ask(launcher, "--version", environ))
-    text = _ask(launcher, "--help", environ)
+    version = _ask(launcher, "--version", environ)
+    number, commit = read_version(version or "")
+    # one that does not end is not asked again
+    text = "" if version is None else _ask(launcher, "--help", environ) or ""
     words = frozenset(_FLAGS.findall(text))
     fork = next((name for name, its in _FORKS.items() if not words.isdisjoint(its)), "")
     flags, flash, traces = read_help(text, bool(fork))
@@ -90,7 +92,7 @@ def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
 def help_words(launcher: Sequence[str], environ: Mapping[str, str]) -> frozenset[str]:
     """Return the words of a program's --help, in lower case, such as the cache types that it
     lists."""
-    return frozenset(re.findall(r"[a-z0-9_]+", _ask(launcher, "--help", environ).lower()))
+    return frozenset(re.findall(r"[a-z0-9_]+", (_ask(launcher, "--help", environ) or "").lower()))
 
 
 def read_version(text: str) -> tuple[int, str]:
@@ -150,13 +152,14 @@ def _flash_takes_word(lines: list[str]) -> bool | None:
     return None if flash is None else "on|off" in flash or "<0|1>" in flash
 
 
-def _ask(launcher: Sequence[str], flag: str, environ: Mapping[str, str]) -> str:
+def _ask(launcher: Sequence[str], flag: str, environ: Mapping[str, str]) -> str | None:
+    """Return what it prints; "" if it fails, None if it does not end."""
     # an invalid LLAMA_ARG_ value would end it before it answers
     quiet = {name: value for name, value in environ.items() if not name.startswith("LLAMA_ARG_")}
     try:
         answer = ask([*launcher, flag], quiet, _TIMEOUT)
-    except NoAnswer:
-        return ""
+    except NoAnswer as error:
+        return None if error.hangs else ""
     return answer.out + answer.err
 
 

@@ -20,21 +20,28 @@ from .records import dataclass
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import IO
 
 MOST = 1 << 20  # bytes of each stream
 _LOOK = 0.05  # seconds between two polls
+PATIENCE = 5.0  # seconds in which nobody asks what happens
+_MARK = "AUTOLAYERS_ASKED"  # in the environment of what was asked, and of all that it starts
 _LEFT = 0.5  # seconds for its last output, if its own child keeps the pipes open
+
+
+# called with a program's name once it has not answered for a while; a command says it
+waiting: list[Callable[[str], object]] = []
 
 
 class NoAnswer(AutolayersError):
     """It cannot be started, does not end, or prints too much; the message does not name it. `out`:
-    what it had printed."""
+    what it had printed; `hangs`: it does not end."""
 
-    def __init__(self, message: str, out: str = "") -> None:
+    def __init__(self, message: str, out: str = "", hangs: bool = False) -> None:
         super().__init__(message)
         self.out = out
+        self.hangs = hangs
 
 
 @dataclass(frozen=True)
@@ -51,12 +58,18 @@ def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Ans
     NoAnswer."""
     import time
 
-    child = _started(words, environ)
+    mark = os.urandom(12).hex()
+    child = _started(words, {**environ, _MARK: mark})
     output = _Output(child)
     end = time.monotonic() + timeout
+    told = end - timeout + PATIENCE
     try:
         # poll, because a program may end while its child keeps the pipes open
         while not output.flooded.is_set() and child.poll() is None and time.monotonic() < end:
+            if time.monotonic() > told:
+                told = end
+                for say in waiting:
+                    say(words[0])
             # a program may close its streams and stay: then there is nothing to wait for
             open_ = next((each for each in output.readers if each.is_alive()), None)
             time.sleep(_LOOK) if open_ is None else open_.join(_LOOK)
@@ -65,9 +78,10 @@ def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Ans
         if output.flooded.is_set():
             raise NoAnswer(f"it prints more than {MOST >> 20} MiB")
         if child.poll() is None:
-            raise NoAnswer(f"it did not end within {timeout:g} s", output.texts()[0])
+            raise NoAnswer(f"it did not end within {timeout:g} s", output.texts()[0], hangs=True)
     finally:
         _kill(child)
+        _kill_marked(f"{_MARK}={mark}\0".encode())
     out, err = output.texts()
     return Answer(child.returncode, out, err)
 
@@ -131,6 +145,22 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
         elif child.poll() is None:
             child.kill()
     child.wait()
+
+
+def _kill_marked(mark: bytes) -> None:
+    """End, on Linux, what has left the program's group (setsid), by what it has inherited."""
+    import signal
+
+    for name in os.listdir("/proc") if sys.platform == "linux" else ():
+        # processes of others cannot be read, and some end meanwhile
+        with contextlib.suppress(OSError):
+            if name.isdecimal() and mark in _environ(name):
+                os.kill(int(name), signal.SIGKILL)
+
+
+def _environ(process: str) -> bytes:
+    with open(f"/proc/{process}/environ", "rb") as file:
+        return file.read(MOST) + b"\0"
 
 
 # --- this package's own functions, where a library could end the process

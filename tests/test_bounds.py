@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import HEADERS, says
+from support import HEADERS, says, until
 
-from autolayers import detect, net
+from autolayers import cli, detect, net, programs
 from autolayers.devices import fleet_file
 from autolayers.errors import UsageError
 from autolayers.ollama import advice
@@ -206,3 +207,47 @@ def test_a_program_that_closes_its_streams_is_waited_for_without_spinning() -> N
     after = os.times()
     # two polls a tenth of a second, instead of a hundred thousand
     assert after.user + after.system - before.user - before.system < 1.5
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
+def test_a_child_that_has_left_the_group_does_not_stay(tmp_path: Path) -> None:
+    number = tmp_path / "pid"
+    script = f"setsid sh -c 'echo $$ > {number}; exec sleep 60' & sleep 0.5"
+    ask(["sh", "-c", script], os.environ, 10)
+    process = int(number.read_text())
+    until(lambda: not os.path.exists(f"/proc/{process}") or "Z" in state(process), 10)
+
+
+def state(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sh")
+def test_a_server_that_hangs_is_asked_once_and_named_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "PATIENCE", 0.2)
+    monkeypatch.setattr(detect, "_TIMEOUT", 1)
+    said: list[str] = []
+    monkeypatch.setattr(programs, "waiting", [said.append])
+    asked = tmp_path / "asked"
+    server = tmp_path / "llama-server"
+    server.write_text(f'#!/bin/sh\necho "$1" >> {asked}\nexec sleep 60\n')
+    server.chmod(0o700)
+    build = detect.detect([str(server)], os.environ)
+    assert asked.read_text() == "--version\n" and said == [str(server)]
+    assert "does not answer" in build.doubt
+
+
+def test_a_thread_that_cannot_be_started_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(cli, "_command", refused)
+    assert cli.main(["devices"]) == 1
+    assert "limits (ulimit) are too low" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from itertools import pairwise
 from ..errors import AutolayersError
 from ..flags.own import COMMANDS, own_flags
 from ..output import discard, emit, one_line, open_streams, say, show
+from ..programs import waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     # First of all: a daemon may start this with stderr closed, and the next file would be fd 2
     open_streams()
+    waiting[:] = [lambda program: say(f"waiting for {program}, which does not answer yet")]
     try:
         code = _command(words)
         # A full disk or a closed pipe shows itself here, where it can still be caught
@@ -58,6 +60,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (MemoryError, RecursionError) as error:
         # Python's own limits: still one line, with exit code 1
         say(_of_system(error))
+        discard()
+        return 1
+    except RuntimeError as error:
+        # what the system's limits do not admit (ulimit -u, -v) is no defect
+        if "can't start new thread" not in str(error):
+            raise
+        say(f"{error}: this system's limits (ulimit) are too low")
         discard()
         return 1
 
