@@ -42,11 +42,12 @@ def test_a_child_that_keeps_the_pipes_open_holds_nobody() -> None:
 
 @pytest.mark.skipif(shutil.which("setsid") is None, reason="no setsid")
 def test_what_a_stray_child_says_later_is_not_read_from_another_file(tmp_path: Path) -> None:
-    """It keeps the pipe open behind the answer; the number of the pipe's handle must not be another
-    file's then."""
+    """It has cleared its environment, and keeps the pipe open behind the answer; the number of the
+    pipe's handle must not be another file's then."""
     late, file = tmp_path / "late", tmp_path / "file"
     file.write_text("ours")
-    script = f"setsid sh -c 'sleep 1.5; echo late; sleep 0.2; : > {late}' & echo here"
+    later = f"sleep 1.5; echo late; sleep 0.2; : > {late}"
+    script = f"setsid env -u AUTOLAYERS_ASKED sh -c '{later}' & echo here"
     assert ask(["sh", "-c", script], os.environ, 60).out == "here\n"
     handles = [os.open(file, os.O_RDONLY) for _ in range(8)]
     try:
