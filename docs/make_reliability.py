@@ -143,7 +143,7 @@ FINDINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         (
             "tests/test_packaging.py::test_workflows_pin_what_they_run_and_may_do_little",
             "tests/test_packaging.py::test_nothing_is_published_before_the_tests",
-            "tests/test_packaging.py::test_the_tools_of_a_release_have_digests",
+            "tests/test_packaging.py::test_what_a_release_runs_and_ships_has_digests",
             "tests/test_packaging.py::test_the_image_is_built_on_one_that_nobody_can_exchange",
             "tests/web/test_build.py::test_pyodide_is_copied_from_a_folder_that_holds_it",
         ),
