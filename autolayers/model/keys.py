@@ -51,7 +51,8 @@ u32: adapters.count adapters.lora_rank attention.indexer.key_length attention.in
 u32: vocab_size
 f32: rope.freq_base_swa
 u32+: attention.recurrent_layers attention.sliding_window_pattern expert_feed_forward_length
-  attention.compress_ratios attention.indexer.types rope.dimension_sections
+  attention.compress_ratios attention.indexer.types
+i32+: rope.dimension_sections
 f32+: swiglu_clamp_exp swiglu_clamp_shexp .xielu.alpha_n .xielu.alpha_p .xielu.beta .xielu.eps
 [u32]: adapters.token_ids_activate adapters.token_ids_substitute
 """
@@ -67,6 +68,7 @@ bool: add_bos_token add_eos_token add_sep_token add_space_prefix remove_extra_wh
 _INTS = frozenset(("arr[u32]", "arr[i32]", "arr[bool]"))
 _LISTS = {
     "u32+": _INTS | {"u32"},
+    "i32+": _INTS | {"i32"},
     "f32+": frozenset(("f32", "arr[f32]")),
     "[u32]": _INTS,
     "[str]": frozenset(("arr[str]",)),
