@@ -241,9 +241,14 @@ def test_a_row_of_a_quantisation_says_what_a_click_on_it_plans() -> None:
     )
     assert ask("row", **machine, model=rows[0]["model"])["where"].startswith("Does not fit: ")
     rows = ask("rows", model="phi-4-q4_k_m")["rows"]
-    assert rows[0] == {"model": "phi-4-q4_k_m", "label": "Q4_K_M"} and rows[-1]["as"] == "iq1_s"
-    small, large = (ask("row", **machine, **row) for row in (rows[-1], rows[0]))
+    own = {"model": "phi-4-q4_k_m", "label": "Q4_K_M"}
+    # In both directions, the largest first
+    kinds = [row.get("as", "") for row in rows]
+    assert kinds[: kinds.index("")] == ["q8_0", "q6_K", "q5_K"] and kinds[-1] == "iq1_s"
+    small, large = (ask("row", **machine, **row) for row in (rows[-1], own))
     assert small["size"] < 5 << 30 < 8 << 30 < large["size"] and small["rate"] > large["rate"]
+    sizes = [ask("row", **machine, **row)["size"] for row in rows]
+    assert sizes == sorted(sizes, reverse=True) and own in rows
 
 
 def test_quantisations_are_compared_at_one_context() -> None:
@@ -460,6 +465,24 @@ def test_a_name_that_is_no_card_has_cards_beside_it() -> None:
 )
 def test_what_is_pasted_is_understood(typed: str, name: str) -> None:
     assert understood(typed) == name
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        # "48b" is no "8b", and "120b" no "20b"
+        ("8b", "qwen3-8b-q4_k_m"),
+        ("20b", "gpt-oss-20b-mxfp4"),
+        # of 2025 before that of 2023
+        ("mistral", "mistral-small-24b-q4_k_m"),
+        ("gpt oss", "gpt-oss-20b-mxfp4"),
+        # the 4 of Q4_K_M is no word of the model's name
+        ("gemma 4", "gemma-4-e4b-q4_k_m"),
+        ("qwen3-8b q8_0", "qwen3-8b-q8_0"),
+    ],
+)
+def test_short_names_are_whole_words_and_todays_models(words: str, first: str) -> None:
+    assert near(words)[0] == first
 
 
 def test_words_find_models() -> None:

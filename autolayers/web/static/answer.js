@@ -56,6 +56,7 @@ export function show(answer, question) {
 
 function showVerdict({ plan, verdict, get }, question) {
   const said = sentence(verdict);
+  $("announced").textContent = said;      // a screen reader hears that there is an answer
   $("verdict").replaceChildren(element("span", { class: "sign" }, verdict.title), said.slice(verdict.title.length));
   $("verdict").className = verdict.state;
   $("answer").classList.toggle("not", verdict.state === "no");

@@ -7,7 +7,7 @@ import { combobox } from "./combobox.js";
 import { pin, unpin } from "./compare.js";
 import { addressToShare, copy, savePicture } from "./copying.js";
 import { drawCurve } from "./curve.js";
-import { $, kept, status } from "./dom.js";
+import { $, button, kept, status } from "./dom.js";
 import { readConfig, start, waiting } from "./engine.js";
 import { download, dropped, explain, openMachine, saveMachine } from "./files.js";
 import { Form, thisComputer } from "./form.js";
@@ -108,7 +108,9 @@ async function findComputer() {
     : "Your browser does not name the GPU: write its name.";
   const memory = ram ? ` It says that there are ${ram >= 8 ? "at least 8" : `about ${ram}`} GiB of RAM: write how much there are.` : "";
   $("computer-facts").textContent = `${named}${memory} Nothing was sent.`;
-  if (cards.length) form.setCards([cards[0]]);
+  const several = cards.length > 1;      // of one name with several sizes of memory: the owner knows which
+  if (several) $("computer-facts").append(" Which is it? ", ...cards.map((card) => button(form.sold(card), () => form.setCards([card]))));
+  else if (cards.length) form.setCards(cards);
 }
 
 // --- start
