@@ -86,7 +86,6 @@ def near(words: str) -> list[str]:
         )
     ]
 
-
     def later(name: str) -> tuple[object, ...]:
         model = published.of(name)
         have = _tokens(published.stem(name))
