@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { between, PARTS, rows } from "../../autolayers/web/static/bars.js";
+import { amount, between, PARTS, rows } from "../../autolayers/web/static/bars.js";
 import { matching } from "../../autolayers/web/static/form.js";
 import { filtered } from "../../autolayers/web/static/known.js";
 import { canonical, nearestList } from "../../autolayers/web/static/machines.js";
@@ -70,6 +70,7 @@ test("the bar of the RAM holds what is needed and what is free", () => {
   const parts = ["model", "context", "compute", "extra", "growing", "margin", "remaining"];
   const [ram] = rows({ devices: [], host });
   assert.equal(parts.reduce((sum, part) => sum + ram.parts[part], 0), host.free);
+  assert.equal(amount(ram), "8.0 MiB of 32.0 MiB, may grow by 4.0 MiB");      // resident, as in the terminal
   const [unknown] = rows({ devices: [], host: { ...host, free: null, remaining: null } });
   assert.deepEqual([unknown.free, unknown.parts.growing, unknown.short], [null, 0, 0]);
 });

@@ -363,10 +363,15 @@ def test_the_verdict_knows_the_ram(question: dict[str, str], state: str, title: 
 
 def test_the_verdict_is_for_everybody() -> None:
     verdict = ask("plan", model=MODELS[1], gpu="3060", ram="32")["verdict"]
-    assert verdict["parts"] == ["About 39 tokens/s (28 to 55)", "17k context", "Partly in RAM"]
+    assert verdict["parts"] == [
+        "About 39 tokens/s (28 to 55)",
+        "17k context, 31 tokens/s when it is full",
+        "Partly in RAM",
+    ]
     assert verdict["plain"].startswith("It writes about 30 words a second, faster than one reads")
     assert verdict["assumed"] == (
-        "RAM assumed to be 42 GB/s; 8 cores assumed; nothing else is on the GPU, not even a display"
+        "RAM assumed to be 42 GB/s; 8 cores assumed; 2.0 GiB of RAM left to the system and other "
+        "programs; nothing else is on the GPU, not even a display"
     )
     assert ask("plan", model=MODELS[1], ram="32")["verdict"]["parts"][-1] == "All of it on the CPU"
     assert "embeddings" in ask("plan", model="bge-m3-f16", gpu="8", ram="32")["verdict"]["plain"]
