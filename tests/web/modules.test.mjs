@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { amount, between, PARTS, rows } from "../../autolayers/web/static/bars.js";
+import { shared } from "../../autolayers/web/static/copying.js";
 import { matching } from "../../autolayers/web/static/form.js";
 import { filtered } from "../../autolayers/web/static/known.js";
 import { canonical, nearestList } from "../../autolayers/web/static/machines.js";
@@ -54,6 +55,10 @@ test("a link is the question, without keys", () => {
   assert.ok(!toHash({ flags: "--api-key=abc -hft def --swa-full" }).match(/abc|def/));
   const beside = pinnedOf(toHash(state, { ...state, gpu: "24" }));
   assert.deepEqual([beside.gpu, beside.model, pinnedOf("#model=x")?.gpu], ["24", "qwen3-8b-q4_k_m", undefined]);
+});
+
+test("the page of this computer shares its answer, and no address that leads nowhere", () => {
+  assert.equal(shared(true, "Qwen3 8B on RTX 3060", "Fits.", "llama-server -ngl 37"), "Qwen3 8B on RTX 3060: Fits.\nllama-server -ngl 37");
 });
 
 test("words find options", () => {

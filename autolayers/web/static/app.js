@@ -5,7 +5,7 @@ import { chooseShell, fail, preview, show } from "./answer.js";
 import { busy } from "./asking.js";
 import { combobox } from "./combobox.js";
 import { pin, unpin } from "./compare.js";
-import { addressToShare, copy, savePicture } from "./copying.js";
+import { copy, savePicture, shared } from "./copying.js";
 import { drawCurve } from "./curve.js";
 import { $, button, kept, status } from "./dom.js";
 import { readConfig, start, waiting } from "./engine.js";
@@ -27,7 +27,8 @@ function wire() {
   wireDrops();
   wireFilters();
   $("copy").onclick = () => copy($("copy"), $("command").textContent, $("command"));
-  $("share").onclick = () => copy($("share"), addressToShare(), null);
+  $("share").onclick = () => copy($("share"), shared(page.offer.opens && page.latest !== null, $("subject").textContent,
+                                                    $("verdict").textContent, $("command").textContent), null);
   $("picture").onclick = savePicture;
   $("pin").onclick = pin;
   $("unpin").onclick = unpin;
@@ -179,6 +180,7 @@ function setUp(answer) {
   page.offer = answer;
   $("known-box").open = page.config.lists?.length > 0;
   page.form = new Form(answer, changed);
+  if (answer.opens) $("share").textContent = "Copy answer";      // a loopback address leads nobody here
   if (answer.here) $("ram").placeholder = "this machine's";
   $("format").append(...answer.formats.map(({ name }) => new Option(name)));
   for (const [id, place] of [["report", "/issues"], ["how", "/blob/main/docs/memory-model.md"], ["home", ""]]) {
