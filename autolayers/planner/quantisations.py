@@ -61,7 +61,8 @@ def above(model: Model) -> Iterator[tuple[str, Model]]:
     larger = []
     for kind in reversed(QUANTISATIONS):
         other = model.quantised(kind, larger=True)
-        if kind != own and _LESS * other.size > max(model.size, last):
+        # Rows that its blocks do not divide have another type: that file is no such one
+        if main_type(other) == kind != own and _LESS * other.size > max(model.size, last):
             larger.append((kind, other))
             last = other.size
     yield from reversed(larger)
