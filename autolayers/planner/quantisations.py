@@ -1,8 +1,10 @@
-"""Smaller files that a model could have: pure quantisations below the type and the size of the one
-that is there.
+"""Other files that a model could have: pure quantisations below (and above) the type and the size
+of the one that is there.
 
     for kind, smaller in below(model):      # the largest first
         kind, smaller.size                  # "iq4_xs", bytes
+    for kind, larger in above(model):       # the largest first
+        kind, larger.size                   # "q8_0", bytes
 
 A file's name says the type of most of its weights; mixtures of types (Q4_K_M, UD-Q4_K_XL) give some
 tensors more bits. So what only has its larger tensors made smaller is no quantisation: each one
@@ -50,6 +52,20 @@ def below(model: Model) -> Iterator[tuple[str, Model]]:
         if kind != own and fewer and smaller.size < _LESS * size:
             yield kind, smaller
             size = smaller.size
+
+
+def above(model: Model) -> Iterator[tuple[str, Model]]:
+    """Yield types that are larger than the file, and the model with all its matrices in that
+    type, the largest first."""
+    own, last = main_type(model), 0
+    larger = []
+    for kind in reversed(QUANTISATIONS):
+        other = model.quantised(kind, larger=True)
+        # Rows that its blocks do not divide have another type: that file is no such one
+        if main_type(other) == kind != own and _LESS * other.size > max(model.size, last):
+            larger.append((kind, other))
+            last = other.size
+    yield from reversed(larger)
 
 
 def _of_type(model: Model, kind: str, other: Model) -> int:

@@ -38,7 +38,7 @@ from ..planner import Plan, plan_in_steps, plan_request
 from ..planner.compare.choose import FLUENT
 from ..planner.compare.quality import level, usual
 from ..planner.compare.sweep import cases, sweep
-from ..planner.quantisations import QUANTISATIONS, below
+from ..planner.quantisations import QUANTISATIONS, above, below
 from ..quoting import posix, powershell
 from ..records import replace
 from ..report.summary import summary
@@ -543,8 +543,9 @@ class Engine:
         whole = self.model(name)
         return {
             "rows": [
-                {"model": name, "label": quantisation(name) or "this file"},
                 # Only this file is known: what it would be with all tensors of another type
+                *({"model": name, "as": kind, "label": kind.upper()} for kind, _ in above(whole)),
+                {"model": name, "label": quantisation(name) or "this file"},
                 *({"model": name, "as": kind, "label": kind.upper()} for kind, _ in below(whole)),
             ]
         }

@@ -11,6 +11,7 @@ import re
 from urllib.parse import unquote
 
 from .. import bundled
+from ..bundled import published
 from ..model.quantisation import quantisation as quantisation_of
 
 BUNDLED = "bundled:"
@@ -61,8 +62,8 @@ def understood(name: str) -> str:
 
 
 def near(words: str) -> list[str]:
-    """Return the bundled models that have all these words, or all their letters; the best known
-    quantisations first."""
+    """Return the bundled models that have all these words, or all their letters: first those that
+    have them as whole words, then those of today, then the usual quantisations."""
     # "Qwen3 8B" and "qwen3-8b" have the same letters
     wanted = _letters(
         re.sub(r"^(ollama:|hf:)", "", words.lower()).rpartition("/")[2].removesuffix("gguf")
@@ -84,8 +85,28 @@ def near(words: str) -> list[str]:
             and all(_letters(part) in _letters(name) for part in parts)
         )
     ]
-    # The usual quantisation first, then the shortest name
-    return sorted(names, key=lambda name: ("q4_k_m" not in name, len(name), name))[:_SHOWN]
+
+    def later(name: str) -> tuple[object, ...]:
+        model = published.of(name)
+        have = _tokens(published.stem(name))
+        # "8b" is a word of "qwen3-8b", and no word of "kimi-linear-48b"
+        whole = all(part in have for part in map(_letters, parts) if part)
+        # With a kind of quantisation in the words, that decides
+        kind = _letters(quantisation(name))
+        named = any(part and kind.endswith(part) for part in map(_letters, parts))
+        old = model is None or not model.current
+        # The usual quantisation first, then the shortest name
+        return not whole and not named, old, *_usual(name)[:2], len(name), name
+
+    return sorted(names, key=later)[:_SHOWN]
+
+
+def _tokens(stem: str) -> set[str]:
+    """Return the words of a name, and neighbours joined: "gpt-oss-20b" has gpt, oss, 20b, gptoss,
+    oss20b and gptoss20b."""
+    words = [_letters(word) for word in stem.split("-")]
+    ends = range(1, len(words) + 1)
+    return {"".join(words[start:end]) for end in ends for start in range(end)}
 
 
 def family(name: str) -> list[str]:

@@ -255,9 +255,9 @@ def _page(url: str, name: str, model: str, card: str, plan: Plan, answer: dict[s
         (row.description, f"{row.used / GiB:.2f} of {row.free / GiB:.2f} GiB")
         for row in plan.devices
     ]
-    rows.append(
-        ("RAM needed", f"{plan.host.needed / GiB:.2f} of {(plan.host.free or 0) / GiB:.2f} GiB")
-    )
+    # As the terminal and the page say it: what saved prompts may add has a row of its own
+    ram = plan.host.resident + plan.host.shared
+    rows.append(("RAM", f"{ram / GiB:.2f} of {(plan.host.free or 0) / GiB:.2f} GiB"))
     if plan.host.growing:
         rows.append(("RAM that saved prompts may add", f"up to {plan.host.growing / GiB:.2f} GiB"))
     if plan.fits:

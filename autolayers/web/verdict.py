@@ -44,7 +44,7 @@ def verdict(plan: Plan) -> dict[str, Any]:
     # It writes nothing, so it has no tokens per second
     elif is_embedding(plan.model):
         parts = []
-    parts += [f"{thousands(plan.breakdown.n_ctx)} context", place(plan)]
+    parts += [f"{thousands(plan.breakdown.n_ctx)} context{_filled(plan)}", place(plan)]
     if not plan.fits:
         return {
             "state": "no",
@@ -70,6 +70,13 @@ def verdict(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _filled(plan: Plan) -> str:
+    """Return the rate with a full context, where it is another one."""
+    full = rate(plan.speed.generation_full)
+    writes = plan.inputs is None and not is_embedding(plan.model)
+    return f", {full} tokens/s when it is full" * (writes and full != rate(plan.speed.generation))
+
+
 def _is_slow(plan: Plan) -> bool:
     """Return whether one reads faster than it writes."""
     writes = plan.inputs is None and not is_embedding(plan.model)
@@ -92,6 +99,10 @@ def assumed(plan: Plan) -> str:
     assumed"."""
     words = assumed_words(plan.speed)[2:]
     parts = [words] if words else []
+    host = plan.host
+    if host.free is not None and host.total is not None and host.total > host.free:
+        left = _gib(host.total - host.free)
+        parts.append(f"{left} of RAM left to the system and other programs")
     # A hypothetical card is empty; the one at home often drives a display
     if any(device.total == device.free for device in plan.devices) and not plan.host.shared:
         parts.append("nothing else is on the GPU, not even a display")

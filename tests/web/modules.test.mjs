@@ -3,7 +3,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { between, PARTS, rows } from "../../autolayers/web/static/bars.js";
+import { amount, between, PARTS, rows } from "../../autolayers/web/static/bars.js";
+import { shared } from "../../autolayers/web/static/copying.js";
 import { matching } from "../../autolayers/web/static/form.js";
 import { filtered } from "../../autolayers/web/static/known.js";
 import { canonical, nearestList } from "../../autolayers/web/static/machines.js";
@@ -56,6 +57,10 @@ test("a link is the question, without keys", () => {
   assert.deepEqual([beside.gpu, beside.model, pinnedOf("#model=x")?.gpu], ["24", "qwen3-8b-q4_k_m", undefined]);
 });
 
+test("the page of this computer shares its answer, and no address that leads nowhere", () => {
+  assert.equal(shared(true, "Qwen3 8B on RTX 3060", "Fits.", "llama-server -ngl 37"), "Qwen3 8B on RTX 3060: Fits.\nllama-server -ngl 37");
+});
+
 test("words find options", () => {
   const options = ["llama-3.1-8b-q4_k_m", "qwen3-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m"].map((value) => ({ value }));
   assert.deepEqual(matching(options, "qwen3 8b").map(({ value }) => value), ["qwen3-8b-q4_k_m"]);
@@ -70,6 +75,7 @@ test("the bar of the RAM holds what is needed and what is free", () => {
   const parts = ["model", "context", "compute", "extra", "growing", "margin", "remaining"];
   const [ram] = rows({ devices: [], host });
   assert.equal(parts.reduce((sum, part) => sum + ram.parts[part], 0), host.free);
+  assert.equal(amount(ram), "8.0 MiB of 32.0 MiB, may grow by 4.0 MiB");      // resident, as in the terminal
   const [unknown] = rows({ devices: [], host: { ...host, free: null, remaining: null } });
   assert.deepEqual([unknown.free, unknown.parts.growing, unknown.short], [null, 0, 0]);
 });

@@ -188,7 +188,7 @@ def test_pages_of_single_answers_have_their_figures(site: pathlib.Path) -> None:
         '64 GB of RAM: does it run?">' in text
     )
     assert (
-        '<th scope="row">RAM needed</th>' in text
+        f'<th scope="row">RAM</th><td>{plan.host.resident / 2**30:.2f} of 62.00 GiB</td>' in text
         and "llama.cpp b" in text
         and text.count("<h1>") == 1
     )

@@ -44,7 +44,8 @@ export function show(answer, question) {
   $("bytes").replaceChildren(byteTable(plan));
   $("speed").textContent = speedWords(plan);
   $("model-facts").textContent = facts(plan.model, opened.get(question.model));
-  $("quants-box")[verdict.state === "no" ? "before" : "after"]($("notes"));
+  if (verdict.state === "no") $("faster").after($("notes"));      // what would fit, before the command that fails
+  else $("quants-box").after($("notes"));
   for (const id of ["quants", "notes"]) $(id).style.minHeight = `${$(id).offsetHeight}px`;      // until they are filled again
   for (const id of ["curve", "quants", "file-notes"]) $(id).replaceChildren();
   $("file-text").hidden = true;
@@ -56,6 +57,7 @@ export function show(answer, question) {
 
 function showVerdict({ plan, verdict, get }, question) {
   const said = sentence(verdict);
+  $("announced").textContent = said;      // a screen reader hears that there is an answer
   $("verdict").replaceChildren(element("span", { class: "sign" }, verdict.title), said.slice(verdict.title.length));
   $("verdict").className = verdict.state;
   $("answer").classList.toggle("not", verdict.state === "no");

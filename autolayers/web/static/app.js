@@ -5,9 +5,9 @@ import { chooseShell, fail, preview, show } from "./answer.js";
 import { busy } from "./asking.js";
 import { combobox } from "./combobox.js";
 import { pin, unpin } from "./compare.js";
-import { addressToShare, copy, savePicture } from "./copying.js";
+import { copy, savePicture, shared } from "./copying.js";
 import { drawCurve } from "./curve.js";
-import { $, kept, status } from "./dom.js";
+import { $, button, kept, status } from "./dom.js";
 import { readConfig, start, waiting } from "./engine.js";
 import { download, dropped, explain, openMachine, saveMachine } from "./files.js";
 import { Form, thisComputer } from "./form.js";
@@ -27,7 +27,8 @@ function wire() {
   wireDrops();
   wireFilters();
   $("copy").onclick = () => copy($("copy"), $("command").textContent, $("command"));
-  $("share").onclick = () => copy($("share"), addressToShare(), null);
+  $("share").onclick = () => copy($("share"), shared(page.offer.opens && page.latest !== null, $("subject").textContent,
+                                                    $("verdict").textContent, $("command").textContent), null);
   $("picture").onclick = savePicture;
   $("pin").onclick = pin;
   $("unpin").onclick = unpin;
@@ -108,7 +109,9 @@ async function findComputer() {
     : "Your browser does not name the GPU: write its name.";
   const memory = ram ? ` It says that there are ${ram >= 8 ? "at least 8" : `about ${ram}`} GiB of RAM: write how much there are.` : "";
   $("computer-facts").textContent = `${named}${memory} Nothing was sent.`;
-  if (cards.length) form.setCards([cards[0]]);
+  const several = cards.length > 1;      // of one name with several sizes of memory: the owner knows which
+  if (several) $("computer-facts").append(" Which is it? ", ...cards.map((card) => button(form.sold(card), () => form.setCards([card]))));
+  else if (cards.length) form.setCards(cards);
 }
 
 // --- start
@@ -177,6 +180,7 @@ function setUp(answer) {
   page.offer = answer;
   $("known-box").open = page.config.lists?.length > 0;
   page.form = new Form(answer, changed);
+  if (answer.opens) $("share").textContent = "Copy answer";      // a loopback address leads nobody here
   if (answer.here) $("ram").placeholder = "this machine's";
   $("format").append(...answer.formats.map(({ name }) => new Option(name)));
   for (const [id, place] of [["report", "/issues"], ["how", "/blob/main/docs/memory-model.md"], ["home", ""]]) {

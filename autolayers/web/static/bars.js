@@ -63,18 +63,20 @@ function bar({ name, place, free, needed, parts, short }, was) {
     foot.style.width = `${Math.min(100, (100 * was) / whole)}%`;
     made.append(foot);
   }
-  const text = amount({ free, needed, parts, short });
+  const text = amount({ place, free, needed, parts, short });
   const words = shown(parts).map(([part, title]) => `${title} ${size(parts[part])}`).join(", ");
   made.setAttribute("aria-label", `${name}: ${text}; ${words}${was === needed ? "" : `; before: ${size(was)}`}`);
   return element("div", { class: `row ${place}${short ? " short" : ""}` }, element("span", { class: "name" }, name), made,
                  element("span", { class: "amount" }, text));
 }
 
-function amount({ free, needed, parts, short }) {
+/** What a device takes, as the terminal says it: without the margin, and without what saved prompts may add. */
+export function amount({ place, free, needed, parts, short }) {
   if (free === null) return `${size(needed)} needed`;
   if (short) return `${size(short)} missing of ${size(free)}`;
   const growing = parts.growing ?? 0;
-  return `${size(needed - growing)} of ${size(free)}${growing ? `, may grow by ${size(growing)}` : ""}`;
+  const kept = place === "ram" ? parts.margin ?? 0 : 0;      // a GPU's is not in what it needs
+  return `${size(needed - growing - kept)} of ${size(free)}${growing ? `, may grow by ${size(growing)}` : ""}`;
 }
 
 /** Every byte, of each device. */

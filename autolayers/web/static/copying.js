@@ -35,8 +35,14 @@ async function copied(text) {
   }
 }
 
+/** What "Copy link" copies: of a page that only this computer can open, the answer itself.
+ * @param {boolean} local @param {string} about @param {string} said @param {string} command */
+export function shared(local, about, said, command) {
+  return local ? `${about}: ${said}\n${command}` : addressToShare();
+}
+
 /** The address of the answer: its own page, with its picture for previews, where the build made one. */
-export function addressToShare() {
+function addressToShare() {
   const { config, latest, pinned } = page;
   const own = config.pages;
   if (!own || !latest || pinned) return location.href;

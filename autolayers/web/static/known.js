@@ -14,23 +14,29 @@ const UNITS = ["", "tokens/s", "context"];      // said where the heads are not 
 const FILTERS = ["least-context", "least-rate", "only-vision", "only-coding"];
 /** @type {any[]} */ let models = [];
 let machine = "";                  // that the list is of
+/** @type {Set<string>} */ let computed = new Set();      // the models whose rows are of this machine
 
 /** The list of the question's machine. @param {number} mine @param {any} question */
 export async function knownModels(mine, question) {
   const clean = { gpu: question.gpu, ram: question.ram, machine: question.machine };
-  const built = await builtList(clean);
-  if (!isNewest(mine)) return;
-  if (machine !== JSON.stringify(clean)) forget();
-  machine = JSON.stringify(clean);
-  models = built?.rows ?? page.offer.known.map((name) => ({ model: name, state: "" }));
-  const guide = built && !built.same ? `First those of ${built.of}, then this machine's. ` : "";
-  draw(built ? models.length : 0, guide);
-  if (built?.same) return;
+  let guide = "";
+  if (machine !== JSON.stringify(clean)) {      // another model changes no row
+    const built = await builtList(clean);
+    if (!isNewest(mine)) return;
+    forget();
+    machine = JSON.stringify(clean);
+    models = built?.rows ?? page.offer.known.map((name) => ({ model: name, state: "" }));
+    computed = new Set(built?.same ? models.map(({ model }) => model) : []);
+    if (built && !built.same) guide = `First those of ${built.of}, then this machine's. `;
+  }
+  draw(computed.size, guide);
   for (let i = 0; i < models.length; i++) {
+    if (computed.has(models[i].model)) continue;
     const answer = await ask(mine, "take", { ...clean, model: models[i].model });
     if (!answer) return;
     if (!answer.error) models[i] = answer;
-    draw(i + 1, i + 1 < models.length ? guide : "");
+    computed.add(models[i].model);
+    draw(computed.size, computed.size < models.length ? guide : "");
   }
 }
 

@@ -17,6 +17,7 @@ export const opened = new Map();
 export function choose(name, mmproj = "") {
   page.form.fill({ ...page.form.read(), model: name, mmproj, draft: "" });
   page.form.changed(true);
+  document.getElementById("subject")?.scrollIntoView({ block: "nearest" });      // the answer, from a list far below it
 }
 
 /** Plans another file of the same model, which keeps its projector. @param {string} name */
