@@ -112,7 +112,7 @@ class Request:
         machine_devices, machine_host, old = _calibrated(
             machine_devices, machine_host if host is None else host, build
         )
-        if devices is None:
+        if devices is None and policy.gpu is None and policy.machine is None:
             machine_devices = with_seen(machine_devices, build.number or 0, environ or {})
         machine_devices = _under_backend(machine_devices, policy)
         # reading a library of several hundred MiB: only where it decides something

@@ -118,7 +118,7 @@ def test_a_machine_file_is_printed_with_the_results_and_predicts_them(
     files.machine.write_text(done.stdout)
     speed = files.predicted("--machine", str(files.machine), "-ncmoe", "8")
     # at another depth
-    assert speed["generation_tokens_per_second"] == pytest.approx(30, rel=0.02)
+    assert speed["generation_tokens_per_second"] == pytest.approx(30, rel=0.04)
     assert speed["calibrated"]["runs"] == 1
     # what is printed is read, and another file counts with it
     more = files.bench({"avg_ts": 40.0, "n_cpu_moe": 8, "test_time": "2026-09-01T10:00:00Z"})

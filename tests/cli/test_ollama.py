@@ -277,7 +277,7 @@ def test_what_does_not_fit_is_not_written(run, tmp_path):
         (("plan", "hf:me/it"), 3, "hf.co/USER/REPO:QUANT"),
         (("plan", "a-model:120b-cloud"), 3, "cloud"),
         (("modelfile", "nope.gguf", "--gpu", "8GiB"), 3, "nope.gguf: no such file"),
-        (("modelfile", "."), 3, "not a regular file"),
+        (("modelfile", "."), 3, "Is a directory"),
         (("modelfile", "nope", "-i", "-o", "x"), 2, "exclude each other"),
         (("modelfile", "nope", "--frob"), 2, "--frob is no flag of autolayers ollama modelfile"),
         (("modelfile",), 2, "required"),

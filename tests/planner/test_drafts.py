@@ -33,7 +33,7 @@ def test_no_layer_makes_room_for_a_draft_that_loses() -> None:
     assert found.speed.generation == pytest.approx(plain.speed.generation)
     assert found.flags == plain.flags and not found.params.spec_type
     line = next(line for line in found.warnings if "-md" in line)
-    assert re.match(r"-md is left out: 6[0-4]\.\d tokens/s without it, ", line)
+    assert re.match(r"-md is left out: (?:59|6[0-4])\.\d tokens/s without it, ", line)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_given_words_stay() -> None:
     assert found.params.device_draft is None and found.params.spec_type == ("draft-simple",)
     assert any(
         re.match(
-            r"the draft loses: 6[0-4]\.\d tokens/s without "
+            r"the draft loses: (?:59|6[0-4])\.\d tokens/s without "
             r"it",
             reason,
         )
@@ -151,7 +151,7 @@ def test_a_build_without_the_names_always_drafts() -> None:
     )
     assert any(
         re.match(
-            r"the draft loses: 6[0-4]\.\d tokens/s without "
+            r"the draft loses: (?:59|6[0-4])\.\d tokens/s without "
             r"it",
             reason,
         )

@@ -140,7 +140,7 @@ def test_what_llama_server_refuses_of_a_model_without_a_cache_is_named(
 def test_a_common_context_that_is_nearly_the_trained_one_is_no_alternative(
     name: str, contexts: list[str]
 ) -> None:
-    size = "2200MiB" if name.startswith("llama") else "1100MiB"
+    size = "2200MiB" if name.startswith("llama") else "1200MiB"
     words = ["--gpu", size, "--ram", "64GiB", "-ub", "512"]
     plan = autolayers.plan(model(name), words, explain=True)
     assert plan.fits and plan.breakdown.n_ctx < 8192
