@@ -138,8 +138,12 @@ class Referee:
                 )
                 if enough or rounds == ROUNDS:
                     break
-                added = shortage
-                plan = again(_without(self.request, shortage))
+                # the larger one of all rounds, or two launches would take turns
+                added = {
+                    name: max(row, added.get(name, _NOTHING), key=_net)
+                    for name, row in shortage.items()
+                }
+                plan = again(_without(self.request, added))
         except NoAnswer as why:
             return first, f"{TOOL} was not used: {why}"
         except AutolayersError as why:
