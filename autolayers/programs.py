@@ -53,13 +53,15 @@ class Answer:
     err: str
 
 
-def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Answer:
-    """Return a program's output and exit code; afterwards none of its processes is left. Raises
-    NoAnswer."""
+def ask(
+    words: Sequence[str], environ: Mapping[str, str], timeout: float, folder: str | None = None
+) -> Answer:
+    """Return a program's output and exit code, of one that is started in this folder; afterwards
+    none of its processes is left. Raises NoAnswer."""
     import time
 
     mark = os.urandom(12).hex()
-    child = _started(words, {**environ, _MARK: mark})
+    child = _started(words, {**environ, _MARK: mark}, folder)
     output = _Output(child)
     end = time.monotonic() + timeout
     told = end - timeout + PATIENCE
@@ -86,7 +88,9 @@ def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Ans
     return Answer(child.returncode, out, err)
 
 
-def _started(words: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _started(
+    words: Sequence[str], environ: Mapping[str, str], folder: str | None
+) -> subprocess.Popen[bytes]:
     """Return a running program. Raises NoAnswer."""
     import subprocess
 
@@ -94,6 +98,7 @@ def _started(words: Sequence[str], environ: Mapping[str, str]) -> subprocess.Pop
         return subprocess.Popen(
             list(words),
             env=dict(environ),
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -17,14 +17,14 @@ import time
 from ..detect import read_version
 from ..engines import LLAMA_SERVER, engine
 from ..errors import AutolayersError
-from ..flags.params import HOST_BUFFER, Params
+from ..flags.params import HOST_BUFFER, Params, Scaled
 from ..flags.table import rows_of
 from ..flags.write import to_words
 from ..memory.breakdown import Usage
 from ..memory.estimate import Estimator
 from ..model.body import Body
 from ..planner.plan import Confirmed
-from ..programs import NoAnswer, ask
+from ..programs import Answer, NoAnswer, ask
 from ..records import dataclass, lazy, replace
 from ..units import MiB, mib
 from . import store
@@ -104,8 +104,9 @@ class Referee:
     def __init__(
         self, tool: str, path: str, digest: str, request: Request, environ: Mapping[str, str]
     ) -> None:
-        self.tool = tool
-        self.path = path
+        self.tool = os.path.abspath(tool)
+        self.folder = os.path.dirname(self.tool)
+        self.path = os.path.abspath(path)
         self.digest = digest
         self.request = request
         # LLAMA_ARG_* of the launch are in its words already
@@ -113,7 +114,7 @@ class Referee:
         self.state = environ
         self.program = digest_of(tool)
         self.build = replace(request.build, engine=engine(TOOL), flags=None)
-        self.until = time.monotonic() + PATIENCE
+        self.left = PATIENCE  # seconds, of its own
 
     def on(self, request: Request) -> Referee:
         """Return the same for another question on this machine."""
@@ -128,19 +129,26 @@ class Referee:
         added: dict[str, tuple[int, ...]] = {}
         try:
             for rounds in range(1, ROUNDS + 1):
-                build, shortage = self._difference(plan)
+                build, difference, shortage = self._difference(plan)
+                room = _room(plan)
+                # The best launch stays the best with less memory, as long as it fits
                 enough = all(
-                    _net(row) <= _net(added.get(name, _NOTHING)) for name, row in shortage.items()
+                    _net(row) <= _net(added.get(name, _NOTHING)) + room.get(name, 0)
+                    for name, row in shortage.items()
                 )
                 if enough or rounds == ROUNDS:
                     break
-                added = shortage
-                plan = again(_without(self.request, shortage))
+                # the larger one of all rounds, or two launches would take turns
+                added = {
+                    name: max(row, added.get(name, _NOTHING), key=_net)
+                    for name, row in shortage.items()
+                }
+                plan = again(_without(self.request, added))
         except NoAnswer as why:
             return first, f"{TOOL} was not used: {why}"
         except AutolayersError as why:
             return first, f"{TOOL} was not used: with its figures {why}"
-        plan = self._with(plan, shortage, build, rounds)
+        plan = self._with(plan, difference, shortage, build, rounds)
         # What nothing can be planned with is not worth more than our rules
         if first.fits and not plan.fits:
             return first, f"{TOOL} was not used: no launch that it agrees to was found"
@@ -182,23 +190,34 @@ class Referee:
             return model
         return model.measured(Body(params.flash_attn != "off", types, sizes))
 
-    def _difference(self, plan: Plan) -> tuple[int, dict[str, tuple[int, ...]]]:
-        """Return the build, and the bytes that the tool prints above (or below) the prediction of
-        its own launch, by device and part; 0 where both are the same MiB. Raises NoAnswer,
-        LaunchRefused."""
+    def _difference(
+        self, plan: Plan
+    ) -> tuple[int, dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+        """Return the build; the bytes that the tool prints above (or below) the prediction of its
+        own launch, by device and part, 0 where both are the same MiB; and the bytes that the plan
+        is short of at most, if anything differs. Raises NoAnswer, LaunchRefused."""
         params = self._params(plan)
         use = self._predicted(plan, params)
         rows = {**use.devices, HOST_ROW: use.host}
         answer = self._answer(params)
         _refuse_other(rows, answer.printed)
-        return answer.build, {
+        seen = {name: row for name, row in rows.items() if name in answer.printed}
+        difference = {
             name: tuple(
-                _above(size, getattr(rows[name], part))
+                _above(size, getattr(row, part))
                 for part, size in zip(PARTS, answer.printed[name], strict=True)
             )
-            for name in rows
-            if name in answer.printed
+            for name, row in seen.items()
         }
+        # a graph that was measured without its head hides nothing
+        if not any(map(any, difference.values())) or plan.model.body is not None:
+            return answer.build, difference, difference
+        planned = {**plan.breakdown.devices, HOST_ROW: plan.breakdown.host}
+        return (
+            answer.build,
+            difference,
+            {name: _short(answer.printed[name], seen[name], planned[name]) for name in seen},
+        )
 
     def _predicted(self, plan: Plan, params: Params) -> Breakdown:
         """Return what our rules say that the tool measures."""
@@ -220,6 +239,8 @@ class Referee:
         return Params(
             **{
                 **kept,
+                "lora": tuple(map(_absolute, plan.params.lora)),
+                "control_vector": tuple(map(_absolute, plan.params.control_vector)),
                 "model": self.path,
                 "n_gpu_layers": plan.n_gpu_layers,
                 "n_ctx": use.n_ctx,
@@ -252,14 +273,7 @@ class Referee:
             for known in reversed(store.entries("confirmed", self.digest, self.state, _of)):
                 if (known.program, known.words) == (self.program, key):
                     return known
-        left = self.until - time.monotonic()
-        if left <= 0:
-            raise NoAnswer(f"it did not end within {PATIENCE:g} s")
-        try:
-            said = ask([self.tool, *words, "--fit-print", "on"], self.environ, left)
-        except NoAnswer as why:
-            slow = "did not end" in str(why)
-            raise NoAnswer(f"it did not end within {PATIENCE:g} s" if slow else str(why)) from None
+        said = self._ask(*words, "--fit-print", "on")
         rows = _ROW.findall(said.out)
         if said.code or not rows:
             raise NoAnswer(_failed(said.code, said.out, said.err))
@@ -283,14 +297,30 @@ class Referee:
     @lazy
     def number(self) -> int:
         """Return the tool's build, 0 if it does not say."""
-        left = self.until - time.monotonic()
         with contextlib.suppress(NoAnswer):
-            said = ask([self.tool, "--version"], self.environ, max(0.0, left))
+            said = self._ask("--version")
             return read_version(said.out + said.err)[0]
         return 0
 
+    def _ask(self, *words: str) -> Answer:
+        """Return its answer. Raises NoAnswer."""
+        started = time.monotonic()
+        try:
+            # not in the current directory, whose libraries it could take for backends
+            return ask([self.tool, *words], self.environ, self.left, self.folder)
+        except NoAnswer as why:
+            slow = "did not end" in str(why)
+            raise NoAnswer(f"it did not end within {PATIENCE:g} s" if slow else str(why)) from None
+        finally:
+            self.left = max(0.0, self.left - (time.monotonic() - started))
+
     def _with(
-        self, plan: Plan, shortage: dict[str, tuple[int, ...]], build: int, rounds: int
+        self,
+        plan: Plan,
+        difference: dict[str, tuple[int, ...]],
+        shortage: dict[str, tuple[int, ...]],
+        build: int,
+        rounds: int,
     ) -> Plan:
         """Return the plan with these bytes added on the memory of the whole machine."""
         free = self.request.machine.limits
@@ -318,13 +348,13 @@ class Referee:
             },
             host=replace(use.host, **_added(use.host, more)),
         )
-        equal = not any(map(any, shortage.values()))
+        equal = not any(map(any, difference.values()))
         confirmed = Confirmed(
             TOOL,
             build,
             rounds,
             equal,
-            {name: dict(zip(PARTS, row, strict=True)) for name, row in shortage.items()},
+            {name: dict(zip(PARTS, row, strict=True)) for name, row in difference.items()},
             self._whole(plan),
         )
         fits = plan.fits
@@ -377,6 +407,34 @@ def _above(printed: int, predicted: int) -> int:
     return (printed + 1) * MiB - predicted
 
 
+def _absolute(path: str) -> str:
+    """Return a path that is the same in every folder."""
+    whole = os.path.abspath(path)
+    return Scaled(whole, path.scale) if isinstance(path, Scaled) else whole
+
+
+def _room(plan: Plan) -> dict[str, int]:
+    """Return the bytes that a plan leaves free, by device."""
+    left = plan.host.remaining
+    # of RAM of an unknown size nothing is compared
+    room = {HOST_ROW: 1 << 60 if left is None else max(0, left)}
+    return {**room, **{row.name: max(0, row.remaining) for row in plan.devices}}
+
+
+def _short(printed: tuple[int, ...], predicted: Usage, planned: Usage) -> tuple[int, ...]:
+    """Return the most that llama-server may take in addition to its plan. The tool's logits of a
+    micro-batch may hide what is more elsewhere in its graph, so all of its buffer counts."""
+    ours = (
+        predicted.model,
+        predicted.context,
+        min(predicted.compute, planned.compute),
+    )
+    return tuple(
+        (size + 1) * MiB - of_ours if size or of_ours else 0
+        for size, of_ours in zip(printed, ours, strict=True)
+    )
+
+
 def _net(row: tuple[int, ...]) -> int:
     """Return what a device needs more; less of a graph's buffer is not given to others."""
     model, context, compute = row
@@ -403,7 +461,11 @@ def _without(request: Request, shortage: Mapping[str, tuple[int, ...]]) -> Reque
     more = max(0, _net(shortage.get(HOST_ROW, _NOTHING)))
     if host is not None and host.available is not None:
         host = replace(host, available=max(0, host.available - more))
-    return request.on(devices, host)
+    budget = tuple(
+        (name, max(0, size - max(0, _net(shortage.get(name, _NOTHING)))))
+        for name, size in request.policy.budget
+    )
+    return request.with_goals(budget=budget).on(devices, host)
 
 
 def _refuse_other(rows: Mapping[str, Usage], printed: Mapping[str, tuple[int, ...]]) -> None:
