@@ -21,11 +21,12 @@ import hashlib
 import itertools
 import json
 import math
+import multiprocessing
 import pickle
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -991,18 +992,34 @@ def without_source(
 ) -> list[float]:
     """Each row's prediction with constants that were fitted without its source. The fits begin at
     that of all rows, whose derivatives they keep."""
-    found = [0.0] * len(rows)
     whole = Fit(rows, near, only, fields)
     slopes = whole.slopes()
-    for left_out in sorted({row.source for row in rows}):
+
+    def of(left_out: str) -> dict[int, float]:
+        """The predictions of one source's rows."""
         fitted = Fit([row for row in rows if row.source != left_out], near, only, fields, whole)
         kept = [i for i, row in enumerate(rows) if row.source != left_out]
         fitted.improve(ROUNDS_WITHOUT, slopes[kept])
         tables = fitted.tables()
-        for i, row in enumerate(rows):
-            if row.source == left_out:
-                found[i] = predict(row, *tables, plain=not row.old)
-    return found
+        return {
+            i: predict(row, *tables, plain=not row.old)
+            for i, row in enumerate(rows)
+            if row.source == left_out
+        }
+
+    _WORK.append(of)
+    names = sorted({row.source for row in rows})
+    # Forked, so that workers have the rows.
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        found = {i: p for part in pool.imap(_work, names, 1) for i, p in part.items()}
+    return [found[i] for i in range(len(rows))]
+
+
+_WORK: list[Callable[[str], dict[int, float]]] = []  # of the one pool
+
+
+def _work(name: str) -> dict[int, float]:
+    return _WORK[-1](name)
 
 
 def number(value: float) -> str:
@@ -1234,4 +1251,7 @@ class Doubts:
 
 
 if __name__ == "__main__":
-    main()
+    # Rows are kept as this module's, whichever script reads them.
+    import fit_speed
+
+    fit_speed.main()
