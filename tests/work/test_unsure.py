@@ -11,7 +11,7 @@ import pytest
 from support import FIXTURES, says
 
 import autolayers
-from autolayers.work.rates import DOUBT
+from autolayers.work.rates import OWN_DOUBT
 from autolayers.work.unsure import UNSURE
 
 MOE = FIXTURES / "headers" / "qwen3-30b-a3b-q4_k_m.gguf"
@@ -97,8 +97,8 @@ def test_the_range_is_wider_until_the_class_was_measured_there(tmp_path: Path) -
     words = IN_RAM.split()
     plain = speed(MOE, machine(tmp_path, "rtx-3060"), *words)
     windows = speed(MOE, machine(tmp_path, "rtx-3060", wddm=True), *words)
-    assert plain["generation_uncertainty_factor"] == DOUBT["MoE in RAM", "tg"]
-    both = exp(hypot(log(DOUBT["MoE in RAM", "tg"]), log(1.3)))
+    assert plain["generation_uncertainty_factor"] == OWN_DOUBT["MoE in RAM", "tg", "CUDA"]
+    both = exp(hypot(log(OWN_DOUBT["MoE in RAM", "tg", "CUDA"]), log(1.3)))
     assert windows["generation_uncertainty_factor"] == pytest.approx(both, abs=0.01)
     rate = "generation_tokens_per_second"
     assert windows[rate] == plain[rate]
