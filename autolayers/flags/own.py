@@ -369,6 +369,14 @@ COMMANDS = {
             "that it was checked, and no longer call the sizes of architectures that differ exact.",
         ),
         Command(
+            "compare",
+            "compare [own flags] -- llama-server -m MODEL [llama-server flags]",
+            "a command that you have, beside a better one for the same wishes",
+            "Both keep the context, slots, cache types, devices and files of the command; the "
+            "better one places weights and caches, and chooses micro-batches, as a plan does. Nothing is "
+            "started.",
+        ),
+        Command(
             "prove",
             "prove [own flags] llama-server -m MODEL [llama-server flags]",
             "start the planned launch, fill its context to the end, and see whether it holds",
@@ -454,21 +462,21 @@ _EVERY = " ".join(name.replace(" ", "+") for name in COMMANDS)
 FLAGS = (
     OwnFlag(
         "--gpu",
-        f"plan run sweep choose explain {_OLLAMA}",
+        f"plan run compare sweep choose explain {_OLLAMA}",
         "SIZE|NAME,...",
         "plan for hypothetical GPUs: 24GiB, rtx-3090, 2x24GiB; list: the known names",
         adds=",",
     ),
     OwnFlag(
         "--backend",
-        f"plan run sweep choose {_OLLAMA}",
+        f"plan run compare sweep choose {_OLLAMA}",
         "NAME",
         "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, musa "
         "or cpu",
     ),
     OwnFlag(
         "--ram",
-        f"plan run prove sweep choose explain {_OLLAMA}",
+        f"plan run compare prove sweep choose explain {_OLLAMA}",
         "SIZE[@RATE]",
         "the RAM to plan for, with its read bandwidth or its modules and channels: 64GiB, "
         "768GiB@300GB/s, 64GiB@ddr5-6000x2",
@@ -478,7 +486,7 @@ FLAGS = (
     OwnFlag("--ram", "cluster", "SIZE", "the RAM to plan for", _ram_alone),
     OwnFlag(
         "--ram-limit",
-        "plan run prove cluster fleet",
+        "plan run compare prove cluster fleet",
         "SIZE",
         "the memory limit of the container, service or pod; the launch stays within it, growth "
         "included",
@@ -486,20 +494,20 @@ FLAGS = (
     ),
     OwnFlag(
         "--cores",
-        f"plan run prove sweep choose explain {_OLLAMA}",
+        f"plan run compare prove sweep choose explain {_OLLAMA}",
         "N",
         "physical CPU cores (default: this machine's; for another one, a guess from its RAM)",
         _positive,
     ),
     OwnFlag(
         "--machine",
-        f"plan run sweep choose explain {_OLLAMA}",
+        f"plan run compare sweep choose explain {_OLLAMA}",
         "FILE",
         "plan for the machine in this file, which devices --json prints",
     ),
     OwnFlag(
         "--workload",
-        "plan run prove sweep tune choose cluster fleet",
+        "plan run compare prove sweep tune choose cluster fleet",
         "NAME|P+G@D",
         f"the request to compare placements by: {', '.join(WORKLOADS)}, or tokens of the prompt, "
         "of the answer, and in the cache already: 4096+512@16k; x4 appended means four requests at "
@@ -607,7 +615,7 @@ FLAGS = (
     ),
     OwnFlag(
         "--budget",
-        f"plan run prove sweep tune choose cluster {_OLLAMA}",
+        f"plan run compare prove sweep tune choose cluster {_OLLAMA}",
         "DEVICE=SIZE,...",
         "use at most this much of a device",
         _list(_budget),
@@ -615,14 +623,14 @@ FLAGS = (
     ),
     OwnFlag(
         "--margin",
-        f"plan run prove sweep tune choose cluster {_OLLAMA}",
+        f"plan run compare prove sweep tune choose cluster {_OLLAMA}",
         "SIZE,...",
         "leave exactly this free on each device (as --fit-target MiB does)",
         _list(_size),
     ),
     OwnFlag(
         "--llama-build",
-        f"plan run prove sweep tune choose cluster fleet explain {_OLLAMA}",
+        f"plan run compare prove sweep tune choose cluster fleet explain {_OLLAMA}",
         "N",
         "plan for this build of llama.cpp: b10488, or 1.0.0",
         _build,
@@ -636,7 +644,7 @@ FLAGS = (
     ),
     OwnFlag(
         "--strict-flags",
-        f"plan run prove sweep tune choose cluster fleet inspect explain {_OLLAMA}",
+        f"plan run compare prove sweep tune choose cluster fleet inspect explain {_OLLAMA}",
         "on|off",
         "off: pass unknown flags on, such as those of a newer llama.cpp (default on)",
         choices=("on", "off"),
@@ -747,7 +755,7 @@ FLAGS = (
     OwnFlag(
         "--json",
         # Commands without other formats
-        "devices check prove tune measured rules ps ollama+plan ollama+verify ollama+list",
+        "devices check compare prove tune measured rules ps ollama+plan ollama+verify ollama+list",
         "",
         "the answer as JSON",
     ),
