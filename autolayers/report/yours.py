@@ -19,12 +19,12 @@ def yours_text(yours: Plan, taken: Plan, words: Sequence[str], style: Style | No
     where none is better."""
     style = style or Style()
     same = taken is yours
-    names = [name for name, _ in _rows(yours)]
-    columns = [[cell for _, cell in _rows(plan)] for plan in ([yours] if same else [yours, taken])]
-    rows = list(zip(names, *columns, strict=True))
+    names = [name for name, _ in rows(yours)]
+    columns = [[cell for _, cell in rows(plan)] for plan in ([yours] if same else [yours, taken])]
+    lined = list(zip(names, *columns, strict=True))
     heads = ("", "yours") if same else ("", "yours", "better")
     lines = [style(line, "bold") for line in wrap(difference(yours, taken), style.width)]
-    lines += ["", *stacked(heads, rows, style, (0,))]
+    lines += ["", *stacked(heads, lined, style, (0,))]
     if not same:
         lines += ["", *command_lines(words, style)]
     return "\n".join(lines) + "\n"
@@ -53,14 +53,14 @@ def difference(yours: Plan, taken: Plan) -> str:
     return "; ".join(said)
 
 
-def _rows(plan: Plan) -> list[tuple[str, str]]:
-    """Return the lines of a launch's column."""
+def rows(plan: Plan) -> list[tuple[str, str]]:
+    """Return what is said of a launch, line by line."""
     speed, host = plan.speed, plan.host
 
     def rate(value: float) -> str:
         return tokens(value) if plan.fits else "-"
 
-    rows = [
+    lines = [
         ("fits", "yes" if plan.fits else f"no: {shortage(plan)}"),
         ("tokens/s", rate(speed.generation)),
         ("  with a full context", rate(speed.generation_full)),
@@ -68,8 +68,8 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         ("context", str(plan.breakdown.n_ctx)),
         ("where", plan.placement),
     ]
-    rows += [(row.name, _held(row.used, row.free)) for row in plan.devices]
-    return [*rows, ("RAM", _held(host.resident, host.free))]
+    lines += [(row.name, _held(row.used, row.free)) for row in plan.devices]
+    return [*lines, ("RAM", _held(host.resident, host.free))]
 
 
 def _held(size: int, limit: int | None) -> str:

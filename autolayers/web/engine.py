@@ -38,6 +38,7 @@ from ..planner import Plan, plan_in_steps, plan_request
 from ..planner.compare.choose import FLUENT
 from ..planner.compare.quality import level, usual
 from ..planner.compare.sweep import cases, sweep
+from ..planner.compare.yours import beside, is_better
 from ..planner.quantisations import QUANTISATIONS, above, below
 from ..quoting import posix, powershell
 from ..records import replace
@@ -45,6 +46,7 @@ from ..report.summary import summary
 from ..report.svg import svg
 from ..report.table import Style
 from ..report.text import bought, larger_card, remedy_words
+from ..report.yours import difference, rows
 from ..request import Request, with_draft_checked
 from ..sources.http import open_url
 from ..sources.huggingface import (
@@ -59,7 +61,7 @@ from ..sources.huggingface import (
 from ..sources.offers import Offer, offers
 from ..units import at_least
 from .export import NAMES, export
-from .form import error_of, flags_to_try, request_of, text, texts
+from .form import command, error_of, flags_to_try, request_of, text, texts
 from .names import BUNDLED, family, near, of_each_family, quantisation, understood
 from .verdict import faster, least_missing, loss, needed, verdict, where, worth
 
@@ -161,6 +163,7 @@ class Engine:
             self.open,
             self.plan,
             self.more,
+            self.yours,
             self.ahead,
             self.picture,
             self.row,
@@ -224,8 +227,10 @@ class Engine:
 
     def name(self, question: Question) -> Answer:
         """Return what was typed or pasted as {"name"}: {"name": that opens it}, or {"near":
-        [bundled models]}."""
+        [bundled models]}; of a command also "fill": the fields of the form that it fills."""
         typed = text(question, "name")
+        if said := command(typed):
+            return {**self.name({"name": said.pop("model")}), "fill": said}
         # A file of this machine comes before everything that its name could mean
         if typed in self._models or (self._open is not None and os.path.exists(typed)):
             return {"name": typed}
@@ -423,6 +428,22 @@ class Engine:
         self._steps[_key(question)] = Lock(), steps
         self._plans[_key(question)] = plan
         return answer
+
+    def yours(self, question: Question) -> Answer:
+        """Return the launch of a pasted command, whose means are {"yours"}, beside the question's
+        plan: {"text", "is_better", "rows": [[what, yours, this one]]}."""
+        flags = f"{text(question, 'flags')} {text(question, 'yours')}"
+        request = self._request({**question, "flags": flags})
+        own, better = beside(self.model(text(question, "model")), request)
+        taken = better if is_better(own, better) else own
+        return {
+            "text": difference(own, taken),
+            "is_better": taken is better,
+            "rows": [
+                [what, here, there]
+                for (what, here), (_, there) in zip(rows(own), rows(taken), strict=True)
+            ],
+        }
 
     def ahead(self, question: Question) -> Answer:
         """Return the memory of the question's plan at other contexts, all else as placed:

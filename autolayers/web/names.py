@@ -30,6 +30,9 @@ _OLLAMA = re.compile(
     r"(?::[\w.-]+)?)/?(?:[?#].*)?",
     re.ASCII,
 )
+_LM_STUDIO = re.compile(
+    r"https?://(?:www\.)?lmstudio\.ai/models/(?:[\w.-]+/)?([\w.-]+)/?", re.ASCII
+)
 # names of models that write nothing
 _VECTORS = re.compile(r"bge|jina|modernbert|nomic|embedding")
 _KIND = re.compile(r"[-.](?:ud-)?(?:i?q\d\w*|mxfp4|nvfp4|bf16|f16|f32)$", re.IGNORECASE)
@@ -40,7 +43,7 @@ def understood(name: str) -> str:
     # As it was copied, e.g. out of a mail
     name = name.strip().strip("\"'<>")
     # A model card shows whole commands to copy
-    name = re.sub(r"^(?:ollama (?:run|pull)|llama-server -hf|-hf) +", "", name)
+    name = re.sub(r"^(?:ollama (?:run|pull)|-hf) +", "", name)
     bare = name.removeprefix(BUNDLED)
     if bare in bundled.models():
         return bare
@@ -53,6 +56,8 @@ def understood(name: str) -> str:
         return f"hf:{repository}{at}" + (f":{quant}" if quant else "")
     if match := _OLLAMA.fullmatch(name):
         return f"ollama:{match[1]}"
+    if match := _LM_STUDIO.fullmatch(name):
+        return match[1]
     # A path or an address before USER/REPO, which "folder/model.gguf" looks like
     if name.lower().endswith(".gguf") or "\\" in name or "://" in name:
         return name
@@ -73,7 +78,7 @@ def near(words: str) -> list[str]:
         for part in re.split(r"[^a-z0-9.]+", words.lower())
         if part not in ("", "gguf", "ollama", "hf")
     ]
-    if not wanted:
+    if len(wanted) < 2:
         return []
     names = [
         name

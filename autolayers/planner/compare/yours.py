@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ..plan import Plan
 
 AS_GOOD = 1.03  # times the rates and the context: what is less is no difference
-_MEANS: dict[str, object] = {
+# fields of Params that are no wish of anybody, and what leaves each open
+MEANS: dict[str, object] = {
     "n_gpu_layers": None,
     "overrides": (),
     "tensor_split": None,
@@ -43,7 +44,7 @@ _MEANS: dict[str, object] = {
 def beside(model: Model, request: Request) -> tuple[Plan, Plan]:
     """Return the launch of these flags as the program makes it, and the plan with their means
     open. Raises LaunchRefused where llama.cpp would start neither."""
-    freed = replace(request.params, **_MEANS)  # type: ignore[arg-type]
+    freed = replace(request.params, **MEANS)  # type: ignore[arg-type]
     yours = plan_request(model, request.with_params(_as_written(model, request)))
     return yours, plan_request(model, replace(request, verbatim=False).with_params(freed))
 

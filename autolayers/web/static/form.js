@@ -26,6 +26,8 @@ export class Form {
       chip.onclick = () => this.setCards([name]);
       return chip;
     }));
+    $("jobs").append(...Object.entries(offer.jobs).map(([name, { title }]) => element("label", { class: "job" },
+      element("input", { type: "radio", name: "for", value: name }), title)));
     $("pictures").onchange = () => { $("mmproj").value = $("pictures").checked ? ITS_OWN : ""; };
     combobox($("workload"), () => offer.workloads.map((value) => ({ value })), () => changed(true));
     $("add-card").onclick = () => this.addCard().focus();
@@ -49,21 +51,24 @@ export class Form {
 
   /** A projector and a draft belong to their model. */
   forget() {
-    $("mmproj").value = $("draft").value = "";
+    $("mmproj").value = $("draft").value = $("yours").value = "";
   }
 
   read() {
     const state = Object.fromEntries(FIELDS.map((name) => [name, $(name)?.value.trim() ?? ""]));
     state.gpu = [...$("cards").querySelectorAll("input")].map((input) => input.value.trim()).filter(Boolean).join(",");
+    state.for = /** @type {any} */ (document.querySelector("[name=for]:checked"))?.value ?? "";
     return state;
   }
 
   fill(state) {
     for (const name of FIELDS) if ($(name)) $(name).value = state[name] ?? "";
+    const job = state.for || (state.model ? "" : Object.keys(this.offer.jobs)[0]);
+    for (const one of document.getElementsByName("for")) /** @type {any} */ (one).checked = /** @type {any} */ (one).value === job;
     this.slide();
     $("cards").replaceChildren();
     for (const card of state.gpu ? state.gpu.split(",") : [""]) this.addCard(card);
-    $("more").open = $("more").open || FIELDS.slice(9).some((name) => state[name]) || Boolean(state.path);
+    $("more").open = $("more").open || FIELDS.slice(9).some((name) => state[name]);
     this.showMachine(state.machine);
   }
 

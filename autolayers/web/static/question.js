@@ -3,10 +3,10 @@
 
 import { fail, show, showReasons } from "./answer.js";
 import { ask, begun, busy, during, isNewest, newest, once } from "./asking.js";
-import { showComparison } from "./compare.js";
+import { showComparison, showYours } from "./compare.js";
 import { drawCurve } from "./curve.js";
 import { $ } from "./dom.js";
-import { isListed, knownModels } from "./known.js";
+import { bestRow, isListed, knownModels } from "./known.js";
 import { open } from "./opening.js";
 import { opened, page } from "./page.js";
 import { quantisations } from "./quantisations.js";
@@ -55,10 +55,13 @@ export function plan(state, quiet = false) {
 }
 
 async function answered(mine, state, quiet) {
-  const found = await open(state, mine);
+  const asked = state.model ? state : await withBest(mine, state);
+  if (!asked) return;
+  const found = await open(asked, mine);
   if (!isNewest(mine)) return;
   if (found.error) return fail(found);
-  const question = { ...state, model: found.name };
+  if (found.fill) filled({ ...asked, ...found.fill, model: found.name });
+  const question = { ...asked, ...found.fill, model: found.name };
   const before = answers.get(JSON.stringify(question)) ?? null;
   const built = before ?? (quiet ? page.latest.answer : await builtAnswer(question));
   const answer = built ?? await ask(mine, "plan", question);
@@ -67,8 +70,23 @@ async function answered(mine, state, quiet) {
   if (answer.kind === "NotOpened" && opened.delete(state.model)) return await plan(state);
   if (answer.error) return fail(withCards(answer));
   if (!quiet) show(answer, question);
+  await showYours(mine, question);
   if (isListed(question)) once("known", mine, question, knownModels);
   await rest(mine, question, built !== null);
+}
+
+// Without a model the best one is planned.
+async function withBest(mine, state) {
+  const row = await bestRow(mine, state);
+  if (row) return { ...state, model: row.model, mmproj: row.mmproj ?? "" };
+  if (isNewest(mine)) fail({ error: "No model of the list is known to run on this machine: name one.", field: "model" });
+  return null;
+}
+
+// A pasted command becomes the form's fields, and the address has these.
+function filled(state) {
+  page.form.fill(state);
+  history.replaceState(ASKED, "", toHash(page.form.read(), page.pinned?.state));
 }
 
 // The cards that a name could have meant, as buttons.
@@ -91,7 +109,7 @@ async function rest(mine, question, whole) {
   await new Promise((done) => setTimeout(done, QUIET));
   if (!await pinnedAnswer(mine)) return;
   if (!whole && !await reasons(mine, question)) return;
-  if ($("known-box").open) await once("known", mine, question, knownModels);
+  await once("known", mine, question, knownModels);
   if (isNewest(mine)) await quantisations(mine, question);
   if (isNewest(mine)) for (const id of ["quants", "notes"]) $(id).style.minHeight = "";
   if (isNewest(mine) && $("curve-box").open) await once("curve", mine, question, drawCurve);
