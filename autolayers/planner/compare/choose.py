@@ -134,17 +134,25 @@ def wanted_ctx(request: Request) -> int:
 
 def assess(model: Model, request: Request, quality: Sequence[Measured] = ()) -> Choice:
     """Return how a model runs, and its quality. `quality`: what was measured of any files."""
-    choice = _assess(model, replace(request, notes=()))
-    return replace(
+    return assessed(model, request, quality)[0]
+
+
+def assessed(
+    model: Model, request: Request, quality: Sequence[Measured] = ()
+) -> tuple[Choice, Plan | None]:
+    """Return the same and its plan, None where no launch is possible."""
+    choice, plan = _assess(model, replace(request, notes=()))
+    choice = replace(
         choice,
         usual=usual(model),
         measured=of(model, quality),
         mixture=model.is_moe,
         family=f"{model.architecture} {model.n_elements}",
     )
+    return choice, plan
 
 
-def _assess(model: Model, request: Request) -> Choice:
+def _assess(model: Model, request: Request) -> tuple[Choice, Plan | None]:
     """Return how a model runs as `autolayers MODEL` plans it, if that has the wanted context; else
     with at least that; with a smaller one if nothing else fits."""
     # More than the model was trained for is not wanted of it.
@@ -154,18 +162,19 @@ def _assess(model: Model, request: Request) -> Choice:
         # A given context leaves the free plan nothing to decide.
         own = None if _gives_ctx(request) else plan_request(model, free)
         if own is not None and own.fits and own.breakdown.n_ctx_seq >= wanted:
-            return _choice(own, True)
+            return _choice(own, True), own
         # The free plan chose less context because it is faster; now at least as much as wanted.
         plan = plan_request(model, free.with_goals(n_ctx_min=wanted))
         if plan.fits:
-            return _choice(plan, True)
+            return _choice(plan, True), plan
         # Nothing with the wanted context fits: what would run with less is shown, as one that does
         # not fit.
         smaller = own or plan_request(model, free)
-        return _choice(smaller if smaller.fits else plan, False)
+        shown = smaller if smaller.fits else plan
+        return _choice(shown, False), shown
     except LaunchRefused as refusal:
         bits = model.bits_per_weight
-        return Choice(NO, str(refusal), model.size, bits, model.n_ctx_train)
+        return Choice(NO, str(refusal), model.size, bits, model.n_ctx_train), None
 
 
 def _gives_ctx(request: Request) -> bool:
