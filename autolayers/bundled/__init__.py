@@ -26,7 +26,19 @@ if TYPE_CHECKING:
     from ..model import Model
 
 # Types of whole files, the largest first, as planner/quantisations.py has them
-_TYPES = ("f16", "q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs", "q3_K", "iq3_xxs", "q2_K", "iq2_xxs", "iq1_s")
+_TYPES = (
+    "f16",
+    "q8_0",
+    "q6_K",
+    "q5_K",
+    "q4_K",
+    "iq4_xs",
+    "q3_K",
+    "iq3_xxs",
+    "q2_K",
+    "iq2_xxs",
+    "iq1_s",
+)
 _RAISED = ("q6_K", "q8_0")  # what mixes have beside a type
 _SIZES = re.compile(r"(?<=_K)_\w+$")  # Q4_K_M, Q4_K_XL and so on are mixes of Q4_K
 _ALIKE = 0.003  # sizes this close are one: a file has its header beside the tensors
@@ -69,7 +81,9 @@ def read(name: str) -> Model:
     header = name
     # Of the same model: the largest file has every matrix in its widest type
     if not bundled and size:
-        header = next(other for other in there if _MODEL.search(other) and stem(other) == stem(name))
+        header = next(
+            other for other in there if _MODEL.search(other) and stem(other) == stem(name)
+        )
     model = read_model(_Header(f"{header}.gguf", data(header)))
     if not size or (bundled and abs(model.size - size) <= _ALIKE * size):
         return model
@@ -81,9 +95,7 @@ def _sizes() -> dict[str, int]:
     """Return the bytes of published files by their names, where they are known."""
     from .published import MODELS
 
-    return {
-        name: size for row in MODELS.values() for name, size in row.files.items() if size
-    }
+    return {name: size for row in MODELS.values() for name, size in row.files.items() if size}
 
 
 def _sized(model: Model, name: str, size: int) -> Model:

@@ -127,7 +127,7 @@ def _placed() -> Callable[[Published], float]:
     of all and of the active parameters."""
 
     def at(model: Published) -> float:
-        whole, active = _SIZE.findall(model.name.upper())[0]
+        whole, active = (_SIZE.findall(model.name.upper()) or [("9", "")])[0]
         year, month = map(int, model.released.split("-"))
         return log2(float(whole) * float(active or whole)) / 2 + (12 * year + month) / 3.5
 

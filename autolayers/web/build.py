@@ -31,6 +31,7 @@ from .server import page_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 # Python 3.13: the 3.14 of Pyodide 314.0.7 overflows a worker's stack when it frees the tensors of a
@@ -82,6 +83,7 @@ LISTS = {
     "common": [*CHIPS, *SIZES, *PAIRS, *OTHERS],
     "all": [*CARDS, *SIZES, *PAIRS, "none"],
 }
+_OTHERS = 4  # models that the page shows beside its answer
 # with the modules, not after them
 _PRELOAD = b'<link rel="preload" href="first.json" as="fetch" crossorigin>\n'
 WHEEL = f"autolayers-{__version__}-py3-none-any.whl"
@@ -121,12 +123,6 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     offer = engine.call("start", {})
     written["cards.json"] = _compact(offer["cards"])
     written["first.json"] = _compact(_first(engine, offer))
-    # The preset on each chip, so that the first touch has its answer at once
-    answers = {
-        json.dumps(question): f"answer-{i}.json" for i, question in enumerate(_chip_questions())
-    }
-    for question, name in answers.items():
-        written[name] = _compact(whole_answer(engine, json.loads(question)))
     list_files = {gpus: f"known-{gpus.replace(',', '+')}.json" for gpus in machines}
     # Minutes of work on one core
     for name, answer in zip(
@@ -135,6 +131,13 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
         if isinstance(answer, AutolayersError):
             raise answer
         written[name] = _compact(answer)
+    # The best model on each chip with a list, so that the first touch has its answer at once
+    answers = {}
+    for card in filter(machines.__contains__, CHIPS):
+        asked = _asked(card)
+        best = json.loads(written[list_files[card]])["rows"][0]
+        answers[json.dumps(asked)] = name = f"answer-{card}.json"
+        written[name] = _compact(_answered(engine, asked, best))
     sources = ["pyodide/"] if local else [pyodide.rstrip("/") + "/"] if pyodide else list(PYODIDE)
     sizes = {name: size for name, (size, _) in PYODIDE_FILES.items()} | {WHEEL: len(written[WHEEL])}
     config = {
@@ -205,16 +208,18 @@ def _compact(answer: object) -> bytes:
     return json.dumps(answer, separators=(",", ":")).encode()
 
 
-def _chip_questions() -> list[dict[str, str]]:
-    """Return the preset on the other cards that the page offers as chips; what shares its memory
-    has no RAM of its own."""
-    return [
-        {**PRESET, "gpu": card, "ram": _ram_of(card)} for card in CHIPS if card != PRESET["gpu"]
-    ]
+def _asked(card: str) -> dict[str, str]:
+    """Return the preset on another card; what shares its memory has no RAM of its own."""
+    shared = card in CARDS and CARDS[card].ram
+    return {**PRESET, "gpu": card, "ram": "" if shared else PRESET["ram"]}
 
 
-def _ram_of(card: str) -> str:
-    return "" if card in CARDS and CARDS[card].ram else PRESET["ram"]
+def _answered(
+    engine: Engine, asked: dict[str, str], best: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return the answer to a question without a model, which is that of the best one's."""
+    question = {**asked, "model": best["model"], "mmproj": best.get("mmproj", "")}
+    return {"question": question, "answer": whole_answer(engine, question)}
 
 
 def _machines(lists: str) -> list[str]:
@@ -234,14 +239,22 @@ def _machines(lists: str) -> list[str]:
 
 def known_list(gpus: str) -> dict[str, Any]:
     """Return what these GPUs run: {"question", "rows"}, a row for each model of today, its
-    quantisation chosen."""
+    quantisation chosen, the best one first."""
     engine = Engine()
-    question = {"gpu": gpus, "ram": _ram_of(gpus)}
-    models = engine.call("start", {})["known"]
-    return {
-        "question": question,
-        "rows": [engine.call("take", {**question, "model": model}) for model in models],
-    }
+    question = _asked(gpus)
+    models = engine.call("start", {})["jobs"][question["for"]]["models"]
+    rows = [engine.call("take", {**question, "model": model}) for model in models]
+    return {"question": question, "rows": sorted(rows, key=lambda row: row["order"])}
+
+
+def _shown(engine: Engine, asked: dict[str, str], models: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the rows that the page shows beside its first answer, the best one first."""
+    rows: list[dict[str, Any]] = []
+    for model in models:
+        rows.append(engine.call("take", {**asked, "model": model}))
+        if sum(row["how"] == "well" for row in rows) > _OTHERS:
+            break
+    return sorted(rows, key=lambda row: row["order"])
 
 
 def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
@@ -250,10 +263,12 @@ def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
     few = [card for card in offer["cards"] if card["name"] in CHIPS]
     # the models are those that have names
     shared = {key: value for key, value in offer.items() if key != "models"}
+    rows = _shown(engine, PRESET, offer["jobs"][PRESET["for"]]["models"])
     return {
         "offer": {**shared, "cards": few},
-        "question": PRESET,
-        "answer": whole_answer(engine, PRESET),
+        "asked": PRESET,
+        "rows": rows,
+        **_answered(engine, PRESET, rows[0]),
     }
 
 

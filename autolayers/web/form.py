@@ -21,6 +21,7 @@ from ..flags.own import LEAST_CTX
 from ..flags.parse import items
 from ..flags.table import Argument
 from ..launch.secrets import without_secrets
+from ..planner.compare.best import JOBS
 from ..planner.compare.yours import MEANS
 from ..quoting import posix
 from ..records import replace
@@ -90,11 +91,11 @@ def texts(question: Question, key: str) -> list[str]:
     return [value for value in values if isinstance(value, str)]
 
 
-def request_of(question: Question, here: bool = False) -> Request:
+def request_of(question: Question, here: bool = False, trained: int = 0) -> Request:
     """Return the request of the form and its machine; `here`: an empty field is this machine, and
-    "none" this one's processor; otherwise both are a machine without a GPU. Raises
+    "none" this one's processor; otherwise both are a machine without a GPU. `trained`: the model's context, 0 if unknown. Raises
     AutolayersError."""
-    arguments = _arguments(question)
+    arguments = _arguments(question, trained)
     # The page's server must not be a way to its files
     if "machine" in arguments.own:
         raise UsageError(
@@ -121,19 +122,27 @@ def request_of(question: Question, here: bool = False) -> Request:
     return Request.of(arguments)
 
 
-def _arguments(question: Question) -> Arguments:
+def _arguments(question: Question, trained: int = 0) -> Arguments:
     """Return the fields as the words of a command line, read as those are. Raises UsageError."""
     try:
         # Quotes as in a shell: people paste a part of their command
         flags = shlex.split(text(question, "flags"))
     except ValueError as error:
         raise UsageError(f"flags: {error}") from None
-    arguments = read(
-        "plan", [*(word for field in FIELDS for word in _words(question, field)), *flags]
-    )
+    fields = [word for field in FIELDS for word in _words(question, field)]
+    arguments = read("plan", [*fields, *_of_job(question, trained), *flags])
     if arguments.positional:
         raise UsageError(f"not a flag: {arguments.positional[0]!r}")
     return arguments
+
+
+def _of_job(question: Question, trained: int) -> list[str]:
+    """Return what a job asks for where the form's fields say nothing else."""
+    job = JOBS.get(text(question, "for"))
+    if job is None:
+        return []
+    least = [] if text(question, "ctx") else ["--ctx-min", str(min(job.n_ctx, trained or job.n_ctx))]
+    return [*least, *([] if text(question, "workload") else ["--workload", job.workload])]
 
 
 def command(typed: str) -> dict[str, str] | None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from ... import bundled
 from ...bundled import projectors, published
+from ...flags.workload import WORKLOADS
 from ...records import dataclass, replace
 from ...units import GiB
 from ..answer import plan_request
@@ -66,6 +67,14 @@ class Job:
         """Return the job as flags of `choose`."""
         return ["-c", str(self.n_ctx), "--workload", self.workload]
 
+    def asked(self, request: Request, worked: bool = False) -> Request:
+        """Return the request with the job's context, and its workload unless one is given
+        (`worked`)."""
+        params, policy = request.params, request.policy
+        if not (params.n_ctx or policy.n_ctx or policy.n_ctx_min):
+            request = request.with_flags(n_ctx=self.n_ctx)
+        return request if worked else request.with_goals(workload=WORKLOADS[self.workload])
+
 
 # Code and agents write files and think before they answer: READABLE would be minutes
 JOBS = {
@@ -92,19 +101,31 @@ class Row:
     in_ram: bool = False  # what is left is of the RAM that the system and other programs use too
     least: int = 0
 
+    @property
+    def kind(self) -> str:
+        return published.quantisation(self.name)
+
+    @property
+    def quality(self) -> float:
+        return published.quality(self.model)
+
+    def words(self) -> list[str]:
+        """Return the command that starts it."""
+        return ["llama-server", *published.download(self.name), *self.choice.flags]
+
     def to_dict(self) -> dict[str, object]:
         model, choice, speed = self.model, self.choice, self.choice.speed
         return {
             "model": self.name,
             "title": model.name,
-            "quantisation": published.quantisation(self.name),
+            "quantisation": self.kind,
             "state": self.state,
             "released": model.released,
             "index": model.index or None,
             "dated": model.dated or None,
             "source": model.source or None,
             # Where no index is published: by size and age
-            "placed": None if model.index else round(published.quality(model), 1),
+            "placed": None if model.index else round(self.quality, 1),
             "jobs": list(model.jobs),
             "size": choice.size,
             "bits": round(choice.bits_per_weight, 2),
@@ -125,9 +146,12 @@ class Row:
         slow and no after that; then quality, then speed."""
         late = self.state == TIGHT and self.in_ram
         place = {WELL: 0, TIGHT: int(late), SLOW: 2, NO: 3}[self.state]
-        quality = published.quality(self.model)
         # Of what does not fit the smallest first: it needs the least
-        return (place, self.least, 0.0) if self.state == NO else (place, -quality, -self.choice.rate)
+        return (
+            (place, self.least, 0.0)
+            if self.state == NO
+            else (place, -self.quality, -self.choice.rate)
+        )
 
 
 def ordered(rows: Iterable[Row]) -> list[Row]:
@@ -135,9 +159,11 @@ def ordered(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: row.order)
 
 
-def candidates(job: Job) -> list[Published]:
-    """Return today's models that are for this job."""
-    return [model for model in published.MODELS.values() if job.name in model.jobs]
+def candidates(job: Job | None = None) -> list[Published]:
+    """Return today's models, those that are for this job, the best first."""
+    rows = published.MODELS.values()
+    wanted = [row for row in rows if row.current and (job is None or job.name in row.jobs)]
+    return sorted(wanted, key=published.quality, reverse=True)
 
 
 def take(
@@ -158,7 +184,7 @@ def take(
     if advice is None:
         least = files[-1]
         choice = Choice(NO, "", least.size, least.bits_per_weight, least.n_ctx_train)
-        return Row(model, _name(least), NO, choice, least=max(1, _missing(least.size, request)))
+        return Row(model, _name(least), NO, choice, least=max(1, missing(least.size, request)))
     name = list(done)[advice.take]
     choice, plan = done[name]
     left, in_ram = _left(plan, n_ctx, request)
@@ -176,7 +202,7 @@ def _planned(
 ) -> Iterator[Model]:
     """Yield the files that have to be planned, until none of those that are left can be taken."""
     memory = sum(device.free for device in request.machine.devices)
-    fits = [file for file in files if not _missing(file.size, request)]
+    fits = [file for file in files if not missing(file.size, request)]
     # WHOLE comes before all else, and its largest is taken: those that the GPUs may hold first
     for whole in (True, False):
         for file in fits:
@@ -189,7 +215,7 @@ def _planned(
                     return
 
 
-def _missing(size: int, request: Request) -> int:
+def missing(size: int, request: Request) -> int:
     """Return the bytes that are missing at least on all devices together, for tensors of this size;
     0 if they may fit. What need not be loaded, as MTP blocks, is a tenth at most."""
     machine = request.machine

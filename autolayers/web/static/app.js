@@ -11,7 +11,7 @@ import { $, button, kept, status } from "./dom.js";
 import { readConfig, start, waiting } from "./engine.js";
 import { download, dropped, explain, openMachine, saveMachine } from "./files.js";
 import { Form, thisComputer } from "./form.js";
-import { knownModels } from "./known.js";
+import { knownModels, knownRows, showKnown } from "./known.js";
 import { modelOptions } from "./opening.js";
 import { page } from "./page.js";
 import { again, changed, hold, isForeign, plan } from "./question.js";
@@ -208,8 +208,12 @@ function readPinned() {
 async function showFirst(name) {
   const first = await (await fetch(name)).json();
   setUp(first.offer);
-  const same = toHash(begin(first.offer.preset)) === toHash(first.question);
-  if (same) show(first.answer, first.question);
+  const same = toHash(begin(first.offer.preset)) === toHash(first.asked);
+  if (same) {
+    knownRows(first.asked, first.rows);
+    show(first.answer, first.question);
+    showKnown();
+  }
   fetch(page.config.cards).then((answer) => answer.json()).then((cards) => { page.offer.cards = cards; }).catch(() => null);
   return same;
 }

@@ -9,6 +9,9 @@ import { contextAt, positionOf, size, soldAs } from "./words.js";
 
 const SHOWN = 50;              // options of a list
 const ITS_OWN = "auto";        // the projector of the model's repository
+// fields that are folded, as they are said
+const FOLDED = { path: "", ctx: "context", np: "slots", ub: "micro-batch", ctk: "K cache", ctv: "V cache", fa: "flash attention",
+                 strategy: "strategy", workload: "workload", mmproj: "projector", draft: "draft", flags: "" };
 const LETTERS = /[^a-z0-9.]+/g;
 
 export class Form {
@@ -68,8 +71,14 @@ export class Form {
     this.slide();
     $("cards").replaceChildren();
     for (const card of state.gpu ? state.gpu.split(",") : [""]) this.addCard(card);
-    $("more").open = $("more").open || FIELDS.slice(9).some((name) => state[name]);
+    this.sayMore(state);
     this.showMachine(state.machine);
+  }
+
+  /** Says what is set in the part of the form that is folded. @param {Record<string, string>} state */
+  sayMore(state) {
+    const set = Object.entries(FOLDED).filter(([name]) => state[name]).map(([name, title]) => `${title} ${state[name]}`);
+    $("more-set").textContent = set.length ? set.join(", ") : "context, slots, files";
   }
 
   /** Offers the projector of the model's repository. @param {any} question that is answered */

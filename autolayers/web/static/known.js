@@ -31,33 +31,38 @@ export async function bestRow(mine, question) {
 /** The list, as much of it as is shown. @param {number} mine @param {any} question */
 export async function knownModels(mine, question) {
   if (!await prepared(mine, question)) return;
-  draw();
+  showKnown();
   let good = 0;
   await compute(mine, question, (row) => {
-    draw();
+    showKnown();
     good += Number(row.how === "well" && !isHere(row));
     return good >= OTHERS && !$("known-box").open;
   });
-  if (isNewest(mine)) draw();
+  if (isNewest(mine)) showKnown();
 }
 
 /** Whether the rows are there without Python. @param {any} question */
 export function isListed(question) {
-  return listOf(question)?.same === true && jobOf(question) === USUAL;
+  return listOf(question)?.same === true && asked(question).for === USUAL;
 }
 
-function jobOf(question) {
-  return question.for || USUAL;
+/** Rows of the question's machine that the build wrote. @param {any} question @param {any[]} written */
+export function knownRows(question, written) {
+  of = JSON.stringify(asked(question));
+  rows = new Map(written.map((row) => [row.of, row]));
+}
+
+function asked({ gpu, ram, machine = "", for: job = "" }) {
+  return { gpu, ram, machine, for: job || USUAL };
 }
 
 // Forgets the rows of another machine; the build's are there at once.
 async function prepared(mine, question) {
-  const clean = { gpu: question.gpu, ram: question.ram, machine: question.machine, for: jobOf(question) };
+  const clean = asked(question);
   if (of === JSON.stringify(clean)) return true;      // another model changes no row
   const built = clean.for === USUAL ? await builtList(clean) : null;
   if (!isNewest(mine)) return false;
-  of = JSON.stringify(clean);
-  rows = new Map(built?.same ? built.rows.map((row) => [familyOf(row), row]) : []);
+  knownRows(clean, built?.same ? built.rows : []);
   nearby = built && !built.same ? built.rows : [];
   guide = nearby.length ? `First those of ${built?.of}, then this machine's. ` : "";
   $("known").replaceChildren();
@@ -65,18 +70,12 @@ async function prepared(mine, question) {
   return true;
 }
 
-// A row names the quantisation that is taken of the model.
-function familyOf(row) {
-  return row.of ?? row.model;
-}
-
 // Row by row, until one is enough.
 async function compute(mine, question, enough) {
-  const asked = JSON.parse(of);
-  for (const model of page.offer.jobs[jobOf(question)].models) {
+  for (const model of page.offer.jobs[asked(question).for].models) {
     let row = rows.get(model);
     if (!row) {
-      row = await ask(mine, "take", { ...asked, model });
+      row = await ask(mine, "take", { ...JSON.parse(of), model });
       if (!row) return;
       if (row.error) continue;
       rows.set(model, row);
@@ -95,13 +94,13 @@ function after(one, other) {
 }
 
 // The rows that the build wrote for this machine (`same`), or for the nearest that it knows; null without any.
-async function builtList(asked) {
-  const found = listOf(asked);
+async function builtList(clean) {
+  const found = listOf(clean);
   if (!found) return null;
   const answer = await fetch(found.file).catch(() => null);
   if (!answer?.ok) return null;
   const { rows: written, question } = await answer.json();
-  const same = found.same && asked.ram === question.ram;
+  const same = found.same && clean.ram === question.ram;
   return { rows: written, same, of: [page.form.sold(question.gpu), question.ram && `${question.ram} GB of RAM`].filter(Boolean).join(", ") };
 }
 
@@ -113,7 +112,8 @@ function isHere(row) {
   return row.model === page.latest?.question.model;
 }
 
-function draw() {
+/** Draws what is known. */
+export function showKnown() {
   const shown = ordered();
   const all = page.offer.jobs[JSON.parse(of).for].models.length;
   drawOthers(shown.filter((row) => !isHere(row) && (row.how === "well" || row.how === "tight")).slice(0, OTHERS),

@@ -24,6 +24,7 @@ let timer = 0;
 export function changed(step, pause = 0) {
   const { form, offer, pinned } = page;
   const state = form.read();
+  form.sayMore(state);
   if (offer.here) $("ram").placeholder = state.gpu && state.gpu !== "none" ? "how much?" : "this machine's";
   const hash = toHash(state, pinned?.state);
   if (step && hash !== location.hash) history.pushState(ASKED, "", hash);
@@ -55,7 +56,8 @@ export function plan(state, quiet = false) {
 }
 
 async function answered(mine, state, quiet) {
-  const asked = state.model ? state : await withBest(mine, state);
+  const written = quiet ? page.latest : await builtAnswer(state);
+  const asked = written?.question ?? (state.model ? state : await withBest(mine, state));
   if (!asked) return;
   const found = await open(asked, mine);
   if (!isNewest(mine)) return;
@@ -63,7 +65,7 @@ async function answered(mine, state, quiet) {
   if (found.fill) filled({ ...asked, ...found.fill, model: found.name });
   const question = { ...asked, ...found.fill, model: found.name };
   const before = answers.get(JSON.stringify(question)) ?? null;
-  const built = before ?? (quiet ? page.latest.answer : await builtAnswer(question));
+  const built = before ?? written?.answer ?? null;
   const answer = built ?? await ask(mine, "plan", question);
   if (!answer) return;
   // the engine was started anew, or has read too many since
@@ -95,9 +97,9 @@ function withCards(answer) {
   return { ...answer, choices: (answer.near ?? []).map((card) => ({ text: form.sold(card), act: () => form.setCards([card]) })) };
 }
 
-// What was computed when the page was built, with all its reasons.
-async function builtAnswer(question) {
-  const asked = Object.entries(page.config.answers ?? {}).find(([key]) => toHash(JSON.parse(key)) === toHash(question));
+// What was computed when the page was built, with all its reasons: {question, answer}, or null.
+async function builtAnswer(state) {
+  const asked = Object.entries(page.config.answers ?? {}).find(([key]) => toHash(JSON.parse(key)) === toHash(state));
   if (!asked) return null;
   const found = await fetch(asked[1]).catch(() => null);
   return found?.ok ? found.json() : null;
