@@ -35,7 +35,7 @@ from ..memory.companions import NONE, Companions
 from ..memory.estimate import Known
 from ..model import Model, is_projector, read_model
 from ..planner import Plan, plan_in_steps, plan_request
-from ..planner.compare.choose import FLUENT
+from ..planner.compare import best
 from ..planner.compare.quality import level, usual
 from ..planner.compare.sweep import cases, sweep
 from ..planner.quantisations import QUANTISATIONS, above, below
@@ -60,8 +60,8 @@ from ..sources.offers import Offer, offers
 from ..units import at_least
 from .export import NAMES, export
 from .form import error_of, flags_to_try, request_of, text, texts
-from .names import BUNDLED, family, near, of_each_family, quantisation, understood
-from .verdict import faster, least_missing, loss, needed, verdict, where, worth
+from .names import BUNDLED, family, near, quantisation, understood
+from .verdict import faster, loss, needed, verdict, where
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -197,8 +197,12 @@ class Engine:
             "preset": PRESET,
             "home": _home(),
             "models": [*self._models, *bundled.models()],
-            # Models of today for the list "what runs here"
-            "known": _current(),
+            # Models of today for the list "what runs here", and what they are wanted for
+            "known": [next(iter(row.files)) for row in best.candidates()],
+            "jobs": {
+                job.name: {"n_ctx": job.n_ctx, "workload": job.workload, "least": job.least}
+                for job in best.JOBS.values()
+            },
             "chips": list(CHIPS),
             "names": {name: published.product(name) for name in bundled.models()},
             "projectors": {
@@ -570,10 +574,9 @@ class Engine:
             "loss": loss(level(quality, None, bits)),
             "context": 0,
             "rate": 0.0,
-            "worth": 0.0,
         }
         # A table has dozens of rows: no search where tensors alone are too much
-        if missing := least_missing(model.size, self._request(question)):
+        if missing := best.missing(model.size, self._request(question)):
             return {
                 **row,
                 "state": "no",
@@ -593,7 +596,6 @@ class Engine:
             "needed": needed(plan),
             "context": plan.breakdown.n_ctx,
             "rate": round(plan.speed.generation, 2),
-            "worth": round(worth(model.size * 8 / bits, row["loss"], plan.speed.generation), 2),
         }
 
     def _row_plan(self, model: Model, question: Question) -> Plan:
@@ -608,26 +610,33 @@ class Engine:
         return plan_request(model, self._request(question))
 
     def take(self, question: Question) -> Answer:
-        """Return the row of {"model"}'s bundled quantisation that is worth most on the form's
-        machine, among those that write faster than one reads, otherwise of its usual one. A vision
-        model has its projector, if that is known."""
-        name = text(question, "model").removeprefix(BUNDLED)
-        # Somebody who takes a vision model wants it to see
-        if projectors.size(name):
-            question = {**question, "mmproj": ITS_OWN}
-        sizes = sorted(family(name), key=lambda other: -self.model(other).size)
-        rows: dict[str, Answer] = {}
-        best: Answer | None = None
-        # Only what can be downloaded, the largest first
-        for other in filter(published.download, sizes):
-            rows[other] = row = self.row({**question, "model": other})
-            # "if" needs more RAM than is known, or writes slower than one reads
-            if row["state"] == "yes" and (best is None or row["worth"] > best["worth"]):
-                best = row
-            if best is not None and best["rate"] >= FLUENT:
-                break  # a smaller one is no better
-        # Where nothing runs well, the usual quantisation says how it does
-        return best or rows.get(name) or self.row({**question, "model": name})
+        """Return the row of a model of today on the form's machine, of the ranker that
+        `autolayers best` and `choose` have: {"model": a name of it, "for": a job}."""
+        job = best.JOBS.get(text(question, "for") or "chat")
+        if job is None:
+            raise UsageError(f"for: expected one of {', '.join(best.JOBS)}")
+        model = published.of(text(question, "model").removeprefix(BUNDLED))
+        if model is None or not model.files:
+            raise UsageError(f"{text(question, 'model')}: no model of the list")
+        asked = {key: question.get(key) for key in ("gpu", "ram", "machine")}
+        request = self._request({**asked, "flags": posix(job.words())})
+        row = best.take(model, request, job, self.model)
+        speed = row.choice.speed
+        where = row.choice.placement
+        if row.state == best.NO:
+            where = f"Does not fit: at least {at_least(row.least)} missing"
+        return {
+            **row.to_dict(),
+            "how": row.state,
+            # as in `row`
+            "state": {best.NO: "no", best.SLOW: "if"}.get(row.state, "yes"),
+            "where": where,
+            "context": row.choice.n_ctx,
+            "rate": round(speed.generation, 2) if speed else 0.0,
+            "worth": round(published.quality(model), 2),
+            **_traits(row.name),
+            **({"mmproj": ITS_OWN} if job.pictures and projectors.size(row.name) else {}),
+        }
 
     def curve(self, question: Question) -> Answer:
         """Return the price of context: layers and speed for each context and cache type of
@@ -796,12 +805,6 @@ def _home() -> str:
     address = dict(entry.split(", ", 1) for entry in given).get("Repository", "")
     # The template's placeholder, in a checkout without an address
     return "" if "/OWNER/" in address else address
-
-
-def _current() -> list[str]:
-    """Return the bundled models that people take today, each as its usual quantisation."""
-    by_name = {name: published.of(name) for name in of_each_family()}
-    return [name for name, model in by_name.items() if model is not None and model.current]
 
 
 def _drop_oldest(store: dict[str, Any], limit: int) -> None:

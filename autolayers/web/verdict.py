@@ -11,7 +11,6 @@ than one reads); no.
 from __future__ import annotations
 
 from ..ollama.settings import is_embedding
-from ..planner.compare.choose import FLUENT
 from ..quoting import posix
 from ..report.table import rounded as rate
 from ..report.text import assumed_words, shortage
@@ -30,9 +29,6 @@ _WORDS_PER_TOKEN = 0.75  # of English
 READING = 4  # words a second
 PAGE = 400  # words
 _NOTED = 1.1  # times the plan's rate
-# Of a model's value, by what its quantisation loses. Below 4 bits it is less than the bytes that
-# are left: 4 bits are best for a number of bytes (k-bit inference scaling laws, arXiv 2212.09720).
-KEPT = {"least": 1.0, "little": 0.97, "noticeable": 0.78, "heavy": 0.55}
 
 
 def verdict(plan: Plan) -> dict[str, Any]:
@@ -150,24 +146,6 @@ def loss(bits: int) -> str:
     return (
         "least" if bits >= 6 else "little" if bits >= 4 else "noticeable" if bits == 3 else "heavy"
     )
-
-
-def worth(parameters: float, lost: str, generated: float) -> float:
-    """Return the value of a model to its user, in billions of parameters: their number, less what
-    its quantisation (`loss`) loses, as far as it writes fluently."""
-    # Faster than one reads has no further value
-    return parameters / 1e9 * KEPT[lost] * min(1.0, generated / FLUENT)
-
-
-def least_missing(size: int, request: Request) -> int:
-    """Return the bytes that are missing at least on all devices together, for tensors of this size;
-    0 if they may fit. What need not be loaded, as MTP blocks, is a tenth at most."""
-    machine = request.machine
-    # Unknown RAM may hold anything
-    if machine.ram is None:
-        return 0
-    available = sum(device.free for device in machine.devices) + machine.ram
-    return max(0, size * 9 // 10 - available)
 
 
 def place(plan: Plan) -> str:

@@ -21,9 +21,8 @@ from __future__ import annotations
 
 from ... import bundled
 from ...bundled import projectors, published
+from ...flags.workload import WORKLOADS
 from ...records import dataclass, replace
-from ...units import GiB
-from ..answer import plan_request
 from .choose import (
     FLUENT,
     GOOD,
@@ -32,8 +31,7 @@ from .choose import (
     WHOLLY,
     Choice,
     advise,
-    assessed,
-    verdict,
+    assess,
     wanted_ctx,
 )
 
@@ -44,11 +42,8 @@ if TYPE_CHECKING:
     from ...bundled.published import Published
     from ...model import Model
     from ...request import Request
-    from ..plan import Plan
 
 WELL, TIGHT, SLOW = "well", "tight", "slow"  # and choose.NO
-# Less than this is left, or this part of the memory: other programs will want it
-LEFT, SHARE = GiB, 0.05
 
 
 @dataclass(frozen=True)
@@ -66,6 +61,14 @@ class Job:
         """Return the job as flags of `choose`."""
         return ["-c", str(self.n_ctx), "--workload", self.workload]
 
+    def asked(self, request: Request, worked: bool = False) -> Request:
+        """Return the request with the job's context, and its workload unless one is given
+        (`worked`)."""
+        params, policy = request.params, request.policy
+        if not (params.n_ctx or policy.n_ctx or policy.n_ctx_min):
+            request = request.with_flags(n_ctx=self.n_ctx)
+        return request if worked else request.with_goals(workload=WORKLOADS[self.workload])
+
 
 # Code and agents write files and think before they answer: READABLE would be minutes
 JOBS = {
@@ -79,32 +82,41 @@ JOBS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One model on the machine: the file to take of it (a bundled name), how that runs, and where it
-    is tight what is left of the memory at the job's context. `least`: the bytes that are missing at
-    least."""
+    """One model on the machine: the file to take of it (a bundled name), and how that runs.
+    `least`: the bytes that are missing at least."""
 
     model: Published
     name: str
     state: str
     choice: Choice
     rule: str = ""
-    left: int | None = None
-    in_ram: bool = False  # what is left is of the RAM that the system and other programs use too
     least: int = 0
+
+    @property
+    def kind(self) -> str:
+        return published.quantisation(self.name)
+
+    @property
+    def quality(self) -> float:
+        return published.quality(self.model)
+
+    def words(self) -> list[str]:
+        """Return the command that starts it."""
+        return ["llama-server", *published.download(self.name), *self.choice.flags]
 
     def to_dict(self) -> dict[str, object]:
         model, choice, speed = self.model, self.choice, self.choice.speed
         return {
             "model": self.name,
             "title": model.name,
-            "quantisation": published.quantisation(self.name),
+            "quantisation": self.kind,
             "state": self.state,
             "released": model.released,
             "index": model.index or None,
             "dated": model.dated or None,
             "source": model.source or None,
             # Where no index is published: by size and age
-            "placed": None if model.index else round(published.quality(model), 1),
+            "placed": None if model.index else round(self.quality, 1),
             "jobs": list(model.jobs),
             "size": choice.size,
             "bits": round(choice.bits_per_weight, 2),
@@ -112,7 +124,10 @@ class Row:
             "placement": choice.placement,
             "n_ctx": choice.n_ctx,
             "speed": speed.to_dict() if speed else None,
-            "left": self.left,
+            "rate": round(choice.rate, 2),
+            "rate_full": round(choice.full, 2),
+            "left": choice.few,
+            "left_in_ram": choice.few_ram,
             "missing": self.least or None,
             "words": list(published.download(self.name)),
             "flags": list(choice.flags),
@@ -123,11 +138,14 @@ class Row:
     def order(self) -> tuple[float, float, float]:
         """What the list is ordered by: tight in RAM comes after what runs well, as it would swap;
         slow and no after that; then quality, then speed."""
-        late = self.state == TIGHT and self.in_ram
+        late = self.state == TIGHT and self.choice.few_ram
         place = {WELL: 0, TIGHT: int(late), SLOW: 2, NO: 3}[self.state]
-        quality = published.quality(self.model)
         # Of what does not fit the smallest first: it needs the least
-        return (place, self.least, 0.0) if self.state == NO else (place, -quality, -self.choice.rate)
+        return (
+            (place, self.least, 0.0)
+            if self.state == NO
+            else (place, -self.quality, -self.choice.rate)
+        )
 
 
 def ordered(rows: Iterable[Row]) -> list[Row]:
@@ -135,9 +153,10 @@ def ordered(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: row.order)
 
 
-def candidates(job: Job) -> list[Published]:
-    """Return today's models that are for this job."""
-    return [model for model in published.MODELS.values() if job.name in model.jobs]
+def candidates(job: Job | None = None) -> list[Published]:
+    """Return today's models, those that are for this job."""
+    rows = published.MODELS.values()
+    return [row for row in rows if row.current and (job is None or job.name in row.jobs)]
 
 
 def take(
@@ -149,21 +168,20 @@ def take(
     if job.pictures and (projector := projectors.header(next(iter(model.files)))):
         request = replace(request, companions=replace(request.companions, mmproj=projector))
     files = sorted((read(name) for name in model.files), key=lambda file: -file.size)
-    done: dict[str, tuple[Choice, Plan | None]] = {}
+    done: dict[str, Choice] = {}
     # What was trained for less would be compared at another context
     if files[0].n_ctx_train >= n_ctx:
         for file in _planned(files, request, done):
-            done[_name(file)] = assessed(file, request)
-    advice = advise([choice for choice, _ in done.values()], n_ctx)
+            done[_name(file)] = assess(file, request)
+    advice = advise(list(done.values()), n_ctx)
     if advice is None:
         least = files[-1]
         choice = Choice(NO, "", least.size, least.bits_per_weight, least.n_ctx_train)
-        return Row(model, _name(least), NO, choice, least=max(1, _missing(least.size, request)))
+        return Row(model, _name(least), NO, choice, least=missing(least.size, request))
     name = list(done)[advice.take]
-    choice, plan = done[name]
-    left, in_ram = _left(plan, n_ctx, request)
-    state = SLOW if choice.rate < job.least else WELL if left is None else TIGHT
-    return Row(model, name, state, choice, advice.rule, left, in_ram)
+    choice = done[name]
+    state = SLOW if choice.rate < job.least else WELL if choice.few is None else TIGHT
+    return Row(model, name, state, choice, advice.rule)
 
 
 def _name(file: Model) -> str:
@@ -172,24 +190,24 @@ def _name(file: Model) -> str:
 
 
 def _planned(
-    files: Sequence[Model], request: Request, done: Mapping[str, tuple[Choice, Plan | None]]
+    files: Sequence[Model], request: Request, done: Mapping[str, Choice]
 ) -> Iterator[Model]:
     """Yield the files that have to be planned, until none of those that are left can be taken."""
     memory = sum(device.free for device in request.machine.devices)
-    fits = [file for file in files if not _missing(file.size, request)]
+    fits = [file for file in files if not missing(file.size, request)]
     # WHOLE comes before all else, and its largest is taken: those that the GPUs may hold first
     for whole in (True, False):
         for file in fits:
             if (file.size * 9 // 10 <= memory) is not whole:
                 continue
             yield file
-            choice = done[_name(file)][0]
-            if choice.fits and choice.fluent and choice.level >= GOOD:
-                if choice.verdict == WHOLLY or not whole:
-                    return
+            choice = done[_name(file)]
+            good = choice.fits and choice.fluent and choice.level >= GOOD and not choice.few_ram
+            if good and (choice.verdict == WHOLLY or not whole):
+                return
 
 
-def _missing(size: int, request: Request) -> int:
+def missing(size: int, request: Request) -> int:
     """Return the bytes that are missing at least on all devices together, for tensors of this size;
     0 if they may fit. What need not be loaded, as MTP blocks, is a tenth at most."""
     machine = request.machine
@@ -197,23 +215,3 @@ def _missing(size: int, request: Request) -> int:
     if machine.ram is None:
         return 0
     return max(0, size * 9 // 10 - sum(device.free for device in machine.devices) - machine.ram)
-
-
-def _left(plan: Plan | None, n_ctx: int, request: Request) -> tuple[int | None, bool]:
-    """Return how few bytes are left at the wanted context with the plan's placement, and whether
-    that is of RAM; None if there is enough. Wholly on GPUs their memory is outgrown too."""
-    if plan is None:
-        return None, False
-    params = replace(plan.params, n_ctx=n_ctx)
-    at = plan_request(plan.model, request.with_params(params))
-    host = at.host
-    # What serving may add is limited by the plan to what is there
-    ram = None if host.free is None else host.free - host.resident - host.shared - host.margin
-    if ram is not None and ram < max(LEFT, SHARE * (host.free or 0)):
-        return ram, True
-    if verdict(plan) != WHOLLY:
-        return None, False
-    used = [row for row in at.devices if row.used]
-    gpus = sum(row.remaining for row in used)
-    few = gpus < max(LEFT, SHARE * sum(row.free for row in used))
-    return (gpus if few else None), False
