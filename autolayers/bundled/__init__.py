@@ -39,11 +39,11 @@ _TYPES = (
     "iq2_xxs",
     "iq1_s",
 )
-_RAISED = ("q6_K", "q8_0")  # what mixes have beside a type
+_RAISED = ("q6_K", "q8_0", "f16")  # what mixes have beside a type
 _SIZES = re.compile(r"(?<=_K)_\w+$")  # Q4_K_M, Q4_K_XL and so on are mixes of Q4_K
 _ALIKE = 0.003  # sizes this close are one: a file has its header beside the tensors
 # a known model's name ends with its quantisation
-_MODEL = re.compile(r"-(q\d_\w+|iq\d_\w+|mxfp4|f16)$")
+_MODEL = re.compile(r"-(q\d_\w+|iq\d_\w+|mxfp4|b?f16)$")
 
 
 def models() -> tuple[str, ...]:
@@ -74,16 +74,15 @@ def data(name: str) -> bytes:
 def read(name: str) -> Model:
     """Return the model of that name. Raises ModelError."""
     from ..model import Model, read_model
-    from .published import stem
+    from .published import MODELS, stem
 
     size, there = _sizes().get(name, 0), _names()
     bundled = name in there
     header = name
     # Of the same model: the largest file has every matrix in its widest type
     if not bundled and size:
-        header = next(
-            other for other in there if _MODEL.search(other) and stem(other) == stem(name)
-        )
+        shape = MODELS[stem(name)].shape
+        header = next(other for other in there if _MODEL.search(other) and stem(other) == shape)
     model = read_model(_Header(f"{header}.gguf", data(header)))
     if not size or (bundled and abs(model.size - size) <= _ALIKE * size):
         return model
@@ -111,19 +110,20 @@ def _sized(model: Model, name: str, size: int) -> Model:
         for type in _TYPES[at:]
         if (made := model.quantised(type, larger=True)).size <= size or type == _TYPES[-1]
     )
-    larger = next(
-        made
-        for type in (*_RAISED, _TYPES[0])
-        if (made := model.quantised(type, larger=True)).size >= size or type == _TYPES[0]
-    )
     tensors = dict(smaller.header.tensors)
-    missing, gain = size - smaller.size, larger.size - smaller.size
+    missing = max(0, size - smaller.size)
+    for type in _RAISED:
+        larger = model.quantised(type, larger=True).header.tensors
+        gains = {key: wide.n_bytes - tensors[key].n_bytes for key, wide in larger.items()}
+        # A table that alone is more than what is missing stays as it is
+        gains = {key: gain for key, gain in gains.items() if 0 < gain <= missing}
+        if (whole := sum(gains.values())) >= missing:
+            break
     owed = 0
-    for key, wide in larger.header.tensors.items():
-        more = wide.n_bytes - tensors[key].n_bytes
-        owed += more * missing
-        if more and owed >= more * gain / 2 and gain:
-            tensors[key], owed = wide, owed - more * gain
+    for key, gain in gains.items():
+        owed += gain * missing
+        if owed >= gain * whole / 2:
+            tensors[key], owed = larger[key], owed - gain * whole
     return model.with_tensors(tensors)
 
 

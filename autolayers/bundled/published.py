@@ -13,6 +13,7 @@ models.csv has a row a model:
     jobs        what it is for, of those of `autolayers best`; empty: not in its list
     index       of `source`, as it stood in the month `dated`; empty: none is published
     repository  of the Hub
+    shape       the name whose header has the same tensors; empty: its own
     files       the quantisations that it has, with their bytes where they are known
 """
 
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 # at the end of a bundled name, e.g. "-q4_k_m", "-ud-q4_k_xl", "-mxfp4"
-_QUANTISATION = re.compile(r"[-.](qat-ud-\w+|(?:ud-)?(?:i?q\d\w*|mxfp4|f16))$")
+_QUANTISATION = re.compile(r"[-.](qat-ud-\w+|(?:ud-)?(?:i?q\d\w*|mxfp4|b?f16))$")
 
 
 @dataclass(frozen=True)
 class Published:
     """A model: the stem of its bundled names, its product name, the year and month of its release
     ("": not of today), what it is for, its published index (0: none) with source and month, the
-    repository of the Hub ("": not known), and the bytes of its quantisations by their bundled names
+    repository of the Hub ("": not known), the model whose header has its tensors, and the bytes of its quantisations by their bundled names
     (0: not known)."""
 
     stem: str
@@ -48,6 +49,7 @@ class Published:
     dated: str
     source: str
     repository: str
+    shape: str
     files: dict[str, int]
 
     @property
@@ -80,6 +82,7 @@ def _read(row: dict[str, str]) -> Published:
         row["dated"],
         row["source"],
         row["repository"],
+        row["shape"] or stem,
         files,
     )
 

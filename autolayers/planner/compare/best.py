@@ -23,8 +23,6 @@ from ... import bundled
 from ...bundled import projectors, published
 from ...flags.workload import WORKLOADS
 from ...records import dataclass, replace
-from ...units import GiB
-from ..answer import plan_request
 from .choose import (
     FLUENT,
     GOOD,
@@ -33,8 +31,7 @@ from .choose import (
     WHOLLY,
     Choice,
     advise,
-    assessed,
-    verdict,
+    assess,
     wanted_ctx,
 )
 
@@ -45,11 +42,8 @@ if TYPE_CHECKING:
     from ...bundled.published import Published
     from ...model import Model
     from ...request import Request
-    from ..plan import Plan
 
 WELL, TIGHT, SLOW = "well", "tight", "slow"  # and choose.NO
-# Less than this is left, or this part of the memory: other programs will want it
-LEFT, SHARE = GiB, 0.05
 
 
 @dataclass(frozen=True)
@@ -88,17 +82,14 @@ JOBS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One model on the machine: the file to take of it (a bundled name), how that runs, and where it
-    is tight what is left of the memory at the job's context. `least`: the bytes that are missing at
-    least."""
+    """One model on the machine: the file to take of it (a bundled name), and how that runs.
+    `least`: the bytes that are missing at least."""
 
     model: Published
     name: str
     state: str
     choice: Choice
     rule: str = ""
-    left: int | None = None
-    in_ram: bool = False  # what is left is of the RAM that the system and other programs use too
     least: int = 0
 
     @property
@@ -133,7 +124,10 @@ class Row:
             "placement": choice.placement,
             "n_ctx": choice.n_ctx,
             "speed": speed.to_dict() if speed else None,
-            "left": self.left,
+            "rate": round(choice.rate, 2),
+            "rate_full": round(choice.full, 2),
+            "left": choice.few,
+            "left_in_ram": choice.few_ram,
             "missing": self.least or None,
             "words": list(published.download(self.name)),
             "flags": list(choice.flags),
@@ -144,7 +138,7 @@ class Row:
     def order(self) -> tuple[float, float, float]:
         """What the list is ordered by: tight in RAM comes after what runs well, as it would swap;
         slow and no after that; then quality, then speed."""
-        late = self.state == TIGHT and self.in_ram
+        late = self.state == TIGHT and self.choice.few_ram
         place = {WELL: 0, TIGHT: int(late), SLOW: 2, NO: 3}[self.state]
         # Of what does not fit the smallest first: it needs the least
         return (
@@ -175,21 +169,20 @@ def take(
     if job.pictures and (projector := projectors.header(next(iter(model.files)))):
         request = replace(request, companions=replace(request.companions, mmproj=projector))
     files = sorted((read(name) for name in model.files), key=lambda file: -file.size)
-    done: dict[str, tuple[Choice, Plan | None]] = {}
+    done: dict[str, Choice] = {}
     # What was trained for less would be compared at another context
     if files[0].n_ctx_train >= n_ctx:
         for file in _planned(files, request, done):
-            done[_name(file)] = assessed(file, request)
-    advice = advise([choice for choice, _ in done.values()], n_ctx)
+            done[_name(file)] = assess(file, request)
+    advice = advise(list(done.values()), n_ctx)
     if advice is None:
         least = files[-1]
         choice = Choice(NO, "", least.size, least.bits_per_weight, least.n_ctx_train)
-        return Row(model, _name(least), NO, choice, least=max(1, missing(least.size, request)))
+        return Row(model, _name(least), NO, choice, least=missing(least.size, request))
     name = list(done)[advice.take]
-    choice, plan = done[name]
-    left, in_ram = _left(plan, n_ctx, request)
-    state = SLOW if choice.rate < job.least else WELL if left is None else TIGHT
-    return Row(model, name, state, choice, advice.rule, left, in_ram)
+    choice = done[name]
+    state = SLOW if choice.rate < job.least else WELL if choice.few is None else TIGHT
+    return Row(model, name, state, choice, advice.rule)
 
 
 def _name(file: Model) -> str:
@@ -198,7 +191,7 @@ def _name(file: Model) -> str:
 
 
 def _planned(
-    files: Sequence[Model], request: Request, done: Mapping[str, tuple[Choice, Plan | None]]
+    files: Sequence[Model], request: Request, done: Mapping[str, Choice]
 ) -> Iterator[Model]:
     """Yield the files that have to be planned, until none of those that are left can be taken."""
     memory = sum(device.free for device in request.machine.devices)
@@ -209,10 +202,10 @@ def _planned(
             if (file.size * 9 // 10 <= memory) is not whole:
                 continue
             yield file
-            choice = done[_name(file)][0]
-            if choice.fits and choice.fluent and choice.level >= GOOD:
-                if choice.verdict == WHOLLY or not whole:
-                    return
+            choice = done[_name(file)]
+            good = choice.fits and choice.fluent and choice.level >= GOOD and not choice.few_ram
+            if good and (choice.verdict == WHOLLY or not whole):
+                return
 
 
 def missing(size: int, request: Request) -> int:
@@ -223,23 +216,3 @@ def missing(size: int, request: Request) -> int:
     if machine.ram is None:
         return 0
     return max(0, size * 9 // 10 - sum(device.free for device in machine.devices) - machine.ram)
-
-
-def _left(plan: Plan | None, n_ctx: int, request: Request) -> tuple[int | None, bool]:
-    """Return how few bytes are left at the wanted context with the plan's placement, and whether
-    that is of RAM; None if there is enough. Wholly on GPUs their memory is outgrown too."""
-    if plan is None:
-        return None, False
-    params = replace(plan.params, n_ctx=n_ctx)
-    at = plan_request(plan.model, request.with_params(params))
-    host = at.host
-    # What serving may add is limited by the plan to what is there
-    ram = None if host.free is None else host.free - host.resident - host.shared - host.margin
-    if ram is not None and ram < max(LEFT, SHARE * (host.free or 0)):
-        return ram, True
-    if verdict(plan) != WHOLLY:
-        return None, False
-    used = [row for row in at.devices if row.used]
-    gpus = sum(row.remaining for row in used)
-    few = gpus < max(LEFT, SHARE * sum(row.free for row in used))
-    return (gpus if few else None), False
