@@ -93,8 +93,8 @@ def texts(question: Question, key: str) -> list[str]:
 
 def request_of(question: Question, here: bool = False, trained: int = 0) -> Request:
     """Return the request of the form and its machine; `here`: an empty field is this machine, and
-    "none" this one's processor; otherwise both are a machine without a GPU. `trained`: the model's context, 0 if unknown. Raises
-    AutolayersError."""
+    "none" this one's processor; otherwise both are a machine without a GPU. `trained`: the
+    model's context, 0 if unknown. Raises AutolayersError."""
     arguments = _arguments(question, trained)
     # The page's server must not be a way to its files
     if "machine" in arguments.own:
@@ -141,7 +141,8 @@ def _of_job(question: Question, trained: int) -> list[str]:
     job = JOBS.get(text(question, "for"))
     if job is None:
         return []
-    least = [] if text(question, "ctx") else ["--ctx-min", str(min(job.n_ctx, trained or job.n_ctx))]
+    n_ctx = min(job.n_ctx, trained or job.n_ctx)
+    least = [] if text(question, "ctx") else ["--ctx-min", str(n_ctx)]
     return [*least, *([] if text(question, "workload") else ["--workload", job.workload])]
 
 
