@@ -6,7 +6,7 @@ import test from "node:test";
 import { amount, between, PARTS, rows } from "../../autolayers/web/static/bars.js";
 import { shared } from "../../autolayers/web/static/copying.js";
 import { matching } from "../../autolayers/web/static/form.js";
-import { filtered } from "../../autolayers/web/static/known.js";
+import { inOrder } from "../../autolayers/web/static/known.js";
 import { canonical, nearestList } from "../../autolayers/web/static/machines.js";
 import { addAddress, addFiles } from "../../autolayers/web/static/models.js";
 import { fromHash, opensMore, pinnedOf, toHash } from "../../autolayers/web/static/state.js";
@@ -132,13 +132,10 @@ test("a machine without a list of its own gets that of the nearest smaller one",
   assert.equal(found("rtx 9999"), null);
 });
 
-test("a list has what one can read along first, what is worth most first", () => {
-  const rows = [["small", "yes", 1, 90], ["slow", "if", 9, 2], ["large", "yes", 5, 30], ["no", "no", 99, 0]]
-    .map(([model, state, worth, rate]) => ({ model, state, worth, size: 10 - Number(worth), rate, context: 8192 }));
-  const none = { context: 0, rate: 0, vision: false, coding: false };
-  assert.deepEqual(filtered(rows, none).map(({ model }) => model), ["large", "small", "slow", "no"]);
-  assert.deepEqual(filtered(rows, { ...none, rate: 40 }).map(({ model }) => model), ["small"]);
-  assert.deepEqual(filtered(rows, { ...none, coding: true }), []);
+test("a list has the ranker's order: what runs well, by quality, then speed", () => {
+  const rows = [["slow", [2, -72, -5]], ["small", [0, -60, -86]], ["best", [0, -67, -28]], ["as good", [0, -67, -33]]]
+    .map(([model, order]) => ({ model, order }));
+  assert.deepEqual(inOrder(rows).map(({ model }) => model), ["as good", "best", "small", "slow"]);
 });
 
 test("bars between two contexts are on the line between them", () => {

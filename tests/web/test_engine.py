@@ -24,7 +24,7 @@ from autolayers import bundled
 from autolayers.bundled import projectors, published
 from autolayers.cli.model import load
 from autolayers.quoting import posix
-from autolayers.web.engine import LARGEST_SLICE, PRESET, Engine, explain_log
+from autolayers.web.engine import LARGEST_SLICE, Engine, explain_log
 from autolayers.web.export import NAMES
 from autolayers.web.form import FIELDS
 from autolayers.web.names import BUNDLED, family, near, understood
@@ -436,7 +436,8 @@ def test_a_machine_has_no_more_ram_than_its_name_says() -> None:
 
 
 def test_ollamas_settings_say_where_they_are_set() -> None:
-    answer = ask("file", **PRESET, format="ollama")
+    mixture = {"model": "qwen3-30b-a3b-q4_k_m", "gpu": "rtx-3060", "ram": "32"}
+    answer = ask("file", **mixture, format="ollama")
     assert answer["file"] == "Modelfile"
     assert "LLAMA_ARG_N_CPU_MOE=24: set it for `ollama serve`" in answer["notes"]
 

@@ -85,7 +85,12 @@ async function compute(mine, question, enough) {
 }
 
 function ordered() {
-  return [...rows.values()].sort((a, b) => after(a.order, b.order));
+  return inOrder([...rows.values()]);
+}
+
+/** As the ranker orders them. @param {any[]} some */
+export function inOrder(some) {
+  return some.sort((a, b) => after(a.order, b.order));
 }
 
 function after(one, other) {
