@@ -203,6 +203,10 @@ class Engine:
                 job.name: {"n_ctx": job.n_ctx, "workload": job.workload, "least": job.least}
                 for job in best.JOBS.values()
             },
+            "of_job": {
+                job.name: [next(iter(row.files)) for row in best.candidates(job)]
+                for job in best.JOBS.values()
+            },
             "chips": list(CHIPS),
             "names": {name: published.product(name) for name in bundled.models()},
             "projectors": {

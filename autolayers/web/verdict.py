@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..planner import Plan
-    from ..request import Request
     from ..work.speed import Speed
 
 _WORDS_PER_TOKEN = 0.75  # of English
