@@ -10,7 +10,8 @@ models.csv has a row a model:
     name        of the bundled headers, without the quantisation
     title       what people call it
     released    year and month, where it is known
-    jobs        what it is for, of those of `autolayers best`; without chat and code: not in its list
+    jobs        what it is for, of those of `autolayers best`; without chat and code it is not
+                in its list
     index       of `source`, as it stood in the month `dated`; empty: none is published
     repository  of the Hub
     shape       the name whose header has the same tensors; empty: its own

@@ -93,7 +93,7 @@ def near(words: str) -> list[str]:
         kind = _letters(quantisation(name))
         named = any(part and kind.endswith(part) for part in map(_letters, parts))
         # The newest first; then the usual quantisation, then the shortest name
-        year, month = (model and model.released or "0-0").split("-")
+        year, month = (model.released if model and model.released else "0-0").split("-")
         age = -12 * int(year) - int(month)
         old = model is None or not model.current
         return not whole and not named, old, age, *_usual(name)[:2], len(name), name
