@@ -115,15 +115,18 @@ def _sized(model: Model, name: str, size: int) -> Model:
     for type in _RAISED:
         larger = model.quantised(type, larger=True).header.tensors
         gains = {key: wide.n_bytes - tensors[key].n_bytes for key, wide in larger.items()}
-        # A table that alone is more than what is missing stays as it is
         gains = {key: gain for key, gain in gains.items() if 0 < gain <= missing}
-        if (whole := sum(gains.values())) >= missing:
+        if sum(gains.values()) >= missing:
             break
-    owed = 0
+    # Large ones first, such as the table of tokens; the rest is spread evenly
+    for key in sorted(gains, key=lambda key: -gains[key]):
+        if missing / 20 < gains[key] <= missing:
+            tensors[key], missing = larger[key], missing - gains.pop(key)
+    rest, owed = sum(gains.values()), 0
     for key, gain in gains.items():
         owed += gain * missing
-        if owed >= gain * whole / 2:
-            tensors[key], owed = larger[key], owed - gain * whole
+        if owed >= gain * rest / 2:
+            tensors[key], owed = larger[key], owed - gain * rest
     return model.with_tensors(tensors)
 
 

@@ -9,8 +9,9 @@ models.csv has a row a model:
 
     name        of the bundled headers, without the quantisation
     title       what people call it
-    released    year and month
-    jobs        what it is for, of those of `autolayers best`; empty: not in its list
+    released    year and month, where it is known
+    jobs        what it is for, of those of `autolayers best`; without chat and code it is not
+                in its list
     index       of `source`, as it stood in the month `dated`; empty: none is published
     repository  of the Hub
     shape       the name whose header has the same tensors; empty: its own
@@ -37,9 +38,9 @@ _QUANTISATION = re.compile(r"[-.](qat-ud-\w+|(?:ud-)?(?:i?q\d\w*|mxfp4|b?f16))$"
 @dataclass(frozen=True)
 class Published:
     """A model: the stem of its bundled names, its product name, the year and month of its release
-    ("": not of today), what it is for, its published index (0: none) with source and month, the
-    repository of the Hub ("": not known), the model whose header has its tensors, and the bytes of its quantisations by their bundled names
-    (0: not known)."""
+    ("": not known), what it is for, its published index (0: none) with source and month, the
+    repository of the Hub ("": not known), the model whose header has its tensors, and the bytes of
+    its quantisations by their bundled names (0: not known)."""
 
     stem: str
     name: str
@@ -60,7 +61,7 @@ class Published:
     @property
     def current(self) -> bool:
         """Whether people take it today."""
-        return bool(self.released)
+        return bool({"chat", "code"}.intersection(self.jobs))
 
     @property
     def coding(self) -> bool:
@@ -119,15 +120,16 @@ def download(name: str) -> Sequence[str]:
 
 
 def quality(model: Published) -> float:
-    """Return the index of a model; of one without, that of indexed models as large and as old."""
-    return model.index or _placed()(model)
+    """Return the index of a model; of one without, that of indexed models as large and as old; 0 of
+    one that is not of today."""
+    return model.index or (_placed()(model) if model.current else 0.0)
 
 
 @cache
 def _placed() -> Callable[[Published], float]:
-    """Return the line through the indexed models by size and age. Twice the size is worth as much as
-    3.5 months (Densing law of LLMs, arXiv 2412.04315); of a mixture the size is the geometric mean
-    of all and of the active parameters."""
+    """Return the line through the indexed models by size and age. Twice the size is worth as much
+    as 3.5 months (Densing law of LLMs, arXiv 2412.04315); of a mixture the size is the geometric
+    mean of all and of the active parameters."""
 
     def at(model: Published) -> float:
         whole, active = (_SIZE.findall(model.name.upper()) or [("9", "")])[0]

@@ -100,8 +100,8 @@ def _notes(rows: Sequence[Row], runs: Sequence[Row], n_ctx: int) -> list[tuple[s
         notes.append(
             (
                 "too large",
-                f"{len(large)} model{'s' * (len(large) > 1)}, from {first.choice.size / GiB:.0f} GiB "
-                f"({first.model.name} {first.kind})",
+                f"{len(large)} model{'s' * (len(large) > 1)}, from "
+                f"{first.choice.size / GiB:.0f} GiB ({first.model.name} {first.kind})",
             )
         )
     sources = sorted({(row.model.source, row.model.dated) for row in runs if row.model.index})

@@ -62,6 +62,7 @@ function showVerdict({ plan, verdict, get }, question) {
   const said = sentence(verdict);
   $("announced").textContent = said;      // a screen reader hears that there is an answer
   $("verdict").replaceChildren(element("span", { class: "sign" }, verdict.title), verdict.parts.length ? `. ${verdict.parts.at(-1)}.` : ".");
+  $("verdict").className = verdict.state;
   $("answer").className = `best ${verdict.state}`;
   const about = subject(question, plan), [name, machine] = about.split(/ on (.*)/);
   $("subject").replaceChildren(name, element("small", {}, ` on ${machine}`));

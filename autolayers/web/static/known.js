@@ -73,19 +73,17 @@ async function prepared(mine, question) {
 // Row by row, until one is enough.
 async function compute(mine, question, enough) {
   for (const model of page.offer.jobs[asked(question).for].models) {
-    let row = rows.get(model);
-    if (!row) {
-      row = await ask(mine, "take", { ...JSON.parse(of), model });
+    if (!rows.has(model)) {
+      const row = await ask(mine, "take", { ...JSON.parse(of), model });
       if (!row) return;
-      if (row.error) continue;
-      rows.set(model, row);
+      rows.set(model, row.error ? null : row);
     }
-    if (enough(row)) return;
+    if (rows.get(model) && enough(rows.get(model))) return;
   }
 }
 
 function ordered() {
-  return inOrder([...rows.values()]);
+  return inOrder([...rows.values()].filter(Boolean));
 }
 
 /** As the ranker orders them. @param {any[]} some */
