@@ -83,6 +83,9 @@ LISTS = {
     "common": [*CHIPS, *SIZES, *PAIRS, *OTHERS],
     "all": [*CARDS, *SIZES, *PAIRS, "none"],
 }
+_UNSHOWN = frozenset(
+    ("speed", "flags", "words", "jobs", "verdict", "placement", "bits", "n_ctx", "coding")
+)
 _OTHERS = 4  # models that the page shows beside its answer
 # with the modules, not after them
 _PRELOAD = b'<link rel="preload" href="first.json" as="fetch" crossorigin>\n'
@@ -243,18 +246,27 @@ def known_list(gpus: str) -> dict[str, Any]:
     engine = Engine()
     question = _asked(gpus)
     models = engine.call("start", {})["jobs"][question["for"]]["models"]
-    rows = [engine.call("take", {**question, "model": model}) for model in models]
-    return {"question": question, "rows": sorted(rows, key=lambda row: row["order"])}
+    return {"question": question, "rows": _in_order(_row(engine, question, m) for m in models)}
+
+
+def _row(engine: Engine, question: dict[str, str], model: str) -> dict[str, Any]:
+    """Return the row of a model without what the page does not show."""
+    row = engine.call("take", {**question, "model": model})
+    return {name: value for name, value in row.items() if name not in _UNSHOWN}
+
+
+def _in_order(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: row["order"])
 
 
 def _shown(engine: Engine, asked: dict[str, str], models: Iterable[str]) -> list[dict[str, Any]]:
     """Return the rows that the page shows beside its first answer, the best one first."""
     rows: list[dict[str, Any]] = []
     for model in models:
-        rows.append(engine.call("take", {**asked, "model": model}))
+        rows.append(_row(engine, asked, model))
         if sum(row["how"] == "well" for row in rows) > _OTHERS:
             break
-    return sorted(rows, key=lambda row: row["order"])
+    return _in_order(rows)
 
 
 def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
