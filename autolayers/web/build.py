@@ -25,7 +25,7 @@ from .. import __version__
 from ..devices.cards import CARDS
 from ..errors import AutolayersError, UsageError
 from ..parallel import in_processes
-from .engine import CHIPS, PRESET, Engine
+from .engine import CHIPS, PRESET, USUAL, Engine
 from .pages import MACHINES, MODELS, RAM, pages
 from .server import page_files
 
@@ -221,7 +221,7 @@ def _answered(
     engine: Engine, asked: dict[str, str], best: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Return the answer to a question without a model, which is that of the best one's."""
-    question = {**asked, "model": best["model"], "mmproj": best.get("mmproj", "")}
+    question = {**asked, "for": USUAL, "model": best["model"], "mmproj": best.get("mmproj", "")}
     return {"question": question, "answer": whole_answer(engine, question)}
 
 
@@ -245,7 +245,7 @@ def known_list(gpus: str) -> dict[str, Any]:
     quantisation chosen, the best one first."""
     engine = Engine()
     question = _asked(gpus)
-    models = engine.call("start", {})["jobs"][question["for"]]["models"]
+    models = engine.call("start", {})["jobs"][USUAL]["models"]
     return {"question": question, "rows": _in_order(_row(engine, question, m) for m in models)}
 
 
@@ -275,7 +275,7 @@ def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
     few = [card for card in offer["cards"] if card["name"] in CHIPS]
     # the models are those that have names
     shared = {key: value for key, value in offer.items() if key != "models"}
-    rows = _shown(engine, PRESET, offer["jobs"][PRESET["for"]]["models"])
+    rows = _shown(engine, PRESET, offer["jobs"][USUAL]["models"])
     return {
         "offer": {**shared, "cards": few},
         "asked": PRESET,

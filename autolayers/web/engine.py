@@ -92,7 +92,8 @@ _UNDRAWN = frozenset(("margin_parts", "total", "beside", "request", "limit", "ma
 AHEAD = 8  # contexts whose memory the slider shows while it is dragged
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
 # of somebody without a machine here: the best model for it
-PRESET = {"gpu": "rtx-3060", "ram": "32", "for": "chat"}
+PRESET = {"gpu": "rtx-3060", "ram": "32"}
+USUAL = "chat"  # what a model is wanted for, where nobody says it
 # Cards to pick with one touch, one of each size that people have; names of --gpu
 CHIPS = (
     "rtx-3060",
@@ -640,7 +641,7 @@ class Engine:
     def take(self, question: Question) -> Answer:
         """Return the row of a model of today on the form's machine, of the ranker that
         `autolayers best` and `choose` have: {"model": a name of it, "for": a job}."""
-        job = best.JOBS.get(text(question, "for") or "chat")
+        job = best.JOBS.get(text(question, "for") or USUAL)
         if job is None:
             raise UsageError(f"for: expected one of {', '.join(best.JOBS)}")
         model = published.of(text(question, "model").removeprefix(BUNDLED))

@@ -376,9 +376,7 @@ def test_a_row_of_the_quantisations_is_planned(page: Any) -> None:
     rate = row.locator("td").nth(1).inner_text()
     row.locator("button").click()
     answered(page)
-    assert page.input_value(
-        "#model"
-    ) == "qwen3-8b-q8_0" and page.inner_text("#numbers dd") == rate
+    assert page.input_value("#model") == "qwen3-8b-q8_0" and page.inner_text("#numbers dd") == rate
 
 
 def test_words_are_searched(page: Any) -> None:
@@ -513,7 +511,10 @@ def test_typing_a_model_keeps_the_answer(page: Any) -> None:
     said = page.inner_text("#verdict")
     page.fill("#model", "qwen3 30b")
     page.wait_for_timeout(1500)
-    assert page.locator("[role=option]").first.is_visible() and page.inner_text("#error") == ""
+    assert (
+        page.locator("#model-field [role=option]").first.is_visible()
+        and page.inner_text("#error") == ""
+    )
     assert page.inner_text("#verdict") == said
     page.keyboard.press("Enter")
     answered(page)
@@ -541,7 +542,9 @@ def test_a_list_asks_for_each_model_once(page: Any) -> None:
     asked: list[str] = []
 
     def take(route: Any) -> None:
-        asked.append(json.loads(route.request.post_data)["model"])
+        question = json.loads(route.request.post_data)
+        if question["gpu"] == "13":  # not the page's own first question
+            asked.append(question["model"])
         route.fulfill(json={"error": "not now"})
 
     page.route("**/call/take", take)

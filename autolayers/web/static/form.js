@@ -20,6 +20,7 @@ export class Form {
     this.offer = offer;
     this.changed = changed;
     this.longest = 131072;       // the trained context of the model
+    this.picked = false;         // a job, by hand: the usual one is that of nobody's choice
     this.ram = "";               // that of another machine, while a GPU's name says how much there is
     for (const id of ["ctk", "ctv"]) {
       $(id).append(new Option("f16", ""), ...offer.cache_types.filter((type) => type !== "f16").map((type) => new Option(type)));
@@ -32,6 +33,7 @@ export class Form {
     $("jobs").append(...Object.entries(offer.jobs).map(([name, { title }]) => element("label", { class: "job" },
       element("input", { type: "radio", name: "for", value: name }), title)));
     $("pictures").onchange = () => { $("mmproj").value = $("pictures").checked ? ITS_OWN : ""; };
+    $("jobs").onchange = () => { this.picked = true; };
     combobox($("workload"), () => offer.workloads.map((value) => ({ value })), () => changed(true));
     $("add-card").onclick = () => this.addCard().focus();
     $("forget-machine").onclick = () => {
@@ -60,13 +62,15 @@ export class Form {
   read() {
     const state = Object.fromEntries(FIELDS.map((name) => [name, $(name)?.value.trim() ?? ""]));
     state.gpu = [...$("cards").querySelectorAll("input")].map((input) => input.value.trim()).filter(Boolean).join(",");
-    state.for = /** @type {any} */ (document.querySelector("[name=for]:checked"))?.value ?? "";
+    const job = /** @type {any} */ (document.querySelector("[name=for]:checked"))?.value ?? "";
+    state.for = this.picked ? job : "";
     return state;
   }
 
   fill(state) {
     for (const name of FIELDS) if ($(name)) $(name).value = state[name] ?? "";
     const job = state.for || (state.model ? "" : Object.keys(this.offer.jobs)[0]);
+    this.picked = Boolean(state.for);
     for (const one of document.getElementsByName("for")) /** @type {any} */ (one).checked = /** @type {any} */ (one).value === job;
     this.slide();
     $("cards").replaceChildren();

@@ -43,7 +43,7 @@ export async function knownModels(mine, question) {
 
 /** Whether the rows are there without Python. @param {any} question */
 export function isListed(question) {
-  return listOf(question)?.same === true && asked(question).for === USUAL;
+  return listOf(question)?.same === true && jobOf(question) === USUAL;
 }
 
 /** Rows of the question's machine that the build wrote. @param {any} question @param {any[]} written */
@@ -54,6 +54,11 @@ export function knownRows(question, written) {
 
 function asked({ gpu, ram, machine = "", for: job = "" }) {
   return { gpu, ram, machine, for: job || USUAL };
+}
+
+/** What a model is wanted for. @param {any} question */
+export function jobOf(question) {
+  return question.for || USUAL;
 }
 
 // Forgets the rows of another machine; the build's are there at once.
@@ -72,7 +77,7 @@ async function prepared(mine, question) {
 
 // Row by row, until one is enough.
 async function compute(mine, question, enough) {
-  for (const model of page.offer.jobs[asked(question).for].models) {
+  for (const model of page.offer.jobs[jobOf(question)].models) {
     if (!rows.has(model)) {
       const row = await ask(mine, "take", { ...JSON.parse(of), model });
       if (!row) return;

@@ -6,7 +6,7 @@ import { ask, begun, busy, during, isNewest, newest, once } from "./asking.js";
 import { showComparison, showYours } from "./compare.js";
 import { drawCurve } from "./curve.js";
 import { $ } from "./dom.js";
-import { bestRow, isListed, knownModels } from "./known.js";
+import { bestRow, isListed, jobOf, knownModels } from "./known.js";
 import { open } from "./opening.js";
 import { opened, page } from "./page.js";
 import { quantisations } from "./quantisations.js";
@@ -80,7 +80,7 @@ async function answered(mine, state, quiet) {
 // Without a model the best one is planned.
 async function withBest(mine, state) {
   const row = await bestRow(mine, state);
-  if (row) return { ...state, model: row.model, mmproj: row.mmproj ?? "" };
+  if (row) return { ...state, for: jobOf(state), model: row.model, mmproj: row.mmproj ?? "" };
   if (isNewest(mine)) fail({ error: "No model of the list is known to run on this machine: name one.", field: "model" });
   return null;
 }
@@ -110,8 +110,8 @@ async function rest(mine, question, whole) {
   busy("reasons");
   await new Promise((done) => setTimeout(done, QUIET));
   if (!await pinnedAnswer(mine)) return;
+  void once("known", mine, question, knownModels);      // between the others' calls: nothing waits for a list
   if (!whole && !await reasons(mine, question)) return;
-  await once("known", mine, question, knownModels);
   if (isNewest(mine)) await quantisations(mine, question);
   if (isNewest(mine)) for (const id of ["quants", "notes"]) $(id).style.minHeight = "";
   if (isNewest(mine) && $("curve-box").open) await once("curve", mine, question, drawCurve);
