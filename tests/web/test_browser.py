@@ -513,7 +513,8 @@ def test_typing_a_model_keeps_the_answer(page: Any) -> None:
     page.wait_for_timeout(1500)
     assert (
         page.locator("#model-field [role=option]").first.is_visible()
-        and page.inner_text("#error") == ""
+    assert page.locator("#model-field [role=option]").first.is_visible()
+    assert page.inner_text("#error") == ""
     )
     assert page.inner_text("#verdict") == said
     page.keyboard.press("Enter")
