@@ -20,6 +20,7 @@ from io import BytesIO
 from zipfile import ZipFile
 
 from ..errors import ModelError
+from ..gguf import Header
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,15 +79,18 @@ def read(name: str) -> Model:
 
     size, there = _sizes().get(name, 0), _names()
     bundled = name in there
-    header = name
+    of = name
     # Of the same model: the largest file has every matrix in its widest type
     if not bundled and size:
         shape = MODELS[stem(name)].shape
-        header = next(other for other in there if _MODEL.search(other) and stem(other) == shape)
-    model = read_model(_Header(f"{header}.gguf", data(header)))
+        of = next(other for other in there if _MODEL.search(other) and stem(other) == shape)
+    model = read_model(_Header(f"{of}.gguf", data(of)))
     if not size or (bundled and abs(model.size - size) <= _ALIKE * size):
         return model
-    return Model(_sized(model, name, size).header, f"{name}.gguf")
+    made = _sized(model, name, size).header
+    note = "the file's size is known, the types of its tensors are not: sizes are a percent unsure"
+    header = Header(3, made.alignment, made.metadata, made.tensors, made.files, (note,))
+    return Model(header, f"{name}.gguf")
 
 
 @cache
