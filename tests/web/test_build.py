@@ -18,6 +18,7 @@ import pytest
 from support import ROOT, model
 
 import autolayers
+from autolayers import bundled
 from autolayers.bundled import published
 from autolayers.devices.cards import CARDS
 from autolayers.web import pages
@@ -44,8 +45,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         patch.setattr("autolayers.web.build.PRESET", small)
         patch.setattr(pages, "MODELS", ("llama-3.2-1b-q8_0", "llama-3-70b-f16"))
         patch.setattr(pages, "MACHINES", ("rtx-3060", "rx-7900-xtx"))
-        known = ["qwen3-8b-q4_k_m", "llama-3.2-1b-q4_k_m"]
-        patch.setattr("autolayers.web.engine.of_each_family", lambda: known)
+        known = [published.MODELS["qwen3.5-4b"]]
+        patch.setattr("autolayers.web.engine.best.candidates", lambda job=None: known)
         names = make(folder, lists="m4-pro-24g,none", url="https://example.org/x/")
         assert {
             f"{folder}/{model}-on-{card}.{kind}"
@@ -135,7 +136,7 @@ def test_pyodide_is_copied_from_a_folder_that_holds_it(
 
 
 def test_a_list_of_models_for_a_card_has_the_figures_of_plans(site: pathlib.Path) -> None:
-    """At most 30 KB, the figures of single plans; the rows of a Mac have the memory that its name
+    """At most 60 KB, the figures of single plans; the rows of a Mac have the memory that its name
     says."""
     config = json.loads((site / "config.json").read_text())
     assert config["lists"] == ["m4-pro-24g", "none"]
@@ -143,13 +144,15 @@ def test_a_list_of_models_for_a_card_has_the_figures_of_plans(site: pathlib.Path
     assert set(files).isdisjoint(config["files"])
     mac, cpu = (json.loads((site / name).read_text()) for name in files)
     assert mac["question"]["ram"] == "" and cpu["question"]["ram"] == "32"
-    # llama 3.2 1B is of another year
-    assert [row["model"] for row in mac["rows"]] == ["qwen3-8b-q8_0"]
+    assert [row["model"] for row in mac["rows"]] == ["qwen3.5-4b-q8_0"]
     sizes = [(site / name).stat().st_size for name in files]
     today = sum(known.current for known in published.MODELS.values())
-    assert max(sizes) * today < 30_000 * len(mac["rows"])
-    plan = autolayers.plan(model("qwen3-8b-q8_0"), ["--gpu", "m4-pro-24g"])
-    assert mac["rows"][0]["context"] == plan.breakdown.n_ctx and mac["rows"][0]["state"] == "yes"
+    assert max(sizes) * today < 60_000 * len(mac["rows"])
+    # 16k of context, as all rows of a list have it
+    plan = autolayers.plan(
+        bundled.read("qwen3.5-4b-q8_0"), ["--gpu", "m4-pro-24g", "--ctx-min", "16384"]
+    )
+    assert mac["rows"][0]["context"] == plan.breakdown.n_ctx and mac["rows"][0]["how"] == "well"
     done = build("build", str(site), "--lists", "rtx-9999")
     assert done.returncode == 2 and done.stderr.startswith(
         "autolayers: --lists: rtx-9999 is no known card"
