@@ -290,10 +290,6 @@ class Model:
                 tensors[info.name] = TensorInfo(
                     info.name, kind, info.ne, info.n_dims, info.offset, size, info.file
                 )
-        return self.with_tensors(tensors)
-
-    def with_tensors(self, tensors: dict[str, TensorInfo]) -> Model:
-        """Return this model with other tensors under the same keys."""
         return self._with(self.header.metadata, tensors)
 
     def outline(self) -> Model:

@@ -136,7 +136,7 @@ def test_pyodide_is_copied_from_a_folder_that_holds_it(
 
 
 def test_a_list_of_models_for_a_card_has_the_figures_of_plans(site: pathlib.Path) -> None:
-    """At most 60 KB, the figures of single plans; the rows of a Mac have the memory that its name
+    """At most 36 KB, the figures of single plans; the rows of a Mac have the memory that its name
     says."""
     config = json.loads((site / "config.json").read_text())
     assert config["lists"] == ["m4-pro-24g", "none"]
@@ -147,7 +147,7 @@ def test_a_list_of_models_for_a_card_has_the_figures_of_plans(site: pathlib.Path
     assert [row["model"] for row in mac["rows"]] == ["qwen3.5-4b-q8_0"]
     sizes = [(site / name).stat().st_size for name in files]
     today = sum(known.current for known in published.MODELS.values())
-    assert max(sizes) * today < 60_000 * len(mac["rows"])
+    assert max(sizes) * today < 36_000 * len(mac["rows"])
     # 16k of context, as all rows of a list have it
     plan = autolayers.plan(
         bundled.read("qwen3.5-4b-q8_0"), ["--gpu", "m4-pro-24g", "--ctx-min", "16384"]

@@ -107,6 +107,7 @@ class Row:
 
     def to_dict(self) -> dict[str, object]:
         model, choice, speed = self.model, self.choice, self.choice.speed
+        spread = speed.generation_spread if speed else 1.0
         return {
             "model": self.name,
             "title": model.name,
@@ -124,9 +125,12 @@ class Row:
             "verdict": choice.verdict,
             "placement": choice.placement,
             "n_ctx": choice.n_ctx,
-            "speed": speed.to_dict() if speed else None,
+            # tokens per second: generated, with its range, with the job's context full; of prompts
             "rate": round(choice.rate, 2),
+            "rate_low": round(choice.rate / spread, 2),
+            "rate_high": round(choice.rate * spread, 2),
             "rate_full": round(choice.full, 2),
+            "prompt_rate": round(speed.prompt, 1) if speed else 0.0,
             "left": choice.few,
             "left_in_ram": choice.few_ram,
             "missing": self.least or None,
