@@ -20,9 +20,11 @@ from io import BytesIO
 from zipfile import ZipFile
 
 from ..errors import ModelError
+from ..gguf import Header
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..gguf import TensorInfo
     from ..model import Model
 
 # Types of whole files, the largest first, as planner/quantisations.py has them
@@ -78,15 +80,19 @@ def read(name: str) -> Model:
 
     size, there = _sizes().get(name, 0), _names()
     bundled = name in there
-    header = name
+    of = name
     # Of the same model: the largest file has every matrix in its widest type
     if not bundled and size:
         shape = MODELS[stem(name)].shape
-        header = next(other for other in there if _MODEL.search(other) and stem(other) == shape)
-    model = read_model(_Header(f"{header}.gguf", data(header)))
+        of = next(other for other in there if _MODEL.search(other) and stem(other) == shape)
+    model = read_model(_Header(f"{of}.gguf", data(of)))
     if not size or (bundled and abs(model.size - size) <= _ALIKE * size):
         return model
-    return Model(_sized(model, name, size).header, f"{name}.gguf")
+    made = model.header
+    note = "the file's size is known, the types of its tensors are not: sizes are a percent unsure"
+    tensors = _sized(model, name, size)
+    header = Header(3, made.alignment, made.metadata, tensors, made.files, (note,))
+    return Model(header, f"{name}.gguf")
 
 
 @cache
@@ -97,8 +103,8 @@ def _sizes() -> dict[str, int]:
     return {name: size for row in MODELS.values() for name, size in row.files.items() if size}
 
 
-def _sized(model: Model, name: str, size: int) -> Model:
-    """Return the model as a file of that size: matrices of the type that its name says, or of the
+def _sized(model: Model, name: str, size: int) -> dict[str, TensorInfo]:
+    """Return the tensors of a file of that size: matrices of the type that its name says, or of the
     next smaller one, and as many spread over the layers of a larger type as the size leaves room
     for, which is what the mixes of llama-quantize and others amount to."""
     from .published import quantisation
@@ -127,7 +133,7 @@ def _sized(model: Model, name: str, size: int) -> Model:
         owed += gain * missing
         if owed >= gain * rest / 2:
             tensors[key], owed = larger[key], owed - gain * rest
-    return model.with_tensors(tensors)
+    return tensors
 
 
 @cache

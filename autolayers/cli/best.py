@@ -12,6 +12,7 @@ from ..flags.check import read
 from ..output import emit, show
 from ..parallel import in_processes
 from ..planner.compare import best
+from ..planner.compare.choose import wanted_ctx
 from ..report.best import ranking_text
 from ..report.table import Style
 from ..request import Request
@@ -44,19 +45,23 @@ def main(words: list[str]) -> int:
         if isinstance(answer, AutolayersError):
             raise answer
     rows = best.ordered(row for row in answers if isinstance(row, best.Row))
-    taken = rows[0] if rows and rows[0].state != best.NO else None
-    command = [*taken.words(), *other_words(arguments)] if taken else []
+    taken = rows[0] if rows and rows[0].choice.fits else None
+    command = (
+        ["llama-server", *taken.words(), *taken.choice.flags, *other_words(arguments)]
+        if taken
+        else []
+    )
     if arguments.own.get("format") == "json":
-        answer = {
+        whole = {
             "schema": 1,
             "autolayers": __version__,
             "for": job.name,
-            "n_ctx": best.wanted_ctx(request),
+            "n_ctx": wanted_ctx(request),
             "take": taken.name if taken else None,
             "command": command,
             "models": [row.to_dict() for row in rows],
         }
-        emit(json.dumps(answer, indent=1) + "\n")
+        emit(json.dumps(whole, indent=1) + "\n")
     else:
         style = Style.of(sys.stdout, os.environ)
         show(ranking_text(job, rows, request, command, style))

@@ -164,7 +164,7 @@ class Model:
     @lazy
     def inexact(self) -> tuple[str, ...]:
         """Why this model's sizes are upper bounds rather than exact; empty if they are exact."""
-        reasons = []
+        reasons = list(self.header.notes)
         if not self.row.proven:
             what = "not compared with llama.cpp yet" if self.row.known else "unknown to autolayers"
             reasons.append(
@@ -290,10 +290,6 @@ class Model:
                 tensors[info.name] = TensorInfo(
                     info.name, kind, info.ne, info.n_dims, info.offset, size, info.file
                 )
-        return self.with_tensors(tensors)
-
-    def with_tensors(self, tensors: dict[str, TensorInfo]) -> Model:
-        """Return this model with other tensors under the same keys."""
         return self._with(self.header.metadata, tensors)
 
     def outline(self) -> Model:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..planner.compare.best import NO, SLOW, TIGHT, WELL, Job, Row, wanted_ctx
-from ..planner.compare.choose import EXPERTS, IN_RAM, PARTLY, WHOLLY
+from ..planner.compare.best import SLOW, TIGHT, WELL, Job, Row
+from ..planner.compare.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY, wanted_ctx
 from ..units import GiB
 from .command import command_lines
 from .table import Style, fitted, labelled, rounded, wrap

@@ -652,14 +652,14 @@ class Engine:
         row = best.take(model, request, job, self.model)
         speed = row.choice.speed
         where = row.choice.placement
-        if row.state == best.NO:
+        if not row.choice.fits:
             where = f"Does not fit: at least {at_least(row.least)} missing"
         return {
             **row.to_dict(),
             "of": text(question, "model"),
             "how": row.state,
             # as in `row`
-            "state": {best.NO: "no", best.SLOW: "if"}.get(row.state, "yes"),
+            "state": {"no": "no", best.SLOW: "if"}.get(row.state, "yes"),
             "where": where,
             "context": row.choice.n_ctx,
             "rate": round(speed.generation, 2) if speed else 0.0,

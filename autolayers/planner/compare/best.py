@@ -90,6 +90,7 @@ class Row:
     choice: Choice
     rule: str = ""
     least: int = 0
+    sees: bool = False  # its projector is counted
 
     @property
     def kind(self) -> str:
@@ -100,11 +101,13 @@ class Row:
         return published.quality(self.model)
 
     def words(self) -> list[str]:
-        """Return the command that starts it."""
-        return ["llama-server", *published.download(self.name), *self.choice.flags]
+        """Return llama-server's flags that download it."""
+        # The last one leaves the projector out
+        return list(published.download(self.name))[: 2 if self.sees else None]
 
     def to_dict(self) -> dict[str, object]:
         model, choice, speed = self.model, self.choice, self.choice.speed
+        spread = speed.generation_spread if speed else 1.0
         return {
             "model": self.name,
             "title": model.name,
@@ -122,13 +125,16 @@ class Row:
             "verdict": choice.verdict,
             "placement": choice.placement,
             "n_ctx": choice.n_ctx,
-            "speed": speed.to_dict() if speed else None,
+            # tokens per second: generated, with its range, with the job's context full; of prompts
             "rate": round(choice.rate, 2),
+            "rate_low": round(choice.rate / spread, 2),
+            "rate_high": round(choice.rate * spread, 2),
             "rate_full": round(choice.full, 2),
+            "prompt_rate": round(speed.prompt, 1) if speed else 0.0,
             "left": choice.few,
             "left_in_ram": choice.few_ram,
             "missing": self.least or None,
-            "words": list(published.download(self.name)),
+            "words": self.words(),
             "flags": list(choice.flags),
             "order": list(self.order),
         }
@@ -140,11 +146,9 @@ class Row:
         late = self.state == TIGHT and self.choice.few_ram
         place = {WELL: 0, TIGHT: int(late), SLOW: 2, NO: 3}[self.state]
         # Of what does not fit the smallest first: it needs the least
-        return (
-            (place, self.least, 0.0)
-            if self.state == NO
-            else (place, -self.quality, -self.choice.rate)
-        )
+        if self.state == NO:
+            return place, self.choice.size, 0.0
+        return place, -self.quality, -self.choice.rate
 
 
 def ordered(rows: Iterable[Row]) -> list[Row]:
@@ -165,7 +169,8 @@ def take(
     """Return the row of a model: the file that `choose` takes of those that are published, with the
     request's context. Fewer are planned than there are, and the answer is that of all."""
     n_ctx = wanted_ctx(request)
-    if job.pictures and (projector := projectors.header(next(iter(model.files)))):
+    projector = projectors.header(next(iter(model.files))) if job.pictures else None
+    if projector:
         request = replace(request, companions=replace(request.companions, mmproj=projector))
     files = sorted((read(name) for name in model.files), key=lambda file: -file.size)
     done: dict[str, Choice] = {}
@@ -181,7 +186,7 @@ def take(
     name = list(done)[advice.take]
     choice = done[name]
     state = SLOW if choice.rate < job.least else WELL if choice.few is None else TIGHT
-    return Row(model, name, state, choice, advice.rule)
+    return Row(model, name, state, choice, advice.rule, sees=projector is not None)
 
 
 def _name(file: Model) -> str:
