@@ -210,10 +210,6 @@ class Engine:
                 }
                 for job in best.JOBS.values()
             },
-            "of_job": {
-                job.name: [next(iter(row.files)) for row in best.candidates(job)]
-                for job in best.JOBS.values()
-            },
             "chips": list(CHIPS),
             "names": {name: published.product(name) for name in bundled.models()},
             "projectors": {
