@@ -950,3 +950,67 @@ def test_no_gpu_is_this_machines_processor_where_the_page_is_served() -> None:
     row = engine.call("row", {"model": "llama-3.2-1b-q8_0", "gpu": "none", "ctx": "4096"})
     speed = plans["none"]["plan"]["speed"]["generation_tokens_per_second"]
     assert row["rate"] == pytest.approx(speed, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("typed", "name", "filled"),
+    [
+        (
+            "llama-server -hf unsloth/Qwen3-8B-GGUF:Q8_0 --jinja -c 32768 -ngl 99 -fa on",
+            {"name": "hf:unsloth/Qwen3-8B-GGUF:Q8_0"},
+            {"flags": "--jinja", "yours": "-ngl 99 -fa on", "ctx": "32768"},
+        ),
+        (
+            "./llama-server \\\n  -m /models/Qwen3-8B-Q4_K_M.gguf \\\n  -np 2 -ctk q8_0 -ngl 20",
+            {"near": ["qwen3-8b-q4_k_m"]},
+            {"path": "/models/Qwen3-8B-Q4_K_M.gguf", "yours": "-ngl 20", "np": "2", "ctk": "q8_0"},
+        ),
+        (
+            "C:\\llama\\llama-server.exe -m C:\\m\\Qwen3-8B-Q4_K_M.gguf -ot exps=CPU",
+            {"near": ["qwen3-8b-q4_k_m"]},
+            {"path": "C:/m/Qwen3-8B-Q4_K_M.gguf", "yours": "-ot exps=CPU"},
+        ),
+        (
+            "sudo CUDA_VISIBLE_DEVICES=0 llama serve -hf a/b-GGUF --api-key secret",
+            {"name": "hf:a/b-GGUF"},
+            {},
+        ),
+        (
+            "docker run --gpus all ghcr.io/ggml-org/llama.cpp:server-cuda -hf a/b-GGUF -ngl 9",
+            {"name": "hf:a/b-GGUF"},
+            {"yours": "-ngl 9"},
+        ),
+    ],
+)
+def test_a_pasted_command_is_a_model_wishes_and_means(
+    typed: str, name: dict[str, object], filled: dict[str, str]
+) -> None:
+    answer = ask("name", name=typed)
+    said = {field: value for field, value in answer.pop("fill").items() if value}
+    assert (answer, said) == (name, filled)
+
+
+def test_what_is_no_command_is_a_name() -> None:
+    assert "fill" not in ask("name", name="llama 3.1 8b")
+    assert ask("name", name="https://lmstudio.ai/models/qwen/qwen3-8b")["near"][0].startswith(
+        "qwen3-8b"
+    )
+    assert "fill" not in ask("name", name="llama-server --port 'x")
+
+
+def test_yours_stands_beside_the_plan() -> None:
+    question = {"model": "qwen3-30b-a3b-q4_k_m", "gpu": "rtx-3060", "ram": "32", "ctx": "16384"}
+    answer = ask("yours", **question, yours="-ngl 20")
+    plan = ask("plan", **question)["plan"]
+    rows = {what.strip(): (here, there) for what, here, there in answer["rows"]}
+    assert answer["is_better"] and rows["context"] == ("16384", "16384")
+    assert rows["where"] == ("20 of 49 layers on the GPU", plan["placement"])
+    assert answer["text"].startswith("yours writes 22")
+    assert "expected a number of layers" in ask("yours", **question, yours="-ngl many")["error"]
+
+
+def test_a_job_asks_for_context_unless_the_model_has_less() -> None:
+    question = {"gpu": "rtx-4090", "ram": "32", "for": "documents"}
+    assert ask("plan", model="qwen3.5-9b-q4_k_m", **question)["plan"]["launch"]["n_ctx"] >= 65536
+    short = ask("plan", model="gemma-2-9b-q4_k_m", **question)["plan"]
+    assert 0 < short["launch"]["n_ctx"] <= 8192 * 4 and not short["warnings"]
