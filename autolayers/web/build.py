@@ -78,9 +78,28 @@ OTHERS = (
     "m4-max-64g",
     "m3-ultra-256g",
 )
+# The cards that most people have, each with three sizes of RAM
+MOST = (
+    *("gtx-1060-6g", "gtx-1070", "gtx-1080-ti", "gtx-1650", "gtx-1660-super", "rtx-2060-6g"),
+    *("rtx-2070-super", "rtx-2080-ti", "rtx-3050-8g", "rtx-3060", "rtx-3060-ti", "rtx-3070"),
+    *("rtx-3070-ti", "rtx-3080-10g", "rtx-3080-12g", "rtx-3080-ti", "rtx-3090", "rtx-3060-laptop"),
+    *("rtx-3070-laptop", "rtx-4050-laptop", "rtx-4060-laptop", "rtx-4070-laptop", "rtx-4060"),
+    *("rtx-4060-ti-8g", "rtx-4060-ti-16g", "rtx-4070", "rtx-4070-super", "rtx-4070-ti"),
+    *("rtx-4070-ti-super", "rtx-4080", "rtx-4080-super", "rtx-4090", "rtx-5050", "rtx-5060"),
+    *("rtx-5060-ti-8g", "rtx-5060-ti-16g", "rtx-5070", "rtx-5070-ti", "rtx-5080", "rtx-5090"),
+    *("rtx-5060-laptop", "rtx-5070-laptop", "rtx-5070-ti-laptop", "rx-580-8g", "rx-6600"),
+    *("rx-6600-xt", "rx-6700-xt", "rx-6800-xt", "rx-7600", "rx-7700-xt", "rx-7800-xt"),
+    *("rx-7900-xt", "rx-7900-xtx", "rx-9060-xt-16g", "rx-9070", "rx-9070-xt", "arc-a770-16g"),
+    *("arc-b580", "tesla-p40", "none"),
+)
+_RAMS = ("16", "64")  # beside the usual one
 LISTS = {
     "chips": list(CHIPS),
     "common": [*CHIPS, *SIZES, *PAIRS, *OTHERS],
+    "most": [
+        *dict.fromkeys([*CHIPS, *SIZES, *PAIRS, *OTHERS, *MOST]),
+        *(f"{card}@{ram}" for card in MOST for ram in _RAMS),
+    ],
     "all": [*CARDS, *SIZES, *PAIRS, "none"],
 }
 _UNSHOWN = frozenset(
@@ -96,8 +115,9 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     """Write the site to `folder`; return its file names. `pyodide` is a URL, or a folder with the
     files of PYODIDE_FILES that is copied; "" for the public hosts. The page checks the files'
     digests. `url`: where the site will be, for pages of single answers. `lists`: the machines whose
-    list of models is written ("chips", "common", "all", or names with commas; "" for none), about
-    10 s of a core each, on all cores. Raises UsageError, OSError."""
+    list of models is written ("chips", "common", "most", "all", or names with commas, with @16 for
+    another size of RAM; "" for none), about 20 s of a core each, on all cores. Raises UsageError,
+    OSError."""
     # Checked before anything is written or planned
     local = bool(pyodide) and "://" not in pyodide
     missing = [name for name in PYODIDE_FILES if local and not (Path(pyodide) / name).is_file()]
@@ -126,21 +146,12 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     offer = engine.call("start", {})
     written["cards.json"] = _compact(offer["cards"])
     written["first.json"] = _compact(_first(engine, offer))
-    list_files = {gpus: f"known-{gpus.replace(',', '+')}.json" for gpus in machines}
+    files_of = {name: name.replace(",", "+") + ".json" for name in machines}
     # Minutes of work on one core
-    for name, answer in zip(
-        list_files.values(), in_processes(known_list, list(list_files)), strict=True
-    ):
-        if isinstance(answer, AutolayersError):
-            raise answer
-        written[name] = _compact(answer)
-    # The best model on each chip with a list, so that the first touch has its answer at once
-    answers = {}
-    for card in filter(machines.__contains__, CHIPS):
-        asked = _asked(card)
-        best = json.loads(written[list_files[card]])["rows"][0]
-        answers[json.dumps(asked)] = name = f"answer-{card}.json"
-        written[name] = _compact(_answered(engine, asked, best))
+    for name, made in zip(machines, in_processes(_listed, machines), strict=True):
+        if isinstance(made, AutolayersError):
+            raise made
+        written[f"known-{files_of[name]}"], written[f"answer-{files_of[name]}"] = made
     sources = ["pyodide/"] if local else [pyodide.rstrip("/") + "/"] if pyodide else list(PYODIDE)
     sizes = {name: size for name, (size, _) in PYODIDE_FILES.items()} | {WHEEL: len(written[WHEEL])}
     config = {
@@ -150,12 +161,11 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
         "first": "first.json",
         "sizes": sizes,
         "cards": "cards.json",
-        "answers": answers,
         "lists": machines,
         "pages": {"models": MODELS, "machines": MACHINES, "ram": RAM} if url else None,
         "sha256": {name: digest for name, (_, digest) in PYODIDE_FILES.items()},
         # Lists are kept once they were read: those of all machines are megabytes
-        "files": sorted(written.keys() - list_files.values()),
+        "files": sorted(name for name in written if not name.startswith(("known-", "answer-"))),
     }
     # A browser keeps files by this version: any change gives another
     stamp = b"".join(written[name] for name in sorted(written)) + json.dumps(config).encode()
@@ -232,7 +242,7 @@ def _machines(lists: str) -> list[str]:
         return LISTS[lists]
     names = [name for name in lists.split(",") if name]
     for name in names:
-        if name not in CARDS and name != "none":
+        if name.partition("@")[0] not in CARDS and name != "none":
             raise UsageError(
                 f"--lists: {name} is no known card: {', '.join(LISTS)}, or names of "
                 f"autolayers --gpu list"
@@ -240,11 +250,19 @@ def _machines(lists: str) -> list[str]:
     return names
 
 
-def known_list(gpus: str) -> dict[str, Any]:
-    """Return what these GPUs run: {"question", "rows"}, a row for each model of today, its
-    quantisation chosen, the best one first."""
+def _listed(name: str) -> tuple[bytes, bytes]:
+    """Return the list of a machine, and its answer: that of the best model there."""
+    known = known_list(name)
+    answer = _answered(Engine(), known["question"], known["rows"][0])
+    return _compact(known), _compact(answer)
+
+
+def known_list(name: str) -> dict[str, Any]:
+    """Return what a machine, GPUs or GPUs@RAM, runs: {"question", "rows"}, a row for each model of
+    today, its quantisation chosen, the best one first."""
     engine = Engine()
-    question = _asked(gpus)
+    gpus, _, ram = name.partition("@")
+    question = {**_asked(gpus), **({"ram": ram} if ram else {})}
     models = engine.call("start", {})["jobs"][USUAL]["models"]
     return {"question": question, "rows": _in_order(_row(engine, question, m) for m in models)}
 

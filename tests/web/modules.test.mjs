@@ -120,16 +120,20 @@ test("cards are found as people write them", () => {
 test("a machine without a list of its own gets that of the nearest smaller one", () => {
   const lists = ["rtx-3060", "rtx-3090,rtx-3090", "6", "12", "24", "m4-pro-24g", "none"];
   const found = (gpu) => nearestList(lists, gpu, CARDS);
-  assert.deepEqual(found("rtx 3060"), { file: "known-rtx-3060.json", same: true });
-  assert.deepEqual(found("2x3090"), { file: "known-rtx-3090+rtx-3090.json", same: true });
-  assert.deepEqual(found("24GiB"), { file: "known-24.json", same: true });
-  assert.deepEqual(found(""), { file: "known-none.json", same: true });
-  assert.deepEqual(found("rtx-3090"), { file: "known-24.json", same: false });
-  assert.deepEqual(found("rtx-4070-laptop"), { file: "known-6.json", same: false });
-  assert.deepEqual(found("rtx-3060,rtx-3060"), { file: "known-24.json", same: false });
-  assert.deepEqual(found("m4-max-64g"), { file: "known-m4-pro-24g.json", same: false });
+  assert.deepEqual(found("rtx 3060"), { name: "rtx-3060", same: true });
+  assert.deepEqual(found("2x3090"), { name: "rtx-3090,rtx-3090", same: true });
+  assert.deepEqual(found("24GiB"), { name: "24", same: true });
+  assert.deepEqual(found(""), { name: "none", same: true });
+  assert.deepEqual(found("rtx-3090"), { name: "24", same: false });
+  assert.deepEqual(found("rtx-4070-laptop"), { name: "6", same: false });
+  assert.deepEqual(found("rtx-3060,rtx-3060"), { name: "24", same: false });
+  assert.deepEqual(found("m4-max-64g"), { name: "m4-pro-24g", same: false });
   assert.equal(found("radeon-780m-32g"), null);      // no list of its maker
   assert.equal(found("rtx 9999"), null);
+  const of = (ram) => nearestList([...lists, "rtx-3060@16"], "rtx 3060", CARDS, ram, "32");
+  assert.deepEqual(of("32"), { name: "rtx-3060", same: true });
+  assert.deepEqual(of("16"), { name: "rtx-3060@16", same: true });
+  assert.deepEqual(of("64"), { name: "rtx-3060", same: false });
 });
 
 test("a list has the ranker's order: what runs well, by quality, then speed", () => {

@@ -4,7 +4,7 @@
 
 import { $, button, element, table } from "./dom.js";
 import { ask, isNewest } from "./asking.js";
-import { nearestList } from "./machines.js";
+import { fileOf, nearestList } from "./machines.js";
 import { choose, page } from "./page.js";
 import { rate, size, thousands } from "./words.js";
 
@@ -43,7 +43,13 @@ export async function knownModels(mine, question) {
 
 /** Whether the rows are there without Python. @param {any} question */
 export function isListed(question) {
-  return listOf(question)?.same === true && jobOf(question) === USUAL;
+  return listedAs(question) !== "";
+}
+
+/** The name of the machine's list, "" without one of its own. @param {any} question */
+export function listedAs(question) {
+  const found = jobOf(question) === USUAL ? listOf(question) : null;
+  return found?.same ? found.name : "";
 }
 
 /** Rows of the question's machine that the build wrote. @param {any} question @param {any[]} written */
@@ -105,15 +111,14 @@ function after(one, other) {
 async function builtList(clean) {
   const found = listOf(clean);
   if (!found) return null;
-  const answer = await fetch(found.file).catch(() => null);
+  const answer = await fetch(fileOf("known", found.name)).catch(() => null);
   if (!answer?.ok) return null;
   const { rows: written, question } = await answer.json();
-  const same = found.same && clean.ram === question.ram;
-  return { rows: written, same, of: [page.form.sold(question.gpu), question.ram && `${question.ram} GB of RAM`].filter(Boolean).join(", ") };
+  return { rows: written, same: found.same, of: [page.form.sold(question.gpu), question.ram && `${question.ram} GB of RAM`].filter(Boolean).join(", ") };
 }
 
-function listOf({ gpu, machine: file }) {
-  return file ? null : nearestList(page.config.lists ?? [], gpu, page.offer.cards);
+function listOf({ gpu, ram, machine: file }) {
+  return file ? null : nearestList(page.config.lists ?? [], gpu, page.offer.cards, ram, page.offer.preset.ram);
 }
 
 function isHere(row) {

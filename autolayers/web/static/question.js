@@ -6,7 +6,8 @@ import { ask, begun, busy, during, isNewest, newest, once } from "./asking.js";
 import { showComparison, showYours } from "./compare.js";
 import { drawCurve } from "./curve.js";
 import { $ } from "./dom.js";
-import { bestRow, isListed, jobOf, knownModels } from "./known.js";
+import { bestRow, isListed, jobOf, knownModels, listedAs } from "./known.js";
+import { fileOf } from "./machines.js";
 import { open } from "./opening.js";
 import { opened, page } from "./page.js";
 import { quantisations } from "./quantisations.js";
@@ -99,9 +100,10 @@ function withCards(answer) {
 
 // What was computed when the page was built, with all its reasons: {question, answer}, or null.
 async function builtAnswer(state) {
-  const asked = Object.entries(page.config.answers ?? {}).find(([key]) => toHash(JSON.parse(key)) === toHash(state));
-  if (!asked) return null;
-  const found = await fetch(asked[1]).catch(() => null);
+  const { gpu, ram } = state;
+  const name = toHash(state) === toHash({ gpu, ram }) ? listedAs(state) : "";
+  if (!name) return null;
+  const found = await fetch(fileOf("answer", name)).catch(() => null);
   return found?.ok ? found.json() : null;
 }
 
