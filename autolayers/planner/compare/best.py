@@ -141,10 +141,11 @@ class Row:
 
     @property
     def order(self) -> tuple[float, float, float]:
-        """What the list is ordered by: tight in RAM comes after what runs well, as it would swap;
-        slow and no after that; then quality, then speed."""
-        late = self.state == TIGHT and self.choice.few_ram
-        place = {WELL: 0, TIGHT: int(late), SLOW: 2, NO: 3}[self.state]
+        """What the list is ordered by: what nearly fills the RAM comes after what runs well, as it
+        would swap, and a file below Q4, whose loss no index counts; slow and no after that; then
+        quality, then speed."""
+        late = self.choice.few_ram or self.choice.level < GOOD
+        place = {WELL: int(late), TIGHT: int(late), SLOW: 2, NO: 3}[self.state]
         # Of what does not fit the smallest first: it needs the least
         if self.state == NO:
             return place, self.choice.size, 0.0
