@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..planner.compare.best import SLOW, TIGHT, WELL, Job, Row
-from ..planner.compare.choose import EXPERTS, GOOD, IN_RAM, NO, PARTLY, WHOLLY, wanted_ctx
+from ..planner.compare.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY, wanted_ctx
 from ..units import GiB
 from .command import command_lines
 from .table import Style, fitted, labelled, rounded, wrap
@@ -94,7 +94,7 @@ def _notes(rows: Sequence[Row], runs: Sequence[Row], n_ctx: int) -> list[tuple[s
     if tight := [row for row in runs if row.state == TIGHT]:
         parts = "; ".join(f"{row.model.name}: {_left(row)}" for row in tight)
         notes.append(("tight", parts))
-    if poor := [row for row in runs if row.state != SLOW and row.choice.level < GOOD]:
+    if poor := [row for row in runs if row.state != SLOW and row.poor]:
         names = ", ".join(f"{row.model.name} {row.kind}" for row in poor)
         notes.append(("below Q4", f"{names}: an index is of the whole model"))
     large = [row for row in rows if row.state == NO]
