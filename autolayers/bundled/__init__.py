@@ -118,7 +118,8 @@ def _sized(model: Model, name: str, size: int) -> dict[str, TensorInfo]:
     )
     tensors = dict(smaller.header.tensors)
     missing = max(0, size - smaller.size)
-    for type in _RAISED:
+    # Its own type, where the one below had to be taken
+    for type in (_TYPES[at], *_RAISED):
         larger = model.quantised(type, larger=True).header.tensors
         gains = {key: wide.n_bytes - tensors[key].n_bytes for key, wide in larger.items()}
         gains = {key: gain for key, gain in gains.items() if 0 < gain <= missing}

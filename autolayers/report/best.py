@@ -94,6 +94,9 @@ def _notes(rows: Sequence[Row], runs: Sequence[Row], n_ctx: int) -> list[tuple[s
     if tight := [row for row in runs if row.state == TIGHT]:
         parts = "; ".join(f"{row.model.name}: {_left(row)}" for row in tight)
         notes.append(("tight", parts))
+    if poor := [row for row in runs if row.state != SLOW and row.poor]:
+        names = ", ".join(f"{row.model.name} {row.kind}" for row in poor)
+        notes.append(("below Q4", f"{names}: an index is of the whole model"))
     large = [row for row in rows if row.state == NO]
     if large:
         first = large[0]

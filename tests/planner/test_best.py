@@ -114,6 +114,17 @@ def test_quality_orders_what_runs_well_and_then_speed() -> None:
     ]
 
 
+def test_a_file_below_q4_comes_after_the_others() -> None:
+    """An index is of the whole model: of Qwen3.8 27B in three bits nobody published one."""
+    three = row_of("qwen3.8-27b", "--gpu rtx-3060 --ram 32GiB")
+    assert three.state == best.WELL and three.poor and "Q3" in three.kind
+    four = row_of("qwen3.5-9b", "--gpu rtx-3060 --ram 32GiB")
+    assert not four.poor and best.ordered([three, four]) == [four, three]
+    # 16 GB hold it in four bits, which is better than Q5_K_M with a third of it in RAM
+    wider = row_of("qwen3.8-27b", "--gpu rtx-5060-ti-16g --ram 32GiB")
+    assert (wider.kind, wider.choice.verdict, wider.poor) == ("UD-IQ4_XS", WHOLLY, False)
+
+
 def test_what_nearly_fills_the_memory_is_tight() -> None:
     """It was the first of its Mac, in green, with 0.02 GiB left."""
     mac = row_of("gpt-oss-120b", "--gpu m4-max-64g")

@@ -19,6 +19,8 @@ functions.
 
 from __future__ import annotations
 
+import re
+
 from ... import bundled
 from ...bundled import projectors, published
 from ...flags.workload import WORKLOADS
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from ...model import Model
     from ...request import Request
 
+_POOR = re.compile(r"Q[123]")
 WELL, TIGHT, SLOW = "well", "tight", "slow"  # and choose.NO
 
 
@@ -100,6 +103,12 @@ class Row:
     def quality(self) -> float:
         return published.quality(self.model)
 
+    @property
+    def poor(self) -> bool:
+        """Whether the file is below Q4, by its weights or by its name: half of a Q3_K_M may be
+        Q4_K."""
+        return self.choice.level < GOOD or bool(_POOR.search(self.kind))
+
     def words(self) -> list[str]:
         """Return llama-server's flags that download it."""
         # The last one leaves the projector out
@@ -141,10 +150,11 @@ class Row:
 
     @property
     def order(self) -> tuple[float, float, float]:
-        """What the list is ordered by: tight in RAM comes after what runs well, as it would swap;
-        slow and no after that; then quality, then speed."""
-        late = self.state == TIGHT and self.choice.few_ram
-        place = {WELL: 0, TIGHT: int(late), SLOW: 2, NO: 3}[self.state]
+        """What the list is ordered by: what nearly fills the RAM comes after what runs well, as it
+        would swap, and a file below Q4, whose loss no index counts; slow and no after that; then
+        quality, then speed."""
+        late = self.choice.few_ram or self.poor
+        place = {WELL: int(late), TIGHT: int(late), SLOW: 2, NO: 3}[self.state]
         # Of what does not fit the smallest first: it needs the least
         if self.state == NO:
             return place, self.choice.size, 0.0
