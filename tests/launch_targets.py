@@ -121,7 +121,12 @@ def _outside(words: list[str], mounts: dict[str, str]) -> list[str]:
 
 # Of llama-swap's config-schema.json (mostlygeek/llama-swap, 032d741) the keys that are written
 # here, and what each may be. None other is: what keeps to these keeps to the whole schema.
-_SWAP_MODEL = {"cmd": r"(?s).+", "proxy": r"https?://[^/]+:\$\{PORT\}", "checkEndpoint": "/.*|none"}
+_SWAP_MODEL = {
+    "cmd": r"(?s).+",
+    "proxy": r"https?://[^/]+:\$\{PORT\}",
+    "checkEndpoint": "/.*|none",
+    "ttl": r"\d+",
+}
 _SWAP_KEY = ["LLAMA_API_KEY=${env.LLAMA_API_KEY}"]
 _SWAP_GROUP = {"swap": bool, "exclusive": bool, "members": list}
 
@@ -142,10 +147,11 @@ def llama_swap_file(text: str) -> dict[str, Any]:
         assert entry.pop("env", _SWAP_KEY) == _SWAP_KEY
         assert "cmd" in entry and set(entry) <= set(_SWAP_MODEL)
         assert all(
-            isinstance(value, str) and re.fullmatch(_SWAP_MODEL[key], value)
+            isinstance(value, int if key == "ttl" else str)
+            and re.fullmatch(_SWAP_MODEL[key], str(value))
             for key, value in entry.items()
         )
-        assert re.findall(r"\$\{.*?\}", " ".join(entry.values())) == ["${PORT}"] * (
+        assert re.findall(r"\$\{.*?\}", " ".join(map(str, entry.values()))) == ["${PORT}"] * (
             1 + ("proxy" in entry)
         )
     members = [name for group in file.get("groups", {}).values() for name in group["members"]]

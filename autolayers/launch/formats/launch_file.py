@@ -17,7 +17,7 @@ from ...net import public
 from ...quoting import printable
 from ...records import replace
 from ...units import MiB, human
-from ...work.figures import DISK
+from ...work.figures import DISK, START
 from ..command import WrappedCommand
 from ..secrets import launcher_without_secrets, without_secrets
 from .reach import Reach
@@ -196,6 +196,14 @@ class LaunchFile:
         will be."""
         rate = _DOWNLOAD if self.downloads else _SLOW
         return _START + -(-self.plan.model.size // rate)
+
+    @property
+    def idle(self) -> int:
+        """Seconds without a request after which it may be unloaded: to start it and to read a
+        prompt again costs a sixtieth of them."""
+        speed = self.plan.speed
+        prompt = speed.workload.prompt / speed.prompt if speed.prompt else 0
+        return round(60 * (START + self.plan.model.size / DISK + prompt))
 
     @property
     def health(self) -> tuple[str, str]:
