@@ -217,6 +217,12 @@ class LaunchFile:
         """Return a comment for each omitted secret."""
         return [f"# {name} is read from {where}" for name in self.secrets]
 
+    def starts_keyless(self, way: str) -> None:
+        """Warn of a key that was given, where the target cannot fail without it; `way`: how it
+        can."""
+        if "LLAMA_API_KEY" in self.secrets:
+            self.warnings.append(f"LLAMA_API_KEY: nothing stops a start without it: {way}")
+
     def check_expressed(self, fields: Container[str], flags: Container[str], target: str) -> None:
         """Raise UsageError for settings that affect memory and are not in `fields`; warns of all
         others not in `flags`."""

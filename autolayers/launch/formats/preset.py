@@ -45,6 +45,8 @@ def write(
         for launch in launches
         for note in (*launch.notes, *launch.secret_notes("the router's environment"))
     )
+    for launch in launches:
+        launch.starts_keyless('LLAMA_API_KEY="${LLAMA_API_KEY:?}" llama-server --models-preset F')
     sections = []
     sized = bool(most)
     # A preset cannot hold the router's own --models-max: the first line tells the user to give it
