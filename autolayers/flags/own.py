@@ -794,9 +794,9 @@ FLAGS = (
     ),
     OwnFlag(
         "--stay",
-        "plan",
+        "plan ollama+plan",
         "NAMES",
-        "these of the models stay loaded, and the others take turns with what they leave: "
+        "these models stay loaded, and the others take turns with what they leave: "
         "nomic-embed-text-v1.5-f16,qwen3-0.6b-q8_0",
     ),
     OwnFlag(
