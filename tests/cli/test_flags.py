@@ -24,6 +24,7 @@ WORDS = {
     "inspect": ["inspect", MODEL],
     "sweep": ["sweep", MODEL, "--gpus", "24GiB", "--contexts", "4096"],
     "choose": ["choose", MODEL, "--gpu", "24GiB", "--ram", "64GiB"],
+    "best": ["best", "--gpu", "24GiB", "--ram", "64GiB"],
     "cluster": ["cluster", str(ROOT / "docs" / "cluster.json"), MODEL],
     "fleet": ["fleet", str(ROOT / "docs" / "fleet.json"), MODEL],
     "compare": ["compare", "llama-server", "-m", MODEL],
