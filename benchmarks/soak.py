@@ -43,6 +43,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import fuzz  # noqa: E402
 import psutil  # noqa: E402
 
+from autolayers import read_model  # noqa: E402
+from autolayers.launch import companion_files  # noqa: E402
+
 FIGURES = ROOT / "benchmarks" / "soak.json"
 MODEL = str(ROOT / "fixtures" / "headers" / "llama-3.2-1b-q8_0.gguf")
 # cases of a slice; of the other kinds, and how many of those start a process of their own too
@@ -592,7 +595,216 @@ def with_a_clock_that_goes_back(environ: Mapping[str, str]) -> list[str]:
     return found
 
 
+def _in_process(words: list[str]) -> str:
+    """What a command did wrong here."""
+    try:
+        fuzz._command(words)
+    except Exception as error:
+        return f"{' '.join(words)}: {type(error).__name__}: {error}"
+    return ""
+
+
+def of_a_driver_that_lies(environ: Mapping[str, str]) -> list[str]:
+    """NVML whose numbers are none: no memory, more free than there is, 2^64-1, a card that goes
+    away between two questions, one that ends or stops the process that asks."""
+    pick = random.Random(1)
+    found = []
+    odd = ("0", "1", "-1", "18446744073709551615", "9223372036854775808", "4294967295", "x", "")
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder, "libnvidia-ml.so.1")
+        source = ROOT / "tests" / "fake_nvml.c"
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+        own = {**environ, "LD_LIBRARY_PATH": folder, "XDG_STATE_HOME": folder}
+        for _ in range(CASES_OF["a driver that lies"] // 2):
+            for number in range(2):
+                card: dict[str, object] = {
+                    "name": pick.choice(("RTX 3090", "", "\x1b[2J", "GB10")),
+                    "uuid": f"GPU-{number}",
+                    "bus": number,
+                    "total": 24 << 30,
+                    "free": 23 << 30,
+                    "cc": 86,
+                    "cores": 10496,
+                    "bits": 384,
+                    "mhz": 9751,
+                    "display": 0,
+                }
+                for key in pick.sample(sorted(card), pick.randrange(4)):
+                    card[key] = pick.choice(odd)
+                if pick.random() < 0.3:
+                    card[pick.choice(("memory_error", "handle_error"))] = pick.choice(
+                        (3, 4, 15, 999)
+                    )
+                if pick.random() < 0.1:
+                    card["does"] = pick.choice(("segv", "exit"))
+                text = "|".join(f"{key}={value}" for key, value in card.items())
+                own[f"FAKE_GPU_{number}"] = text
+            for words in (("devices", "--json"), ("plan", MODEL, "--format", "text")):
+                if wrong := said_of(words, own):
+                    found.append(f"{wrong} ({own['FAKE_GPU_0']}, {own['FAKE_GPU_1']})")
+    return found
+
+
+def of_files_beside_the_model(environ: Mapping[str, str]) -> list[str]:
+    """Projectors, adapters, drafts and control vectors with bytes changed."""
+    pick = random.Random(1)
+    found = []
+    model = read_model(MODEL)
+    head = Path(MODEL).read_bytes()
+    kinds = {
+        "--mmproj": companion_files.projector(model),
+        "--lora": companion_files.adapter(model),
+        "-md": head,
+        "--control-vector": companion_files.adapter(model),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "beside.gguf")
+        for _ in range(CASES_OF["files beside the model"]):
+            flag = pick.choice(tuple(kinds))
+            path.write_bytes(fuzz.mutated(bytearray(kinds[flag]), pick))
+            words = ["plan", MODEL, "--gpu", "8GiB", "--ram", "32GiB", flag, str(path)]
+            found.append(_in_process(words))
+    return [wrong for wrong in found if wrong]
+
+
+def with_two_writers(environ: Mapping[str, str]) -> list[str]:
+    """Eight commands at once that write the same file or the same state: each ends well, and what
+    is there is one of theirs, whole."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        own = {**environ, "XDG_STATE_HOME": folder}
+        shutil.copy(ROOT / "docs" / "fleet.json", folder)
+        Path(folder, "Modelfile").write_text(f"FROM {MODEL}\n")
+        gpu = ["--gpu", "8GiB", "--ram", "32GiB"]
+        kinds = {
+            "Modelfile": ["ollama", "modelfile", f"{folder}/Modelfile", "-i", *gpu],
+            "a.svg": ["plan", MODEL, *gpu, "--format", "text", "--picture", f"{folder}/a.svg"],
+            "kept.json": ["run", "--dry-run", *gpu, "--", "llama-server", "-m", MODEL],
+        }
+        for name, words in kinds.items():
+            running = [
+                subprocess.Popen(
+                    [*COMMAND, *words], env=own, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+                )
+                for _ in range(8)
+            ]
+            for process in running:
+                error = process.communicate(timeout=300)[1].decode()
+                if process.returncode or "Traceback" in error:
+                    found.append(f"{name}: exit {process.returncode}: {error[-300:]}")
+        ends = {"Modelfile": "num_ctx", "a.svg": "</svg>"}
+        for name, word in ends.items():
+            text = Path(folder, name).read_text()
+            if text.count(word) != 1:
+                found.append(f"{name}: {text[-200:]}")
+        left = [path.name for path in Path(folder).iterdir() if path.name.startswith((".", "tmp"))]
+        found += [f"{name} is left" for name in left]
+        found += [f"{name} is torn" for name in torn(Path(folder))]
+    return found
+
+
+def without_room_for_what_is_written(environ: Mapping[str, str]) -> list[str]:
+    """Files that a command writes where nothing can be written: a full disk, /dev/full, a folder
+    that is none, a file cut at 100 bytes. No answer is exit 0."""
+    found = []
+    gpu = ["--gpu", "8GiB", "--ram", "32GiB"]
+
+    def written(place: str) -> list[list[str]]:
+        return [
+            ["plan", MODEL, *gpu, "--format", "text", "--picture", f"{place}/a.svg"],
+            ["plan", MODEL, *gpu, "--format", "text", "--picture", f"{place}/a.png"],
+            ["ollama", "modelfile", MODEL, *gpu, "-o", f"{place}/Modelfile"],
+            ["fleet", str(ROOT / "docs" / "fleet.json"), MODEL, "--format", "compose", "-o", place],
+            [
+                "cluster",
+                str(ROOT / "docs" / "cluster.json"),
+                MODEL,
+                "--format",
+                "compose",
+                "-o",
+                place,
+            ],
+        ]
+
+    def check(words: list[str], **options: Any) -> None:
+        wrong = said_of(tuple(words), environ, **options)
+        if wrong:
+            found.append(wrong)
+
+    with full_disk() as full:
+        for words in written(str(full)):
+            check(words, expected="exit 1")
+        found += [
+            f"{path.name} is left"
+            for path in full.rglob("*")
+            if path.is_file() and path.name != "full"
+        ]
+    for words in written("/proc"):
+        check(words)
+    with tempfile.TemporaryDirectory() as folder:
+        for words in written(folder):
+            check(
+                words,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+                expected="exit 1",
+            )
+        found.extend(f"{path.name} is torn" for path in Path(folder).rglob("*") if path.is_file())
+    for words in ([*QUESTIONS[0], "--format", "json"], ["inspect", MODEL], ["devices", "--json"]):
+        with open("/dev/full", "wb") as full_file:
+            done = subprocess.run(
+                [*COMMAND, *words],
+                env=dict(environ),
+                stdout=full_file,
+                stderr=subprocess.PIPE,
+                timeout=300,
+                check=False,
+            )
+        error = done.stderr.decode()
+        if done.returncode != 1 or "Traceback" in error or error.count("\n") != 1:
+            found.append(f"{words[0]} > /dev/full: exit {done.returncode}: {error[-300:]}")
+    return found
+
+
+def beside_another_user(environ: Mapping[str, str]) -> list[str]:
+    """Another user's server runs, whose words may be read and whose environment may not; and a
+    user that may see nothing of it."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        fake = Path(folder, "llama-server")
+        fake.write_text("#!/bin/sh\nsleep 300\n")
+        fake.chmod(0o755)
+        other = ("setpriv", "--reuid", "65534", "--clear-groups")
+        server = subprocess.Popen(
+            [*other, str(fake), "-m", MODEL, "--port", "1", "--api-key", "hush"]
+        )
+        try:
+            own = {**environ, "HOME": folder, "XDG_STATE_HOME": f"{folder}/state"}
+            for words in (("ps",), ("ps", "--json"), ("explain", str(server.pid)), ("devices",)):
+                for before in ((), ("setpriv", "--reuid", "54321", "--clear-groups")):
+                    if wrong := said_of(words, own, before=before):
+                        found.append(wrong)
+        finally:
+            server.kill()
+            server.wait()
+    return found
+
+
+# commands of each kind, where they are not each question once
+CASES_OF = {
+    "no home": 5 * len(QUESTIONS),
+    "a driver that lies": 200,
+    "files beside the model": 2000,
+    "two writers of one file": 24,
+    "files that cannot be written": 18,
+    "another user's server": 8,
+}
 EDGES: dict[str, Callable[[Mapping[str, str]], list[str]]] = {
+    "a driver that lies": of_a_driver_that_lies,
+    "files beside the model": of_files_beside_the_model,
+    "two writers of one file": with_two_writers,
+    "files that cannot be written": without_room_for_what_is_written,
+    "another user's server": beside_another_user,
     "a full disk": on_a_full_disk,
     "files cut at 100 bytes": with_small_files,
     "no home": without_a_home,
@@ -609,7 +821,7 @@ def edges() -> int:
             "edges",
             {
                 name: {
-                    "commands": len(QUESTIONS) * (5 if name == "no home" else 1),
+                    "commands": CASES_OF.get(name, len(QUESTIONS)),
                     "defects": wrong,
                 }
             },

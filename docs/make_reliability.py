@@ -288,9 +288,7 @@ def _edges(part: dict[str, Any]) -> list[str]:
     return [
         "## Edges",
         "",
-        "Eleven commands each: every one ends in an answer or in one line, and "
-        "no state file is "
-        "torn.",
+        "Every command ends in an answer or in one line, and no file is torn.",
         "",
         "| what | commands | defects |",
         "|---|---|---|",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import time
 
 
@@ -35,6 +36,14 @@ class Group:
             ),
             0,
         )
+
+    def killed(self) -> int:
+        """How many of its processes were killed for want of memory."""
+        names = ("memory.oom_control", "memory.events")
+        text = "".join(
+            (self.place / name).read_text() for name in names if (self.place / name).exists()
+        )
+        return int(re.findall(r"^oom_kill (\d+)$", text, re.MULTILINE)[0])
 
     def remove(self) -> None:
         for _ in range(50):

@@ -121,7 +121,12 @@ def _outside(words: list[str], mounts: dict[str, str]) -> list[str]:
 
 # Of llama-swap's config-schema.json (mostlygeek/llama-swap, 032d741) the keys that are written
 # here, and what each may be. None other is: what keeps to these keeps to the whole schema.
-_SWAP_MODEL = {"cmd": r"(?s).+", "proxy": r"https?://[^/]+:\$\{PORT\}", "checkEndpoint": "/.*|none"}
+_SWAP_MODEL = {
+    "cmd": r"(?s).+",
+    "proxy": r"https?://[^/]+:\$\{PORT\}",
+    "checkEndpoint": "/.*|none",
+    "ttl": r"\d+",
+}
 _SWAP_KEY = ["LLAMA_API_KEY=${env.LLAMA_API_KEY}"]
 _SWAP_GROUP = {"swap": bool, "exclusive": bool, "members": list}
 
@@ -142,10 +147,11 @@ def llama_swap_file(text: str) -> dict[str, Any]:
         assert entry.pop("env", _SWAP_KEY) == _SWAP_KEY
         assert "cmd" in entry and set(entry) <= set(_SWAP_MODEL)
         assert all(
-            isinstance(value, str) and re.fullmatch(_SWAP_MODEL[key], value)
+            isinstance(value, int if key == "ttl" else str)
+            and re.fullmatch(_SWAP_MODEL[key], str(value))
             for key, value in entry.items()
         )
-        assert re.findall(r"\$\{.*?\}", " ".join(entry.values())) == ["${PORT}"] * (
+        assert re.findall(r"\$\{.*?\}", " ".join(map(str, entry.values()))) == ["${PORT}"] * (
             1 + ("proxy" in entry)
         )
     members = [name for group in file.get("groups", {}).values() for name in group["members"]]
@@ -344,6 +350,73 @@ def llmkube(text: str) -> list[str]:
         *(["--port", str(port)] if port else []),
         *map(container_argument, spec.get("extraArgs", ())),
     ]
+
+
+# What ParseFlagKey and LlamaCppAllowedFlags of Docker Model Runner let through
+# (pkg/inference/runtime_flags_allowlist.go of 2026-07-22)
+_DOCKER_MODEL = """
+--api-key --api-prefix --backend-sampling --batch-size --cache-prompt --cache-ram
+--cache-reuse --cache-type-k --cache-type-k-draft --cache-type-v --cache-type-v-draft
+--chat-template --chat-template-kwargs --check-tensors --cont-batching --context-shift
+--control-vector-layer-range --cpu-mask --cpu-mask-batch --cpu-mask-batch-draft
+--cpu-mask-draft --cpu-moe --cpu-moe-draft --cpu-range --cpu-range-batch --cpu-range-draft
+--cpu-strict --cpu-strict-batch --cpu-strict-batch-draft --cpu-strict-draft --ctx-size
+--ctx-size-draft --device --device-draft --direct-io --draft-max --draft-min --draft-n-max
+--draft-n-min --draft-p-min --draft-p-split --dry-allowed-length --dry-base --dry-multiplier
+--dry-penalty-last-n --dynatemp-exp --dynatemp-range --embedding --embeddings --fit --fit-ctx
+--fit-target --flash-attn --frequency-penalty --gpu-layers --gpu-layers-draft --grammar
+--ignore-eos --image-max-tokens --image-min-tokens --jinja --json-schema --keep --kv-offload
+--kv-unified --lora-init-without-apply --main-gpu --metrics --min-p --mirostat --mirostat-ent
+--mirostat-lr --mlock --mmap --mmproj-auto --mmproj-offload --n-cpu-moe --n-cpu-moe-draft
+--n-gpu-layers --n-gpu-layers-draft --n-predict --no-cache-prompt --no-cont-batching
+--no-context-shift --no-direct-io --no-host --no-jinja --no-kv-offload --no-metrics --no-mmap
+--no-mmproj --no-mmproj-auto --no-mmproj-offload --no-op-offload --no-perf
+--no-prefill-assistant --no-repack --no-slots --no-spec-draft-backend-sampling --no-warmup
+--no-webui --op-offload --override-tensor-draft --parallel --perf --poll --poll-batch
+--poll-batch-draft --poll-draft --pooling --predict --prefill-assistant --presence-penalty
+--prio --prio-batch --prio-batch-draft --prio-draft --props --reasoning-budget
+--reasoning-format --repack --repeat-last-n --repeat-penalty --rerank --reranking
+--rope-freq-base --rope-freq-scale --rope-scale --rope-scaling --samplers --seed
+--sleep-idle-seconds --slot-prompt-similarity --slots --spec-draft-backend-sampling
+--spec-draft-cpu-mask --spec-draft-cpu-mask-batch --spec-draft-cpu-moe --spec-draft-cpu-range
+--spec-draft-cpu-strict --spec-draft-cpu-strict-batch --spec-draft-device
+--spec-draft-n-cpu-moe --spec-draft-n-max --spec-draft-n-min --spec-draft-ncmoe
+--spec-draft-ngl --spec-draft-override-tensor --spec-draft-p-min --spec-draft-p-split
+--spec-draft-poll --spec-draft-poll-batch --spec-draft-prio --spec-draft-prio-batch
+--spec-draft-threads --spec-draft-threads-batch --spec-draft-type-k --spec-draft-type-v
+--spec-ngram-map-k-min-hits --spec-ngram-map-k-size-m --spec-ngram-map-k-size-n
+--spec-ngram-map-k4v-min-hits --spec-ngram-map-k4v-size-m --spec-ngram-map-k4v-size-n
+--spec-ngram-mod-n-match --spec-ngram-mod-n-max --spec-ngram-mod-n-min
+--spec-ngram-simple-min-hits --spec-ngram-simple-size-m --spec-ngram-simple-size-n --spec-type
+--split-mode --spm-infill --swa-full --temp --temperature --tensor-split --threads
+--threads-batch --threads-batch-draft --threads-draft --threads-http --timeout --top-k
+--top-nsigma --top-p --typical --ubatch-size --verbose --warmup --webui --webui-config
+--xtc-probability --xtc-threshold --yarn-attn-factor --yarn-beta-fast --yarn-beta-slow
+--yarn-ext-factor --yarn-orig-ctx -C -Cb -Cbd -Cd -Cr -Crb -Crd -b -bs -c -cb -cd -cmoe -cmoed
+-cram -ctk -ctkd -ctv -ctvd -dev -devd -dio -fa -fit -fitc -fitt -j -kvo -kvu -mg -n -ncmoe
+-ncmoed -ndio -ngl -ngld -nkvo -nocb -np -nr -otd -s -sm -sps -t -tb -tbd -td -to -ts -ub -v
+"""
+
+
+def docker_model(text: str) -> list[str]:
+    """The words of its llama-server, as ValidateRuntimeFlags lets them through."""
+    place, configure = map(shlex.split, [line for line in text.splitlines() if line[:1] != "#"])
+    assert place[:3] in (["docker", "model", "package"], ["docker", "model", "pull"])
+    at = configure.index("--")
+    name, words = configure[at - 1], configure[at + 1 :]
+    assert name == place[-1] and re.fullmatch(r"[a-z0-9]+(?:[./-][A-Za-z0-9_-]+)*(?::\w+)?", name)
+    for word in words:
+        negative = re.fullmatch(r"-[0-9.]+", word)
+        assert (
+            not word.startswith("-") or negative or word.partition("=")[0] in _DOCKER_MODEL.split()
+        ), word
+        assert not set("/\\") & set(word), word
+    options = dict(zip(configure[3 : at - 1 : 2], configure[4 : at - 1 : 2], strict=True))
+    assert set(options) <= {"--context-size", "--mode"}
+    mode = {"embedding": ["--embeddings"], "reranking": ["--reranking"]}
+    model = ["-m", place[4]] if place[2] == "package" else ["-hf", name.removeprefix("hf.co/")]
+    given = ["-c", options["--context-size"]] if "--context-size" in options else []
+    return [*model, *given, *mode.get(options.get("--mode", ""), []), *words]
 
 
 def gpustack(text: str) -> list[str]:

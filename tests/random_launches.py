@@ -88,6 +88,7 @@ READERS = {
     "kubernetes": targets.kubernetes,
     "gpustack": targets.gpustack,
     "kserve": targets.kserve,
+    "docker-model": targets.docker_model,
     "llama-swap-matrix": lambda text: next(iter(targets.llama_swap_matrix(text)[0].values())),
 }
 

@@ -35,6 +35,21 @@ def test_the_site_leads_to_every_page() -> None:
     assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
+def test_every_link_of_the_pages_leads_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the site too, where files beside docs/ are words or lie in the repository."""
+    for page in (ROOT / "docs").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text):
+            assert (page.parent / target).exists(), (page.name, target)
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    shown = importlib.import_module("site_links").on_page_markdown
+    text = "the [README](../README.md), [web](web.md)"
+    assert shown(text, config={"repo_url": ""}) == "the README, [web](web.md)"
+    assert shown(text, config={"repo_url": "https://x/y/"}) == (
+        "the [README](https://x/y/blob/main/README.md), [web](web.md)"
+    )
+
+
 @pytest.mark.parametrize(
     ("title", "name"),
     [

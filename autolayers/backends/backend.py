@@ -100,6 +100,7 @@ class Backend:
     gpu_driver = ""  # the container runtime's driver that gives it all GPUs
     # None: that program cannot use its devices
     koboldcpp: tuple[str, ...] | None = None  # KoboldCpp's flags for it
+    docker_model = True  # Docker Model Runner's llama.cpp has it (`install-runner --gpu`)
     linux = True  # runs on Linux, which services and containers are of
     nixpkgs: str | None = None  # the argument of its package llama-cpp that builds it
     # LLMKube's hardware.accelerator and gpu.runtime, "" where it does not choose by the latter

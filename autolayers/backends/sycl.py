@@ -171,6 +171,7 @@ class Sycl(CudaBuffers):
     limits_are = (("max_mem_alloc_size", SIZE),)
     vendor = "Intel"
     image = "-intel"
+    docker_model = False
     llmkube = ("intel", "")
     device_nodes = ("/dev/dri",)
     log_words = ("SYCL", "ggml-sycl", "level_zero", "UR_RESULT", "PI_ERROR")

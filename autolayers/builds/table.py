@@ -630,6 +630,16 @@ class Rules(EarlyRules):
         "#23861",
         "logits are reserved for the slots only; before, for a micro batch",
     )
+    # ggml_backend_dev_memory of each device when it starts; not in each of these builds
+    router_has_devices = Rule(
+        "server",
+        8248,
+        "#20185",
+        "a router asks each device for its memory and keeps a context there; before and after "
+        "(#23137), it does not",
+        last=9159,
+        until=10435,
+    )
     port_9931 = Rule(
         "server", 11521, "", "llama-server listens on port 9931; before, on 8080", after=11434
     )

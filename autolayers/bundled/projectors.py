@@ -65,6 +65,7 @@ PROJECTORS = {
     # as wide as that of 26B-A4B at most
     "gemma-4-e4b": Projector("gemma4v", 990_372_672, audio=True),
     "qwen3.5-4b": _qwen(672_423_616, 1024, 4096),
+    "qwen3.5-9b": _qwen(918_166_080),
     "qwen3.5-27b": _qwen(927_611_056),
     "qwen3.5-35b-a3b": _qwen(899_283_952),
     "qwen3.6-27b": _qwen(927_611_056),

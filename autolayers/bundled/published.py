@@ -1,157 +1,98 @@
-"""Where the bundled models are published, and what people call them.
+"""Where the bundled models are published, what people call them, and how good they are.
 
     product("qwen3-30b-a3b-q4_k_m")      # "Qwen3 30B-A3B Q4_K_M"
     download("qwen3-30b-a3b-q4_k_m")     # ("-hf", "unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M")
     download("rwkv6-7b-q4_k_m")          # (): no repository is known for it
+    quality(MODELS["qwen3.8-27b"])       # 71.8
 
-A repository may hold another conversion of the same model than the bundled header, a little larger
-or smaller.
+models.csv has a row a model:
+
+    name        of the bundled headers, without the quantisation
+    title       what people call it
+    released    year and month, where it is known
+    jobs        what it is for, of those of `autolayers best`; without chat and code it is not
+                in its list
+    index       of `source`, as it stood in the month `dated`; empty: none is published
+    repository  of the Hub
+    shape       the name whose header has the same tensors; empty: its own
+    files       the quantisations that it has, with their bytes where they are known
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
+from math import log2
 
 from ..records import dataclass
+from ..tables import rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 # at the end of a bundled name, e.g. "-q4_k_m", "-ud-q4_k_xl", "-mxfp4"
-_QUANTISATION = re.compile(r"[-.](qat-ud-\w+|(?:ud-)?(?:i?q\d\w*|mxfp4|f16))$")
+_QUANTISATION = re.compile(r"[-.](qat-ud-\w+|(?:ud-)?(?:i?q\d\w*|mxfp4|b?f16))$")
 
 
 @dataclass(frozen=True)
 class Published:
-    """A model: its product name, the repository of the Hub ("": not known), whether that has a
-    projector beside the model, whether people take it today, and whether it is made for code."""
+    """A model: the stem of its bundled names, its product name, the year and month of its release
+    ("": not known), what it is for, its published index (0: none) with source and month, the
+    repository of the Hub ("": not known), the model whose header has its tensors, and the bytes of
+    its quantisations by their bundled names (0: not known)."""
 
+    stem: str
     name: str
-    repository: str = ""
-    vision: bool = False
-    current: bool = False
-    coding: bool = False
+    released: str
+    jobs: tuple[str, ...]
+    index: float
+    dated: str
+    source: str
+    repository: str
+    shape: str
+    files: dict[str, int]
+
+    @property
+    def vision(self) -> bool:
+        """Whether the repository has a projector beside the model."""
+        return "pictures" in self.jobs
+
+    @property
+    def current(self) -> bool:
+        """Whether people take it today."""
+        return bool({"chat", "code"}.intersection(self.jobs))
+
+    @property
+    def coding(self) -> bool:
+        return "code" in self.jobs
 
 
-def _now(name: str, repository: str = "", vision: bool = False) -> Published:
-    return Published(name, repository, vision, True)
+def _read(row: dict[str, str]) -> Published:
+    stem = row["name"]
+    files = {}
+    for file in row["files"].split():
+        kind, _, size = file.partition(":")
+        files[f"{stem}-{kind.lower()}"] = int(size or 0)
+    return Published(
+        stem,
+        row["title"],
+        row["released"],
+        tuple(row["jobs"].split()),
+        float(row["index"] or 0),
+        row["dated"],
+        row["source"],
+        row["repository"],
+        row["shape"] or stem,
+        files,
+    )
 
 
 # Stem of the bundled names -> the model
-MODELS = {
-    "bitnet-2b-4t": Published("BitNet b1.58 2B-4T"),
-    "deepseek-v2-lite": Published("DeepSeek V2 Lite"),
-    "deepseek-v3.1": _now("DeepSeek V3.1 671B-A37B", "unsloth/DeepSeek-V3.1-GGUF"),
-    "devstral-2-123b": Published(
-        "Devstral 2 123B",
-        "unsloth/Devstral-2-123B-Instruct-2512-GGUF",
-        current=True,
-        coding=True,
-    ),
-    "falcon-h1-7b": Published("Falcon-H1 7B"),
-    "flan-t5-xl": Published("Flan-T5 XL"),
-    "gemma-2-9b": Published("Gemma 2 9B", "bartowski/gemma-2-9b-it-GGUF"),
-    "gemma-3-1b": Published("Gemma 3 1B", "unsloth/gemma-3-1b-it-GGUF"),
-    "gemma-3-4b": _now("Gemma 3 4B", "unsloth/gemma-3-4b-it-GGUF", True),
-    "gemma-3-12b": _now("Gemma 3 12B", "unsloth/gemma-3-12b-it-GGUF", True),
-    "gemma-3-27b": _now("Gemma 3 27B", "unsloth/gemma-3-27b-it-GGUF", True),
-    "gemma-3n-e2b": Published("Gemma 3n E2B"),
-    "gemma-4-26b-a4b": _now("Gemma 4 26B-A4B", "unsloth/gemma-4-26B-A4B-it-GGUF", True),
-    "gemma-4-e4b": _now("Gemma 4 E4B", "unsloth/gemma-4-E4B-it-GGUF", True),
-    "glm-4.5-air": _now("GLM 4.5 Air", "unsloth/GLM-4.5-Air-GGUF"),
-    "glm-4.6": _now("GLM 4.6 355B-A32B", "unsloth/GLM-4.6-GGUF"),
-    "gpt-oss-120b": _now("gpt-oss 120B", "ggml-org/gpt-oss-120b-GGUF"),
-    "gpt-oss-20b": _now("gpt-oss 20B", "ggml-org/gpt-oss-20b-GGUF"),
-    "granite-4.0-h-small": _now("Granite 4.0 H Small", "ibm-granite/granite-4.0-h-small-GGUF"),
-    "jamba-1.5-mini": Published("Jamba 1.5 Mini"),
-    "kimi-k2": _now("Kimi K2 1T-A32B", "unsloth/Kimi-K2-Instruct-0905-GGUF"),
-    "kimi-linear-48b-a3b": _now(
-        "Kimi Linear 48B-A3B", "bartowski/moonshotai_Kimi-Linear-48B-A3B-Instruct-GGUF"
-    ),
-    "lfm2-8b-a1b": _now("LFM2 8B-A1B", "LiquidAI/LFM2-8B-A1B-GGUF"),
-    "llama-2-7b": Published("Llama 2 7B"),
-    "llama-3-70b": Published("Llama 3 70B"),
-    "llama-3.1-8b": _now("Llama 3.1 8B", "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF"),
-    "llama-3.2-1b": Published("Llama 3.2 1B", "bartowski/Llama-3.2-1B-Instruct-GGUF"),
-    "llama-3.2-3b": Published("Llama 3.2 3B", "bartowski/Llama-3.2-3B-Instruct-GGUF"),
-    "llama-3.3-70b": _now("Llama 3.3 70B", "bartowski/Llama-3.3-70B-Instruct-GGUF"),
-    "llama-4-scout": _now("Llama 4 Scout", "unsloth/Llama-4-Scout-17B-16E-Instruct-GGUF", True),
-    "mamba2-2.7b": Published("Mamba2 2.7B"),
-    "minimax-m2-230b-a10b": _now("MiniMax M2 230B-A10B", "unsloth/MiniMax-M2-GGUF"),
-    "mistral-7b": Published("Mistral 7B"),
-    "mistral-small-24b": _now(
-        "Mistral Small 24B", "bartowski/Mistral-Small-24B-Instruct-2501-GGUF"
-    ),
-    "nemotron-3-nano-30b-a3b": _now(
-        "Nemotron 3 Nano 30B-A3B", "unsloth/Nemotron-3-Nano-30B-A3B-GGUF"
-    ),
-    "phi-3-mini": Published("Phi-3 Mini"),
-    "phi-4": _now("Phi-4 14B", "unsloth/phi-4-GGUF"),
-    "qwen2.5-7b": Published("Qwen2.5 7B", "bartowski/Qwen2.5-7B-Instruct-GGUF"),
-    "qwen2.5-14b": Published("Qwen2.5 14B", "bartowski/Qwen2.5-14B-Instruct-GGUF"),
-    "qwen2.5-32b": Published("Qwen2.5 32B", "bartowski/Qwen2.5-32B-Instruct-GGUF"),
-    "qwen2.5-coder-7b": Published(
-        "Qwen2.5 Coder 7B", "bartowski/Qwen2.5-Coder-7B-Instruct-GGUF", current=True, coding=True
-    ),
-    "qwen3-0.6b": Published("Qwen3 0.6B", "unsloth/Qwen3-0.6B-GGUF"),
-    "qwen3-1.7b": Published("Qwen3 1.7B", "unsloth/Qwen3-1.7B-GGUF"),
-    "qwen3-4b": _now("Qwen3 4B", "unsloth/Qwen3-4B-GGUF"),
-    "qwen3-8b": _now("Qwen3 8B", "unsloth/Qwen3-8B-GGUF"),
-    "qwen3-14b": _now("Qwen3 14B", "unsloth/Qwen3-14B-GGUF"),
-    "qwen3-30b-a3b": _now("Qwen3 30B-A3B", "unsloth/Qwen3-30B-A3B-GGUF"),
-    "qwen3-32b": _now("Qwen3 32B", "unsloth/Qwen3-32B-GGUF"),
-    "qwen3-235b-a22b": _now("Qwen3 235B-A22B", "unsloth/Qwen3-235B-A22B-Instruct-2507-GGUF"),
-    "qwen3-coder-30b-a3b": Published(
-        "Qwen3 Coder 30B-A3B",
-        "unsloth/Qwen3-Coder-30B-A3B-Instruct-GGUF",
-        current=True,
-        coding=True,
-    ),
-    "qwen3-coder-480b-a35b": Published(
-        "Qwen3 Coder 480B-A35B",
-        "unsloth/Qwen3-Coder-480B-A35B-Instruct-GGUF",
-        current=True,
-        coding=True,
-    ),
-    "qwen3-next-80b-a3b": _now("Qwen3 Next 80B-A3B", "unsloth/Qwen3-Next-80B-A3B-Instruct-GGUF"),
-    "qwen3.5-27b": _now("Qwen3.5 27B", "unsloth/Qwen3.5-27B-GGUF", True),
-    "qwen3.5-35b-a3b": _now("Qwen3.5 35B-A3B", "unsloth/Qwen3.5-35B-A3B-GGUF", True),
-    "qwen3.5-4b": _now("Qwen3.5 4B", "unsloth/Qwen3.5-4B-GGUF", True),
-    "qwen3.5-4b-mtp": Published("Qwen3.5 4B with MTP"),
-    "qwen3.6-27b": _now("Qwen3.6 27B", "unsloth/Qwen3.6-27B-GGUF", True),
-    "qwen3.6-35b-a3b": _now("Qwen3.6 35B-A3B", "unsloth/Qwen3.6-35B-A3B-GGUF", True),
-    "qwen3.8-27b": _now("Qwen3.8 27B", "unsloth/Qwen3.8-27B-GGUF", True),
-    "rwkv6-7b": Published("RWKV-6 7B"),
-    "rwkv7-2.9b": Published("RWKV-7 2.9B"),
-    "bge-m3": Published("BGE-M3"),
-    "bge-small-en": Published("BGE Small English"),
-    "embeddinggemma-300m": Published("EmbeddingGemma 300M", "ggml-org/embeddinggemma-300M-GGUF"),
-    "embeddinggemma2-300m": Published("EmbeddingGemma 2 300M"),
-    "jina-embeddings-v2-base": Published("Jina Embeddings v2 Base"),
-    "jina-embeddings-v3": Published("Jina Embeddings v3"),
-    "modernbert-base": Published("ModernBERT Base"),
-    "nomic-embed-text-v1.5": Published(
-        "Nomic Embed Text v1.5", "nomic-ai/nomic-embed-text-v1.5-GGUF"
-    ),
-    "nomic-embed-text-v2-moe": Published(
-        "Nomic Embed Text v2 MoE", "nomic-ai/nomic-embed-text-v2-moe-GGUF"
-    ),
-}
-# Quantisations that the model's repository is not known to have
-_ELSEWHERE = frozenset(
-    (
-        "llama-3.1-8b-f16",
-        "llama-3.1-8b-q4_0",
-        "gemma-4-26b-a4b-q4_k_m",
-        "gemma-4-26b-a4b-q6_k",
-        "gemma-4-26b-a4b-qat-ud-q4_k_xl",
-        "qwen3.6-35b-a3b-q4_0",
-        "qwen3.6-35b-a3b-q4_k_m",
-        "qwen3-next-80b-a3b-q5_k_s",
-    )
-)
+MODELS = {row["name"]: _read(row) for row in rows("bundled/models.csv")}
 _ONE_FILE = frozenset(("gpt-oss-120b", "gpt-oss-20b"))  # repositories of one quantisation
+# "35B-A3B": all parameters and the active ones, in billions
+_SIZE = re.compile(r"([\d.]+)B(?:-A([\d.]+)B)?")
 # Q8_K_XL of a bundled name without ud-: Unsloth's, which alone makes it
 _LARGE = re.compile(r"^q\d_k_xl$")
 
@@ -171,11 +112,34 @@ def download(name: str) -> Sequence[str]:
     """Return llama-server's flags that download the bundled model, without the projector that is
     not in its plan; () if no repository is known."""
     row = MODELS.get(stem(name))
-    if row is None or not row.repository or name in _ELSEWHERE:
+    if row is None or name not in row.files:
         return ()
     # -hf needs no tag where there is a single file
     quant = "" if stem(name) in _ONE_FILE else f":{quantisation(name)}"
     return ("-hf", row.repository + quant, *(("--no-mmproj",) if row.vision else ()))
+
+
+def quality(model: Published) -> float:
+    """Return the index of a model; of one without, that of indexed models as large and as old; 0 of
+    one that is not of today."""
+    return model.index or (_placed()(model) if model.current else 0.0)
+
+
+@cache
+def _placed() -> Callable[[Published], float]:
+    """Return the line through the indexed models by size and age. Twice the size is worth as much
+    as 3.5 months (Densing law of LLMs, arXiv 2412.04315); of a mixture the size is the geometric
+    mean of all and of the active parameters."""
+
+    def at(model: Published) -> float:
+        whole, active = (_SIZE.findall(model.name.upper()) or [("9", "")])[0]
+        year, month = map(int, model.released.split("-"))
+        return log2(float(whole) * float(active or whole)) / 2 + (12 * year + month) / 3.5
+
+    known = [(at(model), model.index) for model in MODELS.values() if model.index]
+    x, y = (sum(column) / len(known) for column in zip(*known, strict=True))
+    slope = sum((a - x) * (b - y) for a, b in known) / sum((a - x) ** 2 for a, _ in known)
+    return lambda model: y + slope * (at(model) - x)
 
 
 def stem(name: str) -> str:

@@ -31,7 +31,7 @@ SHELLS = {
     "powershell": "cli/completion.ps1",  # where it prints nothing, PowerShell completes files
 }
 _LLAMA = "llama-server"  # after the program of these:
-_WRAPPING = ("run", "prove", "tune")
+_WRAPPING = ("run", "compare", "prove", "tune")
 _MACHINES = ("cluster", "fleet")  # whose first word is a file that lists machines
 _UNUSUAL = {*TRUE, *FALSE, *AUTO} - {"on", "off", "auto"}  # other spellings of these three
 # A number that a script would never send must not become a list of that length

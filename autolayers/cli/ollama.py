@@ -17,17 +17,18 @@ from ..flags.table import Argument
 from ..ollama import modelfile
 from ..ollama.advice import Advice, advise
 from ..ollama.log import Log, ServerLog
-from ..ollama.settings import READ, Settings, used
+from ..ollama.other_models import MODELS_A_GPU, allowed_for
+from ..ollama.settings import READ, Settings, predicted, used
 from ..ollama.target import Target, from_file, from_modelfile, from_name, is_gguf
 from ..ollama.verify import verify
 from ..output import emit, say, show
-from ..quoting import printable, shell
+from ..quoting import posix, printable, shell
 from ..records import replace
 from ..request import Request
 from ..sources.ollama.api import NotRunning, OllamaError, Server
 from ..sources.ollama.store import Name, names, roots
 from ..state import write
-from ..units import human
+from ..units import human, whole
 from .help import help_of
 
 TYPE_CHECKING = False
@@ -188,9 +189,25 @@ class _Command:
         except OllamaError:
             return []
 
-    def advise(self, target: Target, remote: bool = False) -> Advice:
+    def keep(self, target: Target) -> None:
+        """Take what a model holds that stays loaded from the machine, for the next one."""
+        advice = self.advise(target, remote=True, own={})
+        request, plan = self.request(remote=True), advice.plan
+        taken = {row.name: row.used + row.margin for row in plan.devices if row.used}
+        devices = [
+            replace(device, free=max(0, device.free - taken.get(device.name, 0)))
+            for device in request.machine.devices
+        ]
+        host = request.host
+        if host is not None:
+            host = replace(host, available=max(0, host.available - plan.host.taken))
+        self._asked = request.on(devices, host)
+
+    def advise(
+        self, target: Target, remote: bool = False, own: Mapping[str, Any] | None = None
+    ) -> Advice:
         remote = remote or target.remote
-        request, own = self.request(remote), self.own
+        request, own = self.request(remote), self.own if own is None else own
         return advise(
             target,
             self.settings,
@@ -230,7 +247,12 @@ def _target_of(command: _Command) -> Target:
 
 
 def _plan(command: _Command) -> int:
+    stay = [name for name in str(command.own.get("stay", "")).split(",") if name]
+    for name in stay:
+        command.keep(from_name(name, command.environ, command.server))
     advice = command.advise(_target_of(command), remote=not os.path.isfile(command.what))
+    if stay:
+        advice = _beside(command, advice, stay)
     if "json" in command.own:
         emit(json.dumps(_as_dict(advice), indent=1) + "\n")
     # -1 is Ollama's own value for "choose it yourself"
@@ -248,6 +270,30 @@ def _plan(command: _Command) -> int:
     if "json" not in command.own:
         _say_all(advice)
     return 0 if advice.plan.fits else DoesNotFit.exit_code
+
+
+def _beside(command: _Command, advice: Advice, stay: Sequence[str]) -> Advice:
+    """Return an answer with what Ollama needs so that these stay loaded beside the model."""
+    devices = command.request(remote=True).machine.devices
+    target, server = advice.target, list(advice.server)
+    given = whole(command.environ.get("OLLAMA_MAX_LOADED_MODELS", ""))
+    if len(stay) >= (given or MODELS_A_GPU * max(1, len(devices))):
+        server.append(f"OLLAMA_MAX_LOADED_MODELS={len(stay) + 1}")
+    notes = [
+        f"{name} stays: curl {command.server.url}/api/generate -d "
+        + posix([json.dumps({"model": name, "keep_alive": -1})])
+        for name in stay
+    ]
+    guess = predicted(target.model, target.model.size, advice.num_ctx * advice.parallel)
+    allowed = allowed_for(guess, devices, command.settings)
+    # A num_gpu that is not all skips that check
+    if devices and guess > allowed and advice.num_gpu in (None, advice.everything):
+        notes.append(
+            f"Ollama unloads one of those first all the same: it takes this model for "
+            f"{human(guess)}, of {human(allowed)} that it may have; num_ctx or --kv-type makes it "
+            "smaller, and a num_gpu of fewer layers is not looked at"
+        )
+    return replace(advice, server=tuple(server), notes=(*advice.notes, *notes))
 
 
 def _modelfile(command: _Command) -> int:

@@ -12,7 +12,7 @@ from ..flags.parse import Arguments, config_files
 from ..launch.formats import write_several
 from ..model.models import Models
 from ..output import emit, say, show
-from ..planner.several.groups import Groups, plan_any, plan_groups
+from ..planner.several.groups import Groups, beside_router, plan_groups, plan_routed
 from ..planner.several.kept import numbers, plan_kept
 from ..planner.several.matrix import plan_matrix
 from ..planner.several.multi import Together, plan_together
@@ -43,11 +43,15 @@ def at_once(names: list[str], arguments: Arguments, form: str) -> int:
     models = _models(names, arguments)
     with Progress(what="planning"):
         request = Request.of(arguments, os.environ)
-        together = plan_together(models, request, weights)
+        # The router is a process of its own beside them
+        routed = beside_router(request) if form == "preset" else request
+        together = plan_together(models, routed, weights)
     arguments = request.arguments
     # Files of llama-swap and of the router can load them one after another
-    if form not in ("text", "json", "flags") and not together.fits:
-        say("they do not fit together: they take turns")
+    given = form == "preset" and arguments.value("--models-max")
+    if given or (form not in ("text", "json", "flags") and not together.fits):
+        if not together.fits:
+            say("they do not fit together: they take turns")
         return _take_turns(names, weights, models, request, form)
     _print(_together(together, form, arguments), form, together.plans)
     if form == "flags" and not together.fits:
@@ -126,7 +130,7 @@ def _take_turns(
         )
     if form == "preset":
         # The router loads any of its models at any time: any --models-max of them must fit
-        any_of = plan_any(models, request)
+        any_of = plan_routed(models, request, arguments.value("--models-max"))
         for i in any_of.alone:
             say(f"{names[i]} does not fit on the GPUs even alone, so --models-max is 1")
         plans, refused, fits = list(any_of.plans), any_of.refused, any_of.fits

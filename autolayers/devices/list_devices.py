@@ -12,7 +12,7 @@ import re
 
 from ..backends import backend, canonical
 from ..errors import DeviceError
-from ..machine import Device
+from ..machine import MAX_DEVICES, Device
 from ..programs import NoAnswer, ask
 from ..records import replace
 from ..units import MiB
@@ -24,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_MOST = 4 * MAX_DEVICES  # under as many backends as a build may have
 _LINE = re.compile(
     r"^  (?P<name>\S+): (?P<description>.*) \((?P<total>\d{1,9}) MiB, "
     r"(?P<free>\d{1,20}) MiB "
@@ -93,9 +94,10 @@ def parse(text: str) -> tuple[list[Device], list[str]]:
     """
     listed: list[Device] = []
     notes: list[str] = []
-    for line in text.splitlines():
-        if not (match := _LINE.match(line)):
-            continue
+    found = [match for line in text.splitlines() if (match := _LINE.match(line))]
+    if len(found) > _MOST:
+        notes.append(f"{len(found)} devices are listed: the first {_MOST} are looked at")
+    for match in found[:_MOST]:
         name, description = match["name"], match["description"]
         # "CUDA0" -> "CUDA"
         prefix = name.rstrip("0123456789")

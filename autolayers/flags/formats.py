@@ -42,6 +42,7 @@ FORMATS = {
             "a ServingRuntime and an InferenceService of KServe, for the processor",
             gpu="image",
         ),
+        Format("docker-model", "commands for Docker Model Runner", gpu="docker_model"),
         Format("gpustack", "a deployment of GPUStack 2", gpu="linux"),
         Format("llmkube", "a Model and an InferenceService of LLMKube", gpu="llmkube"),
     )

@@ -335,6 +335,15 @@ COMMANDS = {
             True,
         ),
         Command(
+            "best",
+            "best [--for chat|code|documents|pictures|agents] [flags] [llama-server flags]",
+            "which model to take for a machine",
+            "The models of today, each in the quantisation that choose takes, all with the context "
+            "of the job; what runs well first, the best by a published index first, then what is "
+            "slow. No file and no network are needed: the models' headers come with the package.",
+            True,
+        ),
+        Command(
             "cluster",
             "cluster FILE MODEL [flags] [llama-server flags]",
             "one llama-server over several machines, by RPC",
@@ -367,6 +376,14 @@ COMMANDS = {
             "Loads a tiny model of each architecture with llama-server and compares the sizes in "
             "its log with the prediction. The result is kept: later plans for that program say "
             "that it was checked, and no longer call the sizes of architectures that differ exact.",
+        ),
+        Command(
+            "compare",
+            "compare [own flags] -- llama-server -m MODEL [llama-server flags]",
+            "a command that you have, beside a better one for the same wishes",
+            "Both keep the context, slots, cache types, devices and files of the command; the "
+            "better one places weights and caches, and chooses micro-batches, as a plan does. "
+            "Nothing is started.",
         ),
         Command(
             "prove",
@@ -454,21 +471,21 @@ _EVERY = " ".join(name.replace(" ", "+") for name in COMMANDS)
 FLAGS = (
     OwnFlag(
         "--gpu",
-        f"plan run sweep choose explain {_OLLAMA}",
+        f"plan run compare sweep choose best explain {_OLLAMA}",
         "SIZE|NAME,...",
         "plan for hypothetical GPUs: 24GiB, rtx-3090, 2x24GiB; list: the known names",
         adds=",",
     ),
     OwnFlag(
         "--backend",
-        f"plan run sweep choose {_OLLAMA}",
+        f"plan run compare sweep choose best {_OLLAMA}",
         "NAME",
         "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, musa "
         "or cpu",
     ),
     OwnFlag(
         "--ram",
-        f"plan run prove sweep choose explain {_OLLAMA}",
+        f"plan run compare prove sweep choose best explain {_OLLAMA}",
         "SIZE[@RATE]",
         "the RAM to plan for, with its read bandwidth or its modules and channels: 64GiB, "
         "768GiB@300GB/s, 64GiB@ddr5-6000x2",
@@ -478,7 +495,7 @@ FLAGS = (
     OwnFlag("--ram", "cluster", "SIZE", "the RAM to plan for", _ram_alone),
     OwnFlag(
         "--ram-limit",
-        "plan run prove cluster fleet",
+        "plan run compare prove cluster fleet",
         "SIZE",
         "the memory limit of the container, service or pod; the launch stays within it, growth "
         "included",
@@ -486,20 +503,20 @@ FLAGS = (
     ),
     OwnFlag(
         "--cores",
-        f"plan run prove sweep choose explain {_OLLAMA}",
+        f"plan run compare prove sweep choose best explain {_OLLAMA}",
         "N",
         "physical CPU cores (default: this machine's; for another one, a guess from its RAM)",
         _positive,
     ),
     OwnFlag(
         "--machine",
-        f"plan run sweep choose explain {_OLLAMA}",
+        f"plan run compare sweep choose best explain {_OLLAMA}",
         "FILE",
         "plan for the machine in this file, which devices --json prints",
     ),
     OwnFlag(
         "--workload",
-        "plan run prove sweep tune choose cluster fleet",
+        "plan run compare prove sweep tune choose best cluster fleet",
         "NAME|P+G@D",
         f"the request to compare placements by: {', '.join(WORKLOADS)}, or tokens of the prompt, "
         "of the answer, and in the cache already: 4096+512@16k; x4 appended means four requests at "
@@ -556,7 +573,7 @@ FLAGS = (
     ),
     OwnFlag(
         "--strategy",
-        "plan run prove sweep tune choose cluster",
+        "plan run prove sweep tune choose best cluster",
         "auto|layers",
         "auto: experts or FFN weights may go to RAM; layers: whole layers only, the largest -ngl",
         # layers: -ngl alone, which every program and build understands
@@ -600,14 +617,14 @@ FLAGS = (
     ),
     OwnFlag(
         "--kv-types",
-        "plan run prove tune choose cluster fleet",
+        "plan run prove tune choose best cluster fleet",
         "A,B,...",
         "allowed cache types, in order of preference: f16,q8_0,q4_0",
         _list(_cache_type),
     ),
     OwnFlag(
         "--budget",
-        f"plan run prove sweep tune choose cluster {_OLLAMA}",
+        f"plan run compare prove sweep tune choose best cluster {_OLLAMA}",
         "DEVICE=SIZE,...",
         "use at most this much of a device",
         _list(_budget),
@@ -615,14 +632,14 @@ FLAGS = (
     ),
     OwnFlag(
         "--margin",
-        f"plan run prove sweep tune choose cluster {_OLLAMA}",
+        f"plan run compare prove sweep tune choose best cluster {_OLLAMA}",
         "SIZE,...",
         "leave exactly this free on each device (as --fit-target MiB does)",
         _list(_size),
     ),
     OwnFlag(
         "--llama-build",
-        f"plan run prove sweep tune choose cluster fleet explain {_OLLAMA}",
+        f"plan run compare prove sweep tune choose best cluster fleet explain {_OLLAMA}",
         "N",
         "plan for this build of llama.cpp: b10488, or 1.0.0",
         _build,
@@ -636,7 +653,7 @@ FLAGS = (
     ),
     OwnFlag(
         "--strict-flags",
-        f"plan run prove sweep tune choose cluster fleet inspect explain {_OLLAMA}",
+        f"plan run compare prove sweep tune choose best cluster fleet inspect explain {_OLLAMA}",
         "on|off",
         "off: pass unknown flags on, such as those of a newer llama.cpp (default on)",
         choices=("on", "off"),
@@ -656,7 +673,7 @@ FLAGS = (
         "write a launch file instead of starting: " + ", ".join(FORMATS),
         choices=tuple(FORMATS),
     ),
-    OwnFlag("--format", "inspect explain", "FORM", "text or json", choices=("text", "json")),
+    OwnFlag("--format", "best inspect explain", "FORM", "text or json", choices=("text", "json")),
     OwnFlag("--format", "sweep", "FORM", "text, json or csv", choices=("text", "json", "csv")),
     OwnFlag(
         "--format",
@@ -728,6 +745,14 @@ FLAGS = (
         choices=("cards",),
     ),
     OwnFlag(
+        "--for",
+        "best",
+        "JOB",
+        "what the model is for, which sets the context: chat (16k), code (32k), documents (64k), "
+        "pictures (8k) or agents (64k); default chat",
+        choices=("chat", "code", "documents", "pictures", "agents"),
+    ),
+    OwnFlag(
         "--speed",
         "choose",
         "N",
@@ -738,7 +763,7 @@ FLAGS = (
     OwnFlag("--csv", "sweep", "", "the same as --format csv", key="format", value="csv"),
     OwnFlag(
         "--json",
-        "plan sweep choose cluster fleet inspect explain",
+        "plan sweep choose best cluster fleet inspect explain",
         "",
         "the same as --format json",
         key="format",
@@ -747,7 +772,7 @@ FLAGS = (
     OwnFlag(
         "--json",
         # Commands without other formats
-        "devices check prove tune measured rules ps ollama+plan ollama+verify ollama+list",
+        "devices check compare prove tune measured rules ps ollama+plan ollama+verify ollama+list",
         "",
         "the answer as JSON",
     ),
@@ -769,9 +794,9 @@ FLAGS = (
     ),
     OwnFlag(
         "--stay",
-        "plan",
+        "plan ollama+plan",
         "NAMES",
-        "these of the models stay loaded, and the others take turns with what they leave: "
+        "these models stay loaded, and the others take turns with what they leave: "
         "nomic-embed-text-v1.5-f16,qwen3-0.6b-q8_0",
     ),
     OwnFlag(

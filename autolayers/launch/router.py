@@ -21,10 +21,9 @@ from ..gguf import first_part
 from ..model import read_model
 from ..model.models import Models
 from ..output import say
-from ..planner.several.groups import plan_any
+from ..planner.several.groups import plan_routed
 from ..records import dataclass, replace
 from ..request import Request, companions_of
-from ..units import whole
 from .formats.launch_file import plain_name
 from .formats.preset import section
 
@@ -174,13 +173,10 @@ def plan_router(
     # Older builds have no router: without a model they end
     if why := request.build.lacks("--models-preset"):
         raise UsageError(f"{why}: leave out autolayers run")
-    models_max = _number(read.value("--models-max"))
+    given = read.value("--models-max")
     chosen, requests = _companions(models, request)
-    answer = plan_any(
-        Models([entry.path for entry in chosen], read_model),
-        request,
-        limit=models_max,
-        own=requests,
+    answer = plan_routed(
+        Models([entry.path for entry in chosen], read_model), request, given, own=requests
     )
     for i, reason in answer.refused:
         say(reason if chosen[i].name in reason else f"{chosen[i].name}: {reason}")
@@ -190,16 +186,10 @@ def plan_router(
             f"--models-dir {read.value('--models-dir')}: none of its models can be planned"
         )
     fitting = {name: plan for name, plan in plans.items() if plan.fits}
-    # A preset for fewer beside the user's number would run out of memory at the next model
-    if answer.most < (models_max or len(chosen)) and read.value("--models-max"):
-        raise UsageError(
-            f"--models-max {read.value('--models-max')}: {answer.most} of these {len(chosen)} "
-            f"models fit at a time: --models-max {answer.most}, or leave it out"
-        )
     paths = {entry.name: entry.path for entry in chosen}
     text = "\n".join(["version = 1", "", *_sections(fitting, paths)])
     # Without it the router keeps four models loaded (params.models_max), fitting or not
-    words = () if read.value("--models-max") else ("--models-max", str(answer.most))
+    words = () if given else ("--models-max", str(answer.most))
     return _Routed(text, words, plans)
 
 
@@ -210,11 +200,6 @@ def _sections(plans: Mapping[str, Plan], paths: Mapping[str, str]) -> Iterator[s
             yield section(name, ["-m", paths[name], *plan.flags])
         except UsageError as error:  # the router serves it all the same, as it stands
             say(f"{error}: left out")
-
-
-def _number(text: str | None) -> int | None:
-    """--models-max, None for as many as fit."""
-    return whole(text or "") or None
 
 
 def _companions(models: list[Listed], request: Request) -> tuple[list[Listed], dict[int, Request]]:

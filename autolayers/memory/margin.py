@@ -72,6 +72,13 @@ def least(device: Device) -> int:
     return sum([size for _, size in parts(device, Ops(n_tokens=1), n_buffers=0)])
 
 
+def without_model(device: Device) -> int:
+    """Return the bytes of a device that a process holds which only asked it for its memory: the
+    backend's context, whatever the free memory was read with."""
+    own = on(replace(device, includes_context=False))
+    return sum([size for name, size in own.margin(Ops(n_tokens=1)) if name.endswith(" context")])
+
+
 def _n_caches(hp: Hparams) -> int:
     """Return 2 with a sliding window or a recurrent state, which have a cache of their own."""
     recurs = any(hp.is_recr(il) for il in range(hp.n_layer_all))

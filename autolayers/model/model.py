@@ -164,7 +164,7 @@ class Model:
     @lazy
     def inexact(self) -> tuple[str, ...]:
         """Why this model's sizes are upper bounds rather than exact; empty if they are exact."""
-        reasons = []
+        reasons = list(self.header.notes)
         if not self.row.proven:
             what = "not compared with llama.cpp yet" if self.row.known else "unknown to autolayers"
             reasons.append(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..machine import Device
 
-_MODELS_A_GPU = 3  # defaultModelsPerGPU
+MODELS_A_GPU = 3  # defaultModelsPerGPU
 _MOST = 24  # models that are asked for
 # lines of /api/show's "parameters", e.g. "num_ctx                        8192"
 _GIVEN = re.compile(r"^(num_ctx|num_gpu) +(-?\d{1,9})\b", re.MULTILINE)
@@ -58,11 +58,11 @@ def other_models(
     # of equal keep_alive it is the first by its file's name, which the server does not say
     first = names[0] if len(names) == 1 else ""
     # Without a GPU the CPU counts as one
-    full = len(names) >= (most or _MODELS_A_GPU * max(1, len(devices)))
+    full = len(names) >= (most or MODELS_A_GPU * max(1, len(devices)))
     for model in _installed(server, names):
         n_ctx = model.given.get("num_ctx") or default_context(settings, devices)
         guess = _guess(model.info, model.size, n_ctx, settings)
-        allowed = _allowed(guess, devices, settings)
+        allowed = allowed_for(guess, devices, settings)
         # An explicit partial num_gpu skips the check, and may run out of memory
         keeps = not full and (guess <= allowed or model.is_partial or not devices)
         yield Other(model.name, guess, allowed, keeps, "" if keeps else first)
@@ -111,7 +111,7 @@ def _guess(info: Mapping[str, Any], size: int, n_ctx: int, settings: Settings) -
     return guessed(info, arch, size, n_ctx * (1 if single else settings.parallel))
 
 
-def _allowed(guess: int, devices: Sequence[Device], settings: Settings) -> int:
+def allowed_for(guess: int, devices: Sequence[Device], settings: Settings) -> int:
     """Return 80 % of the best single GPU's free memory where the guess fits that, otherwise of all
     of the best backend's."""
     largest = max((device.free for device in devices), default=0)

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 TABLE = (1, 2, 4, 8, 16, 32)
 MOST = 256  # slots of a llama-server
 HOPE = 1.25  # times the promise: what a launch with parts in RAM must have to spare
-PATIENCE = 2  # slow steps of the search, after which it takes the middle
-WIDER = 8  # times as many people are tried next, where a number is priced at once
 LEAST = 4096  # tokens of a person's context, if that is open
 
 
@@ -290,8 +288,6 @@ class _People:
 
     def most_users(self) -> int:
         """Return the largest number of people that keeps the promise, 0 for none."""
-        if self.wanted.grows:
-            return self._most_grown()
         low = 0
         high = 1
         # Doubling, then halves between the last that keeps the promise and the first that does not.
@@ -303,77 +299,6 @@ class _People:
             middle = (low + high) // 2
             low, high = (middle, high) if self.keeps(middle) else (low, middle)
         return low
-
-    def _most_grown(self) -> int:
-        """Return what `most_users` returns, where a number is priced at once and other launches
-        take a search each: more are tried up to what memory has room for, then the number where the
-        rate should be as promised."""
-        if not self.keeps(1):
-            return 0
-        low = 1
-        while True:
-            low = self._most_from(low)
-            launch = self._known[low]
-            more = self._room(low) + 1
-            # With q8_0 already, or without more room: nothing else to try.
-            if launch is None or launch.candidate.params.cache_type_k or more > MOST:
-                return low
-            # where memory ends for f16, caches of q8_0 are also read faster
-            if not self.keeps(more):
-                return low
-            low = more
-
-    def _most_from(self, low: int) -> int:
-        """Return the largest number from one that keeps the promise."""
-        before = 0
-        high = MOST + 1
-        while high > MOST and low < MOST:
-            at = min(self._near(before, low) + 1, WIDER * low, self._room(low), MOST)
-            at = max(at, low + 1)
-            if self.keeps(at):
-                before = low
-                low = at
-            else:
-                high = at
-        slow = 0  # steps that left more than half of the numbers
-        while (width := high - low) > 1:
-            at = (low + high) // 2 if slow > PATIENCE else self._between(low, high)
-            # False position is quick where the rate falls evenly; halving ends it where it does
-            # not.
-            low, high = (at, high) if self.keeps(at) else (low, at)
-            slow = slow + 1 if 2 * (high - low) > width else 0
-        return low
-
-    def _room(self, low: int) -> int:
-        """Return more people than `low`, one at least, that GPUs which hold its launch should have
-        room for."""
-        launch = self._known.get(low)
-        each = self.each(low)
-        if launch is None or not each or not self._whole(launch):
-            return MOST
-        return low + max(1, min(launch.candidate.spare.values(), default=0) // each)
-
-    def _between(self, low: int, high: int) -> int:
-        """Return a number between one that keeps the promise and one that does not."""
-        at = self._room(low)
-        if at >= high or self._whole(self._known.get(high)):
-            at = self._near(low, high)
-        return min(max(at, low + 1), high - 1)
-
-    def _near(self, low: int, high: int) -> int:
-        """Return where the rate should be as promised: the seconds of a token grow with the
-        people."""
-        less = self._known.get(low)
-        more = self._known.get(high)
-        rate = self.wanted.rate
-        if less is None or more is None or not rate:
-            return (low + high) // 2 if low else MOST
-        # Seconds of a token, not tokens per second: these grow nearly evenly with the people.
-        first = 1 / less.row.served.rate
-        last = 1 / more.row.served.rate
-        if last <= first:
-            return MOST
-        return low + int((1 / rate - first) / (last - first) * (high - low))
 
     def each(self, users: int) -> int:
         """Return the bytes of one more person's cache."""

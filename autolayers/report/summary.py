@@ -51,6 +51,7 @@ _GAINS = {
 _LIMIT = "|"  # where a device ends, in a bar of more than it has
 _LEAST, _WIDEST = 10, 60  # columns of a bar
 _PROMPTS = 1.1  # times the plan's rate: prompts are read faster
+_INSTEAD = "`autolayers best` for the same machine lists the models of today that run there"
 _GROWS = (
     "RAM, as conversations are saved (prompt cache, checkpoints): -cram MIB and -ctxcp N limit it"
 )
@@ -105,6 +106,8 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
         lines += _labelled("assumed", ", ".join(texts), style)
     if plan.speed.unsure and plan.fits:
         lines += _labelled("less sure", ", ".join(plan.speed.unsure), style)
+    if not plan.fits:
+        lines += _labelled("instead", _INSTEAD, style)
     lines += _labelled("more", "--why (how it was chosen), --table (every GiB, all reasons)", style)
     return "\n".join(lines) + "\n"
 

@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 
 from ..errors import AutolayersError, UsageError
+from ..state import write
 from .look import GPU, INK, MARK, PAPER, RAM, SOFT
 from .picture import FULL, HALF
 from .table import PLACES
@@ -30,12 +31,12 @@ _MOST = 60  # seconds for librsvg
 
 def write_picture(text: str, path: str) -> None:
     """Write the text to the file of that name, which ends in .svg or .png. Raises UsageError for
-    another ending, AutolayersError where a PNG cannot be made, OSError."""
+    another ending, AutolayersError where it cannot be made or written, OSError."""
     ending = Path(path).suffix.lower()
     if ending not in _ENDINGS:
         raise UsageError(f"--picture {path}: expected a name that ends in .svg or .png")
     if ending == ".svg":
-        Path(path).write_text(svg(text), encoding="utf-8")
+        write(path, svg(text).encode())
         return
     # Python's standard library cannot draw
     program = shutil.which("rsvg-convert")
@@ -45,7 +46,7 @@ def write_picture(text: str, path: str) -> None:
         )
     done = subprocess.run(
         # Twice the size: sites that scale a picture down keep it sharp
-        [program, "--zoom", "2", "-o", path],
+        [program, "--zoom", "2"],
         input=svg(text).encode(),
         capture_output=True,
         timeout=_MOST,
@@ -55,6 +56,7 @@ def write_picture(text: str, path: str) -> None:
         raise AutolayersError(
             f"--picture {path}: rsvg-convert failed: {done.stderr.decode(errors='replace').strip()}"
         )
+    write(path, done.stdout)
 
 
 def svg(text: str) -> str:

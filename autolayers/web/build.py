@@ -25,12 +25,13 @@ from .. import __version__
 from ..devices.cards import CARDS
 from ..errors import AutolayersError, UsageError
 from ..parallel import in_processes
-from .engine import CHIPS, PRESET, Engine
+from .engine import CHIPS, PRESET, USUAL, Engine
 from .pages import MACHINES, MODELS, RAM, pages
 from .server import page_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 # Python 3.13: the 3.14 of Pyodide 314.0.7 overflows a worker's stack when it frees the tensors of a
@@ -77,11 +78,34 @@ OTHERS = (
     "m4-max-64g",
     "m3-ultra-256g",
 )
+# The cards that most people have, each with three sizes of RAM
+MOST = (
+    *("gtx-1060-6g", "gtx-1070", "gtx-1080-ti", "gtx-1650", "gtx-1660-super", "rtx-2060-6g"),
+    *("rtx-2070-super", "rtx-2080-ti", "rtx-3050-8g", "rtx-3060", "rtx-3060-ti", "rtx-3070"),
+    *("rtx-3070-ti", "rtx-3080-10g", "rtx-3080-12g", "rtx-3080-ti", "rtx-3090", "rtx-3060-laptop"),
+    *("rtx-3070-laptop", "rtx-4050-laptop", "rtx-4060-laptop", "rtx-4070-laptop", "rtx-4060"),
+    *("rtx-4060-ti-8g", "rtx-4060-ti-16g", "rtx-4070", "rtx-4070-super", "rtx-4070-ti"),
+    *("rtx-4070-ti-super", "rtx-4080", "rtx-4080-super", "rtx-4090", "rtx-5050", "rtx-5060"),
+    *("rtx-5060-ti-8g", "rtx-5060-ti-16g", "rtx-5070", "rtx-5070-ti", "rtx-5080", "rtx-5090"),
+    *("rtx-5060-laptop", "rtx-5070-laptop", "rtx-5070-ti-laptop", "rx-580-8g", "rx-6600"),
+    *("rx-6600-xt", "rx-6700-xt", "rx-6800-xt", "rx-7600", "rx-7700-xt", "rx-7800-xt"),
+    *("rx-7900-xt", "rx-7900-xtx", "rx-9060-xt-16g", "rx-9070", "rx-9070-xt", "arc-a770-16g"),
+    *("arc-b580", "tesla-p40", "none"),
+)
+_RAMS = ("16", "64")  # beside the usual one
 LISTS = {
     "chips": list(CHIPS),
     "common": [*CHIPS, *SIZES, *PAIRS, *OTHERS],
+    "most": [
+        *dict.fromkeys([*CHIPS, *SIZES, *PAIRS, *OTHERS, *MOST]),
+        *(f"{card}@{ram}" for card in MOST for ram in _RAMS),
+    ],
     "all": [*CARDS, *SIZES, *PAIRS, "none"],
 }
+_UNSHOWN = frozenset(
+    ("speed", "flags", "words", "jobs", "verdict", "placement", "bits", "n_ctx", "coding")
+)
+_OTHERS = 4  # models that the page shows beside its answer
 # with the modules, not after them
 _PRELOAD = b'<link rel="preload" href="first.json" as="fetch" crossorigin>\n'
 WHEEL = f"autolayers-{__version__}-py3-none-any.whl"
@@ -91,8 +115,9 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     """Write the site to `folder`; return its file names. `pyodide` is a URL, or a folder with the
     files of PYODIDE_FILES that is copied; "" for the public hosts. The page checks the files'
     digests. `url`: where the site will be, for pages of single answers. `lists`: the machines whose
-    list of models is written ("chips", "common", "all", or names with commas; "" for none), about
-    10 s of a core each, on all cores. Raises UsageError, OSError."""
+    list of models is written ("chips", "common", "most", "all", or names with commas, with @16 for
+    another size of RAM; "" for none), about 20 s of a core each, on all cores. Raises UsageError,
+    OSError."""
     # Checked before anything is written or planned
     local = bool(pyodide) and "://" not in pyodide
     missing = [name for name in PYODIDE_FILES if local and not (Path(pyodide) / name).is_file()]
@@ -121,20 +146,12 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     offer = engine.call("start", {})
     written["cards.json"] = _compact(offer["cards"])
     written["first.json"] = _compact(_first(engine, offer))
-    # The preset on each chip, so that the first touch has its answer at once
-    answers = {
-        json.dumps(question): f"answer-{i}.json" for i, question in enumerate(_chip_questions())
-    }
-    for question, name in answers.items():
-        written[name] = _compact(whole_answer(engine, json.loads(question)))
-    list_files = {gpus: f"known-{gpus.replace(',', '+')}.json" for gpus in machines}
+    files_of = {name: name.replace(",", "+") + ".json" for name in machines}
     # Minutes of work on one core
-    for name, answer in zip(
-        list_files.values(), in_processes(known_list, list(list_files)), strict=True
-    ):
-        if isinstance(answer, AutolayersError):
-            raise answer
-        written[name] = _compact(answer)
+    for name, made in zip(machines, in_processes(_listed, machines), strict=True):
+        if isinstance(made, AutolayersError):
+            raise made
+        written[f"known-{files_of[name]}"], written[f"answer-{files_of[name]}"] = made
     sources = ["pyodide/"] if local else [pyodide.rstrip("/") + "/"] if pyodide else list(PYODIDE)
     sizes = {name: size for name, (size, _) in PYODIDE_FILES.items()} | {WHEEL: len(written[WHEEL])}
     config = {
@@ -144,12 +161,11 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
         "first": "first.json",
         "sizes": sizes,
         "cards": "cards.json",
-        "answers": answers,
         "lists": machines,
         "pages": {"models": MODELS, "machines": MACHINES, "ram": RAM} if url else None,
         "sha256": {name: digest for name, (_, digest) in PYODIDE_FILES.items()},
         # Lists are kept once they were read: those of all machines are megabytes
-        "files": sorted(written.keys() - list_files.values()),
+        "files": sorted(name for name in written if not name.startswith(("known-", "answer-"))),
     }
     # A browser keeps files by this version: any change gives another
     stamp = b"".join(written[name] for name in sorted(written)) + json.dumps(config).encode()
@@ -205,16 +221,18 @@ def _compact(answer: object) -> bytes:
     return json.dumps(answer, separators=(",", ":")).encode()
 
 
-def _chip_questions() -> list[dict[str, str]]:
-    """Return the preset on the other cards that the page offers as chips; what shares its memory
-    has no RAM of its own."""
-    return [
-        {**PRESET, "gpu": card, "ram": _ram_of(card)} for card in CHIPS if card != PRESET["gpu"]
-    ]
+def _asked(card: str) -> dict[str, str]:
+    """Return the preset on another card; what shares its memory has no RAM of its own."""
+    shared = card in CARDS and CARDS[card].ram
+    return {**PRESET, "gpu": card, "ram": "" if shared else PRESET["ram"]}
 
 
-def _ram_of(card: str) -> str:
-    return "" if card in CARDS and CARDS[card].ram else PRESET["ram"]
+def _answered(
+    engine: Engine, asked: dict[str, str], best: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return the answer to a question without a model, which is that of the best one's."""
+    question = {**asked, "for": USUAL, "model": best["model"], "mmproj": best.get("mmproj", "")}
+    return {"question": question, "answer": whole_answer(engine, question)}
 
 
 def _machines(lists: str) -> list[str]:
@@ -224,7 +242,7 @@ def _machines(lists: str) -> list[str]:
         return LISTS[lists]
     names = [name for name in lists.split(",") if name]
     for name in names:
-        if name not in CARDS and name != "none":
+        if name.partition("@")[0] not in CARDS and name != "none":
             raise UsageError(
                 f"--lists: {name} is no known card: {', '.join(LISTS)}, or names of "
                 f"autolayers --gpu list"
@@ -232,16 +250,41 @@ def _machines(lists: str) -> list[str]:
     return names
 
 
-def known_list(gpus: str) -> dict[str, Any]:
-    """Return what these GPUs run: {"question", "rows"}, a row for each model of today, its
-    quantisation chosen."""
+def _listed(name: str) -> tuple[bytes, bytes]:
+    """Return the list of a machine, and its answer: that of the best model there."""
+    known = known_list(name)
+    answer = _answered(Engine(), known["question"], known["rows"][0])
+    return _compact(known), _compact(answer)
+
+
+def known_list(name: str) -> dict[str, Any]:
+    """Return what a machine, GPUs or GPUs@RAM, runs: {"question", "rows"}, a row for each model of
+    today, its quantisation chosen, the best one first."""
     engine = Engine()
-    question = {"gpu": gpus, "ram": _ram_of(gpus)}
-    models = engine.call("start", {})["known"]
-    return {
-        "question": question,
-        "rows": [engine.call("take", {**question, "model": model}) for model in models],
-    }
+    gpus, _, ram = name.partition("@")
+    question = {**_asked(gpus), **({"ram": ram} if ram else {})}
+    models = engine.call("start", {})["jobs"][USUAL]["models"]
+    return {"question": question, "rows": _in_order(_row(engine, question, m) for m in models)}
+
+
+def _row(engine: Engine, question: dict[str, str], model: str) -> dict[str, Any]:
+    """Return the row of a model without what the page does not show."""
+    row = engine.call("take", {**question, "model": model})
+    return {name: value for name, value in row.items() if name not in _UNSHOWN}
+
+
+def _in_order(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: row["order"])
+
+
+def _shown(engine: Engine, asked: dict[str, str], models: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the rows that the page shows beside its first answer, the best one first."""
+    rows: list[dict[str, Any]] = []
+    for model in models:
+        rows.append(_row(engine, asked, model))
+        if sum(row["how"] == "well" for row in rows) > _OTHERS:
+            break
+    return _in_order(rows)
 
 
 def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
@@ -250,10 +293,12 @@ def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
     few = [card for card in offer["cards"] if card["name"] in CHIPS]
     # the models are those that have names
     shared = {key: value for key, value in offer.items() if key != "models"}
+    rows = _shown(engine, PRESET, offer["jobs"][USUAL]["models"])
     return {
         "offer": {**shared, "cards": few},
-        "question": PRESET,
-        "answer": whole_answer(engine, PRESET),
+        "asked": PRESET,
+        "rows": rows,
+        **_answered(engine, PRESET, rows[0]),
     }
 
 

@@ -35,9 +35,10 @@ from ..memory.companions import NONE, Companions
 from ..memory.estimate import Known
 from ..model import Model, is_projector, read_model
 from ..planner import Plan, plan_in_steps, plan_request
-from ..planner.compare.choose import FLUENT
+from ..planner.compare import best
 from ..planner.compare.quality import level, usual
 from ..planner.compare.sweep import cases, sweep
+from ..planner.compare.yours import beside, is_better
 from ..planner.quantisations import QUANTISATIONS, above, below
 from ..quoting import posix, powershell
 from ..records import replace
@@ -45,6 +46,7 @@ from ..report.summary import summary
 from ..report.svg import svg
 from ..report.table import Style
 from ..report.text import bought, larger_card, remedy_words
+from ..report.yours import difference, rows
 from ..request import Request, with_draft_checked
 from ..sources.http import open_url
 from ..sources.huggingface import (
@@ -59,9 +61,9 @@ from ..sources.huggingface import (
 from ..sources.offers import Offer, offers
 from ..units import at_least
 from .export import NAMES, export
-from .form import error_of, flags_to_try, request_of, text, texts
-from .names import BUNDLED, family, near, of_each_family, quantisation, understood
-from .verdict import faster, least_missing, loss, needed, verdict, where, worth
+from .form import command, error_of, flags_to_try, request_of, text, texts
+from .names import BUNDLED, family, near, quantisation, understood
+from .verdict import faster, loss, needed, verdict, where
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ FIRST_SLICE, LARGEST_SLICE = 2 << 20, 128 << 20
 HUB = "https://huggingface.co"
 ITS_OWN = "auto"  # the projector of a bundled model's repository
 COLUMNS = 80  # of a picture
+_TITLES = {"documents": "long documents"}
 LEAST = 2048  # the slider's first context
 MAX_LOG = 64 << 20  # characters of a log
 MAX_MODELS = 64  # kept at once; the oldest is dropped
@@ -88,8 +91,9 @@ _MAX_STEPS = 4  # questions whose reasons are under way
 _UNDRAWN = frozenset(("margin_parts", "total", "beside", "request", "limit", "mapped"))
 AHEAD = 8  # contexts whose memory the slider shows while it is dragged
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
-# of somebody without a machine here
-PRESET = {"model": "qwen3-30b-a3b-q4_k_m", "gpu": "rtx-3060", "ram": "32"}
+# of somebody without a machine here: the best model for it
+PRESET = {"gpu": "rtx-3060", "ram": "32"}
+USUAL = "chat"  # what a model is wanted for, where nobody says it
 # Cards to pick with one touch, one of each size that people have; names of --gpu
 CHIPS = (
     "rtx-3060",
@@ -161,6 +165,7 @@ class Engine:
             self.open,
             self.plan,
             self.more,
+            self.yours,
             self.ahead,
             self.picture,
             self.row,
@@ -197,8 +202,14 @@ class Engine:
             "preset": PRESET,
             "home": _home(),
             "models": [*self._models, *bundled.models()],
-            # Models of today for the list "what runs here"
-            "known": _current(),
+            # What models are wanted for, and those of today that are for it, the best first
+            "jobs": {
+                job.name: {
+                    "title": _TITLES.get(job.name, job.name),
+                    "models": [next(iter(row.files)) for row in best.candidates(job)],
+                }
+                for job in best.JOBS.values()
+            },
             "chips": list(CHIPS),
             "names": {name: published.product(name) for name in bundled.models()},
             "projectors": {
@@ -224,8 +235,10 @@ class Engine:
 
     def name(self, question: Question) -> Answer:
         """Return what was typed or pasted as {"name"}: {"name": that opens it}, or {"near":
-        [bundled models]}."""
+        [bundled models]}; of a command also "fill": the fields of the form that it fills."""
         typed = text(question, "name")
+        if said := command(typed):
+            return {**self.name({"name": said.pop("model")}), "fill": said}
         # A file of this machine comes before everything that its name could mean
         if typed in self._models or (self._open is not None and os.path.exists(typed)):
             return {"name": typed}
@@ -424,6 +437,22 @@ class Engine:
         self._plans[_key(question)] = plan
         return answer
 
+    def yours(self, question: Question) -> Answer:
+        """Return the launch of a pasted command, whose means are {"yours"}, beside the question's
+        plan: {"text", "is_better", "rows": [[what, yours, this one]]}."""
+        flags = f"{text(question, 'flags')} {text(question, 'yours')}"
+        request = self._request({**question, "flags": flags})
+        own, better = beside(self.model(text(question, "model")), request)
+        taken = better if is_better(own, better) else own
+        return {
+            "text": difference(own, taken),
+            "is_better": taken is better,
+            "rows": [
+                [what, here, there]
+                for (what, here), (_, there) in zip(rows(own), rows(taken), strict=True)
+            ],
+        }
+
     def ahead(self, question: Question) -> Answer:
         """Return the memory of the question's plan at other contexts, all else as placed:
         {"points": [{"n_ctx", "devices", "host"}]}, for a slider that is dragged."""
@@ -570,10 +599,9 @@ class Engine:
             "loss": loss(level(quality, None, bits)),
             "context": 0,
             "rate": 0.0,
-            "worth": 0.0,
         }
         # A table has dozens of rows: no search where tensors alone are too much
-        if missing := least_missing(model.size, self._request(question)):
+        if missing := best.missing(model.size, self._request(question)):
             return {
                 **row,
                 "state": "no",
@@ -593,7 +621,6 @@ class Engine:
             "needed": needed(plan),
             "context": plan.breakdown.n_ctx,
             "rate": round(plan.speed.generation, 2),
-            "worth": round(worth(model.size * 8 / bits, row["loss"], plan.speed.generation), 2),
         }
 
     def _row_plan(self, model: Model, question: Question) -> Plan:
@@ -608,26 +635,34 @@ class Engine:
         return plan_request(model, self._request(question))
 
     def take(self, question: Question) -> Answer:
-        """Return the row of {"model"}'s bundled quantisation that is worth most on the form's
-        machine, among those that write faster than one reads, otherwise of its usual one. A vision
-        model has its projector, if that is known."""
-        name = text(question, "model").removeprefix(BUNDLED)
-        # Somebody who takes a vision model wants it to see
-        if projectors.size(name):
-            question = {**question, "mmproj": ITS_OWN}
-        sizes = sorted(family(name), key=lambda other: -self.model(other).size)
-        rows: dict[str, Answer] = {}
-        best: Answer | None = None
-        # Only what can be downloaded, the largest first
-        for other in filter(published.download, sizes):
-            rows[other] = row = self.row({**question, "model": other})
-            # "if" needs more RAM than is known, or writes slower than one reads
-            if row["state"] == "yes" and (best is None or row["worth"] > best["worth"]):
-                best = row
-            if best is not None and best["rate"] >= FLUENT:
-                break  # a smaller one is no better
-        # Where nothing runs well, the usual quantisation says how it does
-        return best or rows.get(name) or self.row({**question, "model": name})
+        """Return the row of a model of today on the form's machine, of the ranker that
+        `autolayers best` and `choose` have: {"model": a name of it, "for": a job}."""
+        job = best.JOBS.get(text(question, "for") or USUAL)
+        if job is None:
+            raise UsageError(f"for: expected one of {', '.join(best.JOBS)}")
+        model = published.of(text(question, "model").removeprefix(BUNDLED))
+        if model is None or not model.files:
+            raise UsageError(f"{text(question, 'model')}: no model of the list")
+        asked = {key: question.get(key) for key in ("gpu", "ram", "machine")}
+        request = self._request({**asked, "flags": posix(job.words())})
+        row = best.take(model, request, job, self.model)
+        speed = row.choice.speed
+        where = row.choice.placement
+        if not row.choice.fits:
+            where = f"Does not fit: at least {at_least(row.least)} missing"
+        return {
+            **row.to_dict(),
+            "of": text(question, "model"),
+            "how": row.state,
+            # as in `row`
+            "state": {"no": "no", best.SLOW: "if"}.get(row.state, "yes"),
+            "where": where,
+            "context": row.choice.n_ctx,
+            "rate": round(speed.generation, 2) if speed else 0.0,
+            "worth": round(published.quality(model), 2),
+            **_traits(row.name),
+            **({"mmproj": ITS_OWN} if job.pictures and projectors.size(row.name) else {}),
+        }
 
     def curve(self, question: Question) -> Answer:
         """Return the price of context: layers and speed for each context and cache type of
@@ -733,7 +768,9 @@ class Engine:
     def _request(self, question: Question) -> Request:
         """Return the form's request, with the projector and draft that were dropped or are the
         model's."""
-        request = request_of(question, self._here)
+        model = text(question, "model")
+        trained = self.model(model).n_ctx_train if model and text(question, "for") else 0
+        request = request_of(question, self._here, trained)
         projector, draft = text(question, "mmproj"), text(question, "draft")
         if not projector and not draft:
             return request
@@ -752,7 +789,6 @@ class Engine:
         complete = replace(
             request, arguments=replace(request.arguments, params=params), companions=companions
         )
-        model = text(question, "model")
         return (
             with_draft_checked(self.model(model), complete, used=True)
             if draft and model
@@ -796,12 +832,6 @@ def _home() -> str:
     address = dict(entry.split(", ", 1) for entry in given).get("Repository", "")
     # The template's placeholder, in a checkout without an address
     return "" if "/OWNER/" in address else address
-
-
-def _current() -> list[str]:
-    """Return the bundled models that people take today, each as its usual quantisation."""
-    by_name = {name: published.of(name) for name in of_each_family()}
-    return [name for name, model in by_name.items() if model is not None and model.current]
 
 
 def _drop_oldest(store: dict[str, Any], limit: int) -> None:

@@ -20,6 +20,10 @@ from ..flags.check import read
 from ..flags.own import LEAST_CTX
 from ..flags.parse import items
 from ..flags.table import Argument
+from ..launch.secrets import without_secrets
+from ..planner.compare.best import JOBS
+from ..planner.compare.yours import MEANS
+from ..quoting import posix
 from ..records import replace
 from ..request import Request
 from ..units import whole
@@ -55,6 +59,10 @@ FIELDS = {
 }
 # What a launch's flags name -> the form's field for its file
 _DROPPED = {"mmproj": "mmproj", "model_draft": "draft"}
+# The program of a pasted command
+_PROGRAM = re.compile(r"(?:.*/)?llama(?:-[\w-]+(?:\.exe)?|\.cpp(?::[\w.-]+)?)?", re.ASCII)
+# a wish of Params -> its field
+_FIELD_OF = {"n_ctx": "ctx", "n_parallel": "np", "cache_type_k": "ctk", "cache_type_v": "ctv"}
 # Hints that name flags, and what stands for them on the page
 _HERE = (
     ("--gpu list shows them all; or write its memory: 24GiB", "or write its memory in GiB: 24"),
@@ -83,11 +91,11 @@ def texts(question: Question, key: str) -> list[str]:
     return [value for value in values if isinstance(value, str)]
 
 
-def request_of(question: Question, here: bool = False) -> Request:
+def request_of(question: Question, here: bool = False, trained: int = 0) -> Request:
     """Return the request of the form and its machine; `here`: an empty field is this machine, and
-    "none" this one's processor; otherwise both are a machine without a GPU. Raises
-    AutolayersError."""
-    arguments = _arguments(question)
+    "none" this one's processor; otherwise both are a machine without a GPU. `trained`: the
+    model's context, 0 if unknown. Raises AutolayersError."""
+    arguments = _arguments(question, trained)
     # The page's server must not be a way to its files
     if "machine" in arguments.own:
         raise UsageError(
@@ -114,19 +122,58 @@ def request_of(question: Question, here: bool = False) -> Request:
     return Request.of(arguments)
 
 
-def _arguments(question: Question) -> Arguments:
+def _arguments(question: Question, trained: int = 0) -> Arguments:
     """Return the fields as the words of a command line, read as those are. Raises UsageError."""
     try:
         # Quotes as in a shell: people paste a part of their command
         flags = shlex.split(text(question, "flags"))
     except ValueError as error:
         raise UsageError(f"flags: {error}") from None
-    arguments = read(
-        "plan", [*(word for field in FIELDS for word in _words(question, field)), *flags]
-    )
+    fields = [word for field in FIELDS for word in _words(question, field)]
+    arguments = read("plan", [*fields, *_of_job(question, trained), *flags])
     if arguments.positional:
         raise UsageError(f"not a flag: {arguments.positional[0]!r}")
     return arguments
+
+
+def _of_job(question: Question, trained: int) -> list[str]:
+    """Return what a job asks for where the form's fields say nothing else."""
+    job = JOBS.get(text(question, "for"))
+    if job is None:
+        return []
+    n_ctx = min(job.n_ctx, trained or job.n_ctx)
+    least = [] if text(question, "ctx") else ["--ctx-min", str(n_ctx)]
+    return [*least, *([] if text(question, "workload") else ["--workload", job.workload])]
+
+
+def command(typed: str) -> dict[str, str] | None:
+    """Return what a pasted command of llama.cpp says: its "model", and the form's fields with its
+    wishes; "yours" has the flags for how it meets them. None where it is no command, or names no
+    model. A command of Ollama is its model's name (names.understood)."""
+    try:
+        # A path of Windows has backslashes, which a shell takes away
+        plain = typed.replace("\\", "/") if re.search(r"[A-Za-z]:\\", typed) else typed
+        words = shlex.split(plain)
+        start = next((i for i, word in enumerate(words) if _PROGRAM.fullmatch(word)), -1)
+        if start < 0 and not typed.startswith(("-m ", "-hf ")):
+            return None
+        found = list(items(words[start + 1 :]))
+    except (ValueError, AutolayersError):
+        return None
+    said = dict.fromkeys(("model", "path", "flags", "yours", *_FIELD_OF.values()), "")
+    others: dict[str, list[str]] = {"flags": [], "yours": []}
+    for item in found:
+        field = item.flag.field if isinstance(item.flag, Argument) else ""
+        if field == "model":
+            said["model"] = f"hf:{item.value}" if item.name.startswith("-hf") else item.value
+            said["path"] = "" if item.name.startswith("-hf") else item.value
+        elif field in _FIELD_OF:
+            said[_FIELD_OF[field]] = item.value
+        # A key of a server is nobody's business, and a word alone is the program's own command
+        elif item.name:
+            others["yours" if field in MEANS else "flags"] += item.words
+    said |= {name: posix(without_secrets(found)[0]) for name, found in others.items()}
+    return said if said["model"] else None
 
 
 def flags_to_try(question: Question, flags: Sequence[str]) -> list[str]:

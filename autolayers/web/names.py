@@ -30,8 +30,9 @@ _OLLAMA = re.compile(
     r"(?::[\w.-]+)?)/?(?:[?#].*)?",
     re.ASCII,
 )
-# names of models that write nothing
-_VECTORS = re.compile(r"bge|jina|modernbert|nomic|embedding")
+_LM_STUDIO = re.compile(
+    r"https?://(?:www\.)?lmstudio\.ai/models/(?:[\w.-]+/)?([\w.-]+)/?", re.ASCII
+)
 _KIND = re.compile(r"[-.](?:ud-)?(?:i?q\d\w*|mxfp4|nvfp4|bf16|f16|f32)$", re.IGNORECASE)
 
 
@@ -40,7 +41,7 @@ def understood(name: str) -> str:
     # As it was copied, e.g. out of a mail
     name = name.strip().strip("\"'<>")
     # A model card shows whole commands to copy
-    name = re.sub(r"^(?:ollama (?:run|pull)|llama-server -hf|-hf) +", "", name)
+    name = re.sub(r"^(?:ollama (?:run|pull)|-hf) +", "", name)
     bare = name.removeprefix(BUNDLED)
     if bare in bundled.models():
         return bare
@@ -53,6 +54,8 @@ def understood(name: str) -> str:
         return f"hf:{repository}{at}" + (f":{quant}" if quant else "")
     if match := _OLLAMA.fullmatch(name):
         return f"ollama:{match[1]}"
+    if match := _LM_STUDIO.fullmatch(name):
+        return match[1]
     # A path or an address before USER/REPO, which "folder/model.gguf" looks like
     if name.lower().endswith(".gguf") or "\\" in name or "://" in name:
         return name
@@ -73,7 +76,7 @@ def near(words: str) -> list[str]:
         for part in re.split(r"[^a-z0-9.]+", words.lower())
         if part not in ("", "gguf", "ollama", "hf")
     ]
-    if not wanted:
+    if len(wanted) < 2:
         return []
     names = [
         name
@@ -94,11 +97,16 @@ def near(words: str) -> list[str]:
         # With a kind of quantisation in the words, that decides
         kind = _letters(quantisation(name))
         named = any(part and kind.endswith(part) for part in map(_letters, parts))
+        # The newest first; then the usual quantisation, then the shortest name
+        year, month = (model.released if model and model.released else "0-0").split("-")
+        age = -12 * int(year) - int(month)
         old = model is None or not model.current
-        # The usual quantisation first, then the shortest name
-        return not whole and not named, old, *_usual(name)[:2], len(name), name
+        return not whole and not named, old, age, *_usual(name)[:2], len(name), name
 
-    return sorted(names, key=later)[:_SHOWN]
+    best = sorted(names, key=later)
+    # One of each model before its other quantisations
+    first = {_stem(name): name for name in reversed(best)}.values()
+    return sorted(best, key=lambda name: name not in first)[:_SHOWN]
 
 
 def _tokens(stem: str) -> set[str]:
@@ -113,17 +121,6 @@ def family(name: str) -> list[str]:
     """Return the bundled models that are quantisations of the same one, with the name."""
     stem = _stem(name)
     return [other for other in bundled.models() if _stem(other) == stem]
-
-
-def of_each_family() -> list[str]:
-    """Return one bundled model of each family that writes text, the usual quantisation."""
-    best: dict[str, str] = {}
-    for name in bundled.models():
-        stem = _stem(name)
-        if stem not in best or _usual(name) < _usual(best[stem]):
-            best[stem] = name
-    # Embedding models have no tokens per second to compare
-    return [name for name in best.values() if not _VECTORS.match(name)]
 
 
 def quantisation(name: str) -> str:

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 MODELS = (
-    "qwen3-4b-q4_k_m",
-    "qwen3-8b-q4_k_m",
-    "llama-3.1-8b-q4_k_m",
-    "gemma-3-12b-q4_k_m",
+    "qwen3.5-4b-q4_k_m",
+    "qwen3.5-9b-q4_k_m",
+    "gemma-4-12b-q4_k_m",
     "gpt-oss-20b-mxfp4",
-    "gemma-3-27b-q4_k_m",
-    "qwen3-30b-a3b-q4_k_m",
-    "qwen3-32b-q4_k_m",
-    "llama-3.3-70b-q4_k_m",
+    "gemma-4-26b-a4b-ud-q4_k_m",
+    "qwen3.6-35b-a3b-ud-q4_k_m",
+    "qwen3.8-27b-ud-q4_k_m",
+    "gemma-4-31b-q4_k_m",
+    "qwen3.5-122b-a10b-q4_k_m",
     "gpt-oss-120b-mxfp4",
 )
 MACHINES = ("rtx-3060", "rtx-4060-ti-16g", "rtx-3090", "rx-7900-xtx", "rtx-5090")

@@ -11,7 +11,6 @@ than one reads); no.
 from __future__ import annotations
 
 from ..ollama.settings import is_embedding
-from ..planner.compare.choose import FLUENT
 from ..quoting import posix
 from ..report.table import rounded as rate
 from ..report.text import assumed_words, shortage
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..planner import Plan
-    from ..request import Request
     from ..work.speed import Speed
 
 _WORDS_PER_TOKEN = 0.75  # of English
@@ -30,9 +28,6 @@ _WORDS_PER_TOKEN = 0.75  # of English
 READING = 4  # words a second
 PAGE = 400  # words
 _NOTED = 1.1  # times the plan's rate
-# Of a model's value, by what its quantisation loses. Below 4 bits it is less than the bytes that
-# are left: 4 bits are best for a number of bytes (k-bit inference scaling laws, arXiv 2212.09720).
-KEPT = {"least": 1.0, "little": 0.97, "noticeable": 0.78, "heavy": 0.55}
 
 
 def verdict(plan: Plan) -> dict[str, Any]:
@@ -50,6 +45,7 @@ def verdict(plan: Plan) -> dict[str, Any]:
             "state": "no",
             "title": f"Does not fit: {shortage(plan, at_least)}",
             "parts": [],
+            "numbers": [],
             "plain": "",
             "assumed": "",
             "rate": 0.0,
@@ -64,10 +60,27 @@ def verdict(plan: Plan) -> dict[str, Any]:
         "state": "if" if unknown or slow else "yes",
         "title": title,
         "parts": parts,
+        "numbers": _numbers(plan),
         "plain": _plain(plan),
         "assumed": assumed(plan),
         "rate": inputs.per_second if inputs is not None else plan.speed.generation,
     }
+
+
+def _numbers(plan: Plan) -> list[tuple[str, str]]:
+    """Return the figures that are shown large, each with what it is."""
+    speed, inputs = plan.speed, plan.inputs
+    numbers = [
+        (thousands(plan.breakdown.n_ctx), "context"),
+        (f"{plan.model.size / GiB:.1f}", "GiB to download"),
+    ]
+    if inputs is not None:
+        return [(rate(inputs.per_second), f"inputs/s of {inputs.tokens} tokens"), *numbers]
+    if is_embedding(plan.model):
+        return numbers
+    full = rate(speed.generation_full)
+    later = f", {full} when the context is full" * (full != rate(speed.generation))
+    return [(rate(speed.generation), f"tokens/s ({spread(plan)}{later})"), *numbers]
 
 
 def _filled(plan: Plan) -> str:
@@ -150,24 +163,6 @@ def loss(bits: int) -> str:
     return (
         "least" if bits >= 6 else "little" if bits >= 4 else "noticeable" if bits == 3 else "heavy"
     )
-
-
-def worth(parameters: float, lost: str, generated: float) -> float:
-    """Return the value of a model to its user, in billions of parameters: their number, less what
-    its quantisation (`loss`) loses, as far as it writes fluently."""
-    # Faster than one reads has no further value
-    return parameters / 1e9 * KEPT[lost] * min(1.0, generated / FLUENT)
-
-
-def least_missing(size: int, request: Request) -> int:
-    """Return the bytes that are missing at least on all devices together, for tensors of this size;
-    0 if they may fit. What need not be loaded, as MTP blocks, is a tenth at most."""
-    machine = request.machine
-    # Unknown RAM may hold anything
-    if machine.ram is None:
-        return 0
-    available = sum(device.free for device in machine.devices) + machine.ram
-    return max(0, size * 9 // 10 - available)
 
 
 def place(plan: Plan) -> str:

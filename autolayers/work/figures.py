@@ -48,6 +48,8 @@ _RAM_BY_CORES = ((6, 30e9), (11, DESKTOP.bandwidth), (1 << 30, 60e9))
 _BUS = 12e9
 _UNIFIED_BUS = 100e9
 DISK = 2.5e9
+# The process, the driver's context and a warm-up run: seconds of a start without its reading
+START = 5.0
 # the link to a server of unknown rates
 NETWORK, NETWORK_RATE, ROUND_TRIP = "network", 1.25e8, 3e-4
 

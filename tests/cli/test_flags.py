@@ -24,8 +24,10 @@ WORDS = {
     "inspect": ["inspect", MODEL],
     "sweep": ["sweep", MODEL, "--gpus", "24GiB", "--contexts", "4096"],
     "choose": ["choose", MODEL, "--gpu", "24GiB", "--ram", "64GiB"],
+    "best": ["best", "--gpu", "24GiB", "--ram", "64GiB"],
     "cluster": ["cluster", str(ROOT / "docs" / "cluster.json"), MODEL],
     "fleet": ["fleet", str(ROOT / "docs" / "fleet.json"), MODEL],
+    "compare": ["compare", "llama-server", "-m", MODEL],
     "prove": ["prove", "llama-server", "-m", MODEL],
     "tune": ["tune", "llama-server", "-m", MODEL],
     "devices": ["devices"],
@@ -48,7 +50,7 @@ WORDS = {
 def with_flag(command: Command, name: str, value: str) -> list[str]:
     """A command line of `command` with this flag where its own flags stand."""
     words = list(WORDS[command.name])
-    at = 1 if command.name in ("run", "prove", "tune") else len(words)
+    at = 1 if command.name in ("run", "compare", "prove", "tune") else len(words)
     return [*words[:at], name, *([value] if value else []), *words[at:]]
 
 

@@ -778,3 +778,40 @@ def test_memory_that_a_far_server_holds_is_not_this_machine_s(fake, monkeypatch,
         and "is loaded" not in said.err
     )
     assert not [path for path, _ in fake.requests if path == "/api/ps"]
+
+
+# --- models that stay
+
+
+def test_a_model_beside_one_that_stays_has_what_that_leaves(run, fake) -> None:
+    """Ollama unloads the one that was idle longest, whatever should stay, where its own guess of
+    the next is more than 80 % of what is free."""
+    fake.add("qwen:7b", HEADERS / "qwen2.5-7b-q4_k_m.gguf", {})
+
+    def asked(gpu: str, *words: str) -> tuple[dict[str, object], str, int]:
+        done = run(
+            *("plan", "qwen:7b", "--gpu", gpu, "--ram", "32GiB", "--num-ctx", "4096", "--json"),
+            *words,
+            **fake.environ,
+        )
+        return json.loads(done.stdout), done.stderr.decode(), done.returncode
+
+    alone, _, _ = asked("8GiB")
+    beside, _, code = asked("8GiB", "--stay", "llama3.1:8b")
+    left = [answer["plan"]["devices"][0]["free"] for answer in (alone, beside)]
+    assert 5 * GiB < left[0] - left[1] < 7 * GiB and code == 0
+    assert beside["num_gpu"] is not None and beside["num_gpu"] < 20
+    body = json.dumps({"model": "llama3.1:8b", "keep_alive": -1})
+    asks = f"curl http://{fake.host}/api/generate -d '{body}'"
+    assert f"llama3.1:8b stays: {asks}" in beside["warnings"]
+    assert not any("unloads one of those" in line for line in beside["warnings"])
+    # all of it fits, by its real size, and Ollama's own guess does not
+    tight, _, _ = asked("11100MiB", "--stay", "llama3.1:8b")
+    roomy, _, _ = asked("24GiB", "--stay", "llama3.1:8b")
+    assert [
+        any("Ollama unloads one of those first all the same" in line for line in found["warnings"])
+        for found in (tight, roomy)
+    ] == [True, False]
+    assert not roomy["server"]
+    many, _, _ = asked("24GiB", "--stay", "llama3.1:8b,llama3.1:8b,llama3.1:8b")
+    assert "OLLAMA_MAX_LOADED_MODELS=4" in many["server"]

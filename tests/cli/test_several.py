@@ -22,9 +22,13 @@ from support import HEADERS, ROOT, check_examples, gguf, model, slow, write_gguf
 
 import autolayers
 from autolayers import Device
+from autolayers.backends.ops import Ops
 from autolayers.cli import main
 from autolayers.devices import hypothetical
 from autolayers.flags.parse import parse
+from autolayers.memory.margin import parts
+from autolayers.planner.several.groups import beside_router
+from autolayers.request import Request
 
 FILES = (
     "llama-3.1-8b-q4_k_m",
@@ -315,6 +319,11 @@ def test_what_is_kept_fits_beside_every_group(
         for name, entry in file["models"].items()
     }
     assert set(taken) == set(FILES)
+    # what is not used for long is unloaded, but for what stays: a load is a sixtieth of that
+    idle = {name: entry["ttl"] for name, entry in file["models"].items()}
+    assert idle.pop(kept) == 0
+    for name, seconds in idle.items():
+        assert 5 + model(f"{name}:8").size / 2.5e9 < seconds / 60 < 15
     grouped = [group["members"] for group in groups.values()]
     alone = set(FILES) - {kept} - {name for members in grouped for name in members}
     for members in [*grouped, *([name] for name in alone)]:
@@ -324,7 +333,48 @@ def test_what_is_kept_fits_beside_every_group(
         out_of(capfd, *words, "--format", "llama-swap-matrix")[0]
     )
     assert all(kept in members for members in routing[1])
+    words[words.index(gpu)] = "40GiB"
+    for form in ("llama-swap", "llama-swap-matrix"):  # nothing waits for the memory of any
+        text, _ = out_of(capfd, *words[:-2], "--format", form)
+        assert text.count("ttl: 0") == len(FILES) == text.count("ttl:")
     found = json.loads(out_of(capfd, *words, "--json")[0])
     assert list(found["kept"]) == [str(sorted(FILES).index(kept))]
     assert "names none of the models" in out_of(capfd, *words[:-1], "x", code=2)[1]
     assert "used least recently" in out_of(capfd, *words, "--format", "preset", code=2)[1]
+
+
+# --- the router
+
+
+def test_a_given_models_max_is_kept_or_refused(
+    library: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A preset for one model beside the user's --models-max 2 would run out of memory."""
+    words = ["plan", *(f"{name}.gguf" for name in FILES[:3]), "--ram", "64GiB"]
+    for gpu, most in (("40GiB", 3), ("4GiB", 1)):
+        for given in range(1, 4):
+            text, err = out_of(
+                capfd,
+                *(*words, "--gpu", gpu, "--models-max", str(given), "--format", "preset"),
+                code=0 if given <= most else 2,
+            )
+            assert (f"--models-max {given}\n" in text) == (given <= most), err
+            assert (f"--models-max {given}: {most} of these 3 models fit" in err) == (given > most)
+            assert "does not belong to one model" not in err
+
+
+@pytest.mark.parametrize(
+    ("build", "holds"), [(8247, 0), (8248, 1), (9159, 1), (9300, 1), (11549, 0)]
+)
+def test_what_the_router_itself_holds_is_no_models(build: int, holds: int) -> None:
+    """Builds of b8248 to b9159 had a CUDA context in the router too; when it went is not known to
+    the build."""
+    words = ["--gpu", "rtx-3060,rtx-3060", "--ram", "16GiB", "--llama-build", str(build)]
+    request = Request.of(parse(words, command="plan"), {})
+    devices = request.machine.devices
+    left = beside_router(request).machine
+    context = dict(parts(devices[0], Ops(n_tokens=1)))["CUDA context"]
+    assert context > 100 << 20 and request.machine.ram is not None and left.ram is not None
+    for name, limit in request.machine.limits.items():
+        assert limit - left.limits[name] == holds * context
+    assert 0 < request.machine.ram - left.ram < 1 << 30

@@ -273,3 +273,12 @@ def test_the_gfx_number_says_the_generation(version: int, generation: str) -> No
         "ROCm0", GiB, GiB, "AMD GPU 0x1234", "ROCm", limits={"gfx_target_version": version}
     )
     assert generation_of(device) == generation
+
+
+def test_a_listing_without_end_is_read_as_far_as_devices_may_be() -> None:
+    """3,000 devices of a program that lies took 15 s of a processor."""
+    lines = [f"  CUDA{i}: NVIDIA GeForce RTX 3060 (11911 MiB, 11786 MiB free)" for i in range(3000)]
+    devices, notes = list_devices.parse("\n".join(lines))
+    assert [device.name for device in devices] == [f"CUDA{i}" for i in range(64)]
+    assert notes == ["3000 devices are listed: the first 64 are looked at"]
+    assert list_devices.parse("\n".join(lines[:64]))[1] == []

@@ -3,13 +3,14 @@
 The real llama-server in a control group with the memory limit of its plan: it loads and answers;
 with less than its caches it is killed. docs/rack.md has longer runs.
 
-Binaries: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them. Needs the right to make
-control groups.
+Binaries: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them; llama-swap, or the
+program that $AUTOLAYERS_LLAMA_SWAP names. Needs the right to make control groups.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
 import socket
@@ -146,3 +147,80 @@ def answered(port: int, body: bytes) -> int:
                 raise
             time.sleep(0.1)
     return 0
+
+
+@pytest.mark.parametrize("form", ["llama-swap", "llama-swap-matrix"])
+def test_models_swap_under_llama_swap_and_one_stays(
+    form: str,
+    group: Group,
+    binaries: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Three models take turns beside one that stays, with the memory of two: it is never loaded
+    again, each other ends before the next one starts, and nothing is killed."""
+    program = shutil.which(os.environ.get("AUTOLAYERS_LLAMA_SWAP", "llama-swap"))
+    if program is None:
+        pytest.skip("AUTOLAYERS_LLAMA_SWAP names no program")
+    for name in "abcd":
+        shutil.copy(CHAT, tmp_path / f"{name}.gguf")
+    monkeypatch.setenv("PATH", f"{binaries}:{os.environ['PATH']}")
+    words = ["--ram", "5GiB", *WORDS[:-1], "0", "-ctxcp", "0", "-b", "32", "-ub", "32"]
+    assert main(["plan", str(tmp_path), *words, "--stay", "d", "--format", form]) == 0
+    (tmp_path / "config.yaml").write_text(capfd.readouterr().out)
+    plan = autolayers.plan(CHAT, words[2:], ram="5GiB")
+    limit = 2 * plan.host.resident + (256 << 20)  # less than the plans allow
+    assert limit < 3 * plan.host.context
+    group.holds(limit)
+    port = free_port()
+    swap = subprocess.Popen(
+        [program, "-config", tmp_path / "config.yaml", "-listen", f"127.0.0.1:{port}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=group.enter,
+    )
+    try:
+        stays = set()
+        for name in "dadbdcda":
+            body = json.dumps({"model": name, "prompt": "a", "max_tokens": 1}).encode()
+            assert completed(port, body) == 1, name
+            loaded = {own[own.index("-m") + 1][-6]: pid for pid, own in children(swap.pid).items()}
+            assert "d" in loaded and len(loaded) <= 2, loaded
+            stays.add(loaded["d"])
+        assert len(stays) == 1 and swap.poll() is None
+        assert 2 * plan.host.context < group.most() <= limit
+        assert group.killed() == 0
+    finally:
+        swap.terminate()
+        swap.wait()
+
+
+def completed(port: int, body: bytes) -> int:
+    """Tokens of an answer, once llama-swap listens."""
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"}
+    )
+    for _ in range(300):
+        try:
+            with urllib.request.urlopen(asked, timeout=120) as answer:
+                return int(json.load(answer)["usage"]["completion_tokens"])
+        except urllib.error.URLError as error:
+            if not isinstance(error.reason, ConnectionError):
+                raise
+            time.sleep(0.1)
+    return 0
+
+
+def children(parent: int) -> dict[int, list[str]]:
+    """The words of the llama-servers that a process has started."""
+    found = {}
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_text().split("\0")
+            above = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if above == parent and "-m" in words:
+            found[int(entry.name)] = words
+    return found

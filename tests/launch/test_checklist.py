@@ -57,7 +57,7 @@ CHECKS: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             ("systemd", "llama-swap", "llama-swap-matrix", "nixos", "preset", "gpustack"), PATH
         ),
-        **dict.fromkeys(("llmkube", "koboldcpp", "llama-cpp-python"), PATH),
+        **dict.fromkeys(("llmkube", "koboldcpp", "llama-cpp-python", "docker-model"), PATH),
     },
     "the model is read-only": {
         "systemd": r"ProtectSystem=strict",
@@ -109,6 +109,7 @@ CHECKS: dict[str, dict[str, str]] = {
     "its name is its own": {
         **dict.fromkeys((*PODS, "llmkube"), r"name: m\n"),
         "gpustack": r'name: "m"',
+        "docker-model": r" local/m\n",
         **dict.fromkeys(("llama-swap", "llama-swap-matrix"), r'  "m":'),
         "preset": r"\[m\]",
     },
@@ -124,12 +125,14 @@ def launches() -> list[tuple[str, str]]:
     return pairs + [(MODELS[0], f"--gpu rtx-3060 {words}") for words in more]
 
 
-def text_of(kind: str, name: str, words: str) -> str:
-    given = parse(["-c", "4096", "--ram", "32GiB", *WORDS.split(), *words.split()], command="plan")
+def text_of(
+    kind: str, name: str, words: str, more: str = WORDS, said: list[str] | None = None
+) -> str:
+    given = parse(["-c", "4096", "--ram", "32GiB", *more.split(), *words.split()], command="plan")
     found = Model(model(name).header, PATH)
     plan, given = formats.plan_for(kind, given, lambda said: autolayers.plan(found, said))
     given = replace(given, params=replace(given.params, model=PATH))
-    return formats.write(kind, plan, given, warn=[].append)
+    return formats.write(kind, plan, given, warn=([] if said is None else said).append)
 
 
 @pytest.mark.parametrize("kind", few(3, FORMATS))
@@ -149,6 +152,18 @@ def test_every_question_has_its_answer(kind: str, tmp_path: Path) -> None:
         validated(kind, text, tmp_path)
     # KServe is for the processor
     assert refused <= (18 if kind == "kserve" else 8)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_key_that_is_given_is_needed_or_spoken_of(kind: str) -> None:
+    """A server that starts without its key answers everybody: the file stops that, or a line on
+    stderr says the way out."""
+    for more, is_given in ((WORDS, True), ("--port 9001", False)):
+        said: list[str] = []
+        text_of(kind, MODELS[0], "--gpu rtx-3060 -dev none -ngl 0", more, said)
+        spoken = sum("LLAMA_API_KEY" in line for line in said)
+        stops = kind in CHECKS["nothing starts without the key"]
+        assert spoken == (is_given and not stops), said
 
 
 def validated(kind: str, text: str, place: Path) -> None:

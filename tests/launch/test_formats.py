@@ -550,11 +550,13 @@ def test_a_model_of_the_hub_is_downloaded_by_the_program(kind: str) -> None:
     files are kept."""
     if kind == "kserve":
         pytest.skip("this plan uses a GPU")
-    text = written(kind, path="hf:user/name/dir/file.gguf")
+    text = written(kind, path="hf:user/name/dir/file-Q4_0.gguf")
     if kind == "koboldcpp":
-        assert "--model https://huggingface.co/user/name/resolve/main/dir/file.gguf" in text
+        assert "--model https://huggingface.co/user/name/resolve/main/dir/file-Q4_0.gguf" in text
     elif kind == "llama-cpp-python":
-        assert "repo_id='user/name',\n    filename='dir/file.gguf'" in text
+        assert "repo_id='user/name',\n    filename='dir/file-Q4_0.gguf'" in text
+    elif kind == "docker-model":
+        assert text.startswith("docker model pull hf.co/user/name:Q4_0\n")
     else:
         assert "--no-mmproj" in text or "mmproj-auto = false" in text
         kept = {
@@ -563,7 +565,7 @@ def test_a_model_of_the_hub_is_downloaded_by_the_program(kind: str) -> None:
             "systemd": "CacheDirectory=llama.cpp\nEnvironment=LLAMA_CACHE=%C/llama.cpp\n",
         }
         assert kept.get(kind, "") in text
-        assert "--no-mmproj" not in written(kind, ("--mmproj-auto",), "hf:user/name/file.gguf")
+        assert "--no-mmproj" not in written(kind, ("--mmproj-auto",), "hf:user/name/f-Q4_0.gguf")
 
 
 @pytest.mark.parametrize("kind", few(4, FORMATS))
@@ -832,7 +834,7 @@ def test_whose_gpu_it_is_may_be_a_guess() -> None:
 # What each format cannot give its program: an image, a package or an operator that lacks it
 UNREACHED = {
     "MTL": "systemd docker compose nixos kubernetes kserve gpustack llmkube",
-    "SYCL": "koboldcpp nixos",
+    "SYCL": "koboldcpp nixos docker-model",
     "CANN": "docker compose koboldcpp nixos kubernetes kserve llmkube",
     "MUSA": "docker compose koboldcpp nixos kubernetes kserve llmkube",
     "OpenCL": "docker compose koboldcpp nixos kubernetes kserve llmkube",
@@ -1061,3 +1063,43 @@ def test_a_dry_run_has_none(capfd: pytest.CaptureFixture[str]) -> None:
             and "LLAMA_API_KEY" in said.err
             and "-ngl 33" in said.out
         )
+
+
+def test_docker_model_runner_gets_what_it_takes() -> None:
+    """It refuses a word that is not in its list, and every path."""
+    said: list[str] = []
+    words = "--gpu rtx-3060 --ram 32GiB -ngl 3 -lm mlock --temp 0.2 --log-file x --api-key hush"
+    given = words.split()
+    text = file_for("docker-model", *given, warn=said)
+    package, configure = map(shlex.split, text.splitlines())
+    name = configure[5]
+    assert " ".join(package) == f"docker model package --gguf {PLAIN_SMALL} {name}"
+    assert " ".join(configure) == (
+        f"docker model configure --context-size 4096 {name} -- --temp 0.2 -ngl 3 --no-mmap --mlock"
+    )
+    assert any("--log-file: left out" in line for line in said)
+    assert any("LLAMA_API_KEY: nothing stops" in line for line in said)
+    hub = file_for("docker-model", *given, path="hf:user/name/dir/file-Q4_K_M.gguf")
+    assert hub.startswith("docker model pull hf.co/user/name:Q4_K_M\n")
+    for more, why in (
+        ("-ot blk.1.=CPU", r"nothing like -ot: plan without it \(--strategy layers\)"),
+        ("--numa isolate", "nothing like --numa: plan"),
+        ("-c 4096 --rpc 127.0.0.1:1", "nothing like --rpc: plan"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            file_for("docker-model", *given, *more.split())
+    with pytest.raises(UsageError, match=r"by its quantisation, which .* does not name"):
+        file_for("docker-model", *given, path="hf:user/name/file.gguf")
+
+
+def test_a_plan_without_words_for_docker_model_runner_has_whole_layers() -> None:
+    """What its plan has in RAM, FFN weights or parts of experts, it has no words for."""
+    machine = ["--gpu", "rtx-3060", "--ram", "64GiB", "-c", "32768"]
+    found = Model(model("llama-3.3-70b-q4_k_m").header, PLAIN_SMALL)
+    for words in (machine, [*machine, "--moe-cache-mib", "0"]):
+        given = parse(words, command="plan")
+        made, given = formats.plan_for(
+            "docker-model", given, lambda said: autolayers.plan(found, said)
+        )
+        text = formats.write("docker-model", made, given, warn=[].append)
+        assert not {"-ot", "-ncffn", "--moe-cache-mib"} & set(text.split()) and made.fits

@@ -7,6 +7,7 @@ planned; and no word that the user gave is lost without a line that says so.
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
 
 import launch_targets as targets
@@ -128,7 +129,9 @@ def check_other_words(
             # a Service has the address
             assert value == "0.0.0.0" or "--host " in warned, context
         elif back is not None:
-            assert back.value(flag) in (value, os.path.abspath(value)) or f"{flag} " in warned, (
+            assert back.value(flag) in (value, os.path.abspath(value)) or re.search(
+                rf"{flag}[ :]", warned
+            ), (
                 flag,
                 context,
             )

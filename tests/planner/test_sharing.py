@@ -6,13 +6,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support import hypothetical_gpus, requested
+from support import hypothetical_gpus, model, requested
 
+import autolayers
 from autolayers.flags.policy import read
 from autolayers.machine import Device, Machine
 from autolayers.memory.margin import least
+from autolayers.planner.several import multi, sharing
 from autolayers.planner.several.assign import Assignment
 from autolayers.planner.several.multi import _too_large, _too_many
+from autolayers.planner.several.options import Launches
 from autolayers.planner.several.sharing import _cheaper
 
 GPU = 1000
@@ -58,3 +61,40 @@ def test_the_cheaper_choice_is_taken_and_of_equal_ones_the_first() -> None:
     assert _cheaper(one, same) is one
     assert _cheaper(None, one) is one and _cheaper(one, None) is one
     assert _cheaper(None, None) is None
+
+
+@pytest.mark.parametrize("count", [4, 12])
+def test_a_search_that_has_spent_its_budget_ends_with_what_fits(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen large models on sixteen unequal GPUs took 43 s."""
+    estimated = Launches._estimated
+    counts = []
+
+    def plans(budget: int) -> autolayers.Together:
+        asked = []
+
+        def counted(self: Launches, params: Any) -> Any:
+            asked.append(params)
+            return estimated(self, params)
+
+        monkeypatch.setattr(Launches, "_estimated", counted)
+        monkeypatch.setattr(sharing, "BUDGET", budget)
+        names = ("llama-3.1-8b-q4_k_m:8", "qwen3-30b-a3b-q4_k_m:4")
+        found = multi.plan_together(
+            [model(names[i % 2]) for i in range(count)],
+            autolayers.request.Request.of(
+                autolayers.flags.parse.parse(
+                    ["--gpu", "2GiB,3GiB,4GiB", "--ram", "48GiB"], command="plan"
+                ),
+                {},
+            ),
+        )
+        counts.append(len(asked))
+        return found
+
+    budget = sharing.BUDGET
+    cut, whole = plans(0), plans(budget)
+    assert cut.fits and whole.fits and not cut.proven
+    assert counts[0] < counts[1] / 2
+    assert cut.seconds < 3 * whole.seconds

@@ -5,6 +5,7 @@ Text that people read, from plans whose numbers are known.
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
 import pathlib
@@ -20,7 +21,7 @@ from support import FIXTURES, HEADERS, few, model, slow
 import autolayers
 from autolayers import Device
 from autolayers.api import plan_together
-from autolayers.errors import UsageError
+from autolayers.errors import AutolayersError, UsageError
 from autolayers.flags.params import Params
 from autolayers.memory.layers import model_layers
 from autolayers.planner.advice import Remedy
@@ -406,6 +407,21 @@ def test_a_picture_has_the_summary_s_text(tmp_path: pathlib.Path) -> None:
     assert drawn_texts == ["FITS <b> & c", "  \u2588\u2593"]
     with pytest.raises(UsageError, match=r"ends in \.svg or \.png"):
         write_picture(text, str(tmp_path / "plan.gif"))
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk the half of a picture was left."""
+    (tmp_path / "plan.svg").write_text("old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(AutolayersError, match=r"cannot write .*plan\.svg: No space left"):
+        write_picture("text", str(tmp_path / "plan.svg"))
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
 CASES = {

@@ -6,7 +6,7 @@ import test from "node:test";
 import { amount, between, PARTS, rows } from "../../autolayers/web/static/bars.js";
 import { shared } from "../../autolayers/web/static/copying.js";
 import { matching } from "../../autolayers/web/static/form.js";
-import { filtered } from "../../autolayers/web/static/known.js";
+import { inOrder } from "../../autolayers/web/static/known.js";
 import { canonical, nearestList } from "../../autolayers/web/static/machines.js";
 import { addAddress, addFiles } from "../../autolayers/web/static/models.js";
 import { fromHash, opensMore, pinnedOf, toHash } from "../../autolayers/web/static/state.js";
@@ -120,25 +120,26 @@ test("cards are found as people write them", () => {
 test("a machine without a list of its own gets that of the nearest smaller one", () => {
   const lists = ["rtx-3060", "rtx-3090,rtx-3090", "6", "12", "24", "m4-pro-24g", "none"];
   const found = (gpu) => nearestList(lists, gpu, CARDS);
-  assert.deepEqual(found("rtx 3060"), { file: "known-rtx-3060.json", same: true });
-  assert.deepEqual(found("2x3090"), { file: "known-rtx-3090+rtx-3090.json", same: true });
-  assert.deepEqual(found("24GiB"), { file: "known-24.json", same: true });
-  assert.deepEqual(found(""), { file: "known-none.json", same: true });
-  assert.deepEqual(found("rtx-3090"), { file: "known-24.json", same: false });
-  assert.deepEqual(found("rtx-4070-laptop"), { file: "known-6.json", same: false });
-  assert.deepEqual(found("rtx-3060,rtx-3060"), { file: "known-24.json", same: false });
-  assert.deepEqual(found("m4-max-64g"), { file: "known-m4-pro-24g.json", same: false });
+  assert.deepEqual(found("rtx 3060"), { name: "rtx-3060", same: true });
+  assert.deepEqual(found("2x3090"), { name: "rtx-3090,rtx-3090", same: true });
+  assert.deepEqual(found("24GiB"), { name: "24", same: true });
+  assert.deepEqual(found(""), { name: "none", same: true });
+  assert.deepEqual(found("rtx-3090"), { name: "24", same: false });
+  assert.deepEqual(found("rtx-4070-laptop"), { name: "6", same: false });
+  assert.deepEqual(found("rtx-3060,rtx-3060"), { name: "24", same: false });
+  assert.deepEqual(found("m4-max-64g"), { name: "m4-pro-24g", same: false });
   assert.equal(found("radeon-780m-32g"), null);      // no list of its maker
   assert.equal(found("rtx 9999"), null);
+  const of = (ram) => nearestList([...lists, "rtx-3060@16"], "rtx 3060", CARDS, ram, "32");
+  assert.deepEqual(of("32"), { name: "rtx-3060", same: true });
+  assert.deepEqual(of("16"), { name: "rtx-3060@16", same: true });
+  assert.deepEqual(of("64"), { name: "rtx-3060", same: false });
 });
 
-test("a list has what one can read along first, what is worth most first", () => {
-  const rows = [["small", "yes", 1, 90], ["slow", "if", 9, 2], ["large", "yes", 5, 30], ["no", "no", 99, 0]]
-    .map(([model, state, worth, rate]) => ({ model, state, worth, size: 10 - Number(worth), rate, context: 8192 }));
-  const none = { context: 0, rate: 0, vision: false, coding: false };
-  assert.deepEqual(filtered(rows, none).map(({ model }) => model), ["large", "small", "slow", "no"]);
-  assert.deepEqual(filtered(rows, { ...none, rate: 40 }).map(({ model }) => model), ["small"]);
-  assert.deepEqual(filtered(rows, { ...none, coding: true }), []);
+test("a list has the ranker's order: what runs well, by quality, then speed", () => {
+  const rows = [["slow", [2, -72, -5]], ["small", [0, -60, -86]], ["best", [0, -67, -28]], ["as good", [0, -67, -33]]]
+    .map(([model, order]) => ({ model, order }));
+  assert.deepEqual(inOrder(rows).map(({ model }) => model), ["as good", "best", "small", "slow"]);
 });
 
 test("bars between two contexts are on the line between them", () => {

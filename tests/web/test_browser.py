@@ -119,7 +119,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Callab
 def from_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the page as it is built by default: Pyodide comes from public hosts."""
     folder = tmp_path_factory.mktemp("hosts")
-    build(folder)
+    build(folder, lists="rtx-4090")
     with http.server.ThreadingHTTPServer(
         ("127.0.0.1", 0), functools.partial(_Files, directory=str(folder))
     ) as host:
@@ -376,9 +376,7 @@ def test_a_row_of_the_quantisations_is_planned(page: Any) -> None:
     rate = row.locator("td").nth(1).inner_text()
     row.locator("button").click()
     answered(page)
-    assert page.input_value(
-        "#model"
-    ) == "qwen3-8b-q8_0" and f"About {rate} tokens/s (" in page.inner_text("#verdict")
+    assert page.input_value("#model") == "qwen3-8b-q8_0" and page.inner_text("#numbers dd") == rate
 
 
 def test_words_are_searched(page: Any) -> None:
@@ -440,6 +438,7 @@ def test_a_file_that_was_not_read_yet_is_planned_by_its_button(page: Any) -> Non
 
 
 def test_help_opens_beside_its_button(page: Any) -> None:
+    page.locator("#more").evaluate("details => { details.open = true }")
     for name in ("model", "gpu", "ram", "ctx"):
         asks, text = page.locator(f"[popovertarget=about-{name}]"), page.locator(f"#about-{name}")
         asks.click()
@@ -512,7 +511,8 @@ def test_typing_a_model_keeps_the_answer(page: Any) -> None:
     said = page.inner_text("#verdict")
     page.fill("#model", "qwen3 30b")
     page.wait_for_timeout(1500)
-    assert page.locator("[role=option]").first.is_visible() and page.inner_text("#error") == ""
+    assert page.locator("#model-field [role=option]").first.is_visible()
+    assert page.inner_text("#error") == ""
     assert page.inner_text("#verdict") == said
     page.keyboard.press("Enter")
     answered(page)
@@ -528,7 +528,7 @@ def test_the_focus_stays_while_a_table_fills(page: Any) -> None:
     page.wait_for_function(
         """() => {
           const hint = document.getElementById("known-hint").textContent;
-          return !(Number(hint.match(/Computing (\\d+)/)?.[1] ?? 99) < 5);
+          return !(Number(hint.match(/(\\d+) of/)?.[1] ?? 99) < 5);
         }"""
     )
     assert page.evaluate("document.activeElement.textContent") == model
@@ -540,7 +540,9 @@ def test_a_list_asks_for_each_model_once(page: Any) -> None:
     asked: list[str] = []
 
     def take(route: Any) -> None:
-        asked.append(json.loads(route.request.post_data)["model"])
+        question = json.loads(route.request.post_data)
+        if question["gpu"] == "13":  # not the page's own first question
+            asked.append(question["model"])
         route.fulfill(json={"error": "not now"})
 
     page.route("**/call/take", take)
@@ -548,7 +550,6 @@ def test_a_list_asks_for_each_model_once(page: Any) -> None:
     for shown in (True, False, True):
         page.locator("#known-box").evaluate("(box, open) => { box.open = open }", shown)
         page.wait_for_timeout(100)
-    page.wait_for_selector("#known button")
     settled(page)
     assert len(asked) > 10 and len(asked) == len(set(asked))
 
@@ -869,12 +870,13 @@ def test_everybody_can_use_it(page: Any, width: int, dark: bool) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert violations(page) == [], state
     choose(page, gpu="8", ctx="4096")
-    page.focus("#theme")
+    page.focus(".skip")
+    page.keyboard.press("Enter")
     stops = []
     while "copy" not in stops and len(stops) < 10:
         page.keyboard.press("Tab")
         stops.append(page.evaluate("document.activeElement.id"))
-    assert stops[:1] == ["share"] and "copy" in stops
+    assert "copy" in stops
 
 
 def violations(page: Any) -> list[str]:

@@ -18,6 +18,7 @@ import pytest
 from support import ROOT, model
 
 import autolayers
+from autolayers import bundled
 from autolayers.bundled import published
 from autolayers.devices.cards import CARDS
 from autolayers.web import pages
@@ -35,18 +36,16 @@ def build(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The site of one chip, of four answers and of two lists of two models: the answers of the
-    other chips and of the form's mixture, seconds each, are part of the whole site's test."""
+    """The site of one chip, of four answers and of two lists of two models: all models, seconds
+    each, are part of the whole site's test."""
     folder = tmp_path_factory.mktemp("site")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("autolayers.web.build.CHIPS", [PRESET["gpu"]])
-        small = {**PRESET, "model": "llama-3.2-1b-q8_0"}
-        patch.setattr("autolayers.web.build.PRESET", small)
         patch.setattr(pages, "MODELS", ("llama-3.2-1b-q8_0", "llama-3-70b-f16"))
         patch.setattr(pages, "MACHINES", ("rtx-3060", "rx-7900-xtx"))
-        known = ["qwen3-8b-q4_k_m", "llama-3.2-1b-q4_k_m"]
-        patch.setattr("autolayers.web.engine.of_each_family", lambda: known)
-        names = make(folder, lists="m4-pro-24g,none", url="https://example.org/x/")
+        known = [published.MODELS["qwen3.5-9b"], published.MODELS["qwen3.5-4b"]]
+        patch.setattr("autolayers.planner.compare.best.candidates", lambda job: known)
+        names = make(folder, lists="rtx-3060,m4-pro-24g,none", url="https://example.org/x/")
         assert {
             f"{folder}/{model}-on-{card}.{kind}"
             for model in pages.MODELS
@@ -84,11 +83,10 @@ def test_the_site_is_the_same_each_time_it_is_built(tmp_path: pathlib.Path) -> N
     first = json.loads((site / "first.json").read_text())
     assert (
         first["answer"]["verdict"]["title"] == "Fits"
-        and first["question"] == first["offer"]["preset"]
+        and first["asked"] == first["offer"]["preset"]
+        and first["question"]["model"] == first["rows"][0]["model"]
     )
-    for question, name in config["answers"].items():
-        answer = json.loads((site / name).read_text())
-        assert answer["command"]["bash"].startswith("llama-server -hf "), question
+    assert sum(row["how"] == "well" for row in first["rows"]) > 4
     # and what workers run comes after
     before = ("index.html", "style.css", "icon.svg", "first.json")
     sizes = {name: (site / name).stat().st_size for name in config["files"]}
@@ -138,18 +136,24 @@ def test_a_list_of_models_for_a_card_has_the_figures_of_plans(site: pathlib.Path
     """At most 30 KB, the figures of single plans; the rows of a Mac have the memory that its name
     says."""
     config = json.loads((site / "config.json").read_text())
-    assert config["lists"] == ["m4-pro-24g", "none"]
+    assert config["lists"] == ["rtx-3060", "m4-pro-24g", "none"]
     files = [f"known-{card}.json" for card in config["lists"]]
     assert set(files).isdisjoint(config["files"])
-    mac, cpu = (json.loads((site / name).read_text()) for name in files)
+    card, mac, cpu = (json.loads((site / name).read_text()) for name in files)
     assert mac["question"]["ram"] == "" and cpu["question"]["ram"] == "32"
-    # llama 3.2 1B is of another year
-    assert [row["model"] for row in mac["rows"]] == ["qwen3-8b-q8_0"]
+    assert [row["title"] for row in mac["rows"]] == ["Qwen3.5 9B", "Qwen3.5 4B"]
     sizes = [(site / name).stat().st_size for name in files]
     today = sum(known.current for known in published.MODELS.values())
     assert max(sizes) * today < 30_000 * len(mac["rows"])
-    plan = autolayers.plan(model("qwen3-8b-q8_0"), ["--gpu", "m4-pro-24g"])
-    assert mac["rows"][0]["context"] == plan.breakdown.n_ctx and mac["rows"][0]["state"] == "yes"
+    first = card["rows"][0]
+    chosen = autolayers.choose(
+        [bundled.read(first["model"])], ["--gpu", "rtx-3060", "--ram", "32GiB", "-c", "16384"]
+    )[0]
+    assert (first["context"], first["how"]) == (chosen.n_ctx, "well")
+    # the first touch of a chip has the answer to its question without a model
+    answer = json.loads((site / "answer-rtx-3060.json").read_text())
+    assert answer["question"].items() >= {**PRESET, "model": first["model"]}.items()
+    assert answer["answer"]["command"]["bash"].startswith("llama-server -hf ")
     done = build("build", str(site), "--lists", "rtx-9999")
     assert done.returncode == 2 and done.stderr.startswith(
         "autolayers: --lists: rtx-9999 is no known card"
@@ -157,12 +161,16 @@ def test_a_list_of_models_for_a_card_has_the_figures_of_plans(site: pathlib.Path
 
 
 def test_the_machines_of_the_lists_are_known() -> None:
-    """The chips, cards without a name, two cards, laptops, Macs, and no GPU."""
-    common = LISTS["common"]
+    """The chips, cards without a name, two cards, laptops, Macs, and no GPU; sixty cards with three
+    sizes of RAM."""
+    common, most = LISTS["common"], LISTS["most"]
     assert {"none", "24", "rtx-3090,rtx-3090", "rtx-4060-laptop", "m4-16g"} <= set(common)
-    for gpus in common:
+    assert set(common) < set(most) and len([name for name in most if "@" in name]) == 120
+    assert {"rtx-5070", "rtx-5070@16", "rx-9070-xt@64", "none@16"} <= set(most)
+    for machine in most:
+        gpus = machine.partition("@")[0]
         assert all(gpu in CARDS or gpu.isdigit() or gpu == "none" for gpu in gpus.split(",")), gpus
-    assert len(set(common)) == len(common)
+    assert len(set(most)) == len(most)
 
 
 def test_usage_is_told_on_stderr(

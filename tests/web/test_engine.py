@@ -23,8 +23,10 @@ import autolayers
 from autolayers import bundled
 from autolayers.bundled import projectors, published
 from autolayers.cli.model import load
+from autolayers.planner.compare import best
 from autolayers.quoting import posix
-from autolayers.web.engine import LARGEST_SLICE, PRESET, Engine, explain_log
+from autolayers.request import Request
+from autolayers.web.engine import LARGEST_SLICE, Engine, explain_log
 from autolayers.web.export import NAMES
 from autolayers.web.form import FIELDS
 from autolayers.web.names import BUNDLED, family, near, understood
@@ -436,7 +438,8 @@ def test_a_machine_has_no_more_ram_than_its_name_says() -> None:
 
 
 def test_ollamas_settings_say_where_they_are_set() -> None:
-    answer = ask("file", **PRESET, format="ollama")
+    mixture = {"model": "qwen3-30b-a3b-q4_k_m", "gpu": "rtx-3060", "ram": "32"}
+    answer = ask("file", **mixture, format="ollama")
     assert answer["file"] == "Modelfile"
     assert "LLAMA_ARG_N_CPU_MOE=24: set it for `ollama serve`" in answer["notes"]
 
@@ -481,13 +484,15 @@ def test_what_is_pasted_is_understood(typed: str, name: str) -> None:
     ("words", "first"),
     [
         # "48b" is no "8b", and "120b" no "20b"
-        ("8b", "qwen3-8b-q4_k_m"),
+        ("8b", "ministral-3-8b-q4_k_m"),
+        # the newest of them
+        ("27b", "qwen3.8-27b-ud-q4_k_m"),
         ("20b", "gpt-oss-20b-mxfp4"),
         # of 2025 before that of 2023
         ("mistral", "mistral-small-24b-q4_k_m"),
         ("gpt oss", "gpt-oss-20b-mxfp4"),
         # the 4 of Q4_K_M is no word of the model's name
-        ("gemma 4", "gemma-4-e4b-q4_k_m"),
+        ("gemma 4", "gemma-4-12b-q4_k_m"),
         ("qwen3-8b q8_0", "qwen3-8b-q8_0"),
     ],
 )
@@ -594,14 +599,16 @@ def test_a_projector_of_the_repository_is_counted_and_downloaded() -> None:
 
 
 def test_a_list_counts_projectors() -> None:
-    """A vision model's row is that of the same question with its projector; a text model's has
-    none."""
+    """A vision model's row is that of the same question with its projector, where it has to see;
+    for other jobs it has none."""
     machine = {"gpu": "8", "ram": "16"}
-    row = ask("take", model="qwen3.5-4b-q4_k_m", **machine)
+    row = ask("take", model="qwen3.5-4b-q4_k_m", **{"for": "pictures"}, **machine)
     assert row["vision"] and row["mmproj"] == "auto"
-    plan = ask("plan", model=row["model"], mmproj=row["mmproj"], **machine)["plan"]
-    assert row["context"] == plan["launch"]["n_ctx"]
-    assert "mmproj" not in ask("take", model="qwen3-8b-q4_k_m", **machine)
+    assert row["words"] == ["-hf", f"unsloth/Qwen3.5-4B-GGUF:{row['quantisation']}"]
+    plan = ask("plan", model=row["model"], mmproj="auto", ctx="8192", **machine)["plan"]
+    assert plan["fits"] and row["context"] >= 8192
+    chat = ask("take", model="qwen3.5-4b-q4_k_m", **machine)
+    assert "mmproj" not in chat and chat["words"][-1] == "--no-mmproj"
     offered = ask("start")["projectors"]
     assert offered[row["model"]] == projectors.size(row["model"]) and len(offered) > 15
 
@@ -625,42 +632,38 @@ def test_the_command_runs_as_pasted() -> None:
     assert "unsloth/gemma-3-4b-it-GGUF:Q4_K_M" in text and "/path/to" not in text
 
 
-def test_a_list_takes_the_quantisation_that_is_worth_most() -> None:
-    """The closest to the original that writes fluently: nobody wants Q8_0 at 7 tokens/s where
-    Q4_K_M writes 30."""
-    small, large = (
-        ask("take", model="qwen3-8b-q4_k_m", gpu=gpu, ram="32") for gpu in ("rtx-3060", "none")
-    )
-    assert (small["model"], small["state"]) == ("qwen3-8b-q8_0", "yes")
-    assert large["model"] == "qwen3-8b-q4_k_m" and large["rate"] < small["rate"]
-
-
-@pytest.mark.slow
-def test_a_list_weighs_rates_and_bits() -> None:
-    dense = ask("take", model="qwen3-14b-q4_k_m", gpu="rtx-3060", ram="32")
-    assert (
-        dense["rate"] >= 20 > ask("row", model="qwen3-14b-q8_0", gpu="rtx-3060", ram="32")["rate"]
-    )
-    mixture = ask("take", model="qwen3-30b-a3b-q4_k_m", gpu="rtx-3060", ram="32")
-    closest = ask("row", model="qwen3-30b-a3b-ud-q8_k_xl", gpu="rtx-3060", ram="32")
-    assert mixture["rate"] > closest["rate"] and mixture["worth"] > closest["worth"]
-    assert 25 < mixture["worth"] < 31  # billions of parameters
-    # 3 bits are a little faster, and lose more than that
-    closer = ask("take", model="qwen3-30b-a3b-q4_k_m", gpu="none", ram="32")
-    faster = ask("row", model="qwen3-30b-a3b-q3_k_s", gpu="none", ram="32")
-    assert closer["loss"] == "little" and faster["rate"] > closer["rate"]
+def test_a_list_is_the_ranker_that_best_and_choose_have() -> None:
+    """With the states and the order of its rows; a model that is not of today is none of it."""
+    offer = ask("start")
+    assert set(offer["jobs"]) == set(best.JOBS)
+    # the best first, so that the first that runs well is the answer
+    first = published.of(offer["jobs"]["code"]["models"][0])
+    assert first == max(best.candidates(best.JOBS["code"]), key=published.quality)
+    row = ask("take", model="qwen3.5-9b-q4_k_m", gpu="rtx-3060", ram="32", **{"for": "code"})
+    job = best.JOBS["code"]
+    request = job.asked(Request.of(["--gpu", "rtx-3060", "--ram", "32GiB"], {}))
+    mine = best.take(published.MODELS["qwen3.5-9b"], request, job)
+    assert row["model"] == mine.name and row["how"] == mine.state != "no"
+    assert row["order"] == list(mine.order) and row["index"] == 62.0
+    assert row["context"] == mine.choice.n_ctx >= 32768 and row["flags"] == list(mine.choice.flags)
+    assert row["state"] == "yes" and row["coding"] and row["source"].startswith("https://")
+    slow = ask("take", model="qwen3.8-27b-q8_0", gpu="rtx-4060", ram="32")
+    assert (slow["how"], slow["state"]) == ("slow", "if") and slow["order"] > row["order"]
+    old = ask("take", model="llama-2-7b-q4_0", gpu="rtx-3060", ram="32")
+    assert old["error"].endswith("no model of the list")
+    assert "for: expected one of chat, code" in ask("take", model="x", **{"for": "y"})["error"]
 
 
 def test_what_is_larger_than_all_memory_is_not_planned() -> None:
-    row = ask("take", model="deepseek-v3.1-q4_k_m", gpu="rtx-3060", ram="32")
-    assert (row["state"], row["worth"]) == ("no", 0)
-    assert row["where"].startswith("Does not fit: at least 2") and row["where"].endswith(" missing")
+    row = ask("take", model="deepseek-v4-flash-ud-iq3_xxs", gpu="rtx-3060", ram="32")
+    assert (row["state"], row["how"], row["rate"]) == ("no", "no", 0)
+    assert row["where"].startswith("Does not fit: at least 4") and row["where"].endswith(" missing")
     unknown = ask("row", model="llama-3.3-70b-q4_k_m", gpu="rtx-3060", ram="")
     assert unknown["state"] == "if" and unknown["needed"] > 20 << 30
 
 
 def test_a_list_says_which_models_read_pictures() -> None:
-    assert ask("take", model="gemma-3-4b-q4_k_m", gpu="rtx-3060", ram="32")["vision"] is True
+    assert ask("row", model="gemma-3-4b-q4_k_m", gpu="rtx-3060", ram="32")["vision"] is True
 
 
 def test_lm_studio_gets_a_share_of_layers() -> None:
@@ -947,3 +950,67 @@ def test_no_gpu_is_this_machines_processor_where_the_page_is_served() -> None:
     row = engine.call("row", {"model": "llama-3.2-1b-q8_0", "gpu": "none", "ctx": "4096"})
     speed = plans["none"]["plan"]["speed"]["generation_tokens_per_second"]
     assert row["rate"] == pytest.approx(speed, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("typed", "name", "filled"),
+    [
+        (
+            "llama-server -hf unsloth/Qwen3-8B-GGUF:Q8_0 --jinja -c 32768 -ngl 99 -fa on",
+            {"name": "hf:unsloth/Qwen3-8B-GGUF:Q8_0"},
+            {"flags": "--jinja", "yours": "-ngl 99 -fa on", "ctx": "32768"},
+        ),
+        (
+            "./llama-server \\\n  -m /models/Qwen3-8B-Q4_K_M.gguf \\\n  -np 2 -ctk q8_0 -ngl 20",
+            {"near": ["qwen3-8b-q4_k_m"]},
+            {"path": "/models/Qwen3-8B-Q4_K_M.gguf", "yours": "-ngl 20", "np": "2", "ctk": "q8_0"},
+        ),
+        (
+            "C:\\llama\\llama-server.exe -m C:\\m\\Qwen3-8B-Q4_K_M.gguf -ot exps=CPU",
+            {"near": ["qwen3-8b-q4_k_m"]},
+            {"path": "C:/m/Qwen3-8B-Q4_K_M.gguf", "yours": "-ot exps=CPU"},
+        ),
+        (
+            "sudo CUDA_VISIBLE_DEVICES=0 llama serve -hf a/b-GGUF --api-key secret",
+            {"name": "hf:a/b-GGUF"},
+            {},
+        ),
+        (
+            "docker run --gpus all ghcr.io/ggml-org/llama.cpp:server-cuda -hf a/b-GGUF -ngl 9",
+            {"name": "hf:a/b-GGUF"},
+            {"yours": "-ngl 9"},
+        ),
+    ],
+)
+def test_a_pasted_command_is_a_model_wishes_and_means(
+    typed: str, name: dict[str, object], filled: dict[str, str]
+) -> None:
+    answer = ask("name", name=typed)
+    said = {field: value for field, value in answer.pop("fill").items() if value}
+    assert (answer, said) == (name, filled)
+
+
+def test_what_is_no_command_is_a_name() -> None:
+    assert "fill" not in ask("name", name="llama 3.1 8b")
+    assert ask("name", name="https://lmstudio.ai/models/qwen/qwen3-8b")["near"][0].startswith(
+        "qwen3-8b"
+    )
+    assert "fill" not in ask("name", name="llama-server --port 'x")
+
+
+def test_yours_stands_beside_the_plan() -> None:
+    question = {"model": "qwen3-30b-a3b-q4_k_m", "gpu": "rtx-3060", "ram": "32", "ctx": "16384"}
+    answer = ask("yours", **question, yours="-ngl 20")
+    plan = ask("plan", **question)["plan"]
+    rows = {what.strip(): (here, there) for what, here, there in answer["rows"]}
+    assert answer["is_better"] and rows["context"] == ("16384", "16384")
+    assert rows["where"] == ("20 of 49 layers on the GPU", plan["placement"])
+    assert answer["text"].startswith("yours writes 22")
+    assert "expected a number of layers" in ask("yours", **question, yours="-ngl many")["error"]
+
+
+def test_a_job_asks_for_context_unless_the_model_has_less() -> None:
+    question = {"gpu": "rtx-4090", "ram": "32", "for": "documents"}
+    assert ask("plan", model="qwen3.5-9b-q4_k_m", **question)["plan"]["launch"]["n_ctx"] >= 65536
+    short = ask("plan", model="gemma-2-9b-q4_k_m", **question)["plan"]
+    assert 0 < short["launch"]["n_ctx"] <= 8192 * 4 and not short["warnings"]

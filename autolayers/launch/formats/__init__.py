@@ -47,7 +47,14 @@ def plan_for(
     own = getattr(_module(kind), "settle", None) if kind in FORMATS else None
     if own is None:
         _refuse_other_engine(kind, arguments)
-        return make(arguments), arguments
+        arguments = _without_cache(kind, arguments)
+        plan = make(arguments)
+        # Words of a plan that a format has no place for; a given one is refused when it is written
+        words = getattr(_module(kind), "WORDS", ()) if kind in FORMATS else ()
+        if not set(words).isdisjoint(plan.flags):
+            arguments = replace(arguments, own={"strategy": "layers", **arguments.own})
+            plan = make(arguments)
+        return plan, arguments
     arguments = replace(arguments, own={"engine": kind, **arguments.own})
     # A given --engine wins in the line above, so another program than the file's is seen here
     if arguments.own["engine"] != kind:
@@ -56,10 +63,7 @@ def plan_for(
     # Llama() of llama-cpp-python has no argument for tensor overrides: it places only whole layers
     if params.n_gpu_layers is None and "overrides" not in _module(kind).FIELDS:
         arguments = replace(arguments, own={"strategy": "layers", **arguments.own})
-    # A plan may choose the expert cache of new llama.cpp builds; 0 forbids it where no field has it
-    if params.moe_cache_mib is None and "moe_cache_mib" not in _module(kind).FIELDS:
-        params = replace(params, moe_cache_mib=0)
-    arguments = replace(arguments, params=params)
+    arguments = _without_cache(kind, replace(arguments, params=params))
     plan = make(arguments)
     # Their switch is on or off: what "auto" resolved to is fixed, and the plan is made with it
     # again, so that its flags say the same
@@ -68,6 +72,15 @@ def plan_for(
         arguments = replace(arguments, params=replace(arguments.params, flash_attn=chosen))
         plan = make(arguments)
     return plan, arguments
+
+
+def _without_cache(kind: str | None, arguments: Arguments) -> Arguments:
+    """Return the words for a format whose FIELDS, where it has some, lack the expert cache: a plan
+    may choose it with new builds, and 0 forbids it."""
+    fields = getattr(_module(kind), "FIELDS", None) if kind in FORMATS else None
+    if fields is None or arguments.params.moe_cache_mib is not None or "moe_cache_mib" in fields:
+        return arguments
+    return replace(arguments, params=replace(arguments.params, moe_cache_mib=0))
 
 
 def write(

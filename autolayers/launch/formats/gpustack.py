@@ -18,6 +18,7 @@ def write(launch: LaunchFile) -> str:
     for flag in _ITS_OWN:
         if launch.arguments.value(flag) is not None:
             launch.warnings.append(f"GPUStack says {flag} itself: left out")
+    launch.starts_keyless("GPUStack's users have keys of their own; or set it in env")
     words = without(launch.words, "-m", "-hf", "-hff", "-mu", "-dr", *_ITS_OWN)
     lines = [
         *launch.notes,

@@ -17,7 +17,7 @@ from ...net import public
 from ...quoting import printable
 from ...records import replace
 from ...units import MiB, human
-from ...work.figures import DISK
+from ...work.figures import DISK, START
 from ..command import WrappedCommand
 from ..secrets import launcher_without_secrets, without_secrets
 from .reach import Reach
@@ -198,6 +198,14 @@ class LaunchFile:
         return _START + -(-self.plan.model.size // rate)
 
     @property
+    def idle(self) -> int:
+        """Seconds without a request after which it may be unloaded: to start it and to read a
+        prompt again costs a sixtieth of them."""
+        speed = self.plan.speed
+        prompt = speed.workload.prompt / speed.prompt if speed.prompt else 0
+        return round(60 * (START + self.plan.model.size / DISK + prompt))
+
+    @property
     def health(self) -> tuple[str, str]:
         """(http or https, the path that answers once the model is loaded)."""
         # llama-server puts --api-prefix before each of its routes (tools/server/server-http.cpp)
@@ -208,6 +216,12 @@ class LaunchFile:
     def secret_notes(self, where: str) -> list[str]:
         """Return a comment for each omitted secret."""
         return [f"# {name} is read from {where}" for name in self.secrets]
+
+    def starts_keyless(self, way: str) -> None:
+        """Warn of a key that was given, where the target cannot fail without it; `way`: how it
+        can."""
+        if "LLAMA_API_KEY" in self.secrets:
+            self.warnings.append(f"LLAMA_API_KEY: nothing stops a start without it: {way}")
 
     def check_expressed(self, fields: Container[str], flags: Container[str], target: str) -> None:
         """Raise UsageError for settings that affect memory and are not in `fields`; warns of all

@@ -11,7 +11,7 @@ from .launch_file import LaunchFile, named, sizes_note, without
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
 
 def write(
@@ -24,7 +24,9 @@ def write(
     """`together`: the models fit together, so they form a group whose members stay loaded;
     `groups`: the launches, by number, that fit together; `kept`: those that no group unloads. A
     single model is in llama-swap's default group, which unloads all others."""
-    lines, models = models_of(launches, sized=bool(groups))
+    # Of one group nothing makes room for another
+    never = (*kept, *(groups[0] if len(groups) == 1 else ()))
+    lines, models = models_of(launches, sized=bool(groups), kept=never)
     sets = (
         {"together": models}
         if together
@@ -50,9 +52,11 @@ def write(
     return "\n".join(lines) + "\n"
 
 
-def models_of(launches: Sequence[LaunchFile], sized: bool) -> tuple[list[str], list[str]]:
-    """Return the lines of the section `models`, with each one's memory where it is `sized`, and the
-    models' names."""
+def models_of(
+    launches: Sequence[LaunchFile], sized: bool, kept: Container[int] = ()
+) -> tuple[list[str], list[str]]:
+    """Return the lines of the section `models`, and the models' names. `sized`: they take turns,
+    all but the `kept` ones, so each one's memory is there, and when it is idle."""
     notes = dict.fromkeys(
         note
         for launch in launches
@@ -62,10 +66,12 @@ def models_of(launches: Sequence[LaunchFile], sized: bool) -> tuple[list[str], l
     # Seconds until llama-swap ends a server that does not answer; its default is 120
     patience = max((launch.patience for launch in launches), default=0)
     lines = [*notes, f"healthCheckTimeout: {patience}", "models:"]
-    for name, launch in models.items():
+    for i, (name, launch) in enumerate(models.items()):
         # The key is the name that clients send as "model"
         lines += [f"  {yaml(name)}:", *([f"    # {sizes_note(launch)}"] if sized else [])]
         lines += [f"    cmd: {yaml(_command(launch))}", *_proxy(launch), *_env(launch)]
+        # Its memory is another program's then. Without it, and with 0, a model is never idle
+        lines += [f"    ttl: {0 if i in kept else launch.idle}"] * sized
     return lines, list(models)
 
 

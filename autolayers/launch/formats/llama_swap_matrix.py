@@ -22,11 +22,13 @@ def write(
 ) -> str:
     """`groups`: the sets of launches, by number, that fit together; `kept`: those that belong to
     each set; `costs`: what it costs to evict each, relative to the others."""
-    lines, names = models_of(launches, sized=bool(groups))
-    everything = range(len(names))
+    everything = range(len(launches))
     # A set allows each of its subsets too; a model in no set would run only alone
     sets = groups or ([tuple(everything)] if together else [(i,) for i in everything])
     sets = [(*kept, *members) for members in sets]
+    # Nothing makes room for what lies in each set
+    stay = set(everything).intersection(*sets)
+    lines, names = models_of(launches, sized=bool(groups), kept=stay)
     lines += [
         "routing:",
         "  router:",

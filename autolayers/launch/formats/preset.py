@@ -45,12 +45,17 @@ def write(
         for launch in launches
         for note in (*launch.notes, *launch.secret_notes("the router's environment"))
     )
+    for launch in launches:
+        launch.starts_keyless('LLAMA_API_KEY="${LLAMA_API_KEY:?}" llama-server --models-preset F')
     sections = []
+    sized = bool(most)
+    # A preset cannot hold the router's own --models-max: the first line tells the user to give it
+    most = most or (len(launches) if together and len(launches) > 1 else 0)
     for name, launch in named(launches):
         # For the reader: the router itself counts models, not bytes
-        title = f"# {sizes_note(launch)}\n" if most else ""
+        title = f"# {sizes_note(launch)}\n" if sized else ""
         try:
-            sections.append(title + section(name, _of_one_model(launch, name)))
+            sections.append(title + section(name, _of_one_model(launch, name, most)))
         except UsageError as error:  # the others of a directory can be served
             if len(launches) == 1:
                 raise
@@ -59,26 +64,25 @@ def write(
         raise UsageError(
             "a preset can hold none of these names: rename the files, or name them with -a"
         )
-    # A preset cannot hold the router's own --models-max: the first line tells the user to give it
-    most = most or (len(launches) if together and len(launches) > 1 else 0)
     head = [f"# llama-server --models-preset FILE --models-max {most}"] if most else []
     # `version` is reserved for later changes of the form (common_preset_context::load_from_ini)
     return "\n".join(["version = 1", "", *head, *notes, *sections])
 
 
-def _of_one_model(launch: LaunchFile, name: str) -> list[str]:
+def _of_one_model(launch: LaunchFile, name: str, most: int) -> list[str]:
     """Return a launch's words without the router's own, each with a warning, and without -a if its
     name is another model's: the router accepts none twice."""
     words: list[str] = []
     for item in items(launch.words):
         flag = item.flag.canonical if isinstance(item.flag, Argument) else ""
-        if flag in _ROUTERS:
+        # The first line says --models-max
+        if flag in _ROUTERS and not (flag == "--models-max" and most):
             launch.warnings.append(
                 f"{item.name} does not belong to one model: give it to the router "
                 "(llama-server --models-preset FILE)"
             )
         # A section's name is the model's name, and the router sets the child's alias to it
-        elif flag != "-a" or name == launch.name:
+        if flag not in _ROUTERS and (flag != "-a" or name == launch.name):
             words += item.words
     return words
 

@@ -8,6 +8,7 @@ Of the quantisations of one model that fit, the first of these rules that has an
 
     WHOLE    fully on the GPUs, at Q4 or above, as fast as people read: the largest
     READS    with weights in RAM, at Q4 or above, as fast as people read: closest to the original
+             (a file that nearly fills the RAM only if all do)
     SLOW     at least half as fast as the fastest: the best of Q4, Q3 and Q2 that is there, and of
              its files the fastest, as a closer one would be slower still. None below Q3 where one
              above is READABLE
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from ...errors import LaunchRefused
 from ...records import dataclass, replace
+from ...units import GiB
 from ..answer import plan_request
 from .quality import DECIDED, Measured, Usual, closer, level, of, usual
 
@@ -44,6 +46,8 @@ GOOD, POOR = 4, 3
 _NEAR_RATE = 0.5  # of the fastest's rate
 # Why a file is taken
 WHOLE, READS, SLOW = "whole", "reads", "slow"
+# Less than this is left, or this part of the memory: other programs want it
+LEFT, SHARE = GiB, 0.05
 _WANTED_CTX = 8192  # if neither the user nor the workload gives it
 
 
@@ -69,6 +73,11 @@ class Choice:
     mixture: bool = False  # of experts
     inputs: Inputs | None = None  # of a model that answers embeddings: it writes no text
     beside: Beside | None = None  # rates that somebody measured of it
+    # At the wanted context: tokens per second when it is full; the bytes that are left, where they
+    # are few; and whether those are of the RAM
+    full: float = 0.0
+    few: int | None = None
+    few_ram: bool = False
 
     @property
     def fits(self) -> bool:
@@ -97,6 +106,8 @@ class Choice:
             "n_ctx": self.n_ctx,
             "n_ctx_train": self.n_ctx_train,
             "remaining": self.left,
+            "few_left": self.few,
+            "tokens_per_second_full": round(self.full, 3),
             "exact": self.exact,
             "flags": list(self.flags),
             "warnings": list(self.warnings),
@@ -134,17 +145,29 @@ def wanted_ctx(request: Request) -> int:
 
 def assess(model: Model, request: Request, quality: Sequence[Measured] = ()) -> Choice:
     """Return how a model runs, and its quality. `quality`: what was measured of any files."""
-    choice = _assess(model, replace(request, notes=()))
-    return replace(
+    return assessed(model, request, quality)[0]
+
+
+def assessed(
+    model: Model, request: Request, quality: Sequence[Measured] = ()
+) -> tuple[Choice, Plan | None]:
+    """Return the same and its plan, None where no launch is possible."""
+    choice, plan = _assess(model, replace(request, notes=()))
+    if plan is not None and choice.fits:
+        at = _at_wanted(plan, request)
+        few, few_ram = _few_left(at)
+        choice = replace(choice, full=at.speed.generation_full, few=few, few_ram=few_ram)
+    choice = replace(
         choice,
         usual=usual(model),
         measured=of(model, quality),
         mixture=model.is_moe,
         family=f"{model.architecture} {model.n_elements}",
     )
+    return choice, plan
 
 
-def _assess(model: Model, request: Request) -> Choice:
+def _assess(model: Model, request: Request) -> tuple[Choice, Plan | None]:
     """Return how a model runs as `autolayers MODEL` plans it, if that has the wanted context; else
     with at least that; with a smaller one if nothing else fits."""
     # More than the model was trained for is not wanted of it.
@@ -154,18 +177,45 @@ def _assess(model: Model, request: Request) -> Choice:
         # A given context leaves the free plan nothing to decide.
         own = None if _gives_ctx(request) else plan_request(model, free)
         if own is not None and own.fits and own.breakdown.n_ctx_seq >= wanted:
-            return _choice(own, True)
+            return _choice(own, True), own
         # The free plan chose less context because it is faster; now at least as much as wanted.
         plan = plan_request(model, free.with_goals(n_ctx_min=wanted))
         if plan.fits:
-            return _choice(plan, True)
+            return _choice(plan, True), plan
         # Nothing with the wanted context fits: what would run with less is shown, as one that does
         # not fit.
         smaller = own or plan_request(model, free)
-        return _choice(smaller if smaller.fits else plan, False)
+        shown = smaller if smaller.fits else plan
+        return _choice(shown, False), shown
     except LaunchRefused as refusal:
         bits = model.bits_per_weight
-        return Choice(NO, str(refusal), model.size, bits, model.n_ctx_train)
+        return Choice(NO, str(refusal), model.size, bits, model.n_ctx_train), None
+
+
+def _at_wanted(plan: Plan, request: Request) -> Plan:
+    """Return the plan with the wanted context, all else as placed: files are compared alike."""
+    n_ctx = min(wanted_ctx(request), plan.breakdown.n_ctx)
+    if n_ctx == plan.breakdown.n_ctx:
+        return plan
+    free = request.with_goals(n_ctx=None, n_ctx_min=None)
+    return plan_request(plan.model, free.with_params(replace(plan.params, n_ctx=n_ctx)))
+
+
+def _few_left(plan: Plan) -> tuple[int | None, bool]:
+    """Return how few bytes are left, and whether they are of the RAM; None if there is enough.
+    Wholly on GPUs their memory may be outgrown too."""
+    host = plan.host
+    if host.free is not None:
+        # What serving may add is limited by the plan to what is there
+        ram = host.free - host.resident - host.shared - host.margin
+        if ram < max(LEFT, SHARE * host.free):
+            return ram, True
+    if verdict(plan) != WHOLLY:
+        return None, False
+    used = [row for row in plan.devices if row.used]
+    gpus = sum(row.remaining for row in used)
+    few = gpus < max(LEFT, SHARE * sum(row.free for row in used))
+    return (gpus if few else None), False
 
 
 def _gives_ctx(request: Request) -> bool:
@@ -261,6 +311,8 @@ def _recommended(choices: Sequence[Choice], files: Sequence[int]) -> tuple[int, 
     """Return the file to take of those of one model that fit, and by which rule."""
     good = [i for i in files if choices[i].level >= GOOD]
     fluent = [i for i in good if choices[i].fluent]
+    # A file that nearly fills the RAM would swap with the next program
+    fluent = [i for i in fluent if not choices[i].few_ram] or fluent
     whole = [i for i in fluent if choices[i].verdict == WHOLLY]
     if whole:
         return _largest(choices, whole), WHOLE

@@ -11,9 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...errors import LaunchRefused, ModelError
+from ...builds.table import Rules
+from ...errors import LaunchRefused, ModelError, UsageError
 from ...memory.estimate import Known
+from ...memory.margin import without_model
+from ...memory.ram import ram_of
 from ...records import dataclass, replace
+from ...units import whole
 from ..answer import plan_request
 from ..evaluate import RAM_MARGIN
 from .assign import MOST_EXACT, STEPS, Assignment, Choice, Option, Search
@@ -413,6 +417,41 @@ def plan_any(
     return AnyOf(
         tuple(plans_of_any), tuple(sorted(chosen)), count, machine, (), tuple(question.refused)
     )
+
+
+def plan_routed(
+    models: Sequence[Model],
+    request: Request,
+    given: str | None = None,
+    own: Mapping[int, Request] | None = None,
+) -> AnyOf:
+    """Return the launches for llama-server's router, which keeps any `given` (--models-max) of them
+    loaded, or as many as fit. Raises UsageError for more than fit."""
+    limit = whole(given or "") or None
+    own = {i: beside_router(mine) for i, mine in (own or {}).items()}
+    answer = plan_any(models, beside_router(request), limit=limit, own=own)
+    # A preset for fewer beside the user's number would run out of memory at the next model
+    count = len(answer.plans)
+    if given and answer.most < min(limit or count, count):
+        raise UsageError(
+            f"--models-max {given}: {answer.most} of these {count} models fit at a time: "
+            f"--models-max {answer.most}, or leave it out"
+        )
+    return answer
+
+
+def beside_router(request: Request) -> Request:
+    """Return the request with what llama-server's router itself leaves: it is a process without a
+    model, in some builds with a context on each device."""
+    machine = request.machine
+    rules = request.build.rules
+    holds = rules.router_has_devices or Rules.router_has_devices.doubtful(rules.number)
+    limits = {
+        device.name: max(0, machine.limits[device.name] - holds * without_model(device))
+        for device in machine.devices
+    }
+    ram = None if machine.ram is None else max(0, machine.ram - ram_of(0, 0, 0).request)
+    return replace(request, machine=replace(machine, limits={**machine.limits, **limits}, ram=ram))
 
 
 def _most_together(

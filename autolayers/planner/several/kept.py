@@ -28,8 +28,8 @@ def plan_kept(
         plan = plan_request(models[i], with_least_context(rest, models[i]))
         kept[i] = settled(plan)
         machine, taken = rest.machine, takes_of(plan)
-        limits = {name: size - taken.get(name, 0) for name, size in machine.limits.items()}
-        ram = None if machine.ram is None else machine.ram - plan.host.taken
+        limits = {name: max(0, size - taken.get(name, 0)) for name, size in machine.limits.items()}
+        ram = None if machine.ram is None else max(0, machine.ram - plan.host.taken)
         rest = replace(rest, machine=replace(machine, limits=limits, ram=ram))
     others = [i for i in range(len(models)) if i not in kept]
     if not others:

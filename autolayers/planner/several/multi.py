@@ -117,7 +117,9 @@ def plan_together(
         plans = _by_size(models, request, measurements)
         return Together(tuple(plans), machine, factors)
     sharing, assignment = shared
-    plans = SharedOut(models, request, assignment, measurements).plans()
+    # With a search that was cut short, two plans may cost what one costs alone
+    budget = BUDGET if sharing.spent else 2 * BUDGET
+    plans = SharedOut(models, request, assignment, measurements, budget).plans()
     alone = tuple(sharing.alone(i) for i in range(len(models)))
     return Together(
         tuple(with_others(plans, machine)),
@@ -191,13 +193,16 @@ def _with_cache_types(request: Request) -> list[Request]:
 def _launches(models: Sequence[Model], request: Request, measurements: _Measured) -> list[Launches]:
     """Return the launches of each model; of many models only their options are kept."""
     launches: list[Launches] = []
+    # Of one question; sharing.Sharing looks at less once a single plan's budget is spent
+    meter = Meter(BUDGET * len(models))
     # the same file twice is measured once
     seen: dict[str, Launches] = {}
     for i, model in enumerate(models):
         if model.path in seen:
             launches.append(seen[model.path])
             continue
-        launches.append(Launches(partial(models.__getitem__, i), request, measurements.of(model)))
+        own = measurements.of(model)
+        launches.append(Launches(partial(models.__getitem__, i), request, own, meter))
         # Before the next model is read, so that only one is in memory.
         if len(models) > MOST_EXACT:
             launches[-1].settle()
@@ -284,8 +289,10 @@ class SharedOut:
         request: Request,
         assignment: Assignment,
         measurements: _Measured | None = None,
+        budget: int = 2 * BUDGET,
     ) -> None:
         self.models = models
+        self.budget = budget
         self.request = request
         self.chosen = assignment.chosen
         self.machine = machine = request.machine
@@ -331,7 +338,7 @@ class SharedOut:
             )
             mine = replace(self.request, machine=replace(self.machine, limits=limits, ram=ram))
             # Two plans may cost what they cost alone; more of them share that.
-            meter = Meter(min(BUDGET, 2 * BUDGET // len(order)))
+            meter = Meter(min(BUDGET, self.budget // len(order)))
             known = self.measurements.of(self.models[i])
             plan = settled(measured_plan(self.models[i], option, mine, known, meter))
             plan_of[i] = with_own_servers(plan, self.machine.devices)

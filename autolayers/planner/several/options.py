@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from ...flags.params import N_BATCH, N_UBATCH, Params
 from ...memory.estimate import Known
+from ...memory.meter import Meter
 from ...records import lazy, replace
 from .. import serving
 from ..buffers import Buffers, Needs
@@ -31,7 +32,7 @@ from .assign import Choice, Option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ...machine import Device
     from ...memory.breakdown import Static
@@ -54,9 +55,14 @@ class Launches:
     the smallest context."""
 
     def __init__(
-        self, read: Callable[[], Model], request: Request, measurements: Known | None = None
+        self,
+        read: Callable[[], Model],
+        request: Request,
+        measurements: Known | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self.read = read
+        self.meter = meter or Meter()
         self.request = request
         self.measurements = measurements or Known()
         self.given = request.params
@@ -77,7 +83,7 @@ class Launches:
 
     @lazy
     def problem(self) -> Problem:
-        return Problem(self.read(), self.request, measurements=self.measurements)
+        return Problem(self.read(), self.request, measurements=self.measurements, meter=self.meter)
 
     @property
     def evaluator(self) -> Evaluator:
@@ -205,6 +211,11 @@ class Launches:
                     )
             options += [self._estimated(ladder.with_in_ram(number)) for number in sorted(numbers)]
         return [option for option in options if option is not None]
+
+    def known(self, options: Sequence[Option]) -> list[Option]:
+        """Return the same launches as far as they are measured by now, and possible."""
+        again = [self._options.get(option.params, option) for option in options]
+        return [option for option in again if option is not None]
 
     def _ladders(self, base: Params) -> list[Ladder]:
         """Return the ways of keeping weights in RAM."""

@@ -5,8 +5,9 @@ device, are added if they could reduce the sum."""
 
 from __future__ import annotations
 
+from ...memory.meter import BUDGET
 from ...records import lazy, replace
-from .assign import CUT_GAIN, MOST_EXACT, Assignment, Choice, Option, assign
+from .assign import CUT_GAIN, MOST_EXACT, Assignment, Choice, Option, Search, assign
 from .options import Launches, kind
 from .servers import servers_of
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ...machine import Machine
     from .options import Home
 
+LOOKED_A_NODE = 4  # options that are looked at in the time of a node (memory.meter)
 ROUNDS = 64  # rounds of measuring an estimated choice and choosing again
 _EQUAL = 1 + 1e-9
 
@@ -58,6 +60,12 @@ class Sharing:
         self.cut = [False] * len(launches)
         self.many = len(launches) > MOST_EXACT  # too many to keep each one's measurements
 
+    @property
+    def spent(self) -> bool:
+        """Whether the search has cost what one plan may: then nothing is compared that need not
+        be."""
+        return any(launches.meter.spent > BUDGET for launches in self.launches)
+
     @lazy
     def shortest(self) -> list[float]:
         """Weighted seconds of each model with all layers on the best device, if the memory
@@ -82,8 +90,8 @@ class Sharing:
             assignment = self._assign()
             if assignment is None:
                 return best
-            if _is_as_good(best, assignment):
-                return best
+            if _is_as_good(best, assignment) or (best is not None and self.spent):
+                return best and replace(best, exact=best.exact and not self.spent)
             # All its sizes are measured, and those of other options at most too small.
             if not self._refine(assignment):
                 return assignment
@@ -109,13 +117,16 @@ class Sharing:
 
     def _assign(self, models: Sequence[int] | None = None) -> Assignment | None:
         chosen = range(len(self.launches)) if models is None else models
-        return assign(
+        search = Search(
             [self._choice(i) for i in chosen],
             self.machine.limits,
             self.ram,
             self.alike,
             self.servers,
         )
+        found = search.best()
+        self.launches[0].meter.spent += search.looked // LOOKED_A_NODE
+        return found
 
     def _choice(self, i: int) -> Choice:
         spilled = [option for options in self.spilled[i].values() for option in options]
@@ -124,8 +135,17 @@ class Sharing:
     def _spill(self, assignment: Assignment | None) -> None:
         """Adds launches partly in RAM if they could reduce the sum below this."""
         total = sum(self.shortest)
+        # The same file twice has the same launches
+        known: dict[tuple[int, Home], list[Option]] = {}
         for i, launches in enumerate(self.launches):
-            for home, seconds in launches.ideal.items():
+            homes = sorted(launches.ideal.items(), key=lambda row: row[1])
+            for home, seconds in homes:
+                if (id(launches), home) in known:
+                    self.spilled[i][home] = known[id(launches), home]
+                    continue
+                # A model that fits nowhere alone still has its best device
+                if self.spent and (assignment is not None or self.spilled[i]):
+                    break
                 # Helps only if this model here and all others at their best would beat the sum so
                 # far.
                 if (
@@ -134,8 +154,13 @@ class Sharing:
                     < assignment.price / _EQUAL
                 ):
                     self.spilled[i][home] = launches.spilled(home)
-            if self.many:
-                launches.settle()
+                    known[id(launches), home] = self.spilled[i][home]
+            self._settle(i)
+
+    def _settle(self, i: int) -> None:
+        """Drop what a model of many measured, unless the next one is the same file."""
+        if self.many and self.launches[i] is not self.launches[(i + 1) % len(self.launches)]:
+            self.launches[i].settle()
 
     def _measured(self, assignment: Assignment) -> Assignment | None:
         """Return the same launches with their measured sizes, if they fit together."""
@@ -166,7 +191,10 @@ class Sharing:
                 launches.option(option.params)
                 # The rungs around a measured one are options from now on: it may have taken more or
                 # less than estimated.
-                self.spilled[i][home] = launches.spilled(home, None if self.many else option.params)
-            if self.many:
-                launches.settle()
+                self.spilled[i][home] = (
+                    launches.known(self.spilled[i].get(home, []))
+                    if self.spent
+                    else launches.spilled(home, None if self.many else option.params)
+                )
+            self._settle(i)
         return changed

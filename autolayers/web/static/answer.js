@@ -1,6 +1,7 @@
 // @ts-check
 // The answer that is shown: verdict, command, bars, layers, reasons; or an error, which stands alone.
 
+import { ask, newest } from "./asking.js";
 import { bars, between, byteTable, strip } from "./bars.js";
 import { showComparison } from "./compare.js";
 import { $, button, element, kept, status, unbroken } from "./dom.js";
@@ -8,7 +9,9 @@ import { opened, page, subject } from "./page.js";
 import { quoted, rate, sentence, size, thousands } from "./words.js";
 
 const FIELD_OF = { "-c": "ctx", "--ctx": "ctx", "-np": "np", "-ctk": "ctk", "-ctv": "ctv", "-ub": "ub", "-fa": "fa" };
-const SHOWN = ["subject", "verdict", "answer", "result"];
+const SHOWN = ["answer", "result"];
+const LAUNCHERS = [["llama.cpp", ""], ["Ollama", "ollama"], ["LM Studio", "lm-studio"], ["Docker", "docker"]];
+let launcher = "";           // the format of what is shown in the command's place
 
 /** An error: nothing of an older question is beside it. `choices`: what could have been meant.
  * @param {{error: string, field?: string, choices?: {text: string, act: () => void}[]}} problem */
@@ -44,7 +47,7 @@ export function show(answer, question) {
   $("bytes").replaceChildren(byteTable(plan));
   $("speed").textContent = speedWords(plan);
   $("model-facts").textContent = facts(plan.model, opened.get(question.model));
-  if (verdict.state === "no") $("faster").after($("notes"));      // what would fit, before the command that fails
+  if (verdict.state === "no") $("bars").after($("notes"));      // what would fit, before the command that fails
   else $("quants-box").after($("notes"));
   for (const id of ["quants", "notes"]) $(id).style.minHeight = `${$(id).offsetHeight}px`;      // until they are filled again
   for (const id of ["curve", "quants", "file-notes"]) $(id).replaceChildren();
@@ -58,17 +61,19 @@ export function show(answer, question) {
 function showVerdict({ plan, verdict, get }, question) {
   const said = sentence(verdict);
   $("announced").textContent = said;      // a screen reader hears that there is an answer
-  $("verdict").replaceChildren(element("span", { class: "sign" }, verdict.title), said.slice(verdict.title.length));
+  $("verdict").replaceChildren(element("span", { class: "sign" }, verdict.title), verdict.parts.length ? `. ${verdict.parts.at(-1)}.` : ".");
   $("verdict").className = verdict.state;
-  $("answer").classList.toggle("not", verdict.state === "no");
-  $("subject").textContent = subject(question, plan);
-  document.title = `${verdict.title}: ${$("subject").textContent} – autolayers`;
+  $("answer").className = `best ${verdict.state}`;
+  const about = subject(question, plan), [name, machine] = about.split(/ on (.*)/);
+  $("subject").replaceChildren(name, element("small", {}, ` on ${machine}`));
+  document.title = `${verdict.title}: ${about} – autolayers`;
+  $("numbers").replaceChildren(...verdict.numbers.map(([value, unit]) => element("div", {}, element("dd", {}, value), element("dt", {}, unit))));
   $("plain").textContent = verdict.plain;
   $("assumed").textContent = [verdict.assumed && `Predicted: ${verdict.assumed}.`, measuredWords(plan)].filter(Boolean).join(" ");
   $("get-model").hidden = !get;
   if (get) $("get-model").href = get;
-  const about = page.offer.names[question.model] ? "about " : "";      // the repository's conversion may be another one
-  $("get-model").textContent = `get the model (${about}${size(plan.model.size)})`;
+  const near = page.offer.names[question.model] ? "about " : "";      // the repository's conversion may be another one
+  $("get-model").textContent = `get the model (${near}${size(plan.model.size)})`;
 }
 
 function measuredWords(plan) {
@@ -92,7 +97,7 @@ function speedWords({ speed, placement, launch, exact }) {
 /** What is known of the answer so far. @param {any} answer */
 export function showReasons(answer) {
   const { plan, instead = [], remedies = [], verdict, faster = null } = answer;
-  $("faster").replaceChildren(...(faster ? [...tried(faster.flags, faster.words, faster.change)] : []));
+  $("faster").replaceChildren(...(faster ? tried(faster.flags, faster.words, faster.change) : []));
   $("notes").replaceChildren(
     ...listed(verdict.state === "no" ? "What would make it fit" : "What you could change", [
       ...remedies.map(({ flags, change, words }) => element("li", {}, ...tried(flags, words, change))),
@@ -133,10 +138,19 @@ function use(flags) {
   form.changed(true);
 }
 
-/** For the chosen shell. */
-export function showCommand() {
-  if (!page.latest) return;
-  $("command").replaceChildren(...unbroken(page.latest.answer.command[$("shell").value]));
+/** For the chosen program, and shell. */
+export async function showCommand() {
+  const { latest } = page;
+  if (!latest) return;
+  for (const tab of $("launchers").children) tab.setAttribute("aria-pressed", String(tab.dataset.format === launcher));
+  $("shell").hidden = Boolean(launcher);
+  $("command-notes").replaceChildren();
+  if (!launcher) return $("command").replaceChildren(...unbroken(latest.answer.command[$("shell").value]));
+  $("command").textContent = "…";
+  const answer = await ask(newest(), "file", { ...latest.question, format: launcher });
+  if (!answer || page.latest !== latest) return;
+  $("command").textContent = answer.text ?? answer.error;
+  $("command-notes").replaceChildren(...(answer.notes ?? []).map((note) => element("li", {}, note)));
 }
 
 /** The bars at another context, while its slider is dragged: as placed now, until the plan for it comes.
@@ -151,6 +165,14 @@ export function preview(context) {
 /** The shell of this system, as it was chosen before. */
 export function chooseShell() {
   if (kept("shell") || /Windows/.test(navigator.userAgent)) $("shell").value = kept("shell") ?? "powershell";
+  $("launchers").append(...LAUNCHERS.map(([name, format]) => {
+    const tab = button(name, () => {
+      launcher = format;
+      showCommand();
+    });
+    tab.dataset.format = format;
+    return tab;
+  }));
   $("shell").onchange = () => {
     kept("shell", $("shell").value);
     showCommand();

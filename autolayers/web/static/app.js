@@ -11,7 +11,7 @@ import { $, button, kept, status } from "./dom.js";
 import { readConfig, start, waiting } from "./engine.js";
 import { download, dropped, explain, openMachine, saveMachine } from "./files.js";
 import { Form, thisComputer } from "./form.js";
-import { knownModels, wireFilters } from "./known.js";
+import { knownModels, knownRows, showKnown } from "./known.js";
 import { modelOptions } from "./opening.js";
 import { page } from "./page.js";
 import { again, changed, hold, isForeign, plan } from "./question.js";
@@ -25,16 +25,15 @@ const SILENT = new Set(["file", "machine-file"]);      // fields that are no par
 function wire() {
   wireForm();
   wireDrops();
-  wireFilters();
   $("copy").onclick = () => copy($("copy"), $("command").textContent, $("command"));
   $("share").onclick = () => copy($("share"), shared(page.offer.opens && page.latest !== null, $("subject").textContent,
-                                                    $("verdict").textContent, $("command").textContent), null);
+                                                    $("announced").textContent, $("command").textContent), null);
   $("picture").onclick = savePicture;
   $("pin").onclick = pin;
   $("unpin").onclick = unpin;
   $("download").onclick = download;
   $("explain").onclick = explain;
-  $("known-box").ontoggle = () => { if ($("known-box").open) again("known", knownModels); };
+  $("known-box").ontoggle = () => { if ($("known-box").open) again("all", knownModels); };
   $("curve-box").ontoggle = () => { if ($("curve-box").open) again("curve", drawCurve); };
   $("this-computer").onclick = findComputer;
   addEventListener("popstate", () => {
@@ -178,7 +177,6 @@ function setUp(answer) {
   if (answer.error) throw new Error(answer.error);
   answer.models ??= Object.keys(answer.names);
   page.offer = answer;
-  $("known-box").open = page.config.lists?.length > 0;
   page.form = new Form(answer, changed);
   if (answer.opens) $("share").textContent = "Copy answer";      // a loopback address leads nobody here
   if (answer.here) $("ram").placeholder = "this machine's";
@@ -194,7 +192,7 @@ function setUp(answer) {
 function begin(preset) {
   const { form, offer } = page;
   const state = fromHash(location.hash);
-  if (!state.model && !state.gpu && !state.machine) Object.assign(state, offer.here ? { model: preset.model } : preset);
+  if (!offer.here && !state.model && !state.gpu && !state.machine) Object.assign(state, preset);
   readPinned();
   form.fill(state);
   history.replaceState(history.state, "", toHash(form.read(), page.pinned?.state));
@@ -210,8 +208,12 @@ function readPinned() {
 async function showFirst(name) {
   const first = await (await fetch(name)).json();
   setUp(first.offer);
-  const same = toHash(begin(first.offer.preset)) === toHash(first.question);
-  if (same) show(first.answer, first.question);
+  const same = toHash(begin(first.offer.preset)) === toHash(first.asked);
+  if (same) {
+    knownRows(first.asked, first.rows);
+    show(first.answer, first.question);
+    showKnown();
+  }
   fetch(page.config.cards).then((answer) => answer.json()).then((cards) => { page.offer.cards = cards; }).catch(() => null);
   return same;
 }

@@ -1,6 +1,7 @@
 // @ts-check
 // An answer that is pinned, beside the one that is shown.
 
+import { ask } from "./asking.js";
 import { $, element, table, unbroken } from "./dom.js";
 import { bars } from "./bars.js";
 import { page, subject } from "./page.js";
@@ -17,6 +18,20 @@ const LINES = [
   ["GPU memory", (a) => size(a.plan.devices.reduce((sum, d) => sum + d.used, 0))],
   ["RAM", (a) => size(a.plan.host.needed)],
   ["Command", (a) => a.command.bash]];
+
+/** The launch of a pasted command beside the answer. @param {number} mine @param {any} question */
+export async function showYours(mine, question) {
+  $("mine").hidden = true;
+  if (!question.yours) return;
+  const answer = await ask(mine, "yours", question);
+  if (!answer) return;
+  $("mine").hidden = false;
+  if (answer.error) return $("mine").replaceChildren(element("p", { class: "problem" }, `yours: ${answer.error}`));
+  const lines = answer.rows.map(([what, yours, best]) => element("tr", yours === best ? {} : { class: "changed" },
+    element("th", { scope: "row" }, what.trim()), element("td", { class: "left" }, yours), element("td", { class: "left" }, best)));
+  const both = answer.is_better ? [table(["", "Yours", "This one"], lines, { class: "words" }, "What")] : [];
+  $("mine").replaceChildren(element("p", {}, element("strong", {}, `${answer.text}.`), ` Yours: ${question.yours}`), ...both);
+}
 
 /** Keeps the answer beside the next ones. */
 export function pin() {

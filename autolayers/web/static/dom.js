@@ -1,7 +1,7 @@
 // @ts-check
 // Elements of the page. Text is set as text, never as HTML: names come from files.
 
-const WORDS = new Set(["", "Where", "Close to the original", "Pinned", "Now"]);      // heads of columns of words
+const WORDS = new Set(["", "Where", "Close to the original", "Pinned", "Now", "Yours", "This one"]);      // heads of columns of words
 const SVG = "http://www.w3.org/2000/svg";
 
 /** @param {string} id @returns {any} */

@@ -9,6 +9,9 @@ import { contextAt, positionOf, size, soldAs } from "./words.js";
 
 const SHOWN = 50;              // options of a list
 const ITS_OWN = "auto";        // the projector of the model's repository
+// fields that are folded, as they are said
+const FOLDED = { path: "", ctx: "context", np: "slots", ub: "micro-batch", ctk: "K cache", ctv: "V cache", fa: "flash attention",
+                 strategy: "strategy", workload: "workload", mmproj: "projector", draft: "draft", flags: "" };
 const LETTERS = /[^a-z0-9.]+/g;
 
 export class Form {
@@ -17,6 +20,7 @@ export class Form {
     this.offer = offer;
     this.changed = changed;
     this.longest = 131072;       // the trained context of the model
+    this.picked = false;         // a job, by hand: the usual one is that of nobody's choice
     this.ram = "";               // that of another machine, while a GPU's name says how much there is
     for (const id of ["ctk", "ctv"]) {
       $(id).append(new Option("f16", ""), ...offer.cache_types.filter((type) => type !== "f16").map((type) => new Option(type)));
@@ -26,7 +30,10 @@ export class Form {
       chip.onclick = () => this.setCards([name]);
       return chip;
     }));
+    $("jobs").append(...Object.entries(offer.jobs).map(([name, { title }]) => element("label", { class: "job" },
+      element("input", { type: "radio", name: "for", value: name }), title)));
     $("pictures").onchange = () => { $("mmproj").value = $("pictures").checked ? ITS_OWN : ""; };
+    $("jobs").onchange = () => { this.picked = true; };
     combobox($("workload"), () => offer.workloads.map((value) => ({ value })), () => changed(true));
     $("add-card").onclick = () => this.addCard().focus();
     $("forget-machine").onclick = () => {
@@ -49,22 +56,33 @@ export class Form {
 
   /** A projector and a draft belong to their model. */
   forget() {
-    $("mmproj").value = $("draft").value = "";
+    $("mmproj").value = $("draft").value = $("yours").value = "";
   }
 
   read() {
     const state = Object.fromEntries(FIELDS.map((name) => [name, $(name)?.value.trim() ?? ""]));
     state.gpu = [...$("cards").querySelectorAll("input")].map((input) => input.value.trim()).filter(Boolean).join(",");
+    const job = /** @type {any} */ (document.querySelector("[name=for]:checked"))?.value ?? "";
+    state.for = this.picked ? job : "";
     return state;
   }
 
   fill(state) {
     for (const name of FIELDS) if ($(name)) $(name).value = state[name] ?? "";
+    const job = state.for || (state.model ? "" : Object.keys(this.offer.jobs)[0]);
+    this.picked = Boolean(state.for);
+    for (const one of document.getElementsByName("for")) /** @type {any} */ (one).checked = /** @type {any} */ (one).value === job;
     this.slide();
     $("cards").replaceChildren();
     for (const card of state.gpu ? state.gpu.split(",") : [""]) this.addCard(card);
-    $("more").open = $("more").open || FIELDS.slice(9).some((name) => state[name]) || Boolean(state.path);
+    this.sayMore(state);
     this.showMachine(state.machine);
+  }
+
+  /** Says what is set in the part of the form that is folded. @param {Record<string, string>} state */
+  sayMore(state) {
+    const set = Object.entries(FOLDED).filter(([name]) => state[name]).map(([name, title]) => `${title} ${state[name]}`);
+    $("more-set").textContent = set.length ? set.join(", ") : "context, slots, files";
   }
 
   /** Offers the projector of the model's repository. @param {any} question that is answered */

@@ -1,109 +1,181 @@
 // @ts-check
-// What a machine runs: the list that the build computed for it or for the nearest size, refined row by row.
+// What this machine runs: the models of today in the order of the ranker, from the list that the build computed for the
+// machine or row by row. The first one is the answer to a question without a model.
 
-import { $, element, button, table } from "./dom.js";
+import { $, button, element, table } from "./dom.js";
 import { ask, isNewest } from "./asking.js";
-import { nearestList } from "./machines.js";
+import { fileOf, nearestList } from "./machines.js";
 import { choose, page } from "./page.js";
 import { rate, size, thousands } from "./words.js";
 
-const SIGNS = { yes: "fits", if: "slow", no: "does not fit" };
-const ORDER = ["yes", "if", "", "no"];
-const HEADS = ["Model", "", "Tokens/s", "Context", "Size", "Where"];
+const STATES = { well: "runs well", tight: "tight", slow: "slow", no: "does not fit" };
+const HEADS = ["Model", "", "Tokens/s", "Context", "Size", "Where", "Index", "Released"];
 const UNITS = ["", "tokens/s", "context"];      // said where the heads are not shown, on a phone
-const FILTERS = ["least-context", "least-rate", "only-vision", "only-coding"];
-/** @type {any[]} */ let models = [];
-let machine = "";                  // that the list is of
-/** @type {Set<string>} */ let computed = new Set();      // the models whose rows are of this machine
+const USUAL = "chat";              // the job of the lists that the build writes
+const OTHERS = 4;                  // beside the answer
+const FASTER = 1.2, LONGER = 1.5;  // times the answer's rate and context: worth a word
+/** @type {Map<string, any>} */ let rows = new Map();      // of this machine and job, by model
+let of = "";                       // the machine and job
+let guide = "";                    // whose rows are shown until then
+/** @type {any[]} */ let nearby = [];                      // rows of a machine like it
 
-/** The list of the question's machine. @param {number} mine @param {any} question */
+/** The best model for the question's machine and job; null where a newer question came.
+ * @param {number} mine @param {any} question */
+export async function bestRow(mine, question) {
+  if (!await prepared(mine, question)) return null;
+  // the models come in the order of their quality: the first that runs well is the best
+  await compute(mine, question, (row) => row.how === "well");
+  return isNewest(mine) ? ordered()[0] : null;
+}
+
+/** The list, as much of it as is shown. @param {number} mine @param {any} question */
 export async function knownModels(mine, question) {
-  const clean = { gpu: question.gpu, ram: question.ram, machine: question.machine };
-  let guide = "";
-  if (machine !== JSON.stringify(clean)) {      // another model changes no row
-    const built = await builtList(clean);
-    if (!isNewest(mine)) return;
-    forget();
-    machine = JSON.stringify(clean);
-    models = built?.rows ?? page.offer.known.map((name) => ({ model: name, state: "" }));
-    computed = new Set(built?.same ? models.map(({ model }) => model) : []);
-    if (built && !built.same) guide = `First those of ${built.of}, then this machine's. `;
+  if (!await prepared(mine, question)) return;
+  showKnown();
+  let good = 0;
+  await compute(mine, question, (row) => {
+    showKnown();
+    good += Number(row.how === "well" && !isHere(row));
+    return good >= OTHERS && !$("known-box").open;
+  });
+  if (isNewest(mine)) showKnown();
+}
+
+/** Whether the rows are there without Python. @param {any} question */
+export function isListed(question) {
+  return listedAs(question) !== "";
+}
+
+/** The name of the machine's list, "" without one of its own. @param {any} question */
+export function listedAs(question) {
+  const found = jobOf(question) === USUAL ? listOf(question) : null;
+  return found?.same ? found.name : "";
+}
+
+/** Rows of the question's machine that the build wrote. @param {any} question @param {any[]} written */
+export function knownRows(question, written) {
+  of = JSON.stringify(asked(question));
+  rows = new Map(written.map((row) => [row.of, row]));
+}
+
+function asked({ gpu, ram, machine = "", for: job = "" }) {
+  return { gpu, ram, machine, for: job || USUAL };
+}
+
+/** What a model is wanted for. @param {any} question */
+export function jobOf(question) {
+  return question.for || USUAL;
+}
+
+// Forgets the rows of another machine; the build's are there at once.
+async function prepared(mine, question) {
+  const clean = asked(question);
+  if (of === JSON.stringify(clean)) return true;      // another model changes no row
+  const built = clean.for === USUAL ? await builtList(clean) : null;
+  if (!isNewest(mine)) return false;
+  knownRows(clean, built?.same ? built.rows : []);
+  nearby = built && !built.same ? built.rows : [];
+  guide = nearby.length ? `First those of ${built?.of}, then this machine's. ` : "";
+  $("known").replaceChildren();
+  $("also").replaceChildren();
+  return true;
+}
+
+// Row by row, until one is enough.
+async function compute(mine, question, enough) {
+  for (const model of page.offer.jobs[jobOf(question)].models) {
+    if (!rows.has(model)) {
+      const row = await ask(mine, "take", { ...JSON.parse(of), model });
+      if (!row) return;
+      rows.set(model, row.error ? null : row);
+    }
+    if (rows.get(model) && enough(rows.get(model))) return;
   }
-  draw(computed.size, guide);
-  for (let i = 0; i < models.length; i++) {
-    if (computed.has(models[i].model)) continue;
-    const answer = await ask(mine, "take", { ...clean, model: models[i].model });
-    if (!answer) return;
-    if (!answer.error) models[i] = answer;
-    computed.add(models[i].model);
-    draw(computed.size, computed.size < models.length ? guide : "");
-  }
+}
+
+function ordered() {
+  return inOrder([...rows.values()].filter(Boolean));
+}
+
+/** As the ranker orders them. @param {any[]} some */
+export function inOrder(some) {
+  return some.sort((a, b) => after(a.order, b.order));
+}
+
+function after(one, other) {
+  for (let i = 0; i < one.length; i++) if (one[i] !== other[i]) return one[i] - other[i];
+  return 0;
 }
 
 // The rows that the build wrote for this machine (`same`), or for the nearest that it knows; null without any.
-async function builtList(asked) {
-  const found = listOf(asked);
+async function builtList(clean) {
+  const found = listOf(clean);
   if (!found) return null;
-  const answer = await fetch(found.file).catch(() => null);
+  const answer = await fetch(fileOf("known", found.name)).catch(() => null);
   if (!answer?.ok) return null;
-  const { rows, question } = await answer.json();
-  const same = found.same && asked.ram === question.ram;
-  const of = [page.form.sold(question.gpu), question.ram && `${question.ram} GB of RAM`].filter(Boolean).join(", ");
-  return { rows, same, of };
+  const { rows: written, question } = await answer.json();
+  return { rows: written, same: found.same, of: [page.form.sold(question.gpu), question.ram && `${question.ram} GB of RAM`].filter(Boolean).join(", ") };
 }
 
-/** Whether the list is there without Python. @param {any} question */
-export function isListed(question) {
-  return $("known-box").open && listOf(question) !== null;
+function listOf({ gpu, ram, machine: file }) {
+  return file ? null : nearestList(page.config.lists ?? [], gpu, page.offer.cards, ram, page.offer.preset.ram);
 }
 
-function listOf({ gpu, machine: file }) {
-  return file ? null : nearestList(page.config.lists ?? [], gpu, page.offer.cards);
+function isHere(row) {
+  return row.model === page.latest?.question.model;
 }
 
-/** Nothing of another machine is shown. */
-function forget() {
-  models = [];
-  $("known").replaceChildren();
+/** Draws what is known. */
+export function showKnown() {
+  const shown = ordered();
+  const all = page.offer.jobs[JSON.parse(of).for].models.length;
+  drawOthers(shown.filter((row) => !isHere(row) && (row.how === "well" || row.how === "tight")).slice(0, OTHERS),
+             shown.find(isHere));
+  const runs = (shown.length ? shown : nearby).filter((row) => row.how !== "no");
+  const large = shown.filter((row) => row.how === "no");
+  const counted = rows.size < all ? `${rows.size} of ${all} computed. ` : "";
+  $("known-hint").textContent = `${shown.length ? "" : guide}${counted}Each in the file to take, at the job's context, the best answers first.`
+    + (large.length ? ` Too large: ${large.length} model${large.length > 1 ? "s" : ""}, from ${size(large[0].missing ?? 0)} more.` : "");
+  fillTable($("known"), runs);
 }
 
-/** Those that the filters leave. */
-export function wireFilters() {
-  for (const id of FILTERS) $(id).onchange = () => draw(models.length, "");
+// Beside the answer, each with the one reason to take it instead.
+function drawOthers(others, here) {
+  $("also").hidden = !others.length;
+  const lines = others.map((row) => {
+    const act = button(`${row.title} ${row.quantisation}`.trim(), () => choose(row.model, row.mmproj));
+    const line = element("tr", {}, element("th", { scope: "row" }, act, element("small", {}, `${reason(row, here)}${size(row.size)}`)),
+      cell(rate(row.rate), "tokens/s"), cell(thousands(row.context), "context"),
+      element("td", { class: "left" }, row.where), element("td", {}, row.released ?? ""));
+    return line;
+  });
+  const before = document.activeElement;
+  $("also").replaceChildren(table(["Also good on this machine", "Tokens/s", "Context", "Where", "Released"], lines));
+  if (before instanceof HTMLElement && !before.isConnected) /** @type {any} */ ($("also").querySelector("button"))?.focus();
 }
 
-function draw(done, guide) {
-  const wanted = { context: Number($("least-context").value), rate: Number($("least-rate").value),
-                   vision: $("only-vision").checked, coding: $("only-coding").checked };
-  const counted = done < models.length ? `Computing ${done} of ${models.length}. ` : "";
-  $("known-hint").textContent = `${guide}${counted}Large models that write 20 tokens/s or more first; each in the quantisation to take.`
-    + (wanted.vision ? withProjectors(models) : "");
-  fillTable($("known"), filtered(models, wanted));
+function cell(text, unit) {
+  return element("td", { "data-unit": unit }, text);
 }
 
-// Vision models have their projector, but for those whose projector is not known.
-function withProjectors(rows) {
-  const without = rows.filter((row) => row.vision && !row.mmproj).map((row) => page.offer.names[row.model] ?? row.model);
-  return " Each with the projector that reads pictures" + (without.length ? `, but for ${without.join(", ")}: drop its file on this page to count it.` : ".");
-}
-
-/** Those that are wanted: what is worth most first, and what writes too slowly to read along, or does not fit, below.
- * @param {any[]} rows @param {{context: number, rate: number, vision: boolean, coding: boolean}} wanted */
-export function filtered(rows, wanted) {
-  const kept = rows.filter((row) => !row.state || ((row.context ?? 0) >= wanted.context && (row.rate ?? 0) >= wanted.rate))
-    .filter((row) => (!wanted.vision || row.vision) && (!wanted.coding || row.coding));
-  return kept.sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || (b.worth ?? 0) - (a.worth ?? 0)
-    || (a.size ?? 0) - (b.size ?? 0));
+function reason(row, here) {
+  const words = [];
+  if (row.how === "tight") words.push("tight");
+  if (here && row.worth > here.worth) words.push(row.rate < here.rate ? "better answers, slower" : "better answers");
+  else if (here && row.rate > FASTER * here.rate) words.push("faster");
+  else if (here && row.context > LONGER * here.context) words.push("holds more text");
+  else if (row.vision && !here?.vision) words.push("reads pictures");
+  return words.length ? `${words.join(", ")}; ` : "";
 }
 
 // A row of a model stays the same element, so that the focus stays.
-function fillTable(place, rows) {
+function fillTable(place, shown) {
   if (!place.firstChild) place.append(table(HEADS, [], { class: "known" }));
   const body = /** @type {HTMLElement} */ (place.querySelector("tbody"));
   const before = new Map([...body.children].map((row) => [/** @type {HTMLElement} */ (row).dataset.model, row]));
   const held = document.activeElement;
-  const lines = rows.map((row) => {
-    const line = before.get(row.model) ?? newRow(row.model);
+  const lines = shown.map((row) => {
+    const line = before.get(row.model) ?? newRow(row);
     fill(line, row);
     return line;
   });
@@ -112,26 +184,24 @@ function fillTable(place, rows) {
   if (held instanceof HTMLElement && body.contains(held) && document.activeElement !== held) held.focus();
 }
 
-function newRow(model) {
-  const act = button(page.offer.names[model] ?? model, () => choose(model, line.dataset.mmproj));
+function newRow(row) {
+  const act = button(`${row.title} ${row.quantisation}`.trim(), () => choose(row.model, row.mmproj));
   const line = element("tr", {}, element("th", { scope: "row" }, act), ...HEADS.slice(1).map(() => element("td")));
-  line.dataset.model = model;
+  line.dataset.model = row.model;
   return line;
 }
 
 function fill(line, row) {
-  if (row.mmproj) line.dataset.mmproj = row.mmproj;
-  line.classList.toggle("here", row.model === page.latest?.question.model);
-  line.classList.toggle("faint", row.state === "if" || row.state === "no");
-  const sign = row.needed ? "RAM unknown" : SIGNS[row.state];
-  const texts = row.state ? [sign, row.rate ? rate(row.rate) : "–", row.context ? thousands(row.context) : "–",
-                             size(row.size), row.where] : ["…", "", "", "", ""];
+  line.classList.toggle("here", isHere(row));
+  line.classList.toggle("faint", row.how === "slow");
+  const placed = row.index ? String(row.index) : "by size and age";      // never a number without a source
+  const texts = [STATES[row.how], rate(row.rate), thousands(row.context), size(row.size), row.where, placed, row.released ?? ""];
   texts.forEach((text, i) => {
-    const cell = line.children[i + 1];
-    cell.textContent = text;
-    cell.classList.toggle("none", text === "–");
-    if (UNITS[i]) cell.dataset.unit = UNITS[i];
+    const place = line.children[i + 1];
+    place.textContent = text;
+    if (UNITS[i]) place.dataset.unit = UNITS[i];
   });
   line.children[1].className = `left how ${row.state}`;
   line.children[5].classList.add("left");
+  if (row.source) line.children[6].title = `${row.source}, ${row.dated}`;
 }

@@ -29,23 +29,27 @@ function plain(text) {
   return text.toLowerCase().replace(/[^a-z0-9]/g, "");
 }
 
-/** {file, same} for these GPUs, else of the largest machine that is no larger; null if there is none.
- * @param {string[]} lists GPUs that have one @param {string} gpu @param {Card[]} cards */
-export function nearestList(lists, gpu, cards) {
+/** {name, same} of the list for these GPUs and this RAM, else of the largest machine that is no larger; null if there is none.
+ * @param {string[]} lists machines that have one: GPUs, and @RAM where it is not the usual @param {string} gpu @param {Card[]} cards
+ * @param {string} ram @param {string} usual */
+export function nearestList(lists, gpu, cards, ram = "", usual = "") {
   const names = canonical(gpu, cards);
   const own = names.join(",") || "none";
-  if (lists.includes(own)) return { file: fileOf(own), same: true };
+  const exact = ram && ram !== usual ? `${own}@${ram}` : own;
+  if (lists.includes(exact)) return { name: exact, same: true };
+  if (lists.includes(own)) return { name: own, same: false };
   const known = names.map((name) => cards.find((card) => card.name === name) ?? { name, description: name, gib: Number(name), ram: 0 });
   const maker = known.find((card) => card.ram)?.description.split(" ")[0];
   const memory = Math.ceil(known.reduce((sum, card) => sum + (card.ram || card.gib), 0));
   if (!memory) return null;
   const sizes = lists.map((name) => ({ name, gib: sizeOf(name, cards, maker) })).filter(({ gib }) => gib && gib <= memory);
   const nearest = sizes.sort((a, b) => b.gib - a.gib)[0];
-  return nearest ? { file: fileOf(nearest.name), same: false } : null;
+  return nearest ? { name: nearest.name, same: false } : null;
 }
 
-function fileOf(gpus) {
-  return `known-${gpus.replaceAll(",", "+")}.json`;
+/** A file of the build for a listed machine: its rows ("known"), or its answer. @param {string} kind @param {string} name */
+export function fileOf(kind, name) {
+  return `${kind}-${name.replaceAll(",", "+")}.json`;
 }
 
 // Of a list: a bare size, or the memory of a machine of that maker whose GPU shares it.

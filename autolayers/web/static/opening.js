@@ -11,31 +11,46 @@ import { choose, opened, page } from "./page.js";
 const inHub = new Map();                     // what a search found, by the words
 const FILE = /^[^/\\:]+\.gguf( \(\d+ parts\))?$/i;
 
-/** Makes the engine know the model, however it was named: {name} or {error, choices}.
+/** Makes the engine know the model, however it was named: {name} or {error, choices}; of a pasted command also `fill`,
+ * the fields that it fills.
  * @param {{model: string}} state @param {number} mine */
 export async function open(state, mine) {
   const typed = state.model, { offer } = page;
-  if (!typed) return { error: "choose a model, or drop a .gguf file", field: "model" };
   if (opened.has(typed)) return { name: opened.get(typed).model.name };
   if (offer.models.includes(typed)) return { name: typed };
-  const { name, near } = await ask(mine, "name", { name: typed }) ?? {};
+  const { name, near, fill } = await ask(mine, "name", { name: typed }) ?? {};
   if (!isNewest(mine)) return {};
-  if (!name) return unknown(typed, near ?? []);
-  if (opened.has(name) || offer.models.includes(name)) return { name: opened.get(name)?.model.name ?? name };
+  // a command's file is on another computer: the one model with its name is meant
+  const only = fill && near?.length === 1 ? near[0] : name;
+  if (!only) return unknown(typed, near ?? [], fill);
+  if (opened.has(only) || offer.models.includes(only)) return { name: opened.get(only)?.model.name ?? only, fill };
   status(`Reading the header of ${name}…`);
   const answer = offer.opens ? await ask(mine, "open", { name }) : await addAddress(page.engine, name, offer.first_slice);
   if (!answer) return {};
-  if (answer.error) return { ...answer, field: "model" };
+  if (answer.error) return { ...answer, field: "model", choices: await instead(mine, name, fill) };
   opened.set(name, answer);
   opened.set(typed, answer);
-  return { name: answer.model.name };
+  return { name: answer.model.name, fill };
 }
 
-function unknown(typed, near) {
+// A repository without GGUF files: those that somebody made of it.
+async function instead(mine, name, fill) {
+  const plain = name.startsWith("hf:") ? name.slice(3).split(/[/:@]/)[1] : "";
+  if (!plain) return [];
+  const { near = [] } = await ask(mine, "name", { name: plain }) ?? {};
+  return choicesOf(plain, near, fill);
+}
+
+function choicesOf(words, near, fill) {
+  const choices = near.map((name) => ({ text: name, act: () => choose(name, "", fill) }));
+  return [...choices, { text: `Search huggingface.co for “${words}”`, act: () => searchFor(words) }];
+}
+
+function unknown(typed, near, fill) {
   if (FILE.test(typed)) return { error: `“${typed}” is a file on a computer: drop it on this page`, field: "model" };
-  const choices = near.map((name) => ({ text: name, act: () => choose(name) }));
-  choices.push({ text: `Search huggingface.co for “${typed}”`, act: () => searchFor(typed) });
-  return { error: near.length ? `“${typed}”: which one?` : `“${typed}” is no known model`, field: "model", choices };
+  const words = fill ? fill.path.split("/").pop() : typed;
+  return { error: near.length ? `“${words}”: which one?` : `“${words}” is no known model`, field: "model",
+           choices: choicesOf(words.replace(/\.gguf$/i, ""), near, fill) };
 }
 
 /** Only when it is asked for: typing is not sent. @param {string} words */
@@ -55,7 +70,8 @@ export async function searchFor(words) {
 export function modelOptions(typed, whole) {
   const { models, names } = page.offer;
   const usual = (name) => Number(name.includes("q4_k_m"));
-  const options = [...[...opened.values()].map(({ model }) => ({ value: model.name, note: "opened" })),
+  const best = { value: "", label: "The best for this computer" };
+  const options = [best, ...[...opened.values()].map(({ model }) => ({ value: model.name, note: "opened" })),
                    ...[...models].sort((a, b) => usual(b) - usual(a)).map((value) => ({ value, note: names[value] }))];
   const found = whole ? options : matching(options, typed);
   const hub = (inHub.get(typed) ?? []).map(({ name, note }) => ({ value: name, note }));

@@ -13,9 +13,10 @@ export const page = {
 /** Models that were opened, by name. @type {Map<string, any>} */
 export const opened = new Map();
 
-/** Plans another model on this machine. @param {string} name @param {string} [mmproj] its projector */
-export function choose(name, mmproj = "") {
-  page.form.fill({ ...page.form.read(), model: name, mmproj, draft: "" });
+/** Plans another model on this machine. @param {string} name @param {string} [mmproj] its projector
+ * @param {object} [fill] other fields, of a pasted command */
+export function choose(name, mmproj = "", fill = { yours: "" }) {
+  page.form.fill({ ...page.form.read(), ...fill, model: name, mmproj, draft: "" });
   page.form.changed(true);
   document.getElementById("subject")?.scrollIntoView({ block: "nearest" });      // the answer, from a list far below it
 }

@@ -3,10 +3,11 @@
 
 import { fail, show, showReasons } from "./answer.js";
 import { ask, begun, busy, during, isNewest, newest, once } from "./asking.js";
-import { showComparison } from "./compare.js";
+import { showComparison, showYours } from "./compare.js";
 import { drawCurve } from "./curve.js";
 import { $ } from "./dom.js";
-import { isListed, knownModels } from "./known.js";
+import { bestRow, isListed, jobOf, knownModels, listedAs } from "./known.js";
+import { fileOf } from "./machines.js";
 import { open } from "./opening.js";
 import { opened, page } from "./page.js";
 import { quantisations } from "./quantisations.js";
@@ -24,6 +25,7 @@ let timer = 0;
 export function changed(step, pause = 0) {
   const { form, offer, pinned } = page;
   const state = form.read();
+  form.sayMore(state);
   if (offer.here) $("ram").placeholder = state.gpu && state.gpu !== "none" ? "how much?" : "this machine's";
   const hash = toHash(state, pinned?.state);
   if (step && hash !== location.hash) history.pushState(ASKED, "", hash);
@@ -55,20 +57,39 @@ export function plan(state, quiet = false) {
 }
 
 async function answered(mine, state, quiet) {
-  const found = await open(state, mine);
+  const written = quiet ? page.latest : await builtAnswer(state);
+  const asked = written?.question ?? (state.model ? state : await withBest(mine, state));
+  if (!asked) return;
+  const found = await open(asked, mine);
   if (!isNewest(mine)) return;
   if (found.error) return fail(found);
-  const question = { ...state, model: found.name };
+  if (found.fill) filled({ ...asked, ...found.fill, model: found.name });
+  const question = { ...asked, ...found.fill, model: found.name };
   const before = answers.get(JSON.stringify(question)) ?? null;
-  const built = before ?? (quiet ? page.latest.answer : await builtAnswer(question));
+  const built = before ?? written?.answer ?? null;
   const answer = built ?? await ask(mine, "plan", question);
   if (!answer) return;
   // the engine was started anew, or has read too many since
   if (answer.kind === "NotOpened" && opened.delete(state.model)) return await plan(state);
   if (answer.error) return fail(withCards(answer));
   if (!quiet) show(answer, question);
+  await showYours(mine, question);
   if (isListed(question)) once("known", mine, question, knownModels);
   await rest(mine, question, built !== null);
+}
+
+// Without a model the best one is planned.
+async function withBest(mine, state) {
+  const row = await bestRow(mine, state);
+  if (row) return { ...state, for: jobOf(state), model: row.model, mmproj: row.mmproj ?? "" };
+  if (isNewest(mine)) fail({ error: "No model of the list is known to run on this machine: name one.", field: "model" });
+  return null;
+}
+
+// A pasted command becomes the form's fields, and the address has these.
+function filled(state) {
+  page.form.fill(state);
+  history.replaceState(ASKED, "", toHash(page.form.read(), page.pinned?.state));
 }
 
 // The cards that a name could have meant, as buttons.
@@ -77,11 +98,12 @@ function withCards(answer) {
   return { ...answer, choices: (answer.near ?? []).map((card) => ({ text: form.sold(card), act: () => form.setCards([card]) })) };
 }
 
-// What was computed when the page was built, with all its reasons.
-async function builtAnswer(question) {
-  const asked = Object.entries(page.config.answers ?? {}).find(([key]) => toHash(JSON.parse(key)) === toHash(question));
-  if (!asked) return null;
-  const found = await fetch(asked[1]).catch(() => null);
+// What was computed when the page was built, with all its reasons: {question, answer}, or null.
+async function builtAnswer(state) {
+  const { gpu, ram } = state;
+  const name = toHash(state) === toHash({ gpu, ram }) ? listedAs(state) : "";
+  if (!name) return null;
+  const found = await fetch(fileOf("answer", name)).catch(() => null);
   return found?.ok ? found.json() : null;
 }
 
@@ -90,8 +112,8 @@ async function rest(mine, question, whole) {
   busy("reasons");
   await new Promise((done) => setTimeout(done, QUIET));
   if (!await pinnedAnswer(mine)) return;
+  void once("known", mine, question, knownModels);      // between the others' calls: nothing waits for a list
   if (!whole && !await reasons(mine, question)) return;
-  if ($("known-box").open) await once("known", mine, question, knownModels);
   if (isNewest(mine)) await quantisations(mine, question);
   if (isNewest(mine)) for (const id of ["quants", "notes"]) $(id).style.minHeight = "";
   if (isNewest(mine) && $("curve-box").open) await once("curve", mine, question, drawCurve);

@@ -1,7 +1,7 @@
 // @ts-check
 // The question as the page's address has it: #model=...&gpu=...&ctx=..., so that a plan is shared by its link.
 
-export const FIELDS = ["model", "path", "mmproj", "draft", "machine", "gpu", "ram", "ctx", "np", "ctk", "ctv", "ub", "fa",
+export const FIELDS = ["model", "path", "mmproj", "draft", "machine", "gpu", "ram", "for", "yours", "ctx", "np", "ctk", "ctv", "ub", "fa",
                        "strategy", "workload", "flags"];
 const SECRET = /(--api-key|--hf-token|-hft)(\s+|=)(?:"[^"]*"|'[^']*'|\S+)\s*/g;
 
@@ -36,5 +36,5 @@ export function pinnedOf(hash) {
  * @param {State} state @param {string[]} models */
 export function opensMore(state, models) {
   const own = !state.model || models.includes(state.model);
-  return !own || ["path", "mmproj", "draft", "flags"].some((name) => Boolean(state[name]));
+  return !own || ["path", "mmproj", "draft", "flags", "yours"].some((name) => Boolean(state[name]));
 }

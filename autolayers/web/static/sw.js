@@ -55,7 +55,7 @@ async function find(request) {
 async function visited(request) {
   const answer = await fetch(request);
   const [version] = await own();
-  if (answer.ok && version && /\/(on\/|known-)/.test(new URL(request.url).pathname)) {
+  if (answer.ok && version && /\/(on\/|known-|answer-)/.test(new URL(request.url).pathname)) {
     await (await caches.open(version)).put(request, answer.clone());
   }
   return answer;

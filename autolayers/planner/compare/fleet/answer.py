@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....devices.cluster_file import PORT, Box
 from ....flags.users import Users
 from ....records import dataclass, lazy, replace
-from ....work.figures import DISK
+from ....work.figures import DISK, START
 from ...users import Requests
 from ..cluster import Use
 
@@ -13,9 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ....devices.fleet_file import Fleet, Kind
     from ...plan import Plan
-
-# The process, the driver's context and a warm-up run.
-START = 5.0  # seconds of a start without its reading, assumed
 
 
 @dataclass(frozen=True)

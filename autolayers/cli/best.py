@@ -1,0 +1,68 @@
+"""`autolayers best`: which model of today to take for this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from .. import __version__
+from ..errors import AutolayersError, DoesNotFit, UsageError
+from ..flags.check import read
+from ..output import emit, show
+from ..parallel import in_processes
+from ..planner.compare import best
+from ..planner.compare.choose import wanted_ctx
+from ..report.best import ranking_text
+from ..report.table import Style
+from ..request import Request
+from .progress import Progress
+from .words import other_words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..bundled.published import Published
+
+
+def main(words: list[str]) -> int:
+    """Print the list and the command for the first; 5 if none fits."""
+    arguments = read("best", words, os.environ)
+    if arguments.positional or arguments.params.model:
+        raise UsageError("best takes no model: autolayers choose compares files of one")
+    job = best.JOBS[str(arguments.own.get("for") or "chat")]
+    # What the user gives counts, the rest is the job's
+    request = job.asked(Request.of(arguments, os.environ).said(), "workload" in arguments.own)
+    models = best.candidates(job)
+    progress = Progress(len(models), "planning ")
+
+    def work(model: Published) -> best.Row:
+        return best.take(model, request, job)
+
+    progress.show()
+    answers = in_processes(work, models, done=progress.step)
+    progress.clear()
+    for answer in answers:
+        if isinstance(answer, AutolayersError):
+            raise answer
+    rows = best.ordered(row for row in answers if isinstance(row, best.Row))
+    taken = rows[0] if rows and rows[0].choice.fits else None
+    command = (
+        ["llama-server", *taken.words(), *taken.choice.flags, *other_words(arguments)]
+        if taken
+        else []
+    )
+    if arguments.own.get("format") == "json":
+        whole = {
+            "schema": 1,
+            "autolayers": __version__,
+            "for": job.name,
+            "n_ctx": wanted_ctx(request),
+            "take": taken.name if taken else None,
+            "command": command,
+            "models": [row.to_dict() for row in rows],
+        }
+        emit(json.dumps(whole, indent=1) + "\n")
+    else:
+        style = Style.of(sys.stdout, os.environ)
+        show(ranking_text(job, rows, request, command, style))
+    return 0 if taken else DoesNotFit.exit_code

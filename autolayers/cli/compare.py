@@ -1,0 +1,54 @@
+"""`autolayers compare [own flags] -- llama-server -m MODEL ...`: a command that somebody wrote,
+beside a better one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from ..errors import DoesNotFit
+from ..flags.check import read
+from ..launch import command as commands
+from ..launch.session import Session
+from ..output import emit, show
+from ..planner.compare.yours import beside, is_better
+from ..records import replace
+from ..report.multi import model_words
+from ..report.table import Style
+from ..report.yours import difference, yours_text
+from .help import help_of
+from .words import other_words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print both launches; 5 if none of them fits. Nothing is started."""
+    own = read("compare", argv[: commands.own_end(argv, "compare")]).own
+    if own.get("help"):
+        show(help_of("compare"))
+        return 0
+    command = commands.read(argv, "compare")
+    # As nothing is started, the program and its devices need not be here
+    session = Session(command, {**own, "dry-run": True, "confirm": False}, os.environ)
+    yours, better = beside(session.model, session.request)
+    taken = better if is_better(yours, better) else yours
+    bare = replace(command, words=(*model_words(better), *other_words(session.arguments)))
+    added, _ = commands.additions(bare, better.flags, session.build, {})
+    words = [*command.launcher, *bare.words, *added]
+    if own.get("json"):
+        said = {
+            "schema": 1,
+            "text": difference(yours, taken),
+            "is_better": taken is better,
+            "words": words,
+            "yours": yours.to_dict(),
+            "better": better.to_dict(),
+        }
+        emit(json.dumps(said, indent=1) + "\n")
+    else:
+        show(yours_text(yours, taken, words, Style.of(sys.stdout, os.environ)))
+    return 0 if taken.fits else DoesNotFit.exit_code

@@ -1,0 +1,232 @@
+"""Which model: those of today on one machine, each in the quantisation that `choose` takes, at the
+same context, ordered by quality.
+
+    job = JOBS["code"]
+    request = job.of(request)  # its context and workload, where none is given
+    rows = [take(model, request, job) for model in candidates(job)]
+    ordered(rows)  # what runs well or tight first, the best model first
+
+A row's state:
+
+    well   it runs, as fast as the job needs
+    tight  the same, with less than LEFT or SHARE of the memory left that it would outgrow
+    slow   it runs, slower than that
+    no     it does not fit
+
+The terminal (`autolayers best`), the page's list and what a build of the page precomputes are these
+functions.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ... import bundled
+from ...bundled import projectors, published
+from ...flags.workload import WORKLOADS
+from ...records import dataclass, replace
+from .choose import (
+    GOOD,
+    NO,
+    READABLE,
+    WHOLLY,
+    Choice,
+    advise,
+    assess,
+    wanted_ctx,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from ...bundled.published import Published
+    from ...model import Model
+    from ...request import Request
+
+_POOR = re.compile(r"Q[123]")
+WELL, TIGHT, SLOW = "well", "tight", "slow"  # and choose.NO
+
+
+@dataclass(frozen=True)
+class Job:
+    """What somebody wants a model for: the context that every row has, the workload that its speed
+    is of, the tokens per second below which it is slow, and whether it has to see."""
+
+    name: str
+    n_ctx: int
+    workload: str
+    least: float
+    pictures: bool = False
+
+    def words(self) -> list[str]:
+        """Return the job as flags of `choose`."""
+        return ["-c", str(self.n_ctx), "--workload", self.workload]
+
+    def asked(self, request: Request, worked: bool = False) -> Request:
+        """Return the request with the job's context, and its workload unless one is given
+        (`worked`)."""
+        params, policy = request.params, request.policy
+        if not (params.n_ctx or policy.n_ctx or policy.n_ctx_min):
+            request = request.with_flags(n_ctx=self.n_ctx)
+        return request if worked else request.with_goals(workload=WORKLOADS[self.workload])
+
+
+WORKING = 15.0  # tokens per second, of code and agents: a file of 3,000 tokens in three minutes
+JOBS = {
+    "chat": Job("chat", 16384, "chat", READABLE),
+    "code": Job("code", 32768, "chat", WORKING),
+    "documents": Job("documents", 65536, "batch", READABLE),
+    "pictures": Job("pictures", 8192, "chat", READABLE, pictures=True),
+    "agents": Job("agents", 65536, "agent", WORKING),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model on the machine: the file to take of it (a bundled name), and how that runs.
+    `least`: the bytes that are missing at least."""
+
+    model: Published
+    name: str
+    state: str
+    choice: Choice
+    rule: str = ""
+    least: int = 0
+    sees: bool = False  # its projector is counted
+
+    @property
+    def kind(self) -> str:
+        return published.quantisation(self.name)
+
+    @property
+    def quality(self) -> float:
+        return published.quality(self.model)
+
+    @property
+    def poor(self) -> bool:
+        """Whether the file is below Q4, by its weights or by its name: half of a Q3_K_M may be
+        Q4_K."""
+        return self.choice.level < GOOD or bool(_POOR.search(self.kind))
+
+    def words(self) -> list[str]:
+        """Return llama-server's flags that download it."""
+        # The last one leaves the projector out
+        return list(published.download(self.name))[: 2 if self.sees else None]
+
+    def to_dict(self) -> dict[str, object]:
+        model, choice, speed = self.model, self.choice, self.choice.speed
+        spread = speed.generation_spread if speed else 1.0
+        return {
+            "model": self.name,
+            "title": model.name,
+            "quantisation": self.kind,
+            "state": self.state,
+            "released": model.released,
+            "index": model.index or None,
+            "dated": model.dated or None,
+            "source": model.source or None,
+            # Where no index is published: by size and age
+            "placed": None if model.index else round(self.quality, 1),
+            "jobs": list(model.jobs),
+            "size": choice.size,
+            "bits": round(choice.bits_per_weight, 2),
+            "verdict": choice.verdict,
+            "placement": choice.placement,
+            "n_ctx": choice.n_ctx,
+            # tokens per second: generated, with its range, with the job's context full; of prompts
+            "rate": round(choice.rate, 2),
+            "rate_low": round(choice.rate / spread, 2),
+            "rate_high": round(choice.rate * spread, 2),
+            "rate_full": round(choice.full, 2),
+            "prompt_rate": round(speed.prompt, 1) if speed else 0.0,
+            "left": choice.few,
+            "left_in_ram": choice.few_ram,
+            "missing": self.least or None,
+            "words": self.words(),
+            "flags": list(choice.flags),
+            "order": list(self.order),
+        }
+
+    @property
+    def order(self) -> tuple[float, float, float]:
+        """What the list is ordered by: what nearly fills the RAM comes after what runs well, as it
+        would swap, and a file below Q4, whose loss no index counts; slow and no after that; then
+        quality, then speed."""
+        late = self.choice.few_ram or self.poor
+        place = {WELL: int(late), TIGHT: int(late), SLOW: 2, NO: 3}[self.state]
+        # Of what does not fit the smallest first: it needs the least
+        if self.state == NO:
+            return place, self.choice.size, 0.0
+        return place, -self.quality, -self.choice.rate
+
+
+def ordered(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows as a list shows them; the first is the answer."""
+    return sorted(rows, key=lambda row: row.order)
+
+
+def candidates(job: Job | None = None) -> list[Published]:
+    """Return today's models, those that are for this job, the best first."""
+    rows = published.MODELS.values()
+    wanted = [row for row in rows if row.current and (job is None or job.name in row.jobs)]
+    return sorted(wanted, key=published.quality, reverse=True)
+
+
+def take(
+    model: Published, request: Request, job: Job, read: Callable[[str], Model] = bundled.read
+) -> Row:
+    """Return the row of a model: the file that `choose` takes of those that are published, with the
+    request's context. Fewer are planned than there are, and the answer is that of all."""
+    n_ctx = wanted_ctx(request)
+    projector = projectors.header(next(iter(model.files))) if job.pictures else None
+    if projector:
+        request = replace(request, companions=replace(request.companions, mmproj=projector))
+    files = sorted((read(name) for name in model.files), key=lambda file: -file.size)
+    done: dict[str, Choice] = {}
+    # What was trained for less would be compared at another context
+    if files[0].n_ctx_train >= n_ctx:
+        for file in _planned(files, request, done):
+            done[_name(file)] = assess(file, request)
+    advice = advise(list(done.values()), n_ctx)
+    if advice is None:
+        least = files[-1]
+        choice = Choice(NO, "", least.size, least.bits_per_weight, least.n_ctx_train)
+        return Row(model, _name(least), NO, choice, least=missing(least.size, request))
+    name = list(done)[advice.take]
+    choice = done[name]
+    state = SLOW if choice.rate < job.least else WELL if choice.few is None else TIGHT
+    return Row(model, name, state, choice, advice.rule, sees=projector is not None)
+
+
+def _name(file: Model) -> str:
+    """Return the bundled name of a model."""
+    return file.path.removesuffix(".gguf")
+
+
+def _planned(
+    files: Sequence[Model], request: Request, done: Mapping[str, Choice]
+) -> Iterator[Model]:
+    """Yield the files that have to be planned, until none of those that are left can be taken."""
+    memory = sum(device.free for device in request.machine.devices)
+    fits = [file for file in files if not missing(file.size, request)]
+    # WHOLE comes before all else, and its largest is taken: those that the GPUs may hold first
+    for whole in (True, False):
+        for file in fits:
+            if (file.size * 9 // 10 <= memory) is not whole:
+                continue
+            yield file
+            choice = done[_name(file)]
+            good = choice.fits and choice.fluent and choice.level >= GOOD and not choice.few_ram
+            if good and (choice.verdict == WHOLLY or not whole):
+                return
+
+
+def missing(size: int, request: Request) -> int:
+    """Return the bytes that are missing at least on all devices together, for tensors of this size;
+    0 if they may fit. What need not be loaded, as MTP blocks, is a tenth at most."""
+    machine = request.machine
+    # Unknown RAM may hold anything
+    if machine.ram is None:
+        return 0
+    return max(0, size * 9 // 10 - sum(device.free for device in machine.devices) - machine.ram)

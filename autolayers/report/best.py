@@ -1,0 +1,129 @@
+"""Which model, as text: the answer, a row for each that runs, and a line for what does not."""
+
+from __future__ import annotations
+
+from ..planner.compare.best import SLOW, TIGHT, WELL, Job, Row
+from ..planner.compare.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY, wanted_ctx
+from ..units import GiB
+from .command import command_lines
+from .table import Style, fitted, labelled, rounded, wrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..request import Request
+
+_STATE = {WELL: "runs well", TIGHT: "tight", SLOW: "slow"}
+_WHERE = {WHOLLY: "GPU", EXPERTS: "GPU, experts in RAM", PARTLY: "partly in RAM", IN_RAM: "RAM"}
+_RUNS = {
+    WHOLLY: "wholly on the GPU",
+    EXPERTS: "on the GPU with experts in RAM",
+    PARTLY: "partly in RAM",
+    IN_RAM: "in RAM",
+}
+
+
+def ranking_text(
+    job: Job, rows: Sequence[Row], request: Request, command: Sequence[str], style: Style
+) -> str:
+    """Return the answer, the list in its order, and notes. `command` starts the first."""
+    runs = [row for row in rows if row.state != NO]
+    n_ctx = wanted_ctx(request)
+    lines = [
+        *wrap(
+            f"models for {job.name} on {_machine(request)}, {n_ctx} tokens of context", style.width
+        )
+    ]
+    lines += [style(line, "bold") for line in wrap(_answer(runs, job), style.width)]
+    marks = {i: "dim" for i, row in enumerate(runs) if row.state == SLOW}
+    if runs:
+        marks[0] = "bold"
+        head = ("  model", "index", "", "t/s*", "full*", "GiB", "file", "where", "released")
+        cells = [_cells(row, i == 0) for i, row in enumerate(runs)]
+        # Where it is too wide the date goes first, then the file, which the command names
+        lines += ["", *fitted(head, cells, style, (0, 2, 6, 7), marks, less=(8, 6, 4, 5))]
+    if command:
+        lines += ["", *command_lines(command, style)]
+    lines.append("")
+    for label, text in _notes(rows, runs, n_ctx):
+        lines += labelled(label, [text], style)
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: Row, first: bool) -> list[str]:
+    choice = row.choice
+    return [
+        ("> " if first else "  ") + row.model.name,
+        f"{row.quality:.1f}" if row.model.index else f"~{row.quality:.0f}",
+        _STATE[row.state],
+        rounded(choice.rate),
+        rounded(choice.full),
+        f"{choice.size / GiB:.1f}",
+        row.kind,
+        _WHERE[choice.verdict],
+        row.model.released,
+    ]
+
+
+def _answer(runs: Sequence[Row], job: Job) -> str:
+    if not runs:
+        return "none fits: a smaller context (-c 4096) or a machine with more memory"
+    first = runs[0]
+    speed = first.choice.speed
+    text = f"take {first.model.name} {first.kind}: {_RUNS[first.choice.verdict]}"
+    if speed:
+        low = rounded(speed.generation / speed.generation_spread)
+        high = rounded(speed.generation * speed.generation_spread)
+        text += f", {rounded(speed.generation)} tokens/s ({low} to {high}"
+        text += f"; {rounded(first.choice.full)} when its context is full)"
+    if first.state == TIGHT:
+        text += f"; {_left(first)}"
+    if first.state == SLOW:
+        text += f"; nothing reaches {job.least:.0f} tokens/s here"
+    return text
+
+
+def _left(row: Row) -> str:
+    place = "RAM" if row.choice.few_ram else "the GPU's memory"
+    return f"{max(0, row.choice.few or 0) / GiB:.1f} GiB of {place} left"
+
+
+def _notes(rows: Sequence[Row], runs: Sequence[Row], n_ctx: int) -> list[tuple[str, str]]:
+    notes = []
+    if tight := [row for row in runs if row.state == TIGHT]:
+        parts = "; ".join(f"{row.model.name}: {_left(row)}" for row in tight)
+        notes.append(("tight", parts))
+    if poor := [row for row in runs if row.state != SLOW and row.poor]:
+        names = ", ".join(f"{row.model.name} {row.kind}" for row in poor)
+        notes.append(("below Q4", f"{names}: an index is of the whole model"))
+    large = [row for row in rows if row.state == NO]
+    if large:
+        first = large[0]
+        notes.append(
+            (
+                "too large",
+                f"{len(large)} model{'s' * (len(large) > 1)}, from "
+                f"{first.choice.size / GiB:.0f} GiB ({first.model.name} {first.kind})",
+            )
+        )
+    sources = sorted({(row.model.source, row.model.dated) for row in runs if row.model.index})
+    if sources:
+        told = ", ".join(sorted({f"{_site(source)} of {dated}" for source, dated in sources}))
+        notes.append(("index", f"{told}; ~: none is published, placed by size and age"))
+    notes.append(("*", f"predicted: tokens per second, and with {n_ctx} tokens in the context"))
+    return notes
+
+
+def _site(address: str) -> str:
+    """Return whose an index is, of its page's address."""
+    parts = address.split("/")
+    return "/".join(parts[3:5]) if "github" in parts[2] else parts[2]
+
+
+def _machine(request: Request) -> str:
+    machine = request.machine
+    sizes = [f"{d.description or d.name} {d.total / GiB:.0f} GB" for d in machine.devices]
+    if machine.ram is not None:
+        sizes.append(f"{(machine.ram_total or machine.ram) / GiB:.0f} GB of RAM")
+    return " + ".join(sizes)

@@ -1,0 +1,77 @@
+"""A command that somebody wrote, beside a better one: as text."""
+
+from __future__ import annotations
+
+from ..units import GiB
+from .command import command_lines
+from .table import Style, stacked, tokens, wrap
+from .text import shortage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..planner import Plan
+
+
+def yours_text(yours: Plan, taken: Plan, words: Sequence[str], style: Style | None = None) -> str:
+    """Return the difference, both launches line by line, and the better command; `taken` is yours
+    where none is better."""
+    style = style or Style()
+    same = taken is yours
+    names = [name for name, _ in rows(yours)]
+    columns = [[cell for _, cell in rows(plan)] for plan in ([yours] if same else [yours, taken])]
+    lined = list(zip(names, *columns, strict=True))
+    heads = ("", "yours") if same else ("", "yours", "better")
+    lines = [style(line, "bold") for line in wrap(difference(yours, taken), style.width)]
+    lines += ["", *stacked(heads, lined, style, (0,))]
+    if not same:
+        lines += ["", *command_lines(words, style)]
+    return "\n".join(lines) + "\n"
+
+
+def difference(yours: Plan, taken: Plan) -> str:
+    """Return in one line what is the matter with a launch, and what the other one gains."""
+    if taken is yours:
+        if yours.fits:
+            return "yours is as good as it gets here"
+        return f"yours does not fit: {shortage(yours)}; nor does another launch with its wishes"
+    here, there = yours.speed, taken.speed
+    if not yours.fits:
+        return (
+            f"yours does not fit: {shortage(yours)}; this one does, with about "
+            f"{tokens(there.generation)} tokens/s"
+        )
+    rate, other = tokens(here.generation), tokens(there.generation)
+    said = [f"yours writes {rate} tokens/s, this one {other if other != rate else 'as many'}"]
+    for what, less, more in (
+        ("prompts", tokens(here.prompt), tokens(there.prompt)),
+        ("context", str(yours.breakdown.n_ctx), str(taken.breakdown.n_ctx)),
+    ):
+        if less != more:
+            said.append(f"{what} {less} and {more}")
+    return "; ".join(said)
+
+
+def rows(plan: Plan) -> list[tuple[str, str]]:
+    """Return what is said of a launch, line by line."""
+    speed, host = plan.speed, plan.host
+
+    def rate(value: float) -> str:
+        return tokens(value) if plan.fits else "-"
+
+    lines = [
+        ("fits", "yes" if plan.fits else f"no: {shortage(plan)}"),
+        ("tokens/s", rate(speed.generation)),
+        ("  with a full context", rate(speed.generation_full)),
+        ("  of a prompt", rate(speed.prompt)),
+        ("context", str(plan.breakdown.n_ctx)),
+        ("where", plan.placement),
+    ]
+    lines += [(row.name, _held(row.used, row.free)) for row in plan.devices]
+    return [*lines, ("RAM", _held(host.resident, host.free))]
+
+
+def _held(size: int, limit: int | None) -> str:
+    of = "" if limit is None else f" of {limit / GiB:.1f}"
+    return f"{size / GiB:.1f}{of} GiB"

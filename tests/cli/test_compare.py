@@ -1,0 +1,66 @@
+"""`autolayers compare -- llama-server ...`: somebody's command beside a better one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support import HEADERS
+
+from autolayers.cli import main
+
+MODEL = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")
+MACHINE = ["--gpu", "rtx-3060", "--ram", "32GiB"]
+
+
+def compared(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, object]]:
+    code = main(["compare", *MACHINE, "--json", "--", *words])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_whole_layers_in_ram_lose_to_experts_in_ram(capsys: pytest.CaptureFixture[str]) -> None:
+    code, both = compared(capsys, "llama-server", "-m", MODEL, "-ngl", "20", "-c", "16384")
+    yours, better = both["yours"], both["better"]
+    assert code == 0 and both["is_better"]
+    assert yours["launch"]["n_gpu_layers"] == 20 and yours["fits"]
+    # the wish stays, the means do not
+    assert yours["launch"]["n_ctx"] == better["launch"]["n_ctx"] == 16384
+    assert better["launch"]["n_gpu_layers"] == 49
+    rate = "generation_tokens_per_second"
+    assert better["speed"][rate] > 1.5 * yours["speed"][rate]
+    assert both["text"].startswith("yours writes 22") and "this one 39" in both["text"]
+
+
+def test_what_does_not_fit_is_said_with_what_does(capsys: pytest.CaptureFixture[str]) -> None:
+    code, both = compared(capsys, "llama-server", "-m", MODEL, "-ngl", "99", "-c", "32768")
+    assert code == 0 and not both["yours"]["fits"] and both["better"]["fits"]
+    assert "missing on CUDA0; this one does" in both["text"]
+
+
+def test_the_better_command_keeps_every_word_that_is_a_wish(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--jinja", "--port", "8090", "-ctk", "q8_0", "-ctv", "q8_0", "-np", "2"]
+    _, both = compared(capsys, "llama-server", "-m", MODEL, "-ot", "exps=CPU", *words)
+    taken = " ".join(both["words"])
+    for word in ("--jinja", "--port 8090", "-ctk q8_0", "-ctv q8_0", "-np 2"):
+        assert word in taken
+    assert "exps=CPU" not in taken
+
+
+def test_a_good_command_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    small = str(HEADERS / "llama-3.1-8b-q4_k_m.gguf")
+    words = ["llama-server", "-m", small, "-ngl", "99", "-c", "16384"]
+    assert main(["compare", *MACHINE, "--", *words]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("yours is as good as it gets here") and "better" not in said
+
+
+def test_another_program_gets_only_words_that_it_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    _, both = compared(capsys, "llama-cli", "-m", MODEL, "-ngl", "10")
+    assert both["is_better"] and "-np" not in both["words"]
+
+
+def test_no_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare"]) == 2
+    assert "nothing to compare" in capsys.readouterr().err
