@@ -15,8 +15,8 @@ export const opened = new Map();
 
 /** Plans another model on this machine. @param {string} name @param {string} [mmproj] its projector
  * @param {object} [fill] other fields, of a pasted command */
-export function choose(name, mmproj = "", fill = { yours: "" }) {
-  page.form.fill({ ...page.form.read(), ...fill, model: name, mmproj, draft: "" });
+export function choose(name, mmproj = "", fill = {}) {
+  page.form.fill({ ...page.form.read(), path: "", yours: "", ...fill, model: name, mmproj, draft: "" });
   page.form.changed(true);
   document.getElementById("subject")?.scrollIntoView({ block: "nearest" });      // the answer, from a list far below it
 }
