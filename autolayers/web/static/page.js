@@ -23,7 +23,7 @@ export function choose(name, mmproj = "", fill = {}) {
 
 /** Plans another file of the same model, which keeps its projector. @param {string} name */
 export function retake(name) {
-  page.form.fill({ ...page.form.read(), model: name });
+  page.form.fill({ ...page.form.read(), path: "", model: name });
   page.form.changed(true);
 }
 
