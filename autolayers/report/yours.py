@@ -45,6 +45,7 @@ def difference(yours: Plan, taken: Plan) -> str:
     rate, other = tokens(here.generation), tokens(there.generation)
     said = [f"yours writes {rate} tokens/s, this one {other if other != rate else 'as many'}"]
     for what, less, more in (
+        ("with a full context", tokens(here.generation_full), tokens(there.generation_full)),
         ("prompts", tokens(here.prompt), tokens(there.prompt)),
         ("context", str(yours.breakdown.n_ctx), str(taken.breakdown.n_ctx)),
     ):

@@ -54,9 +54,9 @@ export class Form {
     }).join(", ");
   }
 
-  /** A projector and a draft belong to their model. */
+  /** A projector, a draft, a path and a pasted command belong to their model. */
   forget() {
-    $("mmproj").value = $("draft").value = $("yours").value = "";
+    for (const id of ["mmproj", "draft", "path", "yours"]) $(id).value = "";
   }
 
   read() {

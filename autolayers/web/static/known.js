@@ -2,7 +2,7 @@
 // What this machine runs: the models of today in the order of the ranker, from the list that the build computed for the
 // machine or row by row. The first one is the answer to a question without a model.
 
-import { $, button, element, table } from "./dom.js";
+import { $, button, element, status, table } from "./dom.js";
 import { ask, isNewest } from "./asking.js";
 import { fileOf, nearestList } from "./machines.js";
 import { choose, page } from "./page.js";
@@ -12,11 +12,13 @@ const STATES = { well: "runs well", tight: "tight", slow: "slow", no: "does not 
 const HEADS = ["Model", "", "Tokens/s", "Context", "Size", "Where", "Index", "Released"];
 const UNITS = ["", "tokens/s", "context"];      // said where the heads are not shown, on a phone
 const USUAL = "chat";              // the job of the lists that the build writes
+const SEES = "pictures";           // a job with a shorter context
 const OTHERS = 4;                  // beside the answer
 const FASTER = 1.2, LONGER = 1.5;  // times the answer's rate and context: worth a word
 /** @type {Map<string, any>} */ let rows = new Map();      // of this machine and job, by model
 let of = "";                       // the machine and job
 let guide = "";                    // whose rows are shown until then
+/** @type {{machine: string, rows: Map<string, any>}} */ let chat = { machine: "", rows: new Map() };      // of the usual job
 /** @type {any[]} */ let nearby = [];                      // rows of a machine like it
 
 /** The best model for the question's machine and job; null where a newer question came.
@@ -24,7 +26,11 @@ let guide = "";                    // whose rows are shown until then
 export async function bestRow(mine, question) {
   if (!await prepared(mine, question)) return null;
   // the models come in the order of their quality: the first that runs well is the best
-  await compute(mine, question, (row) => row.how === "well");
+  const all = page.offer.jobs[jobOf(question)].models.length;
+  await compute(mine, question, (row) => {
+    status(row.how === "well" ? "" : `Looking for the best model: ${rows.size} of ${all}…`);
+    return row.how === "well";
+  });
   return isNewest(mine) ? ordered()[0] : null;
 }
 
@@ -54,8 +60,17 @@ export function listedAs(question) {
 
 /** Rows of the question's machine that the build wrote. @param {any} question @param {any[]} written */
 export function knownRows(question, written) {
-  of = JSON.stringify(asked(question));
+  const now = asked(question);
+  of = JSON.stringify(now);
   rows = new Map(written.map((row) => [row.of, row]));
+  const machine = JSON.stringify({ ...now, for: USUAL });
+  if (now.for === USUAL || chat.machine !== machine) chat = { machine, rows: now.for === USUAL ? rows : new Map() };
+}
+
+// Whether a model cannot run well for a job, as it does not for the usual one, which asks for less of everything but sight.
+function hopeless(model, job) {
+  const how = chat.rows.get(model)?.how;
+  return job !== USUAL && (how === "no" || (how === "slow" && job !== SEES));
 }
 
 function asked({ gpu, ram, machine = "", for: job = "" }) {
@@ -84,6 +99,7 @@ async function prepared(mine, question) {
 // Row by row, until one is enough.
 async function compute(mine, question, enough) {
   for (const model of page.offer.jobs[jobOf(question)].models) {
+    if (hopeless(model, jobOf(question))) continue;
     if (!rows.has(model)) {
       const row = await ask(mine, "take", { ...JSON.parse(of), model });
       if (!row) return;

@@ -15,15 +15,15 @@ export const opened = new Map();
 
 /** Plans another model on this machine. @param {string} name @param {string} [mmproj] its projector
  * @param {object} [fill] other fields, of a pasted command */
-export function choose(name, mmproj = "", fill = { yours: "" }) {
-  page.form.fill({ ...page.form.read(), ...fill, model: name, mmproj, draft: "" });
+export function choose(name, mmproj = "", fill = {}) {
+  page.form.fill({ ...page.form.read(), path: "", yours: "", ...fill, model: name, mmproj, draft: "" });
   page.form.changed(true);
   document.getElementById("subject")?.scrollIntoView({ block: "nearest" });      // the answer, from a list far below it
 }
 
 /** Plans another file of the same model, which keeps its projector. @param {string} name */
 export function retake(name) {
-  page.form.fill({ ...page.form.read(), model: name });
+  page.form.fill({ ...page.form.read(), path: "", model: name });
   page.form.changed(true);
 }
 
