@@ -380,7 +380,7 @@ COMMANDS = {
         Command(
             "compare",
             "compare [own flags] -- llama-server -m MODEL [llama-server flags]",
-            "a command that you have, beside a better one for the same wishes",
+            "a command that you have, next to a better one for the same wishes",
             "Both keep the context, slots, cache types, devices and files of the command; the "
             "better one places weights and caches, and chooses micro-batches, as a plan does. "
             "Nothing is started.",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from math import ceil
+
 from ..planner.compare.best import SLOW, TIGHT, WELL, Job, Row
 from ..planner.compare.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY, wanted_ctx
 from ..units import GiB
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
 
     from ..request import Request
 
+_MAKER = re.compile(r"^(NVIDIA (GeForce )?|AMD |Intel )")
 _STATE = {WELL: "runs well", TIGHT: "tight", SLOW: "slow"}
 _WHERE = {WHOLLY: "GPU", EXPERTS: "GPU, experts in RAM", PARTLY: "partly in RAM", IN_RAM: "RAM"}
 _RUNS = {
@@ -103,7 +107,7 @@ def _notes(rows: Sequence[Row], runs: Sequence[Row], n_ctx: int) -> list[tuple[s
         notes.append(
             (
                 "too large",
-                f"{len(large)} model{'s' * (len(large) > 1)}, from "
+                f"{len(large)} model{'s' * (len(large) > 1)} with this context, from "
                 f"{first.choice.size / GiB:.0f} GiB ({first.model.name} {first.kind})",
             )
         )
@@ -122,8 +126,20 @@ def _site(address: str) -> str:
 
 
 def _machine(request: Request) -> str:
+    """Return the machine in a few words."""
     machine = request.machine
-    sizes = [f"{d.description or d.name} {d.total / GiB:.0f} GB" for d in machine.devices]
-    if machine.ram is not None:
-        sizes.append(f"{(machine.ram_total or machine.ram) / GiB:.0f} GB of RAM")
-    return " + ".join(sizes)
+    counts: dict[str, int] = {}
+    for device in machine.devices:
+        size = "" if device.in_ram else f" {ceil(device.total / GiB)} GB"
+        # "NVIDIA GeForce" is not what people call it, and --gpu 24GiB has no name
+        name = _MAKER.sub("", device.description or device.name) + size
+        if device.description.startswith("hypothetical"):
+            name = f"a GPU of{size}"
+        counts[name] = counts.get(name, 0) + 1
+    parts = [f"{count} x {name}" if count > 1 else name for name, count in counts.items()]
+    parts = parts or ["the CPU"]
+    ram = machine.ram_total or machine.ram
+    if ram is not None:
+        shared = any(device.in_ram for device in machine.devices)
+        parts.append(f"{ram / GiB:.0f} GB {'memory' if shared else 'RAM'}")
+    return " + ".join(parts)

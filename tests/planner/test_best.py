@@ -57,7 +57,7 @@ def test_the_list_takes_the_file_that_choose_takes(stem: str, words: str) -> Non
     """Though it plans fewer files. Ten of 52 differed."""
     request = asked(words)
     names = list(published.MODELS[stem].files)
-    choices = [assess(bundled.read(name), request) for name in names]
+    choices = [replace(assess(bundled.read(name), request), family=stem) for name in names]
     advice = advise(choices, wanted_ctx(request))
     row = row_of(stem, words)
     assert (row.name if row.state != NO else None) == (names[advice.take] if advice else None)

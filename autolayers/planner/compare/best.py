@@ -187,7 +187,8 @@ def take(
     # What was trained for less would be compared at another context
     if files[0].n_ctx_train >= n_ctx:
         for file in _planned(files, request, done):
-            done[_name(file)] = assess(file, request)
+            # One model, though headers of two sources may differ by a tensor
+            done[_name(file)] = replace(assess(file, request), family=model.stem)
     advice = advise(list(done.values()), n_ctx)
     if advice is None:
         least = files[-1]
