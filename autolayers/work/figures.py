@@ -7,6 +7,7 @@ from ..backends import backend
 from ..builds import NEWEST
 from ..devices.assumed import DESKTOP, kind_of
 from ..devices.integrated import integrated
+from ..devices.processor import arithmetic, memory
 from ..machine import OF_PEAK
 from ..records import dataclass, replace
 from .power import shares
@@ -45,7 +46,10 @@ _RAM_BANDWIDTH = {
 # the same of desktops and laptops without one of those GPUs, by the most cores: two channels of
 # DDR4-2400, of DDR4-3200, of DDR5
 _RAM_BY_CORES = ((6, 30e9), (11, DESKTOP.bandwidth), (1 << 30, 60e9))
-_BUS = 12e9
+# a bus that is not known: 16 lanes of PCIe 3, or of PCIe 4 with the GPUs that have them and more
+_BUS, _BUS_OF_PCIE_4 = 12e9, 22e9
+_PCIE_4 = {"A100", "Hopper", "Datacenter Blackwell", "Blackwell", "Ada", "Ampere"}
+_PCIE_4 |= {"RDNA1", "RDNA2", "RDNA3", "RDNA4"}
 _UNIFIED_BUS = 100e9
 DISK = 2.5e9
 # The process, the driver's context and a warm-up run: seconds of a start without its reading
@@ -134,6 +138,7 @@ class HostFigures:
     counted: bool  # the number of cores is not a default
     batch_cores: int = 0  # those of prompts (-tb); 0: the same
     flash: float = 1.0  # the share of today's rate at which the CPU computes flash attention
+    arithmetic: float = 1.0  # of a core, relative to one with AVX2
     pageable: float | None = None  # over the bus from RAM that is not pinned, None: not measured
 
     def with_threads(
@@ -172,12 +177,15 @@ class HostFigures:
             bool(machine.ram_bandwidth or shared),
             machine.cores is not None,
             flash=OLD_FLASH if build < FLASH_BUILD else 1.0,
+            arithmetic=arithmetic(machine.cpu),
             pageable=machine.bus_pageable,
         )
 
 
 def _usual_ram(machine: Machine, least: int) -> float:
     """Return the bytes per second of RAM in machines of this kind."""
+    if server := memory(machine.cpu):
+        return server
     kind = kind_of(machine.ram_total or least, machine.cores)
     if kind is not DESKTOP:
         return kind.bandwidth
@@ -196,4 +204,6 @@ def _bus_of(machine: Machine, unified: bool) -> float:
     if machine.bus_bandwidth or unified:
         return machine.bus_bandwidth or _UNIFIED_BUS
     links = [device.link for device in machine.devices if device.link and device.kind != "rpc"]
-    return min(links, default=_BUS)
+    local = [device for device in machine.devices if device.kind != "rpc"]
+    newer = local and all(generation_of(device) in _PCIE_4 for device in local)
+    return min(links, default=_BUS_OF_PCIE_4 if newer else _BUS)
