@@ -46,10 +46,7 @@ _RAM_BANDWIDTH = {
 # the same of desktops and laptops without one of those GPUs, by the most cores: two channels of
 # DDR4-2400, of DDR4-3200, of DDR5
 _RAM_BY_CORES = ((6, 30e9), (11, DESKTOP.bandwidth), (1 << 30, 60e9))
-# a bus that is not known: 16 lanes of PCIe 3, or of PCIe 4 with the GPUs that have them and more
-_BUS, _BUS_OF_PCIE_4 = 12e9, 22e9
-_PCIE_4 = {"A100", "Hopper", "Datacenter Blackwell", "Blackwell", "Ada", "Ampere"}
-_PCIE_4 |= {"RDNA1", "RDNA2", "RDNA3", "RDNA4"}
+_BUS = 12e9
 _UNIFIED_BUS = 100e9
 DISK = 2.5e9
 # The process, the driver's context and a warm-up run: seconds of a start without its reading
@@ -204,6 +201,4 @@ def _bus_of(machine: Machine, unified: bool) -> float:
     if machine.bus_bandwidth or unified:
         return machine.bus_bandwidth or _UNIFIED_BUS
     links = [device.link for device in machine.devices if device.link and device.kind != "rpc"]
-    local = [device for device in machine.devices if device.kind != "rpc"]
-    newer = local and all(generation_of(device) in _PCIE_4 for device in local)
-    return min(links, default=_BUS_OF_PCIE_4 if newer else _BUS)
+    return min(links, default=_BUS)

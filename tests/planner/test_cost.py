@@ -124,6 +124,7 @@ def machine(data: dict, **more: object) -> Machine:
         ram["bandwidth"],
         data["bus"]["bandwidth"],
         data["cpu"]["cores"],
+        cpu=data["cpu"]["model"] or "",
     )
 
 
