@@ -6,7 +6,8 @@ row predicted by constants that were fitted without its source; --docs keeps tho
 docs/speeds.md. --write puts the constants into autolayers/work (rates.csv, doubts.csv and
 rates.py), and --rows FILE adds rows, such as `autolayers tune --share` writes. --only ROCm,SYCL
 fits the constants of these backends alone, to their rows, --only CUDA/Hopper those of a generation,
---fields copied,ram_copy those of these names: all others stay as they are.
+--fields copied,ram_copy those of these names, --fields age what older builds were slower: all
+others stay as they are.
 
 Least squares on log(predicted / measured) with Huber's loss; a source of n rows weighs as sqrt(n).
 A generation's constants are drawn to those of its backend, and those to the start values, so that
@@ -123,6 +124,9 @@ AGED = ("kernel", "prompt", "experts")
 AGES = ((6700, "2025-10"), (8400, "2026-04"))
 FLASH_MONTH = "2026-02"
 AGE_WIDTH = {"kernel": 0.06, "prompt": 0.06, "experts": 0.12}  # kernels of experts changed most
+# with today's constants known (--fields age, after a fit of all): together, ages would take what
+# sources differ in
+AGE_ALONE = 4.0
 # prompts of older builds: what was faster than today had other build options
 AGE_MOST = 1.1
 ROUNDS, ROUNDS_WITHOUT = 12, 6  # steps of a fit, and of one without a source
@@ -539,6 +543,9 @@ class Fit:
     ) -> None:
         self.rows = rows
         self.constants = constants = like.constants if like else Constants(rows)
+        if "age" in fields:
+            names = zip(constants.names, constants.width, strict=True)
+            constants.width = [w * AGE_ALONE if name[0] == "age" else w for name, w in names]
         near = {**(constants.known() if only or fields else {}), **(near or {})}
 
         def moves(name: tuple) -> bool:
@@ -546,7 +553,7 @@ class Fit:
             if name[0] in ("ram", "bus") or not (only or fields):
                 return True
             if fields:
-                return name[-1] in fields
+                return name[-1] in fields or name[0] in fields
             if name[0] == "rates":
                 return among(name[1], only)
             return name[0] == "age" and name[1][0] in only

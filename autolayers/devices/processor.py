@@ -32,8 +32,9 @@ _SYSCTL = {"hw.optional.arm.FEAT_I8MM": "i8mm", "hw.optional.arm.FEAT_DotProd": 
 
 @dataclass(frozen=True)
 class Processor:
-    """Processors whose name matches a pattern. `channels` of a socket, with memory of so many
-    `transfers` (10**6 a second); 0: a desktop or laptop, whose memory follows other signs."""
+    """Processors whose name matches a pattern. A server's socket has so many memory channels, each
+    with so many million transfers per second; 0 for a desktop or laptop, whose memory follows other
+    signs."""
 
     pattern: str
     instructions: str

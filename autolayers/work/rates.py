@@ -201,11 +201,11 @@ SHARED = Shared(
 )
 
 AGES: dict[str, tuple[Age, ...]] = {  # before, kernel, prompt, experts
-    "CUDA": (Age(6700, 1.05, 0.971, 0.799), Age(8400, 0.98, 0.982, 0.921)),
-    "MTL": (Age(6700, 1.01, 0.969, 0.979), Age(8400, 1.01, 1.05, 1.06)),
-    "ROCm": (Age(6700, 1, 0.892, 0.938), Age(8400, 1.01, 0.975, 0.961)),
+    "CUDA": (Age(6700, 1.2, 1.06, 0.699), Age(8400, 0.94, 0.988, 0.888)),
+    "MTL": (Age(6700, 1.11, 0.929, 1), Age(8400, 1.07, 1.1, 1.1)),
+    "ROCm": (Age(6700, 1.06, 0.359, 1.1), Age(8400, 1.05, 0.944, 0.969)),
     "SYCL": (Age(6700, 1, 1, 1), Age(8400, 1, 1, 1)),
-    "Vulkan": (Age(6700, 1, 0.923, 1), Age(8400, 1.01, 0.966, 0.794)),
+    "Vulkan": (Age(6700, 1.02, 0.833, 1), Age(8400, 1.03, 0.991, 0.716)),
 }
 
 # what RAM of unknown speed adds to a doubt, where RAM decides; and GPUs of a generation

@@ -238,7 +238,7 @@ def test_older_builds_are_slower() -> None:
         autolayers.plan(name, [*words, "--llama-build", str(build)], devices=[card]).speed
         for build in (6500, 11549)
     )
-    assert 1.0 < new.generation / old.generation < 1.3 and 1.1 < new.prompt / old.prompt < 1.4
+    assert 1.02 < new.generation / old.generation < 1.3 and 1.1 < new.prompt / old.prompt < 1.4
 
 
 @pytest.mark.slow
