@@ -32,9 +32,9 @@ _SYSCTL = {"hw.optional.arm.FEAT_I8MM": "i8mm", "hw.optional.arm.FEAT_DotProd": 
 
 @dataclass(frozen=True)
 class Processor:
-    """Processors whose name matches a pattern. A server's socket has so many memory channels, each
-    with so many million transfers per second; 0 for a desktop or laptop, whose memory follows other
-    signs."""
+    """Processors whose name matches a pattern: the best of their instructions, the memory channels
+    of a server's socket and 10**6 transfers per second of each. Both are 0 for a desktop or laptop,
+    whose memory follows other signs."""
 
     pattern: str
     instructions: str
