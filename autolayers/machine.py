@@ -105,6 +105,7 @@ class Host:
     numa: int | None = None  # nodes
     # from RAM that is not pinned, as weights mapped from a file are, to the first GPU
     bus_pageable: float | None = None
+    cpu: str = ""  # the processor's name and instructions, devices.processor
 
     @classmethod
     def hypothetical(cls, size: str) -> Host:
@@ -133,6 +134,7 @@ class Machine:
     numa: int | None = None  # nodes
     # bytes per second over the bus from RAM that is not pinned, measured
     bus_pageable: float | None = None
+    cpu: str = ""  # the processor's name and instructions
 
     @classmethod
     def of(
@@ -172,6 +174,7 @@ class Machine:
             host.expert_upload,
             host.numa,
             host.bus_pageable,
+            host.cpu,
         )
 
     def limited(self, ram: int) -> Machine:

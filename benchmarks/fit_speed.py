@@ -6,7 +6,8 @@ row predicted by constants that were fitted without its source; --docs keeps tho
 docs/speeds.md. --write puts the constants into autolayers/work (rates.csv, doubts.csv and
 rates.py), and --rows FILE adds rows, such as `autolayers tune --share` writes. --only ROCm,SYCL
 fits the constants of these backends alone, to their rows, --only CUDA/Hopper those of a generation,
---fields copied,ram_copy those of these names: all others stay as they are.
+--fields copied,ram_copy those of these names, --fields age what older builds were slower: all
+others stay as they are.
 
 Least squares on log(predicted / measured) with Huber's loss; a source of n rows weighs as sqrt(n).
 A generation's constants are drawn to those of its backend, and those to the start values, so that
@@ -68,6 +69,8 @@ FIELDS = (
     "experts",
     "bf16_experts",
     "chosen",
+    "launch",
+    "tile",
 )
 MOST = {
     "read": 0.95,
@@ -99,24 +102,31 @@ WIDTH = {
     "read": 0.15,
     "cache": 0.25,
     "kernel": 0.25,
-    "matmul": 0.25,
-    "attention": 0.4,
+    "matmul": 0.4,
+    "attention": 0.5,
     "handover": 0.3,
     "quantised": 0.3,
     "bf16": 0.3,
     "experts": 0.3,
     "bf16_experts": 0.3,
     "chosen": 0.15,
+    "launch": 0.3,
+    "tile": 0.2,
 }
 BACKEND_WIDTH = 0.3
+BACKEND_WIDTHS = {"launch": 0.6, "tile": 0.6}
 SHARED_WIDTH = 0.25
 # of what reading RAM reaches: machines whose RAM is not known must not move it
 RAM_WIDTH = 0.05
 OLD = {"kernel": 2.1, "prompt": 0.8}  # builds of 2024, of today's
+AGED = ("kernel", "prompt", "experts")
 # Builds of a time, and the first month after it: fitted by backend, drawn to no difference
-AGES = ((6700, "2025-10"), (9400, "2026-06"))
+AGES = ((6700, "2025-10"), (8400, "2026-04"))
 FLASH_MONTH = "2026-02"
-AGE_WIDTH = 0.2
+AGE_WIDTH = {"kernel": 0.06, "prompt": 0.06, "experts": 0.12}  # kernels of experts changed most
+# with today's constants known (--fields age, after a fit of all): together, ages would take what
+# sources differ in
+AGE_ALONE = 4.0
 # prompts of older builds: what was faster than today had other build options
 AGE_MOST = 1.1
 ROUNDS, ROUNDS_WITHOUT = 12, 6  # steps of a fit, and of one without a source
@@ -126,6 +136,7 @@ FEW = 10  # comparisons that count
 ALL = 4
 # sources that a class needs on a backend for a doubt of its own, and that its doubt counts as there
 SEVERAL = 3
+FEW_SOURCES = 2  # of a GPU's generation, besides a row's own: fewer are less sure
 UNSEEN = 0.25  # of a source: how much the next one counts where a doubt is stated
 POWER = 0.25  # n rows of a source weigh as n ** (1 - 2 * POWER)
 ERROR = 0.12  # of a row whose model is right
@@ -151,6 +162,7 @@ class Row:
     words: str
     machine: str
     age: int  # of AGES, their number: today's builds
+    others: int = 99  # sources of its GPUs besides its own: of the one with fewest
 
     @property
     def backends(self) -> set[str]:
@@ -190,6 +202,7 @@ def machine_of(data: dict) -> Machine:
         ram["bandwidth"],
         data["bus"]["bandwidth"],
         data["cpu"]["cores"],
+        cpu=data["cpu"]["model"] or "",
     )
 
 
@@ -374,7 +387,9 @@ class Constants:
         for backend in backends:
             for field in FIELDS:
                 self._add(
-                    ("rates", (backend, ""), field), getattr(START[backend], field), BACKEND_WIDTH
+                    ("rates", (backend, ""), field),
+                    getattr(START[backend], field),
+                    BACKEND_WIDTHS.get(field, BACKEND_WIDTH),
                 )
         for key in keys:
             if key[1]:
@@ -390,13 +405,20 @@ class Constants:
             self._add(("old", field), value, 0.3)
         for backend in backends:
             for age in range(len(AGES)):
-                for field in OLD:
-                    self._add(("age", (backend, age), field), 1.0, AGE_WIDTH)
+                for field in AGED:
+                    self._add(("age", (backend, age), field), 1.0, AGE_WIDTH[field])
         for machine in sorted({row.ram for row in rows if row.ram}):
             self._add(("ram", machine), 38.0, 0.4)
         for machine, bus in sorted({(row.bus, row.clock.host.bus) for row in rows if row.bus}):
             self._add(("bus", machine), bus / 1e9, 0.4)
         self.x0 = numpy.log(numpy.array(self.start))
+        self.most = numpy.log(
+            [
+                AGE_MOST if name[0] == "age" and name[2] != "kernel" else MOST.get(name[-1], 1e9)
+                for name in self.names
+            ]
+        )
+        self.least = numpy.log([LEAST.get(name, 1e-9) for name in self.names])
 
     def _add(self, name: tuple, value: float, width: float) -> None:
         self.names.append(name)
@@ -408,7 +430,7 @@ class Constants:
         found = {("shared", field): value for field, value in vars(speeds.SHARED).items()}
         for backend, ages in speeds.AGES.items():
             for i, age in enumerate(ages):
-                found |= {("age", (backend, i), field): getattr(age, field) for field in OLD}
+                found |= {("age", (backend, i), field): getattr(age, field) for field in AGED}
         for kind, key, *field in self.names:
             if kind == "rates":
                 rates = (
@@ -424,11 +446,10 @@ class Constants:
         rates: dict = defaultdict(dict)
         shared, old, ram = {}, {}, {}
         for name, value in zip(self.names, values, strict=True):
-            value = float(max(min(value, MOST.get(name[-1], 1e9)), LEAST.get(name, 0.0)))
+            value = float(value)
             if name[0] == "rates":
                 rates[name[1]][name[2]] = value
             elif name[0] == "age":
-                value = min(value, AGE_MOST) if name[2] == "prompt" else value
                 old[(*name[1], name[2])] = value
             else:
                 {"shared": shared, "old": old, "ram": ram, "bus": ram}[name[0]][name[1]] = value
@@ -483,6 +504,7 @@ def predict(
                 rate,
                 kernel=rate.kernel * old.get((key[0], row.age, "kernel"), 1.0),
                 matmul=rate.matmul * old.get((key[0], row.age, "prompt"), 1.0),
+                experts=rate.experts * old.get((key[0], row.age, "experts"), 1.0),
             )
         figures[name] = replace(device, rates=rate)
         if name in row.shared and row.ram in ram and not plain:
@@ -521,6 +543,9 @@ class Fit:
     ) -> None:
         self.rows = rows
         self.constants = constants = like.constants if like else Constants(rows)
+        if "age" in fields:
+            names = zip(constants.names, constants.width, strict=True)
+            constants.width = [w * AGE_ALONE if name[0] == "age" else w for name, w in names]
         near = {**(constants.known() if only or fields else {}), **(near or {})}
 
         def moves(name: tuple) -> bool:
@@ -528,7 +553,7 @@ class Fit:
             if name[0] in ("ram", "bus") or not (only or fields):
                 return True
             if fields:
-                return name[-1] in fields
+                return name[-1] in fields or name[0] in fields
             if name[0] == "rates":
                 return among(name[1], only)
             return name[0] == "age" and name[1][0] in only
@@ -536,6 +561,7 @@ class Fit:
         self.free = numpy.array([moves(name) for name in constants.names])
         names = zip(constants.names, constants.x0, strict=True)
         self.x = numpy.array([near.get(name, first) for name, first in names])
+        self.x = numpy.clip(self.x, constants.least, constants.most)
         count = Counter((row.source, row.kind) for row in rows)
         self.weight = numpy.array([count[row.source, row.kind] ** -POWER / ERROR for row in rows])
         self.error = self.errors(self.x)
@@ -557,35 +583,34 @@ class Fit:
         )
 
     def slopes(self) -> numpy.ndarray:
-        """The derivative of each row's error by each constant."""
+        """The derivative of each row's error by each constant; inwards of one at its limit."""
         found = numpy.zeros((len(self.rows), len(self.x)))
         for j, name in enumerate(self.constants.names):
             which = [i for i, row in enumerate(self.rows) if self.constants.touches(name, row)]
             if which and self.free[j]:
                 moved = self.x.copy()
-                moved[j] += 0.02
-                found[which, j] = (self.errors(moved, which) - self.error[which]) / 0.02
+                moved[j] += 0.02 if moved[j] + 0.02 <= self.constants.most[j] else -0.02
+                found[which, j] = (self.errors(moved, which) - self.error[which]) / (
+                    moved[j] - self.x[j]
+                )
         return found
 
     def improve(self, rounds: int, slopes: numpy.ndarray | None = None) -> None:
         """At most so many steps; with `slopes` the derivatives are not computed again."""
+        constants = self.constants
         damping, best = 0.1, self.loss(self.error, self.x)
         for _ in range(rounds):
             jacobian = self.slopes() if slopes is None else slopes
             a = numpy.abs(self.error * self.weight)
             huber = numpy.where(a < 1.5, 1.0, 1.5 / numpy.maximum(a, 1e-9))
             huber = self.weight * numpy.sqrt(huber)
-            prior, slope = self.constants.prior(self.x)
-            left = numpy.vstack([jacobian * huber[:, None], slope])[:, self.free]
+            prior, slope = constants.prior(self.x)
+            left = numpy.vstack([jacobian * huber[:, None], slope])
             right = left.T @ -numpy.concatenate([self.error * huber, prior])
             square = left.T @ left
             gain = 0.0
             for _ in range(5):
-                step = numpy.zeros(len(self.x))
-                step[self.free] = numpy.linalg.solve(
-                    square + damping * numpy.diag(numpy.diag(square)), right
-                )
-                tried = self.x + numpy.clip(step, -0.5, 0.5)
+                tried = self._step(square + damping * numpy.diag(numpy.diag(square)), right)
                 after = self.errors(tried)
                 loss = self.loss(after, tried)
                 if loss < best:
@@ -596,6 +621,19 @@ class Fit:
                 damping *= 4
             if gain < ENOUGH:
                 break
+
+    def _step(self, square: numpy.ndarray, right: numpy.ndarray) -> numpy.ndarray:
+        """The constants after a step; those at a limit that it would pass stay there."""
+        free = self.free.copy()
+        while True:
+            step = numpy.zeros(len(self.x))
+            step[free] = numpy.linalg.solve(square[numpy.ix_(free, free)], right[free])
+            tried = self.x + numpy.clip(step, -0.5, 0.5)
+            within = numpy.clip(tried, self.constants.least, self.constants.most)
+            out = free & (tried != within) & (self.x == within)
+            if not out.any():
+                return within
+            free &= ~out
 
 
 def fit(
@@ -894,10 +932,12 @@ def by_backend(
 
 @dataclass(frozen=True)
 class Stated:
-    """What a plan says of itself: a doubt by class, and by kind what RAM of unknown speed adds."""
+    """What a plan says of itself: a doubt by class, and by kind what RAM of unknown speed and GPUs
+    of few sources add."""
 
     doubt: dict[tuple[str, str], float]
     unknown: dict[str, float]
+    few: dict[str, float]
     own: dict[tuple[str, str, str], float]  # the doubt by backend as well
 
     @classmethod
@@ -906,12 +946,15 @@ class Stated:
         count = Counter((row.source, row.kind, row.placement) for row in rows)
         known: dict[tuple[str, str], list[Off]] = defaultdict(list)
         unknown: dict[str, list[Off]] = defaultdict(list)
+        few: dict[str, list[Off]] = defaultdict(list)
         apart: dict[tuple[str, str, str], list[Off]] = defaultdict(list)
         for row, off in zip(rows, offs, strict=True):
             weight = count[row.source, row.kind, row.placement] ** -0.5
             # few machines say the speed of their RAM where the CPU computes everything
             if row.ram and row.placement in IN_RAM and row.placement != "CPU":
                 unknown[row.kind].append((off, weight, row.placement))
+            elif row.others < FEW_SOURCES:
+                few[row.kind].append((off, weight, row.placement))
             else:
                 for name in (row.placement, "all"):
                     known[name, row.kind].append((off, weight, row.source))
@@ -919,22 +962,36 @@ class Stated:
                     apart[row.placement, row.kind, backend].append((off, weight, row.source))
         doubt = shrunk(known)
         own = by_backend(apart, doubt)
-        more = {}
-        for kind, found in unknown.items():
-            # beyond the doubt of the class, in squares
-            left = [
-                (math.sqrt(max(0.0, log**2 - math.log(doubt[name, kind]) ** 2)), weight)
-                for log, weight, name in found
-            ]
-            more[kind] = max(1.05, quantile(left, 0.8))
-        return cls(doubt, more, own)
+
+        def beyond(found: dict[str, list[Off]]) -> dict[str, float]:
+            """What these rows are off beyond the doubt of their class, in squares."""
+            more = dict.fromkeys(("pp", "tg"), 1.05)
+            for kind, offs in found.items():
+                left = [
+                    (math.sqrt(max(0.0, log**2 - math.log(doubt[name, kind]) ** 2)), weight)
+                    for log, weight, name in offs
+                ]
+                more[kind] = max(1.05, quantile(left, 0.8))
+            return more
+
+        return cls(doubt, beyond(unknown), beyond(few), own)
 
     def holds(self, row: Row, off: float) -> bool:
         """Whether a row is within what a plan would say."""
         more = self.unknown[row.kind] if row.ram and row.placement in IN_RAM else 1.0
+        few = self.few[row.kind] if row.others < FEW_SOURCES else 1.0
         every = self.doubt[row.placement, row.kind]
         own = [self.own.get((row.placement, row.kind, name), every) for name in row.backends]
-        return off <= math.hypot(math.log(max(own, default=every)), math.log(more))
+        return off <= math.hypot(*map(math.log, (max(own, default=every), more, few)))
+
+
+def sources_of(rows: list[Row]) -> dict[tuple[str, str], set[str]]:
+    """The sources with rows of each backend's generations."""
+    found = defaultdict(set)
+    for row in rows:
+        for key in row.keys:
+            found[key].add(row.source)
+    return found
 
 
 def doubts(rows: list[Row], predicted: list[float]) -> Stated:
@@ -961,7 +1018,8 @@ def doubts(rows: list[Row], predicted: list[float]) -> Stated:
                 cells.append((f"{name} {kind}", str(len(found)), within, *texts))
     title = (
         f"The uncertainty that is stated (RAM of unknown speed: x{stated.unknown['tg']:.2f} and "
-        f"x{stated.unknown['pp']:.2f} more)"
+        f"x{stated.unknown['pp']:.2f} more, GPUs of few sources x{stated.few['tg']:.2f} and "
+        f"x{stated.few['pp']:.2f})"
     )
     show(title, "class", cells, ("n", "within", "holds for", "made without the source"))
     return stated
@@ -1041,24 +1099,24 @@ def write(tables: tuple, rows: list[Row], found: Doubts | None, only: frozenset[
             (backend, i, field): getattr(age, field)
             for backend, ages in speeds.AGES.items()
             for i, age in enumerate(ages)
-            for field in OLD
+            for field in AGED
         } | old
-    count = Counter(key for row in rows for key in set(row.keys))
-    lines = [MADE, f"backend,generation,{','.join(FIELDS)},n"]
+    count = sources_of(rows)
+    lines = [MADE, f"backend,generation,{','.join(FIELDS)},sources"]
     for key, rate in [*rates.items(), (("", ""), START[""])]:
-        n = (
-            count[key]
-            if key[1]
-            else sum(n for other, n in count.items() if other[0] == key[0] != "")
-        )
-        n = n if not only or n else rate.n
+        # a generation without rows takes its backend's rates
+        n = len(count[key]) if key[1] else 0
+        n = n if not only or n else rate.sources
         lines.append(",".join([*key, *[number(getattr(rate, field)) for field in FIELDS], str(n)]))
     folder = ROOT / "autolayers" / "work"
     (folder / "rates.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     if found is not None:
         write_doubts(folder, found)
-    unknown = speeds.UNKNOWN_RAM if found is None else found.unknown
+    more = {
+        "UNKNOWN_RAM": speeds.UNKNOWN_RAM if found is None else found.unknown,
+        "FEW_SOURCES": speeds.FEW_SOURCES if found is None else found.few,
+    }
 
     # As ruff formats it, so that a fit changes figures alone
     lines = [
@@ -1066,21 +1124,25 @@ def write(tables: tuple, rows: list[Row], found: Doubts | None, only: frozenset[
         *(f"    {name}={number(value)}," for name, value in vars(shared).items()),
         ")",
         "",
-        "AGES: dict[str, tuple[Age, ...]] = {  # before, kernel, prompt",
+        "AGES: dict[str, tuple[Age, ...]] = {  # before, kernel, prompt, experts",
     ]
     for backend in sorted({key[0] for key in old if isinstance(key, tuple)}):
         ages = ", ".join(
             f"Age({build}, {number(old[backend, i, 'kernel'])}, "
-            f"{number(old[backend, i, 'prompt'])})"
+            f"{number(old[backend, i, 'prompt'])}, {number(old[backend, i, 'experts'])})"
             for i, (build, _) in enumerate(AGES)
         )
         lines.append(f'    "{backend}": ({ages}),')
-    unknown = ", ".join(f'"{kind}": {value:.2f}' for kind, value in sorted(unknown.items()))
+    texts = {
+        name: ", ".join(f'"{kind}": {value:.2f}' for kind, value in sorted(values.items()))
+        for name, values in more.items()
+    }
     lines += [
         "}",
         "",
-        "# what RAM of unknown speed adds to a doubt, where RAM decides",
-        f"UNKNOWN_RAM = {{{unknown}}}",
+        "# what RAM of unknown speed adds to a doubt, where RAM decides; and GPUs of a generation",
+        "# whose launches one source measured, or none",
+        *(f"{name} = {{{text}}}" for name, text in texts.items()),
         "",
     ]
     file = folder / "rates.py"
@@ -1110,9 +1172,8 @@ def write_doubts(folder: Path, found: Doubts) -> None:
 SHARED = speeds.Shared(
     token=170,
     prompt_experts=0.83,
-    expert_tokens=38,
     prompt_read=0.9,
-    prompt_kernel=1.5,
+    activations=8,
     hop=65,
     reduction=34,
     ram=0.95,
@@ -1200,6 +1261,9 @@ def main() -> None:
         if not machine.startswith("bus of "):
             print(f"RAM {value:.0f} GB/s: {machine.removeprefix('https://github.com/')}")
     recent = [row for row in rows if not row.old]
+    count = sources_of(recent)
+    for row in recent:
+        row.others = min([len(count[key]) - 1 for key in row.keys], default=99)
     table("Fitted, all rows", rows, [predict(row, *tables) for row in rows])
     PAGE.clear()
     predicted = [predict(row, *tables, plain=True) for row in recent]
@@ -1224,6 +1288,7 @@ def main() -> None:
         found = Doubts(
             stated.doubt,
             stated.unknown,
+            stated.few,
             *calibrated(recent, left_out),
             apart(recent, left_out),
             stated.own,
@@ -1244,6 +1309,7 @@ class Doubts:
 
     doubt: dict[tuple[str, str], float]
     unknown: dict[str, float]
+    few: dict[str, float]
     calibrated: dict[tuple[str, str], float]
     run: dict[tuple[str, str], float]
     between: dict[tuple[str, str], float]

@@ -83,4 +83,5 @@ def host_of(ram: int, devices: Sequence[Device] = (), here: Host | None = None) 
         here.bandwidth_source if same else "",
         here.threads if same else None,
         bus_pageable=here.bus_pageable if same else None,
+        cpu=here.cpu if same else "",
     )

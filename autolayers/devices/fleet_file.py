@@ -166,6 +166,7 @@ def _likeness(box: Box) -> object:
         host.expert_upload,
         host.numa,
         host.bus_pageable,
+        host.cpu,
     )
 
 

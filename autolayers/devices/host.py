@@ -14,6 +14,7 @@ import sys
 from ..errors import DeviceError
 from ..machine import Host
 from ..units import whole
+from . import processor
 from .smbios import bandwidth
 from .system import file_text, meminfo
 from .threads import group_folders, quota, threads
@@ -46,6 +47,7 @@ def read(root: str = "/") -> Host:
         bandwidth_source="smbios" if speed else "",
         threads=threads(root),
         numa=nodes(root),
+        cpu=processor.read(root),
     )
 
 

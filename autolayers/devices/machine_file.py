@@ -309,7 +309,7 @@ def _host(row: Any) -> Host:
     _check_numbers(values, _HOST_SIZES, "host", whole=True)
     _check_numbers(values, _HOST_RATES, "host")
     _check_numbers(values, _HOST_COUNTS, "host", whole=True)
-    _check_type(values, ("source", "bandwidth_source"), str, "a text", "host")
+    _check_type(values, ("source", "bandwidth_source", "cpu"), str, "a text", "host")
     # one of the two will do
     total = values.get("total", values.get("available"))
     if total is None:

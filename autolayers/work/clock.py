@@ -270,7 +270,7 @@ class Clock:
                 experts * chosen * self.weights.low / (bandwidth * rates.chosen),
                 2 * n * expert_multiplies / (rate * rates.experts),
             )
-        return seconds * slow + self._kernels(rates, sums[5], share)
+        return seconds * slow + self._kernels(rates.kernel, sums[5], share)
 
     def _bf16(self, rates: Rates, bf16: float, read: float) -> tuple[float, float]:
         """Return how many times slower matrices are because of the bytes that are bf16 among those
@@ -304,24 +304,26 @@ class Clock:
             each = n * self.weights.used  # tokens per expert
             rate *= rates.experts
             if many:
-                rate *= each / (each + shared.expert_tokens)
+                rate *= each / (each + rates.tile)
             reading = (
                 experts * touched / (bandwidth * shared.prompt_experts)
                 if many
                 else experts * touched * self.weights.low / (bandwidth * rates.chosen)
             )
             seconds += hypot(reading, 2 * n * expert_multiplies / rate) * slow * slow_experts
-        return seconds + self._kernels(rates, kernels, share) * (
-            shared.prompt_kernel if many else 1.0
-        )
+        if not many:
+            return seconds + self._kernels(rates.kernel, kernels, share)
+        # Activations are written and read between nodes.
+        moved = kernels * share * n * self.weights.n_embd * shared.activations / bandwidth
+        return seconds + self._kernels(rates.launch, kernels, share) + moved
 
-    def _kernels(self, rates: Rates, kernels: float, share: float) -> float:
-        """Return the seconds of kernels. Several devices' graphs change with each token, so that
-        they are not launched whole (CUDA graphs); those of a slice's `share` are as much shorter
-        (split mode tensor)."""
+    def _kernels(self, each: float, kernels: float, share: float) -> float:
+        """Return the seconds of kernels of `each` microseconds. Several devices' graphs change with
+        each token, so that they are not launched whole (CUDA graphs); those of a slice's `share`
+        are as much shorter (split mode tensor)."""
         return (
             kernels
-            * rates.kernel
+            * each
             * 1e-6
             * (share if self.reduced else 1.0)
             * (self.shared.several if len(self.devices) > 1 else 1.0)
@@ -394,7 +396,9 @@ class Clock:
         return flops * each / cores
 
     def _core_flops(self, n: int) -> float:
-        return self._cores(n) * self.shared.core_flops * 1e9
+        rate = self.shared.core_flops * self.host.arithmetic
+        rate *= 1.0 if self.devices else self.weights.core_rate
+        return self._cores(n) * rate * 1e9
 
     def _copy(self, size: float) -> float:
         """Return the seconds of a copy over the bus, after the CPU's own of memory that is not

@@ -7,6 +7,7 @@ from ..backends import backend
 from ..builds import NEWEST
 from ..devices.assumed import DESKTOP, kind_of
 from ..devices.integrated import integrated
+from ..devices.processor import arithmetic, memory
 from ..machine import OF_PEAK
 from ..records import dataclass, replace
 from .power import shares
@@ -134,6 +135,7 @@ class HostFigures:
     counted: bool  # the number of cores is not a default
     batch_cores: int = 0  # those of prompts (-tb); 0: the same
     flash: float = 1.0  # the share of today's rate at which the CPU computes flash attention
+    arithmetic: float = 1.0  # of a core, relative to one with AVX2
     pageable: float | None = None  # over the bus from RAM that is not pinned, None: not measured
 
     def with_threads(
@@ -172,12 +174,15 @@ class HostFigures:
             bool(machine.ram_bandwidth or shared),
             machine.cores is not None,
             flash=OLD_FLASH if build < FLASH_BUILD else 1.0,
+            arithmetic=arithmetic(machine.cpu),
             pageable=machine.bus_pageable,
         )
 
 
 def _usual_ram(machine: Machine, least: int) -> float:
     """Return the bytes per second of RAM in machines of this kind."""
+    if server := memory(machine.cpu):
+        return server
     kind = kind_of(machine.ram_total or least, machine.cores)
     if kind is not DESKTOP:
         return kind.bandwidth

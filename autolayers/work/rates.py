@@ -22,7 +22,9 @@ class Rates:
     `attention`: shares of the dense fp16 rate, `experts` of the former for many matrices with few
     tokens each. `handover`: microseconds from the device to the CPU or back. `bf16`: relative to
     f16's speed, `bf16_experts`: of experts, whose kernels have no bf16 of their own under Vulkan.
-    `chosen`: reading a token's experts, relative to reading one matrix."""
+    `chosen`: reading a token's experts, relative to reading one matrix. `launch`: microseconds per
+    node of a prompt, whose kernels are launched one by one. `tile`: tokens per expert at which half
+    of the experts' rate is reached."""
 
     read: float
     cache: float
@@ -35,18 +37,21 @@ class Rates:
     experts: float = 0.7
     bf16_experts: float = 1.0
     chosen: float = 0.9
-    n: int = 0  # measured launches that it is fitted to
+    launch: float = 5.0
+    tile: float = 29.0
+    sources: int = 0  # of the measured launches that it is fitted to
 
 
 @dataclass(frozen=True)
 class Age:
     """How builds before `before` differ from today's: kernels were fused since, so a token's nodes
     took `kernel` times as long, and prompts' matrices were multiplied at `prompt` of today's
-    rate."""
+    rate, experts at `experts` of the rest."""
 
     before: int
     kernel: float
     prompt: float
+    experts: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,8 @@ class Shared:
 
     token: float  # constant per token
     prompt_experts: float  # reading experts for a prompt, relative to reading one matrix
-    expert_tokens: float  # tokens per expert at which half of that rate is reached
     prompt_read: float  # reading weights during arithmetic, relative to reading them alone
-    prompt_kernel: float  # kernels of a prompt, relative to those of a token
+    activations: float  # bytes that a prompt's node moves for each token and width
     hop: float  # from one device to another
     reduction: float  # a sum over two devices' slices, with split mode tensor
     ram: float  # share of RAM's bandwidth for matrices
@@ -173,40 +177,41 @@ FLASH_BUILD, OLD_FLASH = 7950, 0.4
 # --- made by benchmarks/fit_speed.py
 
 SHARED = Shared(
-    token=161,
-    prompt_experts=0.897,
-    expert_tokens=29.2,
-    prompt_read=0.976,
-    prompt_kernel=1.91,
+    token=164,
+    prompt_experts=1.02,
+    prompt_read=1,
+    activations=6.25,
     hop=65.3,
-    reduction=37.2,
+    reduction=37.5,
     ram=0.944,
-    ram_experts=0.917,
+    ram_experts=0.92,
     alone=0.8,
-    core=20.4,
-    core_flops=61.5,
-    core_experts=0.709,
-    core_attention=13.6,
+    core=18.7,
+    core_flops=57.3,
+    core_experts=0.719,
+    core_attention=13.5,
     core_attention_far=2.32,
-    core_scores=27.9,
-    core_unfused=25.8,
-    core_kernel=2.01,
-    ram_copy=0.581,
-    copied=0.389,
-    several=1.49,
-    stages=0.256,
+    core_scores=29,
+    core_unfused=26.3,
+    core_kernel=2.03,
+    ram_copy=0.578,
+    copied=0.395,
+    several=1.43,
+    stages=0.26,
 )
 
-AGES: dict[str, tuple[Age, ...]] = {  # before, kernel, prompt
-    "CUDA": (Age(6700, 1.27, 0.877), Age(9400, 1.02, 1.02)),
-    "MTL": (Age(6700, 1.13, 0.938), Age(9400, 1.09, 1.07)),
-    "ROCm": (Age(6700, 1.05, 0.456), Age(9400, 1.05, 1.04)),
-    "SYCL": (Age(6700, 1, 1), Age(9400, 1.06, 1.1)),
-    "Vulkan": (Age(6700, 0.993, 0.715), Age(9400, 0.935, 0.842)),
+AGES: dict[str, tuple[Age, ...]] = {  # before, kernel, prompt, experts
+    "CUDA": (Age(6700, 1.2, 1.06, 0.699), Age(8400, 0.94, 0.988, 0.888)),
+    "MTL": (Age(6700, 1.11, 0.929, 1), Age(8400, 1.07, 1.1, 1.1)),
+    "ROCm": (Age(6700, 1.06, 0.359, 1.1), Age(8400, 1.05, 0.944, 0.969)),
+    "SYCL": (Age(6700, 1, 1, 1), Age(8400, 1, 1, 1)),
+    "Vulkan": (Age(6700, 1.02, 0.833, 1), Age(8400, 1.03, 0.991, 0.716)),
 }
 
-# what RAM of unknown speed adds to a doubt, where RAM decides
-UNKNOWN_RAM = {"pp": 1.05, "tg": 1.33}
+# what RAM of unknown speed adds to a doubt, where RAM decides; and GPUs of a generation
+# whose launches one source measured, or none
+UNKNOWN_RAM = {"pp": 1.05, "tg": 1.34}
+FEW_SOURCES = {"pp": 1.63, "tg": 1.20}
 
 # --- end
 
@@ -215,9 +220,9 @@ def _rates(row: dict[str, str]) -> Rates:
     figures = {
         name: float(text)
         for name, text in row.items()
-        if name not in ("backend", "generation", "n")
+        if name not in ("backend", "generation", "sources")
     }
-    return Rates(**figures, n=int(row["n"]))
+    return Rates(**figures, sources=int(row["sources"]))
 
 
 # by backend and generation; "" for all others
@@ -299,6 +304,9 @@ def aged(rates: Rates, backend: str, build: int) -> Rates:
     for age in AGES.get(backend, ()):
         if build < age.before:
             return replace(
-                rates, kernel=rates.kernel * age.kernel, matmul=rates.matmul * age.prompt
+                rates,
+                kernel=rates.kernel * age.kernel,
+                matmul=rates.matmul * age.prompt,
+                experts=rates.experts * age.experts,
             )
     return rates

@@ -23,7 +23,15 @@ from .drafts import AT_ONCE, WITHIN, Drafted, Drafting, Step, accepted, best, ch
 from .expert_cache import DOUBT as CACHE_DOUBT
 from .expert_cache import DOUBT_UNKNOWN, UPLOAD, ExpertCache
 from .figures import NETWORK, NETWORK_RATE, Figures, HostFigures
-from .rates import BETWEEN, CALIBRATED, SHARED, UNKNOWN_RAM, doubt_of, generation_of
+from .rates import (
+    BETWEEN,
+    CALIBRATED,
+    FEW_SOURCES,
+    SHARED,
+    UNKNOWN_RAM,
+    doubt_of,
+    generation_of,
+)
 from .unsure import Seen, unsure
 from .work import HOST, Homes, Weights, Work, fallen, work_of
 
@@ -832,6 +840,8 @@ def _doubt(
     spread = log(doubt_of(kind, part, {figures.backend for figures in devices}))
     if not all(figures.known for figures in devices):
         spread = hypot(spread, log(2.0))
+    if any(figures.rates.sources < 2 for figures in devices):
+        spread = hypot(spread, log(FEW_SOURCES[part]))
     if not ram_known:
         spread = hypot(spread, log(UNKNOWN_RAM[part]))
     return exp(hypot(spread, log(upload)))

@@ -70,6 +70,9 @@ _TYPE_READ_CORE = {
     "iq3_xxs": 4.0,
     "iq3_s": 4.0,
 }
+# A processor's arithmetic by type, relative to its other kernels: rows of Q4_0 are repacked for
+# matrix instructions (CPU_REPACK: a Ryzen 7950X, a Graviton4), few processors multiply bf16
+_TYPE_WORK_CORE = {"q4_0": 2.8, "bf16": 0.5}
 _KERNELS_UNKNOWN = 2.5  # per matrix, if the architecture's graph is unknown
 # A device whose work begins or ends at the CPU cannot start kernels while others run. A visit of
 # _MANY kernels or more costs a full handover each way, a shorter one at least _LEAST of it
@@ -161,6 +164,7 @@ class Weights:
         read = 0.0
         low = 0.0
         core = 0.0
+        computed, on_core = 0.0, 0.0
         size = 0
         for weight in model.weights:
             info = weight.info
@@ -179,6 +183,8 @@ class Weights:
             low += 0 if expert else slower
             core += info.n_bytes * _TYPE_READ_CORE.get(info.type, 1.0)
             size += 0 if expert else info.n_bytes
+            computed += work * (self.used if expert else 1)
+            on_core += work * (self.used if expert else 1) / _TYPE_WORK_CORE.get(info.type, 1.0)
             self.reads[info.name] = (
                 Reads(0, info.n_bytes, 0.0, work * self.used, bf16)
                 if expert
@@ -193,6 +199,8 @@ class Weights:
         self.low_dense = low / max(1, size) if low else 1.0
         every = sum(each.dense + each.experts for each in self.reads.values())
         self.low_core = core / max(1, every) if core else 1.0
+        # a processor's arithmetic on these types, relative to most
+        self.core_rate = computed / on_core if on_core else 1.0
 
     def _is_negligible(self, weight: Weight) -> bool:
         """Return whether a token reads nothing worth counting of a weight."""

@@ -39,9 +39,10 @@ def hits(cost: CostModel, candidate: Candidate) -> tuple[str, ...]:
     if cached is None:
         return ()
     sent = cached.size * cost.weights.used * cached.missed
+    hit, least, most = (100 * share for share in cached.hits)
     return (
-        f"{FLAG} {candidate.params.moe_cache_mib}: about {100 * cached.hit:.0f} % of a token's "
-        f"experts are there, "
+        f"{FLAG} {candidate.params.moe_cache_mib}: about {hit:.0f} % ({least:.0f} to {most:.0f} %) "
+        f"of a token's experts are there, "
         f"{human(int(sent))} are uploaded at {'' if cached.measured else 'an assumed '}"
         f"{cached.upload / 1e9:.3g} GB/s",
     )
