@@ -769,7 +769,7 @@ def beside_another_user(environ: Mapping[str, str]) -> list[str]:
     """Another user's server runs, whose words may be read and whose environment may not; and a
     user that may see nothing of it."""
     found = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         os.chmod(folder, 0o755)
         fake = Path(folder, "llama-server")
         fake.write_text("#!/bin/sh\nsleep 300\n")
