@@ -797,14 +797,14 @@ CASES_OF = {
     "files beside the model": 2000,
     "two writers of one file": 24,
     "files that cannot be written": 18,
-    "another user's server": 8,
+    "a server of another user": 8,
 }
 EDGES: dict[str, Callable[[Mapping[str, str]], list[str]]] = {
     "a driver that lies": of_a_driver_that_lies,
     "files beside the model": of_files_beside_the_model,
     "two writers of one file": with_two_writers,
     "files that cannot be written": without_room_for_what_is_written,
-    "another user's server": beside_another_user,
+    "a server of another user": beside_another_user,
     "a full disk": on_a_full_disk,
     "files cut at 100 bytes": with_small_files,
     "no home": without_a_home,
