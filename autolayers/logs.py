@@ -63,14 +63,14 @@ LAUNCH = (
     Row(
         "buffer",
         "buffer size",
-        r"(?P<where>\w+): +(?P<name>[^\s:]\S*) +(?P<what>model|KV|RS|LoRA|output|compute|DSV4 \S+ "
-        r"state)? ?"
+        r"(?P<where>\w{1,60}): +(?P<name>[^\s:]\S{0,80}) +"
+        r"(?P<what>model|KV|RS|LoRA|output|compute|DSV4 \S{1,60} state)? ?"
         rf"buffer size = +(?P<mib>{_MIB}) MiB",
     ),
     Row("offloaded", "offloaded", r"offloaded (?P<layers>\d{1,9})/(?P<of>\d{1,9}) layers to GPU"),
     # "clip_ctx: CLIP using CUDA0 backend", then "load_hparams: model size:         811.82 MiB"
     Row("projector", "CLIP using", r"CLIP using (?P<backend>\S+) backend"),
-    Row("projector", " model size: ", rf"\w+: model size: +(?P<mib>{_MIB}) MiB"),
+    Row("projector", " model size: ", rf"\w{{1,60}}: model size: +(?P<mib>{_MIB}) MiB"),
     # "using device CUDA0 (NVIDIA RTX A2000) (0000:01:00.0) - 23306 MiB free"
     # ik_llama.cpp: "CUDA0: using device CUDA0 - 24576 MiB free"
     Row(
@@ -85,7 +85,7 @@ LAUNCH = (
     Row(
         "breakdown",
         "| ",
-        rf"\| +- (?P<name>\S+) .*\| +(?P<total>{_CELL}) = (?P<free>{_CELL}) \+ "
+        rf"\| +- (?P<name>\S{{1,60}}) .{{0,200}}\| +(?P<total>{_CELL}) = (?P<free>{_CELL}) \+ "
         rf"\( *{_CELL} = +(?P<model>{_CELL}) \+ +(?P<context>{_CELL}) \+ +(?P<compute>{_CELL})\) "
         rf"\+ "
         rf"+(?P<unaccounted>-?{_CELL}) \|",
@@ -115,7 +115,7 @@ LAUNCH = (
 
 # How Ollama's server starts, and llama-server by it
 SERVER = (
-    Row("settings", 'msg="server config"', r'env="map\[(?P<map>.*)\]"'),
+    Row("settings", 'msg="server config"', r'env="map\[(?P<map>(?:[^"\\]|\\.)*)\]"'),
     Row("gpu", 'msg="inference compute"', r'msg="inference compute" (?P<fields>.{1,2000})'),
     Row(
         "started",
@@ -200,7 +200,11 @@ _REST = (
     ),
     Row("shared", "NvMapMem", r"(?P<name>NvMap)MemAlloc"),
     Row("splits", "graph splits", r"graph splits = (?P<n>\d{1,6})"),
-    Row("cache_types", "K (", rf"size +=.*?\bK \((?P<K>{_TYPES})\)(?:.*?\bV \((?P<V>{_TYPES})\))?"),
+    Row(
+        "cache_types",
+        "K (",
+        rf"size +=.{{0,200}}?\bK \((?P<K>{_TYPES})\)(?:.{{0,200}}?\bV \((?P<V>{_TYPES})\))?",
+    ),
     Row(
         "reduced",
         "context size reduced",
@@ -229,7 +233,7 @@ _REST = (
     Row(
         "rate",
         " eval time",
-        r"(?<!prompt)\s+eval time = +[\d.]{1,20} ms / +(?P<n>\d{1,9}) "
+        r"(?<!prompt)(?<!\s)\s+eval time = +[\d.]{1,20} ms / +(?P<n>\d{1,9}) "
         r"(?:tokens|runs) .{0,60}?"
         r"(?P<rate>\d{1,7}\.\d{1,4}) tokens per second",
         "answer",

@@ -384,7 +384,7 @@ def _reason(error: BaseException) -> str:
     root = _root(error)
     text = str(getattr(root, "strerror", None) or root)
     return one_line(
-        re.sub(r"^.*\[Errno -?\d+\] |^\S*Connection\([^)]*\): |^<[^>]*>: ", "", text)
+        re.sub(r"^.*\[Errno -?\d+\] |^\S*Connection\([^()]*\): |^<[^<>]*>: ", "", text)
     ).rstrip(")")
 
 

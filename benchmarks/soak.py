@@ -659,7 +659,7 @@ def of_files_beside_the_model(environ: Mapping[str, str]) -> list[str]:
     }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "beside.gguf")
-        for _ in range(CASES_OF["files beside the model"]):
+        for _ in range(CASES_OF["a file that is loaded with the model"]):
             flag = pick.choice(tuple(kinds))
             path.write_bytes(fuzz.mutated(bytearray(kinds[flag]), pick))
             words = ["plan", MODEL, "--gpu", "8GiB", "--ram", "32GiB", flag, str(path)]
@@ -769,7 +769,7 @@ def beside_another_user(environ: Mapping[str, str]) -> list[str]:
     """Another user's server runs, whose words may be read and whose environment may not; and a
     user that may see nothing of it."""
     found = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         os.chmod(folder, 0o755)
         fake = Path(folder, "llama-server")
         fake.write_text("#!/bin/sh\nsleep 300\n")
@@ -794,17 +794,17 @@ def beside_another_user(environ: Mapping[str, str]) -> list[str]:
 CASES_OF = {
     "no home": 5 * len(QUESTIONS),
     "a driver that lies": 200,
-    "files beside the model": 2000,
+    "a file that is loaded with the model": 2000,
     "two writers of one file": 24,
     "files that cannot be written": 18,
-    "another user's server": 8,
+    "a server of another user": 8,
 }
 EDGES: dict[str, Callable[[Mapping[str, str]], list[str]]] = {
     "a driver that lies": of_a_driver_that_lies,
-    "files beside the model": of_files_beside_the_model,
+    "a file that is loaded with the model": of_files_beside_the_model,
     "two writers of one file": with_two_writers,
     "files that cannot be written": without_room_for_what_is_written,
-    "another user's server": beside_another_user,
+    "a server of another user": beside_another_user,
     "a full disk": on_a_full_disk,
     "files cut at 100 bytes": with_small_files,
     "no home": without_a_home,

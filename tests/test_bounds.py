@@ -9,142 +9,53 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support import HEADERS, says, until
+from steps import expressions, grows
+from support import HEADERS, says, swept, until
 
-from autolayers import cli, detect, net, programs
+from autolayers import cli, detect, programs
 from autolayers.devices import fleet_file
+from autolayers.diagnosis.facts import Facts
+from autolayers.diagnosis.log import LaunchLog
 from autolayers.errors import UsageError
+from autolayers.memory.ecmascript import ecmascript
 from autolayers.ollama import advice
 from autolayers.programs import NoAnswer, ask
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    import sre_parse
 
 MODEL = str(HEADERS / "llama-dense.gguf")
 
 # --- steps of an expression
 
 
-class Steps:
-    """How many comparisons a backtracking matcher makes, as re's own engine does; `search` tries
-    every place of a text."""
-
-    def __init__(self, pattern: re.Pattern[str]) -> None:
-        self.tree = list(sre_parse.parse(pattern.pattern, pattern.flags & ~re.UNICODE))
-        self.ignore = bool(pattern.flags & re.IGNORECASE)
-        self.taken = 0
-
-    def search(self, text: str) -> int:
-        self.text = text.lower() if self.ignore else text
-        self.taken = 0
-        for start in range(len(text) + 1):
-            if next(self._all(self.tree, 0, start), None) is not None:
-                break
-        return self.taken
-
-    def _all(self, items: list[Any], i: int, at: int) -> Iterator[int]:
-        if i == len(items):
-            yield at
-            return
-        for after in self._one(items[i], at):
-            yield from self._all(items, i + 1, after)
-
-    def _one(self, item: Any, at: int) -> Iterator[int]:
-        self.taken += 1
-        name, what = str(item[0]), item[1]
-        if name in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
-            if at < len(self.text) and self._is(name, what, self.text[at]):
-                yield at + 1
-        elif name in ("MAX_REPEAT", "MIN_REPEAT"):
-            yield from self._repeat(*what, at, name == "MIN_REPEAT")
-        elif name == "SUBPATTERN":
-            yield from self._all(list(what[3]), 0, at)
-        elif name == "BRANCH":
-            for branch in what[1]:
-                yield from self._all(list(branch), 0, at)
-        elif name in ("ASSERT", "ASSERT_NOT"):
-            where = at - 1 if what[0] < 0 else at
-            found = where >= 0 and next(self._all(list(what[1]), 0, where), None) is not None
-            if found == (name == "ASSERT"):
-                yield at
-        elif name == "AT":
-            if "BEGIN" not in str(what) or at == 0:
-                yield at
-        else:
-            yield at
-
-    def _repeat(self, low: int, high: Any, body: Any, at: int, lazy: bool) -> Iterator[int]:
-        ends = [at]
-        most = min(int(high), len(self.text) + 1)
-        # single letters: one after the other, and back
-        while len(ends) <= most:
-            after = next(self._all(list(body), 0, ends[-1]), None)
-            if after is None or after == ends[-1]:
-                break
-            ends.append(after)
-            if lazy and len(ends) > low:
-                yield ends[-2] if len(ends) - 2 >= low else ends[-1]
-        if not lazy:
-            yield from reversed(ends[low:])
-        elif len(ends) > low:
-            yield ends[-1]
-
-    def _is(self, name: str, what: Any, letter: str) -> bool:
-        if name == "ANY":
-            return letter != "\n"
-        if name in ("LITERAL", "NOT_LITERAL"):
-            alike = ord(letter) in (what, ord(chr(what).lower()) if self.ignore else what)
-            return alike == (name == "LITERAL")
-        negated = str(what[0][0]) == "NEGATE"
-        return any(self._in(each, letter) for each in what) != negated
-
-    def _in(self, each: Any, letter: str) -> bool:
-        kind, value = str(each[0]), each[1]
-        if kind == "LITERAL":
-            return ord(letter) == value
-        if kind == "RANGE":
-            return bool(value[0] <= ord(letter) <= value[1])
-        word = letter.isalnum() or letter == "_"
-        member = {"DIGIT": letter.isdigit(), "SPACE": letter.isspace(), "WORD": word}
-        name = str(value).removeprefix("CATEGORY_")
-        return (not member[name[4:]]) if name.startswith("NOT_") else member.get(name, False)
-
-
-# what reads the text of a stranger, a line of any length at a time
-FOREIGN = {
-    "URLs in a message": re.compile(net.URLS.pattern, net.URLS.flags),
-    "version": detect._VERSION,
-    "flags of a help": detect._FLAGS,
-    "indented help": detect._INDENTED,
-    "explained help": detect._EXPLAINED,
-}
-LETTERS = ["a", " ", "1", "-", "/", ":", ".", "a ", " -", "version: ", "--a", "a://", "<"]
-
-
-@pytest.mark.parametrize("name", FOREIGN)
-def test_an_expression_takes_steps_in_proportion_to_a_foreign_text(name: str) -> None:
-    steps = Steps(FOREIGN[name])
-    for letters in LETTERS:
-        for start in ("", "  ", "   --a"):
-            few = steps.search(start + letters * (300 // len(letters)))
-            many = steps.search(start + letters * (1200 // len(letters)))
-            # a square law would have 16 times as many
-            assert many < 6 * few + 200, (letters, start, few, many)
+@pytest.mark.parametrize("part", swept([(i, 24) for i in range(24)], 3, [(0, 24)]), ids=str)
+def test_an_expression_takes_steps_in_proportion_to_a_text(part: tuple[int, int]) -> None:
+    """A line of a stranger's log, 16 KB of one letter, would take minutes."""
+    first, step = part
+    every = expressions()
+    assert len(every) > 300
+    for one in every[first::step]:
+        worst = grows(one.pattern, one.anchored)
+        assert not worst, (one.where, one.pattern.pattern, worst[:60])
 
 
 def test_the_steps_of_a_bad_expression_are_seen() -> None:
-    steps = Steps(re.compile(r"[a-z][\w+.-]*://"))
-    few, many = steps.search("a" * 300), steps.search("a" * 1200)
-    assert many > 12 * few
+    assert grows(re.compile(r"[a-z][\w+.-]*://"))
+    assert grows(re.compile(r"0x([0-9a-f]*\.?[0-9a-f]*)p"), anchored=True)
+    assert not grows(re.compile(r"[a-z][\w+.-]{0,30}://"))
 
 
 # --- numbers
+
+
+def test_a_repetition_of_more_digits_than_int_takes_is_refused() -> None:
+    for text in ("a{" + "9" * 5000 + "}", "a{1," + "9" * 5000 + "}"):
+        with pytest.raises(UsageError, match="too large"):
+            ecmascript(text)
 
 
 @pytest.mark.parametrize("digits", ["9" * 5000, "²"])
@@ -157,9 +68,16 @@ def test_no_digits_end_a_reader(digits: str) -> None:
 
 def test_the_log_of_a_stranger_ends_nothing(tmp_path: Path) -> None:
     log = tmp_path / "sup.log"
-    log.write_text("llama_new_context_with_model: n_ubatch   = ²\n", encoding="utf-8")
+    line = "llama_new_context_with_model: n_ubatch   = ²\n"
+    log.write_text(line, encoding="utf-8")
     asked = says("explain", log)
     assert "Traceback" not in asked.stderr and asked.returncode == 1
+    assert "nothing failed in these lines" in asked.stdout
+    facts = Facts(LaunchLog())
+    for each in (line, line.replace("²", "9" * 5000), line.replace("²", "512")):
+        facts._figure({"key": "n_ubatch", "said": each.split()[-1]}, None)  # type: ignore[arg-type]
+        said = facts.values["n_ubatch"]
+        assert said == (512 if "512" in each else each.split()[-1])
 
 
 # --- files

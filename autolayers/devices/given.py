@@ -122,7 +122,7 @@ def _times(part: str) -> tuple[int, str]:
     # "2x4090"
     if before := re.fullmatch(r"(\d{1,3}) *[xX] *(.*)", part):
         return int(before[1]), before[2]
-    after = re.fullmatch(r"(.*?) *[xX] *(\d{1,3})", part)
+    after = re.fullmatch(r"(.*?) {0,9}[xX] {0,9}(\d{1,3})", part)
     return (int(after[2]), after[1]) if after and _exists(after[1]) else (1, part)
 
 

@@ -274,7 +274,7 @@ def _form(description: str) -> str:
     import re  # few calls
 
     # "80 GB" -> "80g", which _FORMS then takes out
-    words = re.sub(r"(\d+) *gi?b\b", r"\1g", _normal(description)).split()
+    words = re.sub(r"(\d{1,6}) {0,9}gi?b\b", r"\1g", _normal(description)).split()
     return _bare(_letters("".join(word for word in words if not re.fullmatch(_FORMS, word))))
 
 

@@ -65,7 +65,7 @@ def _channel(device: str, bank: str) -> str:
     import re  # few calls
 
     for text in (bank, device):
-        match = re.search(r"(.*?channel[ _-]?[A-Z0-9])", text, re.IGNORECASE)
+        match = re.match(r"(.*?channel[ _-]?[A-Z0-9])", text, re.IGNORECASE)
         if match:
             return match[1].upper()
     match = re.search(r"^(.*DIMM[ _-]?[A-Z])\d?$", device, re.IGNORECASE)

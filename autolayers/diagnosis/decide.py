@@ -321,7 +321,7 @@ def _given_to_fit(chosen: Hit, facts: Facts) -> str:
 
 # The image encoder's own lines (tools/mtmd/clip.cpp, tools/server) beside a refusal
 _PROJECTOR = re.compile(
-    r"\bclip\w*:|\bmtmd_|(?:alloc|reserve)_compute_meta|\bwarmup: |multimodal model|mmproj"
+    r"\bclip\w{0,60}:|\bmtmd_|(?:alloc|reserve)_compute_meta|\bwarmup: |multimodal model|mmproj"
 )
 # what does not go together, by sign
 _COMBINED = {

@@ -55,7 +55,7 @@ _PREFIXES = tuple(
 )
 # Before what begins a line of llama.cpp, e.g. "llama_context: ..."
 _JOINED = re.compile(
-    r" +(?=(?:ggml|llama|common|clip|mtmd|alloc|load|graph|sched|print)_\w{2,50}: [a-zA-Z])"
+    r"(?<! ) +(?=(?:ggml|llama|common|clip|mtmd|alloc|load|graph|sched|print)_\w{2,50}: [a-zA-Z])"
 )
 _LONG, _FEW = 160, 2
 _LEVEL = re.compile(r"level=(\w{4,5})\b")

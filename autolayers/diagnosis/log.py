@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 META = "Meta()"  # all devices of -sm tensor: sizes are the largest of any of them
 _DIGITS = 20  # digits of a size in bytes
 # llama.cpp's own lines are short; longer ones (prompts, base64 images) are irrelevant
-_LINE_LIMIT = 1 << 16
+_LINE_LIMIT = 1 << 14
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # e.g. "0.00.147.118 E "

@@ -43,8 +43,8 @@ _SECONDS = 2.0  # of processor time, for all names of a model
 # at the end it is no choice: nothing after it can fail
 _ANYTHING = re.compile(r"(?<!\\)(?:\.\*)+$")
 _TOKEN = re.compile(
-    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?[:=!])?|(?P<repeat>[*+?]|\{(?P<least>\d*)(?P<to>,?)"
-    r"(?P<most>\d*)\})\??|.",
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?[:=!])?|(?P<repeat>[*+?]|\{(?P<least>\d*)"
+    r"(?:(?P<to>,)(?P<most>\d*))?\})\??|.",
     re.DOTALL,
 )
 
@@ -122,8 +122,10 @@ def _compiled(text: str, translated: str) -> re.Pattern[str]:
     """Compile a translated pattern; `text`: as the user wrote it."""
     try:
         pattern = re.compile(translated, re.ASCII)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise UsageError(f"invalid regex {text!r}: {error}") from None
+    except (re.error, OverflowError, RecursionError, ValueError) as error:
+        # A ValueError is int()'s: more digits than it takes
+        why = "a number is too large" if type(error) is ValueError else error
+        raise UsageError(f"invalid regex {text!r}: {why}") from None
     if _backtracks(pattern.pattern):
         raise UsageError(
             f"regex {text!r} may take for ever: it has a choice within a repetition, as (a|b)* and "

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 # e.g. "OLLAMA_NUM_PARALLEL:4" in Go's print of a map
-_SETTING = re.compile(r"\b((?:OLLAMA|LLAMA_ARG)_[A-Z_]+):([^ \]]*)")
+_SETTING = re.compile(r"\b((?:OLLAMA|LLAMA_ARG)_[A-Z_]{1,60}):([^ \]]*)")
 _TIME = re.compile(r"time=([-+:.\dTZ]{10,40})")
 _BUS = re.compile(r"\(([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)\)", re.IGNORECASE)
 # e.g. "CUDA0", "Vulkan1", "RPC0[host:port]"; not "CPU", "CPU_Mapped", "CUDA_Host"

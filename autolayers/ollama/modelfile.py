@@ -109,7 +109,7 @@ _FLOAT = re.compile(
     rf"[+-]?(({_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(e[+-]?{_DIGITS})?|inf|infinity|nan)",
     re.IGNORECASE | re.ASCII,
 )
-_HEX_FLOAT = re.compile(r"[+-]?0x_?([0-9a-f_]*\.?[0-9a-f_]*)p[+-]?\d+", re.IGNORECASE)
+_HEX_FLOAT = re.compile(r"[+-]?0x_?([0-9a-f_]*(?:\.[0-9a-f_]*)?)p[+-]?\d+", re.IGNORECASE)
 _NUMBER = r"(0|[1-9]\d*)"
 _PRERELEASE = rf"({_NUMBER}|\d*[A-Za-z-][0-9A-Za-z-]*)"
 _SEMVER = re.compile(

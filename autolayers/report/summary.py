@@ -57,7 +57,7 @@ _GROWS = (
 )
 _WIDE = 60  # columns, from which on the lines of a label stand beside it
 _GAP = "   "  # between the parts of a line
-_SIZE = re.compile(r"\b\d+ ?G[iB]*\b")  # of memory, in a card's name
+_SIZE = re.compile(r"\b\d{1,9} ?G[iB]*\b")  # of memory, in a card's name
 
 
 def head(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:

@@ -151,8 +151,8 @@ class LaunchFile:
             return (found[1], found[2]) if found else None
         # e.g. .../models--USER--NAME/snapshots/HASH/folder/file.gguf
         read = self.plan.model.path.replace("\\", "/")
-        file = re.search(r"(?:/snapshots/[^/]+/|/resolve/[^/]+/|^hf:[^/]+/[^/]+/)(.+\.gguf)", read)
-        return (found[1], file[1]) if file else None
+        file = re.search(r"(?:/snapshots/[^/]+/|/resolve/[^/]+/|^hf:[^/]+/[^/]+/)(.+)", read)
+        return (found[1], file[1]) if file and file[1].endswith(".gguf") else None
 
     def unseen_files(self, words: Sequence[str]) -> list[str]:
         """Return the paths of this machine in words for a pod that mounts none of them."""

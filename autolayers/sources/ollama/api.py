@@ -101,7 +101,7 @@ def base_url(host: str) -> str:
     hostport, _, path = rest.partition("/")
     # % begins the zone of an IPv6 address, e.g. fe80::1%eth0
     if not re.fullmatch(r"[-.\w:\[\]%]*", hostport):
-        shown = re.sub(r"[^/]*@", "", text)  # passwords stay secret
+        shown = re.sub(r"(?:(?<=/)|^)[^/]*@", "", text)  # passwords stay secret
         raise OllamaError(
             f"OLLAMA_HOST {shown!r} is not an address (write host, host:port or http://host:port)"
         )
