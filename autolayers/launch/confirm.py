@@ -14,6 +14,7 @@ import re
 import shutil
 import time
 
+from ..detect import digest as digest_of
 from ..detect import read_version
 from ..engines import LLAMA_SERVER, engine
 from ..errors import AutolayersError
@@ -25,10 +26,9 @@ from ..memory.estimate import Estimator
 from ..model.body import Body
 from ..planner.plan import Confirmed
 from ..programs import Answer, NoAnswer, ask
-from ..records import dataclass, lazy, replace
+from ..records import lazy, replace
+from ..store import Answered, keep, read
 from ..units import MiB, mib
-from . import store
-from .checked_builds import digest as digest_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ TOKENS = (512, 2048)
 SHORT, LONG = 4096, 131072
 HEAD = r"^(output|token_embd)\.weight"
 _ROW = re.compile(r"^(\w+)(?:\[\S*\])? (\d{1,9}) (\d{1,9}) (\d{1,9})[ \r]*$", re.MULTILINE)
-_LIMIT = 200  # answers kept of each model, the newest
 _SANE = 10  # a part of the weights by which it may differ: they are the header's
 # of the server, with figures or rules of their own: the tool's launch has them not, and no need to
 _APART = frozenset(
@@ -61,27 +60,6 @@ _APART = frozenset(
         *("mmproj_device", "image_max_tokens", "kv_unified_per_slot", "kv_unified", "n_parallel"),
     )
 )
-
-
-@dataclass(frozen=True)
-class Answered:
-    """What a program (its files' digest) printed for these words on these devices: MiB of each
-    part, by device."""
-
-    program: str
-    words: tuple[str, ...]
-    build: int
-    printed: dict[str, tuple[int, ...]]
-
-
-def _of(entry: Any) -> Answered:
-    """Return an entry of the file. Raises where it is not one."""
-    rows = {str(name): tuple(map(int, row)) for name, row in entry["printed"].items()}
-    if any(len(row) != len(PARTS) or min(row) < 0 for row in rows.values()):
-        raise ValueError
-    return Answered(
-        str(entry["program"]), tuple(map(str, entry["words"])), int(entry["build"]), rows
-    )
 
 
 def beside(server: str | None) -> str | None:
@@ -270,8 +248,8 @@ class Referee:
         devices = [f"{d.name}={d.total}" for d in self.request.machine.devices]
         key = (*words, *devices)
         if self.digest and self.program:
-            for known in reversed(store.entries("confirmed", self.digest, self.state, _of)):
-                if (known.program, known.words) == (self.program, key):
+            for known in read(Answered, self.state, self.digest):
+                if known.key == (self.program, key):
                     return known
         said = self._ask(*words, "--fit-print", "on")
         rows = _ROW.findall(said.out)
@@ -283,15 +261,7 @@ class Referee:
         answer = Answered(self.program, key, self.number, printed)
         if self.digest and self.program:
             with contextlib.suppress(AutolayersError):
-                store.add(
-                    "confirmed",
-                    self.digest,
-                    self.state,
-                    answer,
-                    _of,
-                    _LIMIT,
-                    ("program", "words"),
-                )
+                keep([answer], self.state, self.digest)
         return answer
 
     @lazy
