@@ -186,6 +186,24 @@ def files(program: str) -> list[str]:
     return paths
 
 
+def digest(program: str) -> str:
+    """SHA-256 over the names, sizes and times of a program and of llama.cpp's libraries with it; ""
+    where there is no such file."""
+    import hashlib
+
+    sum_ = hashlib.sha256()
+    try:
+        for path in files(program):
+            facts = os.stat(path)
+            # Sizes and times, not contents: libraries have hundreds of MB, and each launch asks
+            sum_.update(
+                f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode("utf-8", "surrogateescape")
+            )
+    except OSError:
+        return ""
+    return sum_.hexdigest()
+
+
 def all_quants(program: str) -> bool | None:
     """Return whether its CUDA library was built with GGML_CUDA_FA_ALL_QUANTS: whether it has the
     word that it prints as a feature (system_info). None: no such library is there."""

@@ -14,7 +14,7 @@ from .backends import on
 from .builds import TODAY, Build, Rules
 from .devices import Inventory, completed, described, discover, numbered, of_one_machine, remote
 from .devices.assumed import host_of
-from .devices.beside import with_seen
+from .devices.calibrated import with_beside
 from .engines import LLAMA_SERVER, Engine, engine
 from .engines.ik_llama import IK_LLAMA
 from .errors import LaunchRefused, UsageError, WrongType
@@ -113,7 +113,7 @@ class Request:
             machine_devices, machine_host if host is None else host, build
         )
         if devices is None and policy.gpu is None and policy.machine is None:
-            machine_devices = with_seen(machine_devices, build.number or 0, environ or {})
+            machine_devices = with_beside(machine_devices, build.number or 0, environ or {})
         machine_devices = _under_backend(machine_devices, policy)
         # reading a library of several hundred MiB: only where it decides something
         if program and _needs_quants(params, policy, build):

@@ -16,7 +16,7 @@ FLOORS = (
     ("units", "quoting", "tables", "files"),
     ("programs", "state", "net", "ggml", "parallel", "machine"),
     ("gguf", "flags", "output"),
-    ("engines",),
+    ("engines", "store"),
     ("builds",),
     ("model",),
     ("backends", "bundled"),

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from support import FIXTURES, gpus, with_tensors
 
-from autolayers import cli
+from autolayers import cli, store
 from autolayers.api import plan
 from autolayers.devices import hypothetical, list_devices, measure
 from autolayers.diagnosis.log import LogReader
@@ -45,7 +45,6 @@ from autolayers.flags.own import COMMANDS, FLAGS
 from autolayers.flags.parse import parse
 from autolayers.flags.table import ARGUMENTS
 from autolayers.gguf import ArrayInfo, Header, TensorInfo, read_header
-from autolayers.launch import observations
 from autolayers.machine import Host
 from autolayers.model import Model
 from autolayers.model.hparams import FIELDS
@@ -562,11 +561,13 @@ def states(seed: random.Random) -> None:
         data = mutated(bytearray(data), seed)
     if seed.random() < 0.02:
         data = b"[" * 200_000
-    for name in ("measured.json", "observations/x.json"):
+    kinds = store.Row.__subclasses__()
+    for name in ("measured.json", *(kind.FILE.format("x") for kind in kinds)):
         path = Path(_folder(), "autolayers", name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    observations.find(observations.load("x", environ), 1, "CUDA", ["-ngl", "3"])
+    for kind in kinds:
+        store.read(kind, environ, "x")
     measure.load(environ)
 
 

@@ -7,23 +7,22 @@ hostile content.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import stat
 import subprocess
 import sys
 import time
-import types
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from autolayers import state
+from autolayers import state, store
 from autolayers.devices import measure
 from autolayers.errors import AutolayersError
-from autolayers.launch import store
-from autolayers.launch.observations import Observation, keep, load
+from autolayers.store import Observation, keep, read
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes, owners and signals of POSIX")
 
@@ -89,29 +88,121 @@ def test_observations_and_measurements_that_are_none(tmp_path: Path, content: st
         path = Path(state.path(environ, *name))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    assert load("m", environ) == [] and measure.load(environ) is None
+    assert read(Observation, environ, "m") == [] and measure.load(environ) is None
 
 
 def test_observations_of_many_processes_are_all_kept(tmp_path: Path) -> None:
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}
     code = (
-        "import os, sys\nfrom autolayers.launch.observations import Observation, keep\n"
-        "for i in range(5): keep('m', Observation(int(sys.argv[1]), 'CUDA', (str(i),), "
-        "{'CUDA0': i}), os.environ)"
+        "import os, sys\nfrom autolayers.store import Observation, keep\n"
+        "for i in range(5): keep([Observation(int(sys.argv[1]), 'CUDA', (str(i),), "
+        "{'CUDA0': i})], os.environ, 'm')"
     )
     writers = [
         subprocess.Popen([sys.executable, "-c", code, str(number)], env=environ)
         for number in range(4)
     ]
     assert [writer.wait() for writer in writers] == [0] * 4
-    assert len(load("m", environ)) == 20
+    assert len(read(Observation, environ, "m")) == 20
+
+
+# files as version 0.1 wrote them, and what of them is read
+OLD = [
+    (
+        store.CheckedBuild,
+        {
+            "program": "/bin/llama-server",
+            "digest": "d",
+            "build": 11549,
+            "commit": "c",
+            "date": "2026",
+            "architectures": {"llama": {"compute CPU": 5}},
+        },
+    ),
+    (
+        store.Answered,
+        [{"program": "d", "words": ["-c", "1"], "build": 1, "printed": {"Host": [1, 2, 3]}}],
+    ),
+    (
+        store.Tuned,
+        [
+            {
+                "build": "b11549",
+                "machine": "m",
+                "question": "",
+                "flags": ["-ngl", "3"],
+                "prompt": 100,
+                "token": 2.5,
+                "date": "2026",
+            }
+        ],
+    ),
+    (
+        store.Planned,
+        [
+            {
+                "model": "d",
+                "question": "q",
+                "free": {"Host": 7},
+                "flags": ["-ngl", "3"],
+                "faster": {"flags": ["-ngl", "4"], "tokens_per_second": 3.5},
+            }
+        ],
+    ),
+    (
+        store.Beside,
+        [
+            {
+                "machine": "m",
+                "card": "c",
+                "backend": "CUDA",
+                "driver": "580",
+                "build": 1,
+                "size": 9,
+                "date": "",
+            }
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "content"), OLD, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_file_of_an_earlier_version_is_read_and_added_to(
+    tmp_path: Path, kind: type[store.Row], content: object
+) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}
+    file = tmp_path / "autolayers" / kind.FILE.format("x")
+    state.keep(str(file), content)
+    (row,) = read(kind, environ, "x")
+    entry = content[0] if isinstance(content, list) else content
+    assert isinstance(entry, dict)
+    keep([row], environ, "x")
+    (kept,) = json.loads(file.read_text())
+    assert {name: kept[name] for name in entry} == entry
+    # what a later version adds does not make a row unknown; another type does
+    state.keep(str(file), [{**entry, "later": 1}])
+    assert read(kind, environ, "x") == [row]
+    for name in entry:
+        state.keep(str(file), [entry, {**entry, name: 1e999}, {**entry, name: [{}]}, 3, None])
+        assert read(kind, environ, "x") == [row]
+
+
+def test_a_file_is_never_larger_than_what_is_read(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}
+    flags = tuple(["x" * 1000] * 100)
+    for build in range(15):
+        keep([Observation(build, "CUDA", flags, {})], environ, "m")
+    kept = [row.build for row in read(Observation, environ, "m")]
+    assert kept == list(range(kept[0], 15)) and len(kept) > 5
 
 
 def test_the_newest_observation_of_a_launch_counts(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}
     for size in (1, 2):
-        keep("m", Observation(9000, "CUDA", ("-ngl", "3"), {"CUDA0": size}), environ)
-    assert load("m", environ) == [Observation(9000, "CUDA", ("-ngl", "3"), {"CUDA0": 2})]
+        keep([Observation(9000, "CUDA", ("-ngl", "3"), {"CUDA0": size})], environ, "m")
+    assert read(Observation, environ, "m") == [
+        Observation(9000, "CUDA", ("-ngl", "3"), {"CUDA0": 2})
+    ]
 
 
 # --- replacing a file
@@ -243,7 +334,7 @@ def test_a_place_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     environ = {"XDG_STATE_HOME": str(tmp_path / "file"), "LOCALAPPDATA": str(tmp_path / "file")}
     for what in (
-        lambda: keep("m", Observation(1, "", (), {}), environ),
+        lambda: keep([Observation(1, "", (), {})], environ, "m"),
         lambda: state.keep(state.path(environ, "x"), 1),
         lambda: state.create(state.path(environ, "logs", "1.log")),
     ):
@@ -337,8 +428,8 @@ def test_a_lock_that_is_held_delays_but_does_not_stop(
     )
     try:
         assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
-        keep("m", Observation(1, "", (), {}), environ)
-        assert len(load("m", environ)) == 1
+        keep([Observation(1, "", (), {})], environ, "m")
+        assert len(read(Observation, environ, "m")) == 1
     finally:
         holder.kill()
         holder.communicate()
@@ -366,12 +457,10 @@ def test_a_damaged_state_file_is_kept_aside(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    file = tmp_path / "autolayers" / "tuned" / "x.json"
+    file = tmp_path / "autolayers" / "observations" / "x.json"
     file.parent.mkdir(parents=True)
     file.write_text("not JSON")
-    kept = types.SimpleNamespace(number=1)
-    store.add("tuned", "x", environ, kept, lambda row: types.SimpleNamespace(**row), 5, ("number",))
-    assert file.with_name("x.json.bad").read_text() == "not JSON" and state.read(str(file)) == [
-        {"number": 1}
-    ]
+    keep([Observation(1, "", (), {})], environ, "x")
+    assert file.with_name("x.json.bad").read_text() == "not JSON"
+    assert [row["build"] for row in json.loads(file.read_text())] == [1]
     assert "damaged" in capsys.readouterr().err

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import shutil
 import sys
 
 from ..bundled import architectures
+from ..detect import digest
 from ..errors import AutolayersError, UsageError
 from ..flags.check import read
 from ..flags.params import Params
 from ..launch import NOT_EXECUTABLE, NOT_FOUND
 from ..launch.build_check import Checked, check, companions
-from ..launch.checked_builds import CheckedBuild, keep, named
 from ..output import emit, say, show
 from ..report.table import Style, table, wrap
 from ..request import Request
+from ..store import CheckedBuild, keep, now, of_path
 from ..units import mib
 
 TYPE_CHECKING = False
@@ -87,10 +87,14 @@ def _keep(program: str, build: Build, results: Sequence[Checked]) -> None:
     for result in results:
         # A failed launch shows no sizes, a bound no difference
         if result.state in ("equal", "differs"):
-            seen[result.architecture] = {**seen.get(result.architecture, {}), **named(result.parts)}
-    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+            seen.setdefault(result.architecture, {}).update(
+                {f"{part} {device}": size for part, device, size in result.parts if size}
+            )
+    checked = CheckedBuild(
+        digest(program), build.number, build.commit, now(), seen, os.path.realpath(program)
+    )
     try:
-        keep(program, CheckedBuild(build.number, build.commit, date, seen), os.environ)
+        keep([checked], os.environ, of_path(program))
     # The check itself is still worth its exit code
     except AutolayersError as error:
         say(f"the result cannot be kept: {error}")

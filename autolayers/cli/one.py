@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from .. import store
 from ..engines import LLAMA_SERVER, Engine
 from ..errors import AutolayersError, UsageError
 from ..flags.parse import Arguments, config_files
@@ -239,7 +240,6 @@ def _referee(model: Model, request: Request) -> Referee | None:
         return None
     if not asked and request.build.rules.exact and not model.inexact:
         return None
-    from ..launch import observations
     from ..launch.confirm import TOOL, Referee, beside
 
     tool = beside(server or LLAMA_SERVER.name)
@@ -247,7 +247,7 @@ def _referee(model: Model, request: Request) -> Referee | None:
         if asked:
             say(f"--confirm: no {TOOL} beside {server or LLAMA_SERVER.name}")
         return None
-    digest = observations.digest(model.path, model.header.data_offset)
+    digest = store.digest(model.path, model.header.data_offset)
     return Referee(tool, model.path, digest, request, os.environ)
 
 

@@ -3,7 +3,6 @@ cannot tell apart."""
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import shutil
@@ -21,7 +20,7 @@ from ..launch.calibrate import ratios, runs_of
 from ..launch.session import Session
 from ..launch.speed_rows import rows_of
 from ..launch.tune import Bench, Measured, Outcome, quick, tune
-from ..launch.tuned import Tuned, keep, key, machine_of, question_of
+from ..launch.tuned import key, machine_of, question_of
 from ..output import emit, say, show
 from ..planner import Plan, plan_request
 from ..planner.compare.rivals import Rival, of_each_class, rivals, room_in
@@ -29,6 +28,7 @@ from ..planner.problem import Problem
 from ..quoting import command_line
 from ..records import replace
 from ..report.table import Style, stacked
+from ..store import Tuned, keep, now
 from .calibrate import answer, forget, from_file
 
 TYPE_CHECKING = False
@@ -219,7 +219,6 @@ def _refuse_other_build(session: Session, program: Program, commit: str) -> None
 
 
 def _keep(session: Session, best: Measured, own: dict[str, Any]) -> None:
-    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     tuned = Tuned(
         # A build without number and commit is known by what llama-bench says
         key(session.build) or best.rates.commit,
@@ -229,14 +228,14 @@ def _keep(session: Session, best: Measured, own: dict[str, Any]) -> None:
         # More digits than five are noise
         float(f"{best.rates.prompt:.5g}"),
         float(f"{best.rates.token:.5g}"),
-        date,
+        now(),
     )
     # The digest of the model's header: a file that was moved or renamed keeps its answers
     name = session.digest
     try:
         if not name:
             raise AutolayersError("the model cannot be read again")
-        keep(name, tuned, os.environ)
+        keep([tuned], os.environ, name)
     except AutolayersError as error:
         say(f"the result cannot be kept: {error}")
 

@@ -1,56 +1,29 @@
-"""Measured speeds of this machine relative to their predictions, kept for later ones.
+"""What launches on this machine showed of its devices, for later plans: measured speeds relative to
+their predictions, and memory besides llama.cpp's own buffers.
 
-Kept as calibration.json in the state directory (state.py), a list of Kept. They hold for the same
-cards, driver and version of autolayers; the builds of llama.cpp are compared in request.py.
+Speeds hold for the same cards, driver and version of autolayers (the builds of llama.cpp are
+compared in request.py), memory for the same card, backend, build of llama.cpp and driver.
 """
 
 from __future__ import annotations
 
-from math import exp, log
-
 from .. import __version__, state
 from ..backends import HOST
-from ..errors import AutolayersError
-from ..machine import CLASSES, KINDS, Device, Host, Ratio
-from ..records import dataclass, replace
+from ..machine import Device, Host, Ratio
+from ..records import replace
+from ..store import Beside, Speed, change, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
-
+    from collections.abc import Mapping, Sequence
 
 _AGAIN = "tune --quick measures again"
-_MOST = 500  # kept, the newest
-_FIELDS = ("machine", "kind", "placement", "backend", "build", "cards", "driver", "version")
 
 
-@dataclass(frozen=True)
-class Kept:
-    """A Ratio of this machine; `cards`: the descriptions of its devices, `version`: of the
-    predictions."""
-
-    machine: str
-    kind: str
-    placement: str
-    ratio: float
-    n: int
-    backend: str
-    build: int | None
-    date: str
-    cards: tuple[str, ...]
-    driver: str
-    version: str
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        return tuple([getattr(self, name) for name in _FIELDS])
-
-
-def of(row: Ratio, devices: Sequence[Device]) -> Kept:
-    """Return a ratio that was measured now with these devices of this machine."""
+def speed_of(row: Ratio, devices: Sequence[Device]) -> Speed:
+    """Return a ratio that was measured now with these devices of this machine, to keep it."""
     own = [device for device in devices if row.backend != HOST and device.backend == row.backend]
-    return Kept(
+    return Speed(
         state.machine_name(),
         row.kind,
         row.placement,
@@ -65,21 +38,10 @@ def of(row: Ratio, devices: Sequence[Device]) -> Kept:
     )
 
 
-def keep(rows: Iterable[Kept], environ: Mapping[str, str]) -> None:
-    """Add measurements to what is known; of one class they count together. Raises
-    AutolayersError."""
-    # two tunes at once must not lose each other's rows
-    with state.locked(environ):
-        by_key = {entry.key: entry for entry in _all(environ)}
-        for row in rows:
-            before = by_key.pop(row.key, None)
-            if before is not None:
-                n = before.n + row.n
-                # the geometric mean: ratios of 0.5 and 2 make 1
-                mean = (before.n * log(before.ratio) + row.n * log(row.ratio)) / n
-                row = replace(row, n=n, ratio=exp(mean))
-            by_key[row.key] = row
-        state.keep(_file(environ), [vars(entry) for entry in by_key.values()][-_MOST:])
+def beside_of(device: Device, build: int, size: int, date: str) -> Beside:
+    """Return what was seen now, to keep it."""
+    name, card = state.machine_name(), device.description
+    return Beside(name, card, device.backend, device.driver, build, size, date)
 
 
 def load(
@@ -87,7 +49,7 @@ def load(
 ) -> tuple[tuple[Ratio, ...], list[str]]:
     """Return what was measured on this machine, and a note if all of it is old."""
     ratios, old = [], []
-    for row in _all(environ):
+    for row in read(Speed, environ):
         if row.machine == state.machine_name():
             # a new driver or card changes what a class of launches reaches
             why = _changed(row, devices)
@@ -126,17 +88,33 @@ def with_ratios(
     )
 
 
+def with_beside(
+    devices: Sequence[Device], build: int, environ: Mapping[str, str]
+) -> Sequence[Device]:
+    """Return the devices with what was seen on them with this build; 0: any."""
+    rows = {row.key[:-1]: row for row in read(Beside, environ) if build in (0, row.build)}
+
+    def seen(device: Device) -> Device:
+        row = rows.get(beside_of(device, build, 0, "").key[:-1])
+        return device if row is None else replace(device, beside=row.size)
+
+    return [seen(device) for device in devices] if rows else devices
+
+
 def forget(environ: Mapping[str, str]) -> int:
-    """Drop what was measured on this machine, and return how many runs. Raises AutolayersError."""
-    with state.locked(environ):
-        rows = _all(environ)
-        others = [row for row in rows if row.machine != state.machine_name()]
-        if len(others) < len(rows):
-            state.keep(_file(environ), [vars(row) for row in others])
-    return sum(row.n for row in rows) - sum(row.n for row in others)
+    """Drop the speeds of this machine, and return how many runs. Raises AutolayersError."""
+    dropped = 0
+
+    def others(rows: list[Speed]) -> list[Speed]:
+        nonlocal dropped
+        dropped = sum(row.n for row in rows if row.machine == state.machine_name())
+        return [row for row in rows if row.machine != state.machine_name()]
+
+    change(Speed, environ, others)
+    return dropped
 
 
-def _changed(row: Kept, devices: Sequence[Device]) -> str:
+def _changed(row: Speed, devices: Sequence[Device]) -> str:
     """Return what is no longer as it was; "" if nothing."""
     here = [device for device in devices if device.backend == row.backend]
     if row.version != __version__:
@@ -151,50 +129,8 @@ def _changed(row: Kept, devices: Sequence[Device]) -> str:
     return _changed_driver(row, here)
 
 
-def _changed_driver(row: Kept, here: Sequence[Device]) -> str:
+def _changed_driver(row: Speed, here: Sequence[Device]) -> str:
     driver = next((device.driver for device in here), "")
     if row.driver and driver and row.driver != driver:
         return f"with driver {row.driver}, now {driver}"
     return ""
-
-
-def _file(environ: Mapping[str, str]) -> str:
-    return state.path(environ, "calibration.json")
-
-
-def _all(environ: Mapping[str, str]) -> list[Kept]:
-    """Return all measurements that are kept, oldest first, without entries that are not right."""
-    try:
-        entries = state.read(_file(environ))
-    except AutolayersError:
-        return []
-    rows = []
-    for entry in entries if isinstance(entries, list) else ():
-        try:
-            # written by another version, or by hand
-            row = Kept(**{**entry, "cards": tuple(entry["cards"])})
-        except (TypeError, KeyError):
-            continue
-        if _right(row):
-            rows.append(row)
-    return rows
-
-
-def _right(row: Kept) -> bool:
-    """Return whether an entry of the file has the types and ranges that autolayers writes."""
-    texts: tuple[Any, ...] = (
-        row.machine,
-        row.backend,
-        row.date,
-        row.driver,
-        row.version,
-        *row.cards,
-    )
-    if row.kind not in KINDS or row.placement not in CLASSES:
-        return False
-    if not all(isinstance(text, str) for text in texts):
-        return False
-    if row.build is not None and not isinstance(row.build, int):
-        return False
-    ratio = isinstance(row.ratio, (int, float)) and 1e-3 < row.ratio < 1e3
-    return ratio and isinstance(row.n, int) and 0 < row.n < 1e6

@@ -3,7 +3,7 @@ out."""
 
 from __future__ import annotations
 
-import datetime
+import os
 import signal
 import string
 import sys
@@ -11,6 +11,7 @@ import threading
 import time
 
 from ..backends import HOST
+from ..detect import digest as program_digest
 from ..diagnosis.log import META, LaunchLog, OutOfMemory
 from ..errors import AutolayersError, LaunchRefused, UsageError
 from ..flags.params import FIT_PARAMS_MIN_CTX, Params
@@ -20,20 +21,10 @@ from ..net import Limit
 from ..output import say
 from ..quoting import shell
 from ..records import replace
+from ..store import CheckedBuild, Observation, keep, now, of_path
 from ..units import MiB
-from . import (
-    NOT_EXECUTABLE,
-    background,
-    calibrate,
-    cannot_start,
-    checked_builds,
-    observations,
-    supervise,
-    wait,
-)
+from . import NOT_EXECUTABLE, background, calibrate, cannot_start, supervise, wait
 from . import command as commands
-from .checked_builds import CheckedBuild, named
-from .observations import Observation
 from .session import Session, backend
 from .verify import LogComparison, compare, in_use, used
 
@@ -387,28 +378,31 @@ class Attempts:
         # An upper bound differs from the log without any fault of the build
         if program is None or self.session.another_build or not self.plan.breakdown.exact:
             return
-        parts = [
+        differences = {
             # Rounding of the log is no difference
-            (line.part, line.device, 0 if line.equal else line.difference)
+            f"{line.part} {line.device}": line.difference
             for line in comparison.lines
-            if line.difference is not None
-        ]
-        differences = {self.session.model.architecture: named(parts)}
-        checked_builds.keep(
-            program,
-            CheckedBuild(build.number, build.commit, date, differences),
-            self.session.environ,
+            if line.difference and not line.equal
+        }
+        checked = CheckedBuild(
+            program_digest(program),
+            build.number,
+            build.commit,
+            date,
+            {self.session.model.architecture: differences},
+            os.path.realpath(program),
         )
+        keep([checked], self.session.environ, of_path(program))
 
     def _keep(self, comparison: LogComparison) -> None:
         digest = self.session.digest
         if not digest:
             return
-        date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        date = now()
         build, flags = self.session.build.number, tuple(self.plan.flags)
         seen = Observation(build, backend(self.plan), flags, comparison.differences, date)
         try:
-            observations.keep(digest, seen, self.session.environ)
+            keep([seen], self.session.environ, digest)
             self._keep_build(comparison, date)
         except AutolayersError as error:
             say(f"the observation cannot be kept: {error}")

@@ -12,9 +12,10 @@ import os
 import re
 from math import exp, log
 
+from .. import store
 from ..backends import BACKENDS, HOST, canonical
 from ..backends.rpc import Rpc
-from ..devices import calibrated
+from ..devices.calibrated import speed_of
 from ..devices.driven import driven
 from ..errors import AutolayersError, LaunchRefused, UsageError
 from ..files import opened
@@ -181,7 +182,7 @@ def ratios(runs: Iterable[Run]) -> list[Ratio]:
 
 def keep(rows: Sequence[Ratio], devices: Sequence[Device], environ: Mapping[str, str]) -> None:
     """Keep what was measured on this machine. Raises AutolayersError."""
-    calibrated.keep([calibrated.of(row, devices) for row in rows], environ)
+    store.keep([speed_of(row, devices) for row in rows], environ)
 
 
 # --- llama-bench's own output

@@ -14,21 +14,22 @@ import re
 import shutil
 import time
 
+from ..detect import digest as digest_of
 from ..detect import read_version
 from ..engines import LLAMA_SERVER, engine
 from ..errors import AutolayersError
 from ..flags.params import HOST_BUFFER, Params, Scaled
 from ..flags.table import rows_of
 from ..flags.write import to_words
+from ..memory.bound import of_sequences
 from ..memory.breakdown import Usage
 from ..memory.estimate import Estimator
 from ..model.body import Body
 from ..planner.plan import Confirmed
 from ..programs import Answer, NoAnswer, ask
-from ..records import dataclass, lazy, replace
+from ..records import lazy, replace
+from ..store import Answered, keep, read
 from ..units import MiB, mib
-from . import store
-from .checked_builds import digest as digest_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,12 +47,12 @@ ROUNDS = 3
 PARTS = ("model", "context", "compute")
 HOST_ROW = "Host"
 _NOTHING = (0, 0, 0)
-# what a graph is measured at: micro-batches, and cells, or the trained context if that is less
+# what a model is measured at: micro-batches, and cells, to the trained context if that is less
 TOKENS = (512, 2048)
-SHORT, LONG = 4096, 131072
+SHORT, LONG = 4096, 1 << 20
 HEAD = r"^(output|token_embd)\.weight"
 _ROW = re.compile(r"^(\w+)(?:\[\S*\])? (\d{1,9}) (\d{1,9}) (\d{1,9})[ \r]*$", re.MULTILINE)
-_LIMIT = 200  # answers kept of each model, the newest
+_SPARE = 256 * MiB  # of a bound: less than a layer of most models that do not fit
 _SANE = 10  # a part of the weights by which it may differ: they are the header's
 # of the server, with figures or rules of their own: the tool's launch has them not, and no need to
 _APART = frozenset(
@@ -61,27 +62,6 @@ _APART = frozenset(
         *("mmproj_device", "image_max_tokens", "kv_unified_per_slot", "kv_unified", "n_parallel"),
     )
 )
-
-
-@dataclass(frozen=True)
-class Answered:
-    """What a program (its files' digest) printed for these words on these devices: MiB of each
-    part, by device."""
-
-    program: str
-    words: tuple[str, ...]
-    build: int
-    printed: dict[str, tuple[int, ...]]
-
-
-def _of(entry: Any) -> Answered:
-    """Return an entry of the file. Raises where it is not one."""
-    rows = {str(name): tuple(map(int, row)) for name, row in entry["printed"].items()}
-    if any(len(row) != len(PARTS) or min(row) < 0 for row in rows.values()):
-        raise ValueError
-    return Answered(
-        str(entry["program"]), tuple(map(str, entry["words"])), int(entry["build"]), rows
-    )
 
 
 def beside(server: str | None) -> str | None:
@@ -127,20 +107,29 @@ class Referee:
             return plan, ""
         first = plan
         added: dict[str, tuple[int, ...]] = {}
+        agreed = None
         try:
             for rounds in range(1, ROUNDS + 1):
                 build, difference, shortage = self._difference(plan)
                 room = _room(plan)
                 # The best launch stays the best with less memory, as long as it fits
                 enough = all(
-                    _net(row) <= _net(added.get(name, _NOTHING)) + room.get(name, 0)
+                    sum(row) <= sum(added.get(name, _NOTHING)) + room.get(name, 0)
                     for name, row in shortage.items()
                 )
-                if enough or rounds == ROUNDS:
+                if enough:
+                    agreed = plan, difference, shortage, build, rounds
+                # with what is left of a bound there may be a better one
+                spare = plan.model.body is not None and any(
+                    sum(row) < sum(added.get(name, _NOTHING)) - _SPARE
+                    for name, row in shortage.items()
+                    if name != HOST_ROW
+                )
+                if rounds == ROUNDS or (enough and not spare):
                     break
                 # the larger one of all rounds, or two launches would take turns
                 added = {
-                    name: max(row, added.get(name, _NOTHING), key=_net)
+                    name: row if enough else max(row, added.get(name, _NOTHING), key=sum)
                     for name, row in shortage.items()
                 }
                 plan = again(_without(self.request, added))
@@ -148,44 +137,52 @@ class Referee:
             return first, f"{TOOL} was not used: {why}"
         except AutolayersError as why:
             return first, f"{TOOL} was not used: with its figures {why}"
-        plan = self._with(plan, difference, shortage, build, rounds)
+        plan = self._with(*(agreed or (plan, difference, shortage, build, rounds)))
         # What nothing can be planned with is not worth more than our rules
         if first.fits and not plan.fits:
             return first, f"{TOOL} was not used: no launch that it agrees to was found"
         return plan, line(plan)
 
     def measured(self, model: Model, params: Params) -> Model:
-        """Return a model without rules with what the tool measures of its graph: with all layers on
-        one device, and the head, which is planned by its own rules, in RAM."""
+        """Return a model without rules with what the tool measures of it: with all layers on one
+        device, and the head, which is planned by its own rules, in RAM."""
         if model.row.proven or not self.request.machine.devices:
             return model
         types = (params.cache_type_k or "f16", params.cache_type_v or "f16")
-        longest = max(2 * SHORT, min(model.n_ctx_train, LONG))
+        device = self.request.machine.devices[0].name
+        longest = max(4 * SHORT, min(model.n_ctx_train, LONG))
+        # in the middle of their doublings: a graph's buffer is not linear
+        middle = SHORT << ((longest // SHORT).bit_length() // 2)
+        few, many = TOKENS
         sizes = {}
         try:
-            for n_ubatch in TOKENS:
-                for n_ctx in (SHORT, longest):
-                    asked = Params(
-                        model=self.path,
-                        n_gpu_layers=model.n_layer + 1,
-                        n_ctx=n_ctx,
-                        n_batch=max(TOKENS),
-                        n_ubatch=n_ubatch,
-                        n_parallel=1,
-                        flash_attn=params.flash_attn,
-                        cache_type_k=params.cache_type_k,
-                        cache_type_v=params.cache_type_v,
-                        device=(self.request.machine.devices[0].name,),
-                        overrides=((HEAD, HOST_BUFFER),),
-                        op_offload=False,
-                        override_kv=params.override_kv,
-                    )
-                    rows = self._answer(asked).printed
-                    compute = rows[self.request.machine.devices[0].name][-1]
-                    # no graph has less than a column of its tokens
-                    if compute * MiB < 4 * n_ubatch * model.hparams.n_embd:
-                        return model
-                    sizes[n_ubatch, n_ctx] = (compute + 1) * MiB
+            for n_ubatch, n_ctx in (
+                (few, SHORT),
+                (few, middle),
+                (few, longest),
+                (many, SHORT),
+                (many, longest),
+            ):
+                asked = Params(
+                    model=self.path,
+                    n_gpu_layers=model.n_layer + 1,
+                    n_ctx=n_ctx,
+                    n_batch=many,
+                    n_ubatch=n_ubatch,
+                    n_parallel=1,
+                    flash_attn=params.flash_attn,
+                    cache_type_k=params.cache_type_k,
+                    cache_type_v=params.cache_type_v,
+                    device=(device,),
+                    overrides=((HEAD, HOST_BUFFER),),
+                    op_offload=False,
+                    override_kv=params.override_kv,
+                )
+                _, context, compute = self._answer(asked).printed[device]
+                # no graph has less than a column of its tokens
+                if compute * MiB < 4 * n_ubatch * model.hparams.n_embd:
+                    return model
+                sizes[n_ubatch, n_ctx] = (context + 1) * MiB, (compute + 1) * MiB
         except (NoAnswer, KeyError):
             return model
         return model.measured(Body(params.flash_attn != "off", types, sizes))
@@ -209,15 +206,39 @@ class Referee:
             )
             for name, row in seen.items()
         }
-        # a graph that was measured without its head hides nothing
-        if not any(map(any, difference.values())) or plan.model.body is not None:
-            return answer.build, difference, difference
         planned = {**plan.breakdown.devices, HOST_ROW: plan.breakdown.host}
+        if plan.model.body is not None:
+            return (
+                answer.build,
+                difference,
+                {
+                    name: self._of_bounds(plan, row, answer.printed[name][-1], planned[name])
+                    for name, row in difference.items()
+                },
+            )
+        if not any(map(any, difference.values())):
+            return answer.build, difference, difference
         return (
             answer.build,
             difference,
             {name: _short(answer.printed[name], seen[name], planned[name]) for name in seen},
         )
+
+    def _of_bounds(
+        self, plan: Plan, difference: tuple[int, ...], printed: int, planned: Usage
+    ) -> tuple[int, ...]:
+        """Return what a device is short of, below 0 where its bounds are too large: a graph of
+        llama-server has no more than the tool's, which is asked for one sequence if all share a
+        cache."""
+        use, unasked = plan.breakdown, self._whole(plan)
+        model, context, compute = difference
+        n = 1 if not unasked else use.n_seq_max
+        if unasked:
+            context = max(0, context)
+        if compute <= 0 and unasked in ((), ("-kvu",)):
+            more = of_sequences(plan.model, n, use.n_ctx, use.n_ubatch)
+            compute = min(0, (printed + 1) * MiB + more - planned.compute)
+        return model, context, compute
 
     def _predicted(self, plan: Plan, params: Params) -> Breakdown:
         """Return what our rules say that the tool measures."""
@@ -270,8 +291,8 @@ class Referee:
         devices = [f"{d.name}={d.total}" for d in self.request.machine.devices]
         key = (*words, *devices)
         if self.digest and self.program:
-            for known in reversed(store.entries("confirmed", self.digest, self.state, _of)):
-                if (known.program, known.words) == (self.program, key):
+            for known in read(Answered, self.state, self.digest):
+                if known.key == (self.program, key):
                     return known
         said = self._ask(*words, "--fit-print", "on")
         rows = _ROW.findall(said.out)
@@ -283,15 +304,7 @@ class Referee:
         answer = Answered(self.program, key, self.number, printed)
         if self.digest and self.program:
             with contextlib.suppress(AutolayersError):
-                store.add(
-                    "confirmed",
-                    self.digest,
-                    self.state,
-                    answer,
-                    _of,
-                    _LIMIT,
-                    ("program", "words"),
-                )
+                keep([answer], self.state, self.digest)
         return answer
 
     @lazy
@@ -336,7 +349,7 @@ class Referee:
         host = replace(
             plan.host,
             free=self.request.machine.ram,
-            resident=plan.host.resident + max(0, _net(more)),
+            resident=max(0, plan.host.resident + sum(more)),
             **_added(plan.host, more),
         )
         use = plan.breakdown
@@ -429,16 +442,11 @@ def _short(printed: tuple[int, ...], predicted: Usage, planned: Usage) -> tuple[
         predicted.context,
         min(predicted.compute, planned.compute),
     )
-    return tuple(
+    model, context, compute = (
         (size + 1) * MiB - of_ours if size or of_ours else 0
         for size, of_ours in zip(printed, ours, strict=True)
     )
-
-
-def _net(row: tuple[int, ...]) -> int:
-    """Return what a device needs more; less of a graph's buffer is not given to others."""
-    model, context, compute = row
-    return model + context + max(0, compute)
+    return model, context, max(0, compute)
 
 
 def _added(usage: Any, row: tuple[int, ...]) -> dict[str, Any]:
@@ -447,22 +455,22 @@ def _added(usage: Any, row: tuple[int, ...]) -> dict[str, Any]:
     return {
         "model": max(0, usage.model + model),
         "context": max(0, usage.context + context),
-        "compute": usage.compute + max(0, compute),
+        "compute": max(0, usage.compute + compute),
     }
 
 
 def _without(request: Request, shortage: Mapping[str, tuple[int, ...]]) -> Request:
-    """Return the request on a machine without the memory that is short."""
+    """Return the request on a machine without the memory that is short, or with what is left."""
     devices = tuple(
-        replace(d, free=max(0, d.free - _net(shortage.get(d.name, _NOTHING))))
+        replace(d, free=max(0, d.free - sum(shortage.get(d.name, _NOTHING))))
         for d in request.machine.devices
     )
     host = request.host
-    more = max(0, _net(shortage.get(HOST_ROW, _NOTHING)))
+    more = sum(shortage.get(HOST_ROW, _NOTHING))
     if host is not None and host.available is not None:
         host = replace(host, available=max(0, host.available - more))
     budget = tuple(
-        (name, max(0, size - max(0, _net(shortage.get(name, _NOTHING)))))
+        (name, max(0, size - sum(shortage.get(name, _NOTHING))))
         for name, size in request.policy.budget
     )
     return request.with_goals(budget=budget).on(devices, host)

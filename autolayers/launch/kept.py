@@ -1,32 +1,31 @@
 """Plans of earlier launches: an unchanged one is not searched for again.
 
-One JSON file, plans/kept.json in the state directory, with the newest plans. One holds for the same
-model (by its header), flags, machine and build, and while no device has much more free memory than
-it was made for; it is measured again, so that what is free now is enough for it.
+One holds for the same model (by its header), flags, machine and build, and while no device has much
+more free memory than it was made for; it is measured again, so that what is free now is enough for
+it.
 """
 
 from __future__ import annotations
 
 import contextlib
 
-from .. import __version__, state
+from .. import __version__, state, store
 from ..errors import AutolayersError
 from ..flags.parse import parse
 from ..flags.write import to_words
 from ..planner.plan import Faster, Reasons, Smaller
-from ..records import dataclass, replace
+from ..records import replace
+from ..store import Planned
 from ..units import MiB
-from . import store, tuned
+from . import tuned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
 
     from ..planner import Plan
     from ..request import Request
 
-_MOST = 200  # plans kept, of all models
 _MORE = 256 * MiB  # of a device: less than a layer of most models that do not fit
 _MORE_RAM = 16  # a part of all RAM, which varies more than a GPU's memory
 # own flags that say what to do with a plan, not what to plan
@@ -42,48 +41,6 @@ _APART = (
     "verify",
     "wait",
 )
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A plan. `question`: what was asked; `free`: bytes by device, RAM as Host; `paid`, `idle`,
-    `faster` and `smaller`: the plan's own, which a launch with all flags given does not have."""
-
-    model: str
-    question: str
-    free: dict[str, int]
-    flags: tuple[str, ...]
-    paid: str = ""
-    idle: tuple[str, ...] = ()
-    faster: Mapping[str, Any] | None = None
-    smaller: Mapping[str, Any] | None = None
-
-    @property
-    def hints(self) -> tuple[Faster | None, Smaller | None]:
-        return Faster.of(self.faster) if self.faster else None, Smaller.of(
-            self.smaller
-        ) if self.smaller else None
-
-
-def _of(entry: Any) -> Kept:
-    """Return an entry of the file. Raises where it is not one, or its flags are not
-    llama-server's."""
-    # Fields are converted one by one: the file may be anything
-    plan = Kept(
-        str(entry["model"]),
-        str(entry["question"]),
-        {str(name): int(size) for name, size in entry["free"].items()},
-        tuple(map(str, entry["flags"])),
-        str(entry.get("paid", "")),
-        tuple(map(str, entry.get("idle", ()))),
-        entry.get("faster"),
-        entry.get("smaller"),
-    )
-    launch = parse(plan.flags, command=None)
-    if launch.rest or launch.positional:
-        raise ValueError
-    _ = plan.hints  # raises where they are none
-    return plan
 
 
 def question_of(request: Request) -> str:
@@ -135,7 +92,7 @@ def find(
     spare = dict.fromkeys(request.machine.limits, _MORE)
     spare["Host"] = max(_MORE, (request.machine.ram_total or 0) // _MORE_RAM)
     # The newest plan of the same launch first
-    for plan in reversed(store.entries("plans", "kept", environ, _of)):
+    for plan in reversed(store.read(Planned, environ)):
         if (plan.model, plan.question, set(plan.free)) != (model, question, set(free)):
             continue
         # Less memory than then is decided by measuring again; much more may allow a better plan
@@ -144,17 +101,21 @@ def find(
     return None
 
 
-def _literal(earlier: Kept, request: Request, again: Callable[[Request], Plan]) -> Plan | None:
+def _literal(earlier: Planned, request: Request, again: Callable[[Request], Plan]) -> Plan | None:
     """Return the kept launch on the memory that is free now, None if it does not fit."""
     arguments = request.arguments
     params = replace(parse(earlier.flags, command=None).params, model=arguments.params.model)
     # Own flags that the kept flags answer, such as --ctx, would be solved again
     own = {name: value for name, value in arguments.own.items() if name not in tuned.ANSWERED}
+    try:
+        faster = Faster.of(earlier.faster) if earlier.faster else None
+        smaller = Smaller.of(earlier.smaller) if earlier.smaller else None
+    except (KeyError, TypeError, ValueError):  # anybody may have written the file
+        return None
     with contextlib.suppress(AutolayersError):
         plan = again(request.asking(replace(arguments, params=params, own=own)))
         # Other flags mean that something which `question_of` does not know has changed
         if plan.fits and plan.flags == earlier.flags:
-            faster, smaller = earlier.hints
             return replace(
                 plan,
                 paid=earlier.paid,
@@ -167,7 +128,7 @@ def _literal(earlier: Kept, request: Request, again: Callable[[Request], Plan]) 
 def keep(model: str, request: Request, plan: Plan, environ: Mapping[str, str]) -> None:
     """Add a plan that fits; a directory that cannot be written is no reason not to launch."""
     if plan.fits:
-        entry = Kept(
+        entry = Planned(
             model,
             question_of(request),
             _free(request),
@@ -178,4 +139,4 @@ def keep(model: str, request: Request, plan: Plan, environ: Mapping[str, str]) -
             plan.smaller.to_dict() if plan.smaller else None,
         )
         with contextlib.suppress(AutolayersError):
-            store.add("plans", "kept", environ, entry, _of, _MOST, ("model", "question", "free"))
+            store.keep([entry], environ)

@@ -11,7 +11,6 @@ there is a projector; a draft is in use as in any request.
 from __future__ import annotations
 
 import base64
-import datetime
 import os
 import random
 import struct
@@ -22,13 +21,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from ..backends import HOST
-from ..devices.beside import keep, of
+from ..devices.calibrated import beside_of
 from ..devices.held import held
 from ..errors import AutolayersError, UsageError
 from ..net import Limit, NetError, request
 from ..output import say
 from ..planner.evaluate import RAM_MARGIN
 from ..records import dataclass
+from ..store import keep, now
 from ..units import MiB
 from . import supervise, wait
 from .attempts import Attempts
@@ -256,16 +256,15 @@ class Prover(Attempts):
         of later plans."""
         use = self.plan.breakdown
         extras = use.extra_by_device()
-        date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        date, build = now(), self.session.build.number
         seen = [
-            of(device, self.session.build.number, max(0, self.end[device.name] - predicted), date)
+            beside_of(device, build, max(0, self.end[device.name] - predicted), date)
             for device in self.session.request.machine.devices
             if device.name in self.end and device.name in use.devices
             for predicted in [use.devices[device.name].total + extras.get(device.name, 0)]
         ]
         try:
-            if seen:
-                keep(seen, self.session.environ)
+            keep(seen, self.session.environ)
         except AutolayersError as error:
             say(f"what was seen cannot be kept: {error}")
 

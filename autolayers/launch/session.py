@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 
+from .. import store
 from ..backends import HOST
+from ..detect import digest as program_digest
 from ..diagnosis.log import META
 from ..engines import LLAMA_SERVER, of_program
 from ..errors import DeviceError, UsageError
@@ -20,9 +22,10 @@ from ..quoting import shell
 from ..records import lazy, replace
 from ..request import Request, for_model
 from ..sources import hf_cache, needs_download, network_environ, open_source
+from ..store import CheckedBuild, Observation
 from ..units import mib
-from . import checked_builds, kept, observations, tuned
 from . import command as commands
+from . import kept, tuned
 from .confirm import TOOL, Referee, beside
 
 TYPE_CHECKING = False
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
 
     from ..builds import Build
     from .command import WrappedCommand
-    from .observations import Observation
 
     Planner = Callable[..., Plan]
 
@@ -152,7 +154,7 @@ class Session:
     @lazy
     def digest(self) -> str:
         """The digest of the model's header, for kept results; "" if it cannot be read."""
-        return observations.digest(self.model_path, self.model.header.data_offset)
+        return store.digest(self.model_path, self.model.header.data_offset)
 
     def _model_path(self, read: Arguments) -> str:
         model = read.params.model
@@ -266,7 +268,9 @@ class Session:
     def _checked(self, plan: Plan) -> Plan:
         """Return the plan with the results of `autolayers check` for this program."""
         program = None if self.another_build else self.program()
-        checked = checked_builds.load(program, self.environ) if program else None
+        known = store.read(CheckedBuild, self.environ, store.of_path(program)) if program else []
+        # Another build may stand at this path now: what was checked is not that one
+        checked = next((row for row in known if row.digest == program_digest(program or "")), None)
         # {} or None: no difference, or not checked
         differs = checked.architectures.get(self.model.architecture) if checked else None
         if checked is None or not differs:
@@ -307,9 +311,9 @@ class Session:
     def _observed(self, plan: Plan) -> Observation | None:
         if self.build.engine is not LLAMA_SERVER:
             return None  # its own launches are not verified
-        digest = self.digest
-        seen = observations.load(digest, self.environ) if digest else []
-        return observations.find(seen, self.build.number, backend(plan), plan.flags)
+        launch = (self.build.number, backend(plan), plan.flags)
+        seen = store.read(Observation, self.environ, self.digest) if self.digest else []
+        return next((row for row in seen if row.key == launch), None)
 
 
 def _say_which(read: Arguments, program: str) -> None:

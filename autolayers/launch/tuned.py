@@ -1,9 +1,8 @@
 """What `autolayers tune` measured on this machine, for later plans of the same model, machine and
 build.
 
-One JSON file for each model in tuned/ of the state directory, named by the digest of the model's
-header. An answer holds for the question that it was measured for: the flags that were given, and
-the workload.
+An answer holds for the question that it was measured for: the flags that were given, and the
+workload.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from ..errors import AutolayersError
 from ..flags.params import Params
 from ..flags.parse import Arguments, parse
 from ..flags.write import to_words
-from ..records import dataclass, replace
-from . import store
-from .observations import digest
+from ..records import replace
+from ..store import Tuned, digest, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,39 +27,9 @@ if TYPE_CHECKING:
     from ..model import Model
     from ..planner import Plan
 
-_LIMIT = 50  # answers kept per model, the newest
 # --ctx, --kv-types and the like say how to search; a complete launch has nothing left to search
 ANSWERED = ("ctx", "ctx-min", "kv-types", "strategy")  # own flags that a complete launch answers
 _AIMS = (*ANSWERED, "workload", "margin", "budget")
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """The fastest launch measured. `build`: llama.cpp's number, or its commit where it has none;
-    `machine` and `question` as `machine_of` and `question_of` say them; `flags`: the launch; rates
-    in tokens per second."""
-
-    build: str
-    machine: str
-    question: str
-    flags: tuple[str, ...]
-    prompt: float
-    token: float
-    date: str
-
-
-def _of(entry: Any) -> Tuned:
-    """Return an entry of the file. Raises if it is not one, or its flags are not
-    llama-server's."""
-    tuned = Tuned(**{**entry, "flags": tuple(entry["flags"])})
-    launch = parse(tuned.flags, command=None)
-    texts = (tuned.build, tuned.machine, tuned.question, tuned.date, *tuned.flags)
-    if launch.rest or launch.positional or not all(isinstance(text, str) for text in texts):
-        raise ValueError
-    # Also refuses nan, which compares false
-    if not 0 < tuned.prompt < 1e9 or not 0 < tuned.token < 1e9:
-        raise ValueError
-    return tuned
 
 
 def key(build: Build) -> str:
@@ -82,16 +50,6 @@ def question_of(params: Params, own: Mapping[str, Any]) -> str:
     """Return what was given, of all that decides the answer."""
     aims = [f"--{name} {own[name]}" for name in _AIMS if own.get(name)]
     return " ".join([*to_words(replace(params, model=None)), *aims])
-
-
-def load(model: str, environ: Mapping[str, str]) -> list[Tuned]:
-    """Return all answers for a model's digest, oldest first."""
-    return store.entries("tuned", model, environ, _of)
-
-
-def keep(model: str, tuned: Tuned, environ: Mapping[str, str]) -> None:
-    """Add an answer, replacing one to the same question. Raises AutolayersError."""
-    store.add("tuned", model, environ, tuned, _of, _LIMIT, ("build", "machine", "question"))
 
 
 def measured_plan(
@@ -154,7 +112,7 @@ def find(
     return next(
         (
             tuned
-            for tuned in reversed(load(name, environ) if name else [])
+            for tuned in reversed(read(Tuned, environ, name) if name else [])
             if (tuned.machine, tuned.question) == (machine, question) and build in ("", tuned.build)
         ),
         None,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # multiples of what is live at once: tables of tokens and of widths, attention scores, recurrent
 # layers' states
 _HIDDEN, _WIDTHS, _SCORES, _STATES = 6.0, 2.0, 2.1, 4.0
+_UNSEEN = 5 << 19  # bytes of windows that figures in whole MiB may hide
 _RECURRENT = 2.5  # a scan's share of its layer's widths, more than attention's
 _ATTENTION = ("attn", "swa", "lid", "idx", "csa", "hca")
 
@@ -72,8 +73,9 @@ def upper_bound(
 
     kv = max(_layer_sizes(caches), default=0)
     converted = _converted(caches) if context.flash_attn != "off" else 0
-    if not states and not indexed and (at := _measured(model, context)):
-        # what the program measured has the inputs, once and on one device
+    if not indexed and (at := _measured(model, context)):
+        # what the program measured has the inputs and a sequence's states, once and on one device
+        at += of_sequences(model, context.n_seq_max, context.n_ctx, n)
         head = logits + 2 * handed
         peak = min(peak, max(at, fed + head) if len(devices) < 2 else fed + max(at, head))
     # anything that may run, or be copied from, in RAM
@@ -99,6 +101,19 @@ def upper_bound(
         f"the graph of architecture {model.architecture} is unknown: its compute buffers are an "
         "upper bound",
     )
+
+
+def of_sequences(model: Model, n_seq_max: int, n_ctx: int, n: int) -> int:
+    """Return the bytes that sequences beyond the first add at most to a measured graph of `n`
+    tokens: their windows' cells in a mask, their states, and rows of a cache that they share."""
+    hp, more, body = model.hparams, n_seq_max - 1, model.body
+    state = 4 * (hp.n_embd_r() + hp.n_embd_s()) if model.row.state else 0
+    window = hp.get("attention.sliding_window") or hp.get("attention.chunk_size")
+    if not isinstance(window, int):
+        # the code may have one without a key
+        slides = body is None or body.fixed - hp.n_layer * state > _UNSEEN
+        window = n_ctx if slides else 0
+    return 4 * n * min(n_ctx, more * window) + more * (int(_STATES) * state + 8 * n_ctx)
 
 
 def _measured(model: Model, context: Context) -> int:

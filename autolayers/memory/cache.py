@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ..model import Hparams, Model
+    from ..model.body import Body
 
     Filter = Callable[[int], bool]
     Tensors = Mapping[str, "CacheTensor"]  # by CacheLayer's names
@@ -103,6 +104,7 @@ class Memory:
     # the model that owns the caches, if not this one
     owner: tuple[Hparams, Context] | None = None
     slots: Mapping[int, int] | None = None  # of the expert cache, by layer
+    share: float = 1.0  # of the layers' sizes in all, which are bounds
 
     def cache(self, kind: str) -> Cache | None:
         return next((cache for cache in self.caches if cache.kind == kind), None)
@@ -392,7 +394,27 @@ def allocate(
         build.window(block)
     else:
         _KINDS.get(kind, _plain)(build, model)
-    return Memory(tuple(build.caches), build.buffers)
+    memory = Memory(tuple(build.caches), build.buffers)
+    return memory if model.body is None or mtp else _measured(memory, model.body, context)
+
+
+def _measured(memory: Memory, body: Body, context: Context) -> Memory:
+    """Return the caches of a model without rules with what the installed program measured of them:
+    the layers' bounds tell which device has which part of it, to a layer."""
+    bound = sum(memory.buffers.values())
+    n = 1 if context.n_stream > 1 else context.n_seq_max
+    cells = context.n_ctx_seq if context.n_stream > 1 else context.n_ctx
+    one = body.cached(context.n_ubatch, cells)
+    size = context.n_stream * one + (n - 1) * body.fixed
+    if body.types != (context.type_k, context.type_v) or not one or size >= bound:
+        return memory
+    share = size / bound
+    sizes = [t.size for cache in memory.caches for layer in cache.layers for t in layer.tensors]
+    layer = 2 * max(sizes, default=0) if len(memory.buffers) > 1 else 0
+    buffers = {
+        name: min(whole, int(whole * share) + layer) for name, whole in memory.buffers.items()
+    }
+    return replace(memory, buffers=buffers, share=share)
 
 
 def _every(il: int) -> bool:

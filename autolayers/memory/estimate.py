@@ -506,7 +506,7 @@ class Estimator:
 
     def _cached_alike(self, context: Context) -> Context:
         """Return what caches depend on: of the micro-batch only windows do (cache.window_cells)."""
-        if self.model.hparams.swa_type != "none":
+        if self.model.hparams.swa_type != "none" or self.model.body is not None:
             return context
         return replace(context, n_batch=0, n_ubatch=0, n_outputs_max=0)
 
@@ -645,5 +645,5 @@ def _sizes_of_layers(memory: Memory, device: str, count: int) -> list[int]:
     for cache in memory.caches:
         for layer in cache.layers:
             here = [tensor.size for tensor in layer.tensors if tensor.buffer == device]
-            sizes[layer.il] += sum(here)
+            sizes[layer.il] += int(sum(here) * memory.share)
     return sizes

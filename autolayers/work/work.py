@@ -272,7 +272,7 @@ class Weights:
                 if recurrent:
                     by_layer[il] = replace(before, state=before.state + size)
                     continue
-                cell = size / cache.n_cells / max(1, cache.n_stream) * ratio
+                cell = memory.share * size / cache.n_cells / max(1, cache.n_stream) * ratio
                 attends = cache.kind in ("attn", "swa")
                 scores = 0 if flash or not attends else _SCORE * hp.n_head(il)
                 latent = layer.k is not None and layer.v is None
@@ -280,7 +280,7 @@ class Weights:
                 by_layer[il] = Attention(
                     before.cell + cell,
                     min(before.window, window),
-                    before.flops + (self._flops(il, layer) if attends else 0.0),
+                    before.flops + (memory.share * self._flops(il, layer) if attends else 0.0),
                     before.state,
                     layer.k is not None and layer.k.type not in ("f32", "f16", "bf16"),
                     before.scores + scores,

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import pytest
 from support import model
 
-from autolayers.devices.beside import keep, of, with_seen
+from autolayers.devices.calibrated import beside_of, with_beside
 from autolayers.machine import Device, Machine
 from autolayers.planner import plan_request
 from autolayers.records import replace
 from autolayers.request import Request
+from autolayers.store import keep
 
 MiB = 1 << 20
 CARD = Device("CUDA0", 12 << 30, 11 << 30, "NVIDIA GeForce RTX 3060", driver="580.1")
@@ -24,13 +25,13 @@ def environ(place: Path) -> dict[str, str]:
 
 
 def test_what_was_seen_is_in_the_margin_of_the_same_card_and_build(tmp_path: Path) -> None:
-    keep([of(CARD, 11549, 900 * MiB, "2026-11-29")], environ(tmp_path))
-    (seen,) = with_seen([CARD], 11549, environ(tmp_path))
-    (again,) = with_seen([CARD], 0, environ(tmp_path))  # whichever build
+    keep([beside_of(CARD, 11549, 900 * MiB, "2026-11-29")], environ(tmp_path))
+    (seen,) = with_beside([CARD], 11549, environ(tmp_path))
+    (again,) = with_beside([CARD], 0, environ(tmp_path))  # whichever build
     assert seen.beside == again.beside == 900 * MiB
     others = replace(CARD, description="NVIDIA GeForce RTX 3070"), replace(CARD, driver="590.2")
-    assert [each.beside for each in with_seen(others, 11549, environ(tmp_path))] == [0, 0]
-    assert with_seen([CARD], 11500, environ(tmp_path))[0].beside == 0
+    assert [each.beside for each in with_beside(others, 11549, environ(tmp_path))] == [0, 0]
+    assert with_beside([CARD], 11500, environ(tmp_path))[0].beside == 0
     request = Request.of(["-c", "4096"], {}, devices=[CARD])
 
     def planned(device: Device) -> tuple[tuple[str, int], ...]:
@@ -48,14 +49,14 @@ def test_what_was_seen_is_in_the_margin_of_the_same_card_and_build(tmp_path: Pat
 
 def test_the_newest_counts_and_a_damaged_file_is_none(tmp_path: Path) -> None:
     for size in (900, 700):
-        keep([of(CARD, 11549, size * MiB, "2026-11-29")], environ(tmp_path))
-    assert with_seen([CARD], 11549, environ(tmp_path))[0].beside == 700 * MiB
+        keep([beside_of(CARD, 11549, size * MiB, "2026-11-29")], environ(tmp_path))
+    assert with_beside([CARD], 11549, environ(tmp_path))[0].beside == 700 * MiB
     (file,) = tmp_path.rglob("beside.json")
     rows = json.loads(file.read_text())
     assert len(rows) == 1
     for damaged in ("[", "{}", '[{"size": 1}]', json.dumps([{**rows[0], "size": "many"}])):
         file.write_text(damaged)
-        assert with_seen([CARD], 11549, environ(tmp_path))[0].beside == 0
+        assert with_beside([CARD], 11549, environ(tmp_path))[0].beside == 0
 
 
 def test_a_proof_keeps_what_the_driver_says(
@@ -77,7 +78,7 @@ def test_a_proof_keeps_what_the_driver_says(
     process = SimpleNamespace(pid=1, memory_info=lambda: SimpleNamespace(rss=5))
     prover._watch(process)
     prover._keep_beside()
-    (seen,) = with_seen([device], request.build.number, environ(tmp_path))
+    (seen,) = with_beside([device], request.build.number, environ(tmp_path))
     assert seen.beside == 650 * MiB
     rows = {row.name: row for row in prover._rows(None)}
     assert rows["CUDA0"].end == predicted + 650 * MiB and rows["RAM"].end == 5

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from autolayers import store
 from autolayers.backends import HOST
 from autolayers.devices import Host, calibrated
 from autolayers.machine import Device, Ratio, ratios
@@ -23,7 +24,7 @@ CPU = Ratio("tg", "CPU", 0.9, 2, HOST, 11549, "2026-11-21T10:00:00+00:00")
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
     found = {"XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}
-    calibrated.keep([calibrated.of(row, [CARD]) for row in (ROW, CPU)], found)
+    store.keep([calibrated.speed_of(row, [CARD]) for row in (ROW, CPU)], found)
     return found
 
 
@@ -31,7 +32,7 @@ def test_what_was_kept_is_known_again_and_runs_of_a_class_count_together(
     environ: dict[str, str],
 ) -> None:
     assert calibrated.load([CARD], environ) == ((ROW, CPU), [])
-    calibrated.keep([calibrated.of(replace(ROW, ratio=1.25, n=1), [CARD])], environ)
+    store.keep([calibrated.speed_of(replace(ROW, ratio=1.25, n=1), [CARD])], environ)
     rows, _ = calibrated.load([CARD], environ)
     assert [(row.kind, row.placement, row.n) for row in rows] == [
         ("tg", "CPU", 2),
@@ -70,7 +71,7 @@ def test_another_driver_or_card_makes_them_old_and_says_so(
     rows, _ = calibrated.load([device], environ)
     assert rows == (CPU,)
     calibrated.forget(environ)
-    calibrated.keep([calibrated.of(ROW, [CARD])], environ)
+    store.keep([calibrated.speed_of(ROW, [CARD])], environ)
     rows, notes = calibrated.load([device], environ)
     assert not rows and notes == [
         f"the measured speeds of 2026-11-20 are old: {why} (tune --quick measures again)"

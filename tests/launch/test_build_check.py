@@ -24,10 +24,10 @@ import pytest
 from support import ROOT, MiB, few_rows, says
 
 import autolayers
-from autolayers import bundled
+from autolayers import bundled, store
 from autolayers.bundled import read
 from autolayers.flags.parse import parse
-from autolayers.launch import build_check, checked_builds
+from autolayers.launch import build_check
 from autolayers.launch.build_check import companions
 
 SERVER = """\
@@ -261,9 +261,10 @@ def test_a_damaged_record_is_none(tmp_path: pathlib.Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     program = tmp_path / "llama-server"
     program.write_text("x")
-    found = checked_builds.CheckedBuild(11311, "abc", "2026-11-22", {"llama": {}})
-    checked_builds.keep(str(program), found, environ)
-    assert checked_builds.load(str(program), environ) == found
+    name = store.of_path(str(program))
+    found = store.CheckedBuild("d", 11311, "abc", "2026-11-22", {"llama": {}})
+    store.keep([found], environ, name)
+    assert store.read(store.CheckedBuild, environ, name) == [found]
     (file,) = (tmp_path / "autolayers" / "builds").iterdir()
     for text in (
         "",
@@ -273,7 +274,7 @@ def test_a_damaged_record_is_none(tmp_path: pathlib.Path) -> None:
         file.read_text().replace('"llama"', '"llama": 7, "x"'),
     ):
         file.write_text(text)
-        assert checked_builds.load(str(program), environ) is None
+        assert store.read(store.CheckedBuild, environ, name) == []
 
 
 @pytest.mark.llamacpp

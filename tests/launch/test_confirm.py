@@ -192,17 +192,29 @@ def test_the_real_tool_confirms(
     assert said["confirmed"]["equal"] and said["exact"]  # type: ignore[index]
 
 
+# headers that are renamed, and by how much longer the reference request may take than with rules
+RENAMED = {
+    "llama-3.1-8b-q4_k_m": 1.01,
+    "qwen3-30b-a3b-q4_k_m": 1.05,
+    "gemma-3-4b-q8_0": 1.01,
+    "gpt-oss-20b-mxfp4": 1.01,
+    "deepseek-v2-lite-q4_k_m": 1.02,
+    "phi-3-mini-q4_k_m": 1.01,
+    "llama-3.3-70b-q4_k_m": 1.05,
+    "granite-4.0-h-small-q4_k_m": 1.05,
+    "mamba2-2.7b-q4_k_m": 1.01,
+    "qwen3-next-80b-a3b-q4_k_m": 1.08,
+    "gemma-2-9b-q4_k_m": 1.01,
+    "llama-4-scout-q4_k_m": 1.25,
+}
+
+
 @pytest.mark.llamacpp
-@pytest.mark.parametrize(
-    ("name", "arch"),
-    [
-        ("qwen3-30b-a3b-q4_k_m", "qwen3moe"),
-        ("llama-3.1-8b-q4_k_m", "llama"),
-    ],
-)
+@pytest.mark.parametrize("slots", [[], ["-np", "1"]], ids=["default", "one"])
+@pytest.mark.parametrize("name", RENAMED)
 def test_an_unknown_architecture_plans_nearly_as_the_known_one(
     name: str,
-    arch: str,
+    slots: list[str],
     binaries: Path,
     mock_cuda: Callable[..., dict[str, str]],
     tmp_path: Path,
@@ -213,14 +225,14 @@ def test_an_unknown_architecture_plans_nearly_as_the_known_one(
     from planner.test_fit import sparse
 
     known, renamed, log = sparse(name, tmp_path), tmp_path / "new.gguf", tmp_path / "log"
-    other = "x" * len(arch)
+    arch = autolayers.read_model(known).architecture
     # only the header, which ends far before this
     head = (HEADERS / f"{name}.gguf").read_bytes()
-    old, new = (word.encode() for word in (arch, other))
+    old, new = arch.encode(), b"x" * len(arch)
     size = len(old).to_bytes(8, "little")
     renamed.write_bytes(head.replace(size + old, size + new).replace(old + b".", new + b"."))
     os.truncate(renamed, known.stat().st_size)
-    gpu = Device.hypothetical("12GiB")
+    gpu = Device.hypothetical("rtx-3060")
     environ = " ".join(f"{key}={value}" for key, value in mock_cuda(gpu).items())
     server, tool = tmp_path / "llama-server", tmp_path / confirm.TOOL
     server.write_text("#!/bin/sh\nexit 1\n")
@@ -231,24 +243,26 @@ def test_an_unknown_architecture_plans_nearly_as_the_known_one(
     for path in (server, tool):
         path.chmod(0o755)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    words = ["--gpu", "rtx-3060", "--ram", "32GiB", "-np", "1"]
+    words = ["--gpu", "rtx-3060", "--ram", "64GiB", *slots]
     words += ["--override-kv", "tokenizer.ggml.model=str:none", "--llama-server", str(server)]
     right = answer([str(known), *words, "--no-confirm"], capsys)
     said = answer([str(renamed), *words], capsys)
-    alone = answer([str(renamed), *words, "--no-confirm"], capsys)
     assert said["fits"] and not said["exact"]
     # eight questions, and one for its version
     assert len(log.read_text().splitlines()) <= 9
-    mine, bound, true = (
-        plan["speed"]["seconds"]  # type: ignore[index]
-        for plan in (said, alone, right)
+    flags = [*said["flags"], *words, "--no-confirm"]  # type: ignore[misc]
+    real = answer([str(known), *flags], capsys)
+    seconds = [plan["speed"]["seconds"] for plan in (real, right)]  # type: ignore[index]
+    assert seconds[0] <= RENAMED[name] * seconds[1]
+    # nothing of what that launch really takes is more, but for a part of a layer
+    rows = zip(
+        (said["devices"][0], said["host"]),  # type: ignore[index]
+        (real["devices"][0], real["host"]),  # type: ignore[index]
+        strict=True,
     )
-    assert true <= mine * 1.01 and mine <= bound and mine < 1.15 * true
-    # the bound covers what that launch really takes
-    use = autolayers.estimate(str(known), said["flags"], ["rtx-3060"])  # type: ignore[arg-type]
-    row = said["devices"][0]  # type: ignore[index]
-    for part in ("model", "context", "compute"):
-        assert row[part] >= getattr(use.devices["CUDA0"], part)
+    for mine, its in rows:
+        for part in ("model", "context", "compute"):
+            assert mine[part] >= its[part] - 8192, (part, mine, its)
 
 
 @pytest.mark.llamacpp
