@@ -24,9 +24,8 @@ from ..backends import HOST
 from ..devices.calibrated import beside_of
 from ..devices.held import held
 from ..errors import AutolayersError, UsageError
-from ..net import Limit, NetError, request
+from ..net import Limit
 from ..output import say
-from ..planner.evaluate import RAM_MARGIN
 from ..records import dataclass
 from ..store import keep, now
 from ..units import MiB
@@ -48,7 +47,7 @@ STEPS = 8  # requests in which a slot is filled, each longer than the one before
 _READY = 60.0  # seconds from a loaded model to its answers
 _LIMIT = 6 * 3600.0  # seconds of one request: a long context on a processor takes hours
 _ENDS = 10.0  # seconds in which a server that fails a request may die of it
-_MOST = 1 << 16  # bytes of an answer
+_MOST = 1 << 22  # bytes of an answer
 _SIDE = 1024  # pixels of the image
 
 
@@ -70,7 +69,7 @@ class Row:
 @dataclass(frozen=True)
 class Proof:
     """`filled` of `wanted` tokens, those of all slots; `failed`: the first request that did, or
-    why the server ended; `code`: its exit code."""
+    why the server ended."""
 
     slots: int
     wanted: int
@@ -78,7 +77,6 @@ class Proof:
     failed: str
     interrupted: bool
     rows: tuple[Row, ...]
-    code: int
 
     @property
     def short(self) -> tuple[Row, ...]:
@@ -156,7 +154,7 @@ class Prover(Attempts):
         """Start, fill and end it."""
         if wait.taken(self.host, self.port):
             raise UsageError(f"the port is in use at {self.url}: give another --port")
-        code = self.run()
+        self.run()
         outcome = self.outcome
         self._keep_beside()
         interrupted = outcome is not None and outcome.requested
@@ -169,7 +167,6 @@ class Prover(Attempts):
             "" if interrupted else self.failed,
             interrupted,
             tuple(self._rows(None if outcome is None else outcome.launch)),
-            code,
         )
 
     def _start(self, words: list[str]) -> Outcome:
@@ -204,7 +201,7 @@ class Prover(Attempts):
         while time.monotonic() < until:
             for child in psutil.Process().children(recursive=True):
                 listens = wait.listening(child.pid, self.port)
-                if listens and not self._ask("GET", "/health"):
+                if listens and not wait.answer("GET", self.url + "/health", Limit(5))[1]:
                     return child
             time.sleep(0.2)
         self.failed = "it did not answer at its port"
@@ -247,7 +244,7 @@ class Prover(Attempts):
             room = None if limit is None else limit if name in self.end else limit - margins
             rows.append(Row(name, predicted, room, self.start.get(name), end))
         host = self.plan.host
-        limit = None if host.free is None else host.free + RAM_MARGIN
+        limit = None if host.free is None else host.free + host.margin
         rows.append(Row("RAM", host.resident, limit, self.start.get(HOST), self.end.get(HOST)))
         return rows
 
@@ -274,7 +271,7 @@ class Prover(Attempts):
         params = self.plan.params
         if params.mmproj and not self.failed:
             self.now("asking about an image")
-            self.failed = self._ask("POST", "/v1/chat/completions", _about_image())
+            self.failed = self._ask("/v1/chat/completions", _about_image())
         ask = self._embed if self.plan.inputs is not None else self._generate
         stop = threading.Event()
 
@@ -305,7 +302,7 @@ class Prover(Attempts):
                 "cache_prompt": True,
                 "id_slot": slot,
             }
-            if self.failed or (failure := self._ask("POST", "/completion", body)):
+            if self.failed or (failure := self._ask("/completion", body)):
                 return self.failed or f"slot {slot}, {len(part)} tokens: {failure}"
             self._count(slot, self.tokens if last else len(part))
         return ""
@@ -316,9 +313,9 @@ class Prover(Attempts):
         if self.plan.params.reranking:
             # as words, which are tokens or more: a quarter of the input
             words = "word " * (self.tokens // 4)
-            failure = self._ask("POST", "/v1/rerank", {"query": "word", "documents": [words]})
+            failure = self._ask("/v1/rerank", {"query": "word", "documents": [words]})
         else:
-            failure = self._ask("POST", "/embedding", {"content": text})
+            failure = self._ask("/embedding", {"content": text})
         if failure:
             return f"an input of {len(text)} tokens: {failure}"
         self._count(slot, self.tokens)
@@ -334,27 +331,10 @@ class Prover(Attempts):
         self.filled[slot] = tokens
         self.now(f"{sum(self.filled)} of {self.slots * self.tokens} tokens filled")
 
-    def _ask(self, method: str, path: str, body: object = None) -> str:
+    def _ask(self, path: str, body: object) -> str:
         """Return why a request failed, "" if it did not."""
-        limit = Limit(_LIMIT)
-        if method == "GET":
-            limit = Limit(5)
-        try:
-            with request(
-                method,
-                self.url + path,
-                limit,
-                json=body,
-                authorization=self.authorization,
-                own=True,
-            ) as answer:
-                if answer.status == 200:
-                    answer.content(_MOST * 64)
-                    return ""
-                text = answer.content(_MOST).decode("utf-8", "replace")
-                return f"status {answer.status}: {' '.join(text.split())[:200]}"
-        except NetError as error:
-            return str(error)
+        url, limit = self.url + path, Limit(_LIMIT)
+        return wait.answer("POST", url, limit, body, self.authorization, _MOST)[1]
 
 
 def _free_port() -> int:

@@ -72,7 +72,7 @@ def listening(process: int, port: int) -> str | None:
 
 def healthy(host: str, port: int, secure: bool = False, prefix: str = "") -> bool:
     """Ask once, for at most 5 s."""
-    return _ask("GET", url(host, port, secure) + prefix + "/health", Limit(5)) is not None
+    return answer("GET", url(host, port, secure) + prefix + "/health", Limit(5))[0] is not None
 
 
 def speed(
@@ -89,7 +89,7 @@ def speed(
     # nothing from an earlier prompt; with more than two tokens, all of them are generated
     # /completion, not /v1/completions: its answer has `timings`
     body = {"prompt": "Hello", "n_predict": n, "cache_prompt": False, "ignore_eos": n > 2}
-    answer = _ask(
+    said, _ = answer(
         "POST",
         url(host, port, secure) + prefix + "/completion",
         limit or Limit(60),
@@ -97,20 +97,26 @@ def speed(
         f"Bearer {key}" if key else "",
     )
     try:
-        content: Any = json.loads(answer or b"")
+        content: Any = json.loads(said or b"")
         return float(content["timings"]["predicted_per_second"])
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
 
 
-def _ask(
-    method: str, url: str, limit: Limit, body: object = None, authorization: str = ""
-) -> bytes | None:
-    """Return the body of an answer with status 200, None for any other or no answer."""
+def answer(
+    method: str,
+    url: str,
+    limit: Limit,
+    body: object = None,
+    authorization: str = "",
+    most: int = _MAX_ANSWER,
+) -> tuple[bytes | None, str]:
+    """Return the body of an answer with status 200, None for any other or no answer, and why."""
     try:
-        with request(
-            method, url, limit, json=body, authorization=authorization, own=True
-        ) as answer:
-            return answer.content(_MAX_ANSWER) if answer.status == 200 else None
-    except NetError:
-        return None
+        with request(method, url, limit, json=body, authorization=authorization, own=True) as found:
+            if found.status == 200:
+                return found.content(most), ""
+            text = found.content(_MAX_ANSWER).decode("utf-8", "replace")
+            return None, f"status {found.status}: {' '.join(text.split())[:200]}"
+    except NetError as error:
+        return None, str(error)
