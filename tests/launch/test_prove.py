@@ -121,11 +121,11 @@ def test_an_interrupt_has_what_was_seen_so_far(binaries: Path, tmp_path: Path) -
 
 def test_what_took_more_than_it_has_did_not_hold() -> None:
     fits, short = Row("CUDA0", 10, 20, 9, 19), Row("CUDA1", 10, 20, 9, 21)
-    assert Proof(1, 8, 8, "", False, (fits,), 0).held
-    proof = Proof(1, 8, 8, "", False, (fits, short), 0)
+    assert Proof(1, 8, 8, "", False, (fits,)).held
+    proof = Proof(1, 8, 8, "", False, (fits, short))
     assert not proof.held and proof.short == (short,)
-    assert not Proof(1, 8, 7, "", False, (fits,), 0).held
-    assert not Proof(1, 8, 8, "status 500", False, (fits,), 0).held
+    assert not Proof(1, 8, 7, "", False, (fits,)).held
+    assert not Proof(1, 8, 8, "status 500", False, (fits,)).held
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ def plan(name: str, words: str) -> autolayers.Plan:
 
 
 def test_the_other_backend_of_a_card_is_named_where_it_is_faster_beyond_the_range() -> None:
-    words = "--gpu strix-halo-128g -c 8192"
+    words = "--gpu mi50-32g --ram 32GiB -c 8192"
     found = plan("gpt-oss-20b-mxfp4", words)
     other = found.elsewhere
     assert other is not None and other.backend == "Vulkan"
-    launch = f"--gpu strix-halo-128g --backend vulkan {' '.join(other.flags)}"
+    launch = f"--gpu mi50-32g --ram 32GiB --backend vulkan {' '.join(other.flags)}"
     then = plan("gpt-oss-20b-mxfp4", launch)
     assert other.speed.generation == pytest.approx(then.speed.generation, rel=0.01)
     assert other.speed.generation > found.speed.generation * found.speed.generation_spread

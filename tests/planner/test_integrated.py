@@ -106,13 +106,13 @@ def test_a_card_is_never_left_out() -> None:
 
 
 def test_the_processor_is_proposed_where_one_rate_is_higher_on_it() -> None:
-    found = plan(LLAMA, "-c 8192", igpu("AMD Radeon 610M (RADV RAPHAEL)"), cores=8, explain=True)
+    found = plan(LLAMA, "-c 8192", igpu("AMD Radeon 610M (RADV RAPHAEL)"), cores=12, explain=True)
     other = next(other for other in found.alternatives if other.change == ("-dev", "none"))
     assert "-dev" not in found.flags and other.placement == "0 of 33 layers on the GPU"
     assert (
         other.speed.prompt > found.speed.prompt and other.speed.generation < found.speed.generation
     )
-    followed = plan(LLAMA, "-c 8192 -dev none", igpu("AMD Radeon 610M (RADV RAPHAEL)"), cores=8)
+    followed = plan(LLAMA, "-c 8192 -dev none", igpu("AMD Radeon 610M (RADV RAPHAEL)"), cores=12)
     assert (followed.speed.generation, followed.n_gpu_layers) == (other.speed.generation, 0)
 
 

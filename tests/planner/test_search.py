@@ -195,7 +195,7 @@ class TestDevices:
 
     def test_a_split_that_is_given_stays_where_a_part_of_a_layer_is_in_ram(self) -> None:
         """A part of the first layer, not of one that would have to move to another GPU."""
-        words = "--gpu 41.9GiB,16.7GiB -np 1 -fa off --swa-full -fitt 512 -ts 37,12 -c 38656"
+        words = "--gpu 41.9GiB,16.7GiB -np 1 -fa off --swa-full -fitt 512 -ts 37,12 -c 36864"
         found = plan("qwen3-next-80b-a3b-q4_k_m", *words.split())
         assert found.fits and found.params.tensor_split == (37.0, 12.0)
         assert any("exps" in pattern for pattern, _ in found.params.overrides)

@@ -44,7 +44,7 @@ def test_more_users_get_less_each_and_more_in_all() -> None:
     for one, more in pairwise(table):
         assert one["per_request_tokens_per_second"] > more["per_request_tokens_per_second"]
         assert one["total_tokens_per_second"] < more["total_tokens_per_second"]
-        assert one["seconds_to_first_token"] <= more["seconds_to_first_token"] * 1.01
+        assert one["seconds_to_first_token"] <= more["seconds_to_first_token"] * 1.06
         assert one["context"] < more["context"]
 
 
@@ -174,7 +174,7 @@ def test_servers_of_their_own_are_offered_where_they_serve_more() -> None:
     )
     assert other.speed.generation == pytest.approx(2 * alone.speed.generation)
     assert alone.to_dict()["speed"]["requests"]["total_tokens_per_second"] == pytest.approx(
-        float(other.note.split(" in all")[0].split()[-1]) / 2, rel=0.01
+        float(other.note.split(" in all")[0].split()[-1]) / 2, rel=0.02
     )
 
 
