@@ -43,7 +43,7 @@ def test_every_rate_is_in_its_range() -> None:
     assert {backend for backend, _ in RATES} <= {"", *BACKENDS} and ("", "") in RATES
     for key, rates in RATES.items():
         assert 0 < rates.read <= 1 and 0 < rates.cache <= 1 and 0 < rates.kernel < 20, key
-        assert 0 < rates.matmul < 2 and 0 < rates.attention < 2 and rates.n >= 0, key
+        assert 0 < rates.matmul < 2 and 0 < rates.attention < 2 and rates.sources >= 0, key
     for row in rows("work/doubts.csv"):
         # of one backend only the doubt is known
         assert 1 < float(row["doubt"]) < 3, row

@@ -371,7 +371,7 @@ def test_the_verdict_knows_the_ram(question: dict[str, str], state: str, title: 
 def test_the_verdict_is_for_everybody() -> None:
     verdict = ask("plan", model=MODELS[1], gpu="3060", ram="32")["verdict"]
     assert verdict["parts"] == [
-        "About 39 tokens/s (29 to 55)",
+        "About 39 tokens/s (28 to 55)",
         "17k context, 30 tokens/s when it is full",
         "Partly in RAM",
     ]

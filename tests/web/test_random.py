@@ -20,6 +20,7 @@ import autolayers
 from autolayers import bundled
 from autolayers.cli.plan import main
 from autolayers.devices.cards import CARDS
+from autolayers.errors import AutolayersError
 from autolayers.web.build import WHEEL, wheel
 from autolayers.web.engine import Engine
 from autolayers.web.form import FIELDS
@@ -40,11 +41,20 @@ QUICK = (4, 6, 10)  # half a second together
 IGNORED = {"model": None, "warnings": None}  # the path, and that the header's file is short
 
 
+def has_header(name: str) -> bool:
+    try:
+        return bool(bundled.data(name))
+    except AutolayersError:
+        return False
+
+
 def question(seed: int) -> dict[str, str]:
     """Model and machine, and some of the form's other fields."""
     pick = random.Random(seed)
     ram = pick.choice(("32GiB", "64GiB", "192GiB"))
-    asked = {"model": pick.choice(bundled.models()), "gpu": pick.choice(MACHINES), "ram": ram}
+    # a file can be made of a header of its own alone
+    models = [name for name in bundled.models() if has_header(name)]
+    asked = {"model": pick.choice(models), "gpu": pick.choice(MACHINES), "ram": ram}
     others = {
         "ctx": ("4096", "16384", "65536"),
         "np": ("1", "2", "4"),
