@@ -375,7 +375,7 @@ def test_the_verdict_is_for_everybody() -> None:
         "17k context, 30 tokens/s when it is full",
         "Partly in RAM",
     ]
-    assert verdict["plain"].startswith("It writes about 30 words a second, faster than one reads")
+    assert verdict["plain"].startswith("It writes about 29 words a second, faster than one reads")
     assert verdict["assumed"] == (
         "RAM assumed to be 42 GB/s; 8 cores assumed; 2.0 GiB of RAM left to the system and other "
         "programs; nothing else is on the GPU, not even a display"
