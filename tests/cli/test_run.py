@@ -895,7 +895,7 @@ def test_verify_keeps_as_a_difference_what_check_calls_one(
     done = fake.run("--gpu 1010MiB,24GiB --verify llama-server -m MODEL")
     assert (b"-4.00 MiB (less: pipelined)" in done.stderr) == (not keeps), done.stderr
     (file,) = (fake.path / "state" / "autolayers" / "builds").iterdir()
-    assert list(json.loads(file.read_text())["architectures"].values()) == [keeps]
+    assert list(json.loads(file.read_text())[0]["architectures"].values()) == [keeps]
     again = fake.run("--gpu 1010MiB,24GiB --dry-run llama-server -m MODEL")
     assert (
         (b"checked on this build" in again.stderr)

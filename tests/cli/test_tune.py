@@ -319,7 +319,6 @@ def test_state_that_is_nonsense_counts_for_nothing(fakes: Fakes) -> None:
     for broken in (
         [{**entries[0], "flags": 5}],
         [{**entries[0], "token": "fast"}],
-        [{**entries[0], "more": 1}],
         "{",
         [{**entries[0], "prompt": float("nan")}],
         [None],
