@@ -21,26 +21,13 @@ from zipfile import ZipFile
 
 from ..errors import ModelError
 from ..gguf import Header
+from ..model.quantisation import WHOLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..gguf import TensorInfo
     from ..model import Model
 
-# Types of whole files, the largest first, as planner/quantisations.py has them
-_TYPES = (
-    "f16",
-    "q8_0",
-    "q6_K",
-    "q5_K",
-    "q4_K",
-    "iq4_xs",
-    "q3_K",
-    "iq3_xxs",
-    "q2_K",
-    "iq2_xxs",
-    "iq1_s",
-)
 _RAISED = ("q6_K", "q8_0", "f16")  # what mixes have beside a type
 _SIZES = re.compile(r"(?<=_K)_\w+$")  # Q4_K_M, Q4_K_XL and so on are mixes of Q4_K
 _ALIKE = 0.003  # sizes this close are one: a file has its header beside the tensors
@@ -110,16 +97,16 @@ def _sized(model: Model, name: str, size: int) -> dict[str, TensorInfo]:
     from .published import quantisation
 
     kind = _SIZES.sub("", quantisation(name).removeprefix("UD-")).lower()
-    at = next((i for i, type in enumerate(_TYPES) if type.lower() == kind), 0)
+    at = next((i for i, type in enumerate(WHOLE) if type.lower() == kind), 0)
     smaller = next(
         made
-        for type in _TYPES[at:]
-        if (made := model.quantised(type, larger=True)).size <= size or type == _TYPES[-1]
+        for type in WHOLE[at:]
+        if (made := model.quantised(type, larger=True)).size <= size or type == WHOLE[-1]
     )
     tensors = dict(smaller.header.tensors)
     missing = max(0, size - smaller.size)
     # Its own type, where the one below had to be taken
-    for type in (_TYPES[at], *_RAISED):
+    for type in (WHOLE[at], *_RAISED):
         larger = model.quantised(type, larger=True).header.tensors
         gains = {key: wide.n_bytes - tensors[key].n_bytes for key, wide in larger.items()}
         gains = {key: gain for key, gain in gains.items() if 0 < gain <= missing}

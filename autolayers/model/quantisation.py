@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 # At the end of a file's name, before a shard's number
 _QUANT = r"[-.]((?:UD-)?(?:I?Q|TQ|BF|F|MXFP|NVFP)\d[A-Z0-9_]*)(?:-\d{5}-of-\d{5})?\.gguf$"
+# Types for a whole file (llama-quantize --pure), the largest first
+WHOLE = (
+    *("f16", "q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs"),
+    *("q3_K", "iq3_xxs", "q2_K", "iq2_xxs", "iq1_s"),
+)
 # general.file_type of what people use: enum llama_ftype of llama.h
 FILE_TYPES = {
     0: "F32",

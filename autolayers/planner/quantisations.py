@@ -15,6 +15,7 @@ name again.
 from __future__ import annotations
 
 from ..gguf import BY_NAME
+from ..model.quantisation import WHOLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,19 +23,7 @@ if TYPE_CHECKING:
 
     from ..model import Model
 
-# Types for a whole file (llama-quantize --pure), largest first
-QUANTISATIONS = (
-    "q8_0",
-    "q6_K",
-    "q5_K",
-    "q4_K",
-    "iq4_xs",
-    "q3_K",
-    "iq3_xxs",
-    "q2_K",
-    "iq2_xxs",
-    "iq1_s",
-)
+QUANTISATIONS = WHOLE[1:]  # f16 is no quantisation
 _LESS = 0.97  # of the file's or the last one's size: nearer ones are not another file
 
 

@@ -43,7 +43,7 @@ MEANS: dict[str, object] = {
 
 def beside(model: Model, request: Request) -> tuple[Plan, Plan]:
     """Return the launch of these flags as the program makes it, and the plan with their means
-    open. Raises LaunchRefused where llama.cpp would start neither."""
+    open. Raises LaunchRefused where llama.cpp would refuse one of them."""
     freed = replace(request.params, **MEANS)  # type: ignore[arg-type]
     yours = plan_request(model, request.with_params(_as_written(model, request)))
     return yours, plan_request(model, replace(request, verbatim=False).with_params(freed))
