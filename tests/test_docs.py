@@ -35,6 +35,16 @@ def test_the_site_leads_to_every_page() -> None:
     assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
+def test_the_house_has_every_room_and_its_files_are_there() -> None:
+    text = (ROOT / "docs" / "house.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)/` \|.*\| (.*) \|$", text, re.MULTILINE)
+    rooms = {path.parent.name for path in (ROOT / "autolayers").glob("*/__init__.py")}
+    assert {room for room, _ in rows} == rooms
+    for room, files in rows:
+        for name in re.findall(r"`([^`]+)`", files):
+            assert (ROOT / "autolayers" / room / name).exists(), (room, name)
+
+
 def test_every_link_of_the_pages_leads_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the site too, where files beside docs/ are words or lie in the repository."""
     for page in (ROOT / "docs").glob("*.md"):
