@@ -232,9 +232,11 @@ def _pumps(items: list[Any], before: str = "") -> Iterator[tuple[str, str]]:
                 yield from _pumps(list(branch), here)
 
 
-def grows(pattern: re.Pattern[str], anchored: bool = False) -> str:
-    """A text of one repeated part, of which four times as much takes six times the steps or more;
-    "" where there is none."""
+def grows(
+    pattern: re.Pattern[str], anchored: bool = False, sizes: tuple[int, ...] = (100, 1200)
+) -> str:
+    """A text of one repeated part, of which four times as much takes six times the steps or more at
+    all `sizes`; "" where there is none."""
     steps = Steps(pattern)
 
     def taken(head: str, part: str, size: int) -> int:
@@ -243,7 +245,7 @@ def grows(pattern: re.Pattern[str], anchored: bool = False) -> str:
     for before, text in dict.fromkeys(_pumps(steps.tree)):
         for head, part in dict.fromkeys([("", text), (before, text), ("", before + text)]):
             # what is bounded by hundreds, `.{0,300}`, grows up to there
-            for size in (100, 1200):
+            for size in sizes:
                 if taken(head, part, 4 * size) <= 6 * taken(head, part, size) + 300:
                     break
             else:
