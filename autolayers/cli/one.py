@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from shutil import which
 
 from .. import store
 from ..engines import LLAMA_SERVER, Engine
@@ -39,7 +40,9 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
             # Flags and launch files must name the file that starts
             arguments = replace(arguments, params=replace(arguments.params, model=first))
     # What --engine names, where it names one
-    request = for_model(model, Request.of(arguments, os.environ, of_program=engine))
+    request = for_model(
+        model, Request.of(arguments, os.environ, program=_server(arguments), of_program=engine)
+    )
     program = request.build.engine
     # llama-server's flags do not start this program
     if program.written_by and form in ("text", "flags"):
@@ -224,6 +227,14 @@ def _measured(
     if line and form not in ("text", "json"):
         say(line)
     return replace(plan, found=(line, *plan.found)) if line else plan
+
+
+def _server(arguments: Arguments) -> tuple[str, ...]:
+    """Return the program that --llama-server names. Raises UsageError where there is none."""
+    server = arguments.own.get("llama-server")
+    if server and which(server) is None:
+        raise UsageError(f"--llama-server {server}: no such program")
+    return (server,) if server else ()
 
 
 def _referee(model: Model, request: Request) -> Referee | None:

@@ -841,7 +841,8 @@ FLAGS = (
         "--llama-server",
         "plan",
         "PATH",
-        "the llama-server next to which llama-fit-params is asked (default: that of PATH)",
+        "the llama-server to plan for: its build, its devices where none are given, and the "
+        "llama-fit-params beside it (default of that: PATH's)",
     ),
     OwnFlag("--replan", "run", "", "plan again; otherwise an unchanged launch keeps its plan"),
     OwnFlag(

@@ -20,6 +20,7 @@ from autolayers.request import Request
 
 MODEL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
 ASKED = ["--gpu", "16GiB", "--ram", "32GiB", "-np", "1", "-c", "4096"]
+VERSION = 'echo "version: 12429 (abc123)"'
 
 
 @pytest.fixture
@@ -30,10 +31,10 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], lis
 
     def write(lines: str) -> list[str]:
         for name, text in (
-            ("llama-server", "exit 1"),
+            ("llama-server", f'[ "$1" = --version ] && {VERSION}\nexit 1'),
             (
                 confirm.TOOL,
-                f'[ "$1" = --version ] && echo "version: 12429 (abc123)" && exit\n{lines}',
+                f'[ "$1" = --version ] && {VERSION} && exit\n{lines}',
             ),
         ):
             path = tmp_path / name
@@ -82,6 +83,26 @@ def test_a_confirmed_launch_is_exact_whatever_the_build(
         "unasked": [],
     }
     assert not any("upper bound" in line for line in said["warnings"])  # type: ignore[attr-defined]
+
+
+def test_the_build_of_the_named_server_is_planned_for(
+    tool: Callable[[str], list[str]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With --gpu too: it decides the slots, the flags and the sizes."""
+    monkeypatch.setitem(globals(), "VERSION", 'echo "version: 6170 (abc123)"')
+    words = [word for word in tool("exit 1") if word not in ("-np", "1")]
+    old = answer([*words, "--no-confirm"], capsys)
+    named = answer([*words, "--no-confirm", "--llama-build", "12000"], capsys)
+    plain = answer([MODEL, *words[1:-2], "--llama-build", "6170", "--no-confirm"], capsys)
+    assert (old["flags"], old["devices"]) == (plain["flags"], plain["devices"])
+    assert [
+        any("build 6170 is older" in line for line in said["warnings"])  # type: ignore[attr-defined]
+        for said in (old, plain, named)
+    ] == [True, True, False]
+    assert main([MODEL, *ASKED, "--llama-server", "/no/such"]) == 2
+    assert "--llama-server /no/such: no such program" in capsys.readouterr().err
 
 
 def test_what_it_prints_more_is_added(
@@ -235,7 +256,7 @@ def test_an_unknown_architecture_plans_nearly_as_the_known_one(
     gpu = Device.hypothetical("rtx-3060")
     environ = " ".join(f"{key}={value}" for key, value in mock_cuda(gpu).items())
     server, tool = tmp_path / "llama-server", tmp_path / confirm.TOOL
-    server.write_text("#!/bin/sh\nexit 1\n")
+    server.write_text(f'#!/bin/sh\nexec {binaries / "llama-server"} "$@"\n')
     tool.write_text(
         f"#!/bin/bash\necho asked >> {log}\n"
         f'{environ} exec {binaries / confirm.TOOL} "${{@/new.gguf/{name}.gguf}}"\n'
