@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import atexit
 import itertools
+import json
 import os
 import re
 import shlex
@@ -134,6 +135,21 @@ def strings(text: str, words: Sequence[str]) -> list[tuple[int, str]]:
 def split(line: str) -> WrappedCommand:
     """Return the command that `autolayers run` wraps in this line of a shell."""
     return read_command(shlex.split(line))
+
+
+def retyped(name: str, type_: str, folder: Path) -> Path:
+    """Write a fixture's header with another number, which nobody has, for a type of tensors; as
+    long as the whole file."""
+    head = bytearray((HEADERS / f"{name}.gguf").read_bytes())
+    for info in read_header(HEADERS / f"{name}.gguf").tensors.values():
+        if info.type == type_:
+            # length, name, dimensions, extents; then the type
+            key = struct.pack("<Q", len(info.name)) + info.name.encode()
+            struct.pack_into("<I", head, head.index(key) + len(key) + 4 + 8 * info.n_dims, 77)
+    path = folder / "new.gguf"
+    path.write_bytes(head)
+    os.truncate(path, json.loads((HEADERS / "sizes.json").read_text())[name])
+    return path
 
 
 def free_port() -> int:

@@ -7,6 +7,7 @@ import sys
 from shutil import which
 
 from .. import store
+from ..backends import on
 from ..engines import LLAMA_SERVER, Engine
 from ..errors import AutolayersError, UsageError
 from ..flags.parse import Arguments, config_files
@@ -239,7 +240,7 @@ def _server(arguments: Arguments) -> tuple[str, ...]:
 
 def _referee(model: Model, request: Request) -> Referee | None:
     """Return who asks llama-fit-params: by --confirm, and on this machine where our rules are not
-    proven for the build or the architecture."""
+    proven for the build, the architecture or the backend."""
     own = request.arguments.own
     asked, server = own.get("confirm"), own.get("llama-server")
     if asked is False:
@@ -249,7 +250,8 @@ def _referee(model: Model, request: Request) -> Referee | None:
         if asked:
             say("--confirm: name the llama-server of these devices, --llama-server PATH")
         return None
-    if not asked and request.build.rules.exact and not model.inexact:
+    proven = all(on(device).proven for device in request.machine.devices)
+    if not asked and proven and request.build.rules.exact and not model.inexact:
         return None
     from ..launch.confirm import TOOL, Referee, beside
 

@@ -14,6 +14,7 @@ import re
 import shutil
 import time
 
+from ..backends import on
 from ..detect import digest as digest_of
 from ..detect import read_version
 from ..engines import LLAMA_SERVER, engine
@@ -144,12 +145,14 @@ class Referee:
         return plan, line(plan)
 
     def measured(self, model: Model, params: Params) -> Model:
-        """Return a model without rules with what the tool measures of it: with all layers on one
-        device, and the head, which is planned by its own rules, in RAM."""
-        if model.row.proven or not self.request.machine.devices:
+        """Return a model without rules, or one for a backend without, with what the tool measures
+        of it: with all layers on one device, and the head, which is planned by its own rules, in
+        RAM."""
+        devices = self.request.machine.devices
+        if not devices or (model.row.proven and all(on(device).modelled for device in devices)):
             return model
         types = (params.cache_type_k or "f16", params.cache_type_v or "f16")
-        device = self.request.machine.devices[0].name
+        device = devices[0].name
         longest = max(4 * SHORT, min(model.n_ctx_train, LONG))
         # in the middle of their doublings: a graph's buffer is not linear
         middle = SHORT << ((longest // SHORT).bit_length() // 2)

@@ -98,8 +98,10 @@ def upper_bound(
     return Measured(
         (*sizes, at_host),
         context.flash_attn != "off",
-        f"the graph of architecture {model.architecture} is unknown: its compute buffers are an "
-        "upper bound",
+        ""
+        if model.body is not None and model.row.proven  # the backend is unknown, which is said
+        else f"the graph of architecture {model.architecture} is unknown: its compute buffers are "
+        "an upper bound",
     )
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from ..backends import HOST, REPACK, Backend, on
 from ..errors import LaunchRefused
-from ..gguf import row_size
 from ..records import dataclass
 
 TYPE_CHECKING = False
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from .context import Context
     from .weights import Placement
 
-    # (type, ne) of a layer's expert tensors
-    Tensors = tuple[tuple[str, tuple[int, int, int, int]], ...]
+    # (type, ne, bytes of one expert) of a layer's expert tensors
+    Tensors = tuple[tuple[str, tuple[int, int, int, int], int], ...]
 
 _PARTS = ("gate_up", "gate", "up", "down")
 # get_alignment of ggml_backend_cpu_buffer_type, for the maps of slots
@@ -69,7 +68,7 @@ def banks(
     for (name, tensors), layers in groups.items():
         row = on(next(device for device in devices if device.name == name))
         # within a device the budget goes by size, so that each group caches the same fraction
-        mine = sum(_bytes(*tensor) for tensor in tensors) * len(layers)
+        mine = _size(tensors) * len(layers)
         # equal shares where no device reports its free memory
         share = split.get(name, 0.0) / whole if whole else 1 / len(sizes)
         budget = int(context.moe_cache * share * mine / sizes[name])
@@ -107,8 +106,8 @@ def _refuse(hp: Hparams, context: Context, placement: Placement) -> None:
 
 def _padded(row: Backend, tensors: Tensors, slots: int) -> int:
     """Return the bytes of a bank as a backend allocates it: `slots` experts and one more."""
-    shapes = [(type_, (*ne[:2], slots + 1, 1)) for type_, ne in tensors]
-    return sum(row.padded(type_, ne, _bytes(type_, ne)) for type_, ne in shapes)
+    n = slots + 1
+    return sum(row.padded(type_, (*ne[:2], n, 1), size * n) for type_, ne, size in tensors)
 
 
 def _cacheable(il: int, placement: Placement) -> Tensors:
@@ -119,7 +118,8 @@ def _cacheable(il: int, placement: Placement) -> Tensors:
     buffers = {placed.buffer for placed in experts}
     if REPACK in buffers or not all(map(placement.is_host, buffers)):
         return ()
-    return tuple([(placed.type, placed.ne) for placed in experts])
+    # of a type that is not known the file says the size
+    return tuple([(p.type, p.ne, -(-p.info.n_bytes // p.ne[2])) for p in experts])
 
 
 def _in_ram(
@@ -138,7 +138,7 @@ def _in_ram(
         if not tensors:
             continue
         groups.setdefault((device, tensors), []).append(il)
-        size = sum(_bytes(*tensor) for tensor in tensors)
+        size = _size(tensors)
         sizes[device] = sizes.get(device, 0) + size
     return groups, sizes
 
@@ -154,18 +154,17 @@ def _free(placement: Placement, caches: Mapping[str, int] | None) -> list[int]:
     ]
 
 
-def _bytes(type_: str, ne: tuple[int, int, int, int]) -> int:
-    # as ggml_nbytes of a tensor without gaps
-    return row_size(type_, ne[0]) * ne[1] * ne[2]
+def _size(tensors: Tensors) -> int:
+    return sum(size * ne[2] for _, ne, size in tensors)
 
 
 def _banks(tensors: Tensors, slots: int, alignment: int) -> int:
     """Return the bytes of the banks of all tensors of a layer, with one more slot each
     (alloc_size)."""
     total = 0
-    for type_, ne in tensors:
+    for _, _, size in tensors:
         # one slot more: CUDA's MMQ may read past the last expert
-        total += -(-row_size(type_, ne[0]) * ne[1] * (slots + 1) // alignment) * alignment
+        total += -(-size * (slots + 1) // alignment) * alignment
     return total
 
 

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import HEADERS, retyped
 
+import autolayers
 from autolayers import ModelError
 from autolayers.gguf import ArrayInfo, Header, read_header
 
@@ -428,3 +430,17 @@ HEAVY: tuple[Callable[[Path], None], ...] = (
     most_kept_text,
     most_tensors,
 )
+
+
+def test_experts_of_an_unknown_type_are_planned_with(tmp_path: Path) -> None:
+    """Those in RAM may be cached on a GPU, by the size that the file gives them."""
+    name = "qwen3-30b-a3b-q4_k_m"
+    words = ["-ngl", "99", "-cmoe", "-np", "1", "--gpu", "12GiB", "--ram", "64GiB"]
+    words += ["--moe-cache-mib", "3000"]
+    new, old = (
+        autolayers.plan(path, words)
+        for path in (retyped(name, "q4_K", tmp_path), HEADERS / f"{name}.gguf")
+    )
+    # at most the padding of rows of f32, for each kind of slots
+    assert 0 <= new.devices[0].context - old.devices[0].context < 8192
+    assert new.fits and not new.exact

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import HEADERS, MiB
+from support import HEADERS, MiB, retyped
 
 import autolayers
 from autolayers.cli import main
@@ -230,6 +230,108 @@ RENAMED = {
 }
 
 
+def disguised(
+    binaries: Path, mock_cuda: Callable[..., dict[str, str]], folder: Path, word: str, out: str = ""
+) -> str:
+    """Write a llama-server and a llama-fit-params: the real ones of an RTX 3060, with a `word` of
+    their arguments and of what they print (`out`, as sed's) replaced; each question of the latter
+    is a line of `log`."""
+    given = mock_cuda(Device.hypothetical("rtx-3060"))
+    environ = " ".join(f"{key}={value}" for key, value in given.items())
+    tail = f" 2>&1 | sed {out}" if out else ""
+    for name, note in (("llama-server", ""), (confirm.TOOL, f"echo asked >> {folder}/log\n")):
+        run = f'{note}{environ} {binaries / name} "${{@/{word}}}"{tail}'
+        (folder / name).write_text(f"#!/bin/bash\nset -o pipefail\n{run}\n")
+        (folder / name).chmod(0o755)
+    return str(folder / "llama-server")
+
+
+def takes_no_more(real: dict[str, object], said: dict[str, object]) -> None:
+    """Nothing of what that launch really takes is more than was said, but for a part of a layer."""
+    rows = zip(
+        (said["devices"][0], said["host"]),  # type: ignore[index]
+        (real["devices"][0], real["host"]),  # type: ignore[index]
+        strict=True,
+    )
+    for mine, its in rows:
+        for part in ("model", "context", "compute"):
+            assert mine[part] >= its[part] - 8192, (part, mine, its)
+
+
+@pytest.mark.llamacpp
+@pytest.mark.parametrize(
+    ("name", "longer"),
+    [
+        ("llama-3.1-8b-q4_k_m", 1.02),
+        ("qwen3-30b-a3b-q4_k_m", 1.15),
+        ("gpt-oss-20b-mxfp4", 1.02),
+        ("granite-4.0-h-small-q4_k_m", 1.12),
+    ],
+)
+def test_a_backend_without_rules_plans_nearly_as_one_with_them(
+    name: str,
+    longer: float,
+    binaries: Path,
+    mock_cuda: Callable[..., dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """CUDA under another name: what the tool measures counts, not the most that any takes."""
+    from planner.test_fit import sparse
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    words = [str(sparse(name, tmp_path)), "--override-kv", "tokenizer.ggml.model=str:none"]
+    # what a driver takes besides is not known either, and the tool does not say it
+    words += ["--ram", "64GiB", "-np", "1", "-fitt", "256", "--llama-server"]
+    known = [*words, disguised(binaries, mock_cuda, tmp_path, "CUDA0/CUDA0"), "--no-confirm"]
+    right = answer(known, capsys)
+    (other := tmp_path / "other").mkdir()
+    renamed = disguised(binaries, mock_cuda, other, "NewGPU0/CUDA0", "s/CUDA0/NewGPU0/")
+    said = answer([*words, renamed], capsys)
+    assert said["fits"] and not said["exact"] and said["devices"][0]["name"] == "NewGPU0"  # type: ignore[index]
+    real = answer([*known, *said["flags"]], capsys)  # type: ignore[misc]
+    seconds = [plan["speed"]["seconds"] for plan in (real, right)]  # type: ignore[index]
+    assert seconds[0] <= longer * seconds[1]
+    takes_no_more(real, said)
+
+
+@pytest.mark.llamacpp
+@pytest.mark.parametrize(
+    ("name", "type_"),
+    [
+        ("llama-3.1-8b-q4_k_m", "q4_K"),
+        ("qwen3-30b-a3b-q4_k_m", "q6_K"),
+        ("gpt-oss-20b-mxfp4", "mxfp4"),
+    ],
+)
+def test_an_unknown_type_of_tensors_is_confirmed(
+    name: str,
+    type_: str,
+    binaries: Path,
+    mock_cuda: Callable[..., dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A type gets an unknown number; the tool is given the known file, which it can load."""
+    from planner.test_fit import sparse
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    known, new = sparse(name, tmp_path), retyped(name, type_, tmp_path)
+    words = ["--gpu", "rtx-3060", "--ram", "64GiB", "-np", "1"]
+    words += ["--override-kv", "tokenizer.ggml.model=str:none", "--llama-server"]
+    words.append(disguised(binaries, mock_cuda, tmp_path, f"/new.gguf/{name}.gguf"))
+    plain = answer([str(new), *words, "--no-confirm"], capsys)
+    said = answer([str(new), *words], capsys)
+    assert not plain["exact"] and any("newer than" in line for line in plain["warnings"])  # type: ignore[attr-defined]
+    assert said["confirmed"]["equal"] and said["exact"] and said["fits"]  # type: ignore[index]
+    right = answer([str(known), *words], capsys)
+    seconds = [plan["speed"]["seconds"] for plan in (said, right)]  # type: ignore[index]
+    assert seconds[0] <= 1.06 * seconds[1]
+    takes_no_more(answer([str(known), *words, *said["flags"]], capsys), said)  # type: ignore[misc]
+
+
 @pytest.mark.llamacpp
 @pytest.mark.parametrize("slots", [[], ["-np", "1"]], ids=["default", "one"])
 @pytest.mark.parametrize("name", RENAMED)
@@ -245,7 +347,7 @@ def test_an_unknown_architecture_plans_nearly_as_the_known_one(
     """The header renamed; the tool is given the known one, which it can load."""
     from planner.test_fit import sparse
 
-    known, renamed, log = sparse(name, tmp_path), tmp_path / "new.gguf", tmp_path / "log"
+    known, renamed = sparse(name, tmp_path), tmp_path / "new.gguf"
     arch = autolayers.read_model(known).architecture
     # only the header, which ends far before this
     head = (HEADERS / f"{name}.gguf").read_bytes()
@@ -253,37 +355,20 @@ def test_an_unknown_architecture_plans_nearly_as_the_known_one(
     size = len(old).to_bytes(8, "little")
     renamed.write_bytes(head.replace(size + old, size + new).replace(old + b".", new + b"."))
     os.truncate(renamed, known.stat().st_size)
-    gpu = Device.hypothetical("rtx-3060")
-    environ = " ".join(f"{key}={value}" for key, value in mock_cuda(gpu).items())
-    server, tool = tmp_path / "llama-server", tmp_path / confirm.TOOL
-    server.write_text(f'#!/bin/sh\nexec {binaries / "llama-server"} "$@"\n')
-    tool.write_text(
-        f"#!/bin/bash\necho asked >> {log}\n"
-        f'{environ} exec {binaries / confirm.TOOL} "${{@/new.gguf/{name}.gguf}}"\n'
-    )
-    for path in (server, tool):
-        path.chmod(0o755)
+    server = disguised(binaries, mock_cuda, tmp_path, f"/new.gguf/{name}.gguf")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     words = ["--gpu", "rtx-3060", "--ram", "64GiB", *slots]
-    words += ["--override-kv", "tokenizer.ggml.model=str:none", "--llama-server", str(server)]
+    words += ["--override-kv", "tokenizer.ggml.model=str:none", "--llama-server", server]
     right = answer([str(known), *words, "--no-confirm"], capsys)
     said = answer([str(renamed), *words], capsys)
     assert said["fits"] and not said["exact"]
     # eight questions, and one for its version
-    assert len(log.read_text().splitlines()) <= 9
+    assert len((tmp_path / "log").read_text().splitlines()) <= 9
     flags = [*said["flags"], *words, "--no-confirm"]  # type: ignore[misc]
     real = answer([str(known), *flags], capsys)
     seconds = [plan["speed"]["seconds"] for plan in (real, right)]  # type: ignore[index]
     assert seconds[0] <= RENAMED[name] * seconds[1]
-    # nothing of what that launch really takes is more, but for a part of a layer
-    rows = zip(
-        (said["devices"][0], said["host"]),  # type: ignore[index]
-        (real["devices"][0], real["host"]),  # type: ignore[index]
-        strict=True,
-    )
-    for mine, its in rows:
-        for part in ("model", "context", "compute"):
-            assert mine[part] >= its[part] - 8192, (part, mine, its)
+    takes_no_more(real, said)
 
 
 @pytest.mark.llamacpp

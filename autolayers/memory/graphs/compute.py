@@ -3,6 +3,7 @@ bounded from above."""
 
 from __future__ import annotations
 
+from ...backends import on
 from ...errors import LaunchRefused
 from ...graph import builder
 from ...graph.decoder import Decoder
@@ -59,6 +60,9 @@ def measure(
     build = builder(model.architecture, mtp=context.kind == "mtp")
     between = model.row.rewritten
     if between and between[0] < context.rules.number < between[1]:
+        build = None
+    # what the installed program measured is nearer than the rules of other backends
+    if model.body is not None and not all(on(row).modelled for row in placement.devices):
         build = None
     if build is not None:
         halt = None if enough is None else lambda sizes, steps: enough(spread(sizes), steps)
