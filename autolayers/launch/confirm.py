@@ -224,7 +224,17 @@ class Referee:
         return (
             answer.build,
             difference,
-            {name: _short(answer.printed[name], seen[name], planned[name]) for name in seen},
+            {
+                name: _short(
+                    answer.printed[name],
+                    seen[name],
+                    planned[name],
+                    # llama-server picks few rows in the last layer, the tool none: its graph is
+                    # laid out otherwise, and took up to a tenth of this more
+                    0 if name == HOST_ROW else 4 * use.n_ubatch * plan.model.hparams.n_embd,
+                )
+                for name in seen
+            },
         )
 
     def _of_bounds(
@@ -437,9 +447,12 @@ def _room(plan: Plan) -> dict[str, int]:
     return {**room, **{row.name: max(0, row.remaining) for row in plan.devices}}
 
 
-def _short(printed: tuple[int, ...], predicted: Usage, planned: Usage) -> tuple[int, ...]:
+def _short(
+    printed: tuple[int, ...], predicted: Usage, planned: Usage, more: int
+) -> tuple[int, ...]:
     """Return the most that llama-server may take in addition to its plan. The tool's logits of a
-    micro-batch may hide what is more elsewhere in its graph, so all of its buffer counts."""
+    micro-batch may hide what is more elsewhere in its graph, so all of its buffer counts, and
+    `more` bytes."""
     ours = (
         predicted.model,
         predicted.context,
@@ -449,7 +462,7 @@ def _short(printed: tuple[int, ...], predicted: Usage, planned: Usage) -> tuple[
         (size + 1) * MiB - of_ours if size or of_ours else 0
         for size, of_ours in zip(printed, ours, strict=True)
     )
-    return model, context, max(0, compute)
+    return model, context, max(0, compute + more if compute > 0 else compute)
 
 
 def _added(usage: Any, row: tuple[int, ...]) -> dict[str, Any]:

@@ -121,7 +121,8 @@ def test_what_it_prints_more_is_added(
         ["--engine", confirm.TOOL, *plain["flags"]],
         [Device.hypothetical("16GiB")],  # type: ignore[misc]
     )
-    assert after["compute"] == own.devices["CUDA0"].compute + added
+    # and a hidden state of its micro-batch
+    assert after["compute"] == own.devices["CUDA0"].compute + added + 4 * 512 * 2048
     assert after["free"] == before["free"]
     assert not said["exact"] and not said["confirmed"]["equal"]  # type: ignore[index]
     # with room for it the launch stays
@@ -249,8 +250,8 @@ def disguised(
 def takes_no_more(real: dict[str, object], said: dict[str, object]) -> None:
     """Nothing of what that launch really takes is more than was said, but for a part of a layer."""
     rows = zip(
-        (said["devices"][0], said["host"]),  # type: ignore[index]
-        (real["devices"][0], real["host"]),  # type: ignore[index]
+        (*said["devices"], said["host"]),  # type: ignore[misc]
+        (*real["devices"], real["host"]),  # type: ignore[misc]
         strict=True,
     )
     for mine, its in rows:
@@ -293,6 +294,31 @@ def test_a_backend_without_rules_plans_nearly_as_one_with_them(
     real = answer([*known, *said["flags"]], capsys)  # type: ignore[misc]
     seconds = [plan["speed"]["seconds"] for plan in (real, right)]  # type: ignore[index]
     assert seconds[0] <= longer * seconds[1]
+    takes_no_more(real, said)
+
+
+@pytest.mark.llamacpp
+@pytest.mark.parametrize("slots", [[], ["-np", "1"]], ids=["default", "one"])
+def test_rules_of_another_build_are_corrected_on_several_devices(
+    slots: list[str],
+    binaries: Path,
+    mock_cuda: Callable[..., dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The server's graph, which has fewer logits, takes a MiB more than the tool's."""
+    from planner.test_fit import sparse
+
+    for key, value in mock_cuda(*[Device.hypothetical("8GiB")] * 2).items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    words = [str(sparse("granite-4.0-h-small-q4_k_m", tmp_path)), "--gpu", "8GiB,8GiB", *slots]
+    words += ["--ram", "64GiB", "--override-kv", "tokenizer.ggml.model=str:none"]
+    words += ["--llama-server", str(binaries / "llama-server"), "--llama-build"]
+    said = answer([*words, "9549"], capsys)
+    assert said["confirmed"] and not said["exact"]
+    real = answer([*words, "11549", *said["flags"], "--no-confirm"], capsys)  # type: ignore[misc]
     takes_no_more(real, said)
 
 
