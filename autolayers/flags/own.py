@@ -841,8 +841,8 @@ FLAGS = (
         "--llama-server",
         "plan",
         "PATH",
-        "the llama-server to plan for: its build, its devices where none are given, and the "
-        "llama-fit-params beside it (default of that: PATH's)",
+        "the llama-server to plan for: its build, its devices without --gpu, and the "
+        "llama-fit-params next to it, which is asked (default: the one in PATH)",
     ),
     OwnFlag("--replan", "run", "", "plan again; otherwise an unchanged launch keeps its plan"),
     OwnFlag(
