@@ -141,7 +141,8 @@ class Referee:
         plan = self._with(*(agreed or (plan, difference, shortage, build, rounds)))
         # What nothing can be planned with is not worth more than our rules
         if first.fits and not plan.fits:
-            return first, f"{TOOL} was not used: no launch that it agrees to was found"
+            why = "no launch that it agrees to was found"
+            return _doubted(first, shortage), f"{TOOL} was not used: {why}"
         return plan, line(plan)
 
     def measured(self, model: Model, params: Params) -> Model:
@@ -423,6 +424,14 @@ def line(plan: Plan) -> str:
         if size
     )
     return f"corrected by {who} ({parts}): an upper bound that was measured"
+
+
+def _doubted(plan: Plan, shortage: Mapping[str, tuple[int, ...]]) -> Plan:
+    """Return a plan that the tool disagrees with; as it is if no device could hold what it says."""
+    if any(sum(shortage.get(row.name, _NOTHING)) > row.total for row in plan.devices):
+        return plan
+    said = f"{TOOL} says that this launch takes more: it may not start"
+    return replace(plan, breakdown=replace(plan.breakdown, exact=False), noted=(*plan.noted, said))
 
 
 def _above(printed: int, predicted: int) -> int:

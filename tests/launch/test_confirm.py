@@ -181,6 +181,19 @@ def test_a_tool_that_hangs_floods_fails_or_lies_changes_nothing(
     assert said == plain
 
 
+def test_a_launch_that_the_tool_finds_no_room_for_is_not_called_exact(
+    tool: Callable[[str], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same tool says 14 GiB more of every launch, however small."""
+    words = [*tool("exit 1"), "--llama-build", "11549", "-ngl", "17"]
+    plain = answer([*words, "--no-confirm"], capsys)
+    tool(printed([*plain["flags"], "-ngl", "17"], CUDA0=14 << 10))  # type: ignore[misc]
+    said = answer(words, capsys)
+    assert plain["exact"] and not said["exact"] and "confirmed" not in said
+    assert said["flags"] == plain["flags"]
+    assert "llama-fit-params says that this launch takes more: it may not start" in said["warnings"]  # type: ignore[operator]
+
+
 def test_a_second_plan_asks_nothing(
     tool: Callable[[str], list[str]], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
