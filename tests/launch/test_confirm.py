@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from planner.test_fit import sparse
 from support import HEADERS, MiB, retyped
 
 import autolayers
@@ -23,11 +24,15 @@ ASKED = ["--gpu", "16GiB", "--ram", "32GiB", "-np", "1", "-c", "4096"]
 VERSION = 'echo "version: 12429 (abc123)"'
 
 
+@pytest.fixture(autouse=True)
+def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+def tool(tmp_path: Path) -> Callable[[str], list[str]]:
     """Write a llama-fit-params of these lines of shell beside a llama-server; return the words that
     ask it."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
     def write(lines: str) -> list[str]:
         for name, text in (
@@ -214,12 +219,9 @@ def test_the_real_tool_confirms(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from planner.test_fit import sparse
-
     gpu = Device.hypothetical("12GiB")
     for key, value in mock_cuda(gpu).items():
         monkeypatch.setenv(key, value)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     server = str(binaries / "llama-server")
     override = ["--override-kv", "tokenizer.ggml.model=str:none"]
     words = [str(sparse(name, tmp_path)), "--gpu", "12GiB", "--ram", "32GiB", "-np", "1"]
@@ -288,13 +290,9 @@ def test_a_backend_without_rules_plans_nearly_as_one_with_them(
     binaries: Path,
     mock_cuda: Callable[..., dict[str, str]],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """CUDA under another name: what the tool measures counts, not the most that any takes."""
-    from planner.test_fit import sparse
-
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     words = [str(sparse(name, tmp_path)), "--override-kv", "tokenizer.ggml.model=str:none"]
     # what a driver takes besides is not known either, and the tool does not say it
     words += ["--ram", "64GiB", "-np", "1", "-fitt", "256", "--llama-server"]
@@ -321,11 +319,8 @@ def test_rules_of_another_build_are_corrected_on_several_devices(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The server's graph, which has fewer logits, takes a MiB more than the tool's."""
-    from planner.test_fit import sparse
-
     for key, value in mock_cuda(*[Device.hypothetical("8GiB")] * 2).items():
         monkeypatch.setenv(key, value)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     words = [str(sparse("granite-4.0-h-small-q4_k_m", tmp_path)), "--gpu", "8GiB,8GiB", *slots]
     words += ["--ram", "64GiB", "--override-kv", "tokenizer.ggml.model=str:none"]
     words += ["--llama-server", str(binaries / "llama-server"), "--llama-build"]
@@ -350,13 +345,9 @@ def test_an_unknown_type_of_tensors_is_confirmed(
     binaries: Path,
     mock_cuda: Callable[..., dict[str, str]],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A type gets an unknown number; the tool is given the known file, which it can load."""
-    from planner.test_fit import sparse
-
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     known, new = sparse(name, tmp_path), retyped(name, type_, tmp_path)
     words = ["--gpu", "rtx-3060", "--ram", "64GiB", "-np", "1"]
     words += ["--override-kv", "tokenizer.ggml.model=str:none", "--llama-server"]
@@ -380,12 +371,9 @@ def test_an_unknown_architecture_plans_nearly_as_the_known_one(
     binaries: Path,
     mock_cuda: Callable[..., dict[str, str]],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The header renamed; the tool is given the known one, which it can load."""
-    from planner.test_fit import sparse
-
     known, renamed = sparse(name, tmp_path), tmp_path / "new.gguf"
     arch = autolayers.read_model(known).architecture
     # only the header, which ends far before this
@@ -395,7 +383,6 @@ def test_an_unknown_architecture_plans_nearly_as_the_known_one(
     renamed.write_bytes(head.replace(size + old, size + new).replace(old + b".", new + b"."))
     os.truncate(renamed, known.stat().st_size)
     server = disguised(binaries, mock_cuda, tmp_path, f"/new.gguf/{name}.gguf")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     words = ["--gpu", "rtx-3060", "--ram", "64GiB", *slots]
     words += ["--override-kv", "tokenizer.ggml.model=str:none", "--llama-server", server]
     right = answer([str(known), *words, "--no-confirm"], capsys)
@@ -419,9 +406,6 @@ def test_the_real_tool_confirms_random_launches(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Models, cards and flags by chance, none of them corrected."""
-    from planner.test_fit import sparse
-
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     dice = random.Random(62)
     names = sorted(json.loads((HEADERS / "sizes.json").read_text()))
     flags = ("", "-c 8192", "-ub 256", "-fa off", "-fa on -ctk q8_0 -ctv q8_0", "-nkvo", "-ngl 0")
