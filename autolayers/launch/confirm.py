@@ -141,8 +141,8 @@ class Referee:
         plan = self._with(*(agreed or (plan, difference, shortage, build, rounds)))
         # What nothing can be planned with is not worth more than our rules
         if first.fits and not plan.fits:
-            why = "no launch that it agrees to was found"
-            return _doubted(first, shortage), f"{TOOL} was not used: {why}"
+            unused = f"{TOOL} was not used: no launch that it agrees to was found"
+            return _doubted(first, shortage), unused
         return plan, line(plan)
 
     def measured(self, model: Model, params: Params) -> Model:
