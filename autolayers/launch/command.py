@@ -138,13 +138,13 @@ class WrappedCommand:
 
     def files_here(self, params: Params) -> Params:
         """`params` with the companions' paths on this machine."""
-        paths: dict[str, Any] = {name: getattr(params, name) for name in FILES}
-        here: dict[str, Any] = {
-            name: tuple(map(self._companion_here, value))
-            if isinstance(value, tuple)
-            else value and self.here(value)
-            for name, value in paths.items()
-        }
+        here: dict[str, Any] = {}
+        for name in FILES:
+            value = getattr(params, name)
+            if isinstance(value, tuple):
+                here[name] = tuple(map(self._companion_here, value))
+            elif value:
+                here[name] = self.here(value)
         return replace(params, **here)
 
 

@@ -111,7 +111,8 @@ def _sizes(hp: Hparams, context: Context, cache: Cache) -> tuple[int, int]:
     """Return a cache's bytes, and those of each cell."""
     if not cache.recurrent:
         return _cells(hp, context, cache)
-    return _recurrent(hp, cache) if cache.kind == "recurrent" else _compressor(cache), 0
+    whole = _recurrent(hp, cache) if cache.kind == "recurrent" else _compressor(cache)
+    return whole, 0
 
 
 def _shared_row(cache: Cache) -> tuple[int, int]:

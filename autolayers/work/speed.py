@@ -626,8 +626,7 @@ class CostModel:
 
     def attends_on_cpu(self, launch: Launch) -> bool:
         """Return whether the CPU reads a cache that is on a device."""
-        load = self.clock(launch.params, launch.breakdown).work.token
-        return any(where is not None and where[0] == HOST != where[1] for where in load.attention)
+        return self.clock(launch.params, launch.breakdown).work.token.attends_on_cpu
 
     def copies(self, launch: Launch) -> bool:
         """Return whether prompts copy weights in RAM to a device."""
@@ -738,7 +737,7 @@ def _unfuses(params: Params, work: Work) -> bool:
     cache keeps it."""
     if params.flash_attn not in (None, "auto") or is_quantised(params.cache_type_v or "f16"):
         return False
-    return any(where is not None and where[0] == HOST != where[1] for where in work.token.attention)
+    return work.token.attends_on_cpu
 
 
 def _key(params: Params, use: Static) -> Params:
@@ -762,13 +761,12 @@ def _middle(work: Workload, use: Static) -> tuple[float, int]:
     """Return the depth of a request halfway through its answer, and how many run together: as many
     as the slots and the cache's cells allow. A request that does not fit into a slot is cut."""
     n_ctx_seq = use.n_ctx_seq
-    before = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate)) + min(
-        work.prompt, n_ctx_seq
-    )
+    cached = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate))
+    before = cached + min(work.prompt, n_ctx_seq)
+    depth = min(n_ctx_seq, before + work.generate / 2)
     cells = min(n_ctx_seq, before + work.generate)
-    return min(n_ctx_seq, before + work.generate / 2), max(
-        1, min(work.requests, use.n_seq_max, use.n_ctx // cells)
-    )
+    together = min(work.requests, use.n_seq_max, use.n_ctx // cells)
+    return depth, max(1, together)
 
 
 def _parts(clock: Clock, work: Workload, use: Static) -> tuple[float, float, int]:

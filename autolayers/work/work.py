@@ -120,6 +120,12 @@ class Load:
     visits: Mapping[str, int]
     last: str
 
+    @property
+    def attends_on_cpu(self) -> bool:
+        """Whether the CPU reads a cache that is on a device."""
+        pairs = [pair for pair in self.attention if pair is not None]
+        return any(place == HOST and lies != HOST for place, lies in pairs)
+
 
 @dataclass(frozen=True)
 class Work:
