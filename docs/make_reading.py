@@ -10,6 +10,7 @@ from autolayers.records import replace
 from autolayers.report.summary import head, summary
 from autolayers.report.table import Style
 from autolayers.report.text import plan_text
+from autolayers.tables import rows
 
 HEADERS = Path(__file__).parents[1] / "fixtures" / "headers"
 MIXTURE = HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"
@@ -43,7 +44,18 @@ def first() -> str:
     return _block(head(found, TERMINAL, command=("llama-server", "-m", path)))
 
 
-PARTS = {"a screen": screen, "a table": table, "a first plan": first}
+def json_keys() -> str:
+    """Every key of the JSON, from the table that writes it."""
+    lines = ["| key | unit | is | from |", "|---|---|---|---|"]
+    for row in rows("keys.csv"):
+        key = f"`{row['key']}`"
+        key = f"*{key}*" if row["form"].startswith("?") else key
+        source = "" if row["form"] == "literal" or row["from"] == "." else f"`{row['from']}`"
+        lines.append(f"| {key} | {row['unit']} | {row['says']} | {source} |")
+    return "\n".join(lines)
+
+
+PARTS = {"a screen": screen, "a table": table, "a first plan": first, "json keys": json_keys}
 
 
 def _block(text: str) -> str:

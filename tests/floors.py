@@ -14,7 +14,7 @@ PACKAGE = ROOT / "autolayers"
 FLOORS = (
     ("errors", "records", "garbage"),
     ("units", "quoting", "tables", "files"),
-    ("programs", "state", "net", "ggml", "parallel", "machine"),
+    ("programs", "state", "net", "ggml", "parallel", "machine", "keys"),
     ("gguf", "flags", "output"),
     ("engines", "store"),
     ("builds",),

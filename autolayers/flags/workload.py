@@ -5,6 +5,7 @@ workload("agent"), workload("4096+512@16384"), workload("512+256@0x8")
 
 from __future__ import annotations
 
+from ..keys import written
 from ..records import dataclass
 from .kinds import Bad, tokens
 
@@ -24,13 +25,7 @@ class Workload:
     reuses: bool = False  # the next request changes what follows a long prefix
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "name": self.name or None,
-            "prompt": self.prompt,
-            "generate": self.generate,
-            "depth": self.depth,
-            "requests": self.requests,
-        }
+        return written("speed.workload", self)
 
 
 # chat: a question with a document, or a few turns. agent: tool results of about 1000 tokens after a

@@ -29,9 +29,6 @@ class Ram:
     limit: int | None
     mapped: int
 
-    def to_dict(self) -> dict[str, int | None]:
-        return {"request": self.request, "limit": self.limit, "mapped": self.mapped}
-
 
 def ram_of(resident: int, growing: int | None, mapped: int) -> Ram:
     """Return the RAM of a launch that has `resident` bytes in it, those on devices that share it

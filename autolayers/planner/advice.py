@@ -13,6 +13,7 @@ from ..devices.assumed import ALONE
 from ..errors import AutolayersError
 from ..flags.params import EXPERTS_REGEX, N_UBATCH, Params
 from ..flags.write import to_words
+from ..keys import written
 from ..records import dataclass, replace
 from ..units import MiB
 from .complete import typed
@@ -60,19 +61,7 @@ class Remedy:
     change: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "kind": self.kind,
-            "flags": list(self.flags),
-            "ram": self.ram,
-            "devices": dict(self.devices),
-            "file": self.file,
-            "type": self.type,
-            "bits_per_weight": self.bits_per_weight,
-            "tokens_per_second": round(self.speed, 3),
-            "held": self.held,
-            "n_ctx": self.n_ctx,
-            "change": list(self.change),
-        }
+        return written("remedies", self)
 
 
 def remedies(problem: Problem, short: Candidate) -> Iterator[Remedy]:

@@ -9,6 +9,7 @@ continued, so --cache-ram 0.
 
 from __future__ import annotations
 
+from ..keys import written
 from ..records import dataclass, replace
 
 TYPE_CHECKING = False
@@ -35,7 +36,7 @@ class Inputs:
     per_second: float
 
     def to_dict(self) -> dict[str, object]:
-        return {"tokens": self.tokens, "per_second": round(self.per_second, 3)}
+        return written("inputs", self)
 
 
 def encodes(model: Model) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..backends import backend_of
+from ..keys import written
 from ..records import dataclass
 from ..work.measured import Asked, Row, card_of, drawn, nearest
 
@@ -37,25 +38,7 @@ class Measured:
     def to_dict(self) -> dict[str, object]:
         """Return the nearest row, its rate under the name that a plan's speed has; `prompt`: that
         of prompts."""
-        return {
-            "generation_tokens_per_second": self.generation.rate if self.generation else None,
-            "prompt_tokens_per_second": self.prompt.rate if self.prompt else None,
-            **{
-                key: value
-                for key, value in self.row.to_dict().items()
-                if key not in ("measured", "predicted")
-            },
-            "prompt": self.prompt.to_dict() if self.prompt else None,
-            **(
-                {
-                    "contradicting": self.contradicting,
-                    "drawn_tokens_per_second": round(self.drawn, 3),
-                }
-                if self.contradicting
-                else {}
-            ),
-            **({"outside": True} if self.outside else {}),
-        }
+        return written("measured", self)
 
 
 def measured(model: Model, used: Iterable[tuple[str, str, int]], speed: Speed) -> Measured | None:

@@ -4,8 +4,9 @@ chosen."""
 from __future__ import annotations
 
 from ..engines import LLAMA_SERVER
+from ..keys import written
 from ..memory.ram import Ram, ram_of
-from ..records import as_json, dataclass, lazy
+from ..records import dataclass, lazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,13 +124,7 @@ class FitChoice:
     flags: tuple[str, ...] = ()  # all of that launch
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "flags": list(self.flags),
-            "placement": self.placement,
-            "n_ctx": self.breakdown.n_ctx,
-            "fits": self.fits,
-            "speed": self.speed.to_dict(),
-        }
+        return written("fit", self)
 
 
 @dataclass(frozen=True)
@@ -140,7 +135,7 @@ class Faster:
     rate: float
 
     def to_dict(self) -> dict[str, object]:
-        return {"flags": list(self.flags), "tokens_per_second": round(self.rate, 3)}
+        return written("faster", self)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Faster:
@@ -158,7 +153,7 @@ class Smaller:
     rate: float = 0.0
 
     def to_dict(self) -> dict[str, object]:
-        return {"type": self.type, "size": self.size, "tokens_per_second": round(self.rate, 3)}
+        return written("smaller_file", self)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Smaller:
@@ -176,11 +171,7 @@ class Elsewhere:
     speed: Speed
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "backend": self.backend,
-            "flags": list(self.flags),
-            "speed": self.speed.to_dict(),
-        }
+        return written("other_backend", self)
 
 
 @dataclass(frozen=True)
@@ -193,12 +184,7 @@ class Lever:
     enough: bool  # with it, the next step would fit
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "flags": list(self.words),
-            "saves": self.saves,
-            "enough": self.enough,
-        }
+        return written("levers", self)
 
 
 @dataclass(frozen=True)
@@ -216,7 +202,7 @@ class Alternative:
     change: tuple[str, ...] = ()  # in place of what the given flags or the plan say
 
     def to_dict(self) -> dict[str, object]:
-        return as_json(self)
+        return written("alternatives", self)
 
 
 @dataclass(frozen=True)
@@ -405,6 +391,13 @@ class Plan:
         return proven and all(extra.exact for extra in held)
 
     @property
+    def version(self) -> str:
+        """Of the package that made it."""
+        from .. import __version__
+
+        return __version__
+
+    @property
     def inexact_unsaid(self) -> bool:
         """Whether sizes are upper bounds and no warning says so with its reason."""
         return not self.exact and not any("upper bound" in line for line in self.warnings)
@@ -412,100 +405,4 @@ class Plan:
     def to_dict(self) -> dict[str, object]:
         """Return the --json document (schema 1); sizes in bytes. `beside` is the old name of
         `extra`."""
-        from .. import __version__
-
-        model = self.model
-        params = self.params
-        use = self.breakdown
-        answer: dict[str, object] = {
-            "schema": 1,
-            "autolayers": __version__,
-            "model": {
-                "path": model.path,
-                "architecture": model.architecture,
-                "name": model.name,
-                "n_layer": self.n_layer,
-                "size": model.size,
-                "n_ctx_train": model.n_ctx_train,
-            },
-            "launch": {
-                "engine": self.engine,
-                "n_gpu_layers": self.n_gpu_layers,
-                "n_ctx": use.n_ctx,
-                "n_ctx_seq": use.n_ctx_seq,
-                "n_batch": use.n_batch,
-                "n_ubatch": use.n_ubatch,
-                "n_seq_max": use.n_seq_max,
-                "kv_unified": use.kv_unified,
-                "flash_attn": use.flash_attn,
-                # f16 is llama.cpp's default; the JSON names it, the flags do not.
-                "cache_type_k": params.cache_type_k or "f16",
-                "cache_type_v": params.cache_type_v or "f16",
-                "tensor_split": list(params.tensor_split) if params.tensor_split else None,
-                "overrides": [f"{pattern}={buffer}" for pattern, buffer in params.overrides],
-            },
-            "devices": [
-                {
-                    **as_json(row),
-                    "margin_parts": dict(row.margin_parts),
-                    "beside": row.extra,
-                    "used": row.used,
-                    "remaining": row.remaining,
-                }
-                for row in self.devices
-            ],
-            "host": {
-                "model": self.host.model,
-                "context": self.host.context,
-                "compute": self.host.compute,
-                "extra": self.host.extra,
-                "beside": self.host.extra,
-                "used": self.host.used,
-                "resident": self.host.resident,
-                "growing": self.host.growing,
-                "shared": self.host.shared,
-                "needed": self.host.needed,
-                "margin": self.host.margin,
-                "free": self.host.free,
-                "remaining": self.host.remaining,
-                **self.ram.to_dict(),
-            },
-            "extras": [
-                {
-                    "name": e.name,
-                    "device": e.device,
-                    "bytes": e.size,
-                    "exact": e.exact,
-                    "upper_limit": e.upper_limit,
-                }
-                for e in use.extras
-            ],
-            "fits": self.fits,
-            "exact": self.exact,
-            "placement": self.placement,
-            "flags": list(self.flags),
-            "reasons": list(self.reasons),
-            "warnings": list(self.warnings),
-            "levers": [lever.to_dict() for lever in self.levers],
-            "alternatives": [other.to_dict() for other in self.alternatives],
-            "remedies": [remedy.to_dict() for remedy in self.remedies],
-            "speed": self.speed.to_dict(),
-        }
-        if self.confirmed is not None:
-            answer["confirmed"] = as_json(self.confirmed)
-        if self.faster is not None:
-            answer["faster"] = self.faster.to_dict()
-        if self.smaller is not None:
-            answer["smaller_file"] = self.smaller.to_dict()
-        if self.elsewhere is not None:
-            answer["other_backend"] = self.elsewhere.to_dict()
-        if self.inputs is not None:
-            answer["inputs"] = self.inputs.to_dict()
-        if self.measured is not None:
-            answer["measured"] = self.measured.to_dict()
-        saved = self.saved
-        if saved is not None:
-            answer["saved"] = saved.to_dict()
-        if self.fit_choice:
-            answer["fit"] = self.fit_choice.to_dict()
-        return answer
+        return written("", self)

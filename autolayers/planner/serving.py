@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ..flags.params import Params
 from ..flags.write import to_words
+from ..keys import written
 from ..memory.breakdown import Breakdown, Static
 from ..memory.server import CACHE_RAM, CTX_CHECKPOINTS
 from ..records import dataclass
@@ -91,14 +92,7 @@ class Saved:
         return None if self.limit is None else self.limit // self.each
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "tokens": self.tokens,
-            "bytes": self.state,
-            "checkpoint_bytes": self.checkpoint,
-            "checkpoints": self.checkpoints,
-            "limit": self.limit,
-            "conversations": self.count,
-        }
+        return written("saved", self)
 
 
 def saved(params: Params, use: Breakdown, work: Workload) -> Saved | None:

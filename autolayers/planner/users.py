@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from ..errors import LaunchRefused, UsageError
 from ..flags.users import Users
+from ..keys import written
 from ..memory.context import CELL_BLOCK, pad, resolve
 from ..records import dataclass, replace
 from ..units import human
@@ -44,15 +45,7 @@ class Row:
     fits: bool
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "users": self.users,
-            "slots": self.slots,
-            "fits": self.fits,
-            "context": self.context,
-            "per_request_tokens_per_second": round(self.served.rate, 3),
-            "total_tokens_per_second": round(self.served.total, 3),
-            "seconds_to_first_token": round(self.served.first, 3),
-        }
+        return written("speed.requests.table", self)
 
 
 @dataclass(frozen=True)
@@ -68,14 +61,7 @@ class Requests:
     table: tuple[Row, ...]
 
     def to_dict(self) -> dict[str, object]:
-        answer = self.row.to_dict()
-        return {
-            **answer,
-            "max_users": self.most,
-            "bytes_per_user": self.each,
-            "machines": self.machines,
-            "table": [row.to_dict() for row in self.table],
-        }
+        return written("speed.requests", self)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ..backends import DEFAULT
 from ..builds import NEWEST
+from ..keys import written
 from ..records import dataclass, replace
 from .rates import SHARED, generation_of
 
@@ -75,14 +76,7 @@ class Drafted:
     rates: tuple[tuple[str, float], ...]
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "type": self.kind,
-            "n": self.n,
-            "place": self.place,
-            "acceptance": round(self.accepted, 3),
-            "without": round(self.plain, 3),
-            "tokens_per_second": {text: round(rate, 3) for text, rate in self.rates},
-        }
+        return written("speed.draft", self)
 
 
 # By backend and generation (fixtures/levers/draft.jsonl)

@@ -16,6 +16,7 @@ from ..backends import HOST
 from ..devices.cards import CARDS
 from ..devices.names import described
 from ..flags.params import N_UBATCH
+from ..keys import written
 from ..machine import CLASSES
 from ..records import dataclass, replace
 from ..tables import text
@@ -84,26 +85,7 @@ class Row:
     def to_dict(self) -> dict[str, object]:
         """Return the row with the names that the rows of fixtures/speeds and `tune --share`
         have."""
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "measured": self.rate,
-            "predicted": self.predicted,
-            "class": self.placement,
-            "cards": list(self.cards),
-            "backend": self.backend,
-            "model": self.model,
-            "architecture": self.architecture,
-            "active": self.active,
-            "size": self.size,
-            "workload": {"prompt": self.prompt, "generate": self.generate, "depth": self.depth},
-            "words": self.words.split(),
-            "ram_bandwidth": self.ram,
-            "cores": self.cores,
-            "build": self.build,
-            "date": self.date,
-            "source": self.source,
-        }
+        return written("measured.prompt", self)
 
 
 # Read once, when the first plan shows a measurement.

@@ -12,6 +12,7 @@ from ..errors import LaunchRefused
 from ..flags.params import EXPERTS_REGEX
 from ..flags.workload import CHAT
 from ..ggml.types import is_quantised
+from ..keys import written
 from ..memory.breakdown import shared
 from ..memory.meter import WORK
 from ..memory.split import model_devices
@@ -120,35 +121,18 @@ class Speed:
         )
 
     @property
+    def calibrated(self) -> Speed | None:
+        """Itself, if launches of this machine corrected it."""
+        return self if self.correction.runs else None
+
+    @property
     def spread(self) -> float:
         prompt = self.workload.prompt / self.prompt
         answer = self.workload.generate / self.generation
         return (prompt * self.prompt_spread + answer * self.generation_spread) / (prompt + answer)
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "predicted": True,
-            "workload": self.workload.to_dict(),
-            "prompt_tokens_per_second": round(self.prompt, 1),
-            "generation_tokens_per_second": round(self.generation, 3),
-            "generation_tokens_per_second_full_context": round(self.generation_full, 3),
-            "seconds": round(self.request, 3),
-            "uncertainty_factor": round(self.spread, 2),
-            "prompt_uncertainty_factor": round(self.prompt_spread, 2),
-            "generation_uncertainty_factor": round(self.generation_spread, 2),
-            "assumed": dict(self.assumed),
-            **({"unsure": list(self.unsure)} if self.unsure else {}),
-            "calibrated": {
-                "runs": self.correction.runs,
-                "date": self.correction.date,
-                "prompt_factor": round(self.prompt_correction.factor, 3),
-                "generation_factor": round(self.generation_correction.factor, 3),
-            }
-            if self.correction.runs
-            else None,
-            **({} if self.draft is None else {"draft": self.draft.to_dict()}),
-            **({} if self.requests is None else {"requests": self.requests.to_dict()}),
-        }
+        return written("speed", self)
 
 
 class CostModel:
