@@ -713,8 +713,8 @@ FLAGS = (
         "--gpumem",
         "plan run cluster fleet",
         "NAME",
-        "the scheduler that divides a GPU by memory, with --format kubernetes or lws: hami "
-        "(nvidia.com/gpumem) or kai (gpu-memory)",
+        "the scheduler that divides a GPU by memory, with --format kubernetes, or lws of "
+        "autolayers cluster: hami (nvidia.com/gpumem) or kai (gpu-memory)",
         choices=("hami", "kai"),
     ),
     OwnFlag(
