@@ -6,7 +6,9 @@ Which model of today is first on a machine, and whether list, `choose` and `best
 from __future__ import annotations
 
 import re
-from datetime import date, datetime, timezone
+from datetime import date
+from pathlib import Path
+from subprocess import run
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ from autolayers.planner.plan import Plan
 from autolayers.records import replace
 from autolayers.request import Request
 
+HERE = Path(__file__).parent
 MACHINES = (
     "--gpu rtx-4060 --ram 32GiB",
     "--gpu rtx-3060 --ram 32GiB",
@@ -270,12 +273,24 @@ def test_a_file_without_its_header_is_not_exact() -> None:
     assert not bundled.read("qwen3-8b-q4_k_m").inexact
 
 
-@pytest.mark.slow
 def test_the_table_was_looked_at_within_two_months() -> None:
-    """By the calendar: look for newer models and indices, then date the rows anew."""
+    """Look for newer models and indices, then date the rows anew.
+
+    The age is that at this version's own day, its last commit's: what is committed later than 60
+    days after the newest row fails, and a commit that passed passes for ever.
+    """
+    told = run(["git", "log", "-1", "--format=%cs"], cwd=HERE, capture_output=True, text=True)
+    if told.returncode or not told.stdout.strip():
+        pytest.skip("not a checkout: this version's day is not known")
     newest = max(max(model.dated, model.released) for model in TODAY)
-    year, month = map(int, newest.split("-"))
-    # the last day of that month
-    last = date(year + month // 12, month % 12 + 1, 1).toordinal() - 1
-    age = datetime.now(timezone.utc).date().toordinal() - last
+    age = days_between(newest, told.stdout.strip())
     assert age <= 60, f"bundled/models.csv: its newest row is of {newest}: look for newer models"
+    # A checkout of January would be told
+    assert days_between(newest, "2099-01-01") > 60
+
+
+def days_between(month: str, day: str) -> int:
+    """Return the days from the last one of a month."""
+    year, number = map(int, month.split("-"))
+    last = date(year + number // 12, number % 12 + 1, 1).toordinal() - 1
+    return date.fromisoformat(day).toordinal() - last
