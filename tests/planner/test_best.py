@@ -185,7 +185,7 @@ def test_a_file_that_would_swap_is_not_taken_for_its_bits() -> None:
     row = row_of("qwen3.6-35b-a3b", "--gpu rtx-4060 --ram 32GiB")
     assert row.choice.verdict == EXPERTS and not row.choice.few_ram and row.choice.rate > 20
     largest = assess(bundled.read("qwen3.6-35b-a3b-q8_0"), asked("--gpu rtx-4060 --ram 32GiB"))
-    assert largest.is_fluent() and largest.few_ram and largest.size > row.choice.size
+    assert largest.fluent and largest.few_ram and largest.size > row.choice.size
 
 
 def test_the_first_is_a_model_that_people_take() -> None:

@@ -238,5 +238,5 @@ def test_a_model_that_answers_embeddings_is_not_taken_for_one_that_writes() -> N
     alone, encoder, advice = taken(
         {"bge-m3-f16": files["bge-m3-f16"]}, "--gpu rtx-3060 --ram 32GiB"
     )
-    assert alone == "bge-m3-f16" and encoder.inputs is not None and encoder.is_fluent()
+    assert alone == "bge-m3-f16" and encoder.inputs is not None and encoder.fluent
     assert "inputs/s of 2048 tokens" in advice_words(["bge-m3-f16"], [encoder], advice, 8192)

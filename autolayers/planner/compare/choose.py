@@ -92,7 +92,12 @@ class Choice:
     def level(self) -> int:
         return level(self.usual, self.measured, self.bits_per_weight)
 
-    def is_fluent(self, least: float = 0.0) -> bool:
+    @property
+    def fluent(self) -> bool:
+        """Whether it answers as fast as people read."""
+        return self.is_fluent(0.0)
+
+    def is_fluent(self, least: float) -> bool:
         """Return whether it answers as fast as people read, and as a job needs (`least`)."""
         return self.rate >= max(least, FLUENT if self.mixture else READABLE)
 
