@@ -27,6 +27,7 @@ from ...flags.params import ALL_LAYERS
 from ...flags.workload import WORKLOADS
 from ...records import dataclass, replace
 from ..problem import Problem
+from ..quantisations import main_type
 from .choose import (
     GOOD,
     NO,
@@ -211,7 +212,7 @@ def _name(file: Model) -> str:
 
 class _Tried:
     """The files of a model that were planned (`done`, by their names): as few as decide which one
-    `choose` takes of all. Of one model a larger file is no faster."""
+    `choose` takes of all. Of one model a larger file is no faster, but i-quants are slower."""
 
     def __init__(self, model: Published, request: Request, least: float) -> None:
         self.model, self.request, self.least = model, request, least
@@ -230,15 +231,17 @@ class _Tried:
         if good and good[0].is_moe and self._taken(good[0]):
             return
         # None if not even the smallest can be read
-        if good and self._fluent(good[-1]):
-            reads = self._taken if self._taken(good[-1]) else self._fluent
+        smallest = {(min(_level(file), GOOD), _is_i_quant(file)): file for file in files}
+        least = [file for (at, _), file in smallest.items() if at == GOOD]
+        if any(map(self._fluent, least)):
+            reads = self._taken if any(map(self._taken, least)) else self._fluent
             low, high = 0, len(good) - 1
             while low < high:
                 middle = (low + high) // 2
                 low, high = (low, middle) if reads(good[middle]) else (middle + 1, high)
             return
         # SLOW: the fastest of each level
-        for file in {min(_level(file), GOOD): file for file in files}.values():
+        for file in smallest.values():
             self._planned(file)
 
     def completed(self, name: str) -> Choice:
@@ -283,6 +286,10 @@ class _Tried:
         caches = 0 if self.request.policy.kv_types else use.caches - use.host.context
         weights = sum(usage.model for usage in use.devices.values())
         return weights + caches <= sum(device.free for device in devices)
+
+
+def _is_i_quant(file: Model) -> bool:
+    return main_type(file).startswith("iq")
 
 
 def _level(file: Model) -> int:
