@@ -7,12 +7,14 @@ import os
 import sys
 
 from .. import __version__
+from ..devices.given import NO_GPU
 from ..errors import AutolayersError, DoesNotFit, UsageError
 from ..flags.check import read
 from ..output import emit, show
 from ..parallel import in_processes
 from ..planner.compare import best
 from ..planner.compare.choose import wanted_ctx
+from ..records import replace
 from ..report.best import ranking_text
 from ..report.table import Style
 from ..request import Request
@@ -22,6 +24,7 @@ from .words import other_words
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..bundled.published import Published
+    from ..flags.parse import Arguments
 
 
 def main(words: list[str]) -> int:
@@ -31,7 +34,7 @@ def main(words: list[str]) -> int:
         raise UsageError("best takes no model: autolayers choose compares files of one")
     job = best.JOBS[str(arguments.own.get("for") or "chat")]
     # What the user gives counts, the rest is the job's
-    request = job.asked(Request.of(arguments, os.environ).said(), "workload" in arguments.own)
+    request = job.asked(_request(arguments).said(), "workload" in arguments.own)
     models = best.candidates(job)
     progress = Progress(len(models), "planning ")
 
@@ -66,3 +69,11 @@ def main(words: list[str]) -> int:
         style = Style.of(sys.stdout, os.environ)
         show(ranking_text(job, rows, request, command, style))
     return 0 if taken else DoesNotFit.exit_code
+
+
+def _request(arguments: Arguments) -> Request:
+    """Return the request; `--gpu none`, of a machine without one."""
+    if str(arguments.own.get("gpu")).strip().lower() not in NO_GPU:
+        return Request.of(arguments, os.environ)
+    own = {name: value for name, value in arguments.own.items() if name != "gpu"}
+    return Request.of(replace(arguments, own=own), os.environ, devices=[])

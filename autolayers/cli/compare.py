@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from ..errors import DoesNotFit
+from ..errors import DoesNotFit, LaunchRefused
 from ..flags.check import read
 from ..launch import command as commands
 from ..launch.session import Session
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     # As nothing is started, the program and its devices need not be here
     session = Session(command, {**own, "dry-run": True, "confirm": False}, os.environ)
     yours, better = beside(session.model, session.request)
-    taken = better if is_better(yours, better) else yours
+    taken = better if isinstance(yours, LaunchRefused) or is_better(yours, better) else yours
     bare = replace(command, words=(*model_words(better), *other_words(session.arguments)))
     added, _ = commands.additions(bare, better.flags, session.build, {})
     words = [*command.launcher, *bare.words, *added]
@@ -45,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
             "text": difference(yours, taken),
             "is_better": taken is better,
             "words": words,
-            "yours": yours.to_dict(),
+            "refused": str(yours) if isinstance(yours, LaunchRefused) else None,
+            "yours": None if isinstance(yours, LaunchRefused) else yours.to_dict(),
             "better": better.to_dict(),
         }
         emit(json.dumps(said, indent=1) + "\n")

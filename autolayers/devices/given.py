@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .cards import Card
 
 _DIGITS = 2  # of a number that is rather memory than a GPU's name
+NO_GPU = ("0", "none", "no", "cpu")  # words of people for a machine without one
 
 
 def _hypothetical(size: str, name: str = f"{DEFAULT.name}0", ram: int = 0) -> Device:
@@ -145,7 +146,7 @@ def hypothetical(spec: str, ram: int = 0) -> list[Device]:
     """
     devices: list[Device] = []
     # "--gpu none" is meant for the CPU: -dev has that word
-    if spec.strip().lower() in ("0", "none", "no", "cpu"):
+    if spec.strip().lower() in NO_GPU:
         raise UsageError(f"--gpu {spec}: -dev none plans for the CPU alone")
     for part in spec.split(","):
         count, what = _times(part.strip())

@@ -208,7 +208,8 @@ class Estimator:
         launch = self._launch(params, devices, measuring)
 
         def lower(sizes: Sequence[int], steps: Steps | None, flash_attn: bool) -> LowerBound:
-            return replace(self._facts(LowerBound, launch, devices, sizes, flash_attn), steps=steps)
+            facts = self._facts(LowerBound, launch, devices, sizes, flash_attn)
+            return replace(facts, steps=steps, extras=self._projector(params, devices))
 
         flash_attn = launch.context.flash_attn != "off"
         halt = (
@@ -242,6 +243,14 @@ class Estimator:
                 )
         self._launches[key] = whole
         return whole
+
+    def _projector(self, params: Params, devices: Sequence[Device]) -> tuple[Extra, ...]:
+        """Return what a projector takes, which no graph of the model changes."""
+        if self.companions.mmproj is None:
+            return ()
+        from .extras import projector  # few launches need it
+
+        return tuple(projector(self.companions.mmproj, params, devices, []))
 
     def _measure(
         self,

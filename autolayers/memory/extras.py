@@ -118,7 +118,7 @@ def extras_of(
     extras: list[Extra] = []
     warnings: list[str] = []
     if companions.mmproj is not None:
-        extras += _projector(companions.mmproj, params, devices, warnings)
+        extras += projector(companions.mmproj, params, devices, warnings)
     # without a type llama-server loads -md and uses it for nothing; older ones drafted with it
     untyped = context.rules.names_draft_type and all(name == "none" for name in params.spec_type)
     if companions.draft is not None and untyped:
@@ -153,7 +153,7 @@ def _device(name: str, placement: Placement) -> str:
 # projectors
 
 
-def _projector(
+def projector(
     header: Header, params: Params, devices: Sequence[Device], warnings: list[str]
 ) -> list[Extra]:
     """Mirror clip_init: one context per modality, each with its own copy of what it needs, on one

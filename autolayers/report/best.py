@@ -90,7 +90,7 @@ def _answer(runs: Sequence[Row], job: Job) -> str:
 
 def _left(row: Row) -> str:
     place = "RAM" if row.choice.few_ram else "the GPU's memory"
-    return f"{max(0, row.choice.few or 0) / GiB:.1f} GiB of {place} left"
+    return f"{max(0, row.choice.few or 0) / GiB:.1f} GiB of {place} left beyond the margin"
 
 
 def _notes(rows: Sequence[Row], runs: Sequence[Row], n_ctx: int) -> list[tuple[str, str]]:

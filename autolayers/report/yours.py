@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..errors import LaunchRefused
 from ..units import GiB
 from .command import command_lines
 from .table import Style, stacked, tokens, wrap
@@ -14,14 +15,16 @@ if TYPE_CHECKING:
     from ..planner import Plan
 
 
-def yours_text(yours: Plan, taken: Plan, words: Sequence[str], style: Style | None = None) -> str:
+def yours_text(
+    yours: Plan | LaunchRefused, taken: Plan, words: Sequence[str], style: Style | None = None
+) -> str:
     """Return the difference, both launches line by line, and the better command; `taken` is yours
     where none is better."""
     style = style or Style()
     same = taken is yours
-    names = [name for name, _ in rows(yours)]
-    columns = [[cell for _, cell in rows(plan)] for plan in ([yours] if same else [yours, taken])]
-    lined = list(zip(names, *columns, strict=True))
+    lined: list[tuple[str, ...]] = [row[:2] for row in beside(taken, taken)]
+    if not same:
+        lined = list(beside(yours, taken))
     heads = ("", "yours") if same else ("", "yours", "better")
     lines = [style(line, "bold") for line in wrap(difference(yours, taken), style.width)]
     lines += ["", *stacked(heads, lined, style, (0,))]
@@ -30,8 +33,18 @@ def yours_text(yours: Plan, taken: Plan, words: Sequence[str], style: Style | No
     return "\n".join(lines) + "\n"
 
 
-def difference(yours: Plan, taken: Plan) -> str:
+def beside(yours: Plan | LaunchRefused, taken: Plan) -> list[tuple[str, str, str]]:
+    """Return what is said of both, line by line; of a refused one there is nothing to say."""
+    there = rows(taken)
+    here = [("", "-")] * len(there) if isinstance(yours, LaunchRefused) else rows(yours)
+    return [(what, mine, other) for (what, other), (_, mine) in zip(there, here, strict=True)]
+
+
+def difference(yours: Plan | LaunchRefused, taken: Plan) -> str:
     """Return in one line what is the matter with a launch, and what the other one gains."""
+    if isinstance(yours, LaunchRefused):
+        does = f"writes {tokens(taken.speed.generation)} tokens/s" if taken.fits else "does not fit"
+        return f"yours is refused: {yours}; this one {does}"
     if taken is yours:
         if yours.fits:
             return "yours is as good as it gets here"

@@ -46,7 +46,8 @@ from ..report.summary import summary
 from ..report.svg import svg
 from ..report.table import Style
 from ..report.text import bought, larger_card, remedy_words
-from ..report.yours import difference, rows
+from ..report.yours import beside as lined
+from ..report.yours import difference
 from ..request import Request, with_draft_checked
 from ..sources.http import open_url
 from ..sources.huggingface import (
@@ -443,14 +444,11 @@ class Engine:
         flags = f"{text(question, 'flags')} {text(question, 'yours')}"
         request = self._request({**question, "flags": flags})
         own, better = beside(self.model(text(question, "model")), request)
-        taken = better if is_better(own, better) else own
+        taken = better if isinstance(own, LaunchRefused) or is_better(own, better) else own
         return {
             "text": difference(own, taken),
             "is_better": taken is better,
-            "rows": [
-                [what, here, there]
-                for (what, here), (_, there) in zip(rows(own), rows(taken), strict=True)
-            ],
+            "rows": [list(row) for row in lined(own, taken)],
         }
 
     def ahead(self, question: Question) -> Answer:

@@ -15,6 +15,7 @@ import shlex
 
 from ..devices import hypothetical, machine_file
 from ..devices.cards import CARDS
+from ..devices.given import NO_GPU
 from ..errors import AutolayersError, UsageError
 from ..flags.check import read
 from ..flags.own import LEAST_CTX
@@ -43,7 +44,6 @@ _MAX_TEXT = 1 << 16
 _MOST_REPEATS = 4
 _MOST_GIB = 256  # of a GPU without a unit
 NEAR = 12  # cards that are offered for a name that is none
-_NO_GPU = ("0", "none", "no", "cpu")
 # Form field -> its flag (llama-server's, or autolayers' own) and its label
 FIELDS = {
     "gpu": ("--gpu", "GPU"),
@@ -115,9 +115,9 @@ def request_of(question: Question, here: bool = False, trained: int = 0) -> Requ
         return Request.of(arguments, devices=devices, host=host)
     gpu = text(question, "gpu").lower()
     # Its RAM and cores, without its GPUs
-    if gpu in _NO_GPU and here:
+    if gpu in NO_GPU and here:
         return Request.of(arguments, amend=lambda inventory: replace(inventory, devices=()))
-    if gpu in _NO_GPU or not (gpu or here or "gpu" in arguments.own):
+    if gpu in NO_GPU or not (gpu or here or "gpu" in arguments.own):
         return Request.of(arguments, devices=[])
     return Request.of(arguments)
 
@@ -202,7 +202,7 @@ def _words(question: Question, field: str) -> list[str]:
         value = (
             ""
             # The machine file has the devices
-            if text(question, "machine") or value.lower() in _NO_GPU
+            if text(question, "machine") or value.lower() in NO_GPU
             else ",".join(map(_in_gib, value.split(",")))
         )
     elif field == "ram":

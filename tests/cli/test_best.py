@@ -105,3 +105,9 @@ def test_flags_that_are_given_are_kept(capsys: pytest.CaptureFixture[str]) -> No
     )
     assert answer["n_ctx"] == 8192
     assert "-ctk" in answer["command"] and "q8_0" in answer["command"]
+
+
+def test_a_machine_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was sent to another flag."""
+    text = said(capsys, "--gpu", "none", "--ram", "32GiB")
+    assert text.startswith("models for chat on the CPU + 32 GB RAM") and "in RAM" in text

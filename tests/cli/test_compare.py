@@ -64,3 +64,18 @@ def test_another_program_gets_only_words_that_it_knows(capsys: pytest.CaptureFix
 def test_no_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare"]) == 2
     assert "nothing to compare" in capsys.readouterr().err
+
+
+def test_a_command_that_llama_cpp_refuses_is_shown_a_better_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It ended with llama.cpp's line, though another launch with the same wishes runs."""
+    words = ["llama-server", "-m", MODEL, "-sm", "row", "-c", "16384"]
+    code, both = compared(capsys, *words)
+    assert code == 0 and both["is_better"] and both["yours"] is None
+    assert "split buffers" in both["refused"]
+    assert both["text"].startswith(f"yours is refused: {both['refused']}; this one writes ")
+    assert both["better"]["launch"]["n_ctx"] == 16384 and "row" not in both["words"]
+    assert main(["compare", *MACHINE, "--", *words]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("yours is refused: ") and "llama-server -m" in said

@@ -6,7 +6,10 @@ Which model of today is first on a machine, and whether list, `choose` and `best
 from __future__ import annotations
 
 import re
-from datetime import date, datetime, timezone
+from datetime import date
+from pathlib import Path
+from subprocess import run
+from typing import Any
 
 import pytest
 from support import few, slow
@@ -14,7 +17,7 @@ from support import few, slow
 from autolayers import bundled
 from autolayers.bundled import published
 from autolayers.flags.own import own_flags
-from autolayers.planner.compare import best
+from autolayers.planner.compare import best, choose
 from autolayers.planner.compare.choose import (
     EXPERTS,
     NO,
@@ -23,9 +26,11 @@ from autolayers.planner.compare.choose import (
     assess,
     wanted_ctx,
 )
+from autolayers.planner.plan import Plan
 from autolayers.records import replace
 from autolayers.request import Request
 
+HERE = Path(__file__).parent
 MACHINES = (
     "--gpu rtx-4060 --ram 32GiB",
     "--gpu rtx-3060 --ram 32GiB",
@@ -46,23 +51,62 @@ def row_of(stem: str, words: str, job: str = "chat") -> best.Row:
     return best.take(published.MODELS[stem], asked(words, job), best.JOBS[job])
 
 
-CASES = [(stem, words) for stem in SEVERAL for words in MACHINES]
-SAMPLE = [("qwen3.5-9b", MACHINES[0]), ("gemma-4-12b", MACHINES[3]), ("qwen3.5-4b", MACHINES[5])]
+CASES = [(stem, words, "chat") for stem in SEVERAL for words in MACHINES]
+CASES += [(stem, words, "code") for stem in SEVERAL for words in MACHINES[:3]]
+SAMPLE = [
+    ("qwen3.5-9b", MACHINES[0], "chat"),
+    ("gemma-4-12b", MACHINES[3], "chat"),
+    ("qwen3.5-4b", MACHINES[5], "code"),
+]
 
 
 @pytest.mark.parametrize(
-    ("stem", "words"), [*SAMPLE, *(slow(*case) for case in CASES if case not in SAMPLE)]
+    ("stem", "words", "job"), [*SAMPLE, *(slow(*case) for case in CASES if case not in SAMPLE)]
 )
-def test_the_list_takes_the_file_that_choose_takes(stem: str, words: str) -> None:
+def test_the_list_takes_the_file_that_choose_takes(stem: str, words: str, job: str) -> None:
     """Though it plans fewer files. Ten of 52 differed."""
-    request = asked(words)
+    request = asked(words, job)
     names = list(published.MODELS[stem].files)
     choices = [replace(assess(bundled.read(name), request), family=stem) for name in names]
-    advice = advise(choices, wanted_ctx(request))
-    row = row_of(stem, words)
+    advice = advise(choices, wanted_ctx(request), best.JOBS[job].least)
+    row = row_of(stem, words, job)
     assert (row.name if row.state != NO else None) == (names[advice.take] if advice else None)
     if advice:
         assert row.choice == choices[advice.take]
+
+
+@pytest.mark.parametrize(
+    ("stem", "words", "most"),
+    [
+        ("qwen3.5-4b", MACHINES[0], 2),  # 5 files: the largest is wholly on the GPU
+        ("qwen3.6-35b-a3b", MACHINES[1], 2),  # 6: the largest with experts in RAM
+        ("qwen3.8-27b", MACHINES[1], 5),  # 8: none can be read
+        ("qwen3.8-27b", "--gpu 2GiB --ram 6GiB", 0),  # none is small enough
+    ],
+)
+def test_few_files_are_planned(
+    stem: str, words: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that could be taken were, which took a browser 10 to 60 seconds for a list."""
+    plans, plan = [], choose.plan_request
+
+    def counted(*terms: Any, **more: Any) -> Plan:
+        plans.append(terms[0].path)
+        return plan(*terms, **more)
+
+    monkeypatch.setattr(choose, "plan_request", counted)
+    row_of(stem, words)
+    assert len(plans) <= most
+
+
+def test_a_job_that_needs_more_takes_a_faster_file() -> None:
+    """The largest that people can read with is not what an agent can wait for."""
+    fast, slower = replace(ROW.choice, size=1), replace(ROW.choice, size=2)
+    assert fast.speed and slower.speed
+    fast = replace(fast, speed=replace(fast.speed, generation=20.0))
+    slower = replace(slower, speed=replace(slower.speed, generation=10.0))
+    taken = [advise([fast, slower], least=least) for least in (0.0, best.JOBS["code"].least)]
+    assert [advice.take if advice else None for advice in taken] == [1, 0]
 
 
 def test_jobs_are_the_flags() -> None:
@@ -229,12 +273,24 @@ def test_a_file_without_its_header_is_not_exact() -> None:
     assert not bundled.read("qwen3-8b-q4_k_m").inexact
 
 
-@pytest.mark.slow
 def test_the_table_was_looked_at_within_two_months() -> None:
-    """By the calendar: look for newer models and indices, then date the rows anew."""
+    """Look for newer models and indices, then date the rows anew.
+
+    The age is that at this version's own day, its last commit's: what is committed later than 60
+    days after the newest row fails, and a commit that passed passes for ever.
+    """
+    told = run(["git", "log", "-1", "--format=%cs"], cwd=HERE, capture_output=True, text=True)
+    if told.returncode or not told.stdout.strip():
+        pytest.skip("not a checkout: this version's day is not known")
     newest = max(max(model.dated, model.released) for model in TODAY)
-    year, month = map(int, newest.split("-"))
-    # the last day of that month
-    last = date(year + month // 12, month % 12 + 1, 1).toordinal() - 1
-    age = datetime.now(timezone.utc).date().toordinal() - last
+    age = days_between(newest, told.stdout.strip())
     assert age <= 60, f"bundled/models.csv: its newest row is of {newest}: look for newer models"
+    # A checkout of January would be told
+    assert days_between(newest, "2099-01-01") > 60
+
+
+def days_between(month: str, day: str) -> int:
+    """Return the days from the last one of a month."""
+    year, number = map(int, month.split("-"))
+    last = date(year + number // 12, number % 12 + 1, 1).toordinal() - 1
+    return date.fromisoformat(day).toordinal() - last

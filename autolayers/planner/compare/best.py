@@ -23,8 +23,11 @@ import re
 
 from ... import bundled
 from ...bundled import projectors, published
+from ...flags.params import ALL_LAYERS
 from ...flags.workload import WORKLOADS
 from ...records import dataclass, replace
+from ..problem import Problem
+from ..quantisations import main_type
 from .choose import (
     GOOD,
     NO,
@@ -32,17 +35,21 @@ from .choose import (
     WHOLLY,
     Choice,
     advise,
-    assess,
+    assessed_briefly,
+    completed,
+    few_left,
     wanted_ctx,
 )
+from .quality import level, usual
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ...bundled.published import Published
     from ...model import Model
     from ...request import Request
+    from ..plan import Plan
 
 _POOR = re.compile(r"Q[123]")
 WELL, TIGHT, SLOW = "well", "tight", "slow"  # and choose.NO
@@ -183,19 +190,17 @@ def take(
     if projector:
         request = replace(request, companions=replace(request.companions, mmproj=projector))
     files = sorted((read(name) for name in model.files), key=lambda file: -file.size)
-    done: dict[str, Choice] = {}
+    tried = _Tried(model, request, job.least)
     # What was trained for less would be compared at another context
     if files[0].n_ctx_train >= n_ctx:
-        for file in _planned(files, request, done):
-            # One model, though headers of two sources may differ by a tensor
-            done[_name(file)] = replace(assess(file, request), family=model.stem)
-    advice = advise(list(done.values()), n_ctx)
+        tried.all([file for file in files if not missing(file.size, request)])
+    advice = advise(list(tried.done.values()), n_ctx, job.least)
     if advice is None:
         least = files[-1]
         choice = Choice(NO, "", least.size, least.bits_per_weight, least.n_ctx_train)
         return Row(model, _name(least), NO, choice, least=missing(least.size, request))
-    name = list(done)[advice.take]
-    choice = done[name]
+    name = list(tried.done)[advice.take]
+    choice = tried.completed(name)
     state = SLOW if choice.rate < job.least else WELL if choice.few is None else TIGHT
     return Row(model, name, state, choice, advice.rule, sees=projector is not None)
 
@@ -205,22 +210,90 @@ def _name(file: Model) -> str:
     return file.path.removesuffix(".gguf")
 
 
-def _planned(
-    files: Sequence[Model], request: Request, done: Mapping[str, Choice]
-) -> Iterator[Model]:
-    """Yield the files that have to be planned, until none of those that are left can be taken."""
-    memory = sum(device.free for device in request.machine.devices)
-    fits = [file for file in files if not missing(file.size, request)]
-    # WHOLE comes before all else, and its largest is taken: those that the GPUs may hold first
-    for whole in (True, False):
-        for file in fits:
-            if (file.size * 9 // 10 <= memory) is not whole:
-                continue
-            yield file
-            choice = done[_name(file)]
-            good = choice.fits and choice.fluent and choice.level >= GOOD and not choice.few_ram
-            if good and (choice.verdict == WHOLLY or not whole):
+class _Tried:
+    """The files of a model that were planned (`done`, by their names): as few as decide which one
+    `choose` takes of all. Of one model a larger file is no faster, but i-quants are slower."""
+
+    def __init__(self, model: Published, request: Request, least: float) -> None:
+        self.model, self.request, self.least = model, request, least
+        self.done: dict[str, Choice] = {}
+        self._plans: dict[str, Plan | None] = {}
+        self._complete: set[str] = set()
+
+    def all(self, files: Sequence[Model]) -> None:
+        """Plan what has to be planned of these files, the largest first."""
+        good = [file for file in files if _level(file) >= GOOD]
+        # WHOLE comes before all else, and its largest is taken
+        for file in filter(self._may_be_whole, good):
+            if self._taken(file) and self.done[_name(file)].verdict == WHOLLY:
                 return
+        # READS takes the closest to the original, of mixtures often the largest
+        if good and good[0].is_moe and self._taken(good[0]):
+            return
+        # None if not even the smallest can be read
+        smallest = {(min(_level(file), GOOD), _is_i_quant(file)): file for file in files}
+        least = [file for (at, _), file in smallest.items() if at == GOOD]
+        if any(map(self._fluent, least)):
+            reads = self._taken if any(map(self._taken, least)) else self._fluent
+            low, high = 0, len(good) - 1
+            while low < high:
+                middle = (low + high) // 2
+                low, high = (low, middle) if reads(good[middle]) else (middle + 1, high)
+            return
+        # SLOW: the fastest of each level
+        for file in smallest.values():
+            self._planned(file)
+
+    def completed(self, name: str) -> Choice:
+        """Return the choice with what is said of the wanted context."""
+        plan = self._plans[name]
+        if plan is not None and name not in self._complete:
+            self._complete.add(name)
+            self.done[name] = completed(self.done[name], plan, self.request)
+        return self.done[name]
+
+    def _planned(self, file: Model) -> Choice:
+        name = _name(file)
+        if name not in self.done:
+            choice, self._plans[name] = assessed_briefly(file, self.request)
+            # One model, though headers of two sources may differ by a tensor
+            self.done[name] = replace(choice, family=self.model.stem)
+        return self.done[name]
+
+    def _fluent(self, file: Model) -> bool:
+        choice = self._planned(file)
+        return choice.fits and choice.is_fluent(self.least)
+
+    def _taken(self, file: Model) -> bool:
+        """Return whether it is fluent and leaves RAM to others."""
+        if not self._fluent(file):
+            return False
+        plan = self._plans[_name(file)]
+        # With the wanted context, which may be less than the plan's, there is no less
+        enough = plan is not None and not few_left(plan)[1]
+        return enough or not self.completed(_name(file)).few_ram
+
+    def _may_be_whole(self, file: Model) -> bool:
+        """Return whether the devices hold all weights and a cache of one slot."""
+        params, devices = self.request.params, self.request.machine.devices
+        layers = ALL_LAYERS if params.n_gpu_layers is None else params.n_gpu_layers
+        wanted = wanted_ctx(self.request)
+        given = replace(params, n_ctx=wanted, n_parallel=1, n_gpu_layers=layers)
+        use = Problem(file, self.request).evaluator.static(given)
+        if use is None:
+            return True
+        # Of several types of the cache it may be the smallest
+        caches = 0 if self.request.policy.kv_types else use.caches - use.host.context
+        weights = sum(usage.model for usage in use.devices.values())
+        return weights + caches <= sum(device.free for device in devices)
+
+
+def _is_i_quant(file: Model) -> bool:
+    return main_type(file).startswith("iq")
+
+
+def _level(file: Model) -> int:
+    return level(usual(file), None, file.bits_per_weight)
 
 
 def missing(size: int, request: Request) -> int:

@@ -14,7 +14,7 @@ Of the quantisations of one model that fit, the first of these rules that has an
              above is READABLE
 
 As fast as people read is READABLE tokens per second, of a mixture FLUENT: what one that is partly
-in RAM reaches.
+in RAM reaches. A job may want more than that.
 """
 
 from __future__ import annotations
@@ -95,7 +95,11 @@ class Choice:
     @property
     def fluent(self) -> bool:
         """Whether it answers as fast as people read."""
-        return self.rate >= (FLUENT if self.mixture else READABLE)
+        return self.is_fluent(0.0)
+
+    def is_fluent(self, least: float) -> bool:
+        """Return whether it answers as fast as people read, and as a job needs (`least`)."""
+        return self.rate >= max(least, FLUENT if self.mixture else READABLE)
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -152,11 +156,24 @@ def assessed(
     model: Model, request: Request, quality: Sequence[Measured] = ()
 ) -> tuple[Choice, Plan | None]:
     """Return the same and its plan, None where no launch is possible."""
-    choice, plan = _assess(model, replace(request, notes=()))
+    choice, plan = assessed_briefly(model, request, quality, True)
     if plan is not None and choice.fits:
-        at = _at_wanted(plan, request)
-        few, few_ram = _few_left(at)
-        choice = replace(choice, full=at.speed.generation_full, few=few, few_ram=few_ram)
+        choice = completed(choice, plan, request)
+    return choice, plan
+
+
+def completed(choice: Choice, plan: Plan, request: Request) -> Choice:
+    """Return the choice with what is said of the wanted context: one more plan."""
+    at = _at_wanted(plan, request)
+    few, few_ram = few_left(at)
+    return replace(choice, full=at.speed.generation_full, few=few, few_ram=few_ram)
+
+
+def assessed_briefly(
+    model: Model, request: Request, quality: Sequence[Measured] = (), smaller: bool = False
+) -> tuple[Choice, Plan | None]:
+    """Return the same, not `completed`. `smaller`: of one that does not fit, what would run."""
+    choice, plan = _assess(model, replace(request, notes=()), smaller)
     choice = replace(
         choice,
         usual=usual(model),
@@ -167,9 +184,9 @@ def assessed(
     return choice, plan
 
 
-def _assess(model: Model, request: Request) -> tuple[Choice, Plan | None]:
+def _assess(model: Model, request: Request, smaller: bool) -> tuple[Choice, Plan | None]:
     """Return how a model runs as `autolayers MODEL` plans it, if that has the wanted context; else
-    with at least that; with a smaller one if nothing else fits."""
+    with at least that; if nothing else fits with a `smaller` one."""
     # More than the model was trained for is not wanted of it.
     wanted = min(wanted_ctx(request), max(1, model.n_ctx_train))
     free = request.with_flags(n_ctx=None).with_goals(n_ctx=None, n_ctx_min=None)
@@ -184,8 +201,8 @@ def _assess(model: Model, request: Request) -> tuple[Choice, Plan | None]:
             return _choice(plan, True), plan
         # Nothing with the wanted context fits: what would run with less is shown, as one that does
         # not fit.
-        smaller = own or plan_request(model, free)
-        shown = smaller if smaller.fits else plan
+        less = plan_request(model, free) if smaller and own is None else own
+        shown = less if less is not None and less.fits else plan
         return _choice(shown, False), shown
     except LaunchRefused as refusal:
         bits = model.bits_per_weight
@@ -201,7 +218,7 @@ def _at_wanted(plan: Plan, request: Request) -> Plan:
     return plan_request(plan.model, free.with_params(replace(plan.params, n_ctx=n_ctx)))
 
 
-def _few_left(plan: Plan) -> tuple[int | None, bool]:
+def few_left(plan: Plan) -> tuple[int | None, bool]:
     """Return how few bytes are left, and whether they are of the RAM; None if there is enough.
     Wholly on GPUs their memory may be outgrown too."""
     host = plan.host
@@ -259,11 +276,11 @@ def verdict(plan: Plan) -> str:
     return EXPERTS if plan.model.is_moe else PARTLY
 
 
-def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
+def advise(choices: Sequence[Choice], n_ctx: int = 0, least: float = 0.0) -> Advice | None:
     """Return the recommended file of each model; of several models the largest that is fully
     offloaded, or that is larger and no slower with weights in RAM (a mixture), otherwise the
     fastest; None if none fits. Models that write text come first, then those trained for the wanted
-    context."""
+    context. `least`: tokens per second that the user's job needs."""
     fitting = _preferred(choices, n_ctx)
     if not fitting:
         return None
@@ -271,7 +288,7 @@ def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
     families: dict[str, list[int]] = {}
     for i in fitting:
         families.setdefault(choices[i].family, []).append(i)
-    rules = dict(_recommended(choices, files) for files in families.values())
+    rules = dict(_recommended(choices, files, least) for files in families.values())
     take, over = _best_model(choices, list(rules))
     # The next size up is named, so that the user sees what a larger file would cost.
     larger = [i for i, choice in enumerate(choices) if choice.size > choices[take].size]
@@ -307,10 +324,10 @@ def _largest(choices: Sequence[Choice], files: Sequence[int]) -> int:
     return max(files, key=lambda i: (choices[i].size, -i))
 
 
-def _recommended(choices: Sequence[Choice], files: Sequence[int]) -> tuple[int, str]:
+def _recommended(choices: Sequence[Choice], files: Sequence[int], least: float) -> tuple[int, str]:
     """Return the file to take of those of one model that fit, and by which rule."""
     good = [i for i in files if choices[i].level >= GOOD]
-    fluent = [i for i in good if choices[i].fluent]
+    fluent = [i for i in good if choices[i].is_fluent(least)]
     # A file that nearly fills the RAM would swap with the next program
     fluent = [i for i in fluent if not choices[i].few_ram] or fluent
     whole = [i for i in fluent if choices[i].verdict == WHOLLY]

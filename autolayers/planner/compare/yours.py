@@ -9,6 +9,7 @@ caches lie, micro-batches and flash attention are means: yours has them as writt
 
 from __future__ import annotations
 
+from ...errors import LaunchRefused
 from ...records import replace
 from ..answer import plan_request
 from ..one.most import launched
@@ -41,12 +42,15 @@ MEANS: dict[str, object] = {
 }
 
 
-def beside(model: Model, request: Request) -> tuple[Plan, Plan]:
-    """Return the launch of these flags as the program makes it, and the plan with their means
-    open. Raises LaunchRefused where llama.cpp would refuse one of them."""
+def beside(model: Model, request: Request) -> tuple[Plan | LaunchRefused, Plan]:
+    """Return the launch of these flags as the program makes it, or why llama.cpp would refuse it,
+    and the plan with their means open. Raises LaunchRefused where that one would be refused too."""
     freed = replace(request.params, **MEANS)  # type: ignore[arg-type]
-    yours = plan_request(model, request.with_params(_as_written(model, request)))
-    return yours, plan_request(model, replace(request, verbatim=False).with_params(freed))
+    better = plan_request(model, replace(request, verbatim=False).with_params(freed))
+    try:
+        return plan_request(model, request.with_params(_as_written(model, request))), better
+    except LaunchRefused as refusal:
+        return refusal, better
 
 
 def _as_written(model: Model, request: Request) -> Params:
