@@ -413,3 +413,24 @@ def test_of_cache_types_the_first_with_which_all_are_on_devices_is_taken() -> No
 def test_models_that_do_not_fit_are_planned_all_the_same() -> None:
     found = plan_together([model("llama-3.3-70b-q4_k_m:8")] * 2, ["--gpu", "1GiB", "--ram", "2GiB"])
     assert not found.fits and len(found.plans) == 2 and not found.proven
+
+
+@pytest.mark.parametrize("count", [3, 30])
+def test_the_same_file_many_times_is_planned_as_often_as_its_place_differs(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise 40 copies of a 70B that take turns are 15 seconds of a core."""
+    planned = []
+    plan = multi.plan_request
+
+    def counted(*args: object, **more: object) -> Plan:
+        planned.append(args)
+        return plan(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(multi, "plan_request", counted)
+    target = model("llama-3.2-1b-q8_0:4")
+    # each has the machine to itself
+    found = plan_groups([target] * count, ["--gpu", "1400MiB", "-c", "8192"])
+    assert found.members == tuple((i,) for i in range(count)) and found.fits
+    assert len({tuple(plan.flags) for plan in found.plans().values()}) == 1
+    assert len(planned) == 1

@@ -115,7 +115,7 @@ def _layer_sizes(model: Model, params: Params, settings: Said, mla: int) -> Size
         elif name in _OF_OUTPUT:
             misc += info.n_bytes
         elif name.startswith("blk.") and name not in _UNCOUNTED:
-            _, block, rest = name.split(".", 2)
+            block, _, rest = name.removeprefix("blk.").partition(".")
             il = int(block) if block.isdigit() else n
             if il >= n or il >= hp.n_layer:  # MTP blocks are not loaded
                 continue

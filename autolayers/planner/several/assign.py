@@ -11,7 +11,7 @@ order.
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import groupby, islice, permutations
 
 from ...records import dataclass, field
 from .servers import held
@@ -128,6 +128,10 @@ class _State:
             self.ram += sign * option.ram
 
 
+def _price(option: Option) -> float:
+    return option.price
+
+
 class Search:
     """One search; `complete`: nothing was left out, even if the answer is None."""
 
@@ -140,8 +144,16 @@ class Search:
         servers: Servers,
     ) -> None:
         self.choices = choices
+        # of each model, the cheapest first: those of the same price together, with what they hold
+        self.by_price = [
+            [
+                [(option, tuple(held(option.takes, limits, servers).items())) for option in same]
+                for _, same in groupby(sorted(choice.options, key=_price), key=_price)
+            ]
+            for choice in choices
+        ]
         self.limits = limits
-        self.alike = alike
+        self.alike = {name: str(kind) for name, kind in alike.items()}
         self.state = _State(dict(limits), ram, limits, servers)
         # Takes no memory from the others, so that no choice of all models can cost less.
         self.lower_bounds = [
@@ -188,18 +200,26 @@ class Search:
             else Assignment(self.best_so_far[2], self.best_so_far[0], exact)
         )
 
-    def _fitting(self, i: int) -> list[Option]:
-        """Return the options of a model that still fit: the cheapest first; on a tie, on the
-        emptiest device."""
-        return sorted(
-            filter(self.state.may, self.choices[i].options),
-            key=lambda option: (
-                option.price,
-                -min(
-                    (self.state.left[name] - size for name, size in option.takes.items()), default=0
-                ),
-            ),
-        )
+    def _fitting(self, i: int) -> Iterator[Option]:
+        """Yield the options of a model that still fit: the cheapest first; on a tie, on the
+        emptiest device. What is left has to be the same whenever the next one is asked for."""
+        left, ram = self.state.left, self.state.ram
+        for same in self.by_price[i]:
+            fitting = []
+            for option, held_of in same:
+                # As `_State.may`, without a call: this is most of a search's time
+                if ram is not None and option.ram > ram:
+                    continue
+                for name, size in held_of:
+                    if size > left[name]:
+                        break
+                else:
+                    fitting.append(option)
+            yield from sorted(fitting, key=self._fullest) if len(fitting) > 1 else fitting
+
+    def _fullest(self, option: Option) -> int:
+        left = self.state.left
+        return -min((left[name] - size for name, size in option.takes.items()), default=0)
 
     def _cut(self, i: int) -> Option | None:
         """Return the model split over several devices within the leftover memory."""
@@ -236,7 +256,7 @@ class Search:
     def _one_after_another(self, order: Sequence[int]) -> None:
         """Give each model in turn the best option that the models before it leave."""
         for i in order:
-            fitting = self._fitting(i)[:1]
+            fitting = list(islice(self._fitting(i), 1))
             # Finding a split is slow, so only where it could be cheaper than what is known to fit.
             if not fitting or self.choices[i].cut_price < fitting[0].price:
                 fitting += [option for option in [self._cut(i)] if option is not None]
@@ -303,7 +323,7 @@ class Search:
     def _alike(self, option: Option) -> object:
         """Return the key by which an option equals one on another device."""
         where = sorted(
-            (str(self.alike.get(name, name)), self.state.left[name], size)
+            (self.alike.get(name, name), self.state.left[name], size)
             for name, size in option.takes.items()
         )
         return option.price, option.ram, tuple(where)
@@ -348,7 +368,7 @@ class Search:
                 self.state.take(i, option)
             for i in self._movable(before[2]):
                 # The cheapest four, so that a round over many models stays well below STEPS.
-                for other in self._fitting(i)[:4]:
+                for other in islice(self._fitting(i), 4):
                     self.steps += 1
                     self.state.take(i, other)
                     self._keep()

@@ -10,10 +10,10 @@ A model that is partly in RAM even alone has the machine to itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 from ...builds.table import Rules
 from ...errors import LaunchRefused, ModelError, UsageError
-from ...memory.estimate import Known
 from ...memory.margin import without_model
 from ...memory.ram import ram_of
 from ...records import dataclass, replace
@@ -21,7 +21,7 @@ from ...units import whole
 from ..answer import plan_request
 from ..evaluate import RAM_MARGIN
 from .assign import MOST_EXACT, STEPS, Assignment, Choice, Option, Search
-from .multi import SharedOut, Together, measured_plan, settled, with_others
+from .multi import Measured, SharedOut, Together, settled, with_others
 from .options import Launches, kind
 from .servers import held, servers_of, with_own_servers
 
@@ -100,7 +100,7 @@ class AnyOf:
         return all(plan.fits for plan in self.plans)
 
 
-class _Question:
+class Question:
     """The shared request, and each model's options that need no RAM."""
 
     def __init__(
@@ -109,6 +109,7 @@ class _Question:
         self.models = models
         self.request = request
         self.own = own or {}
+        self.measurements = Measured()
         self.machine = machine = request.machine
         self.servers = servers_of(machine.devices)
         # What the models may share: everything else on the machine needs RAM_MARGIN once.
@@ -117,12 +118,30 @@ class _Question:
         # with few models, those that fit on no single device
         self.cut: dict[int, Launches] = {}
         self.refused: list[tuple[int, str]] = []
+        # The same file twice has the same options
+        first: dict[object, int] = {}
         # A model that cannot be loaded is reported; the others still get their groups.
         for i in range(len(models)):
             try:
-                self.options[i] = self._whole(i)
+                seen = first.setdefault((models[i].path, id(self.request_of(i))), i)
+                self.options[i] = self._whole(i) if seen == i else self.options[seen]
+                if seen in self.cut:
+                    self.cut[i] = self.cut[seen]
             except (ModelError, LaunchRefused) as error:
                 self.refused.append((i, str(error)))
+            except KeyError:  # refused, as its first one was
+                self.refused.append((i, dict(self.refused)[seen]))
+
+    def some(self, members: Sequence[int]) -> Question:
+        """Return the question for some of the models; nothing is measured again."""
+        part = copy(self)
+        part.models = Some(self.models, members)
+        at = {i: place for place, i in enumerate(members)}
+        part.own = {at[i]: mine for i, mine in self.own.items() if i in at}
+        part.options = {at[i]: self.options[i] for i in members if i in self.options}
+        part.cut = {at[i]: self.cut[i] for i in members if i in self.cut}
+        part.refused = [(at[i], why) for i, why in self.refused if i in at]
+        return part
 
     def _whole(self, i: int) -> list[Option]:
         """Return a model's launches that are fully offloaded and fit by themselves."""
@@ -192,7 +211,7 @@ class _Sets:
     # Requests for models a and b in a row need no swap if both are in one set. That has the
     # probability sum(weight of set ** 2) / sum(weights) ** 2, so the squares are maximised.
     def __init__(
-        self, question: _Question, models: Sequence[int], weights: Sequence[float]
+        self, question: Question, models: Sequence[int], weights: Sequence[float]
     ) -> None:
         self.question = question
         self.models = models
@@ -298,7 +317,7 @@ class _Sets:
 
 @dataclass
 class _Group:
-    question: _Question
+    question: Question
     left: dict[str, int]
     ram: int | None
     chosen: dict[int, Option]
@@ -324,7 +343,7 @@ class _Group:
         return True
 
 
-def _sets(question: _Question, weights: Sequence[float]) -> tuple[list[dict[int, Option]], bool]:
+def _sets(question: Question, weights: Sequence[float]) -> tuple[list[dict[int, Option]], bool]:
     """Return the sets of models that are loaded at the same time, each with its launches, and
     whether no others need fewer swaps. Many models are sorted by size, largest or smallest first,
     and each joins the first set that it fits into."""
@@ -345,7 +364,7 @@ def _sets(question: _Question, weights: Sequence[float]) -> tuple[list[dict[int,
     ), False
 
 
-def _one_after_another(question: _Question, order: Sequence[int]) -> list[dict[int, Option]]:
+def _one_after_another(question: Question, order: Sequence[int]) -> list[dict[int, Option]]:
     """Return sets: each model joins the first one that it fits into."""
     packed: list[_Group] = []
     for i in order:
@@ -359,8 +378,12 @@ def plan_groups(models: Sequence[Model], request: Request, weights: Sequence[flo
     """Return the groups with the fewest swaps between them; no model fits into a group that is
     requested as often as its own, or more often. `weights` say how often each model is requested,
     by default equally."""
-    question = _Question(models, request)
-    machine = request.machine
+    return groups_of(Question(models, request), weights)
+
+
+def groups_of(question: Question, weights: Sequence[float] = ()) -> Groups:
+    """Return what plan_groups does, of options that are known."""
+    models, request, machine = question.models, question.request, question.machine
     factors = tuple(weights) or (1.0,) * len(models)
     planned: list[tuple[tuple[int, ...], Together]] = []
     packed, proven = _sets(question, factors)
@@ -368,7 +391,7 @@ def plan_groups(models: Sequence[Model], request: Request, weights: Sequence[flo
         members = tuple(chosen)
         # SharedOut takes the options alone, so the price may stay 0.
         best = Assignment(tuple(chosen.values()), 0.0, exact=len(members) <= MOST_EXACT)
-        plans = SharedOut(Some(models, members), request, best).plans()
+        plans = SharedOut(Some(models, members), request, best, question.measurements).plans()
         own = tuple(factors[i] for i in members)
         planned.append((members, Together(tuple(with_others(plans, machine)), machine, own)))
     # Models that need RAM even alone have the machine to themselves.
@@ -397,26 +420,32 @@ def plan_any(
     """Return the launches with which the most models, `limit` of them where it is given, may be
     loaded at once, whichever they are. `own`: the request for a model, by its index, where it is
     not that of all."""
-    question = _Question(models, request, own)
-    machine = request.machine
-    order = question.by_size()
-    # A model that fills the machine cannot be loaded with any other, so no two of "any" fit.
+    question = Question(models, request, own)
+    found = any_of(question, limit)
+    if found is not None:
+        return found
+    plans = {i: plan for i in question.options if (plan := question.alone(i)) is not None}
     alone = tuple(i for i, options in question.options.items() if not options)
-    count, chosen = (1, None) if alone else _most_together(question, order, limit)
+    refused = tuple(question.refused)
+    return AnyOf(tuple(plans.values()), tuple(plans), 1, request.machine, alone, refused)
+
+
+def any_of(question: Question, limit: int | None = None) -> AnyOf | None:
+    """Return the launches with which any two models or more fit; None if no two of any do."""
+    # A model that fills the machine cannot be loaded with any other, so no two of "any" fit.
+    if not all(question.options.values()):
+        return None
+    count, chosen = _most_together(question, question.by_size(), limit)
     if chosen is None:
-        plans = {i: plan for i in question.options if (plan := question.alone(i)) is not None}
-        return AnyOf(
-            tuple(plans.values()), tuple(plans), 1, machine, alone, tuple(question.refused)
-        )
+        return None
     machines = _machines(question, chosen, count)
-    plans_of_any = []
+    plans = []
     for i, option in sorted(chosen.items()):
         mine = replace(question.request_of(i), machine=machines[i])
-        plan = settled(measured_plan(models[i], option, mine, Known()))
-        plans_of_any.append(with_own_servers(plan, machine.devices))
-    return AnyOf(
-        tuple(plans_of_any), tuple(sorted(chosen)), count, machine, (), tuple(question.refused)
-    )
+        plan = question.measurements.plan(question.models[i], option, mine)
+        plans.append(with_own_servers(plan, question.machine.devices))
+    refused = tuple(question.refused)
+    return AnyOf(tuple(plans), tuple(sorted(chosen)), count, question.machine, (), refused)
 
 
 def plan_routed(
@@ -455,7 +484,7 @@ def beside_router(request: Request) -> Request:
 
 
 def _most_together(
-    question: _Question, order: Sequence[int], limit: int | None
+    question: Question, order: Sequence[int], limit: int | None
 ) -> tuple[int, dict[int, Option] | None]:
     """Return how many models, two or more, may be loaded at once, whichever they are, and an option
     of each model."""
@@ -466,7 +495,7 @@ def _most_together(
     return 1, None
 
 
-def _machines(question: _Question, chosen: Mapping[int, Option], count: int) -> dict[int, Machine]:
+def _machines(question: Question, chosen: Mapping[int, Option], count: int) -> dict[int, Machine]:
     """Return the part of the machine that each model has, so that any `count` of them have
     theirs."""
     machine = question.machine
@@ -503,7 +532,7 @@ def _parts(needs: Mapping[int, int], limit: int, count: int) -> dict[int, int]:
 class _Held:
     """What options take of each device and of RAM, if any `count` of them are used at once."""
 
-    def __init__(self, question: _Question, count: int) -> None:
+    def __init__(self, question: Question, count: int) -> None:
         self.question = question
         self.count = count
         self.limits = question.machine.limits
@@ -543,7 +572,7 @@ class _Held:
         return list(held(option.takes, self.limits, self.question.servers).items())
 
 
-def _any(question: _Question, order: Sequence[int], count: int) -> dict[int, Option] | None:
+def _any(question: Question, order: Sequence[int], count: int) -> dict[int, Option] | None:
     """Return an option of each model, so that any `count` of them fit: the fastest that leaves one
     for the models after it. None if not found in STEPS steps."""
     taken = _Held(question, count)

@@ -5,7 +5,7 @@ sets)."""
 from __future__ import annotations
 
 from ...records import dataclass
-from .groups import Some, plan_any, plan_groups
+from .groups import Question, any_of, groups_of
 from .kept import plan_kept
 from .multi import Together, takes_of
 
@@ -45,19 +45,20 @@ class Matrix:
 
 def plan_matrix(models: Sequence[Model], request: Request, weights: Sequence[float] = ()) -> Matrix:
     """Return the launches with which two requests in a row, in proportion to `weights`, are most
-    often for models that may be loaded together: those of plan_any for all but some of the largest,
-    which get the machine, or those of plan_groups."""
+    often for models that may be loaded together: those of any_of for all but some of the largest,
+    which get the machine, or those of groups_of."""
     machine = request.machine
     factors = tuple(weights) or (1.0,) * len(models)
-    groups = plan_groups(models, request, factors)
+    question = Question(models, request)
+    groups = groups_of(question, factors)
     plans = groups.plans()
     ways = [_Way(plans, machine, factors)]
     order = sorted(plans, key=lambda i: -plans[i].model.size)
     # Each way leaves out one more of the largest models, which then get the whole machine.
     for largest in range(min(_MOST_WAYS, len(order) - 1)):
         some = order[largest:]
-        fixed = plan_any(Some(models, some), request)
-        if fixed.most > 1:
+        fixed = any_of(question.some(some))
+        if fixed is not None:
             mine = {some[i]: plan for i, plan in zip(fixed.numbers, fixed.plans, strict=True)}
             ways.append(_Way({**plans, **mine}, machine, factors))
     beside = _beside_all(models, request, plans, factors)

@@ -107,7 +107,7 @@ def plan_together(
     read each on demand (model.models): only outlines of planned models are kept. Raises
     LaunchRefused.
     """
-    measurements = _Measured()
+    measurements = Measured()
     machine = request.machine
     factors = tuple(weights) or (1.0,) * len(models)
     # Both tests are cheap, and spare a search that finds nothing.
@@ -158,7 +158,7 @@ def _too_many(count: int, request: Request) -> bool:
 
 
 def _shared(
-    models: Sequence[Model], request: Request, weights: Sequence[float], measurements: _Measured
+    models: Sequence[Model], request: Request, weights: Sequence[float], measurements: Measured
 ) -> tuple[Sharing, Assignment] | None:
     """Return the best launches at the smallest contexts; of several cache types, the first with
     which all are fully offloaded. None if they do not fit together."""
@@ -190,7 +190,7 @@ def _with_cache_types(request: Request) -> list[Request]:
     return [request.with_flags(cache_type_k=name, cache_type_v=name) for name in types]
 
 
-def _launches(models: Sequence[Model], request: Request, measurements: _Measured) -> list[Launches]:
+def _launches(models: Sequence[Model], request: Request, measurements: Measured) -> list[Launches]:
     """Return the launches of each model; of many models only their options are kept."""
     launches: list[Launches] = []
     # Of one question; sharing.Sharing looks at less once a single plan's budget is spent
@@ -288,7 +288,7 @@ class SharedOut:
         models: Sequence[Model],
         request: Request,
         assignment: Assignment,
-        measurements: _Measured | None = None,
+        measurements: Measured | None = None,
         budget: int = 2 * BUDGET,
     ) -> None:
         self.models = models
@@ -296,7 +296,7 @@ class SharedOut:
         self.request = request
         self.chosen = assignment.chosen
         self.machine = machine = request.machine
-        self.measurements = measurements or _Measured()
+        self.measurements = measurements or Measured()
         self.spare = dict(machine.limits)
         self.ram_spare = None if machine.ram is None else machine.ram - RAM_MARGIN
         for option in assignment.chosen:
@@ -339,8 +339,7 @@ class SharedOut:
             mine = replace(self.request, machine=replace(self.machine, limits=limits, ram=ram))
             # Two plans may cost what they cost alone; more of them share that.
             meter = Meter(min(BUDGET, self.budget // len(order)))
-            known = self.measurements.of(self.models[i])
-            plan = settled(measured_plan(self.models[i], option, mine, known, meter))
+            plan = self.measurements.plan(self.models[i], option, mine, meter)
             plan_of[i] = with_own_servers(plan, self.machine.devices)
             # What the plan really takes replaces what the option would have taken.
             self._take(option.takes, option.ram, -1)
@@ -379,11 +378,12 @@ def measured_plan(
     return min(fitting, key=lambda either: either.speed.request, default=plan)
 
 
-class _Measured:
-    """Measurements of the most recent models; a model may occur several times."""
+class Measured:
+    """Measurements of the most recent models, and their plans; a model may occur several times."""
 
     def __init__(self) -> None:
         self.last: dict[str, Known] = {}
+        self.plans: dict[object, Plan] = {}
 
     def of(self, model: Model) -> Known:
         # Puts it last: the first is the one that was not used for the longest time.
@@ -391,6 +391,18 @@ class _Measured:
         if len(self.last) > KEPT:
             del self.last[next(iter(self.last))]
         return measurements
+
+    def plan(
+        self, model: Model, option: Option, request: Request, meter: Meter | None = None
+    ) -> Plan:
+        """Return measured_plan, settled: once for the same file, flags and memory."""
+        machine = request.machine
+        memory = tuple(machine.limits.items()), machine.ram, meter and meter.budget
+        key = model.path, option.params, option.seconds, request.params, memory
+        if key not in self.plans:
+            found = measured_plan(model, option, request, self.of(model), meter)
+            self.plans[key] = settled(found)
+        return self.plans[key]
 
 
 def _costs(
@@ -439,7 +451,7 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
 # --- where they do not fit
 
 
-def _by_size(models: Sequence[Model], request: Request, measurements: _Measured) -> list[Plan]:
+def _by_size(models: Sequence[Model], request: Request, measurements: Measured) -> list[Plan]:
     """Return a plan for each, with a share of the leftover memory in proportion to its size, and
     whole RPC servers."""
     machine = request.machine

@@ -308,10 +308,15 @@ class Launches:
         part = self.cost.weights.used if self.cost.weights.n_expert else 1.0
         return max(0.0, 1 / self.cost.host.ram - fastest) * part * self.policy.workload.generate
 
+    @lazy
+    def _on_devices(self) -> int:
+        """The bytes of weights and caches with all layers on devices."""
+        static = self.evaluator.static(replace(self.params, n_gpu_layers=self.ladders.top))
+        return static.on_devices if static else 0
+
     def _missing(self, left: Mapping[str, int]) -> int:
         """Return the bytes of weights and caches that exceed these devices' memory."""
-        static = self.evaluator.static(replace(self.params, n_gpu_layers=self.ladders.top))
-        return max(0, static.on_devices - sum(left.values())) if static else 0
+        return max(0, self._on_devices - sum(left.values()))
 
     def _cut_bound(self, left: Mapping[str, int]) -> float:
         more = self._missing(left) - self._missing(self.machine.limits)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .options import Home
 
 LOOKED_A_NODE = 4  # options that are looked at in the time of a node (memory.meter)
+A_STEP = 2  # nodes that take as long as a step of a search
 ROUNDS = 64  # rounds of measuring an estimated choice and choosing again
 _EQUAL = 1 + 1e-9
 
@@ -125,7 +126,8 @@ class Sharing:
             self.servers,
         )
         found = search.best()
-        self.launches[0].meter.spent += search.looked // LOOKED_A_NODE
+        spent = search.looked // LOOKED_A_NODE + search.steps * A_STEP
+        self.launches[0].meter.spent += spent
         return found
 
     def _choice(self, i: int) -> Choice:
