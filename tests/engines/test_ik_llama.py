@@ -6,6 +6,7 @@ ik_llama.cpp: what its own library allocated (fixtures/ik), its words, and what 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from functools import cache
 from pathlib import Path
@@ -17,9 +18,11 @@ from support import (
     HEADERS,
     WHOLE,
     MiB,
+    blocks,
     command,
     few_rows,
     gpus,
+    header,
     model,
     sample,
     says,
@@ -29,7 +32,7 @@ from support import (
 import autolayers
 from autolayers.engines.ik_llama import IK_LLAMA
 from autolayers.engines.ik_tensors import unread
-from autolayers.errors import UsageError
+from autolayers.errors import LaunchRefused, UsageError
 from autolayers.flags.params import Params
 from autolayers.machine import Device
 from autolayers.memory.breakdown import Static, Usage
@@ -514,3 +517,14 @@ def test_a_tied_output_is_created_once_more_wherever_it_is() -> None:
     device, host = held("")
     assert held("-ot token_embd=CUDA0") == (device + size, host - size)
     assert held("-ot token_embd=CPU") == (device - size, host + size)
+
+
+@pytest.mark.parametrize("name", ["blk.0", "blk.", "blk.0~ffn_up"])
+def test_a_tensor_of_a_block_may_have_any_name(name: str) -> None:
+    """A header with a byte changed ended in a traceback where layers are cut."""
+    norms = {f"blk.{il}.ffn_norm.weight": ("f32", (256,)) for il in range(2)}
+    tensors = {**blocks(2, "f32", "ffn_gate", "ffn_down"), **norms, name: ("f32", (256,))}
+    keys: dict[str, object] = {"attention__head_count_kv": 4, "feed_forward_length": 256}
+    odd = Model(header("llama", tensors, **keys), "odd.gguf")
+    with pytest.raises(LaunchRefused, match=rf"does not read {re.escape(name)}, and loads no file"):
+        autolayers.plan(odd, ["--engine", "ik_llama.cpp"], devices=gpus(8192, 8192))

@@ -210,9 +210,7 @@ class _Sets:
 
     # Requests for models a and b in a row need no swap if both are in one set. That has the
     # probability sum(weight of set ** 2) / sum(weights) ** 2, so the squares are maximised.
-    def __init__(
-        self, question: Question, models: Sequence[int], weights: Sequence[float]
-    ) -> None:
+    def __init__(self, question: Question, models: Sequence[int], weights: Sequence[float]) -> None:
         self.question = question
         self.models = models
         self.weights = weights

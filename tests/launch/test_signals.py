@@ -1,0 +1,128 @@
+"""A server would stay on the GPU after its command was stopped, or a script would take a stopped
+command for one that ended well.
+
+Signals at random moments of whole commands: before and after the server starts, while it loads,
+while it ends, and twice. `python tests/launch/test_signals.py SEED TIMES` tries more of them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "fixtures/headers/llama-3.2-1b-q8_0.gguf"
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+RUN = ("--replan", "--gpu", "8GiB", "--ram", "32GiB", "--llama-build", "11549", "--")
+COMMANDS = ("run --retry 1", "run --verify", "run --wait", "web --port 0", "serve --port 0")
+# A wrapper, and a child in a session of its own
+SERVERS = ("", "setsid sleep 61 &\n")
+SERVER = """#!/bin/sh
+sleep 60 &
+{}sleep 0.$(( $$ % 5 ))
+echo 'main: server is listening on http://127.0.0.1:8080' >&2
+wait
+"""
+LIMIT = 60.0  # seconds in which all has to be gone on a busy machine
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """The processes that have `mark` in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            here = process.environ().get("AUTOLAYERS_MARK") == mark
+            if here and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def stopped(folder: Path, pick: random.Random, longest: float) -> tuple[str, int, list[str]]:
+    """A command that is stopped at a random moment: what was done, its exit code, what is left."""
+    server = folder / "llama-server"
+    server.write_text(SERVER.format(pick.choice(SERVERS)))
+    server.chmod(0o755)
+    command, number = pick.choice(COMMANDS), pick.choice(SIGNALS)
+    words = [*command.split(), "--no-browser"] if command.startswith("web") else command.split()
+    if command.startswith("run"):
+        words += [*RUN, str(server), "-m", str(MODEL), "--port", str(pick.randrange(20000, 30000))]
+    mark = f"{os.getpid()}-{pick.random()}"
+    environ = {**os.environ, "AUTOLAYERS_MARK": mark, "XDG_STATE_HOME": str(folder / "state")}
+    with open(folder / "said", "wb") as said:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "autolayers", *words],
+            env=environ,
+            cwd=ROOT,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
+    moment, again = pick.uniform(0, longest), pick.random() < 0.3
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(moment)
+    child.send_signal(number)
+    if again:
+        time.sleep(pick.uniform(0, 0.1))
+        child.send_signal(number)
+    what = f"{command}, {number.name}{' twice' if again else ''} after {moment:.2f} s"
+    try:
+        code = child.wait(LIMIT)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        code = child.wait()
+        what += ", which did not end"
+    end = time.monotonic() + LIMIT
+    while (left := marked(mark)) and time.monotonic() < end:
+        time.sleep(0.05)
+    names = []
+    for process in left:
+        with suppress(psutil.Error):
+            names.append(" ".join(process.cmdline()))
+            process.kill()
+    if b"Traceback" in (folder / "said").read_bytes():
+        names.append((folder / "said").read_text("utf-8", "replace"))
+    return what, code, names
+
+
+def right(what: str, code: int) -> bool:
+    """Whether the code says that it was stopped. A server that was asked to end, by whoever runs
+    it, has ended well; what ended before the signal keeps its own code."""
+    number = next(each for each in SIGNALS if each.name in what)
+    return code in (-number, 128 + number) or (not what.startswith("run") and code == 0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads other processes' environments")
+def test_a_stopped_command_leaves_nothing_and_says_so(tmp_path: Path) -> None:
+    pick = random.Random(66)
+    wrong = []
+    for _ in range(16):
+        what, code, left = stopped(tmp_path, pick, 1.5)
+        if left or not right(what, code):
+            wrong.append((what, code, left))
+    assert wrong == []
+
+
+if __name__ == "__main__":
+    seed, times = (int(word) for word in sys.argv[1:3])
+    chance, count = random.Random(seed), Counter[str]()
+    with tempfile.TemporaryDirectory() as place:
+        for _ in range(times):
+            what, code, left = stopped(Path(place), chance, 4.0)
+            fine = not left and right(what, code)
+            count[f"{what.partition(',')[0]}: {'right' if fine else 'WRONG'}"] += 1
+            if not fine:
+                print(what, code, left, sep="\n  ", flush=True)
+    print(*sorted(count.items()), sep="\n")
