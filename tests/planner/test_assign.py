@@ -335,7 +335,7 @@ def test_the_cheapest_launch_comes_first_of_equal_ones_that_with_the_most_left()
         option(1.0, CUDA1=25),
         option(1.0, ram=9),
     ]
-    found = search([Choice(options)], {"CUDA0": 10, "CUDA1": 20}, ram=8)._fitting(0)
+    found = list(search([Choice(options)], {"CUDA0": 10, "CUDA1": 20}, ram=8)._fitting(0))
     # 6 left of CUDA0, 5 of CUDA1, which is larger
     assert found == [options[2], options[1], options[0]]
 

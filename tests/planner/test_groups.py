@@ -210,8 +210,8 @@ class Sizes:
         self.together = tuple(sorted(self.limits)[:2]) if rng.random() < 0.3 else ()
 
     @property
-    def asked(self) -> several._Question:
-        found = object.__new__(several._Question)
+    def asked(self) -> several.Question:
+        found = object.__new__(several.Question)
         found.options, found.ram, found.cut = self.options, self.ram, {}
         devices = [Device(name, size, size) for name, size in self.limits.items()]
         ram = None if self.ram is None else self.ram + RAM_MARGIN
@@ -275,7 +275,7 @@ class Known(several._Sets):
     """Sets whose seconds are given: those that fit."""
 
     def __init__(self, weights: Sequence[float], seconds: dict[int, float]) -> None:
-        found = object.__new__(several._Question)
+        found = object.__new__(several.Question)
         found.machine = Machine((), {}, None)
         super().__init__(found, range(len(weights)), weights)
         self.seconds = seconds
