@@ -403,7 +403,10 @@ OTHERS = (
         weight=6,
         fatal=False,
     ),
-    Sign("no_gpu", "GPU discovery watchdog timed out", "", "start", weight=6, fatal=False),
+    *(
+        Sign("no_gpu", said, "", "start", weight=6, fatal=False)
+        for said in ("GPU discovery watchdog timed out", "failure during GPU discovery")
+    ),
     Sign(
         "no_gpu",
         "library file not found. CPU library will be used",

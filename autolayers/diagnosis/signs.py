@@ -14,7 +14,7 @@ from .more_signs import FIRST, LAST
 A_LAST, B_FIRST, B_LAST = 4500, 4400, 9100
 
 PART = r"[^/\\']{0,120}-\d{5}-of-\d{5}\.gguf"  # of a model in several files
-EXIT = r"\bexit(?:ed)?(?: with)?(?: code| status)?:? ?\(?"  # before a process's code
+EXIT = r"\b[eE]xit(?:ed)?(?: with)?(?: code| status)?:? ?\(?"  # before a process's code
 BACKENDS = signs()  # and the names of the backends that print each
 
 # The first row that matches a line counts: special ones stand before general ones
@@ -114,7 +114,7 @@ SIGNS = (
     Sign(
         "oom_host",
         "137",
-        r"\b(?:exit(?:ed)?(?: with)?(?: code| status)?:?|returned|code=) ?\(?137\b",
+        r"\b(?:[eE]xit(?:ed)?(?: with)?(?: code| status)?:?|returned|code=) ?\(?137\b",
     ),
     Sign("oom_host", "-9", rf"{EXIT}-9\b"),  # as Python's subprocess counts
     # what shells print: "Killed", "zsh: killed  llama-server", "run.sh: line 3: 12345 Killed

@@ -75,6 +75,17 @@ def test_a_pasted_log_gets_its_cause_and_what_to_try(case: dict[str, object]) ->
             "killed from outside",
         ),
         (
+            "(Exit code: 132). Please check settings and try loading the model again.",
+            "cpu_build",
+            "instructions",
+        ),
+        ("Error loading model. (Exit code: 137). Unknown error.", "oom_host", "exit code 137"),
+        (
+            'msg="failure during GPU discovery" error="failed to finish discovery before timeout"',
+            "no_gpu",
+            "no GPU is used",
+        ),
+        (
             "ERROR  Server process terminated unexpectedly with exit code: -4",
             "cpu_build",
             "instructions",
