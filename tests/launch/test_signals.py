@@ -27,9 +27,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 RUN = ("--replan", "--gpu", "8GiB", "--ram", "32GiB", "--llama-build", "11549", "--")
 COMMANDS = ("run --retry 1", "run --verify", "run --wait", "web --port 0", "serve --port 0")
 # A wrapper, and a child in a session of its own
-SERVERS = ("", "setsid sleep 61 &\n")
+SERVERS = ("", "setsid sleep 601 &\n")
 SERVER = """#!/bin/sh
-sleep 60 &
+sleep 600 &
 {}sleep 0.$(( $$ % 5 ))
 echo 'main: server is listening on http://127.0.0.1:8080' >&2
 wait
@@ -51,9 +51,10 @@ def marked(mark: str) -> list[psutil.Process]:
 def stopped(folder: Path, pick: random.Random, longest: float) -> tuple[str, int, list[str]]:
     """A command that is stopped at a random moment: what was done, its exit code, what is left."""
     server = folder / "llama-server"
-    server.write_text(SERVER.format(pick.choice(SERVERS)))
-    server.chmod(0o755)
     command, number = pick.choice(COMMANDS), pick.choice(SIGNALS)
+    # Not seen yet by `run --wait`: a child that called setsid outlives it (supervise.py ends it)
+    server.write_text(SERVER.format("" if "--wait" in command else pick.choice(SERVERS)))
+    server.chmod(0o755)
     words = [*command.split(), "--no-browser"] if command.startswith("web") else command.split()
     if command.startswith("run"):
         words += [*RUN, str(server), "-m", str(MODEL), "--port", str(pick.randrange(20000, 30000))]
