@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Row:
+class LogRow:
     """A kind of line. `pattern` "": the word alone is the sign; `value`: what the row itself says
     of the line."""
 
@@ -60,20 +60,22 @@ _TYPES = r"(?:f32|f16|bf16|q\d_\d|iq4_nl)"
 LAUNCH = (
     # "sched_reserve:      CUDA0 compute buffer size =   304.75 MiB", "llm_load_tensors:  CPU buffer
     # size = 4165.37 MiB"
-    Row(
+    LogRow(
         "buffer",
         "buffer size",
         r"(?P<where>\w{1,60}): +(?P<name>[^\s:]\S{0,80}) +"
         r"(?P<what>model|KV|RS|LoRA|output|compute|DSV4 \S{1,60} state)? ?"
         rf"buffer size = +(?P<mib>{_MIB}) MiB",
     ),
-    Row("offloaded", "offloaded", r"offloaded (?P<layers>\d{1,9})/(?P<of>\d{1,9}) layers to GPU"),
+    LogRow(
+        "offloaded", "offloaded", r"offloaded (?P<layers>\d{1,9})/(?P<of>\d{1,9}) layers to GPU"
+    ),
     # "clip_ctx: CLIP using CUDA0 backend", then "load_hparams: model size:         811.82 MiB"
-    Row("projector", "CLIP using", r"CLIP using (?P<backend>\S+) backend"),
-    Row("projector", " model size: ", rf"\w{{1,60}}: model size: +(?P<mib>{_MIB}) MiB"),
+    LogRow("projector", "CLIP using", r"CLIP using (?P<backend>\S+) backend"),
+    LogRow("projector", " model size: ", rf"\w{{1,60}}: model size: +(?P<mib>{_MIB}) MiB"),
     # "using device CUDA0 (NVIDIA RTX A2000) (0000:01:00.0) - 23306 MiB free"
     # ik_llama.cpp: "CUDA0: using device CUDA0 - 24576 MiB free"
-    Row(
+    LogRow(
         "device",
         "using device",
         r"using device (?P<name>\S{1,60})(?: "
@@ -82,7 +84,7 @@ LAUNCH = (
     ),
     # "| - CUDA0 (RTX 4090)  | 24077 = 17900 + (5430 = 4403 + 1024 + 3) + 747 |", "| - Host |  345 =
     # 281 + 0 + 64 |"
-    Row(
+    LogRow(
         "breakdown",
         "| ",
         rf"\| +- (?P<name>\S{{1,60}}) .{{0,200}}\| +(?P<total>{_CELL}) = (?P<free>{_CELL}) \+ "
@@ -90,7 +92,7 @@ LAUNCH = (
         rf"\+ "
         rf"+(?P<unaccounted>-?{_CELL}) \|",
     ),
-    Row(
+    LogRow(
         "host",
         "| ",
         rf"\| +- Host +\| +{_CELL} = +(?P<model>{_CELL}) \+ +(?P<context>{_CELL}) \+ "
@@ -98,26 +100,26 @@ LAUNCH = (
     ),
     # builds of 2023: "llm_load_tensors: VRAM used: 4095.05 MB", "kv self size  =  256.00 MB"
     *(
-        Row("old", word, rf"{word} *[:=] +(?P<mib>{_MIB}) Mi?B", word)
+        LogRow("old", word, rf"{word} *[:=] +(?P<mib>{_MIB}) Mi?B", word)
         for word in ("VRAM used", "kv self size", "mem required")
     ),
-    Row("load", "llama_model_loader: loaded meta data"),
-    Row("load", "loading model tensors"),
-    Row("context", "constructing llama_context"),
-    Row("context", "n_ctx", r"(?:llama_new_context_with_model|llama_init_from_model): n_ctx +="),
+    LogRow("load", "llama_model_loader: loaded meta data"),
+    LogRow("load", "loading model tensors"),
+    LogRow("context", "constructing llama_context"),
+    LogRow("context", "n_ctx", r"(?:llama_new_context_with_model|llama_init_from_model): n_ctx +="),
     # not "HTTP server is listening": builds of 2024 and 2025 print that before they load
-    Row("ready", "model loaded"),
+    LogRow("ready", "model loaded"),
     *(
-        Row("ready", word, rf"{word}(?: ?(?P<url>https?://\S+))?")
+        LogRow("ready", word, rf"{word}(?: ?(?P<url>https?://\S+))?")
         for word in (": listening on ", "server is listening on", "llama server listening at")
     ),
 )
 
 # How Ollama's server starts, and llama-server by it
 SERVER = (
-    Row("settings", 'msg="server config"', r'env="map\[(?P<map>(?:[^"\\]|\\.)*)\]"'),
-    Row("gpu", 'msg="inference compute"', r'msg="inference compute" (?P<fields>.{1,2000})'),
-    Row(
+    LogRow("settings", 'msg="server config"', r'env="map\[(?P<map>(?:[^"\\]|\\.)*)\]"'),
+    LogRow("gpu", 'msg="inference compute"', r'msg="inference compute" (?P<fields>.{1,2000})'),
+    LogRow(
         "started",
         'msg="starting llama-server"',
         r'msg="starting llama-server" cmd="(?P<command>(?:[^"\\]|\\.){0,30000})"',
@@ -126,8 +128,8 @@ SERVER = (
 
 # What else the lines say of the machine, the program, the model and the launch
 _REST = (
-    *(Row("backend", word, "", name) for word, name in WORDS),
-    Row(
+    *(LogRow("backend", word, "", name) for word, name in WORDS),
+    LogRow(
         "listed",
         "MiB",
         # "common_params_print_info:   - CUDA0 : NVIDIA ...", and without the function's name
@@ -135,20 +137,20 @@ _REST = (
         rf"(?P<name>(?!{HOST}\b)[A-Z][A-Za-z]{{1,11}}\d{{1,3}}) *: "
         rf"(?P<description>.{{1,120}}) \((?P<mib>{_N}) MiB(?:, (?P<free>{_N}) MiB free)?\)",
     ),
-    Row(
+    LogRow(
         "ram",
         HOST,
         rf"^\s*(?:- )?{HOST} *: .{{1,120}} \((?P<mib>{_N}) MiB, (?P<free>{_N}) MiB free\)",
     ),
-    Row(
+    LogRow(
         "system_memory",
         'msg="system memory"',
         r'total="(?P<total>[\d.]{1,9} [KMGT]?i?B)" free="(?P<free>[\d.]{1,9} [KMGT]?i?B)"',
     ),
-    Row("swap", "free_swap", r'free_swap="(?P<free>[\d.]{1,9} (?:[KMGT]i)?B)"'),
-    *(Row("started_device", word, pattern, b.name) for word, pattern, b in DEVICE_LINES),
+    LogRow("swap", "free_swap", r'free_swap="(?P<free>[\d.]{1,9} (?:[KMGT]i)?B)"'),
+    *(LogRow("started_device", word, pattern, b.name) for word, pattern, b in DEVICE_LINES),
     *(
-        Row(
+        LogRow(
             "build",
             word,
             rf"\b{word} *[:=] *(?:\S{{1,12}} \(build (?P<new>\d{{3,6}})"
@@ -156,7 +158,7 @@ _REST = (
         )
         for word in ("build", "version", "build_info")
     ),
-    Row(
+    LogRow(
         "model",
         ".gguf",
         r"(?:loaded meta data with .{1,60} from |loading model '|failed to load "
@@ -164,14 +166,14 @@ _REST = (
         r"failed to load model,? '|failed to load model from )(?P<path>[^'\n]{1,300}?\.gguf)\b",
     ),
     # what it says of the model: printed by print_info, and as the header's own keys
-    Row(
+    LogRow(
         "printed",
         "= ",
         r"(?:print_info|llm_load_print_meta): "
         r"+(?P<key>arch|n_layer|n_embd|n_ff|n_expert|n_ctx_train|"
         r"general\.name|file type|model ftype) += +(?P<said>\S.{0,80})",
     ),
-    Row(
+    LogRow(
         "printed",
         "- kv ",
         r"- kv +\d{1,4}: "
@@ -179,7 +181,7 @@ _REST = (
         r"embedding_length|feed_forward_length|expert_count|context_length) +\w{3,4} += "
         r"+(?P<said>\S.{0,80})",
     ),
-    Row(
+    LogRow(
         "figure",
         "= ",
         r"(?:llama_context|llama_new_context_with_model|llama_init_from_model|llama_model_loader|"
@@ -187,42 +189,42 @@ _REST = (
         r")?(?P<key>n_ctx|n_ctx_seq|n_ctx_per_seq|n_batch|n_ubatch|"
         rf"n_seq_max|n_ctx_train|n_layer|flash_attn|kv_unified) += +(?P<said>{_N}|\w{{1,9}})\b",
     ),
-    Row(
+    LogRow(
         "offload",
         "layers.offload",
         r"layers\.model=(?P<of>\d{1,5}) layers\.offload=(?P<layers>\d{1,5})",
     ),
     # --fit's trials name a device by its number, and what they compare with
-    Row(
+    LogRow(
         "fits",
         "_fit_impl: ",
         r"_fit_impl: (?:id=\d{1,3}, n_layer=|projected to use \d{1,9} MiB of device)",
     ),
-    Row("shared", "NvMapMem", r"(?P<name>NvMap)MemAlloc"),
-    Row("splits", "graph splits", r"graph splits = (?P<n>\d{1,6})"),
-    Row(
+    LogRow("shared", "NvMapMem", r"(?P<name>NvMap)MemAlloc"),
+    LogRow("splits", "graph splits", r"graph splits = (?P<n>\d{1,6})"),
+    LogRow(
         "cache_types",
         "K (",
         rf"size +=.{{0,200}}?\bK \((?P<K>{_TYPES})\)(?:.{{0,200}}?\bV \((?P<V>{_TYPES})\))?",
     ),
-    Row(
+    LogRow(
         "reduced",
         "context size reduced",
         r"context size reduced from (?P<before>\d{1,9}) to (?P<after>\d{1,9})",
     ),
-    Row(
+    LogRow(
         "slots", "n_slots", r"n_slots = (?P<n_slots>\d{1,4}), n_ctx_slot = (?P<n_ctx_slot>\d{1,9})"
     ),
-    Row("shared", "uma: 1", r"\d = (?P<name>.{1,60}?) \(.{0,80}uma: 1"),
-    Row("shared", "type=iGPU", r'name=(?P<name>"[^"]{1,60}"|\S{1,60}) .{0,300}type=iGPU'),
-    Row(
+    LogRow("shared", "uma: 1", r"\d = (?P<name>.{1,60}?) \(.{0,80}uma: 1"),
+    LogRow("shared", "type=iGPU", r'name=(?P<name>"[^"]{1,60}"|\S{1,60}) .{0,300}type=iGPU'),
+    LogRow(
         "program",
         " -",
         r"(?:^|[\s\"'=/])(?P<command>(?:\S{0,200}/)?(?:llama-(?:server|cli|bench|perplexity|simple)"
         r"|server|main)(?:\.exe)? +-[^\n]{1,3000})",
     ),
     # "prompt eval time = 2034.21 ms / 612 tokens (...)", llama-bench's "| pp512 | 123.45 ± 0.67 |"
-    Row(
+    LogRow(
         "rate",
         "prompt eval time",
         r"prompt eval time = +[\d.]{1,20} ms / +(?P<n>\d{1,9}) tokens "
@@ -230,7 +232,7 @@ _REST = (
         r"(?P<rate>\d{1,7}\.\d{1,4}) tokens per second",
         "prompt",
     ),
-    Row(
+    LogRow(
         "rate",
         " eval time",
         r"(?<!prompt)(?<!\s)\s+eval time = +[\d.]{1,20} ms / +(?P<n>\d{1,9}) "
@@ -238,21 +240,21 @@ _REST = (
         r"(?P<rate>\d{1,7}\.\d{1,4}) tokens per second",
         "answer",
     ),
-    Row("rate", "±", r"\| +(?:pp|tg)\d{1,6}\b.{0,40}\| +\d{1,7}\.\d\d ± ", "bench"),
+    LogRow("rate", "±", r"\| +(?:pp|tg)\d{1,6}\b.{0,40}\| +\d{1,7}\.\d\d ± ", "bench"),
     # "system_info: n_threads = 8 (n_threads_batch = 8) / 16 | ..."
-    Row(
+    LogRow(
         "threads",
         "n_threads = ",
         r"n_threads = (?P<n>\d{1,5}) (?:\(n_threads_batch = \d{1,5}\) )?/ (?P<total>\d{1,5})",
     ),
-    Row("chip", "gfx", r"Device \d{1,2}: .{1,80}?, (?P<chip>gfx[0-9a-f]{3,5})\b"),
-    Row("chip", "GPU arch", r"GPU arch : (?P<chip>gfx[0-9a-f]{3,5})\b"),
-    *(Row("ik", word) for word in ("attn_max_b", "ik_llama")),
-    Row(
+    LogRow("chip", "gfx", r"Device \d{1,2}: .{1,80}?, (?P<chip>gfx[0-9a-f]{3,5})\b"),
+    LogRow("chip", "GPU arch", r"GPU arch : (?P<chip>gfx[0-9a-f]{3,5})\b"),
+    *(LogRow("ik", word) for word in ("attn_max_b", "ik_llama")),
+    LogRow(
         "unfused", "not supported, set to disabled", r"fused .{1,60} not supported, set to disabled"
     ),
     *(
-        Row("serving", word)
+        LogRow("serving", word)
         for word in (
             "all slots are idle",
             "llama runner started",
@@ -263,12 +265,12 @@ _REST = (
         )
     ),
     # of a request; the others are of the start
-    Row("serving", "slot ", r"\bslot +(?!load_model|init\b)\w{2,20}: +id +\d"),
-    Row("ollama", "ollama"),
-    Row("ollama", "level=", r"^.{0,74}level="),
+    LogRow("serving", "slot ", r"\bslot +(?!load_model|init\b)\w{2,20}: +id +\d"),
+    LogRow("ollama", "ollama"),
+    LogRow("ollama", "level=", r"^.{0,74}level="),
     # A to about January 2025, B to April 2026, C after
     *(
-        Row("era", word, "", era)
+        LogRow("era", word, "", era)
         for era, words in (
             ("C", ("cmn  ", "common_fit_params", "srv  llama_server")),
             (
@@ -300,7 +302,7 @@ _REST = (
 ROWS = (*LAUNCH, *SERVER, *_REST)
 
 
-def fields(text: str, rows: Sequence[Row] = ROWS) -> Iterator[tuple[str, dict[str, str]]]:
+def fields(text: str, rows: Sequence[LogRow] = ROWS) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield (field, its figures) of every row that a line is of, in the table's order."""
     for row in rows:
         figures = row.match(text)
@@ -308,12 +310,12 @@ def fields(text: str, rows: Sequence[Row] = ROWS) -> Iterator[tuple[str, dict[st
             yield row.field, figures
 
 
-def rows_of(*names: str) -> tuple[Row, ...]:
+def rows_of(*names: str) -> tuple[LogRow, ...]:
     """Return the rows of these fields."""
     return tuple(row for row in ROWS if row.field in names)
 
 
-def lines_with(text: str, rows: Iterable[Row]) -> Iterator[str]:
+def lines_with(text: str, rows: Iterable[LogRow]) -> Iterator[str]:
     """Yield the lines of a text that have a row's word, in their order: found by the words, of a
     log of any length."""
     # One pass for each word over the whole text, not line by line: logs may have hundreds of MB.

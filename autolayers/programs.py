@@ -45,7 +45,7 @@ class NoAnswer(AutolayersError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class Output:
     """A program's output, at most MOST bytes of each stream, and its exit code."""
 
     code: int  # negative: the signal that ended it
@@ -55,7 +55,7 @@ class Answer:
 
 def ask(
     words: Sequence[str], environ: Mapping[str, str], timeout: float, folder: str | None = None
-) -> Answer:
+) -> Output:
     """Return a program's output and exit code, of one that is started in this folder; afterwards
     none of its processes is left. Raises NoAnswer."""
     import time
@@ -85,7 +85,7 @@ def ask(
         _kill(child)
         _kill_marked(f"{_MARK}={mark}\0".encode())
     out, err = output.texts()
-    return Answer(child.returncode, out, err)
+    return Output(child.returncode, out, err)
 
 
 def _started(

@@ -153,7 +153,7 @@ class Planned(Row):
 
 
 @dataclass(frozen=True)
-class Speed(Row):
+class SpeedRatio(Row):
     """Rates of a class of launches relative to their predictions (machine.Ratio). `cards`: what its
     devices are, `version`: of the predictions."""
 

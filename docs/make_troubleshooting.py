@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from autolayers.diagnosis.advice import LIBRARIES, SIBLINGS
-from autolayers.diagnosis.causes import CAUSES, Cause, Remedy
+from autolayers.diagnosis.causes import CAUSES, Cause, CauseRemedy
 from autolayers.diagnosis.signs import SIGNS, Sign
 
 _HEAD = """# Troubleshooting
@@ -117,7 +117,7 @@ def _builds(sign: Sign) -> str:
     return ""
 
 
-def _remedy(remedy: Remedy) -> str:
+def _remedy(remedy: CauseRemedy) -> str:
     flags = f"`{' '.join(remedy.flags)}`: " if remedy.flags else ""
     when = f" ({_PHASES[remedy.phase]})" if remedy.phase else ""
     return f"- {flags}{remedy.why}{when}"

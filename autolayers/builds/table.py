@@ -23,7 +23,7 @@ OLDEST_EXACT = 9093
 if TYPE_CHECKING:
     from typing import Protocol
 
-    class Compared(Protocol):
+    class ComparedBuild(Protocol):
         """A row of autolayers.model.architectures."""
 
         @property
@@ -732,7 +732,7 @@ class Rules(EarlyRules):
             "whose sizes differ: an upper bound as far as nothing else changed between them"
         )
 
-    def warning_for(self, row: Compared, on_devices: bool) -> str:
+    def warning_for(self, row: ComparedBuild, on_devices: bool) -> str:
         """Return the same for an architecture, which may have been compared with fewer builds, and
         for what runs on more than the CPU."""
         if not self.warning and on_devices and self.number in CPU_ALONE:

@@ -38,7 +38,7 @@ def main(words: list[str]) -> int:
     models = best.candidates(job)
     progress = Progress(len(models), "planning ")
 
-    def work(model: Published) -> best.Row:
+    def work(model: Published) -> best.BestRow:
         return best.take(model, request, job)
 
     progress.show()
@@ -47,7 +47,7 @@ def main(words: list[str]) -> int:
     for answer in answers:
         if isinstance(answer, AutolayersError):
             raise answer
-    rows = best.ordered(row for row in answers if isinstance(row, best.Row))
+    rows = best.ordered(row for row in answers if isinstance(row, best.BestRow))
     taken = rows[0] if rows and rows[0].choice.fits else None
     command = (
         ["llama-server", *taken.words(), *taken.choice.flags, *other_words(arguments)]

@@ -16,7 +16,7 @@ from ..output import emit, say, show
 from ..parallel import in_processes, in_threads
 from ..planner.compare import quality
 from ..planner.compare.cards import example, find
-from ..planner.compare.choose import Advice, Choice, advise, assess, front, wanted_ctx
+from ..planner.compare.choose import Choice, Recommended, advise, assess, front, wanted_ctx
 from ..quoting import shell
 from ..records import replace
 from ..report.choose import advice_words, cards_text, choices_text
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..flags.parse import Arguments
     from ..model import Model
     from ..planner import Machine
-    from ..planner.compare.quality import Measured
+    from ..planner.compare.quality import Divergence
 
 # llama-perplexity prints a few lines a file: more than 16 MiB is something else
 MOST = 1 << 24  # characters of --quality
@@ -82,7 +82,7 @@ def _answered(
     offers: Sequence[Offer],
     models: Sequence[Model],
     request: Request,
-    measured: list[Measured],
+    measured: list[Divergence],
 ) -> list[tuple[Offer, Choice]]:
     """Return the offers that can be planned, each with its plan; print why the others cannot.
 
@@ -122,7 +122,7 @@ def _command(taken: tuple[Offer, Choice], arguments: Arguments, form: str) -> tu
     return offer.starts or own
 
 
-def _measured(path: str | None) -> list[Measured]:
+def _measured(path: str | None) -> list[Divergence]:
     """Return what llama-perplexity measured, by its output in a file. Raises UsageError."""
     if path is None:
         return []
@@ -289,7 +289,7 @@ def _print(
 
 
 def _advised(
-    labels: list[str], advice: Advice | None, command: tuple[str, ...], text: str
+    labels: list[str], advice: Recommended | None, command: tuple[str, ...], text: str
 ) -> dict[str, object]:
     """Return the advice as JSON has it."""
     larger = advice.next if advice else None

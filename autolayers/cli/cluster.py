@@ -13,7 +13,7 @@ from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..launch import cluster as launches
 from ..output import emit, say, show
-from ..planner.compare.cluster import Together, plan_cluster
+from ..planner.compare.cluster import ClusterPlan, plan_cluster
 from ..report.cluster import cluster_text
 from ..report.table import Style
 from ..report.text import shortage
@@ -72,7 +72,7 @@ def _form(own: Mapping[str, Any]) -> str:
     return form
 
 
-def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
+def _print(together: ClusterPlan, cluster: Cluster, arguments: Arguments) -> None:
     # The best set is printed even where it does not fit: it says what is missing
     own, best = arguments.own, together.best
     form = _form(own)

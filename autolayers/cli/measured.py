@@ -15,7 +15,7 @@ from ..output import emit, say, show
 from ..report.measured import cards as cards_words
 from ..report.measured import rows_text
 from ..report.table import Style
-from ..work.measured import Row, card_of, of_cards, rows, same, wanted
+from ..work.measured import MeasuredRate, card_of, of_cards, rows, same, wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _SHARE = "autolayers tune --share rows.jsonl llama-server -m MODEL"
 
 
-def _wanted(cards: Sequence[str] | None, names: Sequence[str]) -> list[Row]:
+def _wanted(cards: Sequence[str] | None, names: Sequence[str]) -> list[MeasuredRate]:
     """Return the rows of these cards, of all where there are none, that match each name."""
     # A machine whose cards nobody measured gets all rows
     matching = (of_cards(cards) if cards is not None else []) or list(rows())
@@ -82,7 +82,7 @@ def _nothing(names: Sequence[str]) -> str:
     return f"{what}; a row would help: {_SHARE}"
 
 
-def _matching(candidates: list[Row], name: str) -> list[Row]:
+def _matching(candidates: list[MeasuredRate], name: str) -> list[MeasuredRate]:
     """Return the rows of a card, or of a model whose name has all parts of this one."""
     # Rows of launches without a GPU have no cards
     if name.lower() == "cpu":

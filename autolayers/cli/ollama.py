@@ -15,7 +15,7 @@ from ..flags.own import COMMANDS
 from ..flags.parse import items
 from ..flags.table import Argument
 from ..ollama import modelfile
-from ..ollama.advice import Advice, advise
+from ..ollama.advice import OllamaAdvice, advise
 from ..ollama.log import Log, ServerLog
 from ..ollama.other_models import MODELS_A_GPU, allowed_for
 from ..ollama.settings import READ, Settings, predicted, used
@@ -25,7 +25,7 @@ from ..output import emit, say, show
 from ..quoting import posix, printable, shell
 from ..records import replace
 from ..request import Request
-from ..sources.ollama.api import NotRunning, OllamaError, Server
+from ..sources.ollama.api import NotRunning, OllamaError, OllamaServer
 from ..sources.ollama.store import Name, names, roots
 from ..state import write
 from ..units import human, whole
@@ -90,7 +90,7 @@ class _Command:
             if isinstance(item.flag, Argument) or item.name in _PLANNER
             for word in item.words
         ]
-        self.server = Server.from_environment(environ)
+        self.server = OllamaServer.from_environment(environ)
         self.log = (
             Log(environ, self.own.get("log")).server() if self._reads_log() else ServerLog({})
         )
@@ -205,7 +205,7 @@ class _Command:
 
     def advise(
         self, target: Target, remote: bool = False, own: Mapping[str, Any] | None = None
-    ) -> Advice:
+    ) -> OllamaAdvice:
         remote = remote or target.remote
         request, own = self.request(remote), self.own if own is None else own
         return advise(
@@ -272,7 +272,7 @@ def _plan(command: _Command) -> int:
     return 0 if advice.plan.fits else DoesNotFit.exit_code
 
 
-def _beside(command: _Command, advice: Advice, stay: Sequence[str]) -> Advice:
+def _beside(command: _Command, advice: OllamaAdvice, stay: Sequence[str]) -> OllamaAdvice:
     """Return an answer with what Ollama needs so that these stay loaded beside the model."""
     devices = command.request(remote=True).machine.devices
     target, server = advice.target, list(advice.server)
@@ -355,7 +355,7 @@ def _of_model(command: _Command) -> tuple[Target, str]:
     return from_name(command.what, command.environ, command.server), command.what
 
 
-def _say_server(advice: Advice) -> None:
+def _say_server(advice: OllamaAdvice) -> None:
     """Say what the server's environment needs, once for all models."""
     if advice.server:
         say(f"settings of the Ollama server, for every model: {' '.join(advice.server)}")
@@ -491,7 +491,7 @@ def _of_modelfile(command: _Command, data: bytes, source: str) -> Target:
     )
 
 
-def _new(source: str, advice: Advice) -> bytes:
+def _new(source: str, advice: OllamaAdvice) -> bytes:
     """Return a minimal Modelfile with the plan in comments."""
     server = [f"server: {' '.join(advice.server)}"] if advice.server else []
     return modelfile.minimal(
@@ -499,7 +499,7 @@ def _new(source: str, advice: Advice) -> bytes:
     )
 
 
-def _as_dict(advice: Advice) -> dict[str, object]:
+def _as_dict(advice: OllamaAdvice) -> dict[str, object]:
     return {
         "num_gpu": advice.num_gpu,
         "num_ctx": advice.num_ctx,
@@ -515,13 +515,13 @@ def _as_dict(advice: Advice) -> dict[str, object]:
     }
 
 
-def _own_layers(advice: Advice) -> int | None:
+def _own_layers(advice: OllamaAdvice) -> int | None:
     """Return the layers that Ollama offloads without num_gpu, if known and not all."""
     own = advice.own_choice
     return None if own is None else own.params.layers_wanted(advice.everything)
 
 
-def _must_fit(advice: Advice) -> None:
+def _must_fit(advice: OllamaAdvice) -> None:
     if not advice.plan.fits:
         reason = next(iter(advice.plan.warnings or advice.plan.reasons), "too little memory")
         raise DoesNotFit(
@@ -546,7 +546,7 @@ def _read(path: str) -> bytes:
         raise UsageError(f"{path}: {error.strerror or error}") from None
 
 
-def _say_all(advice: Advice) -> None:
+def _say_all(advice: OllamaAdvice) -> None:
     for note in advice.notes:
         say(note)
 

@@ -110,10 +110,10 @@ def _ollama(inventory: Inventory) -> tuple[list[dict[str, Any]], list[dict[str, 
     from ..ollama.log import Log
     from ..ollama.other_models import other_models
     from ..ollama.settings import Settings
-    from ..sources.ollama.api import OllamaError, Server
+    from ..sources.ollama.api import OllamaError, OllamaServer
 
     try:
-        server = Server.from_environment(os.environ)
+        server = OllamaServer.from_environment(os.environ)
         # No Ollama is the usual case: a second is all that it may cost
         loaded = server.ps(1.0)
     except OllamaError:

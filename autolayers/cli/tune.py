@@ -19,7 +19,7 @@ from ..launch.bench import BenchFailed, Program, in_its_words, read_program, res
 from ..launch.calibrate import ratios, runs_of
 from ..launch.session import Session
 from ..launch.speed_rows import rows_of
-from ..launch.tune import Bench, Measured, Outcome, quick, tune
+from ..launch.tune import Bench, Outcome, TunedLaunch, quick, tune
 from ..launch.tuned import key, machine_of, question_of
 from ..output import emit, say, show
 from ..planner import Plan, plan_request
@@ -218,7 +218,7 @@ def _refuse_other_build(session: Session, program: Program, commit: str) -> None
         )
 
 
-def _keep(session: Session, best: Measured, own: dict[str, Any]) -> None:
+def _keep(session: Session, best: TunedLaunch, own: dict[str, Any]) -> None:
     tuned = Tuned(
         # A build without number and commit is known by what llama-bench says
         key(session.build) or best.rates.commit,
@@ -290,7 +290,7 @@ def _answer(
     rival: Rival,
     own: dict[str, Any],
     rivals: Sequence[Rival] = (),
-    measured: Sequence[Measured] = (),
+    measured: Sequence[TunedLaunch] = (),
 ) -> int:
     """Print the launch, on stderr where stdout is for the rows of --share -."""
     plan = _plan_of(session, rival)
@@ -311,7 +311,7 @@ def _answer(
     return 0 if plan.fits else DoesNotFit.exit_code
 
 
-def _table(measured: Sequence[Measured], rivals: Sequence[Rival], style: Style) -> str:
+def _table(measured: Sequence[TunedLaunch], rivals: Sequence[Rival], style: Style) -> str:
     """Return one line per launch, fastest first: seconds of the workload, measured and
     predicted."""
     if not measured:
@@ -355,7 +355,7 @@ def _table(measured: Sequence[Measured], rivals: Sequence[Rival], style: Style) 
     return "\n".join(stacked(head, rows, style, marks={0: "bold"})) + "\n\n"
 
 
-def _json(measured: Sequence[Measured], words: Sequence[str]) -> dict[str, object]:
+def _json(measured: Sequence[TunedLaunch], words: Sequence[str]) -> dict[str, object]:
     return {
         "schema": 1,
         "command": list(words),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Kind:
+class RamKind:
     """Machines with at most this many bytes of RAM; `bandwidth` is what reading it reaches, bytes
     per second."""
 
@@ -27,9 +27,9 @@ class Kind:
 # Two channels of DDR4-3200 have 51e9 at the peak; four, or two of fast DDR5, 90e9 to 102e9; a
 # server's eight 205e9, and twelve of DDR5 460e9
 KINDS = (
-    Kind("desktop", 64 * GiB, 38e9, 8),
-    Kind("workstation", 256 * GiB, 80e9, 16),
-    Kind("server", 1 << 62, 200e9, 32),
+    RamKind("desktop", 64 * GiB, 38e9, 8),
+    RamKind("workstation", 256 * GiB, 80e9, 16),
+    RamKind("server", 1 << 62, 200e9, 32),
 )
 DESKTOP = KINDS[0]
 
@@ -41,7 +41,7 @@ ALONE = 2 * GiB  # a system with all other programs closed
 _IDLE = 2 * GiB
 
 
-def kind_of(ram: int | None, cores: int | None = None) -> Kind:
+def kind_of(ram: int | None, cores: int | None = None) -> RamKind:
     """Return the kind of machine with so much RAM; a desktop where it is not known, or with as few
     cores as one."""
     if cores is not None and cores <= DESKTOP.cores and (ram or 0) <= _MOST:

@@ -11,7 +11,7 @@ from .. import __version__, state
 from ..backends import HOST
 from ..machine import Device, Host, Ratio
 from ..records import replace
-from ..store import Beside, Speed, change, read
+from ..store import Beside, SpeedRatio, change, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _AGAIN = "tune --quick measures again"
 
 
-def speed_of(row: Ratio, devices: Sequence[Device]) -> Speed:
+def speed_of(row: Ratio, devices: Sequence[Device]) -> SpeedRatio:
     """Return a ratio that was measured now with these devices of this machine, to keep it."""
     own = [device for device in devices if row.backend != HOST and device.backend == row.backend]
-    return Speed(
+    return SpeedRatio(
         state.machine_name(),
         row.kind,
         row.placement,
@@ -49,7 +49,7 @@ def load(
 ) -> tuple[tuple[Ratio, ...], list[str]]:
     """Return what was measured on this machine, and a note if all of it is old."""
     ratios, old = [], []
-    for row in read(Speed, environ):
+    for row in read(SpeedRatio, environ):
         if row.machine == state.machine_name():
             # a new driver or card changes what a class of launches reaches
             why = _changed(row, devices)
@@ -105,16 +105,16 @@ def forget(environ: Mapping[str, str]) -> int:
     """Drop the speeds of this machine, and return how many runs. Raises AutolayersError."""
     dropped = 0
 
-    def others(rows: list[Speed]) -> list[Speed]:
+    def others(rows: list[SpeedRatio]) -> list[SpeedRatio]:
         nonlocal dropped
         dropped = sum(row.n for row in rows if row.machine == state.machine_name())
         return [row for row in rows if row.machine != state.machine_name()]
 
-    change(Speed, environ, others)
+    change(SpeedRatio, environ, others)
     return dropped
 
 
-def _changed(row: Speed, devices: Sequence[Device]) -> str:
+def _changed(row: SpeedRatio, devices: Sequence[Device]) -> str:
     """Return what is no longer as it was; "" if nothing."""
     here = [device for device in devices if device.backend == row.backend]
     if row.version != __version__:
@@ -129,7 +129,7 @@ def _changed(row: Speed, devices: Sequence[Device]) -> str:
     return _changed_driver(row, here)
 
 
-def _changed_driver(row: Speed, here: Sequence[Device]) -> str:
+def _changed_driver(row: SpeedRatio, here: Sequence[Device]) -> str:
     driver = next((device.driver for device in here), "")
     if row.driver and driver and row.driver != driver:
         return f"with driver {row.driver}, now {driver}"

@@ -28,7 +28,7 @@ from ..parallel import in_threads
 from ..records import dataclass, replace
 from ..units import human
 from .machine_file import parse
-from .rpc_protocol import Served, ask
+from .rpc_protocol import ServedDevice, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -199,11 +199,11 @@ def _with_devices(box: Box, served: list[tuple[Device, int]]) -> Box:
     return replace(box, devices=devices, ports=ports)
 
 
-def _reported(answer: list[Served]) -> str:
+def _reported(answer: list[ServedDevice]) -> str:
     return human(answer[0].total) if len(answer) == 1 else f"{len(answer)} devices"
 
 
-def _can_be(answer: list[Served], device: Device) -> bool:
+def _can_be(answer: list[ServedDevice], device: Device) -> bool:
     """Return whether a server's devices can be the one that the file has."""
     return len(answer) == 1 and answer[0].total <= _LARGER * device.total
 

@@ -52,7 +52,7 @@ _STEP = 256 * MiB, GiB
 
 
 @dataclass(frozen=True)
-class Kind:
+class MachineKind:
     """Machines that are planned alike. Devices and RAM have the least that any of them has free."""
 
     machines: tuple[Box, ...]
@@ -87,7 +87,7 @@ class Fleet:
     whether the file says it; `notes`: what was left out or assumed."""
 
     machines: tuple[Box, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[MachineKind, ...]
     link: tuple[float, float] = LINK
     said: bool = False
     notes: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ def read(path: str) -> Fleet:
     return replace(_fleet(path, machines), link=link, said=True)
 
 
-def _kinds_of(machines: Sequence[Box]) -> tuple[Kind, ...]:
+def _kinds_of(machines: Sequence[Box]) -> tuple[MachineKind, ...]:
     """Return the kinds, in the order of their first machines."""
     boxes_of: dict[object, list[Box]] = {}
     for box in machines:
@@ -170,7 +170,7 @@ def _likeness(box: Box) -> object:
     )
 
 
-def _kind(boxes: Sequence[Box]) -> Kind:
+def _kind(boxes: Sequence[Box]) -> MachineKind:
     first = boxes[0]
     assert first.host is not None
     devices = []
@@ -179,7 +179,7 @@ def _kind(boxes: Sequence[Box]) -> Kind:
         free = min(box.devices[i].free for box in boxes)
         devices.append(replace(device, free=free, uuid=None, pci_id=None))
     available = min(box.host.available for box in boxes if box.host)
-    return Kind(tuple(boxes), tuple(devices), replace(first.host, available=available))
+    return MachineKind(tuple(boxes), tuple(devices), replace(first.host, available=available))
 
 
 def _fleet(path: str, machines: Sequence[Box], notes: tuple[str, ...] = ()) -> Fleet:

@@ -9,7 +9,7 @@ from ..errors import AutolayersError, UsageError
 from ..machine import Device
 from ..parallel import in_threads
 from ..records import replace
-from .rpc_protocol import Served, Unavailable, address, ask
+from .rpc_protocol import ServedDevice, Unavailable, address, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def unavailable(endpoints: Sequence[str]) -> list[str]:
     return [str(answer) for answer in answers if isinstance(answer, Unavailable)]
 
 
-def _with(device: Device, served: Served, endpoint: str) -> Device:
+def _with(device: Device, served: ServedDevice, endpoint: str) -> Device:
     """Return the device with its server's backend (CPU or GPU, by its alignment), its memory if
     unknown so far, and the link's rates if the server is on this machine."""
     host = address(endpoint)[0]
@@ -83,7 +83,7 @@ def _with(device: Device, served: Served, endpoint: str) -> Device:
     return device if device.total else replace(device, free=served.free, total=served.total)
 
 
-def _ask(endpoints: Sequence[str]) -> tuple[list[list[Served] | None], list[str]]:
+def _ask(endpoints: Sequence[str]) -> tuple[list[list[ServedDevice] | None], list[str]]:
     """Return each server's devices, None if it cannot be asked, and a line for each of those."""
     answers = _answers(endpoints)
     return (
@@ -92,7 +92,7 @@ def _ask(endpoints: Sequence[str]) -> tuple[list[list[Served] | None], list[str]
     )
 
 
-def _answers(endpoints: Sequence[str]) -> Sequence[list[Served] | AutolayersError]:
+def _answers(endpoints: Sequence[str]) -> Sequence[list[ServedDevice] | AutolayersError]:
     for endpoint in endpoints:
         try:
             address(endpoint)

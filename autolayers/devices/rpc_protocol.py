@@ -25,7 +25,7 @@ _MAX_MEMORY = 1 << 50  # bytes; more than any device has
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedDevice:
     """One device of a server, bytes."""
 
     alignment: int
@@ -47,7 +47,7 @@ def address(endpoint: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def ask(endpoint: str, patience: float | None = None) -> list[Served]:
+def ask(endpoint: str, patience: float | None = None) -> list[ServedDevice]:
     """Return the devices of the server at host:port, in its order. `patience`: seconds for all
     questions, None: PATIENCE.
 
@@ -77,14 +77,14 @@ def ask(endpoint: str, patience: float | None = None) -> list[Served]:
         raise kind(f"{one_line(endpoint)}: not a usable RPC server ({why})") from None
 
 
-def _device(connection: socket.socket, limit: Limit, index: int) -> Served:
+def _device(connection: socket.socket, limit: Limit, index: int) -> ServedDevice:
     which = index.to_bytes(4, "little")
     alignment = int.from_bytes(_command(connection, limit, _GET_ALIGNMENT, which, 8), "little")
     memory = _command(connection, limit, _GET_DEVICE_MEMORY, which, 16)
     free, total = (int.from_bytes(memory[at : at + 8], "little") for at in (0, 8))
     if not 0 < total < _MAX_MEMORY:
         raise ValueError(f"its device {index} has {total} bytes of memory")
-    return Served(alignment, min(free, total), total)
+    return ServedDevice(alignment, min(free, total), total)
 
 
 def _command(

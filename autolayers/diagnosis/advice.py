@@ -17,7 +17,7 @@ from ..builds import NEWEST, Build
 from ..flags.check import flag_meant
 from ..ggml.types import BY_ID, IK_NAMES
 from ..records import dataclass
-from .causes import Remedy
+from .causes import CauseRemedy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Advice:
     """`remedies`: in the order to try. `instead`: whether the cause's own are then of no use."""
 
-    remedies: tuple[Remedy, ...]
+    remedies: tuple[CauseRemedy, ...]
     instead: bool = False
 
 
@@ -123,8 +123,8 @@ def of(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
         yield from rule(verdict, facts)
 
 
-def _remedy(flags: str, why: str) -> Remedy:
-    return Remedy(tuple(flags.split()), why)
+def _remedy(flags: str, why: str) -> CauseRemedy:
+    return CauseRemedy(tuple(flags.split()), why)
 
 
 def _library(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
@@ -454,7 +454,7 @@ _PLACES = {"-ngl", "--n-gpu-layers", "--gpu-layers", "-ts", "--tensor-split", "-
 _MEMORY = ("oom_device", "oom_host", "buffer_limit")
 
 
-def vain(remedy: Remedy, verdict: Verdict, facts: Facts) -> bool:
+def vain(remedy: CauseRemedy, verdict: Verdict, facts: Facts) -> bool:
     """Return whether a remedy for memory changes nothing in the launch that the log shows: it has
     that already, or less."""
     if verdict.cause not in _MEMORY or len(remedy.flags) < 1:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Remedy:
+class CauseRemedy:
     """`flags` as today's build reads them; none: something that no flag does. `phase`: of this one
     alone; `fits`: the launch with them was planned with and fits, None where nothing was planned.
     `whole`: the log's own command with them, () where it has none."""
@@ -47,12 +47,12 @@ class Cause:
     title: str
     means: str
     line: str
-    remedies: tuple[Remedy, ...] = ()
+    remedies: tuple[CauseRemedy, ...] = ()
     lines: Mapping[str, str] = field(default_factory=dict)
 
 
-def _remedy(flags: str, why: str, phase: str = "") -> Remedy:
-    return Remedy(tuple(flags.split()), why, phase)
+def _remedy(flags: str, why: str, phase: str = "") -> CauseRemedy:
+    return CauseRemedy(tuple(flags.split()), why, phase)
 
 
 # llama.cpp's libraries log at level 4 since about b9014, and the default shows 3
@@ -623,7 +623,7 @@ CAUSES = {
 }
 
 
-def remedies_of(name: str, phase: str | None, build: Build | None = None) -> Iterator[Remedy]:
+def remedies_of(name: str, phase: str | None, build: Build | None = None) -> Iterator[CauseRemedy]:
     """Yield what helps, in the order to try, as a build reads it."""
     for remedy in CAUSES[name].remedies:
         # A remedy without a phase helps in all of them
@@ -643,4 +643,4 @@ def remedies_of(name: str, phase: str | None, build: Build | None = None) -> Ite
             # Older builds take a number alone: the advice stays, without a flag
             if flags == ("-ngl", "auto") and build is not None and not build.rules.layers_auto:
                 flags = ()
-            yield Remedy(flags, remedy.why, remedy.phase)
+            yield CauseRemedy(flags, remedy.why, remedy.phase)

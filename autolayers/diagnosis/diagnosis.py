@@ -14,13 +14,13 @@ from ..quoting import printable, shell
 from ..records import dataclass, replace
 from ..units import MiB, human, mib
 from .advice import ik_type, of, vain
-from .causes import CAUSES, Remedy, remedies_of
+from .causes import CAUSES, CauseRemedy, remedies_of
 from .decide import Verdict, decide
 from .facts import Facts
 from .lines import Line, lines, read
 from .mended import Mended, mended, with_flags
-from .slow import Compared, compared
-from .working import Inputs, Launch, merged, working
+from .slow import SlowLaunch, compared
+from .working import ChangedCommand, LogInputs, merged, working
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ class Diagnosis:
 
     verdict: Verdict
     facts: Facts
-    remedies: tuple[Remedy, ...] = ()
-    launch: Launch | None = None
-    rates: Compared | None = None
+    remedies: tuple[CauseRemedy, ...] = ()
+    launch: ChangedCommand | None = None
+    rates: SlowLaunch | None = None
     mended: Mended | None = None
 
     @property
@@ -253,7 +253,7 @@ class Diagnosis:
         return "\n".join(map(printable, rows)) + "\n"
 
 
-def _tried(remedy: Remedy) -> str:
+def _tried(remedy: CauseRemedy) -> str:
     """Return the line of something to try."""
     flags = shell(remedy.flags)
     # None: nothing was planned with it
@@ -283,7 +283,7 @@ def explain(
     # given words count more than those of the log
     facts.words = merged(facts.words, words)
     verdict = decide(all_lines, facts)
-    machine = Inputs(model, own, tuple(devices) if devices is not None else None, host, files)
+    machine = LogInputs(model, own, tuple(devices) if devices is not None else None, host, files)
     # A text is what is missing for a plan, "" that no plan helps
     works = working(verdict, facts, machine)
     launch, missing = (None, works) if isinstance(works, str) else (works, "")
@@ -296,20 +296,20 @@ def explain(
         is_given = devices is not None or bool(own and (own.get("gpu") or own.get("machine")))
         remedies = _with_launch(remedies, launch, verdict.cause, is_given)
     elif missing:
-        remedies.append(Remedy((), missing))
+        remedies.append(CauseRemedy((), missing))
     remedies += rates.remedies() if rates is not None else ()
     # Other words help where no plan does: a busy port, a mistyped flag
     other = mended(verdict, facts, machine) if launch is None else None
     if other is not None:
         remedies = [remedy for remedy in remedies if not remedy.flags]
         why = other.why + ", in the command below"
-        remedies.insert(0, Remedy(other.changed, why, whole=other.words))
+        remedies.insert(0, CauseRemedy(other.changed, why, whole=other.words))
     path = facts.model or (model.path if model is not None else "")
     remedies = [_whole(remedy, facts, path) for remedy in remedies]
     return Diagnosis(verdict, facts, tuple(remedies), launch, rates, other)
 
 
-def _whole(remedy: Remedy, facts: Facts, path: str) -> Remedy:
+def _whole(remedy: CauseRemedy, facts: Facts, path: str) -> CauseRemedy:
     """Return the remedy with the whole command, where the log shows the launch; Ollama's own is
     typed by nobody."""
     is_flag = remedy.flags and remedy.flags[0].startswith("-")
@@ -333,7 +333,7 @@ def _lines_of(logs: Sequence[object]) -> list[Line]:
     return all_lines
 
 
-def _advised(verdict: Verdict, facts: Facts) -> list[Remedy]:
+def _advised(verdict: Verdict, facts: Facts) -> list[CauseRemedy]:
     """Return what helps in general and on this machine, what is surer first."""
     build = Build(facts.build) if facts.build else None
     has_flash = facts.values.get("flash_attn") in _ON
@@ -354,7 +354,7 @@ def _advised(verdict: Verdict, facts: Facts) -> list[Remedy]:
     return [remedy for remedy in remedies if not vain(remedy, verdict, facts)]
 
 
-def _far_too_large(verdict: Verdict, facts: Facts) -> list[Remedy]:
+def _far_too_large(verdict: Verdict, facts: Facts) -> list[CauseRemedy]:
     """Return what a buffer means that no card could hold: flags did not do what was meant."""
     device, size = facts.devices.get(verdict.device or ""), verdict.bytes or 0
     if verdict.cause != "oom_device" or device is None or not device.total:
@@ -365,12 +365,12 @@ def _far_too_large(verdict: Verdict, facts: Facts) -> list[Remedy]:
         f"{size / device.total:.0f} times the card's memory in one buffer: -ot or -cmoe matched no "
         "tensor, or the context is not the intended one"
     )
-    return [Remedy((), why)]
+    return [CauseRemedy((), why)]
 
 
 def _with_launch(
-    remedies: Sequence[Remedy], launch: Launch, cause: str, is_given: bool
-) -> list[Remedy]:
+    remedies: Sequence[CauseRemedy], launch: ChangedCommand, cause: str, is_given: bool
+) -> list[CauseRemedy]:
     """Return the planned launch before what else helps. `is_given`: the machine is, not the
     log's."""
     # What was planned has tried the general ones
@@ -383,10 +383,10 @@ def _with_launch(
     if not launch.changed and not launch.dropped:
         planned = "nothing better is known than this launch, " + planned
     flags = launch.changed or launch.words
-    return [Remedy(tuple(flags), planned, "", launch.plan.fits, launch.words), *remedies]
+    return [CauseRemedy(tuple(flags), planned, "", launch.plan.fits, launch.words), *remedies]
 
 
-def _slow(verdict: Verdict, rates: Compared) -> Verdict:
+def _slow(verdict: Verdict, rates: SlowLaunch) -> Verdict:
     """Return the verdict of a server that is well, and slower than the machine can be: by another
     launch, or than it is predicted."""
     if verdict.cause not in ("healthy", "not_in_log") or not (rates.slow or rates.launch):
@@ -398,7 +398,7 @@ def _slow(verdict: Verdict, rates: Compared) -> Verdict:
     return replace(verdict, cause="slow", phase="run", device=None, detail=detail)
 
 
-def _has_flag(remedy: Remedy, build: Build | None) -> bool:
+def _has_flag(remedy: CauseRemedy, build: Build | None) -> bool:
     """Return whether a build has the remedy's flag."""
     return (
         build is None

@@ -74,7 +74,7 @@ _HARMLESS = re.compile(
 
 
 @dataclass
-class Load:
+class LoadedModel:
     """One loaded model. `buffers`: part -> buffer name -> the MiB of each buffer, in the log's
     order."""
 
@@ -98,7 +98,7 @@ class OutOfMemory:
 class LaunchLog:
     """The log of one run of llama-server. Numbers are MiB as printed."""
 
-    loads: list[Load] = field(default_factory=list)
+    loads: list[LoadedModel] = field(default_factory=list)
     # device -> MiB free before the load
     free: dict[str, int] = field(default_factory=dict)
     # device -> total free model context compute unaccounted
@@ -152,16 +152,16 @@ class LaunchLog:
         elif name == "load":
             # A line that starts a load is printed several times before the first buffer
             if not self.loads or self.loads[-1].buffers:
-                self.loads.append(Load())
+                self.loads.append(LoadedModel())
         elif name == "context":
             self._load().contexts += 1
         elif name == "ready":
             self.ready = True
             self.url = groups["url"].rstrip("/") if "url" in groups else self.url
 
-    def _load(self) -> Load:
+    def _load(self) -> LoadedModel:
         if not self.loads:
-            self.loads.append(Load())
+            self.loads.append(LoadedModel())
         return self.loads[-1]
 
     def _buffer(self, groups: dict[str, str]) -> None:

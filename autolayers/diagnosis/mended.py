@@ -14,7 +14,7 @@ from ..flags.check import flag_meant
 from ..flags.parse import Item, items
 from ..flags.table import Argument
 from ..records import dataclass
-from .working import SECRET, Inputs, with_model
+from .working import SECRET, LogInputs, with_model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Mended:
         }
 
 
-def mended(verdict: Verdict, facts: Facts, inputs: Inputs) -> Mended | None:
+def mended(verdict: Verdict, facts: Facts, inputs: LogInputs) -> Mended | None:
     """Return the command that helps against a cause; None without a command in the log, or where
     none helps."""
     rule = _RULES.get(verdict.cause)

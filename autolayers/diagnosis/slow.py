@@ -10,8 +10,8 @@ from ..errors import AutolayersError
 from ..flags.workload import Workload
 from ..planner import Plan, plan_request
 from ..records import dataclass, replace
-from .causes import Remedy
-from .working import BUFFERS, PLACING, Inputs, Launch, Prepared, changed_launch, prepared
+from .causes import CauseRemedy
+from .working import BUFFERS, PLACING, ChangedCommand, LogInputs, Prepared, changed_launch, prepared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,13 +64,13 @@ class _Rate:
 
 
 @dataclass(frozen=True)
-class Compared:
+class SlowLaunch:
     """The answers' rate, and the prompts' where the log has a long one; `better`: tokens/s of an
     answer by `launch`, which is another one; None where none is much faster."""
 
     answers: _Rate
     prompts: _Rate | None = None
-    launch: Launch | None = None
+    launch: ChangedCommand | None = None
     better: float = 0.0
     in_ram: bool = False
     threads: tuple[int, int] = (0, 0)  # that compute, of the CPU's
@@ -100,19 +100,19 @@ class Compared:
             "prompts": self.prompts.to_dict() if self.prompts is not None else None,
         }
 
-    def remedies(self) -> Iterator[Remedy]:
+    def remedies(self) -> Iterator[CauseRemedy]:
         """Yield what makes a launch slower than it is predicted, the likeliest first."""
         if not self.slow:
             return
         if self.splits:
-            yield Remedy(
+            yield CauseRemedy(
                 (),
                 "the graph is cut into many splits: an operation of each layer runs on the other "
                 "side; a newer build or driver may have its kernel",
             )
         # Without another launch to take: `launch` has its own batches
         if self.in_ram and self.slow_prompts and self.launch is None:
-            yield Remedy(
+            yield CauseRemedy(
                 ("-b", "2048", "-ub", "2048"),
                 "what lies in RAM is copied to the GPU for each micro-batch of a prompt: larger "
                 "ones copy less often",
@@ -121,25 +121,25 @@ class Compared:
         ram = self.in_ram and self.answers.slow
         # More threads than cores: two on a core share its bandwidth and wait for each other
         if ram and threads >= of > _MANY:
-            yield Remedy(
+            yield CauseRemedy(
                 ("-t", str(of // 2)),
                 f"all {of} threads of the CPU compute, two on each core: they wait for each other",
             )
         # Answers read all weights in RAM for each token: its bandwidth bounds them
         if ram:
-            yield Remedy(
+            yield CauseRemedy(
                 (),
                 "RAM decides here: both channels filled, XMP or EXPO on (autolayers devices shows "
                 "its rate)",
             )
-            yield Remedy(
+            yield CauseRemedy(
                 (),
                 "-t as many as the CPU has fast cores: with more threads each waits for the others",
             )
-        yield Remedy(
+        yield CauseRemedy(
             (), "a power limit or heat: nvidia-smi -q -d POWER,PERFORMANCE while it answers"
         )
-        yield Remedy(
+        yield CauseRemedy(
             (),
             "another program on the GPU, or memory that Windows moved to the system (Task "
             "Manager: shared GPU memory)",
@@ -147,8 +147,8 @@ class Compared:
 
 
 def compared(
-    verdict: Verdict, facts: Facts, inputs: Inputs, launch: Launch | None
-) -> Compared | None:
+    verdict: Verdict, facts: Facts, inputs: LogInputs, launch: ChangedCommand | None
+) -> SlowLaunch | None:
     """Return the rates of a server that answers; None where the log says too little to predict
     any."""
     measured = facts.rates.get("answer", 0.0)
@@ -163,7 +163,7 @@ def compared(
         if as_it_was is None or not as_it_was.speed.generation:
             return None
         speed, host = as_it_was.speed, facts.share_of_host("model")
-        rates = Compared(
+        rates = SlowLaunch(
             # The low end of the prediction's range
             _Rate(measured, speed.generation, speed.generation / speed.generation_spread),
             _prompts(speed, facts),
@@ -220,7 +220,7 @@ def _experts(model: Model, facts: Facts) -> tuple[tuple[str, str], ...]:
     return parse(["-ncmoe", str(layers)], command=None).params.overrides if layers else ()
 
 
-def _freed(given: Prepared) -> Launch | None:
+def _freed(given: Prepared) -> ChangedCommand | None:
     """Plan the launch with its layers, experts and batches placed again, its context and cache as
     they were."""
     params = replace(given.request.params, **{**PLACING, **BUFFERS})  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ SECRET = ("--api-key", "-hft", "-mu", "-mmu")
 
 
 @dataclass(frozen=True)
-class Inputs:
+class LogInputs:
     """What is known besides the log: the model, own flags (--gpu, --ram, --machine), the machine.
     `files`: whether a model's file that the log names may be read."""
 
@@ -77,7 +77,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Launch:
+class ChangedCommand:
     """`words`: of the command, with as few changes as may be. `changed`: those that are new;
     `dropped`: the command's that they take the place of. `predicted`: bytes of the part that was
     refused, as the launch was given; None where not all of its flags are known. `header`: the
@@ -124,7 +124,7 @@ _NO_SUCH = "no launch is planned: the command's flags are not for this machine o
 _OF_ANOTHER = "the log is not of this model: more was refused than it has, so no launch is planned"
 
 
-def working(verdict: Verdict, facts: Facts, inputs: Inputs) -> Launch | str:
+def working(verdict: Verdict, facts: Facts, inputs: LogInputs) -> ChangedCommand | str:
     """Return the launch that works, what is missing to plan one, or "" where no launch helps."""
     # not a lack of memory: the context itself must grow
     if verdict.cause == "context_limit":
@@ -140,7 +140,7 @@ def working(verdict: Verdict, facts: Facts, inputs: Inputs) -> Launch | str:
         return ""
 
 
-def _fitting_launch(given: Prepared, verdict: Verdict, facts: Facts) -> Launch | str:
+def _fitting_launch(given: Prepared, verdict: Verdict, facts: Facts) -> ChangedCommand | str:
     """Return the launch that fits the memory that the log shows, or what is missing."""
     model, request = given.model, given.request
     # the pool grew while serving, beyond what was planned for: keep more free
@@ -198,7 +198,7 @@ def _too_large(model: Model, limit: int) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _longer(verdict: Verdict, facts: Facts, inputs: Inputs) -> Launch | str:
+def _longer(verdict: Verdict, facts: Facts, inputs: LogInputs) -> ChangedCommand | str:
     """Return the launch with a context for what was asked; "" where the log says too little, or
     none fits."""
     need = context_needed(verdict, facts)
@@ -228,7 +228,7 @@ class Prepared:
     request: Request
 
 
-def prepared(verdict: Verdict, facts: Facts, inputs: Inputs) -> Prepared | str:
+def prepared(verdict: Verdict, facts: Facts, inputs: LogInputs) -> Prepared | str:
     """Return the launch as it was given, or what is missing for planning it. Raises UsageError for
     a command that no build reads, other AutolayersErrors for a model that cannot be read."""
     path = facts.model or (inputs.model.path if inputs.model is not None else "")
@@ -264,10 +264,10 @@ def prepared(verdict: Verdict, facts: Facts, inputs: Inputs) -> Prepared | str:
     return Prepared(words, arguments, model, header, request)
 
 
-def changed_launch(given: Prepared, plan: Plan, predicted: int | None = None) -> Launch:
+def changed_launch(given: Prepared, plan: Plan, predicted: int | None = None) -> ChangedCommand:
     """Return the command with what a plan changes."""
     words, changed, dropped = _command(given.words, given.arguments, plan)
-    return Launch(
+    return ChangedCommand(
         given.request.build.number,
         words,
         tuple(given.request.machine.devices),
@@ -370,7 +370,7 @@ def _without_files(params: Params, files: bool) -> Params:
 
 
 def _machine(
-    verdict: Verdict, facts: Facts, inputs: Inputs
+    verdict: Verdict, facts: Facts, inputs: LogInputs
 ) -> tuple[list[Device] | None, Host | None]:
     """Return the log's devices and RAM; those that are given instead."""
     host = inputs.host or (Host(*facts.ram, "log") if facts.ram else None)

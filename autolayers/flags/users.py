@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
-    class Served(Protocol):
+    class ServedRates(Protocol):
         """What each of them gets."""
 
         @property
@@ -39,7 +39,7 @@ class Users:
         """Whether no other number is of interest."""
         return self.grows and self.count is not None
 
-    def is_kept_by(self, served: Served) -> bool:
+    def is_kept_by(self, served: ServedRates) -> bool:
         """Return whether this keeps the promise."""
         return served.rate >= self.rate and (not self.first or served.first <= self.first)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     # (tensor, until) of ggml_backend_graph_optimize_params
     AddAllocDep = Callable[[Tensor, Tensor], None]
 
-    class Backend(Protocol):
+    class SchedulerBackend(Protocol):
         """What the scheduler asks of a backend; see autolayers.backends.Backend."""
 
         buffer: Buffer  # where its graph tensors are
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
             self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep
         ) -> list[Tensor]: ...
 
-    class Rules(Protocol):
+    class SchedulerRules(Protocol):
         """What depends on the build; see autolayers.builds."""
 
         @property
@@ -46,7 +46,7 @@ _MAX_SRC = 10  # GGML_MAX_SRC
 _MAX_SPLIT_INPUTS = 30  # GGML_SCHED_MAX_SPLIT_INPUTS
 
 
-class Split:
+class SplitGraph:
     """The graph ready for the allocator: (tensor, backend) in order."""
 
     __slots__ = ("inputs", "leafs", "n_splits", "nodes")
@@ -59,7 +59,11 @@ class Split:
 
 
 def assign(
-    graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: Rules, pins: bool = True
+    graph: Graph,
+    backends: Sequence[SchedulerBackend],
+    op_offload: bool,
+    rules: SchedulerRules,
+    pins: bool = True,
 ) -> None:
     """Set `backend` of every node and leaf, in passes 1 to 4; with `pins`, those of the graph
     builder count."""
@@ -77,7 +81,7 @@ class _Readers:
 
     __slots__ = ("backends", "cpu", "reading", "supports")
 
-    def __init__(self, backends: Sequence[Backend]) -> None:
+    def __init__(self, backends: Sequence[SchedulerBackend]) -> None:
         self.backends = backends
         self.cpu = len(backends) - 1
         self.supports = [backend.supports_op for backend in backends]
@@ -251,7 +255,9 @@ def _stuck(t: Tensor, buffer: Buffer) -> LaunchRefused:
     )
 
 
-def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int = 1) -> Split:
+def split(
+    graph: Graph, backends: Sequence[SchedulerBackend], rules: SchedulerRules, n_copies: int = 1
+) -> SplitGraph:
     """Cut a graph whose nodes have backends into splits and add the copies: the input of
     ggml_gallocr."""
     nodes = graph.nodes
@@ -342,7 +348,7 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
             if leaf.is_input:
                 graph_input(leaf)
 
-    result = Split()
+    result = SplitGraph()
     out = result.nodes
     result.n_splits = len(parts)
     result.inputs = [sources for _, _, sources in parts]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from ..builds import Rules
-    from ..ggml.scheduler import Backend
+    from ..ggml.scheduler import SchedulerBackend
     from ..ggml.tensor import Buffer
 
     Norm = Literal["rms", "layer", "group"]
@@ -52,7 +52,7 @@ class Llm:
         n_outputs: int,
         fused_ops: dict[str, bool],
         lookup: Callable[[str], Tensor | None],
-        backends: Sequence[Backend],
+        backends: Sequence[SchedulerBackend],
         dev_layer: Sequence[int],
         full_offload: bool,
     ) -> None:

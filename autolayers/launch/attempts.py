@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..machine import Device
     from ..planner import Plan
     from ..request import Request
-    from .supervise import Outcome
+    from .supervise import Ended
 
 _SMALLER = ("oom_device", "oom_host")  # what less memory helps against
 # What helps against other causes, where the user's flags leave it open
@@ -120,7 +120,7 @@ class Attempts:
             say(f"attempt {attempt + 2} of {self.retries + 1}: " + shell(self.added))
         return code
 
-    def _explained(self, outcome: Outcome, request: Request, again: bool) -> Request | None:
+    def _explained(self, outcome: Ended, request: Request, again: bool) -> Request | None:
         """Say why a launch died; return the request for another start where something else than
         less memory helps."""
         if outcome.code == 0 or outcome.requested:
@@ -143,7 +143,7 @@ class Attempts:
         self.session.ask_for(replace(request.arguments, params=replace(given, **changes)))
         return self.session.request
 
-    def _diagnosis(self, outcome: Outcome, request: Request | None) -> Diagnosis:
+    def _diagnosis(self, outcome: Ended, request: Request | None) -> Diagnosis:
         """Return what the log shows; with a `request` also the launch that works on its machine."""
         from ..diagnosis.diagnosis import explain
 
@@ -159,7 +159,7 @@ class Attempts:
             host=request.host,
         )
 
-    def _proposed(self, outcome: Outcome, request: Request, started: Plan, why_not: str) -> bool:
+    def _proposed(self, outcome: Ended, request: Request, started: Plan, why_not: str) -> bool:
         """Take the launch that `explain` proposes for this log, unless it lacks some given flags:
         those are named then."""
         diagnosis = self._diagnosis(outcome, request)
@@ -222,7 +222,7 @@ class Attempts:
         except LaunchRefused:
             return best
 
-    def _ended(self, outcome: Outcome) -> None:
+    def _ended(self, outcome: Ended) -> None:
         if self.verify and not self.compared:
             # an aborted launch's log is incomplete: shown, not kept
             # a server that was ended on request has printed everything
@@ -230,7 +230,7 @@ class Attempts:
             if not self._compare(outcome.launch, whole):
                 say("nothing to compare: its log has no buffer sizes")
 
-    def _start(self, words: list[str]) -> Outcome:
+    def _start(self, words: list[str]) -> Ended:
         if self.wait:
             return self._start_in_background(words)
         on_ready = self._ready if self.verify else None
@@ -248,7 +248,7 @@ class Attempts:
             )
         return wait.address(host, port, self.session.build.default_port)
 
-    def _start_in_background(self, words: list[str]) -> Outcome:
+    def _start_in_background(self, words: list[str]) -> Ended:
         given, environ = self.given, self.session.environ
         host, port = self._address()
         secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
@@ -408,7 +408,7 @@ class Attempts:
             say(f"the observation cannot be kept: {error}")
 
 
-def memory_failure(outcome: Outcome) -> OutOfMemory | None:
+def memory_failure(outcome: Ended) -> OutOfMemory | None:
     """Return why a load failed, if memory ran out; None for anything else, and once the model was
     loaded."""
     if outcome.code == 0 or outcome.requested or outcome.launch.ready:

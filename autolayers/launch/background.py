@@ -16,7 +16,7 @@ from ..errors import AutolayersError
 from ..output import say
 from ..quoting import printable
 from ..units import human
-from .supervise import Outcome, Watcher, end_group, handled
+from .supervise import Ended, Watcher, end_group, handled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _not_a_success(code: int) -> int:
 
 def run(
     words: Sequence[str], environ: Mapping[str, str], port: int, healthy: Callable[[int], bool]
-) -> tuple[int, Outcome]:
+) -> tuple[int, Ended]:
     """Start `words` and return when `healthy` is true of its process id, (that id, an outcome with
     code 0), or it has ended, (0, how).
 
@@ -76,7 +76,7 @@ def run(
             # Once it is ready the watcher is dismissed below, and the server lives on
             ready = _until_ready(child, log, reader, stopped, healthy, progress)
             if ready:
-                return child.pid, Outcome(0, reader.finish(), False, False, False)
+                return child.pid, Ended(0, reader.finish(), False, False, False)
             end_group(child)
             # what it printed last, before it was ended
             reader.feed(log.read(_PIECE))
@@ -95,7 +95,7 @@ def run(
     shown = 128 + stopped[0] if stopped else _not_a_success(code)
     with open(path, "rb") as log:
         first, last, _ = read(log)
-    return 0, Outcome(shown, reader.finish(), bool(stopped), killed, False, first + last)
+    return 0, Ended(shown, reader.finish(), bool(stopped), killed, False, first + last)
 
 
 def _apart(watcher: Watcher | None) -> dict[str, Any]:

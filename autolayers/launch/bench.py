@@ -20,7 +20,7 @@ from ..flags.kinds import FLAG
 from ..flags.params import Params
 from ..flags.parse import items, parse
 from ..flags.table import Argument, lookup, rows_of
-from ..programs import Answer, NoAnswer, ask
+from ..programs import NoAnswer, Output, ask
 from ..quoting import printable
 from ..records import dataclass
 
@@ -114,7 +114,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Rates:
+class BenchRates:
     """llama-bench's tokens per second of the prompt and of generation. `doubt`: why a slower
     repetition than the best counts."""
 
@@ -212,7 +212,7 @@ def measure(
     timeout: float,
     environ: Mapping[str, str],
     repetitions: int = 2,
-) -> Rates:
+) -> BenchRates:
     """Run one test of a launch. Raises BenchFailed if it fails, exceeds its time or prints
     impossible values."""
     command = [
@@ -243,7 +243,7 @@ def measure(
     token = _rate(rows, 0, test.generate, test.depth, took)
     row = prompt[2]
     build, commit, processor = row.get("build_number"), row.get("build_commit"), row.get("cpu_info")
-    return Rates(
+    return BenchRates(
         prompt[0],
         token[0],
         build if isinstance(build, int) else 0,
@@ -275,7 +275,7 @@ def rows_of_text(text: str) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _how_it_ended(answer: Answer) -> str:
+def _how_it_ended(answer: Output) -> str:
     """Return the signal or the exit code of a failed run, with its last line."""
     if answer.code < 0:
         memory = ", perhaps out of memory" if answer.code == -9 else ""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..planner import Plan
     from ..work.clock import Clock
     from .session import Session
-    from .tune import Measured
+    from .tune import TunedLaunch
 
 # bytes of a file; more is cut off
 _MAX_SIZE = 16 << 20
@@ -107,7 +107,7 @@ def _run_of(
     return Run(kind, placement, backend, build or None, rate / predicted)
 
 
-def runs_of(measured: Iterable[Measured], test: Trial, devices: Sequence[Device]) -> list[Run]:
+def runs_of(measured: Iterable[TunedLaunch], test: Trial, devices: Sequence[Device]) -> list[Run]:
     """Return two of each measured launch; none of one whose repetitions differ, or that is not
     plausible."""
     runs = [

@@ -27,7 +27,7 @@ from ..memory.breakdown import Usage
 from ..memory.estimate import Estimator
 from ..model.body import Body
 from ..planner.plan import Confirmed
-from ..programs import Answer, NoAnswer, ask
+from ..programs import NoAnswer, Output, ask
 from ..records import lazy, replace
 from ..store import Answered, keep, read
 from ..units import MiB, mib
@@ -329,7 +329,7 @@ class Referee:
             return read_version(said.out + said.err)[0]
         return 0
 
-    def _ask(self, *words: str) -> Answer:
+    def _ask(self, *words: str) -> Output:
         """Return its answer. Raises NoAnswer."""
         started = time.monotonic()
         try:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ..flags.parse import Arguments
-    from ..planner.compare.fleet.answer import FleetPlan, Place, Server
+    from ..planner.compare.fleet.answer import FleetPlan, FleetServer, Place
 
     Say = Callable[[str], None]
 
@@ -54,7 +54,7 @@ class _Instance:
     port: int
     model: str
     place: Place
-    server: Server
+    server: FleetServer
     launch: LaunchFile
 
     @property

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..diagnosis.log import LaunchLog
     from ..planner import Plan
     from .session import Session
-    from .supervise import Outcome
+    from .supervise import Ended
 
 ANSWER = 128  # tokens that each slot generates at the end, or a quarter of its context
 STEPS = 8  # requests in which a slot is filled, each longer than the one before
@@ -52,7 +52,7 @@ _SIDE = 1024  # pixels of the image
 
 
 @dataclass(frozen=True)
-class Row:
+class ProvedRow:
     """Bytes on one device or in RAM, None where nothing tells. `limit`: what the plan leaves it."""
 
     name: str
@@ -76,10 +76,10 @@ class Proof:
     filled: int
     failed: str
     interrupted: bool
-    rows: tuple[Row, ...]
+    rows: tuple[ProvedRow, ...]
 
     @property
-    def short(self) -> tuple[Row, ...]:
+    def short(self) -> tuple[ProvedRow, ...]:
         """What took more than the plan leaves it."""
         return tuple([row for row in self.rows if row.left is not None and row.left < 0])
 
@@ -148,7 +148,7 @@ class Prover(Attempts):
         self.failed = ""
         self.start: dict[str, int] = {}
         self.end: dict[str, int] = {}
-        self.outcome: Outcome | None = None
+        self.outcome: Ended | None = None
 
     def prove(self) -> Proof:
         """Start, fill and end it."""
@@ -169,7 +169,7 @@ class Prover(Attempts):
             tuple(self._rows(None if outcome is None else outcome.launch)),
         )
 
-    def _start(self, words: list[str]) -> Outcome:
+    def _start(self, words: list[str]) -> Ended:
         with open(os.devnull, "wb", buffering=0) as nowhere:
             self.now("loading the model")
             self.outcome = supervise.run(
@@ -226,7 +226,7 @@ class Prover(Attempts):
         for name, size in self._sizes(process).items():
             self.end[name] = max(size, self.end.get(name, 0))
 
-    def _rows(self, launch: LaunchLog | None) -> list[Row]:
+    def _rows(self, launch: LaunchLog | None) -> list[ProvedRow]:
         """Return the devices that the plan uses, and RAM."""
         use = self.plan.breakdown
         extras = use.extra_by_device()
@@ -242,10 +242,12 @@ class Prover(Attempts):
             predicted = usage.total + extras.get(name, 0)
             # the margin is for what llama.cpp does not count
             room = None if limit is None else limit if name in self.end else limit - margins
-            rows.append(Row(name, predicted, room, self.start.get(name), end))
+            rows.append(ProvedRow(name, predicted, room, self.start.get(name), end))
         host = self.plan.host
         limit = None if host.free is None else host.free + host.margin
-        rows.append(Row("RAM", host.resident, limit, self.start.get(HOST), self.end.get(HOST)))
+        rows.append(
+            ProvedRow("RAM", host.resident, limit, self.start.get(HOST), self.end.get(HOST))
+        )
         return rows
 
     def _keep_beside(self) -> None:

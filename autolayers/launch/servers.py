@@ -63,7 +63,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Row:
+class ServerRow:
     """Bytes on one device, None where nothing tells."""
 
     device: str
@@ -86,7 +86,7 @@ class Running:
     slots: tuple[int, int] | None  # busy, all
     n_ctx: int | None
     build: int
-    rows: tuple[Row, ...]
+    rows: tuple[ServerRow, ...]
     grows: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -196,7 +196,7 @@ def look(server: Server, inventory: Inventory) -> Running:
     use = _predicted(server, arguments, name, build, devices, driver, inventory, notes)
     rows = _rows(devices, driver, use)
     # rss counts mapped weights as far as they are in memory
-    rows.append(Row("RAM", server.rss or None, use.resident if use else None))
+    rows.append(ServerRow("RAM", server.rss or None, use.resident if use else None))
     extras = use.extras if use else ()
     return Running(
         server,
@@ -211,7 +211,9 @@ def look(server: Server, inventory: Inventory) -> Running:
     )
 
 
-def _rows(devices: Sequence[Device], driver: Mapping[str, int], use: Breakdown | None) -> list[Row]:
+def _rows(
+    devices: Sequence[Device], driver: Mapping[str, int], use: Breakdown | None
+) -> list[ServerRow]:
     """Return what the process holds on each device, and what it should hold.
 
     `driver`: bytes by PCI address; `use`: the prediction, if there is one.
@@ -224,7 +226,7 @@ def _rows(devices: Sequence[Device], driver: Mapping[str, int], use: Breakdown |
         if use and device.name in use.devices:
             predicted = use.devices[device.name].total + extras.get(device.name, 0)
         if held_bytes or predicted:
-            rows.append(Row(device.name, held_bytes, predicted))
+            rows.append(ServerRow(device.name, held_bytes, predicted))
     return rows
 
 

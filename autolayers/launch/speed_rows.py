@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ..model import Model
     from ..planner.compare.rivals import Trial
-    from .tune import Measured
+    from .tune import TunedLaunch
 
 _TEXTS = ("id", "source", "date", "model", "class", "kind", "quality", "group", "note")
 # Fields of Params whose values name files or addresses, or that llama-bench's tests replace
@@ -57,7 +57,7 @@ _LEFT_OUT: dict[str, Any] = {
 
 
 def rows_of(
-    measured: Iterable[Measured],
+    measured: Iterable[TunedLaunch],
     model: Model,
     devices: Sequence[Device],
     host: Host | None,

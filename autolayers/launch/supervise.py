@@ -50,7 +50,7 @@ _PATIENCE = 30.0  # seconds that a child may take to end after it was asked
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Ended:
     """How it ended. `code` as in a shell: 128 + n for signal n. `requested`: the supervisor
     received a signal to end it."""
 
@@ -69,7 +69,7 @@ def run(
     out: IO[bytes] | None = None,
     err: IO[bytes] | None = None,
     on_end: Callable[[], None] = lambda: None,
-) -> Outcome:
+) -> Ended:
     """Starts `words` and returns when it and all its children have ended. Raises OSError if it
     cannot be started.
 
@@ -123,7 +123,7 @@ def run(
             signal.signal(number, handler)
     # 137: a shell between us and the server
     killed = code in (-9, 137) and not requested.is_set()
-    return Outcome(
+    return Ended(
         128 - code if code < 0 else code,
         launch,
         requested.is_set(),

@@ -14,7 +14,7 @@ from ..output import say
 from ..planner.compare.rivals import Rival, Trial
 from ..records import dataclass, replace
 from ..units import mib
-from .bench import BenchFailed, Program, Rates, in_its_words
+from .bench import BenchFailed, BenchRates, Program, in_its_words
 from .bench import measure as measure_once
 
 TYPE_CHECKING = False
@@ -47,12 +47,12 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class Measured:
+class TunedLaunch:
     """A launch, its rates in tokens per second and the seconds of the workload; `runs` of
     llama-bench."""
 
     rival: Rival
-    rates: Rates
+    rates: BenchRates
     seconds: float
     runs: int = 1
 
@@ -66,7 +66,7 @@ class Outcome:
     """The result: the measured launches, fastest first, and their measurements; `interrupted` by
     Ctrl-C."""
 
-    measured: tuple[Measured, ...]
+    measured: tuple[TunedLaunch, ...]
     test: Trial
     interrupted: bool = False
 
@@ -109,7 +109,7 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
     """Measure each launch once, then those near the best again while there is time; a line on
     stderr for each. A short test of the first launch determines the length of the tests."""
     end = time.monotonic() + limit
-    measured: dict[int, Measured] = {}
+    measured: dict[int, TunedLaunch] = {}
     took: dict[int, float] = {}
     test = PROBE
     try:
@@ -146,7 +146,7 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
     return _outcome(measured, test)
 
 
-def _near(measured: Mapping[int, Measured]) -> list[int]:
+def _near(measured: Mapping[int, TunedLaunch]) -> list[int]:
     """Return the launches that may be the best."""
     best = min((launch.seconds for launch in measured.values()), default=0.0)
     return [i for i in sorted(measured) if measured[i].again(best)]
@@ -156,7 +156,7 @@ def quick(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
     """Measure each launch once by a short test, in order, while there is time; a line on stderr for
     each."""
     end = time.monotonic() + limit
-    measured: dict[int, Measured] = {}
+    measured: dict[int, TunedLaunch] = {}
     n_ctx = min(rival.n_ctx_seq for rival in rivals)
     test = Trial(
         max(1, min(QUICK.prompt, n_ctx - QUICK.generate)), min(QUICK.generate, max(1, n_ctx // 2))
@@ -180,7 +180,9 @@ def quick(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
     return _outcome(measured, test)
 
 
-def _outcome(measured: Mapping[int, Measured], test: Trial, interrupted: bool = False) -> Outcome:
+def _outcome(
+    measured: Mapping[int, TunedLaunch], test: Trial, interrupted: bool = False
+) -> Outcome:
     return Outcome(
         tuple(sorted(measured.values(), key=lambda launch: launch.seconds)), test, interrupted
     )
@@ -213,7 +215,7 @@ def _probe(rivals: Sequence[Rival], bench: Bench, end: float) -> float:
 
 def _measure(
     i: int, rivals: Sequence[Rival], bench: Bench, test: Trial, left: float, slower: float
-) -> Measured | None:
+) -> TunedLaunch | None:
     """Measure one launch and report it; None if it fails."""
     rival = rivals[i]
     head = f"{i + 1} of {len(rivals)}: {rival.placement}"
@@ -235,10 +237,10 @@ def _measure(
         return None
     doubt = f" ({rates.doubt})" if rates.doubt else ""
     say(f"{head}: {rates.token:.4g} tokens/s, prompts {rates.prompt:.4g}{doubt}")
-    return Measured(rival, rates, rival.seconds(rates.prompt, rates.token, test))
+    return TunedLaunch(rival, rates, rival.seconds(rates.prompt, rates.token, test))
 
 
-def _better(before: Measured | None, now: Measured) -> Measured:
+def _better(before: TunedLaunch | None, now: TunedLaunch) -> TunedLaunch:
     """Combine two measurements of a launch."""
     if before is None:
         return now

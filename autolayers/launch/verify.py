@@ -29,7 +29,7 @@ _LAST_DIGIT = round(_ROUNDING * MiB) + 1  # bytes
 
 
 @dataclass(frozen=True)
-class Line:
+class VerifiedPart:
     """One part on one device, bytes. `observed` None: not in the log. `tolerance`: the error of the
     log's rounding. `at_most`: the prediction is an upper bound. `usual`: why a difference is as
     predicted for use."""
@@ -60,7 +60,7 @@ class Line:
 class LogComparison:
     """A log and its prediction: a Line for each part of each device, and warnings."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[VerifiedPart, ...]
     warnings: tuple[str, ...] = ()
 
     @property
@@ -128,12 +128,14 @@ def compare(
             size, key = getattr(usage, part), (device, part)
             value = _observed(key, size, observed)
             tolerance, note = rounding.get(key, _LAST_DIGIT), notes.get(key, "")
-            lines.append(Line(device, part, size, value, tolerance, note, at_most=part == anew))
+            lines.append(
+                VerifiedPart(device, part, size, value, tolerance, note, at_most=part == anew)
+            )
     # Logits and embeddings, in RAM, a buffer of the context
     for extra in predicted.extras:
         if extra.name == "output buffer":
             value = _sum(launch, "output")
-            lines.append(Line(extra.device, extra.name, extra.size, value, _LAST_DIGIT))
+            lines.append(VerifiedPart(extra.device, extra.name, extra.size, value, _LAST_DIGIT))
             break
     return LogComparison((*lines, *_companions(launch, predicted)), tuple(spills(launch, margins)))
 
@@ -161,7 +163,7 @@ def in_use(comparison: LogComparison, predicted: Breakdown, devices: int) -> Log
     may grow a graph buffer by what is predicted for use."""
     peak = predicted.runtime_peak or {}
 
-    def usual(line: Line) -> str:
+    def usual(line: VerifiedPart) -> str:
         if line.part != "compute" or line.equal or line.difference is None:
             return ""
         if abs(line.difference - peak.get(line.device, 0)) <= line.tolerance:
@@ -173,7 +175,7 @@ def in_use(comparison: LogComparison, predicted: Breakdown, devices: int) -> Log
     )
 
 
-def _companions(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
+def _companions(launch: LaunchLog, predicted: Breakdown) -> list[VerifiedPart]:
     """Return the draft model (loaded after its target), MTP contexts and adapters, as far as their
     predictions are exact, and a projector."""
     lines = _projector(launch, predicted)
@@ -187,7 +189,7 @@ def _companions(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
         if names and not any(name.endswith("_Mapped") for name in names):
             sizes = [size for name in names for size in buffers[name]]
             lines.append(
-                Line(
+                VerifiedPart(
                     extra.device,
                     extra.name,
                     extra.size,
@@ -198,7 +200,7 @@ def _companions(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
     return lines
 
 
-def _projector(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
+def _projector(launch: LaunchLog, predicted: Breakdown) -> list[VerifiedPart]:
     weights = {launch.device_of(name): sizes for name, sizes in launch.projector_model.items()}
     compute = {launch.device_of(name): [size] for name, size in launch.projector.items()}
     lines = []
@@ -208,7 +210,7 @@ def _projector(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
         )
         if sizes:
             lines.append(
-                Line(
+                VerifiedPart(
                     extra.device,
                     extra.name,
                     extra.size,
@@ -228,7 +230,7 @@ def _sum(launch: LaunchLog, part: str) -> int | None:
     )
 
 
-def _verdict(line: Line) -> str:
+def _verdict(line: VerifiedPart) -> str:
     """Return how a prediction differs from what was observed, in a word or in MiB."""
     size = line.difference
     difference = "-" if size is None else f"{'+' if size > 0 else ''}{mib(size)}"

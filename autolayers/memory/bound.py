@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..backends import HOST, backend
 from ..backends.backend import FLASH_ATTN_HEADS
-from .breakdown import Measured
+from .breakdown import GraphBuffers
 from .graphs.prepare import pipelined
 from .graphs.reserve import N_COPIES
 
@@ -33,7 +33,7 @@ _ATTENTION = ("attn", "swa", "lid", "idx", "csa", "hca")
 
 def upper_bound(
     model: Model, params: Params, context: Context, placement: Placement, memory: Memory
-) -> Measured:
+) -> GraphBuffers:
     """Return the bytes per device and, last, the host; llama.cpp is not expected to exceed any of
     them."""
     hp = model.hparams
@@ -95,7 +95,7 @@ def upper_bound(
         at_host += peak + kv + converted
     elif states or indexed or on_cpu:
         at_host += peak + _lifted(caches, copies)
-    return Measured(
+    return GraphBuffers(
         (*sizes, at_host),
         context.flash_attn != "off",
         ""

@@ -136,7 +136,7 @@ def shared(use: Static, devices: Sequence[Device]) -> int:
 
 
 @dataclass(frozen=True)
-class Measured:
+class GraphBuffers:
     """Graph buffers: bytes per device of the placement and, last, the host; a warning if they are
     only an upper bound."""
 

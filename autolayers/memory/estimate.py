@@ -19,7 +19,7 @@ from ..builds import NEWEST, Build, Rules, rules
 from ..errors import LaunchRefused
 from ..gguf import BY_NAME
 from ..records import dataclass, replace
-from .breakdown import Breakdown, Extra, LowerBound, Measured, Static, Usage, larger
+from .breakdown import Breakdown, Extra, GraphBuffers, LowerBound, Static, Usage, larger
 from .cache import Memory, allocate
 from .companions import NONE, Companions, layer_inputs, refuse_unfit, wants_extras, with_draft_type
 from .context import Context, refuse_first_token, resolve
@@ -143,7 +143,7 @@ class Estimator:
         self._server: dict[object, tuple[tuple[Extra, ...], Memory]] = {}
         self._layer_caches: dict[object, list[int]] = {}
         # of the last launch that was fully measured
-        self._measured: tuple[object, Measured] | None = None
+        self._measured: tuple[object, GraphBuffers] | None = None
         self._placements: dict[tuple[Params, tuple[Device, ...], bool], Placement] = {}
         self._ops: dict[object, Ops] = {}
         self._shapes: dict[object, Shapes] = {}  # of matrices, by their names
@@ -259,7 +259,7 @@ class Estimator:
         runtime: bool,
         halt: Callable[[Sequence[int], Steps | None], bool] | None,
         measuring: bool,
-    ) -> Measured:
+    ) -> GraphBuffers:
         """Return the graph buffers, with the script that prices them."""
         terms = self.model, launch.params, launch.context, launch.placement, launch.memory
         if self.rules.engine.is_llama_cpp:
@@ -581,7 +581,7 @@ class Estimator:
         return self._server[key][0]
 
     def _whole(
-        self, launch: _Launch, devices: Sequence[Device], measured: Measured, measuring: bool
+        self, launch: _Launch, devices: Sequence[Device], measured: GraphBuffers, measuring: bool
     ) -> Breakdown:
         """Return the breakdown of a measured launch: its graphs, what comes in addition, and
         warnings."""

@@ -38,7 +38,7 @@ _UNKNOWN = -1  # the size of a vocabulary that the file lacks
 
 
 @dataclass(frozen=True)
-class Created:
+class CreatedShape:
     """A tensor that a loader creates: its `dims` as expressions of sizes, whether every file (or
     block) `needs` it or `some` blocks lack it, and whether any shape of that many elements will
     do."""
@@ -446,7 +446,7 @@ def _sizes(hp: Hparams, il: int, tensors: Tensors) -> dict[str, int]:
 
 
 @cache
-def _created(architecture: str) -> dict[str, Created]:
+def _created(architecture: str) -> dict[str, CreatedShape]:
     """Return the architecture's row of the table, by the names of its tensors; {} if it has
     none."""
     usual = dict([text.split(":") for text in SHAPES.split()])
@@ -458,7 +458,9 @@ def _created(architecture: str) -> dict[str, Created]:
             mark, name = name[len(name.rstrip("!*")) :], name.rstrip("!*")
             shape = shape or usual[name]
             dims = tuple(shape.removesuffix("~").split(","))
-            rows[_whole_name(name)] = Created(dims, mark == "!", mark == "*", shape.endswith("~"))
+            rows[_whole_name(name)] = CreatedShape(
+                dims, mark == "!", mark == "*", shape.endswith("~")
+            )
     return rows
 
 

@@ -60,7 +60,7 @@ _LEVERS = {
 
 
 @dataclass(frozen=True)
-class Advice:
+class OllamaAdvice:
     """`num_gpu` None: leave it to Ollama. `num_batch` is the plan's; it is pinned if Ollama might
     choose a larger one that costs a layer. `server` are LLAMA_ARG_* settings for `ollama serve`;
     `own_choice` is Ollama's number of layers without num_gpu, if not all."""
@@ -183,7 +183,7 @@ def advise(
     pin: bool = False,
     version: str = "",
     explain: bool = True,
-) -> Advice:
+) -> OllamaAdvice:
     """Return the parameters for a model on these devices.
 
     `num_ctx` may be "max", the largest that keeps the model fully on the GPUs; None is the model's
@@ -221,7 +221,7 @@ def advise(
     pin_batch = question.pinned(n_ctx, batch, use, plan, num_batch is not None, num_ctx == "max")
     notes += _left_out(target, plan)
     notes += _about_settings(settings, devices, use, choice.num_gpu, version)
-    return Advice(
+    return OllamaAdvice(
         target,
         plan,
         tuple(use),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from ..records import as_json, dataclass
-from ..sources.ollama.api import OllamaError, Server
+from ..sources.ollama.api import OllamaError, OllamaServer
 from .settings import PACKED, Settings, default_context, guessed
 
 TYPE_CHECKING = False
@@ -46,7 +46,7 @@ class Other:
 
 
 def other_models(
-    server: Server,
+    server: OllamaServer,
     devices: Sequence[Device],
     settings: Settings,
     loaded: Sequence[Mapping[str, Any]],
@@ -84,7 +84,7 @@ class _Installed:
         return isinstance(layers, int) and 0 <= self.given.get("num_gpu", -1) <= layers
 
 
-def _installed(server: Server, loaded: Sequence[str]) -> Iterator[_Installed]:
+def _installed(server: OllamaServer, loaded: Sequence[str]) -> Iterator[_Installed]:
     """Yield the server's own models that are not loaded and that it describes."""
     for entry in server.tags()[:_MOST]:
         name, size = str(entry.get("name")), entry.get("size")

@@ -11,7 +11,7 @@ from ..gguf import Header, read_header
 from ..model import Model, is_projector, read_model
 from ..records import dataclass, field, replace
 from ..sources.ollama import stored_or_shown
-from ..sources.ollama.api import NoSuchModel, Server
+from ..sources.ollama.api import NoSuchModel, OllamaServer
 from ..sources.ollama.show import header
 from ..sources.ollama.store import Name, NotInStore, Stored, StoreUnreadable
 
@@ -81,7 +81,7 @@ def from_file(path: str, label: str = "") -> Target:
     return _target(label or path, read_header(path))
 
 
-def from_name(text: str, environ: Mapping[str, str], server: Server) -> Target:
+def from_name(text: str, environ: Mapping[str, str], server: OllamaServer) -> Target:
     """Return a model of the local store or, if that is unreadable or lacks it, of the server.
 
     Raises ModelError if neither has it, OllamaError if the server is needed but cannot be asked.
@@ -104,7 +104,7 @@ def from_modelfile(
     directory: str,
     model: str | None,
     environ: Mapping[str, str],
-    server: Server,
+    server: OllamaServer,
 ) -> Target:
     """Return the target of a Modelfile in `directory`; `model` is FROM's GGUF if it cannot be
     resolved here.
@@ -182,7 +182,9 @@ def _extra(modelfile: Modelfile, kind: str, directory: str, notes: list[str]) ->
     return paths
 
 
-def _named(modelfile: Modelfile, name: str, environ: Mapping[str, str], server: Server) -> Target:
+def _named(
+    modelfile: Modelfile, name: str, environ: Mapping[str, str], server: OllamaServer
+) -> Target:
     """Return the target of the model that FROM names. Raises ModelError."""
     if not name:
         raise ModelError(f"{modelfile.source}: FROM names nothing")
@@ -199,7 +201,7 @@ def _target(label: str, header: Header, **rest: Any) -> Target:
     return Target(label, model, sum(file.promised for file in header.files), **rest)
 
 
-def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
+def _shown(text: str, answer: Mapping[str, Any], server: OllamaServer) -> Target:
     """Return the target of /api/show; the parts that it hides are at most the rest of /api/tags'
     size."""
     model_header = header(text, answer)
@@ -231,7 +233,7 @@ def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
     )
 
 
-def _listed_size(text: str, server: Server) -> int:
+def _listed_size(text: str, server: OllamaServer) -> int:
     """Return the bytes of a model in /api/tags; 0 if it is not there."""
     whole = 0
     for entry in server.tags():

@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..errors import ModelError
 from ..flags.parse import parse
 from ..records import dataclass, field, replace
-from ..sources.ollama.api import Refused, Server
+from ..sources.ollama.api import OllamaServer, Refused
 from ..sources.ollama.store import Name
 from ..units import MiB, human
 from .log import Log
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from .advice import Advice
+    from .advice import OllamaAdvice
 
 # Ollama sums llama-server's rounded log lines and omits what has no line
 _TOLERANCE = 64 * MiB
@@ -59,9 +59,9 @@ class _LoadResult:
 
 
 def verify(
-    advice: Advice,
+    advice: OllamaAdvice,
     name: str,
-    server: Server,
+    server: OllamaServer,
     log: str | None = None,
     environ: Mapping[str, str] | None = None,
     say: Callable[[str], None] = lambda line: None,
@@ -109,7 +109,7 @@ class _Trials:
 
     def __init__(
         self,
-        server: Server,
+        server: OllamaServer,
         name: str,
         options: dict[str, int],
         environ: Mapping[str, str],
@@ -137,7 +137,7 @@ class _Trials:
         return True
 
 
-def _stored(options: Mapping[str, int], advice: Advice) -> dict[str, int]:
+def _stored(options: Mapping[str, int], advice: OllamaAdvice) -> dict[str, int]:
     """Return the parameters that the Modelfile gets."""
     stored = dict(options)
     if not advice.pin_batch:
@@ -182,7 +182,7 @@ def _most_layers(
     return works
 
 
-def _predicted(advice: Advice) -> int:
+def _predicted(advice: OllamaAdvice) -> int:
     """Return the bytes on all GPUs: of the plan, or of --fit's choice if Ollama makes it; 0 if
     unknown."""
     if advice.num_gpu is not None:
@@ -204,7 +204,7 @@ _SETTINGS = (
 _DEFAULTS = {"-ctk": "f16", "-fa": "auto"}
 
 
-def _differences(advice: Advice, arguments: Sequence[str]) -> tuple[str, ...]:
+def _differences(advice: OllamaAdvice, arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the differences between the plan and the llama-server that was started."""
     if not arguments:
         return ()
@@ -222,7 +222,7 @@ def _differences(advice: Advice, arguments: Sequence[str]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _loaded(server: Server, name: str) -> Mapping[str, Any]:
+def _loaded(server: OllamaServer, name: str) -> Mapping[str, Any]:
     """Return the entry of /api/ps: by name, otherwise by digest, otherwise the only one (another
     name of the same weights)."""
     entries = server.ps()
@@ -243,7 +243,9 @@ def _is(entry: Mapping[str, Any], name: Name) -> bool:
         return False
 
 
-def _lines(result: _LoadResult, advice: Advice, name: str, entry: Mapping[str, Any]) -> list[str]:
+def _lines(
+    result: _LoadResult, advice: OllamaAdvice, name: str, entry: Mapping[str, Any]
+) -> list[str]:
     lines = [
         f"{name} loaded with "
         + ", ".join(f"{key} {value}" for key, value in result.parameters.items())
@@ -256,7 +258,7 @@ def _lines(result: _LoadResult, advice: Advice, name: str, entry: Mapping[str, A
     return [*lines, *result.differences, *_warnings(result, advice, entry)]
 
 
-def _warnings(result: _LoadResult, advice: Advice, entry: Mapping[str, Any]) -> Iterator[str]:
+def _warnings(result: _LoadResult, advice: OllamaAdvice, entry: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is not as planned, and a plan that does not fit."""
     context = entry.get("context_length")
     if isinstance(context, int) and context and context != advice.num_ctx:
@@ -272,7 +274,7 @@ def _is_partial(result: _LoadResult) -> bool:
     return result.size > 0 and not result.whole
 
 
-def _placed(result: _LoadResult, advice: Advice) -> Iterator[str]:
+def _placed(result: _LoadResult, advice: OllamaAdvice) -> Iterator[str]:
     """Yield what the server reports of the GPU."""
     # the log counts layers even without a GPU
     if not result.size_vram:

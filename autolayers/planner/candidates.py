@@ -46,7 +46,7 @@ PAIRS = 300  # of layers that a partition compares, as long as one node of a gra
 
 
 @dataclass(frozen=True)
-class Launch:
+class PromisedLaunch:
     """Flags that should fit on the devices, what they take without graph buffers, and their worth
     in seconds. `ram_missing`: bytes of system memory."""
 
@@ -56,7 +56,7 @@ class Launch:
     ram_missing: int = 0
 
 
-class Kind:
+class PlacementKind:
     """One kind of placement in a frame, with one micro-batch."""
 
     def __init__(
@@ -80,15 +80,15 @@ class Kind:
         # out.
         self._sizes: dict[int | None, tuple[list[Usage], list[Usage]]] = {}
         # By context, failed promises, hope and version of the buffers.
-        self._launches: dict[object, Launch | None] = {}
+        self._launches: dict[object, PromisedLaunch | None] = {}
         self.hope = 0  # bytes that launches may take more than they should
         # promises in a row that did not fit: the next ones are made with more care
         self.failed = 0
 
-    def with_micro_batch(self, size: int) -> Kind:
+    def with_micro_batch(self, size: int) -> PlacementKind:
         """Return the same with another micro-batch."""
         shape = replace(self.shape, n_ubatch=size, n_batch=max(N_BATCH, size))
-        return Kind(self.frame, self.name, shape, self.buffers)
+        return PlacementKind(self.frame, self.name, shape, self.buffers)
 
     def whole(self, params: Params) -> bool:
         """Return whether all layers and their weights are on the devices."""
@@ -126,7 +126,7 @@ class Kind:
 
     # --- the launch that should fit
 
-    def promise(self, n_ctx: int | None, failed: int = 0, hope: int = 0) -> Launch | None:
+    def promise(self, n_ctx: int | None, failed: int = 0, hope: int = 0) -> PromisedLaunch | None:
         """Return the launch with the most on the devices that should fit with this context, and
         then the largest context that this placement should have; None if none should fit. With more
         care after as many promises as `failed`; with some `hope`: bytes that it may take more."""
@@ -138,8 +138,8 @@ class Kind:
             self._launches[key] = self._promised(n_ctx)
         return self._launches[key]
 
-    def _promised(self, n_ctx: int | None) -> Launch | None:
-        best: Launch | None = None
+    def _promised(self, n_ctx: int | None) -> PromisedLaunch | None:
+        best: PromisedLaunch | None = None
         # A smaller context or micro-batch did not fit the buffers of this frame.
         if self.buffers.rules_out(self.point(replace(self.shape, n_ctx=n_ctx))):
             return None
@@ -151,7 +151,7 @@ class Kind:
                 best = grown
         return best
 
-    def _may_beat(self, params: Params, best: Launch) -> bool:
+    def _may_beat(self, params: Params, best: PromisedLaunch) -> bool:
         """Return whether a launch may be worth more with all the context that can be wanted."""
         use = self.evaluator.static(params)
         if use is None:
@@ -182,7 +182,7 @@ class Kind:
         if self.name == "experts" and count < ladder.top and self.failed <= PATIENCE:
             yield from self._with_parts(ladder, count, params)
 
-    def launch(self, params: Params) -> Launch | None:
+    def launch(self, params: Params) -> PromisedLaunch | None:
         """Return a launch, whether it should fit or not."""
         use = self.evaluator.static(params)
         return None if use is None else self._launch(params, use)
@@ -520,7 +520,7 @@ class Kind:
 
     # --- context
 
-    def _grown(self, params: Params) -> Launch | None:
+    def _grown(self, params: Params) -> PromisedLaunch | None:
         """Return the launch with the largest context that should fit."""
         use = self.evaluator.static(params)
         span = self.frame.contexts
@@ -535,11 +535,11 @@ class Kind:
         n_ctx, larger = self._largest(params, use, use.n_ctx, largest)
         return self._launch(params if larger is use else replace(params, n_ctx=n_ctx), larger)
 
-    def _launch(self, params: Params, use: Static) -> Launch:
+    def _launch(self, params: Params, use: Static) -> PromisedLaunch:
         ram = self.evaluator.machine.ram
         in_ram = self.evaluator.ram_of(params, use)
         needed = RAM_MARGIN + in_ram + self.buffers.of_ram(self.point(params))
-        return Launch(
+        return PromisedLaunch(
             params,
             use,
             worth(self.problem, params, use),
@@ -625,6 +625,6 @@ class Kind:
         self.buffers.record(self.point(candidate.params), candidate, taken, output, alone)
 
 
-def _rank(launch: Launch) -> tuple[bool, float]:
+def _rank(launch: PromisedLaunch) -> tuple[bool, float]:
     """Put first what system memory is large enough for, then what is worth most."""
     return launch.ram_missing > 0, launch.worth

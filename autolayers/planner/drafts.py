@@ -26,7 +26,7 @@ _SIMPLE = "draft-simple"
 
 
 @dataclass(frozen=True)
-class Choice:
+class DraftChoice:
     """A launch, the problem that it solves, and how it drafts."""
 
     problem: Problem
@@ -131,7 +131,7 @@ def _useless(problem: Problem) -> str:
     return "the draft is as large as the model, so no token comes sooner" if too_large else ""
 
 
-def _without(problem: Problem) -> Choice | None:
+def _without(problem: Problem) -> DraftChoice | None:
     """Return the launch without the draft."""
     other_types = tuple([kind for kind in problem.given.spec_type if not kind.startswith("draft-")])
     usual = vars(Params())
@@ -146,7 +146,7 @@ def _without(problem: Problem) -> Choice | None:
     return _fitting(bare, solve(bare).candidate, "")
 
 
-def _waiting(problem: Problem, plain: Choice) -> Choice | None:
+def _waiting(problem: Problem, plain: DraftChoice) -> DraftChoice | None:
     """Return the launch that does not use the draft: without it, or where the program gets the
     given words in any case with the draft in RAM, if that is open and it is in the way."""
     if not problem.request.verbatim:
@@ -162,11 +162,13 @@ def _waiting(problem: Problem, plain: Choice) -> Choice | None:
     return _fitting(variant, candidate, "waiting")
 
 
-def _fitting(problem: Problem, candidate: Candidate | None, where: str) -> Choice | None:
-    return None if candidate is None or not candidate.fits else Choice(problem, candidate, where)
+def _fitting(problem: Problem, candidate: Candidate | None, where: str) -> DraftChoice | None:
+    return (
+        None if candidate is None or not candidate.fits else DraftChoice(problem, candidate, where)
+    )
 
 
-def _like(variant: Problem, plain: Choice) -> Candidate | None:
+def _like(variant: Problem, plain: DraftChoice) -> Candidate | None:
     """Return the launch that was solved without the draft, measured with it."""
     placed = plain.candidate.params
     before = plain.problem.given
@@ -175,7 +177,7 @@ def _like(variant: Problem, plain: Choice) -> Candidate | None:
     return variant.evaluator.candidate(replace(variant.given, **solved), FULL)
 
 
-def _tried(variant: Problem, plain: Choice) -> Choice | None:
+def _tried(variant: Problem, plain: DraftChoice) -> DraftChoice | None:
     """Return the launch that drafts with these flags, and the number of tokens if that is open."""
     given = variant.given
     drafting = Drafting(
@@ -194,14 +196,14 @@ def _tried(variant: Problem, plain: Choice) -> Choice | None:
     where = _where(drafting)
     draft = problem.cost.speed(candidate).draft
     if given.draft_n_max is not None or draft is None:
-        return Choice(problem, candidate, where)
+        return DraftChoice(problem, candidate, where)
     # The number that is predicted best; fewer tokens where that does not fit.
     numbers = range(draft.n, 0, -1) if _number(problem) >= NAMED else ()
     for n in numbers:
         fewer = problem.evaluator.candidate(replace(candidate.params, draft_n_max=n), FULL)
         if fewer is not None and fewer.fits:
-            return Choice(problem.drafting_with(replace(drafting, n=n)), fewer, where)
-    return Choice(problem.drafting_with(replace(drafting, n=DRAFT_N_MAX)), candidate, where)
+            return DraftChoice(problem.drafting_with(replace(drafting, n=n)), fewer, where)
+    return DraftChoice(problem.drafting_with(replace(drafting, n=DRAFT_N_MAX)), candidate, where)
 
 
 def _where(drafting: Drafting) -> str:
@@ -232,7 +234,7 @@ def _place(problem: Problem) -> str:
     return devices[0] if devices else machine_devices[0].name
 
 
-def _reasons(best: Choice, tried: list[Choice], plain: Choice) -> tuple[str, ...]:
+def _reasons(best: DraftChoice, tried: list[DraftChoice], plain: DraftChoice) -> tuple[str, ...]:
     """Return what drafting gains, or why it is not done."""
     draft = best.problem.cost.speed(best.candidate).draft
     others = ", ".join(

@@ -29,7 +29,7 @@ LONGEST = 1 << 17  # of a micro-batch that is tried; the encoders that there are
 
 
 @dataclass(frozen=True)
-class Inputs:
+class EmbeddingInputs:
     """Inputs of `tokens` tokens, and how many are answered `per_second`, one after the other."""
 
     tokens: int
@@ -96,10 +96,10 @@ def suits(problem: Problem, candidate: Candidate) -> bool:
     )
 
 
-def inputs(params: Params, speed: Speed, n_ctx_seq: int) -> Inputs | None:
+def inputs(params: Params, speed: Speed, n_ctx_seq: int) -> EmbeddingInputs | None:
     """Return what a launch that embeds is asked: the workload's prompts, as long as a slot allows;
     None for others."""
     if not embeds(params):
         return None
     tokens = max(1, min(speed.workload.prompt, n_ctx_seq))
-    return Inputs(tokens, speed.prompt / tokens)
+    return EmbeddingInputs(tokens, speed.prompt / tokens)

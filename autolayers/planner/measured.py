@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..backends import backend_of
 from ..keys import written
 from ..records import dataclass
-from ..work.measured import Asked, Row, card_of, drawn, nearest
+from ..work.measured import Asked, MeasuredRate, card_of, drawn, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ class Measured:
     per second that measurements make of a prediction that `contradicting` of them contradict, 0 if
     they do not."""
 
-    generation: Row | None
-    prompt: Row | None
+    generation: MeasuredRate | None
+    prompt: MeasuredRate | None
     drawn: float = 0.0
     contradicting: int = 0
     # the nearest one of a recent build alone is outside the range of its prediction
     outside: bool = False
 
     @property
-    def row(self) -> Row:
+    def row(self) -> MeasuredRate:
         """The one that is shown first."""
         row = self.generation or self.prompt
         assert row is not None

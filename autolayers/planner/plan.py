@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from ..model import Model
     from ..work.speed import Speed
     from .advice import Remedy
-    from .embedder import Inputs
+    from .embedder import EmbeddingInputs
     from .measured import Measured
     from .serving import Saved
 
 
-class Said:
+class Constantly:
     """A function that returns what it was made with."""
 
     def __init__(self, answer: Any) -> None:
@@ -275,7 +275,7 @@ class Plan:
 
     def __getstate__(self) -> dict[str, object]:
         """What it has left to compute is computed, as its search cannot be pickled."""
-        done = {"predict": Said(self.speed), "place": Said(self.layers)}
+        done = {"predict": Constantly(self.speed), "place": Constantly(self.layers)}
         return {**self.__dict__, **done}
 
     @lazy
@@ -335,7 +335,7 @@ class Plan:
         return self.why.elsewhere
 
     @property
-    def inputs(self) -> Inputs | None:
+    def inputs(self) -> EmbeddingInputs | None:
         """What a launch that answers embeddings or a reranker's scores is asked; None for one that
         writes text."""
         from .embedder import inputs

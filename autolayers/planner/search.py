@@ -19,7 +19,7 @@ from ..flags.params import N_BATCH
 from ..memory.context import CELL_BLOCK
 from ..records import dataclass, lazy, replace
 from .buffers import Buffers
-from .candidates import RAM_SHARE, Kind
+from .candidates import RAM_SHARE, PlacementKind
 from .evaluate import FIT, FULL, PROMPT
 from .frames import Frame, Frames, orders
 from .one.bisection import largest_context, last
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..flags.params import Params
-    from .candidates import Launch
+    from .candidates import PromisedLaunch
     from .evaluate import Candidate, Fidelity
     from .problem import Problem
 
@@ -65,12 +65,12 @@ _TOKEN_GROWTH = 1.5  # or this factor over its time at the reference depth
 class _Variant:
     """One kind of placement from a context on, and what it promises."""
 
-    def __init__(self, kind: Kind, n_ctx: int | None, price: float = 1.0) -> None:
+    def __init__(self, kind: PlacementKind, n_ctx: int | None, price: float = 1.0) -> None:
         """`price`: of another order of the devices."""
         self.kind = kind
         self.n_ctx = n_ctx
         self.price = price
-        self.launch: Launch | None = None
+        self.launch: PromisedLaunch | None = None
         self.tried: set[Params] = set()  # launches that were measured
         self.failed = 0  # of these, in a row, that did not fit
         self.version = -1  # of the buffers that the promise was made by
@@ -110,12 +110,12 @@ class Search:
         self.buffers = Buffers(self.evaluator.machine.limits, self.evaluator.least(given))
         self.heap: list[tuple[Rank, int, int, _Variant]] = []
         self.count = itertools.count()
-        self.opened: set[tuple[Kind, int | None]] = set()
+        self.opened: set[tuple[PlacementKind, int | None]] = set()
         self.fitting: list[_Fitting] = []
         self.short: list[Candidate] = []  # launches that only RAM is too small for
         self.least = _NOTHING  # the best rank that was measured
         # by kind of placement: the best that the budget did not suffice for
-        self.cut: dict[str, Launch] = {}
+        self.cut: dict[str, PromisedLaunch] = {}
 
     def best(self) -> Solution:
         self._run(self.frames.all())
@@ -170,7 +170,7 @@ class Search:
         measured."""
         for frame in frames:
             for name in frame.names_of_kinds:
-                self._open(Kind(frame, name, frame.given, self.buffers))
+                self._open(PlacementKind(frame, name, frame.given, self.buffers))
         while self.heap and self.heap[0][0] < self.least:
             variant = heapq.heappop(self.heap)[-1]
             # A promise that was made by less than is known now is made again.
@@ -179,7 +179,7 @@ class Search:
             else:
                 self._promise(variant)
 
-    def _open(self, kind: Kind, price: float = 1.0) -> None:
+    def _open(self, kind: PlacementKind, price: float = 1.0) -> None:
         """Open a kind's variants: at the smallest context, which opens the larger ones, and with
         other micro-batches."""
         n_ctx = kind.frame.contexts.smallest
@@ -195,7 +195,7 @@ class Search:
             variant = _Variant(kind.with_micro_batch(size), n_ctx, price)
             self._push(variant, launch.ram_missing, seconds * MICRO_BATCH.factor)
 
-    def _promise(self, variant: _Variant) -> Launch | None:
+    def _promise(self, variant: _Variant) -> PromisedLaunch | None:
         """Open a variant by what its kind promises, and one with the next larger context."""
         kind = variant.kind
         # With less care at first: one launch that did not fit says what the next ones take.
@@ -251,7 +251,7 @@ class Search:
         """Return the given flags with the least context."""
         return self.frames.at_least(self.problem.given)
 
-    def _next_context(self, variant: _Variant, launch: Launch) -> int | None:
+    def _next_context(self, variant: _Variant, launch: PromisedLaunch) -> int | None:
         """Return the next larger context to try with the same kind, None if this launch has as
         much."""
         span = variant.kind.frame.contexts
@@ -321,7 +321,7 @@ class Search:
             for name in frame.names_of_kinds:
                 if name in ("given", "none"):
                     continue
-                kind = Kind(frame, name, frame.given, self.buffers)
+                kind = PlacementKind(frame, name, frame.given, self.buffers)
                 candidate = with_most_layers(kind, n_ctx, self.fidelity)
                 if candidate is not None:
                     self._note(_Variant(kind, n_ctx), candidate)
@@ -343,7 +343,7 @@ class Search:
             at = Frame(self.problem, replace(given, device=device), self.whole)
             for name in at.names_of_kinds:
                 if name != "none":  # without devices their order is of no interest
-                    self._open(Kind(at, name, at.given, self.buffers), price)
+                    self._open(PlacementKind(at, name, at.given, self.buffers), price)
         self._run()
 
     def _listed(self, frame: Frame) -> Params:
@@ -371,7 +371,7 @@ class Search:
             grid = [int(here + (farthest - here) * way) // span.step * span.step for way in _WAYS]
             kinds = [kind]
             if kind.shape.n_ubatch != usual.n_ubatch:
-                kinds.append(Kind(kind.frame, kind.name, usual, self.buffers))
+                kinds.append(PlacementKind(kind.frame, kind.name, usual, self.buffers))
             better = [
                 (launch.worth * best.variant.price, n_ctx, each)
                 for n_ctx, each in itertools.product(grid, kinds)
@@ -413,7 +413,7 @@ class Search:
 
     def _note_parts(self, best: _Fitting, given: Params) -> None:
         frame = Frame(self.problem, replace(given, n_ctx=self.problem.given.n_ctx), self.whole)
-        kind = Kind(frame, best.variant.kind.name, frame.given, self.buffers)
+        kind = PlacementKind(frame, best.variant.kind.name, frame.given, self.buffers)
         for other in parts(self.problem, given, best.candidate, self.fidelity):
             self._note(_Variant(kind, given.n_ctx), other)
 

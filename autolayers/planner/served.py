@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..records import replace
 from ..work.queue import simulate
-from .users import Requests, Row
+from .users import Requests, UsersRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def answers(problem: Problem, candidate: Candidate) -> Requests:
     users = problem.policy.workload.requests
     clock = problem.cost.clock(candidate.params, use)
     served = simulate(clock, problem.policy.workload, users, use.n_seq_max, use.n_ctx_seq)
-    row = Row(users, use.n_seq_max, served, use.caches, candidate.fits)
+    row = UsersRow(users, use.n_seq_max, served, use.caches, candidate.fits)
     return Requests(row, None, 0, None, ())
 
 

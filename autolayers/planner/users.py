@@ -35,7 +35,7 @@ LEAST = 4096  # tokens of a person's context, if that is open
 
 
 @dataclass(frozen=True)
-class Row:
+class UsersRow:
     """What a number of people get; `context`: bytes of all their caches."""
 
     users: int
@@ -54,11 +54,11 @@ class Requests:
     with the most tokens in all, None for none; `each`: bytes of a further person's cache;
     `machines`: how many of this machine serve them, if one is not enough."""
 
-    row: Row
+    row: UsersRow
     most: int | None
     each: int
     machines: int | None
-    table: tuple[Row, ...]
+    table: tuple[UsersRow, ...]
 
     def to_dict(self) -> dict[str, object]:
         return written("speed.requests", self)
@@ -70,7 +70,7 @@ class _Launch:
 
     problem: Problem
     candidate: Candidate
-    row: Row
+    row: UsersRow
 
     @property
     def in_ram(self) -> bool:
@@ -259,7 +259,7 @@ class _People:
         use = candidate.breakdown
         clock = problem.cost.clock(candidate.params, candidate.breakdown)
         served = simulate(clock, problem.policy.workload, users, use.n_seq_max, use.n_ctx_seq)
-        row = Row(users, use.n_seq_max, served, use.caches, candidate.fits)
+        row = UsersRow(users, use.n_seq_max, served, use.caches, candidate.fits)
         return _Launch(problem, candidate, row)
 
     def keeps(self, users: int) -> bool:
@@ -348,7 +348,7 @@ def for_users(problem: Problem, wanted: Users) -> Solution:
     chosen = people.launch(users)
     if chosen is None:
         return Solution(people.asking(users), None)
-    table: list[Row] = []
+    table: list[UsersRow] = []
     # Without a promise people see the table, and the number with the most tokens in all.
     if not wanted.promise and not wanted.alone:
         table = _table(people)
@@ -375,9 +375,9 @@ def _machines(users: int, most_users: int | None) -> int | None:
     return -(-users // most_users)
 
 
-def _table(people: _People) -> list[Row]:
+def _table(people: _People) -> list[UsersRow]:
     """Return what the numbers of TABLE get, as far as they fit and more people get more in all."""
-    table: list[Row] = []
+    table: list[UsersRow] = []
     for count in TABLE:
         launch = people.launch(count)
         if launch is None or not launch.row.fits:

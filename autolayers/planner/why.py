@@ -30,7 +30,7 @@ BETTER, WORSE = 3, 3  # rows: candidates that were faster and do not fit, and ot
 
 
 @dataclass(frozen=True)
-class Row:
+class WhyRow:
     """`seconds`: of the request that placements are compared by; `prices`: the factors that count
     besides (planner/prices.py); `devices` and `ram`: bytes without the margin."""
 
@@ -52,11 +52,11 @@ class Why:
     """`measured`: how many launches were. Of a trace, `tried`: all of them, in their order;
     `promised`: what was never measured, the best first."""
 
-    candidates: tuple[Row, ...]
+    candidates: tuple[WhyRow, ...]
     measured: int
     more: str = ""
     smaller: str = ""
-    tried: tuple[Row, ...] = ()
+    tried: tuple[WhyRow, ...] = ()
     promised: tuple[Promise, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
@@ -98,7 +98,7 @@ def why(model: Model, request: Request, trace: bool = False) -> Why:
     )
 
 
-def _rows(problem: Problem, chosen: Candidate) -> list[Row]:
+def _rows(problem: Problem, chosen: Candidate) -> list[WhyRow]:
     """Return the chosen launch between the nearest faster ones, which do not fit, and the next ones
     that do: of each placement and context the one that is worth most."""
     evaluator = problem.evaluator
@@ -130,7 +130,7 @@ def _solves(problem: Problem, params: Params) -> bool:
     return all(vars(params)[name] == value for name, value in given if value and name not in PLACED)
 
 
-def _row(problem: Problem, candidate: Candidate, chosen: Candidate) -> Row:
+def _row(problem: Problem, candidate: Candidate, chosen: Candidate) -> WhyRow:
     evaluator = problem.evaluator
     use = candidate.breakdown
     seconds, now = (problem.cost.speed(each).compared for each in (candidate, chosen))
@@ -146,7 +146,7 @@ def _row(problem: Problem, candidate: Candidate, chosen: Candidate) -> Row:
     else:
         what, factor = max(prices, key=lambda price: price[1], default=("other flags", 1.0))
         verdict = f"{what}: counts {factor:.2f} times as long"
-    return Row(
+    return WhyRow(
         evaluator.described(candidate.params),
         use.n_ctx,
         use.on_devices,

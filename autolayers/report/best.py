@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from math import ceil
 
-from ..planner.compare.best import SLOW, TIGHT, WELL, Job, Row
+from ..planner.compare.best import SLOW, TIGHT, WELL, BestRow, Job
 from ..planner.compare.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY, wanted_ctx
 from ..units import GiB
 from .command import command_lines
@@ -29,7 +29,7 @@ _RUNS = {
 
 
 def ranking_text(
-    job: Job, rows: Sequence[Row], request: Request, command: Sequence[str], style: Style
+    job: Job, rows: Sequence[BestRow], request: Request, command: Sequence[str], style: Style
 ) -> str:
     """Return the answer, the list in its order, and notes. `command` starts the first."""
     runs = [row for row in rows if row.state != NO]
@@ -55,7 +55,7 @@ def ranking_text(
     return "\n".join(lines) + "\n"
 
 
-def _cells(row: Row, first: bool) -> list[str]:
+def _cells(row: BestRow, first: bool) -> list[str]:
     choice = row.choice
     return [
         ("> " if first else "  ") + row.model.name,
@@ -70,7 +70,7 @@ def _cells(row: Row, first: bool) -> list[str]:
     ]
 
 
-def _answer(runs: Sequence[Row], job: Job) -> str:
+def _answer(runs: Sequence[BestRow], job: Job) -> str:
     if not runs:
         return "none fits: a smaller context (-c 4096) or a machine with more memory"
     first = runs[0]
@@ -88,12 +88,12 @@ def _answer(runs: Sequence[Row], job: Job) -> str:
     return text
 
 
-def _left(row: Row) -> str:
+def _left(row: BestRow) -> str:
     place = "RAM" if row.choice.few_ram else "the GPU's memory"
     return f"{max(0, row.choice.few or 0) / GiB:.1f} GiB of {place} left beyond the margin"
 
 
-def _notes(rows: Sequence[Row], runs: Sequence[Row], n_ctx: int) -> list[tuple[str, str]]:
+def _notes(rows: Sequence[BestRow], runs: Sequence[BestRow], n_ctx: int) -> list[tuple[str, str]]:
     notes = []
     if tight := [row for row in runs if row.state == TIGHT]:
         parts = "; ".join(f"{row.model.name}: {_left(row)}" for row in tight)

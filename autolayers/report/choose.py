@@ -17,8 +17,8 @@ from ..planner.compare.choose import (
     READS,
     WHOLE,
     WHOLLY,
-    Advice,
     Choice,
+    Recommended,
     front,
 )
 from ..planner.prices import TOO_SLOW
@@ -50,7 +50,7 @@ def choices_text(
     title: str,
     names: Sequence[str],
     choices: Sequence[Choice],
-    advice: Advice | None,
+    advice: Recommended | None,
     n_ctx: int,
     command: Sequence[str],
     style: Style | None = None,
@@ -133,7 +133,7 @@ def _quality_note(choices: Sequence[Choice]) -> str:
     return f"mean KL divergence, {'; else '.join(notes)}" if notes else ""
 
 
-def _beaten(names: Sequence[str], choices: Sequence[Choice], advice: Advice | None) -> str:
+def _beaten(names: Sequence[str], choices: Sequence[Choice], advice: Recommended | None) -> str:
     """Return the files that fit and are not on the front."""
     on_front = front(choices, advice.take if advice else None)
     beaten = [
@@ -151,7 +151,7 @@ def _beaten(names: Sequence[str], choices: Sequence[Choice], advice: Advice | No
 
 
 def advice_words(
-    names: Sequence[str], choices: Sequence[Choice], advice: Advice | None, n_ctx: int
+    names: Sequence[str], choices: Sequence[Choice], advice: Recommended | None, n_ctx: int
 ) -> str:
     """Return the advice in one line."""
     after = _next(names, choices, advice)
@@ -159,7 +159,7 @@ def advice_words(
 
 
 def _taken(
-    names: Sequence[str], choices: Sequence[Choice], advice: Advice | None, n_ctx: int
+    names: Sequence[str], choices: Sequence[Choice], advice: Recommended | None, n_ctx: int
 ) -> str:
     if advice is None:
         # Nothing fits: less context may help, a larger file surely not
@@ -209,7 +209,7 @@ def _rule(rule: str, first: Choice, n_ctx: int) -> str:
     return f"{what}; it {_RUNS[first.verdict]}"
 
 
-def _next(names: Sequence[str], choices: Sequence[Choice], advice: Advice | None) -> str:
+def _next(names: Sequence[str], choices: Sequence[Choice], advice: Recommended | None) -> str:
     if advice is None or advice.next is None:
         return ""
     return _price(names[advice.next], choices[advice.next], choices[advice.take])

@@ -11,11 +11,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..planner.compare.cluster import Together, Use
+    from ..planner.compare.cluster import ClusterPlan, Use
 
 
 def cluster_text(
-    together: Together,
+    together: ClusterPlan,
     head: str,
     commands: Mapping[str, Sequence[str]],
     style: Style | None = None,
@@ -47,7 +47,7 @@ def cluster_text(
     return "\n".join(lines) + "\n"
 
 
-def _decision(together: Together, head: str) -> str:
+def _decision(together: ClusterPlan, head: str) -> str:
     """Return the chosen machines, and the effect of fewer or more of them."""
     best = together.best
     if not best.plan.fits:

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..planner.compare.fleet.answer import FleetPlan, Server
+    from ..planner.compare.fleet.answer import FleetPlan, FleetServer
 
 # (found.next has the best first)
 _SHOWN = 4  # machines to buy
@@ -120,7 +120,7 @@ def to_dict(plan: FleetPlan) -> dict[str, object]:
     }
 
 
-def _server(plan: FleetPlan, number: int, server: Server) -> dict[str, object]:
+def _server(plan: FleetPlan, number: int, server: FleetServer) -> dict[str, object]:
     return {
         "model": plan.names[server.model],
         "kinds": [kind for kind, _ in server.takes],
@@ -152,7 +152,7 @@ def _decision(plan: FleetPlan) -> str:
     return text
 
 
-def _row(plan: FleetPlan, number: int, server: Server) -> list[str]:
+def _row(plan: FleetPlan, number: int, server: FleetServer) -> list[str]:
     # One place a replica: the machine, or the machines of a server over RPC
     names = [" + ".join(place.machines) for place in plan.places if place.server == number]
     machines = list(dict.fromkeys(names))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..planner.measured import Measured
-    from ..work.measured import Row
+    from ..work.measured import MeasuredRate
 
 _PLACING = ("-ngl", "-ncmoe", "-ot", "-sm", "-ts")  # flags that say where weights are
 _MOST = 4.0  # of measured / predicted, at the plot's edges
@@ -48,7 +48,7 @@ def measured_words(
     return lines
 
 
-def _row_words(row: Row, width: int = 0) -> str:
+def _row_words(row: MeasuredRate, width: int = 0) -> str:
     """Return what a row is of: model, cards, placement, depth, RAM, build, source and date."""
     parts = [row.model, cards(row.cards)]
     # Elsewhere all is on one device, and there is nothing to say
@@ -86,13 +86,13 @@ def _short(name: str) -> str:
     return name_sold.removeprefix(maker)
 
 
-def source(row: Row) -> str:
+def source(row: MeasuredRate) -> str:
     """Return where to read of a row."""
     # Without https://, which says nothing
     return row.source.partition("://")[2] or "a public page of unknown address"
 
 
-def placement(row: Row) -> str:
+def placement(row: MeasuredRate) -> str:
     """Return the words that say where its weights are."""
     words = row.words.split()
     pairs = zip(words, [*words[1:], ""], strict=True)
@@ -104,7 +104,7 @@ def placement(row: Row) -> str:
     )
 
 
-def rows_text(rows: Sequence[Row], style: Style, plot: bool = False) -> str:
+def rows_text(rows: Sequence[MeasuredRate], style: Style, plot: bool = False) -> str:
     """Return a table of rows, or a plot of what is measured, as a share of what is predicted."""
     if plot:
         return "\n".join(_plot(rows)) + "\n"
@@ -143,14 +143,14 @@ def rows_text(rows: Sequence[Row], style: Style, plot: bool = False) -> str:
     )
 
 
-def _test(row: Row) -> str:
+def _test(row: MeasuredRate) -> str:
     """Return llama-bench's word for a test."""
     # "pp512" and "tg128 @ 8192"
     n = row.prompt if row.kind == "pp" else row.generate
     return f"{row.kind}{n}" + (f" @ {row.depth}" if row.depth else "")
 
 
-def _plot(rows: Sequence[Row]) -> list[str]:
+def _plot(rows: Sequence[MeasuredRate]) -> list[str]:
     """Return a line a row: where its rate lies between a quarter and four times the prediction."""
     from math import log  # on demand
 

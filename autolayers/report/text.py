@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..planner.advice import Remedy
-    from ..planner.embedder import Inputs
+    from ..planner.embedder import EmbeddingInputs
     from ..planner.plan import Alternative, Plan
     from ..work.speed import Speed
 
@@ -150,7 +150,7 @@ def context_words(plan: Plan) -> str:
     return text + ("" if kinds == {"f16"} else f", {'/'.join(sorted(kinds))} cache")
 
 
-def _inputs_words(inputs: Inputs, speed: Speed) -> str:
+def _inputs_words(inputs: EmbeddingInputs, speed: Speed) -> str:
     """Return inputs per second, with the prediction's uncertainty."""
     rate = inputs.per_second
     span = _span(rate, speed.prompt_spread)

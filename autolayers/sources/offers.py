@@ -19,7 +19,7 @@ from . import is_offline, needs_download
 from .hf_cache import look_up, what_is_unfinished
 from .http import patience
 from .huggingface import Hub, models_of, parse_name, words_of
-from .ollama.api import OllamaError, Server
+from .ollama.api import OllamaError, OllamaServer
 from .ollama.store import StoreUnreadable, find, names
 
 TYPE_CHECKING = False
@@ -167,7 +167,9 @@ def _ollama(environ: Mapping[str, str]) -> list[Offer]:
 def _listed(environ: Mapping[str, str]) -> list[Offer]:
     """Return the models of the server. Raises ModelError if it has none, or none runs."""
     try:
-        listed = [str(entry.get("name", "")) for entry in Server.from_environment(environ).tags()]
+        listed = [
+            str(entry.get("name", "")) for entry in OllamaServer.from_environment(environ).tags()
+        ]
     except OllamaError as error:
         raise ModelError(f"ollama: no model in its store, and {error}") from None
     if not listed:

@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from ..output import say
-from .engine import LARGEST_SLICE, MAX_LOG, Engine
+from .engine import LARGEST_SLICE, MAX_LOG, PageEngine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def hosts(port: int) -> set[str]:
     return {f"{name}:{port}" for name in names} | (set(names) if port == HTTP_PORT else set())
 
 
-class Server(ThreadingHTTPServer):
+class LocalServer(ThreadingHTTPServer):
     """Serves on 127.0.0.1 only, to who has the token ("": a new one). Raises OSError if the port is
     taken."""
 
@@ -135,10 +135,10 @@ def _share_one_heap() -> None:
         ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
 
 
-class PageServer(Server):
+class PageServer(LocalServer):
     """Serves the page."""
 
-    def __init__(self, engine: Engine, port: int = 0) -> None:
+    def __init__(self, engine: PageEngine, port: int = 0) -> None:
         super().__init__(port, _Handler)
         self.engine, self.files = engine, page_files()
 
@@ -154,7 +154,7 @@ _ONCE = ("Host", "Origin", "Content-Length", "Transfer-Encoding", TOKEN_HEADER)
 class Handler(BaseHTTPRequestHandler):
     """What requests of a page and of programs have in common."""
 
-    server: Server
+    server: LocalServer
     timeout = SILENCE
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "autolayers", ""

@@ -27,7 +27,7 @@ from ..flags.keywords import is_flag, words_of
 from ..memory.meter import Meter
 from ..planner.compare.choose import advise
 from .engine import MAX_LOG
-from .server import LOOK, MAX_QUESTION, TYPES, Handler, Server
+from .server import LOOK, MAX_QUESTION, TYPES, Handler, LocalServer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _STATUS = {
 }
 
 
-class Service(Server):
+class Service(LocalServer):
     """Answers on 127.0.0.1 only, a few questions at a time and none for a client that has gone.
     `token` "": a new one. Raises OSError if the port is taken."""
 

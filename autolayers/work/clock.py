@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .expert_cache import ExpertCache
     from .figures import Figures, HostFigures
     from .rates import Rates, Shared
-    from .work import Attention, Load, Weights, Work
+    from .work import Attention, Load, WeightCosts, Work
 
 # least tokens for which matrix kernels are those of prompts and weights in RAM are copied
 MANY = 32
@@ -44,7 +44,7 @@ GROUP = 16
 NEAR = 16 << 20
 
 
-def sent(weights: Weights, depth: float) -> float:
+def sent(weights: WeightCosts, depth: float) -> float:
     """Return the bytes that a token's visit to an RPC server transfers: activations both ways in
     f32, the mask in f16."""
     return 2 * 4 * weights.n_embd + 2 * depth
@@ -91,7 +91,7 @@ class Clock:
 
     def __init__(
         self,
-        weights: Weights,
+        weights: WeightCosts,
         work: Work,
         sums: tuple[Sums, Sums],
         devices: Mapping[str, Figures],

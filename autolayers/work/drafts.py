@@ -129,7 +129,7 @@ def _kept(each: float, n: int) -> float:
     return sum(each**i for i in range(1, n + 1)) / n
 
 
-class Step:
+class DecodingStep:
     """One decoding step of a launch at a depth, for all its sequences."""
 
     def __init__(self, clock: Clock, depth: float, sequences: int = 1) -> None:

@@ -21,7 +21,7 @@ from ..machine import CLASSES
 from ..records import dataclass, replace
 from ..tables import text
 from .rates import DOUBT
-from .work import Weights
+from .work import WeightCosts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _OLD, _AGED = "2025", 4.0
 
 
 @dataclass(frozen=True)
-class Row:
+class MeasuredRate:
     """One measured rate in tokens per second: `kind` tg (tokens) or pp (prompts). `active`: bytes
     of weights that a token reads, `size` of all weights. `share`: the part of the active bytes that
     devices read. `ram`: bytes per second, None if it was not said. `predicted`: by the constants of
@@ -90,7 +90,7 @@ class Row:
 
 # Read once, when the first plan shows a measurement.
 @cache
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[MeasuredRate, ...]:
     """Return all of them, of launches with stock settings, by llama-bench or a server."""
     import csv  # on demand
 
@@ -99,9 +99,9 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def _row(values: dict[str, str]) -> Row:
+def _row(values: dict[str, str]) -> MeasuredRate:
     """Return a line of the table."""
-    return Row(
+    return MeasuredRate(
         values["id"],
         values["kind"],
         float(values["rate"]),
@@ -165,7 +165,7 @@ class Asked:
 @lru_cache(maxsize=1)
 def active(model: Model) -> int:
     """Return the bytes of weights that a token reads: of experts those that are chosen."""
-    weights = Weights(model)
+    weights = WeightCosts(model)
     return round(sum(each.dense + each.experts * weights.used for each in weights.reads.values()))
 
 
@@ -176,7 +176,7 @@ def card_of(description: str, total: int) -> str:
     return next((name for name, listed in CARDS.items() if listed is card), "")
 
 
-def alike(launch: Asked, kind: str) -> list[Row]:
+def alike(launch: Asked, kind: str) -> list[MeasuredRate]:
     """Return the rows of that model or a twin of it, placed alike on those cards; the nearest
     first, of equal ones the newest."""
     matching = [row for row in rows() if row.kind == kind and _is(row, launch)]
@@ -185,12 +185,12 @@ def alike(launch: Asked, kind: str) -> list[Row]:
     )
 
 
-def nearest(launch: Asked, kind: str) -> Row | None:
+def nearest(launch: Asked, kind: str) -> MeasuredRate | None:
     """Return the first of `alike`."""
     return next(iter(alike(launch, kind)), None)
 
 
-def _is(row: Row, launch: Asked) -> bool:
+def _is(row: MeasuredRate, launch: Asked) -> bool:
     if (row.architecture, row.backend, row.placement) != (
         launch.architecture,
         launch.backend,
@@ -210,7 +210,7 @@ def _kind(name: str) -> str:
     return CARDS[name].description if name in CARDS else name
 
 
-def _distance(row: Row, launch: Asked) -> float:
+def _distance(row: MeasuredRate, launch: Asked) -> float:
     """Return how far a row is, in halvings of the depth."""
     # Twins within 5 % of the active bytes: the limit itself counts as one halving.
     size = abs(log(row.active / launch.active)) / log(1 + _TWIN)
@@ -257,6 +257,6 @@ def wanted(cards: Sequence[str]) -> str:
     return min(count, key=lambda name: (count[name], -DOUBT[name, "tg"] * DOUBT[name, "pp"]))
 
 
-def of_cards(cards: Sequence[str]) -> list[Row]:
+def of_cards(cards: Sequence[str]) -> list[MeasuredRate]:
     """Return the rows of exactly these cards."""
     return [row for row in rows() if same(row.cards, cards)]

@@ -20,7 +20,7 @@ from ..records import dataclass, lazy, replace
 from . import unfused
 from .calibration import NONE, Calibration
 from .clock import Clock, Sums, sent
-from .drafts import AT_ONCE, WITHIN, Drafted, Drafting, Step, accepted, best, checks_of
+from .drafts import AT_ONCE, WITHIN, DecodingStep, Drafted, Drafting, accepted, best, checks_of
 from .expert_cache import DOUBT as CACHE_DOUBT
 from .expert_cache import DOUBT_UNKNOWN, UPLOAD, ExpertCache
 from .figures import NETWORK, NETWORK_RATE, Figures, HostFigures
@@ -34,7 +34,7 @@ from .rates import (
     generation_of,
 )
 from .unsure import Seen, unsure
-from .work import HOST, Homes, Weights, Work, fallen, work_of
+from .work import HOST, Homes, WeightCosts, Work, fallen, work_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -185,8 +185,8 @@ class CostModel:
         return other
 
     @lazy
-    def weights(self) -> Weights:
-        return Weights(self.estimator.model)
+    def weights(self) -> WeightCosts:
+        return WeightCosts(self.estimator.model)
 
     @lazy
     def _alike(self) -> tuple[Hashable, ...]:
@@ -325,7 +325,7 @@ class CostModel:
         best."""
         work = self.workload
         depth, together = _middle(work, use)
-        step = Step(clock, depth, together)
+        step = DecodingStep(clock, depth, together)
         place = drafting.place or clock.work.token.last
         passes = step.passes(drafting.model or self.estimator.model, place, drafting.model is None)
         device = next((device for device in self.machine.devices if device.name == place), None)

@@ -93,7 +93,7 @@ class Reads:
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerWork:
     """What one layer (n_layer: the output) makes one place read and compute. `copied`: weights that
     are in RAM."""
 
@@ -113,7 +113,7 @@ class Load:
     """One graph. `attention` is per layer where its cache is read and where it is stored, None
     without one; `visits` counts how often the graph enters each place, `last` is where it ends."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[LayerWork, ...]
     attention: tuple[tuple[str, str] | None, ...]
     handovers: float  # between a device and the CPU; fewer kernels count as a fraction
     hops: int  # between devices
@@ -151,7 +151,7 @@ class Attention:
     again: float = 0.0
 
 
-class Weights:
+class WeightCosts:
     """The cost of reading each weight of a model."""
 
     def __init__(self, model: Model) -> None:
@@ -309,7 +309,7 @@ class Weights:
 class _Sums:
     """Collects the rows of one graph, step by step."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: WeightCosts) -> None:
         self.weights = weights
         self.sums: dict[tuple[int, str, bool], list[float]] = {}
         self.walk: list[tuple[str, float]] = []  # places, total changes, and kernels there
@@ -349,16 +349,16 @@ class _Sums:
         return other
 
     @lazy
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[LayerWork, ...]:
         return tuple(
             [
-                Row(layer, place, copied, int(row[0]), int(row[1]), *row[2:])
+                LayerWork(layer, place, copied, int(row[0]), int(row[1]), *row[2:])
                 for (layer, place, copied), row in self.sums.items()
             ]
         )
 
 
-def work_of(weights: Weights, steps: Steps, homes: Sequence[str]) -> Work:
+def work_of(weights: WeightCosts, steps: Steps, homes: Sequence[str]) -> Work:
     """Return the Work of a launch by its own graphs; `homes`: the device of each layer, the output
     last, HOST for none."""
     devices = steps.places[:-1]
@@ -399,8 +399,8 @@ def fallen(steps: Steps, homes: Sequence[str]) -> dict[tuple[str, str], int]:
 
 
 def _load(
-    weights: Weights,
-    rows: tuple[Row, ...],
+    weights: WeightCosts,
+    rows: tuple[LayerWork, ...],
     walk: Iterable[tuple[str, float]],
     attention: Mapping[int, tuple[str, str]],
     homes: Sequence[str],
@@ -441,7 +441,7 @@ class Homes:
 
     def __init__(
         self,
-        weights: Weights,
+        weights: WeightCosts,
         script: Steps | None,
         devices: Sequence[str],
         kv_offload: bool,

@@ -27,7 +27,7 @@ from autolayers.machine import Device
 from autolayers.model import read_model
 from autolayers.ollama.other_models import other_models
 from autolayers.ollama.settings import Settings, predicted
-from autolayers.sources.ollama.api import Server
+from autolayers.sources.ollama.api import OllamaServer
 
 GiB = 1 << 30
 
@@ -236,7 +236,7 @@ def test_which_models_ollama_keeps_beside_the_loaded_one(
             "expires_at": "2026-08-21T10:05:00Z",
         }
         gpu = Device("CUDA0", 16 * GiB, 6 * GiB)
-        server = Server(f"http://{fake.host}")
+        server = OllamaServer(f"http://{fake.host}")
         found = {
             other.name: other for other in other_models(server, [gpu], Settings(), server.ps())
         }

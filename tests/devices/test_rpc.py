@@ -24,7 +24,7 @@ import autolayers
 from autolayers.cli import main
 from autolayers.devices import discover, list_devices, remote, rpc_protocol
 from autolayers.devices.rpc import refine
-from autolayers.devices.rpc_protocol import Served, ask
+from autolayers.devices.rpc_protocol import ServedDevice, ask
 from autolayers.errors import DeviceError, UsageError
 
 MiB, GiB = 1 << 20, 1 << 30
@@ -49,12 +49,12 @@ def nobody() -> str:
 def test_a_server_says_what_it_has() -> None:
     with FakeRpc([CUDA, (32, 60 * GiB, 64 * GiB)]) as server:
         assert ask(server.endpoint) == [
-            Served(128, 23 * GiB, 24 * GiB),
-            Served(32, 60 * GiB, 64 * GiB),
+            ServedDevice(128, 23 * GiB, 24 * GiB),
+            ServedDevice(32, 60 * GiB, 64 * GiB),
         ]
     with FakeRpc([(128, 30 * GiB, 24 * GiB)], version=(4, 0, 1)) as server:
         # no more free than there is
-        assert ask(server.endpoint) == [Served(128, 24 * GiB, 24 * GiB)]
+        assert ask(server.endpoint) == [ServedDevice(128, 24 * GiB, 24 * GiB)]
 
 
 def test_devices_are_numbered_through_all_servers(nobody: str) -> None:

@@ -15,7 +15,7 @@ from support import FIXTURES, gpus
 from autolayers.backends import Backend, Cpu, Cuda, on
 from autolayers.builds import NEWEST_RULES
 from autolayers.errors import LaunchRefused
-from autolayers.ggml.scheduler import Split, assign, split
+from autolayers.ggml.scheduler import SplitGraph, assign, split
 from autolayers.ggml.tensor import Buffer, Graph, Tensor
 from autolayers.machine import Device
 
@@ -41,7 +41,7 @@ class Machine:
     def x(self, n: int = 64, width: int = 128) -> Tensor:
         return self.g.input("x", "f32", width, n)
 
-    def split(self, op_offload: bool = True, n_copies: int = 1) -> Split:
+    def split(self, op_offload: bool = True, n_copies: int = 1) -> SplitGraph:
         assign(self.g, self.backends, op_offload, NEWEST_RULES)
         return split(self.g, self.backends, NEWEST_RULES, n_copies)
 
@@ -51,7 +51,7 @@ def one() -> Machine:
     return Machine(1)
 
 
-def copies(result: Split, backend: int) -> list[Tensor]:
+def copies(result: SplitGraph, backend: int) -> list[Tensor]:
     """Tensors that were made on a backend to hold a copy."""
     return [t for t, b in result.nodes if b == backend and t.op == "NONE" and t.view_src is None]
 

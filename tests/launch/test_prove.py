@@ -22,7 +22,7 @@ import pytest
 from support import FIXTURES, HEADERS
 
 from autolayers.cli import main
-from autolayers.launch.prove import Proof, Row
+from autolayers.launch.prove import Proof, ProvedRow
 
 CHAT = str(FIXTURES / "tiny" / "chat.gguf")
 GiB = 1 << 30
@@ -120,7 +120,7 @@ def test_an_interrupt_has_what_was_seen_so_far(binaries: Path, tmp_path: Path) -
 
 
 def test_what_took_more_than_it_has_did_not_hold() -> None:
-    fits, short = Row("CUDA0", 10, 20, 9, 19), Row("CUDA1", 10, 20, 9, 21)
+    fits, short = ProvedRow("CUDA0", 10, 20, 9, 19), ProvedRow("CUDA1", 10, 20, 9, 21)
     assert Proof(1, 8, 8, "", False, (fits,)).held
     proof = Proof(1, 8, 8, "", False, (fits, short))
     assert not proof.held and proof.short == (short,)

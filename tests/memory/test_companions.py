@@ -18,7 +18,7 @@ from autolayers.memory.companions import Companions, with_draft_type
 from autolayers.memory.context import resolve
 from autolayers.memory.estimate import Estimator
 from autolayers.memory.extras import extras_of
-from autolayers.memory.graphs.compute import Measured
+from autolayers.memory.graphs.compute import GraphBuffers
 from autolayers.memory.server import serving
 from autolayers.memory.weights import place_weights
 from autolayers.model import Model, read_model
@@ -70,7 +70,7 @@ def test_a_model_that_drafts_for_itself_has_a_second_context(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # these few tensors make no graph
-    monkeypatch.setattr(extras, "measure", lambda *launch, **how: Measured((0, 0), True))
+    monkeypatch.setattr(extras, "measure", lambda *launch, **how: GraphBuffers((0, 0), True))
     target = Model(header("glm4moe", blocks(3), block_count=3, nextn_predict_layers=1), "m.gguf")
     found, _ = held(target, "-c 1024 -np 2 -ctk q8_0 -ctv q8_0 --spec-type draft-mtp", None, 8192)
     # K and V of one block, 2 heads of 64, f16

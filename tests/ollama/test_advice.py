@@ -19,7 +19,7 @@ from autolayers.devices import Device, Host, hypothetical
 from autolayers.errors import UsageError
 from autolayers.flags.parse import parse
 from autolayers.ollama import settings as rules
-from autolayers.ollama.advice import Advice, _in_ollamas_words
+from autolayers.ollama.advice import OllamaAdvice, _in_ollamas_words
 from autolayers.ollama.advice import advise as explained
 from autolayers.ollama.settings import Settings
 from autolayers.ollama.target import Target, from_file
@@ -32,7 +32,7 @@ def target(name: str, **more) -> Target:
     return replace(from_file(str(HEADERS / f"{name}.gguf")), **more)
 
 
-def advise(*args, **options) -> Advice:
+def advise(*args, **options) -> OllamaAdvice:
     return explained(*args, explain=False, **options)
 
 

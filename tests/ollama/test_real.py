@@ -21,7 +21,7 @@ from support import HEADERS, command, write_gguf
 
 from autolayers.gguf import read_header
 from autolayers.ollama.modelfile import parse, rewrite
-from autolayers.sources.ollama.api import NotRunning, Server
+from autolayers.sources.ollama.api import NotRunning, OllamaServer
 from autolayers.sources.ollama.show import header
 
 PROGRAM = os.environ.get("AUTOLAYERS_OLLAMA_BIN", "")
@@ -51,7 +51,7 @@ def server(tmp_path_factory):
     }
     with (home / "log").open("wb") as log:
         process = subprocess.Popen([PROGRAM, "serve"], env=environ, stdout=log, stderr=log)
-    asked = Server.from_environment(environ)
+    asked = OllamaServer.from_environment(environ)
     for _ in range(100):
         try:
             asked.version(1.0)
@@ -76,7 +76,7 @@ def autolayers(environ: dict[str, str], *words: str) -> subprocess.CompletedProc
 def test_its_description_is_the_file(server):
     """What /api/show describes has the tensors of the file."""
     environ, _ = server
-    shown = header("mine:8b", Server.from_environment(environ).show("mine:8b"))
+    shown = header("mine:8b", OllamaServer.from_environment(environ).show("mine:8b"))
     assert {t.name: (t.type, t.ne) for t in shown.tensors.values()} == {
         t.name: (t.type, t.ne) for t in read_header(MODEL).tensors.values()
     }
@@ -94,7 +94,7 @@ def test_create_changes_the_parameters_alone(server):
         environ, "create", "mine:8b", "--as", "mine-auto", "--gpu", "8GiB", "-c", "128"
     )
     assert done.returncode == 0, done.stderr
-    server_ = Server.from_environment(environ)
+    server_ = OllamaServer.from_environment(environ)
     before, after = (server_.show(name) for name in ("mine:8b", "mine-auto"))
     assert sorted(after["parameters"].split()) == sorted(["num_ctx", "128", "num_gpu", "4"])
     assert before["model_info"] == after["model_info"] and before.get("template") == after.get(
@@ -123,7 +123,7 @@ def test_a_rewritten_modelfile_means_the_same_to_it(server, text):
     if theirs.returncode == 0:
         assert rewrite(text.encode(), {"num_gpu": 4, "num_ctx": 128}) == path.read_bytes()
         assert ollama(environ, "create", "other", "-f", str(path)).returncode == 0
-        shown = Server.from_environment(environ).show("other")["parameters"]
+        shown = OllamaServer.from_environment(environ).show("other")["parameters"]
         assert re.search(r"num_gpu +4\b", shown) and re.search(r"num_ctx +128\b", shown)
         for stop in parse(text.encode()).parameters().get("stop", []):
             assert stop in shown

@@ -11,7 +11,7 @@ import pytest
 
 from autolayers.flags.params import Params
 from autolayers.planner.several import assign as module
-from autolayers.planner.several.assign import Choice, Option, assign
+from autolayers.planner.several.assign import ModelOptions, Option, assign
 
 
 def fit(chosen: Sequence[Option], limits: dict[str, int], ram: int | None) -> bool:
@@ -22,13 +22,13 @@ def fit(chosen: Sequence[Option], limits: dict[str, int], ram: int | None) -> bo
     ) and (ram is None or sum(option.ram for option in chosen) <= ram)
 
 
-def price(choices: list[Choice], chosen: Sequence[Option]) -> float:
+def price(choices: list[ModelOptions], chosen: Sequence[Option]) -> float:
     pairs = zip(choices, chosen, strict=True)
     return sum(choice.weight * option.price for choice, option in pairs)
 
 
 def least(
-    choices: list[Choice],
+    choices: list[ModelOptions],
     limits: dict[str, int],
     ram: int | None,
     allowed: Callable[[Sequence[Option]], bool] = lambda chosen: True,
@@ -39,7 +39,7 @@ def least(
     return min((price(choices, chosen) for chosen in fitting), default=None)
 
 
-def case(rng: random.Random) -> tuple[list[Choice], dict[str, int], int | None]:
+def case(rng: random.Random) -> tuple[list[ModelOptions], dict[str, int], int | None]:
     limits = {f"CUDA{i}": rng.randint(4, 24) for i in range(rng.randint(1, 3))}
     choices, scale = [], rng.choice([0.01, 1.0])
     for _ in range(rng.randint(1, 4)):
@@ -56,7 +56,7 @@ def case(rng: random.Random) -> tuple[list[Choice], dict[str, int], int | None]:
                     seconds,
                 )
             )
-        choices.append(Choice(options, rng.choice([1, 1, 3, 0.5])))
+        choices.append(ModelOptions(options, rng.choice([1, 1, 3, 0.5])))
     return choices, limits, rng.choice([None, 20, 40])
 
 
@@ -80,7 +80,7 @@ def test_equal_devices_and_many_models_are_not_worse_than_one_after_another(
     for n in (3, 30):
         limits = {f"CUDA{i}": 40 for i in range(3)}
         choices = [
-            Choice(
+            ModelOptions(
                 [
                     Option(Params(), {name: size}, 0, seconds, seconds)
                     for name in limits
@@ -106,7 +106,8 @@ def test_equal_devices_and_many_models_are_not_worse_than_one_after_another(
 def test_equally_good_choices_put_the_fewest_models_on_a_device() -> None:
     limits = {"CUDA0": 24, "CUDA1": 24, "CUDA2": 24}
     choices = [
-        Choice([Option(Params(), {name: 5}, 0, 1.0, 1.0) for name in limits]) for _ in range(3)
+        ModelOptions([Option(Params(), {name: 5}, 0, 1.0, 1.0) for name in limits])
+        for _ in range(3)
     ]
     found = assign(choices, limits, alike=dict.fromkeys(limits, "the same"))
     assert found is not None and {name for option in found.chosen for name in option.takes} == set(
@@ -144,7 +145,7 @@ def test_a_model_is_split_where_that_is_better_than_each_of_its_devices(seed: in
         size, in_ram, seconds = rng.randint(6, 30), rng.randint(0, 10), rng.uniform(0.1, 20)
         cut = split(size, in_ram, seconds)
         own = [] if rng.random() < 0.5 else choices[-1].options
-        choices = [*choices[:-1], Choice(own, choices[-1].weight, cut, seconds * 1.01)]
+        choices = [*choices[:-1], ModelOptions(own, choices[-1].weight, cut, seconds * 1.01)]
         found = assign(choices, limits, ram)
         best = least(choices, limits, ram)
         for chosen in itertools.product(*(choice.options for choice in choices[:-1])):
@@ -167,7 +168,7 @@ def test_a_model_is_split_where_that_is_better_than_each_of_its_devices(seed: in
 def test_two_models_may_be_split_in_either_order() -> None:
     """The first one asked would take all of what is left of the large device."""
     choices = [
-        Choice((), 1.0, split(size, 0, seconds), seconds * 1.01)
+        ModelOptions((), 1.0, split(size, 0, seconds), seconds * 1.01)
         for size, seconds in ((6, 3.0), (10, 1.0))
     ]
     for order in (choices, choices[::-1]):
@@ -222,7 +223,9 @@ def test_the_most_even_of_equally_good_choices_is_taken() -> None:
         choices = []
         for _ in range(rng.randint(2, 4)):
             size = rng.randint(1, 12)
-            choices.append(Choice([Option(Params(), {name: size}, 0, 1.0, 1.0) for name in limits]))
+            choices.append(
+                ModelOptions([Option(Params(), {name: size}, 0, 1.0, 1.0) for name in limits])
+            )
         found = assign(choices, limits)
         every = itertools.product(*(choice.options for choice in choices))
         best = min(sum(crowding(way, limits)) for way in every if fit(way, limits, None))
@@ -232,7 +235,7 @@ def test_the_most_even_of_equally_good_choices_is_taken() -> None:
 
 def test_a_device_without_free_memory_counts_for_nothing() -> None:
     both = [Option(Params(), {name: 4}, 0, 1.0, 1.0) for name in ("CUDA0", "CUDA1")]
-    found = assign([Choice(both)] * 2, {"CUDA0": 0, "CUDA1": 8})
+    found = assign([ModelOptions(both)] * 2, {"CUDA0": 0, "CUDA1": 8})
     assert found is not None and [list(option.takes) for option in found.chosen] == [["CUDA1"]] * 2
 
 
@@ -256,7 +259,7 @@ def test_ten_models_on_four_equal_devices_are_decided() -> None:
             for size, seconds in ((rng.randint(10, 20), 1.0), (8, 3.0), (3, rng.uniform(6, 9)))
             for name in limits
         ]
-        choices.append(Choice(options, rng.choice([1.0, 2.0])))
+        choices.append(ModelOptions(options, rng.choice([1.0, 2.0])))
     found = assign(choices, limits, alike=dict.fromkeys(limits, "the same"))
     assert found is not None and found.exact
     assert not assign([*choices, choices[0]], limits).exact  # type: ignore[union-attr]
@@ -275,7 +278,7 @@ def test_without_a_try_to_spare_a_split_is_not_called_the_best(
     for tries, exact in ((24, True), (2, False)):
         monkeypatch.setattr(module, "MOST_CUTS", tries)
         tried.clear()
-        found = assign([Choice((), 1.0, cut, 2.0)], limits)
+        found = assign([ModelOptions((), 1.0, cut, 2.0)], limits)
         assert found is not None and found.exact is exact and len(found.chosen[0].takes) == 2
         assert len(tried) <= tries
 
@@ -286,7 +289,7 @@ def test_without_a_try_to_spare_a_split_is_not_called_the_best(
 def test_many_equal_models_are_spread_evenly() -> None:
     names = ("CUDA0", "CUDA1", "CUDA2")
     own = [Option(Params(), {name: 2}, 0, 1.0, 1.0) for name in names]
-    found = assign([Choice(own)] * 12, dict.fromkeys(names, 20))
+    found = assign([ModelOptions(own)] * 12, dict.fromkeys(names, 20))
     assert found is not None
     assert [sum(name in option.takes for option in found.chosen) for name in names] == [4, 4, 4]
 
@@ -304,7 +307,7 @@ def test_of_many_models_none_can_be_made_faster_by_itself() -> None:
                 for size, seconds in ((rng.randint(2, 8), 1.0 + rng.random()),)
             ]
             options.append(Option(Params(), {}, 6, 9.0, 9.0))
-            choices.append(Choice(options, rng.choice([1.0, 3.0])))
+            choices.append(ModelOptions(options, rng.choice([1.0, 3.0])))
         found = assign(choices, limits, ram)
         if found is None:
             continue
@@ -323,8 +326,10 @@ def option(price: float, ram: int = 0, **takes: int) -> Option:
     return Option(Params(), takes, ram, price, price)
 
 
-def search(choices: list[Choice], limits: dict[str, int], ram: int | None = None) -> module.Search:
-    return module.Search(choices, limits, ram, {}, {})
+def search(
+    choices: list[ModelOptions], limits: dict[str, int], ram: int | None = None
+) -> module.BranchAndBound:
+    return module.BranchAndBound(choices, limits, ram, {}, {})
 
 
 def test_the_cheapest_launch_comes_first_of_equal_ones_that_with_the_most_left() -> None:
@@ -335,7 +340,7 @@ def test_the_cheapest_launch_comes_first_of_equal_ones_that_with_the_most_left()
         option(1.0, CUDA1=25),
         option(1.0, ram=9),
     ]
-    found = list(search([Choice(options)], {"CUDA0": 10, "CUDA1": 20}, ram=8)._fitting(0))
+    found = list(search([ModelOptions(options)], {"CUDA0": 10, "CUDA1": 20}, ram=8)._fitting(0))
     # 6 left of CUDA0, 5 of CUDA1, which is larger
     assert found == [options[2], options[1], options[0]]
 
@@ -343,7 +348,7 @@ def test_the_cheapest_launch_comes_first_of_equal_ones_that_with_the_most_left()
 def test_a_search_that_needs_every_step_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(21)
     choices = [
-        Choice([option(rng.uniform(1, 9), **{name: rng.randint(2, 9)}) for name in "ABC" * 2])
+        ModelOptions([option(rng.uniform(1, 9), **{name: rng.randint(2, 9)}) for name in "ABC" * 2])
         for _ in range(5)
     ]
     limits = {"A": 14, "B": 12, "C": 10}
@@ -362,11 +367,11 @@ def test_devices_of_one_kind_are_tried_once() -> None:
     names = ("A", "B", "C", "D")
     limits = dict.fromkeys(names, 20)
     choices = [
-        Choice([option(seconds, **{name: size}) for size, seconds in sizes for name in names])
+        ModelOptions([option(seconds, **{name: size}) for size, seconds in sizes for name in names])
         for sizes in (((9, 1.0), (5, 2.0)), ((11, 1.0), (6, 2.0)), ((8, 1.0), (4, 3.0))) * 2
     ]
-    each = module.Search(choices, limits, None, {}, {})
-    alike = module.Search(choices, limits, None, dict.fromkeys(names, "same"), {})
+    each = module.BranchAndBound(choices, limits, None, {}, {})
+    alike = module.BranchAndBound(choices, limits, None, dict.fromkeys(names, "same"), {})
     one, other = each.best(), alike.best()
     assert one is not None and other is not None and one.price == other.price
     assert alike.steps < each.steps / 2
@@ -393,7 +398,7 @@ def test_a_split_is_laid_out_where_it_may_be_cheaper_by_half_a_percent(
     price: float, tried: bool
 ) -> None:
     cut = Cuts()
-    found = assign([Choice([option(price, CUDA0=1)], 1.0, cut, 2.0)], BOTH)
+    found = assign([ModelOptions([option(price, CUDA0=1)], 1.0, cut, 2.0)], BOTH)
     assert found is not None and found.price == pytest.approx(min(price, 2.0))
     assert bool(cut.tried) is tried and cut.tried <= 3
 
@@ -403,8 +408,8 @@ def test_a_split_is_laid_out_where_the_other_models_leave_it_cheap() -> None:
     for bound, tried in ((lambda left: 2.0, True), (lambda left: 9.0, False)):
         cut = Cuts(price=6.0)
         choices = [
-            Choice([option(5.0, CUDA0=1)], 1.0, cut, 2.0, bound),
-            Choice([option(1.0, CUDA1=2)], 3.0),
+            ModelOptions([option(5.0, CUDA0=1)], 1.0, cut, 2.0, bound),
+            ModelOptions([option(1.0, CUDA1=2)], 3.0),
         ]
         first = search(choices, BOTH)
         first.state.take(1, choices[1].options[0])
@@ -420,7 +425,7 @@ def test_three_splits_are_laid_out_in_one_order() -> None:
     limits = {"CUDA0": 20, "CUDA1": 20}
     for count, most in ((2, 10), (3, 12)):
         cuts = [Cuts() for _ in range(count)]
-        found = assign([Choice((), 1.0, cut, 2.0) for cut in cuts], limits)
+        found = assign([ModelOptions((), 1.0, cut, 2.0) for cut in cuts], limits)
         assert found is not None and len(found.chosen) == count
         assert sum(cut.tried for cut in cuts) <= most
 
@@ -429,7 +434,7 @@ def test_a_split_that_does_not_fit_what_is_left_is_none() -> None:
     def larger(left: Mapping[str, int], ram: int | None) -> Option | None:
         return option(1.0, CUDA0=9)
 
-    assert assign([Choice((), 1.0, larger, 1.0)], BOTH) is None
+    assert assign([ModelOptions((), 1.0, larger, 1.0)], BOTH) is None
 
 
 def test_of_many_models_none_can_be_moved_to_make_the_use_more_even() -> None:
@@ -439,7 +444,7 @@ def test_of_many_models_none_can_be_moved_to_make_the_use_more_even() -> None:
     for _ in range(25):
         limits = {f"CUDA{i}": rng.choice([24, rng.randint(16, 48)]) for i in range(3)}
         choices = [
-            Choice([option(1.0, **{name: size}) for name in limits])
+            ModelOptions([option(1.0, **{name: size}) for name in limits])
             for size in [rng.randint(1, 6) for _ in range(12)]
         ]
         first = search(choices, limits)
@@ -465,7 +470,7 @@ ROUNDED = 0.1 + 0.2  # a little more than 0.3
 
 def kept(*options: Option) -> Option:
     """Which of these launches of one model is kept, tried in this order."""
-    found = search([Choice(options)], {"A": 20, "B": 20})
+    found = search([ModelOptions(options)], {"A": 20, "B": 20})
     for each in options:
         found.state.take(0, each)
         found._keep()
@@ -486,7 +491,7 @@ def test_of_prices_that_rounding_alone_makes_different_the_more_even_use_is_kept
 
 
 def test_equal_prices_are_looked_at_only_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = search([Choice([option(0.3, A=1)])], {"A": 20})
+    found = search([ModelOptions([option(0.3, A=1)])], {"A": 20})
     assert found._promising(9e9) and not found._promising(float("inf"))
     found.best_so_far = 0.3, 1.0, ()
     found.steps = module._TIES - 1
@@ -514,7 +519,9 @@ def test_equal_prices_are_looked_at_only_at_first(monkeypatch: pytest.MonkeyPatc
 
 def test_many_models_are_moved_until_the_steps_are_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = dict.fromkeys("ABCDEF", 40)
-    choices = [Choice([option(1.0, **{name: size}) for name in limits]) for size in range(1, 13)]
+    choices = [
+        ModelOptions([option(1.0, **{name: size}) for name in limits]) for size in range(1, 13)
+    ]
     found = search(choices, limits)
     assert found.best() is not None
     # the four cheapest of each model's six, for one round or a few

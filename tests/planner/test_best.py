@@ -47,7 +47,7 @@ def asked(words: str, job: str = "chat") -> Request:
     return best.JOBS[job].asked(Request.of(words.split(), {}))
 
 
-def row_of(stem: str, words: str, job: str = "chat") -> best.Row:
+def row_of(stem: str, words: str, job: str = "chat") -> best.BestRow:
     return best.take(published.MODELS[stem], asked(words, job), best.JOBS[job])
 
 
@@ -120,13 +120,13 @@ def test_jobs_are_the_flags() -> None:
     assert wanted_ctx(asked("--gpu 24GiB", "agents")) == 65536
 
 
-def row(stem: str, state: str, rate: float, few_ram: bool = False) -> best.Row:
+def row(stem: str, state: str, rate: float, few_ram: bool = False) -> best.BestRow:
     speed = replace(ROW.choice.speed, generation=rate) if ROW.choice.speed else None
     choice = replace(ROW.choice, speed=speed, few_ram=few_ram, size=int(rate))
     return replace(ROW, model=published.MODELS[stem], state=state, choice=choice)
 
 
-ROW = best.Row(
+ROW = best.BestRow(
     published.MODELS["qwen3.5-4b"],
     "qwen3.5-4b-q4_k_m",
     best.WELL,

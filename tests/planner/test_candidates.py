@@ -20,7 +20,7 @@ from autolayers.flags.policy import read
 from autolayers.machine import Machine
 from autolayers.memory.breakdown import Static
 from autolayers.planner.buffers import LEAST, SURE, Buffers, Taken
-from autolayers.planner.candidates import Kind, Launch, _rank
+from autolayers.planner.candidates import PlacementKind, PromisedLaunch, _rank
 from autolayers.planner.evaluate import FULL, RAM_MARGIN
 from autolayers.planner.frames import Frame
 from autolayers.planner.problem import Problem
@@ -48,37 +48,37 @@ def kind(
     of: str = DENSE,
     ram: str | None = None,
     buffers: int | None = None,
-) -> Kind:
+) -> PlacementKind:
     """A kind on GPUs of which these MiB may be used; `buffers`: the MiB that launches are known to
     take there."""
     at = frame(len(mib), words, of, ram)
     limits = {f"CUDA{i}": size * MiB for i, size in enumerate(mib)}
-    found = Kind(at, name, at.given, Buffers(limits), limits)
+    found = PlacementKind(at, name, at.given, Buffers(limits), limits)
     if buffers is not None:
         known(found, dict.fromkeys(limits, buffers * MiB))
     return found
 
 
-def known(of: Kind, sizes: Mapping[str, int], ram: int = 0) -> None:
+def known(of: PlacementKind, sizes: Mapping[str, int], ram: int = 0) -> None:
     """Every launch of its frame takes these bytes besides weights and caches."""
     for name in ("whole", of.name, f"all {of.name}", f"part of {of.name}"):
         point = of.frame.key, name, 4096, 512
         of.buffers.note(point, Taken(sizes, dict.fromkeys(sizes, 0), ram, True, True, ""))
 
 
-def static(of: Kind, params: Params) -> Static:
+def static(of: PlacementKind, params: Params) -> Static:
     found = of.evaluator.static(params)
     assert found is not None
     return found
 
 
-def promise(of: Kind, n_ctx: int = 4096, failed: int = 0, hope: int = 0) -> Launch:
+def promise(of: PlacementKind, n_ctx: int = 4096, failed: int = 0, hope: int = 0) -> PromisedLaunch:
     found = of.promise(n_ctx, failed, hope)
     assert found is not None
     return found
 
 
-def count(of: Kind, params: Params) -> int:
+def count(of: PlacementKind, params: Params) -> int:
     """How many layers of the kind a launch has on the devices."""
     ladder = of.ladder(params.n_ctx)
     assert ladder is not None
@@ -88,7 +88,7 @@ def count(of: Kind, params: Params) -> int:
     raise AssertionError(params)
 
 
-def most(of: Kind, n_ctx: int, buffers: int) -> int:
+def most(of: PlacementKind, n_ctx: int, buffers: int) -> int:
     """The largest number of layers whose bytes and `buffers` one device holds; -1 for none."""
     ladder = of.ladder(n_ctx)
     assert ladder is not None
@@ -218,7 +218,7 @@ class TestSeveral:
             other = replace(ladder(more), tensor_split=(float(first), float(more - first)))
             assert more > 6 or not all(self.fits(of, other))
 
-    def fits(self, of: Kind, params: Params) -> Iterator[bool]:
+    def fits(self, of: PlacementKind, params: Params) -> Iterator[bool]:
         for name, usage in static(of, params).devices.items():
             yield not usage.total or usage.total + 150 * MiB <= of.limits[name]
 
@@ -391,5 +391,8 @@ class TestOutput:
 
 def test_a_launch_that_ram_is_too_small_for_comes_after_a_slower_one() -> None:
     use: Any = None
-    fast, slow_one = Launch(Params(), use, 1.0, ram_missing=1), Launch(Params(), use, 2.0)
+    fast, slow_one = (
+        PromisedLaunch(Params(), use, 1.0, ram_missing=1),
+        PromisedLaunch(Params(), use, 2.0),
+    )
     assert sorted([fast, slow_one], key=_rank) == [slow_one, fast]

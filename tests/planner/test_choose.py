@@ -19,12 +19,12 @@ from autolayers.planner.compare.choose import (
     SLOW,
     WHOLE,
     WHOLLY,
-    Advice,
     Choice,
+    Recommended,
     advise,
     assess,
 )
-from autolayers.planner.compare.quality import Measured, level, usual
+from autolayers.planner.compare.quality import Divergence, level, usual
 from autolayers.records import replace
 from autolayers.report.choose import advice_words
 from autolayers.request import Request
@@ -34,7 +34,7 @@ PURE = ("iq2_xxs", "q2_K", "q3_K", "iq4_xs", "q4_K", "q5_K", "q6_K", "q8_0")
 SEVEN = ("q2_k", "ud-q3_k_xl", "iq4_xs", "q4_0", "ud-q4_k_xl", "ud-q8_k_xl", "bf16")
 
 
-def taken(files: dict[str, Model], words: str) -> tuple[str, Choice, Advice]:
+def taken(files: dict[str, Model], words: str) -> tuple[str, Choice, Recommended]:
     asked = Request.of(words.split(), {})
     choices = [assess(file, asked) for file in files.values()]
     advice = advise(choices, 8192)
@@ -205,7 +205,7 @@ def test_a_file_s_level_is_that_of_its_type(name: str, bits: int) -> None:
     width = 8 * file.size / sum(info.n_elements for info in file.header.tensors.values())
     assert level(usual(file), None, width) == bits
     # measured of this very file
-    assert level(usual(file), Measured(0.15, 0, None, "log"), width) == 3
+    assert level(usual(file), Divergence(0.15, 0, None, "log"), width) == 3
 
 
 def test_the_reason_is_the_rule() -> None:

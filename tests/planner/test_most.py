@@ -16,7 +16,7 @@ from autolayers.flags.params import Params
 from autolayers.flags.policy import Policy, read
 from autolayers.machine import Machine
 from autolayers.planner.buffers import Buffers
-from autolayers.planner.candidates import Kind
+from autolayers.planner.candidates import PlacementKind
 from autolayers.planner.evaluate import FIT, Evaluator
 from autolayers.planner.frames import Frame
 from autolayers.planner.one.ladder import Ladder
@@ -27,11 +27,11 @@ NAME = "llama-3.2-1b-q8_0:6"
 KINDS = ("layers", "ffn")
 
 
-def kind(name: str, mib: tuple[int, ...], **given: object) -> Kind:
+def kind(name: str, mib: tuple[int, ...], **given: object) -> PlacementKind:
     machine = Machine.of(hypothetical_gpus(mib), None, None, {})
     params = Params(n_ctx=4096, **given)  # type: ignore[arg-type]
     problem = Problem(model(NAME), requested(params, Policy(), machine))
-    return Kind(Frame(problem, params), name, params, Buffers(machine.limits))
+    return PlacementKind(Frame(problem, params), name, params, Buffers(machine.limits))
 
 
 def fits(evaluator: Evaluator, params: Params) -> bool:
@@ -46,7 +46,7 @@ def splits(ladder: Ladder, count: int, devices: int) -> list[tuple[float, ...]]:
     return [(float(first), float(layers - first)) for first in range(layers + 1)]
 
 
-def largest(of: Kind) -> int:
+def largest(of: PlacementKind) -> int:
     """The largest number of layers that fits in any split."""
     ladder = of.ladder(4096)
     assert ladder is not None
@@ -60,7 +60,7 @@ def largest(of: Kind) -> int:
     return -1
 
 
-def number(of: Kind, params: Params) -> int:
+def number(of: PlacementKind, params: Params) -> int:
     """How many layers of the kind a launch has on the devices."""
     ladder = of.ladder(4096)
     assert ladder is not None

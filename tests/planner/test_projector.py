@@ -15,7 +15,7 @@ from autolayers.bundled import projectors
 from autolayers.flags.policy import read
 from autolayers.gguf import FileInfo, Header, TensorInfo, n_bytes
 from autolayers.machine import Device, Host, Machine
-from autolayers.memory.breakdown import Measured
+from autolayers.memory.breakdown import GraphBuffers
 from autolayers.memory.companions import Companions
 from autolayers.memory.estimate import Estimator
 from autolayers.planner import plan_request
@@ -74,7 +74,7 @@ def test_a_projector_takes_no_more_measurements(monkeypatch: pytest.MonkeyPatch)
     seeing = replace(request, companions=replace(request.companions, mmproj=header))
     measure, counted = Estimator._measure, []
 
-    def measured(self: Estimator, *terms: Any) -> Measured:
+    def measured(self: Estimator, *terms: Any) -> GraphBuffers:
         counted[-1] += 1
         return measure(self, *terms)
 

@@ -92,7 +92,7 @@ def test_files_are_compared_within_one_source_else_by_half_a_bit(
     kld: float | None, other: float | None, bits: float, answer: int
 ) -> None:
     def choice(divergence: float | None, width: float) -> Choice:
-        measured = None if divergence is None else quality.Measured(divergence, 0.0, None, "log")
+        measured = None if divergence is None else quality.Divergence(divergence, 0.0, None, "log")
         return Choice("wholly", "", 1, width, 1, 1, None, (), 0, True, measured=measured)
 
     assert compared(choice(kld, 4 + bits), choice(other, 4)) == answer
@@ -107,7 +107,7 @@ def test_files_are_compared_within_one_source_else_by_half_a_bit(
         (),
         0,
         True,
-        measured=quality.Measured(9, 0, None, "b"),
+        measured=quality.Divergence(9, 0, None, "b"),
     )
     assert compared(elsewhere, choice(0.001, 4)) == (
         0 if abs(bits) < 0.5 else 1 if bits > 0 else -1

@@ -224,7 +224,7 @@ def test_the_cards_that_people_buy_are_there(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_fewest_experts_in_ram_are_those_of_the_range_halved() -> None:
     """Sizes say where to look, measured launches decide."""
     name = "qwen3-30b-a3b-q4_k_m:16"
-    wanted = cards.Wanted(model(name), requested(Params(), Policy()), 4096)
+    wanted = cards.WantedModel(model(name), requested(Params(), Policy()), 4096)
     size = wanted.problem.model.size * 3 // 5
     problem = wanted.problem.on(
         Machine((device := Device.hypothetical("24GiB"),), {device.name: size})
@@ -235,7 +235,7 @@ def test_the_fewest_experts_in_ram_are_those_of_the_range_halved() -> None:
         if (found := problem.evaluator.candidate(wanted._with_experts(wanted.whole, n), FULL))
         and min(found.spare.values()) >= 0
     ]
-    again = cards.Wanted(model(name), requested(Params(), Policy()), 4096).problem.on(
+    again = cards.WantedModel(model(name), requested(Params(), Policy()), 4096).problem.on(
         problem.machine
     )
     assert wanted._fewest(again) == fitting[0] > 0 and len(again.evaluator.measured) <= 4

@@ -17,8 +17,8 @@ from autolayers.sources.ollama.api import (
     NoSuchModel,
     NotRunning,
     OllamaError,
+    OllamaServer,
     Refused,
-    Server,
     base_url,
 )
 from autolayers.sources.ollama.show import header
@@ -36,7 +36,7 @@ def fake():
 
 @pytest.fixture
 def server(fake):
-    return Server.from_environment(fake.environ)
+    return OllamaServer.from_environment(fake.environ)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,9 @@ def test_each_call_is_answered(fake, server):
 def test_a_path_before_the_api_is_kept(fake):
     fake.prefix = "/behind/a/proxy"
     assert (
-        Server.from_environment({"OLLAMA_HOST": f"http://{fake.host}/behind/a/proxy/"}).version()
+        OllamaServer.from_environment(
+            {"OLLAMA_HOST": f"http://{fake.host}/behind/a/proxy/"}
+        ).version()
         == "0.33.0"
     )
 
@@ -102,13 +104,13 @@ def test_a_missing_server_is_one_line():
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     with pytest.raises(NotRunning, match="ollama serve"):
-        Server.from_environment({"OLLAMA_HOST": f"127.0.0.1:{port}"}).version()
+        OllamaServer.from_environment({"OLLAMA_HOST": f"127.0.0.1:{port}"}).version()
 
 
 def test_a_proxy_for_the_outside_is_not_asked(fake, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    assert Server.from_environment(fake.environ).version() == "0.33.0"
+    assert OllamaServer.from_environment(fake.environ).version() == "0.33.0"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_every_fault_is_one_clear_line(fake, server, fault, kind, words):
 def test_a_server_that_takes_its_time_is_given_up(fake, fault):
     fake.faults["/api/tags"] = fault
     with pytest.raises(OllamaError, match=r"did not answer within|does not end"):
-        Server(f"http://{fake.host}", timeout=0.3).tags()
+        OllamaServer(f"http://{fake.host}", timeout=0.3).tags()
 
 
 def test_a_model_that_is_not_there(server):
@@ -179,10 +181,10 @@ def test_a_token_goes_nowhere_else(fake):
     with FakeOllama() as other:
         fake.faults["/api/tags"] = f"redirect http://{other.host}/api/tags"
         with pytest.raises(OllamaError, match="set OLLAMA_HOST"):
-            Server(f"http://{fake.host}", token="secret").tags()
+            OllamaServer(f"http://{fake.host}", token="secret").tags()
         assert other.requests == []
     assert fake.headers[-1]["Authorization"] == "Bearer secret"
-    Server.from_environment({**fake.environ, "OLLAMA_API_KEY": "secret"}).version()
+    OllamaServer.from_environment({**fake.environ, "OLLAMA_API_KEY": "secret"}).version()
     assert "Authorization" not in fake.headers[-1]
 
 
@@ -248,5 +250,5 @@ def test_an_answer_of_too_many_parts_is_not_read(fake, server, parts):
 
 
 def test_this_machine_is_known_by_its_name():
-    assert Server(f"http://{socket.gethostname().lower()}:1").is_local
-    assert not Server("http://another-machine.example:1").is_local
+    assert OllamaServer(f"http://{socket.gethostname().lower()}:1").is_local
+    assert not OllamaServer("http://another-machine.example:1").is_local

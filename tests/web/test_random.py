@@ -22,7 +22,7 @@ from autolayers.cli.plan import main
 from autolayers.devices.cards import CARDS
 from autolayers.errors import AutolayersError
 from autolayers.web.build import WHEEL, wheel
-from autolayers.web.engine import Engine
+from autolayers.web.engine import PageEngine
 from autolayers.web.form import FIELDS
 
 NODE_MODULES = pathlib.Path(os.environ.get("AUTOLAYERS_NODE_MODULES", ""))
@@ -96,7 +96,7 @@ def on_the_command_line(
 
 def in_the_page(asked: dict[str, str]) -> dict[str, Any]:
     """The plan with all its reasons, as the page asks for them."""
-    engine = Engine()
+    engine = PageEngine()
     answer = engine.call("plan", asked)
     while "error" not in answer and not (more := engine.call("more", asked)).get("done"):
         answer = more

@@ -54,7 +54,7 @@ def predicted(row: dict, costs: drafts.Checks | None = None, n: int = 0) -> floa
     share = (
         row["accepted"] if row["accepted"] and n == row["n"] else drafts.accepted(n, row["text"])
     )
-    step = drafts.Step(clock, 300)
+    step = drafts.DecodingStep(clock, 300)
     return step.speedup(
         n,
         share,

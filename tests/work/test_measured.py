@@ -23,7 +23,7 @@ from autolayers.report.text import plan_text
 from autolayers.work import measured
 from autolayers.work.measured import (
     Asked,
-    Row,
+    MeasuredRate,
     alike,
     card_of,
     drawn,
@@ -155,7 +155,7 @@ def test_the_nearest_is_of_that_depth_and_of_builds_since_2025() -> None:
     assert [row.id for row in in_order(asked, [old, shallow, deep])] == ["deep", "shallow", "old"]
 
 
-def in_order(asked: Asked, known: list[Row]) -> list[Row]:
+def in_order(asked: Asked, known: list[MeasuredRate]) -> list[MeasuredRate]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measured, "rows", lambda: tuple(known))
         return alike(asked, "tg")

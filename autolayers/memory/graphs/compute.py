@@ -9,7 +9,7 @@ from ...graph import builder
 from ...graph.decoder import Decoder
 from ...records import replace
 from ..bound import upper_bound
-from ..breakdown import Measured
+from ..breakdown import GraphBuffers
 from .laid_out import BROKEN, Contradiction, GraphCache, Graphs, Setting
 from .prepare import prepare
 from .reserve import grows, reserve, runtime_sizes, script_of_setting
@@ -45,7 +45,7 @@ def measure(
     runtime: bool = False,
     enough: Callable[[tuple[int, ...], Steps | None], bool] | None = None,
     measuring: bool = False,
-) -> Measured:
+) -> GraphBuffers:
     """Return what llama_context::sched_reserve would allocate, or with `measuring` say before; with
     `runtime` also what real use may need above it. Where `enough` accepts what the prompt graph
     takes, nothing more is measured."""
@@ -117,7 +117,7 @@ def _simulated(
     build: Builder,
     enough: Callable[[tuple[int, ...], Steps | None], bool] | None,
     measuring: bool,
-) -> Measured:
+) -> GraphBuffers:
     """Return what the simulated graphs take, or more where something about them is not known."""
     # a file may contradict itself as late as here, e.g. a head count of 0
     try:
@@ -156,7 +156,7 @@ def _simulated(
             warning
             or f"what the draft reads of {model.architecture}'s layers is counted on every device"
         )
-    return Measured(
+    return GraphBuffers(
         sizes, result.flash_attn, warning, result.stopped, larger, result.steps, result.as_measured
     )
 

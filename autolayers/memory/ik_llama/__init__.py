@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ...flags.params import Params
     from ...machine import Device
     from ...model import Model
-    from ..breakdown import Extra, Measured
+    from ..breakdown import Extra, GraphBuffers
     from ..cache import Memory
     from ..context import Context
     from ..graphs.scheduled import Steps
@@ -72,7 +72,7 @@ def computed(
     placement: Placement,
     memory: Memory,
     cache: GraphCache,
-) -> Measured:
+) -> GraphBuffers:
     """Return the graph buffers: as its own graph takes them, or at most. What prices them is
     llama.cpp's graph."""
     settings = settings_of(context.rules)

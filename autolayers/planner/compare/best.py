@@ -90,7 +90,7 @@ JOBS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class BestRow:
     """One model on the machine: the file to take of it (a bundled name), and how that runs.
     `least`: the bytes that are missing at least."""
 
@@ -168,7 +168,7 @@ class Row:
         return place, -self.quality, -self.choice.rate
 
 
-def ordered(rows: Iterable[Row]) -> list[Row]:
+def ordered(rows: Iterable[BestRow]) -> list[BestRow]:
     """Return the rows as a list shows them; the first is the answer."""
     return sorted(rows, key=lambda row: row.order)
 
@@ -182,7 +182,7 @@ def candidates(job: Job | None = None) -> list[Published]:
 
 def take(
     model: Published, request: Request, job: Job, read: Callable[[str], Model] = bundled.read
-) -> Row:
+) -> BestRow:
     """Return the row of a model: the file that `choose` takes of those that are published, with the
     request's context. Fewer are planned than there are, and the answer is that of all."""
     n_ctx = wanted_ctx(request)
@@ -198,11 +198,11 @@ def take(
     if advice is None:
         least = files[-1]
         choice = Choice(NO, "", least.size, least.bits_per_weight, least.n_ctx_train)
-        return Row(model, _name(least), NO, choice, least=missing(least.size, request))
+        return BestRow(model, _name(least), NO, choice, least=missing(least.size, request))
     name = list(tried.done)[advice.take]
     choice = tried.completed(name)
     state = SLOW if choice.rate < job.least else WELL if choice.few is None else TIGHT
-    return Row(model, name, state, choice, advice.rule, sees=projector is not None)
+    return BestRow(model, name, state, choice, advice.rule, sees=projector is not None)
 
 
 def _name(file: Model) -> str:

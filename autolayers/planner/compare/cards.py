@@ -23,7 +23,7 @@ from ...memory.meter import BUDGET, Meter
 from ...records import dataclass, lazy, replace
 from ...units import GiB, MiB
 from ..buffers import Buffers
-from ..candidates import Kind
+from ..candidates import PlacementKind
 from ..evaluate import FIT, FULL, Candidate
 from ..frames import Frame
 from ..measured import Measured, measured_on
@@ -85,7 +85,7 @@ class Runs:
         }
 
 
-class Wanted:
+class WantedModel:
     """One model at the wanted context, to try on GPUs."""
 
     def __init__(self, model: Model, request: Request, n_ctx: int) -> None:
@@ -234,7 +234,7 @@ class Wanted:
         frame = Frame(problem, params)
         if not frame.splits:
             return None
-        kind = Kind(frame, "given", params, Buffers(problem.machine.limits))
+        kind = PlacementKind(frame, "given", params, Buffers(problem.machine.limits))
         # What llama.cpp's own split took tells the size of the buffers, so that the first guess is
         # close.
         kind.record(own)
@@ -253,7 +253,7 @@ def find(
     """Return, by category, the smallest GPUs that reach the wanted tokens per second, and the USUAL
     ones: the least memory first, the fastest first among equals. A GPU that suffices alone is
     listed neither in pairs nor with experts in RAM. `say` is told if not all were tried."""
-    wanted = Wanted(model, request, n_ctx)
+    wanted = WantedModel(model, request, n_ctx)
     by_kind: dict[str, list[Runs]] = {}
     # Cards that run it alone are not listed again as pairs or with experts in RAM.
     alone: set[str] = set()
@@ -276,7 +276,7 @@ def find(
 
 
 def _of_kind(
-    wanted: Wanted,
+    wanted: WantedModel,
     kind: str,
     alone: set[str],
     tried: set[str],

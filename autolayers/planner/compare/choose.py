@@ -23,7 +23,7 @@ from ...errors import LaunchRefused
 from ...records import dataclass, replace
 from ...units import GiB
 from ..answer import plan_request
-from .quality import DECIDED, Measured, Usual, closer, level, of, usual
+from .quality import DECIDED, Divergence, Usual, closer, level, of, usual
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ...model import Model
     from ...request import Request
     from ...work.speed import Speed
-    from ..embedder import Inputs
-    from ..measured import Measured as Beside
+    from ..embedder import EmbeddingInputs
+    from ..measured import Measured
     from ..plan import Plan
 
 # How a model runs, best first; also in the JSON
@@ -68,11 +68,11 @@ class Choice:
     exact: bool = False
     warnings: tuple[str, ...] = ()
     usual: Usual | None = None  # quality of its type
-    measured: Measured | None = None  # of this very file
+    measured: Divergence | None = None  # of this very file
     family: str = ""  # the same for quantisations of one model
     mixture: bool = False  # of experts
-    inputs: Inputs | None = None  # of a model that answers embeddings: it writes no text
-    beside: Beside | None = None  # rates that somebody measured of it
+    inputs: EmbeddingInputs | None = None  # of a model that answers embeddings: it writes no text
+    beside: Measured | None = None  # rates that somebody measured of it
     # At the wanted context: tokens per second when it is full; the bytes that are left, where they
     # are few; and whether those are of the RAM
     full: float = 0.0
@@ -126,7 +126,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Recommended:
     """Indices of the recommended file and of the next larger one, None if there is none. `rule`:
     why it is taken."""
 
@@ -147,13 +147,13 @@ def wanted_ctx(request: Request) -> int:
     return given or policy.n_ctx_min or max(_WANTED_CTX, policy.workload.context)
 
 
-def assess(model: Model, request: Request, quality: Sequence[Measured] = ()) -> Choice:
+def assess(model: Model, request: Request, quality: Sequence[Divergence] = ()) -> Choice:
     """Return how a model runs, and its quality. `quality`: what was measured of any files."""
     return assessed(model, request, quality)[0]
 
 
 def assessed(
-    model: Model, request: Request, quality: Sequence[Measured] = ()
+    model: Model, request: Request, quality: Sequence[Divergence] = ()
 ) -> tuple[Choice, Plan | None]:
     """Return the same and its plan, None where no launch is possible."""
     choice, plan = assessed_briefly(model, request, quality, True)
@@ -170,7 +170,7 @@ def completed(choice: Choice, plan: Plan, request: Request) -> Choice:
 
 
 def assessed_briefly(
-    model: Model, request: Request, quality: Sequence[Measured] = (), smaller: bool = False
+    model: Model, request: Request, quality: Sequence[Divergence] = (), smaller: bool = False
 ) -> tuple[Choice, Plan | None]:
     """Return the same, not `completed`. `smaller`: of one that does not fit, what would run."""
     choice, plan = _assess(model, replace(request, notes=()), smaller)
@@ -276,7 +276,7 @@ def verdict(plan: Plan) -> str:
     return EXPERTS if plan.model.is_moe else PARTLY
 
 
-def advise(choices: Sequence[Choice], n_ctx: int = 0, least: float = 0.0) -> Advice | None:
+def advise(choices: Sequence[Choice], n_ctx: int = 0, least: float = 0.0) -> Recommended | None:
     """Return the recommended file of each model; of several models the largest that is fully
     offloaded, or that is larger and no slower with weights in RAM (a mixture), otherwise the
     fastest; None if none fits. Models that write text come first, then those trained for the wanted
@@ -292,7 +292,7 @@ def advise(choices: Sequence[Choice], n_ctx: int = 0, least: float = 0.0) -> Adv
     take, over = _best_model(choices, list(rules))
     # The next size up is named, so that the user sees what a larger file would cost.
     larger = [i for i, choice in enumerate(choices) if choice.size > choices[take].size]
-    return Advice(
+    return Recommended(
         take, min(larger, key=lambda i: (choices[i].size, i), default=None), rules[take], over
     )
 

@@ -67,7 +67,7 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Together:
+class ClusterPlan:
     """The best set of machines, and the others by speed."""
 
     best: Use
@@ -80,7 +80,7 @@ class Together:
         }
 
 
-def plan_cluster(model: Model, request: Request, cluster: Cluster) -> Together:
+def plan_cluster(model: Model, request: Request, cluster: Cluster) -> ClusterPlan:
     """Return the plan with the fastest request; one that does not fit if none does. Raises
     LaunchRefused if all sets are refused, with the reason of the full one."""
     uses: list[Use] = []
@@ -94,7 +94,7 @@ def plan_cluster(model: Model, request: Request, cluster: Cluster) -> Together:
     if not uses:
         raise refusal or LaunchRefused("no box")
     ranked = sorted(uses, key=lambda use: use.rank)
-    return Together(ranked[0], tuple(ranked[1:]))
+    return ClusterPlan(ranked[0], tuple(ranked[1:]))
 
 
 def use_of(model: Model, request: Request, cluster: Cluster, boxes: Sequence[Box]) -> Use:

@@ -2,7 +2,7 @@
 measured of that very file.
 
     usual(model)                # Usual: the median and the range over about twenty models
-    read(text, source)          # llama-perplexity --kl-divergence: Measured by the model's file
+    read(text, source)          # llama-perplexity --kl-divergence: Divergence by the model's file
     closer(one, other)          # 1, -1 or 0: which of two measured ones is closer to the original
 
 A divergence is shown with its source only. Two are compared within one source, and equal below
@@ -95,7 +95,7 @@ class Usual:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Divergence:
     """A mean KL divergence of one file, and the share of tokens whose most likely successor is the
     original's."""
 
@@ -123,7 +123,7 @@ def usual(model: Model) -> Usual | None:
     return None if figures is None else Usual(name, *figures, model.n_elements < SMALL)
 
 
-def level(usual: Usual | None, measured: Measured | None, bits_per_weight: float) -> int:
+def level(usual: Usual | None, measured: Divergence | None, bits_per_weight: float) -> int:
     """Return 2 to 6, as in Q2 to Q6: by the measured divergence, otherwise the type's, otherwise
     bits (of MXFP4 or an unquantised file). A small model's is not a level lower, as no other file
     of it is closer for its bits."""
@@ -138,10 +138,10 @@ def level(usual: Usual | None, measured: Measured | None, bits_per_weight: float
     )
 
 
-def read(text: str, source: str) -> list[Measured]:
+def read(text: str, source: str) -> list[Divergence]:
     """Return the measurements in llama-perplexity's output, of one file or several after each
     other."""
-    measurements: list[Measured] = []
+    measurements: list[Divergence] = []
     file = size = ""
     kld: tuple[float, float] | None = None
     for line in text.splitlines():
@@ -154,18 +154,18 @@ def read(text: str, source: str) -> list[Measured]:
             size = size or f"{match[1]} {match[2]}"
         elif match := _KLD.search(line):
             kld = float(match[1]), float(match[2])
-            measurements.append(Measured(*kld, None, source, file, size))
+            measurements.append(Divergence(*kld, None, source, file, size))
         # Printed some lines after the KLD, so the measurement is completed.
         elif (match := _TOP.search(line)) and kld:
             last = measurements.pop()
             measurements.append(
-                Measured(last.kld, last.error, float(match[1]), source, last.file, last.size)
+                Divergence(last.kld, last.error, float(match[1]), source, last.file, last.size)
             )
             kld = None
     return measurements
 
 
-def of(model: Model, measured: Sequence[Measured]) -> Measured | None:
+def of(model: Model, measured: Sequence[Divergence]) -> Divergence | None:
     """Return the measurement of this very file: of its name, and of its size where the output has
     that."""
     name = _base(model.path)
@@ -182,7 +182,7 @@ def _base(path: str) -> str:
     return re.split(r"[/\\:]", path)[-1].lower()
 
 
-def closer(one: Measured, other: Measured) -> int:
+def closer(one: Divergence, other: Divergence) -> int:
     """Return 1 where the first is closer to the original, -1 where the other is, 0 where they are
     equal."""
     # A tiny negative mean is noise around 0.

@@ -11,7 +11,7 @@ from ...errors import DoesNotFit, LaunchRefused
 from ...flags.params import N_BATCH, Params
 from ...records import dataclass, replace
 from ..buffers import Buffers
-from ..candidates import Kind
+from ..candidates import PlacementKind
 from ..evaluate import FULL, Candidate
 from ..frames import MICRO_BATCHES, Frame, processor_alone
 from ..one.fit import fit
@@ -291,4 +291,6 @@ def _leaves_devices(given: Params) -> bool:
 def _most(problem: Problem, kind: str, given: Params) -> Candidate | None:
     """Return the launch of a kind of placement with the most layers on the devices."""
     buffers = Buffers(problem.machine.limits)
-    return with_most_layers(Kind(Frame(problem, given), kind, given, buffers), given.n_ctx, FULL)
+    return with_most_layers(
+        PlacementKind(Frame(problem, given), kind, given, buffers), given.n_ctx, FULL
+    )

@@ -21,7 +21,7 @@ from .fit import fit
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...flags.params import Params
-    from ..candidates import Kind
+    from ..candidates import PlacementKind
     from ..evaluate import Candidate, Evaluator, Fidelity
     from .ladder import Ladder
 
@@ -29,7 +29,9 @@ SPLITS = 6  # of one number of layers that are measured
 GUESSES = 4  # numbers that are tried by what was measured, before the range is halved
 
 
-def with_most_layers(kind: Kind, n_ctx: int | None, fidelity: Fidelity) -> Candidate | None:
+def with_most_layers(
+    kind: PlacementKind, n_ctx: int | None, fidelity: Fidelity
+) -> Candidate | None:
     """Return the launch of this kind with the most layers that fits on the devices; None if none
     does."""
     ladder = kind.ladder(n_ctx)
@@ -57,7 +59,9 @@ def with_most_layers(kind: Kind, n_ctx: int | None, fidelity: Fidelity) -> Candi
     return best
 
 
-def divided(kind: Kind, ladder: Ladder, count: int, fidelity: Fidelity) -> Candidate | None:
+def divided(
+    kind: PlacementKind, ladder: Ladder, count: int, fidelity: Fidelity
+) -> Candidate | None:
     """Return the launch with this number of layers and the fastest split that fits on the devices;
     what each split takes corrects the next one."""
     tried: set[Params] = set()
@@ -77,7 +81,7 @@ def divided(kind: Kind, ladder: Ladder, count: int, fidelity: Fidelity) -> Candi
     return kind.cost.fastest(fitting) if fitting else None
 
 
-def _promised(kind: Kind, ladder: Ladder, count: int) -> Params | None:
+def _promised(kind: PlacementKind, ladder: Ladder, count: int) -> Params | None:
     """Return the launch with this number of layers that should fit by what was measured so far."""
     return kind.divided(ladder, count)
 

@@ -62,7 +62,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ModelOptions:
     """The options of one model. `cut(left, ram left)` finds one split over several devices within
     the leftover memory; its price is at least `cut_price`."""
 
@@ -85,7 +85,7 @@ class Assignment:
 
 
 def assign(
-    choices: Sequence[Choice],
+    choices: Sequence[ModelOptions],
     limits: Mapping[str, int],
     ram: int | None = None,
     alike: Mapping[str, object] | None = None,
@@ -94,7 +94,7 @@ def assign(
     """Return the best choice. Ties: fewest models per device, then most even use. None if none was
     found. `alike`: devices with equal values are the same to every model; `servers`: devices that
     one model must have to itself."""
-    return Search(choices, limits, ram, alike or {}, servers or {}).best()
+    return BranchAndBound(choices, limits, ram, alike or {}, servers or {}).best()
 
 
 @dataclass
@@ -132,12 +132,12 @@ def _price(option: Option) -> float:
     return option.price
 
 
-class Search:
+class BranchAndBound:
     """One search; `complete`: nothing was left out, even if the answer is None."""
 
     def __init__(
         self,
-        choices: Sequence[Choice],
+        choices: Sequence[ModelOptions],
         limits: Mapping[str, int],
         ram: int | None,
         alike: Mapping[str, object],

@@ -20,8 +20,8 @@ from ...records import dataclass, replace
 from ...units import whole
 from ..answer import plan_request
 from ..evaluate import RAM_MARGIN
-from .assign import MOST_EXACT, STEPS, Assignment, Choice, Option, Search
-from .multi import Measured, SharedOut, Together, settled, with_others
+from .assign import MOST_EXACT, STEPS, Assignment, BranchAndBound, ModelOptions, Option
+from .multi import MeasuredFile, SharedOut, Together, settled, with_others
 from .options import Launches, kind
 from .servers import held, servers_of, with_own_servers
 
@@ -109,7 +109,7 @@ class Question:
         self.models = models
         self.request = request
         self.own = own or {}
-        self.measurements = Measured()
+        self.measurements = MeasuredFile()
         self.machine = machine = request.machine
         self.servers = servers_of(machine.devices)
         # What the models may share: everything else on the machine needs RAM_MARGIN once.
@@ -158,12 +158,12 @@ class Question:
                 self.cut[i] = launches
         return [option for option in options if option.fits(self.machine.limits, self.ram)]
 
-    def choice(self, i: int) -> Choice:
+    def choice(self, i: int) -> ModelOptions:
         """Return the options of one model of a set."""
         launches = self.cut.get(i)
         if launches is None:
-            return Choice(self.options[i])
-        return Choice(
+            return ModelOptions(self.options[i])
+        return ModelOptions(
             (),
             cut=lambda left, ram: _whole_cut(launches, left, ram),
             # With the empty machine it is as fast as a split can be.
@@ -256,7 +256,7 @@ class _Sets:
 
     def chosen(self, members: Sequence[int]) -> Assignment | None:
         """Return the launches of a set with the fewest seconds."""
-        search = Search(
+        search = BranchAndBound(
             [self.question.choice(i) for i in members],
             self.question.machine.limits,
             self.question.ram,

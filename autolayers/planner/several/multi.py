@@ -107,7 +107,7 @@ def plan_together(
     read each on demand (model.models): only outlines of planned models are kept. Raises
     LaunchRefused.
     """
-    measurements = Measured()
+    measurements = MeasuredFile()
     machine = request.machine
     factors = tuple(weights) or (1.0,) * len(models)
     # Both tests are cheap, and spare a search that finds nothing.
@@ -158,7 +158,7 @@ def _too_many(count: int, request: Request) -> bool:
 
 
 def _shared(
-    models: Sequence[Model], request: Request, weights: Sequence[float], measurements: Measured
+    models: Sequence[Model], request: Request, weights: Sequence[float], measurements: MeasuredFile
 ) -> tuple[Sharing, Assignment] | None:
     """Return the best launches at the smallest contexts; of several cache types, the first with
     which all are fully offloaded. None if they do not fit together."""
@@ -190,7 +190,9 @@ def _with_cache_types(request: Request) -> list[Request]:
     return [request.with_flags(cache_type_k=name, cache_type_v=name) for name in types]
 
 
-def _launches(models: Sequence[Model], request: Request, measurements: Measured) -> list[Launches]:
+def _launches(
+    models: Sequence[Model], request: Request, measurements: MeasuredFile
+) -> list[Launches]:
     """Return the launches of each model; of many models only their options are kept."""
     launches: list[Launches] = []
     # Of one question; sharing.Sharing looks at less once a single plan's budget is spent
@@ -288,7 +290,7 @@ class SharedOut:
         models: Sequence[Model],
         request: Request,
         assignment: Assignment,
-        measurements: Measured | None = None,
+        measurements: MeasuredFile | None = None,
         budget: int = 2 * BUDGET,
     ) -> None:
         self.models = models
@@ -296,7 +298,7 @@ class SharedOut:
         self.request = request
         self.chosen = assignment.chosen
         self.machine = machine = request.machine
-        self.measurements = measurements or Measured()
+        self.measurements = measurements or MeasuredFile()
         self.spare = dict(machine.limits)
         self.ram_spare = None if machine.ram is None else machine.ram - RAM_MARGIN
         for option in assignment.chosen:
@@ -378,7 +380,7 @@ def measured_plan(
     return min(fitting, key=lambda either: either.speed.request, default=plan)
 
 
-class Measured:
+class MeasuredFile:
     """Measurements of the most recent models, and their plans; a model may occur several times."""
 
     def __init__(self) -> None:
@@ -451,7 +453,7 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
 # --- where they do not fit
 
 
-def _by_size(models: Sequence[Model], request: Request, measurements: Measured) -> list[Plan]:
+def _by_size(models: Sequence[Model], request: Request, measurements: MeasuredFile) -> list[Plan]:
     """Return a plan for each, with a share of the leftover memory in proportion to its size, and
     whole RPC servers."""
     machine = request.machine

@@ -19,7 +19,7 @@ from ...memory.meter import Meter
 from ...records import lazy, replace
 from .. import serving
 from ..buffers import Buffers, Needs
-from ..candidates import Kind
+from ..candidates import PlacementKind
 from ..evaluate import FULL, Candidate, Evaluator
 from ..frames import Frame
 from ..one.bisection import ALIKE, last
@@ -28,7 +28,7 @@ from ..one.ladder import Ladder, Ladders
 from ..one.partition import is_free
 from ..prices import SPLIT
 from ..problem import Problem
-from .assign import Choice, Option
+from .assign import ModelOptions, Option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -145,13 +145,13 @@ class Launches:
         """Seconds of its request on the slowest device that it fits on; 0 if it fits on none."""
         return max((option.seconds for option in self.whole), default=0.0)
 
-    def choice(self, weight: float, spilled: list[Option], cut: bool) -> Choice:
+    def choice(self, weight: float, spilled: list[Option], cut: bool) -> ModelOptions:
         """Return the options to choose from."""
         options = [*self.whole, *spilled]
         # A model that no split makes fit on the empty machine needs no search for one.
         if not (cut and self.divisible) or self._cut_least == float("inf"):
-            return Choice(options, weight)
-        return Choice(options, weight, self.cut, self._cut_least, self._cut_bound)
+            return ModelOptions(options, weight)
+        return ModelOptions(options, weight, self.cut, self._cut_least, self._cut_bound)
 
     def option(self, params: Params) -> Option | None:
         """Return a launch, measured; None if llama.cpp would refuse it."""
@@ -368,8 +368,8 @@ class Launches:
             # The first launch tells how large graph buffers over several devices are.
             self._measure(whole(self.ladders.top))
 
-        def placed(ladder: Ladder) -> Kind:
-            return Kind(frame, ladder.kind, ladder.base, self._of_cuts, left)
+        def placed(ladder: Ladder) -> PlacementKind:
+            return PlacementKind(frame, ladder.kind, ladder.base, self._of_cuts, left)
 
         option = self._laid_out(placed(whole), whole, min(self.ladders.top, whole.top), left, ram)
         if option is not None:
@@ -382,7 +382,7 @@ class Launches:
         return min(possible, key=lambda option: option.price) if possible else None
 
     def _fewest_in_ram(
-        self, kind: Kind, ladder: Ladder, left: Mapping[str, int], ram: int | None
+        self, kind: PlacementKind, ladder: Ladder, left: Mapping[str, int], ram: int | None
     ) -> Option | None:
         """Return the launch over several devices with the fewest layers in RAM that fits."""
         taken = self._of_split(ladder.base)
@@ -409,7 +409,12 @@ class Launches:
         return None, "cut", params.n_ctx or 0, params.n_ubatch or N_UBATCH
 
     def _laid_out(
-        self, kind: Kind, ladder: Ladder, count: int, left: Mapping[str, int], ram: int | None
+        self,
+        kind: PlacementKind,
+        ladder: Ladder,
+        count: int,
+        left: Mapping[str, int],
+        ram: int | None,
     ) -> Option | None:
         """Return a launch with its fastest split that fits, measured as needed."""
         # Grows until the split fits or is shown not to: sizes of this launch, not of others.

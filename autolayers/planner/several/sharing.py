@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...memory.meter import BUDGET
 from ...records import lazy, replace
-from .assign import CUT_GAIN, MOST_EXACT, Assignment, Choice, Option, Search, assign
+from .assign import CUT_GAIN, MOST_EXACT, Assignment, BranchAndBound, ModelOptions, Option, assign
 from .options import Launches, kind
 from .servers import servers_of
 
@@ -118,7 +118,7 @@ class Sharing:
 
     def _assign(self, models: Sequence[int] | None = None) -> Assignment | None:
         chosen = range(len(self.launches)) if models is None else models
-        search = Search(
+        search = BranchAndBound(
             [self._choice(i) for i in chosen],
             self.machine.limits,
             self.ram,
@@ -130,7 +130,7 @@ class Sharing:
         self.launches[0].meter.spent += spent
         return found
 
-    def _choice(self, i: int) -> Choice:
+    def _choice(self, i: int) -> ModelOptions:
         spilled = [option for options in self.spilled[i].values() for option in options]
         return self.launches[i].choice(self.weights[i], spilled, self.cut[i])
 
@@ -171,7 +171,7 @@ class Sharing:
             for launches, option in zip(self.launches, assignment.chosen, strict=True)
         ]
         sure = [
-            Choice([option] if option else [], weight)
+            ModelOptions([option] if option else [], weight)
             for option, weight in zip(options, self.weights, strict=True)
         ]
         again = assign(sure, self.machine.limits, self.ram, servers=self.servers)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...gguf import Header
 from ...gguf import read_header as read
-from .api import NoSuchModel, NotRunning, Server
+from .api import NoSuchModel, NotRunning, OllamaServer
 from .show import header
 from .store import NotInStore, Stored, StoreUnreadable, find
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def stored_or_shown(
-    text: str, environ: Mapping[str, str], server: Server
+    text: str, environ: Mapping[str, str], server: OllamaServer
 ) -> Stored | Mapping[str, Any]:
     """Return a model of the local store or, if that is unreadable or lacks it, the server's
     /api/show answer.
@@ -48,5 +48,5 @@ def stored_or_shown(
 def read_header(text: str, environ: Mapping[str, str]) -> Header:
     """Return the header of the model that `ollama run TEXT` would load. Raises ModelError,
     OllamaError."""
-    model = stored_or_shown(text, environ, Server.from_environment(environ))
+    model = stored_or_shown(text, environ, OllamaServer.from_environment(environ))
     return read(model.model) if isinstance(model, Stored) else header(text, model)

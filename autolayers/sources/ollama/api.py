@@ -123,7 +123,7 @@ def _to_connect(name: str) -> str:
     return f"[{name}]" if ":" in name else name
 
 
-class Server:
+class OllamaServer:
     """One Ollama server. `timeout` limits an answer, in seconds; loading a model has a longer
     limit."""
 
@@ -134,7 +134,7 @@ class Server:
         self._token = token
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> Server:
+    def from_environment(cls, environ: Mapping[str, str]) -> OllamaServer:
         """With AUTOLAYERS_OLLAMA_TOKEN for a proxy in front of it, OLLAMA_API_KEY for Ollama's own
         service alone. Raises OllamaError where a token would cross a network in plain text."""
         server = cls(base_url(environ.get("OLLAMA_HOST", "")))

@@ -11,7 +11,7 @@ from ..cluster import Use
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ....devices.fleet_file import Fleet, Kind
+    from ....devices.fleet_file import Fleet, MachineKind
     from ...plan import Plan
 
 
@@ -25,7 +25,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Server:
+class FleetServer:
     """One llama-server. `models`: its own and those that share its GPU; `slots`: users that it
     serves at once. `takes`: (kind of machine, GPUs). `rate` and `first` are what each user gets
     with all slots busy, and with all models busy that share the GPU. `use`: its machines, if they
@@ -104,7 +104,7 @@ class FleetPlan:
     names: tuple[str, ...]
     weights: tuple[float, ...]
     wanted: Wanted
-    servers: tuple[Server, ...]
+    servers: tuple[FleetServer, ...]
     places: tuple[Place, ...]
     users: tuple[int, ...]
     most: int
@@ -131,7 +131,7 @@ class FleetPlan:
         return places
 
     @lazy
-    def kind_of(self) -> dict[str, Kind]:
+    def kind_of(self) -> dict[str, MachineKind]:
         """The kind of each machine, by its name."""
         return {box.name: kind for kind in self.fleet.kinds for box in kind.machines}
 
@@ -168,7 +168,7 @@ class FleetPlan:
         return sum(place.server == server for place in self.places)
 
 
-def served_at(kind: Kind, name: str) -> Box:
+def served_at(kind: MachineKind, name: str) -> Box:
     """Return a machine of a kind, with what all of the kind have free, and a port for the server of
     each GPU."""
     box = next(box for box in kind.machines if box.name == name)

@@ -17,13 +17,13 @@ from ....records import dataclass, replace
 from ...answer import plan_request
 from ...plan import Plan
 from ...prices import TOO_SLOW
-from ...users import Requests, Row
+from ...users import Requests, UsersRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ....devices.fleet_file import Kind
+    from ....devices.fleet_file import MachineKind
     from ....flags.policy import Policy
     from ....machine import Machine
     from ....model import Model
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Option:
+class MachineOption:
     """A launch of a model on a part of a machine. `users` that keep the promise, 0 for none, or
     without one the number that gets the most in all. `whole`: nothing but the input layer is in
     RAM. Bytes: `device`, taken of the fullest device with its margin, `ram`, and `each`, of one
@@ -54,7 +54,7 @@ class Option:
         return self.rows[0][1] if self.rows else 0.0
 
 
-def part(kind: Kind, gpus: int, policy: Policy) -> Machine:
+def part(kind: MachineKind, gpus: int, policy: Policy) -> Machine:
     """Return the first `gpus` of a machine's GPUs, with their share of its RAM and processor."""
     from ....machine import Machine
     from ....memory.ram import within
@@ -109,16 +109,16 @@ def planned(
 def options_of(
     model: Model,
     request: Request,
-    kinds: Sequence[Kind],
+    kinds: Sequence[MachineKind],
     wanted: Users,
     shares: bool = False,
     measurements: Known | None = None,
-) -> dict[tuple[int, int], Option]:
+) -> dict[tuple[int, int], MachineOption]:
     """Return the options by kind and GPUs. More GPUs than hold a model and keep the promise are not
     tried: a server for each of them serves more users. `shares`: with rows of one GPU, as other
     models may be on it too."""
     measurements = measurements or Known()
-    options: dict[tuple[int, int], Option] = {}
+    options: dict[tuple[int, int], MachineOption] = {}
     for number, kind in enumerate(kinds):
         for gpus in sizes(kind.gpus):
             machine = part(kind, gpus, request.policy)
@@ -137,7 +137,7 @@ def option_of(
     wanted: Users,
     shares: bool = False,
     measurements: Known | None = None,
-) -> Option:
+) -> MachineOption:
     """Return the option on a part of a machine, which may not fit."""
     try:
         plan = one = planned(model, request, machine, wanted, measurements)
@@ -146,14 +146,14 @@ def option_of(
             # from its rows.
             one = planned(model, request, machine, Users(context=wanted.context), measurements)
     except AutolayersError as error:
-        return Option(0, False, False, 0, 0, 0, 0, (), refused=str(error))
+        return MachineOption(0, False, False, 0, 0, 0, 0, (), refused=str(error))
     requests = plan.speed.requests
     table = one.speed.requests
     if not plan.fits or not isinstance(requests, Requests) or not isinstance(table, Requests):
-        return Option(0, False, False, 0, 0, 0, missing(plan), ())
+        return MachineOption(0, False, False, 0, 0, 0, missing(plan), ())
     # Where a promise left no table, the plan's own row is known.
     rows = _rows(table, wanted) or [requests.row]
-    return Option(
+    return MachineOption(
         _number(requests, rows, wanted),
         True,
         _whole(one),
@@ -165,18 +165,18 @@ def option_of(
     )
 
 
-def _number(requests: Requests, rows: Sequence[Row], wanted: Users) -> int:
+def _number(requests: Requests, rows: Sequence[UsersRow], wanted: Users) -> int:
     """Return the users that keep the promise, without one those that get the most in all."""
     return (requests.most or 0) if wanted.promise else busiest(rows)
 
 
-def _rows(table: Requests, wanted: Users) -> list[Row]:
+def _rows(table: Requests, wanted: Users) -> list[UsersRow]:
     """Return the numbers of users that fit, each with its slot unless a wait is promised."""
     # With a promise of the first token users may wait for a slot, so they may outnumber the slots.
     return [row for row in table.table if row.fits and (row.slots >= row.users or wanted.first)]
 
 
-def busiest(rows: Sequence[Row]) -> int:
+def busiest(rows: Sequence[UsersRow]) -> int:
     """Return the users that get the most in all where no one waits too long; 0 where one does."""
     good = [row for row in rows if row.served.rate >= TOO_SLOW]
     return max(good, key=lambda row: row.served.total).users if good else 0

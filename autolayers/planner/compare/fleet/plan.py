@@ -19,7 +19,7 @@ from math import ceil
 
 from ....devices.assumed import host_of
 from ....devices.cluster_file import Box, Cluster
-from ....devices.fleet_file import Fleet, Kind
+from ....devices.fleet_file import Fleet, MachineKind
 from ....errors import AutolayersError, DoesNotFit
 from ....flags.users import Users
 from ....machine import Device, Machine
@@ -29,13 +29,12 @@ from ....records import replace
 from ....units import human
 from ...prices import TOO_SLOW
 from ...users import Requests
-from ..cards import USUAL, by_size
-from ..cards import Wanted as OfCards
+from ..cards import USUAL, WantedModel, by_size
 from ..cluster import Use, use_of
-from .answer import Failing, FleetPlan, Next, Place, Server, Unserved, Wanted, served_at
+from .answer import Failing, FleetPlan, FleetServer, Next, Place, Unserved, Wanted, served_at
 from .assign import Sort, assign, dealt, has_solver, served, users_in_ratio
 from .fewest import fewest
-from .options import Option, busiest, missing, option_of, options_of, part, planned
+from .options import MachineOption, busiest, missing, option_of, options_of, part, planned
 from .sharing import shared, sharers
 
 TYPE_CHECKING = False
@@ -118,7 +117,7 @@ class _Planner:
         # Where there are many GPUs each model gets its own: sharing would only slow it down.
         few = sum(self._room()) < _FEW_GPUS * len(models)
         self.may_share = shares and len(models) > 1 and few
-        self.options: list[dict[tuple[int, int], Option]] = [{} for _ in models]
+        self.options: list[dict[tuple[int, int], MachineOption]] = [{} for _ in models]
         self.uses: dict[Sort, Use] = {}
         # planned: launches of one model; those that share a GPU are only estimated (sharing.py)
         self.sure: set[Sort] = set()
@@ -186,7 +185,7 @@ class _Planner:
     def _plan_models(self) -> None:
         kinds = self.fleet.kinds
 
-        def options(i: int) -> dict[tuple[int, int], Option]:
+        def options(i: int) -> dict[tuple[int, int], MachineOption]:
             return options_of(self.models[i], self.request, kinds, self.wanted.each, self.may_share)
 
         # A chunk for each round of processes, so that an interrupt keeps the chunks before it.
@@ -221,7 +220,7 @@ class _Planner:
             )
         ]
 
-    def _users_of(self, i: int, option: Option) -> int:
+    def _users_of(self, i: int, option: MachineOption) -> int:
         """Return the users of an option; of a model that is too slow everywhere, one where nothing
         is promised."""
         # Nothing keeps up with reading: then one user is better served slowly than not at all.
@@ -256,7 +255,7 @@ class _Planner:
             else:
                 self.unserved.append(Unserved(i, self._too_large(i, options)))
 
-    def _too_large(self, i: int, options: dict[tuple[int, int], Option]) -> str:
+    def _too_large(self, i: int, options: dict[tuple[int, int], MachineOption]) -> str:
         refused = [option.refused for option in options.values() if option.refused]
         if len(refused) == len(options):
             return f"{self.names[i]}: {refused[0]}"
@@ -289,7 +288,7 @@ class _Planner:
     def _card(self, i: int) -> str:
         """Return a card, or two, that would hold a model."""
         # 4096 tokens as in --fit, if no context is wanted.
-        trial = OfCards(self.models[i], self.request, self.wanted.each.context or 4096)
+        trial = WantedModel(self.models[i], self.request, self.wanted.each.context or 4096)
         for count in (1, 2):
             for name, card in by_size():
                 # The input layer stays in RAM, so a card may be somewhat smaller than the file.
@@ -578,11 +577,11 @@ class _Planner:
 
     def _servers(
         self, sorts: Sequence[Sort], counts: Sequence[int], users: Sequence[int]
-    ) -> tuple[list[Server], list[Place]]:
+    ) -> tuple[list[FleetServer], list[Place]]:
         """Return the launches for the slots that each gets, and their machines."""
         possible = served(sorts, counts, len(self.models))
         largest = self._largest_servers(sorts, counts)
-        servers: list[Server] = []
+        servers: list[FleetServer] = []
         of_sort: dict[int, list[int]] = {}
         for number, (sort, count) in enumerate(zip(sorts, counts, strict=True)):
             # Servers of one sort are the same launch: planned once, placed `count` times.
@@ -595,7 +594,7 @@ class _Planner:
             of_sort[number] = list(range(len(servers), len(servers) + len(plans)))
             servers += [
                 # fewer than were wanted where llama.cpp accepts only some numbers
-                Server(
+                FleetServer(
                     i,
                     sort.takes,
                     min(size, plan.breakdown.n_seq_max),
@@ -770,7 +769,7 @@ class _Planner:
 
     def _failing(
         self,
-        servers: Sequence[Server],
+        servers: Sequence[FleetServer],
         places: Sequence[Place],
         users: Sequence[int],
         again: dict[int, int],
@@ -871,7 +870,7 @@ class _Planner:
         return tuple(notes)
 
 
-def _has_single_gpus(kind: Kind) -> bool:
+def _has_single_gpus(kind: MachineKind) -> bool:
     """Return whether a server may have one GPU of a machine: of some all are used together."""
     # Of an integrated GPU or a Mac the machine is one part.
     return len(kind.devices) == 1 or (bool(kind.devices) and kind.gpus > 1)
@@ -900,20 +899,20 @@ def _remaining(
     return [sort for sort in sorts if sort in sure or sort.serves[0][0] not in models]
 
 
-def _memory(kind: Kind) -> int:
+def _memory(kind: MachineKind) -> int:
     """Return the bytes that a launch may use there."""
     # Devices in RAM share the host's memory, so it would be counted twice.
     own = sum(device.free for device in kind.devices if not device.in_ram)
     return own + kind.host.available
 
 
-def _of_gpus(kind: Kind) -> int:
+def _of_gpus(kind: MachineKind) -> int:
     """Return the bytes of its GPUs, of its RAM where they have none of their own."""
     own = sum(device.free for device in kind.devices if not device.in_ram)
     return own or kind.host.available
 
 
-def _with_card(name: str) -> Kind:
+def _with_card(name: str) -> MachineKind:
     """Return a desktop with one of these cards and 32 GiB of RAM."""
     device = Device.hypothetical(name)
-    return Kind((), (device,), host_of(32 << 30, (device,)))
+    return MachineKind((), (device,), host_of(32 << 30, (device,)))

@@ -18,7 +18,7 @@ from ....records import replace
 from ...plan import Plan
 from ...prices import TOO_SLOW
 from ...users import Requests
-from .options import Option, planned
+from .options import MachineOption, planned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ FEW = 9  # models up to which all sets of three and four are tried; of more, nei
 
 
 def sharers(
-    options: Mapping[int, Option], machine: Machine, weights: Mapping[int, float], wanted: Users
+    options: Mapping[int, MachineOption],
+    machine: Machine,
+    weights: Mapping[int, float],
+    wanted: Users,
 ) -> list[tuple[tuple[int, int], ...]]:
     """Return sets of models that fit together, with the users of each."""
     usable = [i for i, option in options.items() if option.fits]
@@ -59,7 +62,7 @@ def _sets(models: Sequence[int]) -> Iterable[tuple[int, ...]]:
 
 def _users(
     models: Sequence[int],
-    options: Mapping[int, Option],
+    options: Mapping[int, MachineOption],
     machine: Machine,
     weights: Mapping[int, float],
     wanted: Users,
@@ -86,7 +89,7 @@ def _users(
 
 def _added(
     rows: Mapping[int, Sequence[tuple[int, float, float]]],
-    options: Mapping[int, Option],
+    options: Mapping[int, MachineOption],
     weights: Mapping[int, float],
     left: int,
 ) -> dict[int, int]:
@@ -120,7 +123,7 @@ def shared(
     request: Request,
     machine: Machine,
     wanted: Users,
-    options: Sequence[Option],
+    options: Sequence[MachineOption],
     check: bool = True,
 ) -> list[Plan] | None:
     """Return the plans of models with their users, each within what the others take; None where
