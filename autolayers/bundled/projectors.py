@@ -64,6 +64,8 @@ PROJECTORS = {
     "gemma-4-26b-a4b": Projector("gemma4v", 1_193_058_784),
     # as wide as that of 26B-A4B at most
     "gemma-4-e4b": Projector("gemma4v", 990_372_672, audio=True),
+    "ornith-1.5-9b": _qwen(918_165_728),
+    "ornith-1.5-35b-a3b": _qwen(899_283_296),
     "qwen3.5-4b": _qwen(672_423_616, 1024, 4096),
     "qwen3.5-9b": _qwen(918_166_080),
     "qwen3.5-27b": _qwen(927_611_056),
