@@ -209,7 +209,9 @@ class Estimator:
 
         def lower(sizes: Sequence[int], steps: Steps | None, flash_attn: bool) -> LowerBound:
             facts = self._facts(LowerBound, launch, devices, sizes, flash_attn)
-            return replace(facts, steps=steps, extras=self._projector(params, devices))
+            return replace(
+                facts, steps=steps, extras=(*self._projector(params, devices), *facts.extras)
+            )
 
         flash_attn = launch.context.flash_attn != "off"
         halt = (

@@ -159,4 +159,5 @@ def test_mutations_and_heavy_files_end_in_a_header_or_a_typed_error(mutations: i
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).resolve().parents[1]))  # test_hostile takes from support
     work(int(sys.argv[1]))
