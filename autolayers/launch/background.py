@@ -16,7 +16,7 @@ from ..errors import AutolayersError
 from ..output import say
 from ..quoting import printable
 from ..units import human
-from .supervise import Ended, Watcher, end_group, handled
+from .supervise import Adopter, Ended, Watcher, end_group, handled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,28 +61,33 @@ def run(
     reader = LogReader()
     ready = False
     try:
-        with state.create(path) as output:
-            watcher = Watcher() if os.name == "posix" else None
-            child = subprocess.Popen(
-                list(words),
-                env=dict(environ),
-                # The terminal's input belongs to what the user types next
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                **_apart(watcher),
-            )
-        with open(path, "rb") as log, _Progress() as progress:
-            # Once it is ready the watcher is dismissed below, and the server lives on
-            ready = _until_ready(child, log, reader, stopped, healthy, progress)
-            if ready:
-                return child.pid, Ended(0, reader.finish(), False, False, False)
-            end_group(child)
-            # what it printed last, before it was ended
-            reader.feed(log.read(_PIECE))
+        # What the server leaves in a session of its own is found by this process as its parent
+        with Adopter() as adopter:
+            try:
+                with state.create(path) as output:
+                    watcher = Watcher() if os.name == "posix" else None
+                    child = subprocess.Popen(
+                        list(words),
+                        env=dict(environ),
+                        # The terminal's input belongs to what the user types next
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        **_apart(watcher),
+                    )
+                with open(path, "rb") as log, _Progress() as progress:
+                    # Once it is ready the watcher is dismissed below, and the server lives on
+                    ready = _until_ready(child, log, reader, stopped, healthy, progress)
+                    if ready:
+                        return child.pid, Ended(0, reader.finish(), False, False, False)
+                    end_group(child)
+                    # what it printed last, before it was ended
+                    reader.feed(log.read(_PIECE))
+            finally:
+                if child is not None and not ready:
+                    end_group(child)
+                    adopter.end_all(watcher.pid if watcher is not None else 0)
     finally:
-        if child is not None and not ready:
-            end_group(child)
         if watcher is not None:
             watcher.dismiss()
         for number, handler in before.items():

@@ -101,7 +101,7 @@ def run(
         else {}
     )
     try:
-        with _Adopter() as adopter:
+        with Adopter() as adopter:
             watcher = Watcher() if os.name == "posix" else None
             child = subprocess.Popen(
                 list(words),
@@ -209,7 +209,7 @@ def handled(signals: Sequence[int] = _ENDING) -> list[int]:
     ]
 
 
-class _Adopter:
+class Adopter:
     """Makes this process the parent of descendants whose own parent has ended (prctl(2),
     PR_SET_CHILD_SUBREAPER, Linux), so that one that left the child's group can be found and
     ended."""
@@ -217,7 +217,7 @@ class _Adopter:
     def __init__(self) -> None:
         self._before: set[int] = set()
 
-    def __enter__(self) -> _Adopter:
+    def __enter__(self) -> Adopter:
         # Such as another session's server in a long-lived library process
         self._before = {each.pid for each in self._children()}
         self._adopt(True)
@@ -333,8 +333,22 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
             return
         while _alive(child) and time.monotonic() < deadline:
             child.poll()
+            _collect(child)
             time.sleep(0.02)
         number = signal.SIGKILL
+
+
+def _collect(child: subprocess.Popen[bytes]) -> None:
+    """Take the exit codes of the group's processes that were adopted (Adopter): one that has ended
+    is part of the group until somebody does."""
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(ChildProcessError):
+        # Without taking it: the child's own code is Popen's
+        while ended := os.waitid(os.P_PGID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid == child.pid:
+                return
+            os.waitpid(ended.si_pid, 0)
 
 
 def _alive(child: subprocess.Popen[bytes]) -> bool:

@@ -52,8 +52,7 @@ def stopped(folder: Path, pick: random.Random, longest: float) -> tuple[str, int
     """A command that is stopped at a random moment: what was done, its exit code, what is left."""
     server = folder / "llama-server"
     command, number = pick.choice(COMMANDS), pick.choice(SIGNALS)
-    # Not seen yet by `run --wait`: a child that called setsid outlives it (supervise.py ends it)
-    server.write_text(SERVER.format("" if "--wait" in command else pick.choice(SERVERS)))
+    server.write_text(SERVER.format(pick.choice(SERVERS)))
     server.chmod(0o755)
     words = [*command.split(), "--no-browser"] if command.startswith("web") else command.split()
     if command.startswith("run"):
