@@ -29,7 +29,7 @@ import autolayers  # noqa: E402
 from autolayers.bundled import read  # noqa: E402
 from autolayers.cli.model import load  # noqa: E402
 from autolayers.web.build import build  # noqa: E402
-from autolayers.web.engine import PageEngine  # noqa: E402
+from autolayers.web.engine import Engine  # noqa: E402
 from autolayers.web.server import PageServer  # noqa: E402
 
 BEST = "#gpu=rtx-3060&ram=32"
@@ -69,7 +69,7 @@ PART_WHOLE = 1.2  # the formula of most sites: the file and 20 %
 @contextmanager
 def served(pyodide: str) -> Iterator[tuple[str, str]]:
     """The addresses of both engines."""
-    with tempfile.TemporaryDirectory() as folder, PageServer(PageEngine(load, here=True)) as local:
+    with tempfile.TemporaryDirectory() as folder, PageServer(Engine(load, here=True)) as local:
         build(pathlib.Path(folder), pyodide)
         quiet = type(
             "Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None}

@@ -23,7 +23,7 @@ from autolayers.cli import main
 from autolayers.errors import AutolayersError, UsageError
 from autolayers.flags.table import ARGUMENTS, GONE, LEGACY, PROGRAMS
 from autolayers.request import Request
-from autolayers.web.engine import BUNDLED, PageEngine
+from autolayers.web.engine import BUNDLED, Engine
 
 MODEL = "llama-3.2-1b-q8_0"
 FILE = str(HEADERS / f"{MODEL}.gguf")
@@ -59,9 +59,7 @@ def of_library(own: str, llama: str, capsys: Any) -> Asked:
 
 
 def of_page(own: str, llama: str, capsys: Any) -> Asked:
-    answer = PageEngine(here=True).call(
-        "plan", {"model": BUNDLED + MODEL, "flags": f"{own} {llama}"}
-    )
+    answer = Engine(here=True).call("plan", {"model": BUNDLED + MODEL, "flags": f"{own} {llama}"})
     if "error" in answer:
         return Asked(2, answer["error"], None)
     return Asked(0, " ".join(answer["plan"]["warnings"]), answer["plan"])
@@ -123,7 +121,7 @@ def test_the_machine_is_the_same(
     want = planned("--gpu", "2GB", "--ram", "16GiB", "--budget", "CUDA0=1GiB", "-c", "8192")
     assert (want.devices[0].free, want.host.free) == (GiB, 14 * GiB) and want.n_gpu_layers < 17
     if door == "page" and "--machine" in source:
-        answer = PageEngine().call(
+        answer = Engine().call(
             "plan",
             {
                 "model": BUNDLED + MODEL,

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from ..errors import UsageError
 from ..flags.check import read
 from ..garbage import often
-from ..web.engine import PageEngine
+from ..web.engine import Engine
 from ..web.server import PageServer
 from .model import load
 
@@ -20,7 +20,7 @@ def main(words: list[str]) -> int:
     often()
     arguments = read("web", words)
     # here: with this machine's devices; the static page in a browser has none
-    engine = PageEngine(load, here=True)
+    engine = Engine(load, here=True)
     for name in arguments.positional:
         # Opened before the browser is, so that a wrong name is an error of the command
         engine.model(name)

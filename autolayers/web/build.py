@@ -25,7 +25,7 @@ from .. import __version__
 from ..devices.cards import CARDS
 from ..errors import AutolayersError, UsageError
 from ..parallel import in_processes
-from .engine import CHIPS, PRESET, USUAL, PageEngine
+from .engine import CHIPS, PRESET, USUAL, Engine
 from .pages import MACHINES, MODELS, RAM, pages
 from .server import page_files
 
@@ -142,7 +142,7 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     if url:
         written["index.html"] = _with_address(written["index.html"], url)
     written[WHEEL] = wheel()
-    engine = PageEngine()
+    engine = Engine()
     offer = engine.call("start", {})
     written["cards.json"] = _compact(offer["cards"])
     written["first.json"] = _compact(_first(engine, offer))
@@ -228,7 +228,7 @@ def _asked(card: str) -> dict[str, str]:
 
 
 def _answered(
-    engine: PageEngine, asked: dict[str, str], best: dict[str, Any]
+    engine: Engine, asked: dict[str, str], best: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Return the answer to a question without a model, which is that of the best one's."""
     question = {**asked, "for": USUAL, "model": best["model"], "mmproj": best.get("mmproj", "")}
@@ -253,21 +253,21 @@ def _machines(lists: str) -> list[str]:
 def _listed(name: str) -> tuple[bytes, bytes]:
     """Return the list of a machine, and its answer: that of the best model there."""
     known = known_list(name)
-    answer = _answered(PageEngine(), known["question"], known["rows"][0])
+    answer = _answered(Engine(), known["question"], known["rows"][0])
     return _compact(known), _compact(answer)
 
 
 def known_list(name: str) -> dict[str, Any]:
     """Return what a machine, GPUs or GPUs@RAM, runs: {"question", "rows"}, a row for each model of
     today, its quantisation chosen, the best one first."""
-    engine = PageEngine()
+    engine = Engine()
     gpus, _, ram = name.partition("@")
     question = {**_asked(gpus), **({"ram": ram} if ram else {})}
     models = engine.call("start", {})["jobs"][USUAL]["models"]
     return {"question": question, "rows": _in_order(_row(engine, question, m) for m in models)}
 
 
-def _row(engine: PageEngine, question: dict[str, str], model: str) -> dict[str, Any]:
+def _row(engine: Engine, question: dict[str, str], model: str) -> dict[str, Any]:
     """Return the row of a model without what the page does not show."""
     row = engine.call("take", {**question, "model": model})
     return {name: value for name, value in row.items() if name not in _UNSHOWN}
@@ -277,9 +277,7 @@ def _in_order(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["order"])
 
 
-def _shown(
-    engine: PageEngine, asked: dict[str, str], models: Iterable[str]
-) -> list[dict[str, Any]]:
+def _shown(engine: Engine, asked: dict[str, str], models: Iterable[str]) -> list[dict[str, Any]]:
     """Return the rows that the page shows beside its first answer, the best one first."""
     rows: list[dict[str, Any]] = []
     for model in models:
@@ -289,7 +287,7 @@ def _shown(
     return _in_order(rows)
 
 
-def _first(engine: PageEngine, offer: dict[str, Any]) -> dict[str, Any]:
+def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
     """Return what the page shows while Python loads: the answer to the form's presets. cards.json
     has the other cards."""
     few = [card for card in offer["cards"] if card["name"] in CHIPS]
@@ -304,7 +302,7 @@ def _first(engine: PageEngine, offer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def whole_answer(engine: PageEngine, question: dict[str, str]) -> dict[str, Any]:
+def whole_answer(engine: Engine, question: dict[str, str]) -> dict[str, Any]:
     """Return the answer with all its reasons, and the memory at other contexts for the slider."""
     answer = engine.call("plan", question)
     while not (following := engine.call("more", question)).get("done"):

@@ -132,7 +132,7 @@ class _Part:
         return piece
 
 
-class PageEngine:
+class Engine:
     """Answers questions about models that were opened by name, sent as bytes, or are bundled.
 
     `open_model` reads a model by name (None: names cannot be opened); `here`: this machine's own

@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from ..output import say
-from .engine import LARGEST_SLICE, MAX_LOG, PageEngine
+from .engine import LARGEST_SLICE, MAX_LOG, Engine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _share_one_heap() -> None:
 class PageServer(LocalServer):
     """Serves the page."""
 
-    def __init__(self, engine: PageEngine, port: int = 0) -> None:
+    def __init__(self, engine: Engine, port: int = 0) -> None:
         super().__init__(port, _Handler)
         self.engine, self.files = engine, page_files()
 

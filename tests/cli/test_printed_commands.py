@@ -17,7 +17,7 @@ from support import HEADERS, few
 
 from autolayers import bundled
 from autolayers.cli import main
-from autolayers.web.engine import PageEngine
+from autolayers.web.engine import Engine
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="shells of POSIX")
 
@@ -129,7 +129,7 @@ def test_a_log_may_have_any_words(
 @pytest.mark.parametrize("path", HOSTILE)
 def test_the_page_gives_any_path(path: str, tmp_path: Path) -> None:
     name = f"bundled:{bundled.models()[0]}"
-    answer = PageEngine().call(
+    answer = Engine().call(
         "plan", {"model": name, "gpu": "24", "ram": "64", "path": f"{path}.gguf"}
     )
     line = answer["command"]["bash"]

@@ -259,9 +259,9 @@ def test_every_command_refuses_it_alike(words: list[str], broken_file: Path) -> 
 
 
 def test_the_page_refuses_it_too(broken_file: Path) -> None:
-    from autolayers.web.engine import PageEngine
+    from autolayers.web.engine import Engine
 
-    engine = PageEngine()
+    engine = Engine()
     engine.add("broken.gguf", broken_file.stat().st_size, broken_file.read_bytes()[: 1 << 20])
     answer = engine.call("plan", {"model": "broken.gguf", "gpu": "8", "ram": "8"})
     assert (

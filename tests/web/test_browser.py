@@ -27,7 +27,7 @@ import autolayers
 from autolayers.bundled import read
 from autolayers.cli.model import load
 from autolayers.web.build import build
-from autolayers.web.engine import PageEngine
+from autolayers.web.engine import Engine
 from autolayers.web.server import PageServer
 
 pytestmark = pytest.mark.browser
@@ -131,7 +131,7 @@ def from_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def local() -> Iterator[str]:
     """The address of `autolayers web`."""
-    with PageServer(PageEngine(load, here=True)) as server:
+    with PageServer(Engine(load, here=True)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.url
         server.shutdown()

@@ -26,7 +26,7 @@ from autolayers.cli.model import load
 from autolayers.planner.compare import best
 from autolayers.quoting import posix
 from autolayers.request import Request
-from autolayers.web.engine import LARGEST_SLICE, PageEngine, explain_log
+from autolayers.web.engine import LARGEST_SLICE, Engine, explain_log
 from autolayers.web.export import NAMES
 from autolayers.web.form import FIELDS
 from autolayers.web.names import BUNDLED, family, near, understood
@@ -34,7 +34,7 @@ from autolayers.web.names import BUNDLED, family, near, understood
 MODELS = ["llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "gemma-2-9b-q4_k_m"]
 MACHINES = ["8GiB", "rtx-3090,12GiB"]
 # one for all that is asked, as the page has
-PAGE = PageEngine()
+PAGE = Engine()
 
 
 def ask(method: str, **question: Any) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _asked(method: str, question: str) -> str:
 
 def explained(**question: Any) -> dict[str, Any]:
     """The answer with all its reasons, as the page asks for them: one after the other."""
-    engine = PageEngine()
+    engine = Engine()
     answer = engine.call("plan", question)
     while not (more := engine.call("more", question)).get("done"):
         answer = more
@@ -104,7 +104,7 @@ def test_plans_are_the_librarys(name: str, gpu: str) -> None:
 )
 def test_the_layers_shown_are_the_plan_s_weights(name: str, flags: str) -> None:
     """For every build, with another header's keys and with MTP blocks."""
-    engine = PageEngine(lambda name: model(name))
+    engine = Engine(lambda name: model(name))
     answer = engine.call("plan", {"model": name, "gpu": "4GiB", "flags": flags})
     weights: dict[str, int] = {}
     for layer in answer["layers"]:
@@ -130,7 +130,7 @@ def test_the_bundle_is_the_fixtures_headers() -> None:
 
 
 def test_a_file_is_read_by_its_first_bytes() -> None:
-    engine = PageEngine()
+    engine = Engine()
     data = (HEADERS / "qwen3-8b-q4_k_m.gguf").read_bytes()
     promised = autolayers.read_header(HEADERS / "qwen3-8b-q4_k_m.gguf").files[0].promised
     assert engine.add("mine.gguf", promised, data[:100]) == {"need": 2 << 20}
@@ -144,7 +144,7 @@ def test_a_file_is_read_by_its_first_bytes() -> None:
 
 
 def test_a_split_model_is_whole_once_all_parts_are_there() -> None:
-    engine = PageEngine()
+    engine = Engine()
     parts = sorted((FIXTURES / "tiny").glob("split-0000?-of-00003.gguf"))
     sent = [
         engine.add(path.name, path.stat().st_size, path.read_bytes()) for path in reversed(parts)
@@ -204,7 +204,7 @@ def test_nonsense_is_one_line(method: str, question: dict[str, Any], error: str)
 
 @pytest.mark.parametrize("data", [b"", b"GGUF", b"<html>", b"GGUF\x03\0\0\0" + b"\xff" * 16])
 def test_foreign_files_are_refused(data: bytes) -> None:
-    assert "x.gguf: " in PageEngine().add("x.gguf", len(data), data)["error"]
+    assert "x.gguf: " in Engine().add("x.gguf", len(data), data)["error"]
 
 
 def test_a_header_without_end_is_refused() -> None:
@@ -215,7 +215,7 @@ def test_a_header_without_end_is_refused() -> None:
     data = start + (1 << 30).to_bytes(8, "little")
     wanted, answer = [2 << 20], {}
     while "error" not in answer:
-        answer = PageEngine().add("x.gguf", None, data + bytes(wanted[-1] - len(data)))
+        answer = Engine().add("x.gguf", None, data + bytes(wanted[-1] - len(data)))
         wanted.append(answer.get("need", 0))
     assert max(wanted) <= LARGEST_SLICE and len(wanted) < 6
 
@@ -710,7 +710,7 @@ def test_lm_studio_is_told_the_slots_of_the_plan(flags: str, slots: int, note: s
 def test_opened_models_outlast_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table of all bundled models does not displace the file that was dropped."""
     monkeypatch.setattr("autolayers.web.engine.MAX_MODELS", 2)
-    engine, data = PageEngine(), (HEADERS / "qwen3-8b-q4_k_m.gguf").read_bytes() + bytes(1 << 20)
+    engine, data = Engine(), (HEADERS / "qwen3-8b-q4_k_m.gguf").read_bytes() + bytes(1 << 20)
     engine.add("mine.gguf", None, data)
     for name in ("llama-3.2-1b-q8_0", "qwen3-4b-q4_k_m", "gemma-3-4b-q8_0"):
         assert engine.call("open", {"name": name})["model"]["name"] == name
@@ -718,7 +718,7 @@ def test_opened_models_outlast_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_command_downloads_or_names_the_file() -> None:
-    engine = PageEngine()
+    engine = Engine()
     data = (HEADERS / "qwen3-8b-q4_k_m.gguf").read_bytes() + bytes(1 << 20)
     files = [["m-Q4_K_M.gguf", 5 << 30], ["m-Q8_0.gguf", 8 << 30], ["mmproj-m.gguf", 1 << 30]]
     found = engine.call("locate", {"name": "hf:a/b", "files": files})
@@ -743,7 +743,7 @@ def test_the_command_downloads_or_names_the_file() -> None:
 
 
 def test_a_projector_and_a_draft_are_counted(tmp_path: Path) -> None:
-    engine = PageEngine()
+    engine = Engine()
     projector = tmp_path / "mmproj.gguf"
     writer = gguf.GGUFWriter(projector, "clip")
     writer.add_string("clip.projector_type", "gemma3")
@@ -766,13 +766,13 @@ def test_a_projector_and_a_draft_are_counted(tmp_path: Path) -> None:
 def test_a_dropped_draft_has_the_vocabulary_of_the_model() -> None:
     """One that llama-server would not draft with is refused, in the name that it was dropped by."""
     question = {"model": "qwen3-8b-q4_k_m", "gpu": "24", "ram": "32", "ctx": "8192"}
-    answer = PageEngine().call("plan", {**question, "draft": "llama-3.1-8b-q4_k_m"})
+    answer = Engine().call("plan", {**question, "draft": "llama-3.1-8b-q4_k_m"})
     assert (
         "llama-3.1-8b-q4_k_m: llama-server does not draft with another vocabulary"
         in answer["error"]
     )
     assert "the draft has 128256 tokens, the model 151936" in answer["error"]
-    assert "plan" in PageEngine().call("plan", {**question, "draft": "qwen3-0.6b-q8_0"})
+    assert "plan" in Engine().call("plan", {**question, "draft": "qwen3-0.6b-q8_0"})
 
 
 def test_a_dropped_projector_is_as_wide_as_the_model(tmp_path: Path) -> None:
@@ -781,7 +781,7 @@ def test_a_dropped_projector_is_as_wide_as_the_model(tmp_path: Path) -> None:
     writer.add_tensor("mm.input_projection.weight", np.zeros((64, 2560), np.float32))
     for step in ("write_header_to_file", "write_kv_data_to_file", "write_tensors_to_file", "close"):
         getattr(writer, step)()
-    engine = PageEngine()
+    engine = Engine()
     engine.add("mmproj.gguf", 1 << 20, (tmp_path / "mmproj.gguf").read_bytes())
     question = {"gpu": "24", "ram": "32", "ctx": "8192", "mmproj": "mmproj.gguf"}
     assert "plan" in engine.call("plan", {**question, "model": "gemma-3-4b-q8_0"})
@@ -811,7 +811,7 @@ def test_where_the_browser_finds_a_model() -> None:
 def test_names_are_opened_where_that_is_allowed() -> None:
     opened = []
     model = autolayers.read_model(HEADERS / f"{MODELS[0]}.gguf")
-    engine = PageEngine(lambda name: opened.append(name) or model)
+    engine = Engine(lambda name: opened.append(name) or model)
     assert engine.call("open", {"name": "/models/a.gguf"})["model"]["n_layer"] == 32
     assert (
         engine.call("plan", {"model": "/models/a.gguf", "gpu": "8GiB"})["plan"]["model"]["n_layer"]
@@ -913,13 +913,13 @@ def test_a_question_is_answered_alike_after_others(changes: tuple[dict[str, str]
     """What earlier ones found out is used where model and build are the same; their figures are
     not."""
     asked = {"model": "llama-3.1-8b-q4_k_m", "gpu": "rtx-3070", "ram": "32"}
-    engine = PageEngine()
+    engine = Engine()
     for change in changes:
         asked |= change
-        assert whole(engine, asked) == whole(PageEngine(), asked), asked
+        assert whole(engine, asked) == whole(Engine(), asked), asked
 
 
-def whole(engine: PageEngine, asked: dict[str, str]) -> Any:
+def whole(engine: Engine, asked: dict[str, str]) -> Any:
     """The answer with all its reasons."""
     answer = engine.call("plan", asked)
     while "plan" in answer and not (more := engine.call("more", asked)).get("done"):
@@ -939,7 +939,7 @@ def test_ram_is_sold_in_gib() -> None:
 
 def test_no_gpu_is_this_machines_processor_where_the_page_is_served() -> None:
     """The chip "no GPU" and an empty row of a machine without one have one speed."""
-    engine = PageEngine(load, here=True)
+    engine = Engine(load, here=True)
     plans = {
         gpu: engine.call("plan", {"model": "llama-3.2-1b-q8_0", "gpu": gpu, "ctx": "4096"})
         for gpu in ("none", "")

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 import pytest
 from support import FIXTURES, free_port, until
 
-from autolayers.web.engine import PageEngine
+from autolayers.web.engine import Engine
 
 pytestmark = [pytest.mark.llamacpp, pytest.mark.skipif(os.name != "posix", reason="a POSIX shell")]
 REPOSITORY, FILE = "unsloth/Qwen3-0.6B-GGUF", "Qwen3-0.6B-Q8_0.gguf"
@@ -78,7 +78,7 @@ def test_the_command_of_the_page_serves(
     binaries: pathlib.Path, hub: str, tmp_path: pathlib.Path
 ) -> None:
     """Model, "no GPU", RAM; the command downloads the model, starts and answers."""
-    answer = PageEngine().call(
+    answer = Engine().call(
         "plan", {"model": "qwen3-0.6b-q8_0", "gpu": "none", "ram": "8", "ctx": "2048"}
     )
     command = answer["command"]["bash"]

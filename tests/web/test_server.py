@@ -22,7 +22,7 @@ import pytest
 from support import HEADERS, until
 
 from autolayers import bundled
-from autolayers.web.engine import LARGEST_SLICE, MAX_BUNDLED, PageEngine
+from autolayers.web.engine import LARGEST_SLICE, MAX_BUNDLED, Engine
 from autolayers.web.server import MAX_QUESTION, MOST_AT_ONCE, TOKEN_HEADER, PageServer, hosts
 
 QUESTION = json.dumps({"model": "bundled:qwen3-8b-q4_k_m", "gpu": "12GiB"})
@@ -30,7 +30,7 @@ QUESTION = json.dumps({"model": "bundled:qwen3-8b-q4_k_m", "gpu": "12GiB"})
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PageServer]:
-    with PageServer(PageEngine(), 0) as found:
+    with PageServer(Engine(), 0) as found:
         threading.Thread(target=found.serve_forever, daemon=True).start()
         yield found
         found.shutdown()
@@ -243,7 +243,7 @@ def test_the_page_computes_nothing_for_a_tab_that_was_closed(
 
 
 def test_a_page_holds_a_few_bundled_models() -> None:
-    engine = PageEngine()
+    engine = Engine()
     for name in bundled.models():
         engine.model(name)
     assert len(engine._bundled) == MAX_BUNDLED < len(bundled.models())
