@@ -34,6 +34,7 @@ FILES = {
     "launch": DOCS / "launch.md",
     "launch-files": DOCS / "launch-files.md",
     "planner": DOCS / "planner.md",
+    "search": DOCS / "search.md",
     "tune": DOCS / "tune.md",
     "reading-a-plan": DOCS / "reading-a-plan.md",
     "README": DOCS.parent / "README.md",
@@ -72,6 +73,7 @@ def render(name: str) -> str:
         "launch-files",
         "planner",
         "reading-a-plan",
+        "search",
         "tune",
     ):
         text = _BUILD.sub(rf"\g<1>{NEWEST}", FILES[name].read_text(encoding="utf-8"))

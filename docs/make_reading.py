@@ -6,10 +6,13 @@ from functools import cache
 from pathlib import Path
 
 import autolayers
+from autolayers.planner.why import why
 from autolayers.records import replace
 from autolayers.report.summary import head, summary
 from autolayers.report.table import Style
 from autolayers.report.text import plan_text
+from autolayers.report.why import why_text
+from autolayers.request import Request
 from autolayers.tables import rows
 
 HEADERS = Path(__file__).parents[1] / "fixtures" / "headers"
@@ -55,7 +58,34 @@ def json_keys() -> str:
     return "\n".join(lines)
 
 
-PARTS = {"a screen": screen, "a table": table, "a first plan": first, "json keys": json_keys}
+def decisions() -> str:
+    """Launches with all that was measured beside them: `--why`."""
+    eight, large = FIRST.name, "llama-3.3-70b-q4_k_m.gguf"
+    asked = {
+        "Eight people": f"{eight} --gpu 12GiB --ram 64GiB --users 8",
+        "Embeddings": "../more/headers/bge-m3-f16.gguf --gpu 4GiB --ram 16GiB",
+        "A draft model": f"{large} -md llama-3.2-1b-q8_0.gguf --gpu 24GiB,24GiB --ram 64GiB",
+        "Three GPUs": f"{large} --gpu rtx-3090,rtx-3060,8GiB --ram 64GiB",
+        "24 and 12 GiB": f"{large} --gpu rtx-3090,rtx-3060 --ram 64GiB",
+    }
+    shown = []
+    for title, line in asked.items():
+        words = [str(HEADERS / w) if w.endswith(".gguf") else w for w in line.split()]
+        request = Request.of(words[1:])
+        found = why(autolayers.read_model(words[0]), request)
+        command = " ".join(Path(w).name if w.endswith(".gguf") else w for w in line.split())
+        text = f"$ autolayers {command} --why\n{why_text(found, Style(width=150))}"
+        shown.append(f"{title}:\n\n{_block(text)}")
+    return "\n\n".join(shown)
+
+
+PARTS = {
+    "a screen": screen,
+    "a table": table,
+    "a first plan": first,
+    "json keys": json_keys,
+    "five decisions": decisions,
+}
 
 
 def _block(text: str) -> str:

@@ -8,6 +8,9 @@ found.more, found.smaller        # the plan with one more GiB, and of the next s
 from __future__ import annotations
 
 from ..errors import AutolayersError
+from ..flags.params import Params
+from ..flags.write import to_words
+from ..memory.breakdown import Breakdown
 from ..records import as_json, dataclass, replace
 from ..units import GiB, human
 from .evaluate import FIT, Candidate
@@ -19,7 +22,6 @@ from .solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..flags.params import Params
     from ..machine import Machine
     from ..model import Model
     from ..request import Request
@@ -83,29 +85,39 @@ def why(model: Model, request: Request, trace: bool = False) -> Why:
     llama.cpp would refuse every launch."""
     solution, chosen, _ = planned(Problem(model, request))
     problem = solution.problem
-    tried = problem.evaluator.measured if trace else []
+    tried = len(problem.evaluator.measured) if trace else 0
     # The promises that nearly won have no sizes yet.
     for params in [each.params for each in solution.others if each.params is not None][:WORSE]:
         problem.evaluator.candidate(params, FIT)
+    shown = _shown(problem, chosen)
+    # A prompt graph alone says that a launch does not fit, but not that it does.
+    while partly := [each for each in shown if each.fits and not _whole(each)]:
+        if not any(problem.evaluator.candidate(each.params, FIT) for each in partly):
+            break  # the budget is spent
+        shown = _shown(problem, chosen)
     now = problem.cost.speed(chosen).compared
     return Why(
-        tuple(_rows(problem, chosen)),
+        tuple([_row(problem, each, chosen) for each in shown if not each.fits or _whole(each)]),
         len(problem.evaluator.measured),
         _more(problem, chosen, now),
         _smaller(problem, now),
-        tuple([_row(problem, candidate, chosen) for candidate in tried]),
+        tuple([_row(problem, each, chosen) for each in problem.evaluator.measured[:tried]]),
         solution.others if trace else (),
     )
 
 
-def _rows(problem: Problem, chosen: Candidate) -> list[WhyRow]:
+def _whole(candidate: Candidate) -> bool:
+    return isinstance(candidate.breakdown, Breakdown)
+
+
+def _shown(problem: Problem, chosen: Candidate) -> list[Candidate]:
     """Return the chosen launch between the nearest faster ones, which do not fit, and the next ones
     that do: of each placement and context the one that is worth most."""
     evaluator = problem.evaluator
     best: dict[tuple[str, int], tuple[float, Candidate]] = {}
     now = worth(problem, chosen.params, chosen.breakdown)
     for candidate in evaluator.measured:
-        if candidate.params == chosen.params or not _solves(problem, candidate.params):
+        if candidate.params == chosen.params or _unlike(problem, candidate.params):
             continue
         seconds = worth(problem, candidate.params, candidate.breakdown)
         key = evaluator.described(candidate.params), candidate.breakdown.n_ctx
@@ -120,14 +132,17 @@ def _rows(problem: Problem, chosen: Candidate) -> list[WhyRow]:
     )
     fits = sorted((pair for pair in best.values() if pair[1].fits), key=lambda pair: pair[0])
     shown = [*sorted(out[:BETTER], key=lambda pair: pair[0]), (now, chosen), *fits[:WORSE]]
-    return [_row(problem, candidate, chosen) for _, candidate in shown]
+    return [candidate for _, candidate in shown]
 
 
-def _solves(problem: Problem, params: Params) -> bool:
-    """Return whether a launch has what is given, but for where layers are: others were measured for
-    fewer people, or on the way to a flag."""
-    given = vars(problem.given).items()
-    return all(vars(params)[name] == value for name, value in given if value and name not in PLACED)
+def _unlike(problem: Problem, params: Params) -> str:
+    """Return the words of a launch that answer another question: it was measured for fewer people,
+    on the way to a flag, or with the draft elsewhere."""
+    given = {name: value for name, value in vars(problem.given).items() if name not in PLACED}
+    # what is decided before a search, though nobody gave it
+    wanted = {name: value for name, value in given.items() if value or name == "device_draft"}
+    unlike = {name: vars(params)[name] for name in wanted if vars(params)[name] != wanted[name]}
+    return " ".join(to_words(replace(Params(), **unlike))) or " ".join(sorted(unlike))
 
 
 def _row(problem: Problem, candidate: Candidate, chosen: Candidate) -> WhyRow:
@@ -139,8 +154,12 @@ def _row(problem: Problem, candidate: Candidate, chosen: Candidate) -> WhyRow:
     )
     if candidate is chosen:
         verdict = "chosen" if candidate.fits else "nothing fits; " + _constraint(candidate)
+    elif unlike := _unlike(problem, candidate.params):
+        verdict = f"measured before that was decided: {unlike}"
     elif not candidate.fits:
         verdict = _constraint(candidate)
+    elif not _whole(candidate):
+        verdict = "fits with its prompt graph alone; no more of it was measured"
     elif seconds > now:
         verdict = f"{seconds / now:.2f} times as long"
     else:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from support import HEADERS, model, says
@@ -77,6 +78,23 @@ def test_the_launch_that_is_explained_is_the_plan(name: str, words: list[str]) -
     assert (chosen.placement, chosen.n_ctx) == (plan.placement, plan.breakdown.n_ctx)
     # to the byte, what is held besides on the devices left out
     assert chosen.devices == sum(row.model + row.context + row.compute for row in plan.devices)
+
+
+def test_what_fits_and_was_not_chosen_counts_no_less() -> None:
+    """A prompt graph alone leaves the draft out; with -devd none more context fits."""
+    draft = HEADERS / "llama-3.2-1b-q8_0.gguf"
+    words = ["-md", str(draft), "--gpu", "24GiB,24GiB", "--ram", "64GiB"]
+    found = why(model("llama-3.3-70b-q4_k_m"), Request.of(words), trace=True)
+    counts = {
+        row: row.seconds * math.prod([factor for _, factor in row.prices])
+        for row in found.candidates
+    }
+    (chosen,) = [row for row in found.candidates if row.chosen]
+    others = [row for row in found.candidates if not row.chosen and "short" not in row.verdict]
+    assert others and all(counts[row] >= counts[chosen] for row in others)
+    assert all("MiB" in row.verdict for row in found.candidates if row.n_ctx > chosen.n_ctx)
+    elsewhere = [row.verdict for row in found.tried if "-devd none" in row.verdict]
+    assert elsewhere and not any("-devd" in row.verdict for row in found.candidates)
 
 
 @pytest.mark.slow
