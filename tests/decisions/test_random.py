@@ -30,6 +30,6 @@ LONG = (
 )
 
 
-@pytest.mark.parametrize("seed", [*swept(range(1000), 10, QUICK), *map(slow, LONG)])
+@pytest.mark.parametrize("seed", [*swept(range(1000), 25, QUICK), *map(slow, LONG)])
 def test_a_plan_has_the_properties(seed: int) -> None:
     assert not failures(seed)

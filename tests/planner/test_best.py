@@ -12,7 +12,7 @@ from subprocess import run
 from typing import Any
 
 import pytest
-from support import few, slow
+from support import few, slow, swept
 
 from autolayers import bundled
 from autolayers.bundled import published
@@ -60,11 +60,10 @@ SAMPLE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("stem", "words", "job"), [*SAMPLE, *(slow(*case) for case in CASES if case not in SAMPLE)]
-)
-def test_the_list_takes_the_file_that_choose_takes(stem: str, words: str, job: str) -> None:
+@pytest.mark.parametrize("case", swept(CASES, 8, SAMPLE), ids=str)
+def test_the_list_takes_the_file_that_choose_takes(case: tuple[str, str, str]) -> None:
     """Though it plans fewer files. Ten of 52 differed."""
+    stem, words, job = case
     request = asked(words, job)
     names = list(published.MODELS[stem].files)
     choices = [replace(assess(bundled.read(name), request), family=stem) for name in names]
