@@ -14,7 +14,7 @@ from .families import CUT, FAMILIES
 from .graph import Builder
 from .heads import Heads
 from .placer import elsewhere
-from .scheduler import Schedule
+from .scheduler import buffer_sizes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,7 +143,19 @@ def _sizes(
             tensor.buffer = buffers[placement.dev_output]
         tied = name == "output.weight" and name not in model.tensors
         if tensor is not None and settings.repacks and not tied:
-            _repack(tensor)
+            # Repack a matrix in RAM, in a type that CUDA does not multiply (iqk_repack_tensor).
+            assert tensor.buffer is not None
+            # interleaved rows: 4 or 8, by type, and the matrix must divide by them
+            rows = 8 if tensor.type in _BY_EIGHT else 4
+            if (
+                tensor.buffer.host
+                and tensor.type in _REPACKED
+                and tensor.name not in _KEPT
+                and tensor.ne[1] % rows == 0
+            ):
+                tensor.type = (
+                    f"{tensor.type.lower() if tensor.type.endswith('_K') else tensor.type}_r{rows}"
+                )
         return tensor
 
     terms = (
@@ -168,25 +180,9 @@ def _sizes(
     arenas = [Arena(backend.alignment, _alloc_size(backend)) for backend in backends]
     arenas.append(Arena(CPU.alignment, CPU.alloc_size))
     try:
-        return Schedule(builder.graph, own).sizes(arenas)
+        return buffer_sizes(builder.graph, own, arenas)
     finally:
         builder.graph.release()
-
-
-def _repack(tensor: Tensor) -> None:
-    """Repack a matrix in RAM, in a type that CUDA does not multiply (iqk_repack_tensor)."""
-    assert tensor.buffer is not None
-    # interleaved rows: 4 or 8, by type, and the matrix must divide by them
-    rows = 8 if tensor.type in _BY_EIGHT else 4
-    if (
-        tensor.buffer.host
-        and tensor.type in _REPACKED
-        and tensor.name not in _KEPT
-        and tensor.ne[1] % rows == 0
-    ):
-        tensor.type = (
-            f"{tensor.type.lower() if tensor.type.endswith('_K') else tensor.type}_r{rows}"
-        )
 
 
 def _slack(model: Model, context: Context, placement: Placement) -> int:

@@ -1,11 +1,13 @@
-"""ik_llama.cpp's scheduler; mainline's has moved on: ggml_backend_sched_split_graph
-(ggml/src/ggml-backend.cpp) and what CUDA's backend says of operations (ggml/src/ggml-cuda.cu),
-8337e4cd. Without copies of inputs (GGML_SCHED_MAX_COPIES is 1)."""
+"""What ik_llama.cpp's scheduler does unlike llama.cpp's: passes 1 and 5 of
+ggml_backend_sched_split_graph (ggml/src/ggml-backend.cpp), and what CUDA's backend says of
+operations (ggml/src/ggml-cuda.cu), 8337e4cd. Without copies of inputs (GGML_SCHED_MAX_COPIES is
+1)."""
 
 from __future__ import annotations
 
 from ...errors import LaunchRefused
 from ...ggml.allocator import Arena, allocate
+from ...ggml.scheduler import Readers, assign_others
 from ...ggml.tensor import VIEW_OPS, Buffer, Graph, Tensor
 from ...ggml.types import is_quantised
 
@@ -113,172 +115,119 @@ def offloads(op: Tensor) -> bool:
     return op.ne[1] >= _OFFLOADED and op.op != "GET_ROWS"
 
 
-class Schedule:
-    """A graph on GPUs and, last, the CPU."""
+class _Device:
+    """A CUDA device, or the CPU, as ggml's scheduler asks it."""
 
-    def __init__(self, graph: Graph, buffers: Sequence[Buffer]) -> None:
-        """`buffers`: each backend's for its results."""
-        self.graph, self.buffers, self.cpu = graph, buffers, len(buffers) - 1
-        self.by_name = {buffer.name: i for i, buffer in enumerate(buffers)}
-        self.n_splits = 0
+    def __init__(self, buffer: Buffer, cpu: bool) -> None:
+        """`buffer`: the one for its results."""
+        self.buffer, self.cpu = buffer, cpu
 
-    def _supports(self, b: int, op: Tensor) -> bool:
-        return b == self.cpu or op.op == "NONE" or op.op in VIEW_OPS or supports(op)
+    def supports_op(self, op: Tensor) -> bool:
+        return self.cpu or op.op == "NONE" or op.op in VIEW_OPS or supports(op)
 
-    def _reads(self, b: int, buffer: Buffer) -> bool:
+    def supports_buft(self, buffer: Buffer) -> bool:
         # a GPU reads its own buffer alone, the CPU whatever the host can address
-        if b == self.cpu:
-            return buffer.host
-        return self.by_name.get(buffer.name) == b
+        return buffer.host if self.cpu else buffer.name == self.buffer.name
 
-    def _of_buffer(self, buffer: Buffer | None, op: Tensor) -> int:
-        if buffer is None:
-            return -1
-        return next(
-            (b for b in range(self.cpu + 1) if self._reads(b, buffer) and self._supports(b, op)), -1
-        )
+    def offload_op(self, op: Tensor) -> bool:
+        return offloads(op)
 
-    def _first(self, t: Tensor) -> int:
-        """Mirror ggml_backend_sched_backend_id_from_cur."""
-        backend = self._of_buffer(t.buffer, t)
-        if backend < 0 and t.is_input:
-            return self.cpu
-        if backend >= 0:
-            return backend
-        # the first weight decides; one in RAM whose operation is large enough goes to a GPU
-        for source in t.src:
-            if source.weight:
-                backend = self._of_buffer(source.buffer, t)
-                if backend == self.cpu:
-                    return next(
-                        (b for b in range(self.cpu) if self._supports(b, t) and offloads(t)),
-                        backend,
-                    )
-                return backend
-        return -1
 
-    def assign(self) -> None:
-        """Set the backend of every leaf and node (passes 1 to 4)."""
-        graph = self.graph
-        for leaf in graph.leafs:
-            leaf.backend = leaf.pinned if leaf.pinned >= 0 else self._first(leaf)
-        # pass 1: nodes whose inputs are in a buffer
-        for node in graph.nodes:
-            if node.op == "REDUCE":
-                self._reduce(node)
-            if node.pinned >= 0 and node.backend < 0:
-                node.backend = node.pinned
-            # a hack for Cohere2 there, against splits that make no sense
-            if node.op == "MUL" and node.src[0].op == "NORM" and node.src[1].backend >= 0:
-                node.src[0].backend = node.backend = node.src[1].backend
-            if node.backend < 0:
-                node.backend = self._first(node)
-        # pass 2: neighbours get the same backend, those of GPUs first, down and then up
-        real = [node for node in graph.nodes if node.op not in VIEW_OPS]
-        for skips in (True, False):
-            for order in (real, real[::-1]):
-                current = -1
-                for node in order:
-                    if node.backend >= 0:
-                        current = -1 if skips and node.backend == self.cpu else node.backend
-                    elif current >= 0 and self._supports(current, node):
-                        node.backend = current
-        for node in real:
-            if node.backend >= 0:
-                continue
-            # pass 3: the backend that can read most of the sources
-            best = -1
-            for b in range(self.cpu + 1):
-                if self._supports(b, node):
-                    count = sum(self._known(s) and self._readable(s, b) for s in node.src)
-                    if count > best:
-                        best, node.backend = count, b
-        for node in graph.nodes:
-            # pass 4: views are where their source is, other sources where they are read
-            if node.backend < 0 and node.view_src is not None:
-                node.backend = node.view_src.backend
-            for source in node.src:
-                if source.backend < 0:
-                    source.backend = (
-                        source.view_src.backend if source.view_src is not None else node.backend
-                    )
+def buffer_sizes(
+    graph: Graph, buffers: Sequence[Buffer], arenas: Sequence[Arena]
+) -> tuple[int, ...]:
+    """Return the bytes of each backend's buffer; the CPU is the last."""
+    readers = Readers([_Device(each, each is buffers[-1]) for each in buffers])
+    assign(graph, readers)
+    nodes = split(graph, readers)
+    allocate(nodes, [(leaf, leaf.backend) for leaf in graph.leafs], arenas)
+    return tuple([arena.peak for arena in arenas])
 
-    def _reduce(self, node: Tensor) -> None:
-        """Put each part on its device, the sum where the part is whose memory it takes."""
-        for device, part in node.param.items():  # type: ignore[attr-defined]
-            if part.backend < 0:
-                part.backend = device
-            if node.view_src is part:
-                node.backend = device
 
-    def _known(self, t: Tensor) -> bool:
-        return t.backend >= 0 or (t.view_src is not None and t.view_src.backend >= 0)
+def assign(graph: Graph, readers: Readers) -> None:
+    """Set the backend of every leaf and node: pass 1, then llama.cpp's others."""
+    for leaf in graph.leafs:
+        leaf.backend = leaf.pinned if leaf.pinned >= 0 else _first(leaf, readers)
+    for node in graph.nodes:
+        if node.op == "REDUCE":
+            # each part on its device, the sum where the part is whose memory it takes
+            for device, part in node.param.items():  # type: ignore[attr-defined]
+                if part.backend < 0:
+                    part.backend = device
+                if node.view_src is part:
+                    node.backend = device
+        if node.pinned >= 0 and node.backend < 0:
+            node.backend = node.pinned
+        # a hack for Cohere2 there, against splits that make no sense
+        if node.op == "MUL" and node.src[0].op == "NORM" and node.src[1].backend >= 0:
+            node.src[0].backend = node.backend = node.src[1].backend
+        if node.backend < 0:
+            node.backend = _first(node, readers)
+    assign_others(graph, readers, lost=True)
 
-    def _readable(self, t: Tensor, b: int) -> bool:
-        buffer = t.view_src.buffer if t.view_src is not None else t.buffer
-        if buffer is None:
-            owner = t.backend
-            if owner < 0 and t.view_src is not None:
-                owner = t.view_src.backend
-            if owner < 0:
-                return False
-            buffer = self.buffers[owner]
-        return self._reads(b, buffer)
 
-    def split(self) -> list[tuple[Tensor, int]]:
-        """Return the nodes in order, with the copies that each split starts with."""
-        nodes = self.graph.nodes
-        start = next((i for i, node in enumerate(nodes) if node.op not in VIEW_OPS), 0)
-        current = nodes[start].backend
-        copies: dict[tuple[int, int], Tensor] = {}
-        inputs: list[Tensor] = []
-        parts: list[tuple[int, int, list[Tensor]]] = [(0, current, inputs)]
-        for i in range(start, len(nodes)):
-            node = nodes[i]
-            if node.op in VIEW_OPS:
-                continue
-            # pass 5; a split may also begin for a REDUCE, and where the builder marks a node (0xff)
-            new = node.backend != current or node.op == "REDUCE" or node.name == "0xff"
-            # copies of weights are freed at the end of a split, so the next such weight begins one
-            if not new and inputs:
-                new = any(s.weight and s.backend != current for s in node.src) or (
-                    len(inputs) >= _MAX_INPUTS
-                    and any(
-                        s.backend != current
-                        and (id(s), current) not in copies
-                        and not self._readable(s, current)
-                        for s in node.src
-                    )
+def _first(t: Tensor, readers: Readers) -> int:
+    """Mirror ggml_backend_sched_backend_id_from_cur."""
+    backend = -1 if t.buffer is None else readers.from_buffer(t.buffer, t)
+    if backend >= 0:
+        return backend
+    if t.is_input:
+        return readers.cpu
+    # the first weight decides; one in RAM whose operation is large enough goes to a GPU
+    for source in t.src:
+        if source.weight:
+            assert source.buffer is not None
+            backend = readers.from_buffer(source.buffer, t)
+            return readers.offload(t) if backend == readers.cpu else backend
+    return -1
+
+
+def split(graph: Graph, readers: Readers) -> list[tuple[Tensor, int]]:
+    """Return the nodes in order, with the copies that each split starts with (pass 5)."""
+    nodes = graph.nodes
+    start = next((i for i, node in enumerate(nodes) if node.op not in VIEW_OPS), 0)
+    current = nodes[start].backend
+    copies: dict[tuple[int, int], Tensor] = {}
+    inputs: list[Tensor] = []
+    parts: list[tuple[int, int, list[Tensor]]] = [(0, current, inputs)]
+    for i in range(start, len(nodes)):
+        node = nodes[i]
+        if node.op in VIEW_OPS:
+            continue
+        # a split may also begin for a REDUCE, and where the builder marks a node (0xff)
+        new = node.backend != current or node.op == "REDUCE" or node.name == "0xff"
+        # copies of weights are freed at the end of a split, so the next such weight begins one
+        if not new and inputs:
+            new = any(s.weight and s.backend != current for s in node.src) or (
+                len(inputs) >= _MAX_INPUTS
+                and any(
+                    s.backend != current
+                    and (id(s), current) not in copies
+                    and not readers.can_read(s, current)
+                    for s in node.src
                 )
-            if new:
-                current, inputs = node.backend, []
-                parts.append((i, current, inputs))
-            for j, source in enumerate(node.src):
-                if source.backend != current and not self._readable(source, current):
-                    key = (id(source), current)
-                    if key not in copies and node.op == "REDUCE":
-                        copies[key] = source  # read where it is
-                    if key not in copies:
-                        copy = copies[key] = Tensor("NONE", source.type, source.ne, (), source.nb)
-                        copy.backend = current
-                        if len(inputs) >= _MAX_INPUTS:
-                            raise LaunchRefused(_TOO_MANY)
-                        inputs.append(source)
-                    node.src = (*node.src[:j], copies[key], *node.src[j + 1 :])
-        self.n_splits = len(parts)
-        out: list[tuple[Tensor, int]] = []
-        # a view of each source keeps it alive until its copy has been made
-        for k, (begin, b, sources) in enumerate(parts):
-            for source in sources:
-                alive = Tensor("NONE", source.type, source.ne, (source,), source.nb, source)
-                out += [(alive, source.backend), (copies[id(source), b], b)]
-            end = parts[k + 1][0] if k + 1 < len(parts) else len(nodes)
-            out += [(node, node.backend) for node in nodes[begin:end]]
-        return out
-
-    def sizes(self, arenas: Sequence[Arena]) -> tuple[int, ...]:
-        """Return the bytes of each backend's buffer."""
-        self.assign()
-        nodes = self.split()
-        allocate(nodes, [(leaf, leaf.backend) for leaf in self.graph.leafs], arenas)
-        return tuple([arena.peak for arena in arenas])
+            )
+        if new:
+            current, inputs = node.backend, []
+            parts.append((i, current, inputs))
+        for j, source in enumerate(node.src):
+            if source.backend != current and not readers.can_read(source, current):
+                key = (id(source), current)
+                if key not in copies and node.op == "REDUCE":
+                    copies[key] = source  # read where it is
+                if key not in copies:
+                    copy = copies[key] = Tensor("NONE", source.type, source.ne, (), source.nb)
+                    copy.backend = current
+                    if len(inputs) >= _MAX_INPUTS:
+                        raise LaunchRefused(_TOO_MANY)
+                    inputs.append(source)
+                node.src = (*node.src[:j], copies[key], *node.src[j + 1 :])
+    out: list[tuple[Tensor, int]] = []
+    # a view of each source keeps it alive until its copy has been made
+    for k, (begin, b, sources) in enumerate(parts):
+        for source in sources:
+            alive = Tensor("NONE", source.type, source.ne, (source,), source.nb, source)
+            out += [(alive, source.backend), (copies[id(source), b], b)]
+        end = parts[k + 1][0] if k + 1 < len(parts) else len(nodes)
+        out += [(node, node.backend) for node in nodes[begin:end]]
+    return out

@@ -394,7 +394,8 @@ def _moved(
         return []
     # shared out in proportion to each device's layers, rounded, then corrected one by one
     counts = [list(default[:n]).count(device) for device in range(count)]
-    taken = [_round(float32(float32(mine / n) * wanted)) for mine in counts]
+    # Round a number that is not negative, as roundf does.
+    taken = [int(float32(float32(mine / n) * wanted) + 0.5) for mine in counts]
     wants = [float32(float32(mine * wanted) / n) for mine in counts]
     while sum(taken) > wanted:
         errors = [(taken[i] - 1 - wants[i], -i) for i in range(count) if taken[i]]
@@ -411,8 +412,3 @@ def _moved(
             taken[default[il]] -= 1
             moved.append(il)
     return moved
-
-
-def _round(x: float) -> int:
-    """Round a number that is not negative, as roundf does."""
-    return int(x + 0.5)
