@@ -317,7 +317,12 @@ class Estimator:
                 replace(params, overrides=tuple(here)), [device], context.load_mtp
             )
             memory = allocate(self.model, context, placement)
-            sizes = _sizes_of_layers(memory, device.name, count)
+            # The bytes on a device of each of `count` layers' caches.
+            sizes = [0] * count
+            for cache in memory.caches:
+                for layer in cache.layers:
+                    own = [tensor.size for tensor in layer.tensors if tensor.buffer == device.name]
+                    sizes[layer.il] += int(sum(own) * memory.share)
             if context.moe_cache:
                 from .moe_cache import banks
 
@@ -648,13 +653,3 @@ class Estimator:
             steps=measured.steps,
             as_measured=measured.as_measured,
         )
-
-
-def _sizes_of_layers(memory: Memory, device: str, count: int) -> list[int]:
-    """Return the bytes on a device of each of `count` layers' caches."""
-    sizes = [0] * count
-    for cache in memory.caches:
-        for layer in cache.layers:
-            here = [tensor.size for tensor in layer.tensors if tensor.buffer == device]
-            sizes[layer.il] += int(sum(here) * memory.share)
-    return sizes

@@ -146,10 +146,6 @@ def extras_of(
     return tuple(extras), tuple(warnings)
 
 
-def _device(name: str, placement: Placement) -> str:
-    return "Host" if placement.is_host(name) else name
-
-
 # projectors
 
 
@@ -200,20 +196,16 @@ def _projector_weights(header: Header, row: Backend, two_contexts: bool) -> int:
     return size
 
 
-def _named(name: str, devices: Sequence[Device]) -> Device:
-    for device in devices:
-        if device.name == name:
-            return device
-    raise LaunchRefused(f"mmproj device {name} is not there")
-
-
 def _projector_device(params: Params, devices: Sequence[Device]) -> Device | None:
     # --no-mmproj-offload, --device none
     if params.mmproj_offload is False or params.device == () or params.mmproj_device == "none":
         return None
     named = params.mmproj_device or (params.device[0] if params.device else None)
     if named is not None:
-        return _named(named, devices)
+        for device in devices:
+            if device.name == named:
+                return device
+        raise LaunchRefused(f"mmproj device {named} is not there")
     # a discrete GPU goes before one that shares the system's memory
     discrete = [device for device in devices if device.kind != "igpu"]
     return next(iter(discrete or devices), None)
@@ -485,7 +477,7 @@ def _summed(buffers: dict[str, int], placement: Placement) -> dict[str, int]:
     # pinned, repacked and plain host buffers are all "Host"
     total: dict[str, int] = {}
     for name, size in buffers.items():
-        where = _device(name, placement)
+        where = "Host" if placement.is_host(name) else name
         total[where] = total.get(where, 0) + size
     return {name: size for name, size in total.items() if size}
 

@@ -73,13 +73,30 @@ class Figures:
         """Return the figures of a device. `ram`: bytes per second at which the machine's RAM, an
         integrated GPU's memory, is read."""
         built_in = integrated(device.description) if device.kind == "igpu" else None
-        bandwidth = _bandwidth_of(device, ram, built_in)
+        # The bytes per second of a device's memory; `built_in`: the figures of an integrated GPU
+        # that is known.
+        if device.bandwidth or device.kind != "igpu":
+            bandwidth = device.bandwidth or backend(device.backend).bandwidth
+        # `ram` is what reading reaches, the figure of a GPU its peak.
+        elif ram:
+            bandwidth = ram / OF_PEAK
+        else:
+            bandwidth = built_in[1] if built_in else _IGPU_BANDWIDTH
         reading, computing = shares(device)
         network, round_trip = _link_of(device)
+        # The operations per second of a device: its own, an integrated GPU's that is known, or
+        # those that are usual for this bandwidth.
+        if device.fp16_tflops:
+            fp16_of = device.fp16_tflops * 1e12
+        elif built_in:
+            fp16_of = built_in[0]
+        else:
+            usual = FP16_PER_BANDWIDTH.get(generation_of(device), FP16_UNKNOWN)
+            fp16_of = bandwidth * (backend(device.backend).fp16_per_bandwidth or usual)
         return cls(
             aged(rates_of(device), device.engine or device.backend, build),
             bandwidth * reading,
-            _fp16_of(device, bandwidth, built_in) * computing,
+            fp16_of * computing,
             bool((device.bandwidth or (built_in and ram)) and generation_of(device)),
             round_trip,
             network,
@@ -91,28 +108,6 @@ class Figures:
         """Return the seconds of a visit to its server that transfers this many bytes; 0 without a
         server."""
         return self.round_trip + size / self.network if self.network else 0.0
-
-
-def _bandwidth_of(device: Device, ram: float | None, built_in: tuple[float, float] | None) -> float:
-    """Return the bytes per second of a device's memory; `built_in`: the figures of an integrated
-    GPU that is known."""
-    if device.bandwidth or device.kind != "igpu":
-        return device.bandwidth or backend(device.backend).bandwidth
-    # `ram` is what reading reaches, the figure of a GPU its peak.
-    if ram:
-        return ram / OF_PEAK
-    return built_in[1] if built_in else _IGPU_BANDWIDTH
-
-
-def _fp16_of(device: Device, bandwidth: float, built_in: tuple[float, float] | None) -> float:
-    """Return the operations per second of a device: its own, an integrated GPU's that is known, or
-    those that are usual for this bandwidth."""
-    if device.fp16_tflops:
-        return device.fp16_tflops * 1e12
-    if built_in:
-        return built_in[0]
-    usual = FP16_PER_BANDWIDTH.get(generation_of(device), FP16_UNKNOWN)
-    return bandwidth * (backend(device.backend).fp16_per_bandwidth or usual)
 
 
 def _link_of(device: Device) -> tuple[float, float]:

@@ -62,7 +62,14 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
     # ggml_metal_op_flash_attn_ext_use_vec
     vector = q.ne[1] < 20 and q.ne[0] % 32 == 0
     batch = q.ne[1] >= 32 or (large and q.ne[0] >= 512 and not vector)
-    size = _extra_pad(k, v, masked, copies and batch)
+    # Mirror ggml_metal_op_flash_attn_ext_extra_pad: the last keys and values, and their part of the
+    # mask; `copied`: of the f16 copies.
+    # a tile of keys that is not full is copied and padded
+    row_k, row_v = k.nb[1], v.nb[1]
+    if (copies and batch) and block_size(k.type) > 1:
+        row_k = 2 * k.ne[0]
+        row_v = 2 * (k.ne[0] if is_part_of(v, k) else v.ne[0])
+    size = _NCPSG * (row_k * k.ne[2] * k.ne[3] + row_v * v.ne[2] * v.ne[3] + 2 * masked)
     if mask is not None:
         size += _blocks(q, mask, vector)
     # ..._extra_tmp: 32 workgroups' results
@@ -70,17 +77,6 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
     if copies:
         size += _extra_kv_f16(k, v) + _extra_idx(k, v, masked, n_kv_max)
     return size
-
-
-def _extra_pad(k: Tensor, v: Tensor, masked: int, copied: bool) -> int:
-    """Mirror ggml_metal_op_flash_attn_ext_extra_pad: the last keys and values, and their part of
-    the mask; `copied`: of the f16 copies."""
-    # a tile of keys that is not full is copied and padded
-    row_k, row_v = k.nb[1], v.nb[1]
-    if copied and block_size(k.type) > 1:
-        row_k = 2 * k.ne[0]
-        row_v = 2 * (k.ne[0] if is_part_of(v, k) else v.ne[0])
-    return _NCPSG * (row_k * k.ne[2] * k.ne[3] + row_v * v.ne[2] * v.ne[3] + 2 * masked)
 
 
 def _extra_kv_f16(k: Tensor, v: Tensor) -> int:
