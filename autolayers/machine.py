@@ -147,14 +147,22 @@ class Machine:
         """Return these devices on a host (None: unknown). `ram`: bytes of RAM instead of the
         host's; `budget`: the most bytes by device. Raises UsageError for a budget of an unknown
         device."""
-        _refuse_unknown(budget, devices)
+        # Raise UsageError for a budget of a device that the machine has not.
+        names = [device.name for device in devices]
+        for name in budget:
+            if name not in names:
+                raise UsageError(
+                    f"--budget: there is no device {name} (devices: {', '.join(names) or 'none'})"
+                )
         limits = {
             device.name: min(device.free, budget.get(device.name, device.free))
             for device in devices
         }
         if host is None:
             if ram is None:
-                ram = _shared_ram(devices)
+                # The RAM that a GPU shares, in bytes: it identifies a machine without a host.
+                shared = [device.ram for device in devices if device.in_ram]
+                ram = next(filter(None, shared), None)
             return cls(tuple(devices), limits, ram, ram, measured=ratios(devices))
         available, total = (host.available, host.total) if ram is None else (ram, ram)
         for device in devices:
@@ -191,19 +199,3 @@ def ratios(devices: Sequence[Device], host: Host | None = None) -> tuple[Ratio, 
     """Return what was measured on a machine, each once."""
     rows = [row for part in (*devices, *((host,) if host else ())) for row in part.measured]
     return tuple(dict.fromkeys(rows))
-
-
-def _refuse_unknown(budget: Mapping[str, int], devices: Sequence[Device]) -> None:
-    """Raise UsageError for a budget of a device that the machine has not."""
-    names = [device.name for device in devices]
-    for name in budget:
-        if name not in names:
-            raise UsageError(
-                f"--budget: there is no device {name} (devices: {', '.join(names) or 'none'})"
-            )
-
-
-def _shared_ram(devices: Sequence[Device]) -> int | None:
-    """Return the RAM that a GPU shares, in bytes: it identifies a machine without a host."""
-    shared = [device.ram for device in devices if device.in_ram]
-    return next(filter(None, shared), None)

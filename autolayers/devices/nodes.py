@@ -169,13 +169,17 @@ def _of_resource(
     number = min(max(1, count), MAX_DEVICES)
     # `count` GPUs whose name and bytes of memory a driver or a label says. The table of cards adds
     # their speed; of one that it does not know, the speed is not known.
+    # The compute capability of a node's labels; None without one.
+    major = whole(str(labels.get(f"{resource}.compute.major", "")), 3)
+    minor = whole(str(labels.get(f"{resource}.compute.minor", "")), 3)
+    capability = None if major is None or minor is None else (major, minor)
     device = Device(
         f"{DEFAULT.name}0",
         size,
         int(size * _FREE),
         shown,
         backend,
-        compute_capability=_capability(resource, labels),
+        compute_capability=capability,
     )
     devices = tuple(numbered([completed(device)] * number))
     if candidates(shown) and devices[0].bandwidth:
@@ -184,10 +188,3 @@ def _of_resource(
         f"GPU {shown or 'without a name'} is not known: its memory is that of its "
         "label, its speed is assumed"
     )
-
-
-def _capability(resource: str, labels: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the compute capability of a node's labels; None without one."""
-    major = whole(str(labels.get(f"{resource}.compute.major", "")), 3)
-    minor = whole(str(labels.get(f"{resource}.compute.minor", "")), 3)
-    return None if major is None or minor is None else (major, minor)

@@ -72,7 +72,21 @@ def assign(
     """Set `backend` of every node and leaf, in passes 1 to 4; with `pins`, those of the graph
     builder count."""
     readers = Readers(backends)
-    _assign_leafs(graph.leafs, readers, pins)
+    # Assign leafs that are in a buffer, and inputs (pass 1).
+    # the answer depends on buffer, type and shape alone
+    alike: dict[object, int] = {}  # layers repeat
+    for t in graph.leafs:
+        buffer = t.buffer
+        if pins and t.pinned >= 0:
+            t.backend = t.pinned
+        elif buffer is None:
+            t.backend = readers.cpu if t.is_input else -1
+        else:
+            shape = (buffer, t.type, t.ne)
+            b = alike.get(shape)
+            if b is None:
+                b = alike[shape] = _of_buffer(t, buffer, readers)
+            t.backend = b
     _assign_given(graph.nodes, readers, op_offload, rules.sinks_follow, pins)
     assign_others(graph, readers)
 
@@ -140,24 +154,6 @@ class Readers:
             if self.supports[b](op) and self.backends[b].offload_op(op):
                 return b
         return self.cpu
-
-
-def _assign_leafs(leafs: Sequence[Tensor], readers: Readers, pins: bool) -> None:
-    """Assign leafs that are in a buffer, and inputs (pass 1)."""
-    # the answer depends on buffer, type and shape alone
-    alike: dict[object, int] = {}  # layers repeat
-    for t in leafs:
-        buffer = t.buffer
-        if pins and t.pinned >= 0:
-            t.backend = t.pinned
-        elif buffer is None:
-            t.backend = readers.cpu if t.is_input else -1
-        else:
-            shape = (buffer, t.type, t.ne)
-            b = alike.get(shape)
-            if b is None:
-                b = alike[shape] = _of_buffer(t, buffer, readers)
-            t.backend = b
 
 
 # ggml aborts there; here the launch is refused with the same facts

@@ -240,12 +240,17 @@ def _kubernetes(
         # Servers of one sort are equal but for their port, and pods have their own ports: so they
         # are replicas of one Deployment
         pod = kubernetes.pod_of(first.launch, shares, "llama-server")
+        # How many more servers one machine has than another.
+        counts = Counter([each.machine for each in group]).values()
+        # The words with another port: each pod has its own ports.
+        moved = [*pod.args]
+        moved[moved.index("--port") + 1] = str(PORT)
         pod = replace(
             pod,
-            args=_with_port(pod.args, PORT),
+            args=moved,
             port=PORT,
             nodes=tuple(dict.fromkeys(each.machine for each in group)),
-            skew=max(1, _skew([each.machine for each in group])),
+            skew=max(1, max(counts) - min(counts)),
         )
         ports[kubernetes.name_of(first.model)] = PORT
         documents.append(
@@ -259,19 +264,6 @@ def _kubernetes(
         for name, port in ports.items()
     ]
     return {**({"kubernetes.yaml": "---\n".join(documents)} if documents else {}), **texts}
-
-
-def _skew(machines: Sequence[str]) -> int:
-    """Return how many more servers one machine has than another."""
-    counts = Counter(machines).values()
-    return max(counts) - min(counts)
-
-
-def _with_port(words: Sequence[str], port: int) -> list[str]:
-    """Return the words with another port: each pod has its own ports."""
-    moved = [*words]
-    moved[moved.index("--port") + 1] = str(port)
-    return moved
 
 
 def _llmkube(

@@ -142,7 +142,22 @@ def extras_of(
     for header in companions.loras:
         extras += _lora(header, model, placement)
     if params.control_vector:
-        extras += _control_vector(model, placement)
+        # Mirror llama_adapter_cvec::init: one f32 vector per layer from the second on, for all
+        # layers whatever the requested range.
+        hp = model.hparams
+        buffers: dict[str, int] = {}
+        # layer 0 has none
+        for il in range(1, hp.n_layer):
+            for where in _devices(placement.dev_layer[il], placement):
+                row = CPU if where == HOST else on(placement.device(where))
+                buffers[where] = buffers.get(where, 0) + row.padded(
+                    "f32", (hp.n_embd, 1, 1, 1), 4 * hp.n_embd
+                )
+        control_vector = [
+            Extra("control vector", device, size, True)
+            for device, size in _summed(buffers, placement).items()
+        ]
+        extras += control_vector
     return tuple(extras), tuple(warnings)
 
 
@@ -512,21 +527,3 @@ def _devices(buffer: str, placement: Placement) -> list[str]:
     if placement.slices and not placement.is_host(buffer):
         return [device.name for device in placement.devices]
     return [buffer]
-
-
-def _control_vector(model: Model, placement: Placement) -> list[Extra]:
-    """Mirror llama_adapter_cvec::init: one f32 vector per layer from the second on, for all layers
-    whatever the requested range."""
-    hp = model.hparams
-    buffers: dict[str, int] = {}
-    # layer 0 has none
-    for il in range(1, hp.n_layer):
-        for where in _devices(placement.dev_layer[il], placement):
-            row = CPU if where == HOST else on(placement.device(where))
-            buffers[where] = buffers.get(where, 0) + row.padded(
-                "f32", (hp.n_embd, 1, 1, 1), 4 * hp.n_embd
-            )
-    return [
-        Extra("control vector", device, size, True)
-        for device, size in _summed(buffers, placement).items()
-    ]

@@ -26,7 +26,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
-    from ...backends.backend import Backend
     from ...planner import Plan
     from ...planner.plan import DeviceRow
 
@@ -58,7 +57,10 @@ class LaunchFile:
         self.command = command
         self.plan = plan
         gpus = own_gpus(plan)
-        self.reach = Reach(_own_backend(plan), gpus[0].description if gpus else "")
+        # The backend of this machine's first device.
+        # An RPC device is another machine's GPU: it needs no driver in this file
+        own = (name for name in plan.breakdown.devices if not backend_of(name).remote)
+        self.reach = Reach(backend_of(next(own, HOST)), gpus[0].description if gpus else "")
         self.image = ""  # of a container, empty: llama.cpp's own
         self.shares = ""  # what divides its GPU by memory: --gpumem
         self.build = 0  # the one that its plan is for, where it was said
@@ -84,7 +86,10 @@ class LaunchFile:
         self.params = self.arguments.params
         self.host = self.arguments.value("--host")
         self.port = self.arguments.value("--port") or _PORT
-        _check_port(self.port)
+        # Raise UsageError for what is no port.
+        port = self.port
+        if not re.fullmatch("[0-9]{1,5}", port) or int(port) >= 1 << 16:
+            raise UsageError(f"--port {port}: a port is a number, 0 to 65535")
         self.warnings: list[str] = []
         self.ram = plan.ram
         if self.ram.limit is None:
@@ -259,19 +264,6 @@ def _settles_projector(arguments: Arguments) -> bool:
 
 def _downloads(model: str | None) -> bool:
     return (model or "").startswith(_ELSEWHERE)
-
-
-def _own_backend(plan: Plan) -> type[Backend]:
-    """Return the backend of this machine's first device."""
-    # An RPC device is another machine's GPU: it needs no driver in this file
-    own = (name for name in plan.breakdown.devices if not backend_of(name).remote)
-    return backend_of(next(own, HOST))
-
-
-def _check_port(port: str) -> None:
-    """Raise UsageError for what is no port."""
-    if not re.fullmatch("[0-9]{1,5}", port) or int(port) >= 1 << 16:
-        raise UsageError(f"--port {port}: a port is a number, 0 to 65535")
 
 
 def _said_elsewhere(
