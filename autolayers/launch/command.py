@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from os.path import lexists
 
-from ..engines import Engine, ik_words, of_program
+from ..engines import Engine, of_program
 from ..engines.ik_llama import IK_LLAMA
+from ..engines.ik_llama import words as ik_words
 from ..errors import UsageError
 from ..flags.check import refuse_unknown
 from ..flags.own import own_flags

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...backends import CPU, HOST, Backend, on
-from ...backends.cuda import Cuda
-from ...ggml.allocator import Arena
-from ...ggml.tensor import Buffer, Tensor
-from ...ggml.types import is_quantised
-from ..graphs.prepare import Weights
+from ....backends import CPU, HOST, Backend, on
+from ....backends.cuda import Cuda
+from ....ggml.allocator import Arena
+from ....ggml.tensor import Buffer, Tensor
+from ....ggml.types import is_quantised
+from ....memory.graphs.prepare import Weights
 from .cache import is_latent, latent_heads
 from .cut import CutBuilder
 from .families import CUT, FAMILIES
@@ -20,12 +20,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ...engines.ik_llama import Said
-    from ...machine import Device
-    from ...model import Model
-    from ..cache import Memory
-    from ..context import Context
-    from ..weights import Placement
+    from ....machine import Device
+    from ....memory.cache import Memory
+    from ....memory.context import Context
+    from ....memory.weights import Placement
+    from ....model import Model
+    from .. import Said
 
 _BY_EIGHT = frozenset(["iq4_xs", "q4_0", "q8_0", "q8_K", "q8_KV", "mxfp4"])
 _REPACKED_TEXT = """

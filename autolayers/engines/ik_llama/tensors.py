@@ -1,4 +1,4 @@
-"""The tensors that ik_llama.cpp's loader creates (ik_tensors.csv): it refuses a file that has
+"""The tensors that ik_llama.cpp's loader creates (tensors.csv): it refuses a file that has
 others.
 
     # ["blk.0.attn_q.input_scale"]
@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from ..tables import rows
+from ...tables import rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_TABLE = "engines/ik_llama/tensors.csv"
 _GROUPS = {
     "=ends": "token_embd output_norm output attn_norm",
     "=attn": "attn_q attn_k attn_v attn_output",
@@ -35,7 +36,12 @@ def created(architecture: str) -> frozenset[str]:
     """Return names without blk.N. and .weight; none for an architecture whose loader is not in the
     table."""
     row = next(
-        (row for row in rows("engines/ik_tensors.csv") if row["architecture"] == architecture), None
+        (
+            row
+            for row in rows("engines/ik_llama/tensors.csv")
+            if row["architecture"] == architecture
+        ),
+        None,
     )
     words = row["tensors"].split() if row else []
     return frozenset(name for word in words for name in _GROUPS.get(word, word).split())

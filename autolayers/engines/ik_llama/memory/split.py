@@ -8,23 +8,23 @@ create_tensors_helper (src/llama-load-tensors.cpp), 8337e4cd.
 
 from __future__ import annotations
 
-from ...backends import HOST
-from ...errors import LaunchRefused
-from ...flags.params import N_BATCH, N_UBATCH, Params
-from ...ggml.types import is_quantised
-from ...gguf import row_size
-from ...records import dataclass, replace
-from ...units import MiB
-from ..split import float32
+from ....backends import HOST
+from ....errors import LaunchRefused
+from ....flags.params import N_BATCH, N_UBATCH, Params
+from ....ggml.types import is_quantised
+from ....gguf import row_size
+from ....memory.split import float32
+from ....records import dataclass, replace
+from ....units import MiB
 from .cache import estimated, is_latent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...engines.ik_llama import Said
-    from ...machine import Device
-    from ...model import Model
+    from ....machine import Device
+    from ....model import Model
+    from .. import Said
 
     Overrides = tuple[tuple[str, str], ...]
 

@@ -3,8 +3,8 @@ parts, in its order."""
 
 from __future__ import annotations
 
-from ...ggml.tensor import Tensor
-from ...records import dataclass
+from ....ggml.tensor import Tensor
+from ....records import dataclass
 from .delta import qwen3next
 from .gemma4 import gemma4
 from .graph import Builder

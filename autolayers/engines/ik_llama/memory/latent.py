@@ -4,7 +4,7 @@ attention."""
 
 from __future__ import annotations
 
-from ...ggml.tensor import Tensor, row_size
+from ....ggml.tensor import Tensor, row_size
 from .cut import CutBuilder
 from .graph import Builder, some_heads
 

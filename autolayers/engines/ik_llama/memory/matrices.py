@@ -4,22 +4,22 @@ src/llama-load-tensors.cpp, 8337e4cd)."""
 
 from __future__ import annotations
 
-from ...backends import HOST
-from ...errors import LaunchRefused
-from ...ggml.tensor import block_size
-from ...ggml.types import is_quantised
-from ...gguf import n_bytes
-from ...records import replace
-from ..split import float32
-from ..weights import PlacedTensor, WeightGroup
+from ....backends import HOST
+from ....errors import LaunchRefused
+from ....ggml.tensor import block_size
+from ....ggml.types import is_quantised
+from ....gguf import n_bytes
+from ....memory.split import float32
+from ....memory.weights import PlacedTensor, WeightGroup
+from ....records import replace
 from .heads import Heads, row_padding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ...machine import Device
-    from ...model import Model
+    from ....machine import Device
+    from ....model import Model
     from .split import Split
 
 ALIGNED = 128

@@ -3,8 +3,8 @@ llama.cpp."""
 
 from __future__ import annotations
 
-from ..records import dataclass, replace
-from .engine import Engine
+from ...records import dataclass, replace
+from ..engine import Engine
 
 FIT_MARGIN = 1024  # MiB that it leaves free on each device (k_default_mem_margin)
 

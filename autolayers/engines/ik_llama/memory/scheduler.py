@@ -5,11 +5,11 @@ operations (ggml/src/ggml-cuda.cu), 8337e4cd. Without copies of inputs (GGML_SCH
 
 from __future__ import annotations
 
-from ...errors import LaunchRefused
-from ...ggml.allocator import Arena, allocate
-from ...ggml.scheduler import Readers, assign_others
-from ...ggml.tensor import VIEW_OPS, Buffer, Graph, Tensor
-from ...ggml.types import is_quantised
+from ....errors import LaunchRefused
+from ....ggml.allocator import Arena, allocate
+from ....ggml.scheduler import Readers, assign_others
+from ....ggml.tensor import VIEW_OPS, Buffer, Graph, Tensor
+from ....ggml.types import is_quantised
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ models and mixtures with flash attention.
 
 from __future__ import annotations
 
-from ...ggml.tensor import Buffer, Tensor, row_size
+from ....ggml.tensor import Buffer, Tensor, row_size
 from .cache import types
 from .graph import Builder, hadamard, turned
 from .heads import Heads

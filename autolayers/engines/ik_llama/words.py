@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 
-from ..errors import UsageError
-from ..flags.kinds import CACHE_TYPES
-from ..records import replace
-from .engine import Engine
-from .ik_llama import FIT_MARGIN, IK_LLAMA, Said
+from ...errors import UsageError
+from ...flags.kinds import CACHE_TYPES
+from ...records import replace
+from ..engine import Engine
+from . import FIT_MARGIN, IK_LLAMA, Said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
