@@ -21,7 +21,7 @@ from ..quoting import yaml
 from ..records import dataclass, replace
 from . import cluster
 from .command import WrappedCommand
-from .formats import compose, kubernetes, llama_swap, llmkube
+from .formats import compose, document, kubernetes, llama_swap, llmkube
 from .formats.launch_file import LaunchFile, plain_name
 
 TYPE_CHECKING = False
@@ -263,7 +263,7 @@ def _kubernetes(
         kubernetes.service(name, port, name, "llama-model")
         for name, port in ports.items()
     ]
-    return {**({"kubernetes.yaml": "---\n".join(documents)} if documents else {}), **texts}
+    return {**({"kubernetes.yaml": document.write(*documents)} if documents else {}), **texts}
 
 
 def _llmkube(
