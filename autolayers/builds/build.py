@@ -4,7 +4,7 @@
     build.knows("--load-mode"), build.default_slots       # (False, 4)
 
 If the binary is available, its own --help decides (`flags`). For `--llama-build` and remote
-servers, the builds in the flag table (flags/table.py) do.
+servers, the builds in the flag table (flags/arguments.csv) do.
 """
 
 from __future__ import annotations
