@@ -31,7 +31,7 @@ from support import (
 
 import autolayers
 from autolayers.engines.ik_llama import IK_LLAMA
-from autolayers.engines.ik_llama.tensors import unread
+from autolayers.engines.ik_llama.architectures import unread
 from autolayers.errors import LaunchRefused, UsageError
 from autolayers.flags.params import Params
 from autolayers.machine import Device

@@ -560,17 +560,3 @@ FAMILIES: dict[str, Family] = {
         norm="ln", head_kind="ln", qkv="copied", rope="none", positions=False, normed_heads="flat"
     ),
 }
-# those whose layers -sm graph cuts, by parts that are all in cut.py
-CUT = (
-    "deepseek2",
-    "glm4moe",
-    "llama",
-    "mistral3",
-    "qwen3",
-    "qwen3vl",
-    "seed_oss",
-    "qwen3moe",
-    "mellum",
-    "gpt-oss",
-    "ernie4_5-moe",
-)

@@ -8,9 +8,10 @@ from ....ggml.allocator import Arena
 from ....ggml.tensor import Buffer, Tensor
 from ....ggml.types import is_quantised
 from ....memory.graphs.prepare import Weights
+from ..architectures import split_of
 from .cache import is_latent, latent_heads
 from .cut import CutBuilder
-from .families import CUT, FAMILIES
+from .families import FAMILIES
 from .graph import Builder
 from .heads import Heads
 from .placer import elsewhere
@@ -88,7 +89,7 @@ def _modelled(model: Model, context: Context, placement: Placement, settings: Sa
     plain = context.flash_attn != "off" and context.offload_kqv
     # gated attention (attn_gate) is not cut in cut.py
     turns = any(name.endswith("attn_gate.weight") for name in model.tensors)
-    follows_rules = plain and not turns and model.architecture in CUT
+    follows_rules = plain and not turns and split_of(model.architecture) == "cut"
     cut = heads is not None and not (follows_rules and heads.whole)
     pooled = context.embeddings or not context.causal
     turned = settings.k_hadamard and is_latent(model)

@@ -16,6 +16,7 @@ from ....gguf import row_size
 from ....memory.split import float32
 from ....records import dataclass, replace
 from ....units import MiB
+from ..architectures import split_of
 from .cache import estimated, is_latent
 
 TYPE_CHECKING = False
@@ -59,13 +60,6 @@ _OF_OUTPUT = (
     "per_layer_model_proj.weight",
     "per_layer_proj_norm.weight",
 )
-# architectures whose layers -sm graph splits (is_model_split_supported)
-_SPLIT = """
-llama qwen3moe glm4moe mistral3 command-r cohere2 cohere2_moe mimo2 qwen3 qwen3vl hunyuan-moe
-gpt-oss ernie4_5-moe minimax-m2 minimax-m3 seed_oss step35 laguna qwen35 qwen35moe gemma4 deepseek2
-glm-dsa mistral4 mellum muse-glimmer
-"""
-SPLIT = frozenset(_SPLIT.split())
 
 
 @dataclass(frozen=True)
@@ -192,7 +186,7 @@ def latent_form(model: Model, params: Params, settings: Said) -> int:
 def cuts(model: Model) -> bool:
     """Whether -sm graph splits its layers; not with an embedding for each layer
     (unsupported_gemma_split)."""
-    return model.architecture in SPLIT and not model.hparams.n_embd_per_layer
+    return bool(split_of(model.architecture)) and not model.hparams.n_embd_per_layer
 
 
 def split(model: Model, params: Params, devices: Sequence[Device], settings: Said) -> Split:
