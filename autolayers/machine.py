@@ -114,27 +114,20 @@ class Host:
         return cls(available, available, "given")
 
 
+UNKNOWN = Host(0, 0, "")
+
+
 @dataclass(frozen=True)
 class Machine:
     """Where the launch will run. `limits` is the usable memory per device (free memory, or the
-    user's budget); `ram` is the usable RAM, None if unknown. Bytes."""
+    user's budget); `ram` is the usable RAM, None if unknown; `host` says the rest of it. Bytes."""
 
     devices: tuple[Device, ...]
     limits: Mapping[str, int]
     ram: int | None = None
     ram_total: int | None = None
-    ram_bandwidth: float | None = None  # bytes per second, measured
-    bus_bandwidth: float | None = None
-    cores: int | None = None  # physical cores
-    disk_bandwidth: float | None = None
-    threads: int | None = None  # -t, if llama.cpp's default is wrong
+    host: Host = UNKNOWN
     measured: tuple[Ratio, ...] = ()  # launches that predictions are corrected by
-    # bytes per second of experts that --moe-cache-mib misses, measured
-    expert_upload: float | None = None
-    numa: int | None = None  # nodes
-    # bytes per second over the bus from RAM that is not pinned, measured
-    bus_pageable: float | None = None
-    cpu: str = ""  # the processor's name and instructions
 
     @classmethod
     def of(
@@ -173,16 +166,8 @@ class Machine:
             limits,
             available,
             total,
-            host.bandwidth,
-            host.bus,
-            host.cores,
-            host.disk,
-            host.threads,
+            host,
             ratios(devices, host),
-            host.expert_upload,
-            host.numa,
-            host.bus_pageable,
-            host.cpu,
         )
 
     def limited(self, ram: int) -> Machine:

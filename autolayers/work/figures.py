@@ -160,25 +160,25 @@ class HostFigures:
         gpus = [known_gpu[1] for device in unified if (known_gpu := integrated(device.description))]
         own = OF_PEAK * max(gpus, default=0.0)
         # a plan's -t, where llama.cpp's own is wrong
-        cores = machine.threads or machine.cores
+        cores = machine.host.threads or machine.host.cores
         return cls(
-            machine.ram_bandwidth or shared or own or _usual_ram(machine, least),
+            machine.host.bandwidth or shared or own or _usual_ram(machine, least),
             _bus_of(machine, bool(unified)),
-            cores or kind_of(machine.ram_total or least, machine.cores).cores,
-            machine.disk_bandwidth or DISK,
-            bool(machine.ram_bandwidth or shared),
-            machine.cores is not None,
+            cores or kind_of(machine.ram_total or least, machine.host.cores).cores,
+            machine.host.disk or DISK,
+            bool(machine.host.bandwidth or shared),
+            machine.host.cores is not None,
             flash=OLD_FLASH if build < FLASH_BUILD else 1.0,
-            arithmetic=arithmetic(machine.cpu),
-            pageable=machine.bus_pageable,
+            arithmetic=arithmetic(machine.host.cpu),
+            pageable=machine.host.bus_pageable,
         )
 
 
 def _usual_ram(machine: Machine, least: int) -> float:
     """Return the bytes per second of RAM in machines of this kind."""
-    if server := memory(machine.cpu):
+    if server := memory(machine.host.cpu):
         return server
-    kind = kind_of(machine.ram_total or least, machine.cores)
+    kind = kind_of(machine.ram_total or least, machine.host.cores)
     if kind is not DESKTOP:
         return kind.bandwidth
     local = [device for device in machine.devices if device.kind != "rpc"]
@@ -186,14 +186,14 @@ def _usual_ram(machine: Machine, least: int) -> float:
     # Of desktops by what was sold with their GPU, otherwise by the cores.
     if sold:
         return sold
-    count = machine.cores or DESKTOP.cores
+    count = machine.host.cores or DESKTOP.cores
     return next(rate for most_cores, rate in _RAM_BY_CORES if count <= most_cores)
 
 
 def _bus_of(machine: Machine, unified: bool) -> float:
     """Return the bytes per second between RAM and the devices: as measured or given, that of memory
     that needs no bus, that of the slowest link, or a usual one."""
-    if machine.bus_bandwidth or unified:
-        return machine.bus_bandwidth or _UNIFIED_BUS
+    if machine.host.bus or unified:
+        return machine.host.bus or _UNIFIED_BUS
     links = [device.link for device in machine.devices if device.link and device.kind != "rpc"]
     return min(links, default=_BUS)

@@ -196,7 +196,9 @@ class CostModel:
     @lazy
     def devices(self) -> dict[str, Figures]:
         return {
-            device.name: Figures.of(device, self.machine.ram_bandwidth, self.estimator.rules.number)
+            device.name: Figures.of(
+                device, self.machine.host.bandwidth, self.estimator.rules.number
+            )
             for device in self.machine.devices
         }
 
@@ -550,7 +552,7 @@ class CostModel:
         return [
             (device.name, self.devices[device.name].bandwidth)
             for device in self.machine.devices
-            if not device.bandwidth and not (device.kind == "igpu" and self.machine.ram_bandwidth)
+            if not device.bandwidth and not (device.kind == "igpu" and self.machine.host.bandwidth)
         ]
 
     @lazy

@@ -207,7 +207,7 @@ def _rival(problem: Problem, candidate: Candidate) -> Rival:
     clock = cost.own(candidate)
     # With the limits of saved prompts, if RAM is short, as a plan has them.
     params = evaluator.bounded(candidate).params
-    threads = evaluator.machine.threads
+    threads = evaluator.machine.host.threads
     if threads is not None and params.n_threads is None and clock.on_cpu:
         params = replace(params, n_threads=threads)
     placement = evaluator.described(params)
