@@ -53,7 +53,18 @@ def embeds(params: Params) -> bool:
 def ways(problem: Problem) -> Iterator[Params]:
     """Yield the flags to plan with, best first, the usual ones last: of an encoder with
     micro-batches of a whole context, or of SHORT tokens. Other models have one way."""
-    # The given flags with what an encoder is for, and without saved prompts.
+    params = _as_embedder(problem)
+    # A given batch is the user's decision.
+    if encodes(problem.model) and params.n_batch is None and params.n_ubatch is None:
+        n_ctx = _context(problem)
+        for size in dict.fromkeys((n_ctx, min(n_ctx, SHORT))):
+            if 0 < size <= LONGEST:
+                yield replace(params, n_batch=size, n_ubatch=size)
+    yield params
+
+
+def _as_embedder(problem: Problem) -> Params:
+    """Return the given flags with what an encoder is for, and without saved prompts."""
     model = problem.model
     params = problem.given
     if encodes(model) and not embeds(params):
@@ -62,13 +73,7 @@ def ways(problem: Problem) -> Iterator[Params]:
     # An idle slot's prompt would be kept for nothing: no embedding is continued.
     if embeds(params) and params.cache_ram is None and not problem.policy.agents:
         params = replace(params, cache_ram=0)
-    # A given batch is the user's decision.
-    if encodes(problem.model) and params.n_batch is None and params.n_ubatch is None:
-        n_ctx = _context(problem)
-        for size in dict.fromkeys((n_ctx, min(n_ctx, SHORT))):
-            if 0 < size <= LONGEST:
-                yield replace(params, n_batch=size, n_ubatch=size)
-    yield params
+    return params
 
 
 def _context(problem: Problem) -> int:
