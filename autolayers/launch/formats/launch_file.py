@@ -66,14 +66,14 @@ class LaunchFile:
         self.build = 0  # the one that its plan is for, where it was said
         # A service or container starts without this shell's variables and config files
         settings = _said_elsewhere(command.words, environ, config_files)
-        if not _downloads(parse([*command.words, *settings, *added], command=None).params.model):
+        complete = parse([*command.words, *settings, *added], command=None)
+        if not _downloads(complete.params.model):
             # A token of the Hub is of no use to a program that downloads nothing
             settings = without(settings, "-hft")
         words = [*command.words, *settings, *added]
         if not command.container:  # its launcher has another working directory
             # A service starts in another directory, so a relative path would name nothing
             words = moved(words, lambda path, _: os.path.abspath(path))
-        complete = parse(words, command=None)
         if (complete.params.model or "").startswith("hf:") and not _settles_projector(complete):
             # -hf would load a projector that is not in the plan
             words.append("--no-mmproj")
@@ -81,7 +81,7 @@ class LaunchFile:
         self.words, names = without_secrets(words)
         self.launcher, launcher_names = launcher_without_secrets(command)
         self.secrets = list(dict.fromkeys([*names, *launcher_names]))
-        # Parsed again, because writers look words up in what they are going to write
+        # Parsed again: writers look words up in what they are going to write
         self.arguments = parse(self.words, command=None)
         self.params = self.arguments.params
         self.host = self.arguments.value("--host")
