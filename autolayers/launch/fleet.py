@@ -226,7 +226,8 @@ def _kubernetes(
     and a Service for each model."""
     shares = str(arguments.own.get("gpumem", ""))
     texts: dict[str, str] = {}
-    documents, names = [], {}
+    documents: list[str] = []
+    names: dict[str, None] = {}
     for number, group in enumerate(_by_server(instances).values()):
         first = group[0]
         if first.server.use is not None:

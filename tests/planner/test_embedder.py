@@ -57,6 +57,7 @@ def test_a_micro_batch_is_no_longer_than_what_it_was_trained_for(words: str, n_u
     """-ub 65536 takes 11 GiB for inputs that the model does not take."""
     found = plan("nomic-embed-text-v1.5-f16", "--gpu", "rtx-3090", *words.split())
     assert found.breakdown.n_ubatch == n_ubatch
+    assert not any("refuses inputs" in line for line in found.warnings)
     # The whole estimate would be of another launch with a larger one
     assert found.devices[0].used < 1 << 30
 

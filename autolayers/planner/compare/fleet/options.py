@@ -35,8 +35,8 @@ class MachineOption:
     """A launch of a model on a part of a machine. `users` that keep the promise, 0 for none, or
     without one the number that gets the most in all. `whole`: nothing but the input layer is in
     RAM. Bytes: `device`, taken of the fullest device with its margin, `ram` at most, `resident`
-    before saved prompts, and `each`, of one more user on the devices. `missing`: bytes where it does not fit. `rows`: (users, tokens per
-    second, seconds to the first token)."""
+    before saved prompts, and `each`, of one more user on the devices. `missing`: bytes where it
+    does not fit. `rows`: (users, tokens per second, seconds to the first token)."""
 
     users: int
     fits: bool
