@@ -63,6 +63,12 @@ def ways(problem: Problem) -> Iterator[Params]:
     yield params
 
 
+def way_beside_others(problem: Problem) -> Params:
+    """Return the flags of one of several models: of an encoder with the shorter micro-batches."""
+    found = [*ways(problem)]
+    return found[-2] if len(found) > 1 else found[0]
+
+
 def _as_embedder(problem: Problem) -> Params:
     """Return the given flags with what an encoder is for, and without saved prompts."""
     model = problem.model
