@@ -27,6 +27,7 @@ from autolayers.launch.fleet import KINDS, files, names_of
 from autolayers.model import read_model
 from autolayers.planner.compare.fleet.answer import FleetPlan, Wanted
 from autolayers.planner.compare.fleet.plan import plan_fleet
+from autolayers.records import replace
 from autolayers.request import Request
 from autolayers.units import GiB
 
@@ -282,6 +283,16 @@ def test_files_refuse_what_they_cannot_say(fleet: FleetPlan) -> None:
         "haproxy",
     ]
     assert names_of(["a/m.gguf", "b/m.gguf", "hf:u/r/x-00001-of-00003.gguf"]) == ["m", "m-2", "x"]
+
+
+def test_models_whose_names_are_cut_have_services_of_their_own(fleet: FleetPlan) -> None:
+    yaml = pytest.importorskip("yaml")
+    start = "Mega-Distill-Reasoning-Coder-Instruct-2507-UD-"
+    named = replace(fleet, names=tuple([f"{start}{end}" for end in ("Q4_K_XL", "Q8_K_XL")]))
+    (text,) = written("kubernetes", named).values()
+    services = [each for each in yaml.safe_load_all(text) if each["kind"] == "Service"]
+    assert len({each["metadata"]["name"] for each in services}) == 2
+    assert len({each["spec"]["selector"]["llama-model"] for each in services}) == 2
 
 
 def test_replicas_are_on_different_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
