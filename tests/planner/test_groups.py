@@ -22,8 +22,8 @@ from autolayers.machine import Machine
 from autolayers.planner.evaluate import RAM_MARGIN
 from autolayers.planner.several import assign, matrix
 from autolayers.planner.several import groups as several
-from autolayers.planner.several.kept import plan_turns
 from autolayers.planner.several.assign import Option
+from autolayers.planner.several.kept import plan_turns
 from autolayers.planner.several.multi import Together, takes_of
 from autolayers.planner.several.options import Launches
 from autolayers.request import Request
