@@ -12,7 +12,7 @@ from subprocess import run
 from typing import Any
 
 import pytest
-from support import few, slow, swept
+from support import few, swept
 
 from autolayers import bundled
 from autolayers.bundled import published

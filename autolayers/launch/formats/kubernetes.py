@@ -40,8 +40,8 @@ class Pod:
     """One container. `gpu`: the resource of its GPUs, "" for none; `gpumem`: MiB of each of them,
     for what `shares` them by memory; `user`: its number, where it need not be root; `disk`: bytes
     that it downloads; `patience`: seconds that it may take to start; `node`:
-    the only one it runs on, `nodes`: those where its replicas may run, `skew`: how many more
-    on one of them than on another; `after`: HOST:PORT of what it waits for."""
+    the only one it runs on, `nodes`: those that have one replica each, `node_port`: where it is
+    reached there; `after`: HOST:PORT of what it waits for."""
 
     name: str
     image: str
@@ -60,7 +60,7 @@ class Pod:
     cached: bool = False
     after: Sequence[str] = ()
     nodes: Sequence[str] = ()
-    skew: int = 1
+    node_port: int = 0
     variable: str = ""
     user: int | None = None
     threads: int = 1
@@ -129,7 +129,7 @@ def template(pod: Pod, labels: Mapping[str, str], indent: int = 4) -> list[str]:
         # A node that fails takes no more of them than the plan says
         lines += [
             "  topologySpreadConstraints:",
-            f"    - maxSkew: {pod.skew}",
+            "    - maxSkew: 1",
             "      topologyKey: kubernetes.io/hostname",
             "      whenUnsatisfiable: DoNotSchedule",
             "      labelSelector:",
@@ -171,7 +171,9 @@ def container(pod: Pod) -> list[str]:
     if pod.user is not None:
         # Root needs some to read the files of others
         lines += ["    capabilities:", "      drop: [ALL]"]
-    lines += ["  ports:", f"    - containerPort: {pod.port}", *_resources(pod)]
+    lines += ["  ports:", f"    - containerPort: {pod.port}"]
+    lines += [f"      hostPort: {pod.node_port}"] if pod.node_port else []
+    lines += _resources(pod)
     if pod.health:
         # The pod is not ready, and gets no requests, before /health answers; llama-server answers
         # 503 while it loads
