@@ -160,11 +160,11 @@ def plan_groups(
 ) -> Groups:
     """Plan models that take turns, in groups that fit together. `weights` are the models' shares of
     the requests, equal by default. Raises what `plan` raises."""
-    from .planner.several import groups
+    from .planner.several import kept
 
     request = _asked("plan_groups", _all(words, flags), environ, devices, host)
     models = _read_all(models)
-    return groups.plan_groups(models, request, _weighed(weights, len(models)))
+    return kept.plan_turns(models, request, _weighed(weights, len(models)))
 
 
 def plan_any(

@@ -126,7 +126,8 @@ def _expandable(c: str) -> str:
 
 def windows(words: Sequence[str]) -> str:
     r"""Return a command line that PowerShell and cmd.exe read alike, as long as no word has a
-    double quote, a dollar sign or a backtick; such words are quoted for PowerShell.
+    double quote, a dollar sign, a backtick or, for cmd.exe, %NAME%; such words are quoted for
+    PowerShell, which needs & before a quoted program (`command_line`).
 
     >>> rule = r"blk\.20\.ffn_(ch|)exps=CPU"
     >>> print(windows(["-ts", "27,27", "-ot", rule, "-m", r"C:\models\a b.gguf"]))

@@ -437,17 +437,20 @@ def _verify(command: _Command) -> int:
 
 
 def _list(command: _Command) -> int:
-    """Return one line per model; models without a GGUF are named on stderr."""
+    """Print one line per model; models without a GGUF are named on stderr, and an error only where
+    there are no others."""
     answers: list[dict[str, object]] = []
-    fits = True
+    fits: list[bool] = []
+    failed = 0
     for name in _names(command):
         try:
             advice = command.advise(from_name(name, command.environ, command.server), remote=True)
         # One unreadable model of a store of fifty does not end the list
         except AutolayersError as error:
             say(f"{name}: {error}")
+            failed = error.exit_code
             continue
-        fits = fits and advice.plan.fits
+        fits.append(advice.plan.fits)
         if "json" in command.own:
             answers.append({"model": name, **_as_dict(advice)})
         else:
@@ -458,7 +461,9 @@ def _list(command: _Command) -> int:
             sys.stdout.flush()
     if "json" in command.own:
         emit(json.dumps(answers, indent=1) + "\n")
-    return 0 if fits else DoesNotFit.exit_code
+    if not fits:
+        return failed
+    return 0 if all(fits) else DoesNotFit.exit_code
 
 
 def _names(command: _Command) -> list[str]:

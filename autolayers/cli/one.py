@@ -51,7 +51,7 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
             f"{program.name} has its own flags: {program.written_by}; --json prints the plan"
         )
     if arguments.own.get("why"):
-        return _why(model, request, form, arguments.own["why"] == "all")
+        return _why(model, request, form)
 
     referee = _referee(model, request)
     if referee is not None:
@@ -191,16 +191,17 @@ def _command(plan: Plan) -> list[str]:
     return [program, *model_words(plan)]
 
 
-def _why(model: Model, request: Request, form: str, trace: bool) -> int:
-    """Print how the plan was chosen, with all that was tried where a `trace` is wanted."""
+def _why(model: Model, request: Request, form: str) -> int:
+    """Print how the plan was chosen, in JSON with the plan itself."""
     from ..planner.why import why
     from ..report.why import why_text
 
+    # with all that was tried
+    trace = request.arguments.own["why"] == "all"
     explanation = why(model, request.said(), trace)
     if form == "json":
-        import json
-
-        emit(json.dumps({"schema": 1, **explanation.to_dict()}, indent=1) + "\n")
+        plan = plan_request(model, request, explain=True, advise=True, processes=cores())
+        emit(_json({**_document(plan, request.arguments), **explanation.to_dict()}))
     else:
         from ..report.table import Style
 
@@ -275,6 +276,18 @@ def _confirmed(referee: Referee, plan: Plan, model: Model, form: str) -> Plan:
     return replace(plan, found=(line, *plan.found)) if line else plan
 
 
+def _document(plan: Plan, arguments: Arguments) -> dict[str, object]:
+    # What a given launch has besides: a front end that builds its command would lose the port
+    other = other_words(arguments)
+    return {**plan.to_dict(), **({"other_flags": other} if other else {})}
+
+
+def _json(document: dict[str, object]) -> str:
+    import json
+
+    return json.dumps(document, indent=1) + "\n"
+
+
 def _render(plan: Plan, form: str, arguments: Arguments) -> str:
     """Return the plan in one of the output formats."""
     if form == "number":
@@ -283,12 +296,7 @@ def _render(plan: Plan, form: str, arguments: Arguments) -> str:
         # for $(...), which splits at spaces and ignores quotes
         return " ".join([*plan.flags, *other_words(arguments)]) + "\n"
     if form == "json":
-        import json
-
-        # What a given launch has besides: a front end that builds its command would lose the port
-        other = other_words(arguments)
-        answer = {**plan.to_dict(), **({"other_flags": other} if other else {})}
-        return json.dumps(answer, indent=1) + "\n"
+        return _json(_document(plan, arguments))
     if form == "text":
         from ..report.table import Style
         from ..report.text import plan_text

@@ -12,8 +12,8 @@ from ..flags.parse import Arguments, config_files
 from ..launch.formats import write_several
 from ..model.models import Models
 from ..output import emit, say, show
-from ..planner.several.groups import Groups, beside_router, plan_groups, plan_routed
-from ..planner.several.kept import numbers, plan_kept
+from ..planner.several.groups import Groups, beside_router, plan_routed
+from ..planner.several.kept import numbers, plan_kept, plan_turns
 from ..planner.several.matrix import plan_matrix
 from ..planner.several.multi import Together, plan_together
 from ..quoting import shell
@@ -143,7 +143,7 @@ def _take_turns(
         groups = (
             plan_kept(models, keep, request, weights)
             if keep
-            else plan_groups(models, request, weights)
+            else plan_turns(models, request, weights)
         )
         plans, refused, fits = list(groups.plans().values()), groups.refused, groups.fits
     # A ModelError has the file's name already

@@ -73,10 +73,12 @@ class Box:
 
 @dataclass(frozen=True)
 class Cluster:
-    """`boxes` are the machines whose GPUs are used over RPC, in the file's order."""
+    """`boxes` are the machines whose GPUs are used over RPC, in the file's order. `port`: where
+    others than the head's Kubernetes reach its llama-server; 0: they do not."""
 
     head: Box
     boxes: tuple[Box, ...]
+    port: int = 0
 
     def devices(self, boxes: Sequence[Box] | None = None) -> list[Device]:
         """Return the devices that a llama-server on the head sees: these machines' (None: all) and

@@ -259,7 +259,11 @@ def _kubernetes(use: Use, cluster: Cluster, arguments: Arguments, image: str) ->
         ]
         endpoints.append(f"{name}:{pod.port}")
     # The head's own GPU is part of the plan, so it runs on that node alone
-    head = replace(_leader(use, arguments, image, endpoints), node=cluster.head.name)
+    head = replace(
+        _leader(use, arguments, image, endpoints),
+        node=cluster.head.name,
+        node_port=cluster.port,
+    )
     documents += [
         kubernetes.deployment("llama-server", head, {"llama-cpp": "head"}),
         kubernetes.service("llama-server", head.port),

@@ -12,7 +12,6 @@ that a server has is never sent again.
 from __future__ import annotations
 
 import re
-from collections import Counter
 
 from ..errors import UsageError
 from ..flags.params import Params
@@ -41,6 +40,10 @@ _SECONDS = 3600  # that an answer may take
 _OPEN = (
     "the servers listen on all addresses: anyone in the network may use them (--api-key, or a "
     "firewall)"
+)
+_NODES = (
+    "hostPath has the files, hostPort is where --format haproxy, nginx and litellm send requests: "
+    "Pod Security's baseline refuses both"
 )
 _RPC = ("compose", "kubernetes")
 
@@ -114,7 +117,7 @@ def files(
     text = KINDS[kind](plan, instances, arguments)
     for warning in dict.fromkeys(warning for each in instances for warning in each.launch.warnings):
         say(warning)
-    if kind in ("compose", "llama-swap"):
+    if kind in ("compose", "kubernetes", "llama-swap"):
         say(_OPEN)
     return text
 
@@ -203,26 +206,29 @@ def _across(kind: str, plan: FleetPlan, each: _Instance, arguments: Arguments) -
         rest=(*arguments.rest, "--host", "0.0.0.0", "--port", str(each.port)),
         params=replace(arguments.params, model=each.launch.model),
     )
-    return cluster.files(kind, use, Cluster(plan.head(each.place), use.boxes), words, image)
+    machines = Cluster(plan.head(each.place), use.boxes, each.port)
+    return cluster.files(kind, use, machines, words, image)
 
 
-def _by_server(instances: Sequence[_Instance]) -> dict[int, list[_Instance]]:
-    """Return the instances of each sort of server."""
-    groups: dict[int, list[_Instance]] = {}
+def _by_server(instances: Sequence[_Instance]) -> dict[tuple[int, int], list[_Instance]]:
+    """Return the instances of each sort of server that have the same port, each on another
+    machine."""
+    groups: dict[tuple[int, int], list[_Instance]] = {}
     for each in instances:
-        groups.setdefault(each.place.server, []).append(each)
+        groups.setdefault((each.place.server, each.port), []).append(each)
     return groups
 
 
 def _kubernetes(
     plan: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
-    """Return a Deployment for each sort of server, on the nodes where it belongs, and a Service for
-    each model."""
+    """Return a Deployment for each sort of server and port, with one on each node where it belongs,
+    and a Service for each model."""
     shares = str(arguments.own.get("gpumem", ""))
     texts: dict[str, str] = {}
-    documents, ports = [], {}
-    for number, group in _by_server(instances).items():
+    documents = []
+    names: dict[str, None] = {}
+    for number, group in enumerate(_by_server(instances).values()):
         first = group[0]
         if first.server.use is not None:
             for each in group:
@@ -236,12 +242,9 @@ def _kubernetes(
                 f"{first.model} shares a GPU with other models, which Kubernetes alone does not "
                 "do: --gpumem hami or kai says what divides it"
             )
-        name = f"{kubernetes.name_of(first.model)}-{number}"
-        # Servers of one sort are equal but for their port, and pods have their own ports: so they
-        # are replicas of one Deployment
+        name = kubernetes.name_of(first.model)
+        names[name] = None
         pod = kubernetes.pod_of(first.launch, shares, "llama-server")
-        # How many more servers one machine has than another.
-        counts = Counter([each.machine for each in group]).values()
         # The words with another port: each pod has its own ports.
         moved = [*pod.args]
         moved[moved.index("--port") + 1] = str(PORT)
@@ -249,21 +252,19 @@ def _kubernetes(
             pod,
             args=moved,
             port=PORT,
-            nodes=tuple(dict.fromkeys(each.machine for each in group)),
-            skew=max(1, max(counts) - min(counts)),
+            node_port=first.port,
+            nodes=tuple([each.machine for each in group]),
         )
-        ports[kubernetes.name_of(first.model)] = PORT
         documents.append(
-            kubernetes.deployment(
-                name, pod, {"llama-model": kubernetes.name_of(first.model)}, len(group)
-            )
+            kubernetes.deployment(f"{name}-{number}", pod, {"llama-model": name}, len(group))
         )
     documents += [
         # Selected by the model's label: several Deployments of a model are behind one Service
-        kubernetes.service(name, port, name, "llama-model")
-        for name, port in ports.items()
+        kubernetes.service(name, PORT, name, "llama-model")
+        for name in names
     ]
-    return {**({"kubernetes.yaml": document.write(*documents)} if documents else {}), **texts}
+    text = document.write(*documents, notes=[f"# {_NODES}"])
+    return {**({"kubernetes.yaml": text} if documents else {}), **texts}
 
 
 def _llmkube(
@@ -297,9 +298,7 @@ def _llama_swap(
     goes to the first."""
     texts = {}
     peers = [
-        "# llama-swap sends a model's requests to one peer: MODEL@MACHINE names another one, "
-        "or a balancer before",
-        "# the machines shares them out (--format haproxy, nginx, litellm)",
+        "# llama-swap sends a model's requests to one peer: MODEL@MACHINE names another one",
         "models: {}",
         "peers:",
     ]

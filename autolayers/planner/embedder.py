@@ -56,11 +56,17 @@ def ways(problem: Problem) -> Iterator[Params]:
     params = _as_embedder(problem)
     # A given batch is the user's decision.
     if encodes(problem.model) and params.n_batch is None and params.n_ubatch is None:
-        n_ctx = _context(problem)
+        n_ctx = longest_input(problem)
         for size in dict.fromkeys((n_ctx, min(n_ctx, SHORT))):
             if 0 < size <= LONGEST:
                 yield replace(params, n_batch=size, n_ubatch=size)
     yield params
+
+
+def way_beside_others(problem: Problem) -> Params:
+    """Return the flags of one of several models: of an encoder with the shorter micro-batches."""
+    found = [*ways(problem)]
+    return found[-2] if len(found) > 1 else found[0]
 
 
 def _as_embedder(problem: Problem) -> Params:
@@ -76,9 +82,9 @@ def _as_embedder(problem: Problem) -> Params:
     return params
 
 
-def _context(problem: Problem) -> int:
-    """Return the given or wanted context, the trained one at most, unless it is stretched; 0 if
-    unknown."""
+def longest_input(problem: Problem) -> int:
+    """Return the tokens of the longest input: the given or wanted context, the trained one at most,
+    unless it is stretched; 0 if unknown."""
     wanted = problem.policy.n_ctx if isinstance(problem.policy.n_ctx, int) else 0
     asked, trained = problem.given.n_ctx or wanted, problem.model.n_ctx_train
     stretched = problem.given.rope_scaling or problem.given.rope_scale

@@ -14,7 +14,7 @@ from ..records import dataclass, replace
 from ..units import GiB, MiB, at_least, human
 from ..work.expert_cache import loses
 from ..work.unfused import may_part
-from .embedder import embeds
+from .embedder import embeds, longest_input
 from .evaluate import FULL, RAM_MARGIN, Candidate
 from .one.expert_cache import FLAG
 from .prices import FINE_ABOVE, low
@@ -260,10 +260,12 @@ def _encodes(seen: Launched) -> Iterator[str]:
             f"{model.architecture} has no KV cache: llama-server answers embeddings alone, with "
             "--embedding (or --reranking)"
         )
-    elif use.n_ubatch < use.n_ctx_seq:
+        return
+    longest = min(use.n_ctx_seq, longest_input(seen.problem) or use.n_ctx_seq)
+    if use.n_ubatch < longest:
         yield (
-            f"llama-server refuses inputs of more than {use.n_ubatch} tokens: -b {use.n_ctx_seq} "
-            f"-ub {use.n_ctx_seq} takes a whole context"
+            f"llama-server refuses inputs of more than {use.n_ubatch} tokens ({longest} with "
+            f"-b {longest} -ub {longest})"
         )
 
 

@@ -165,6 +165,13 @@ def test_kubernetes_manifests_start_each_machine(answer, tmp_path: Path) -> None
     # prompts too
     sizes = [pod["containers"][0]["resources"]["limits"]["memory"] for pod in pods]
     assert sizes[0] == sizes[1] and int(sizes[2][:-2]) > 8192
+    # --cache is kept outside of the container, whose root is read-only
+    for pod in pods[:2]:
+        mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+        assert (
+            mounts["cache"] == "/root/.cache"
+            and {"name": "cache", "emptyDir": {}} in pod["volumes"]
+        )
     args = pods[2]["containers"][0]["args"]
     assert args[args.index("--rpc") + 1] == "rpc-shed-0:50052,rpc-shed-1:50053"
     assert args[args.index("-m") + 1].startswith(

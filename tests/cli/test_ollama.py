@@ -662,6 +662,9 @@ def test_list_has_a_line_for_every_model(run, fake, tmp_path):
         "llama3.1:8b: num_gpu 33 of 33, num_ctx 8192, num_batch 1024 (Ollama's own choice)",
         "gemma:latest: num_gpu 35 of 35, num_ctx 8192, num_batch 1024 (Ollama's own choice)",
     ]
+    fake.faults["/api/show"] = "500 no"
+    said = failure(run("list", "--gpu", "24GiB", **fake.environ), 1)
+    assert "gemma:latest: " in said
     make_store(tmp_path / "models", "registry.ollama.ai/library/llama3.1/8b", LLAMA)
     make_store(tmp_path / "models", "hf.co/user/name/Q8_0", GEMMA)
     answers = json.loads(run("list", "--gpu", "24GiB", "-c", "8192", "--json").stdout)

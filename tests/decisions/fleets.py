@@ -100,15 +100,20 @@ def compared(seed: int) -> tuple[FleetPlan | None, float]:
 
 def main() -> None:
     first, number = (*map(int, sys.argv[1:]), 0, 100)[:2]
-    worse = 0
+    worse = without = 0
     for seed in range(first, first + number):
         found, hand = compared(seed)
         most = 0 if found is None or found.unserved else found.most
         bound = None if found is None else found.bound
         worse += most < int(hand)
         short = bound is not None and found is not None and found.most < 0.98 * int(bound)
-        print(seed, drawn(seed)[1:], most, int(hand), bound, "WORSE" * (most < int(hand)), short)
-    print(f"{worse} of {number} worse than by hand")
+        out = len(drawn(seed)[1]) if found is None else len(found.unserved)
+        without += out
+        left = f"{out} left out" * bool(out)
+        print(
+            seed, drawn(seed)[1:], most, int(hand), bound, "WORSE" * (most < int(hand)), short, left
+        )
+    print(f"{worse} of {number} worse than by hand, {without} models without a machine")
 
 
 if __name__ == "__main__":

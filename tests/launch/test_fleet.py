@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -26,6 +27,7 @@ from autolayers.launch.fleet import KINDS, files, names_of
 from autolayers.model import read_model
 from autolayers.planner.compare.fleet.answer import FleetPlan, Wanted
 from autolayers.planner.compare.fleet.plan import plan_fleet
+from autolayers.records import replace
 from autolayers.request import Request
 from autolayers.units import GiB
 
@@ -103,6 +105,7 @@ def test_kubernetes_manifests_serve_the_fleet(fleet: FleetPlan) -> None:
         validator.validate(document, validator.latest_version(), strict=True)
     pods = [document for document in documents if document["kind"] == "Deployment"]
     assert sum(pod["spec"]["replicas"] for pod in pods) == 4
+    opened: set[str] = set()
     for pod in pods:
         spec = pod["spec"]["template"]["spec"]
         (term,) = spec["affinity"]["nodeAffinity"][
@@ -110,9 +113,17 @@ def test_kubernetes_manifests_serve_the_fleet(fleet: FleetPlan) -> None:
         ]["nodeSelectorTerms"]
         assert set(term["matchExpressions"][0]["values"]) <= {"rack-1", "rack-2"}
         assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
-        assert spec["containers"][0]["ports"] == [{"containerPort": 8080}]
+        (port,) = spec["containers"][0]["ports"]
+        assert port["containerPort"] == 8080
+        nodes = term["matchExpressions"][0]["values"]
+        assert pod["spec"]["replicas"] == len(nodes)
+        opened |= {f"10.0.0.{node[-1]}:{port['hostPort']}" for node in nodes}
         args = spec["containers"][0]["args"]
         assert args[args.index("--port") + 1] == "8080"
+    assert len(opened) == 4
+    for kind in ("haproxy", "nginx", "litellm"):
+        (balancer,) = written(kind, fleet).values()
+        assert set(re.findall(r"10\.0\.0\.\d:\d+", balancer)) == opened, kind
     services = [document for document in documents if document["kind"] == "Service"]
     labels = {pod["spec"]["template"]["metadata"]["labels"]["llama-model"] for pod in pods}
     assert {service["spec"]["selector"]["llama-model"] for service in services} == labels and len(
@@ -239,7 +250,8 @@ def test_a_model_over_two_machines_gets_files_for_both(tmp_path: Path) -> None:
         "ggml-rpc-server" in texts[f"{box}/compose.yaml"]
         and f"{address}:50052" in texts[f"{head}/compose.yaml"]
     )
-    assert sorted(written("kubernetes", found, paths=[large])) == [f"{head}-rpc/kubernetes.yaml"]
+    (pods,) = written("kubernetes", found, paths=[large]).items()
+    assert pods[0] == f"{head}-rpc/kubernetes.yaml" and pods[1].count("hostPort: 8080\n") == 1
     named = planned(
         tmp_path,
         {name: {"devices": [card], "host": {"total": 12 * GiB}} for name in "ab"},
@@ -271,6 +283,16 @@ def test_files_refuse_what_they_cannot_say(fleet: FleetPlan) -> None:
         "haproxy",
     ]
     assert names_of(["a/m.gguf", "b/m.gguf", "hf:u/r/x-00001-of-00003.gguf"]) == ["m", "m-2", "x"]
+
+
+def test_models_whose_names_are_cut_have_services_of_their_own(fleet: FleetPlan) -> None:
+    yaml = pytest.importorskip("yaml")
+    start = "Mega-Distill-Reasoning-Coder-Instruct-2507-UD-"
+    named = replace(fleet, names=tuple([f"{start}{end}" for end in ("Q4_K_XL", "Q8_K_XL")]))
+    (text,) = written("kubernetes", named).values()
+    services = [each for each in yaml.safe_load_all(text) if each["kind"] == "Service"]
+    assert len({each["metadata"]["name"] for each in services}) == 2
+    assert len({each["spec"]["selector"]["llama-model"] for each in services}) == 2
 
 
 def test_replicas_are_on_different_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

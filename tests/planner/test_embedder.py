@@ -7,7 +7,7 @@ inputs.
 from __future__ import annotations
 
 import pytest
-from support import FIXTURES
+from support import FIXTURES, model
 
 import autolayers
 from autolayers.builds import TODAY
@@ -57,8 +57,16 @@ def test_a_micro_batch_is_no_longer_than_what_it_was_trained_for(words: str, n_u
     """-ub 65536 takes 11 GiB for inputs that the model does not take."""
     found = plan("nomic-embed-text-v1.5-f16", "--gpu", "rtx-3090", *words.split())
     assert found.breakdown.n_ubatch == n_ubatch
+    assert not any("refuses inputs" in line for line in found.warnings)
     # The whole estimate would be of another launch with a larger one
     assert found.devices[0].used < 1 << 30
+
+
+def test_beside_another_model_it_takes_inputs_of_more_than_512_tokens() -> None:
+    models = [model(name) for name in ("nomic-embed-text-v1.5-f16", "llama-3.2-1b-q8_0:4")]
+    found = autolayers.plan_together(models, ["--gpu", "8GiB", "--ram", "32GiB"])
+    assert found.fits and found.plans[0].breakdown.n_ubatch == 2048
+    assert not any("refuses inputs" in line for line in found.plans[0].warnings)
 
 
 def test_its_rate_is_that_of_inputs() -> None:

@@ -332,6 +332,18 @@ def test_a_model_has_what_another_leaves_of_the_only_gpu(plan) -> None:
     assert all(server.rate > 30 for server in found.servers)
 
 
+@pytest.mark.parametrize(
+    ("rate", "left_out"), [(5.0, []), pytest.param(30.0, [0], marks=pytest.mark.slow)]
+)
+def test_as_many_models_as_can_be_are_served(rate: float, left_out: list[int], plan) -> None:
+    """On one small GPU the mixture has what the small models leave, with fewer users and fewer
+    saved prompts; where it is too slow beside them it is left out, and no other."""
+    names = ("qwen3-30b-a3b-q4_k_m:32", EMBEDS, "llama-3.2-1b-q8_0:8")
+    found = plan({"a": machine("rtx-3060", ram=24)}, *names, each=Users(rate=rate))
+    assert [each.model for each in found.unserved] == left_out
+    check_memory(found)
+
+
 @pytest.mark.slow
 def test_the_smallest_model_does_not_take_the_fastest_card_alone(plan) -> None:
     """The large model stands on both large cards: it outlives either, and embeddings do too."""

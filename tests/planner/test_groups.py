@@ -23,6 +23,7 @@ from autolayers.planner.evaluate import RAM_MARGIN
 from autolayers.planner.several import assign, matrix
 from autolayers.planner.several import groups as several
 from autolayers.planner.several.assign import Option
+from autolayers.planner.several.kept import plan_turns
 from autolayers.planner.several.multi import Together, takes_of
 from autolayers.planner.several.options import Launches
 from autolayers.request import Request
@@ -476,3 +477,8 @@ def test_a_small_model_is_loaded_beside_every_other_one() -> None:
     # the large ones are still on the GPU
     assert all(found.plans[i].n_gpu_layers > found.plans[i].n_layer for i in (0, 1))
     assert all(not found.plans[i].params.overrides for i in (0, 1))
+    turns = plan_turns([model(name) for name in names], request)
+    assert turns.fits and [i for i, _ in turns.kept] == [3] and len(turns.groups) > 1
+    # nothing stays where all fit together
+    few = plan_turns([model(name) for name in names[2:]], request)
+    assert not few.kept and len(few.groups) == 1

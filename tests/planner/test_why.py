@@ -108,6 +108,8 @@ def test_why_fits_on_ten_lines_of_the_command_line() -> None:
     )
     assert says("explain", GEMMA, *WORDS).stdout == done.stdout
     answer = json.loads(says(GEMMA, *WORDS, "--why", "--json").stdout)
+    plain = json.loads(says(GEMMA, *WORDS, "--json").stdout)
+    assert {key: answer.get(key) for key in plain} == plain
     assert [row["chosen"] for row in answer["candidates"]].count(
         True
     ) == 1 and "GiB more" in answer["one_more_gib"]

@@ -43,8 +43,8 @@ class Pod:
     """One container. `gpu`: the resource of its GPUs, "" for none; `gpumem`: MiB of each of them,
     for what `shares` them by memory; `user`: its number, where it need not be root; `disk`: bytes
     that it downloads; `patience`: seconds that it may take to start; `node`:
-    the only one it runs on, `nodes`: those where its replicas may run, `skew`: how many more
-    on one of them than on another; `after`: HOST:PORT of what it waits for."""
+    the only one it runs on, `nodes`: those that have one replica each, `node_port`: where it is
+    reached there; `after`: HOST:PORT of what it waits for."""
 
     name: str
     image: str
@@ -63,7 +63,7 @@ class Pod:
     cached: bool = False
     after: Sequence[str] = ()
     nodes: Sequence[str] = ()
-    skew: int = 1
+    node_port: int = 0
     variable: str = ""
     user: int | None = None
     threads: int = 1
@@ -105,7 +105,7 @@ def template(pod: Pod, labels: Mapping[str, str]) -> Document:
     if len(pod.nodes) > 1:
         # A node that fails takes no more of them than the plan says
         spread = {
-            "maxSkew": pod.skew,
+            "maxSkew": 1,
             "topologyKey": _HOST,
             "whenUnsatisfiable": "DoNotSchedule",
             "labelSelector": {"matchLabels": {"app": labels["app"]}},
@@ -149,7 +149,7 @@ def container(pod: Pod) -> Document:
             # Root needs some to read the files of others
             "capabilities": None if pod.user is None else {"drop": "[ALL]"},
         },
-        "ports": [{"containerPort": pod.port}],
+        "ports": [{"containerPort": pod.port, "hostPort": pod.node_port or None}],
         "resources": _resources(pod),
         # The pod is not ready, and gets no requests, before /health answers; llama-server answers
         # 503 while it loads

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 
+from ...errors import UsageError
 from ...quoting import nix
 from .launch_file import LaunchFile, moved, without
 from .systemd import memory_of
@@ -13,8 +14,9 @@ from .systemd import memory_of
 # What the service does not see: its unit has ProtectHome and PrivateTmp (systemd.exec(5))
 _HOMES = ("/home", "/root", "/run/user")
 _TEMPORARY = ("/tmp", "/var/tmp")
-# Of systemd's BindReadOnlyPaths=, in which :, %, quotes and blanks have a meaning
+# Of systemd's BindReadOnlyPaths=, which has words in quotes, and in them no way to write these
 _PLAIN = re.compile(r"[\w/.+@,=-]+")
+_UNTOLD = re.compile(r"[:\"'\\\x00-\x1f\x7f]")
 
 
 def write(launch: LaunchFile) -> str:
@@ -73,7 +75,7 @@ def _unit(launch: LaunchFile) -> list[str]:
 
 def _readable(launch: LaunchFile) -> list[str]:
     """Return the unit's attributes with which the service sees the launch's files in homes and
-    temporary directories; a warning for what stays out of reach."""
+    temporary directories. Raises UsageError for one that they cannot name."""
     hidden: dict[str, None] = {}
 
     def seen(path: str, written: bool) -> str:
@@ -93,18 +95,17 @@ def _readable(launch: LaunchFile) -> list[str]:
 
     # `moved` calls `seen` with each path in the words; the words themselves stay
     moved(launch.words, seen)
-    bound = [place for place in hidden if _PLAIN.fullmatch(place)]
-    for place in hidden.keys() - bound:
-        launch.warnings.append(
+    for place in filter(_UNTOLD.search, hidden):
+        raise UsageError(
             f"services.llama-cpp does not see {place}: move the file, such as to /var/lib"
         )
-    if not bound:
+    if not hidden:
         return []
     launch.warnings.append(
         "services.llama-cpp runs as its own user, who must be able to read "
-        f"{', '.join(bound)} (chmod o+r)"
+        f"{', '.join(hidden)} (chmod o+r)"
     )
-    return _bound(bound)
+    return _bound([*hidden])
 
 
 def _bound(places: list[str]) -> list[str]:
@@ -114,8 +115,13 @@ def _bound(places: list[str]) -> list[str]:
         # The module sets true, which hides what is bound there too; "tmpfs" makes empty homes that
         # bind mounts can be put in (systemd.exec(5))
         *(['serviceConfig.ProtectHome = lib.mkForce "tmpfs";'] if homes else []),
-        f"serviceConfig.BindReadOnlyPaths = [ {' '.join(map(nix, places))} ];",
+        f"serviceConfig.BindReadOnlyPaths = [ {' '.join(nix(_word(each)) for each in places)} ];",
     ]
+
+
+def _word(place: str) -> str:
+    """Return a path as BindReadOnlyPaths= reads it back: % begins a specifier."""
+    return place if _PLAIN.fullmatch(place) else f'"{place.replace("%", "%%")}"'
 
 
 def _is_hidden(place: str) -> bool:

@@ -1,4 +1,5 @@
-"""Models that stay loaded (`--stay`), beside others that take turns with what those leave."""
+"""Models that stay loaded beside others that take turns with what those leave: those of `--stay`,
+and small ones that cost the others little."""
 
 from __future__ import annotations
 
@@ -15,6 +16,47 @@ if TYPE_CHECKING:
     from ...model import Model
     from ...request import Request
     from ..plan import Plan
+
+
+_SMALL = 1 / 16  # of all devices: what a model may take that lies beside every other one
+_SLOWER = 1.05  # times the seconds that another one may take then
+
+
+def plan_turns(models: Sequence[Model], request: Request, weights: Sequence[float] = ()) -> Groups:
+    """Return the groups that take turns, with the small models beside every one of them where that
+    needs fewer swaps."""
+    factors = tuple(weights) or (1.0,) * len(models)
+    found = plan_groups(models, request, factors)
+    beside = beside_all(models, request, found, factors) if len(found.groups) > 1 else None
+    if beside is None or _swaps(beside, factors) >= _swaps(found, factors):
+        return found
+    return beside
+
+
+def _swaps(found: Groups, factors: Sequence[float]) -> float:
+    """Return how often two requests in a row, of those that take turns, are for two groups."""
+    sizes = [sum(factors[i] for i in members) for members in found.members]
+    return sum(sizes) ** 2 - sum(size**2 for size in sizes)
+
+
+def beside_all(
+    models: Sequence[Model], request: Request, found: Groups, factors: Sequence[float]
+) -> Groups | None:
+    """Return launches with the small models beside every other one, which has what these leave;
+    None where there is none, or another one would be slower."""
+    plans = found.plans()
+    room = sum(request.machine.limits.values())
+    small = [i for i, plan in plans.items() if sum(takes_of(plan).values()) <= _SMALL * room]
+    if not small or len(small) == len(plans):
+        return None
+    beside = plan_kept(models, small, request, factors)
+    mine = beside.plans()
+    slower = [
+        i not in mine or not mine[i].fits or mine[i].speed.request > _SLOWER * plan.speed.request
+        for i, plan in plans.items()
+        if i not in small
+    ]
+    return None if any(slower) else beside
 
 
 def plan_kept(

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from ...records import dataclass
 from .groups import Question, any_of, groups_of
-from .kept import plan_kept
-from .multi import Together, takes_of
+from .kept import beside_all
+from .multi import Together
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _MOST_ALL = 12  # models whose sets are all looked at
 _MOST_SETS = 200
 _MOST_WAYS = 6
-_SMALL = 1 / 16  # of all devices: what a model may take that lies beside every other one
-_SLOWER = 1.05  # times the seconds that another one may take then
 
 
 @dataclass(frozen=True)
@@ -61,9 +59,9 @@ def plan_matrix(models: Sequence[Model], request: Request, weights: Sequence[flo
         if fixed is not None:
             mine = {some[i]: plan for i, plan in zip(fixed.numbers, fixed.plans, strict=True)}
             ways.append(_Way({**plans, **mine}, machine, factors))
-    beside = _beside_all(models, request, plans, factors)
+    beside = beside_all(models, request, groups, factors)
     if beside is not None:
-        ways.append(_Way(beside, machine, factors))
+        ways.append(_Way(beside.plans(), machine, factors))
     best = max(ways, key=lambda way: round(way.together, 9))
     return Matrix(
         tuple(best.plans.values()),
@@ -73,27 +71,6 @@ def plan_matrix(models: Sequence[Model], request: Request, weights: Sequence[flo
         machine,
         groups.refused,
     )
-
-
-def _beside_all(
-    models: Sequence[Model], request: Request, plans: Mapping[int, Plan], factors: Sequence[float]
-) -> dict[int, Plan] | None:
-    """Return launches with the small models beside every other one, which has what these leave;
-    None where there is none, or another one would be slower."""
-    room = sum(request.machine.limits.values())
-    small = [i for i, plan in plans.items() if sum(takes_of(plan).values()) <= _SMALL * room]
-    others = [i for i in plans if i not in small]
-    if not small or not others:
-        return None
-    found = plan_kept(models, small, request, factors)
-    mine = {i: plan for i, plan in found.plans().items() if i in others}
-    slower = [
-        plan.speed.request > _SLOWER * plans[i].speed.request or not plan.fits
-        for i, plan in mine.items()
-    ]
-    if len(mine) < len(others) or any(slower):
-        return None
-    return {**mine, **dict(found.kept)}
 
 
 class _Way:

@@ -20,6 +20,7 @@ from ...records import lazy, replace
 from .. import serving
 from ..buffers import Buffers, Needs
 from ..candidates import PlacementKind
+from ..embedder import way_beside_others
 from ..evaluate import FULL, Candidate, Evaluator
 from ..frames import Frame
 from ..one.bisection import ALIKE, last
@@ -65,9 +66,9 @@ class Launches:
         self.meter = meter or Meter()
         self.request = request
         self.measurements = measurements or Known()
-        self.given = request.params
         self.policy = request.policy
         self.machine = request.machine
+        self.given = way_beside_others(self.problem)
         # The smallest context: what is left becomes context at the end (multi.SharedOut).
         self.params = replace(self.given, n_ctx=contexts(self.problem, self.given).smallest)
         self.ladders = Ladders(self.problem, self.given)

@@ -34,15 +34,16 @@ if TYPE_CHECKING:
 class MachineOption:
     """A launch of a model on a part of a machine. `users` that keep the promise, 0 for none, or
     without one the number that gets the most in all. `whole`: nothing but the input layer is in
-    RAM. Bytes: `device`, taken of the fullest device with its margin, `ram`, and `each`, of one
-    more user on the devices. `missing`: bytes where it does not fit. `rows`: (users, tokens per
-    second, seconds to the first token)."""
+    RAM. Bytes: `device`, taken of the fullest device with its margin, `ram` at most, `resident`
+    before saved prompts, and `each`, of one more user on the devices. `missing`: bytes where it
+    does not fit. `rows`: (users, tokens per second, seconds to the first token)."""
 
     users: int
     fits: bool
     whole: bool
     device: int
     ram: int
+    resident: int
     each: int
     missing: int
     rows: tuple[tuple[int, float, float], ...]
@@ -146,11 +147,11 @@ def option_of(
             # from its rows.
             one = planned(model, request, machine, Users(context=wanted.context), measurements)
     except AutolayersError as error:
-        return MachineOption(0, False, False, 0, 0, 0, 0, (), refused=str(error))
+        return MachineOption(0, False, False, 0, 0, 0, 0, 0, (), refused=str(error))
     requests = plan.speed.requests
     table = one.speed.requests
     if not plan.fits or not isinstance(requests, Requests) or not isinstance(table, Requests):
-        return MachineOption(0, False, False, 0, 0, 0, missing(plan), ())
+        return MachineOption(0, False, False, 0, 0, 0, 0, missing(plan), ())
     # Where a promise left no table, the plan's own row is known.
     rows = _rows(table, wanted) or [requests.row]
     return MachineOption(
@@ -159,6 +160,7 @@ def option_of(
         _whole(one),
         _taken(one),
         one.ram.limit or one.ram.request,
+        one.ram.request,
         requests.each,
         0,
         tuple([(row.users, row.served.rate, row.served.first) for row in rows]),

@@ -431,8 +431,9 @@ class _Planner:
     def _left_out(
         self, sorts: Sequence[Sort], models: Sequence[int], users: Sequence[int]
     ) -> list[int]:
-        """Note the models whose promise no machine keeps; if there are none, those for which no
-        machine is left, which then wait for one."""
+        """Note the models whose promise no machine keeps; if there are none, the largest of those
+        for which no machine is left, which then waits for one, as more of the others may be
+        served without it."""
         # No sort is left: each that had it was measured and did not keep the promise.
         possible = _models_of(sorts)
         refused = [i for i in models if i not in possible]
@@ -442,10 +443,10 @@ class _Planner:
                 Unserved(i, f"{self.names[i]}: no machine gives {promise}") for i in refused
             ]
             return refused
-        left = [i for i in models if not users[i]]
-        self.unserved += [Unserved(i, f"{self.names[i]}: no machine is left for it") for i in left]
-        self.waiting |= {i: _of_model(sorts, i) for i in left}
-        return left
+        left = max([i for i in models if not users[i]], key=lambda i: self.models[i].size)
+        self.unserved.append(Unserved(left, f"{self.names[left]}: no machine is left for it"))
+        self.waiting[left] = _of_model(sorts, left)
+        return [left]
 
     def _chosen(
         self, sorts: list[Sort], models: Sequence[int]
@@ -456,6 +457,7 @@ class _Planner:
         weights = self._shares(models)
         self.sure |= {sort for sort in sorts if len(sort.serves) == 1}
         number = 0
+        failed: set[Sort] = set()
         while True:
             number += 1
             self.step(f"choosing servers, round {number}")
@@ -466,7 +468,12 @@ class _Planner:
             # Those that failed are gone in the next round; those that hold stay without another
             # test.
             self.sure |= self._kept(new)
+            failed |= {sort for sort in new if sort not in self.sure}
             sorts = _remaining(sorts, new, self.sure, number >= ROUNDS)
+            if number < ROUNDS:
+                # fewer users may be served where these were too many
+                fewer = [_halved(sort) for sort in new if sort in failed]
+                sorts += [sort for sort in fewer if sort not in failed and sort not in sorts]
             # A model lost its last sort: the caller decides what becomes of it.
             if not _models_of(sorts).issuperset(models):
                 return sorts, (0,) * len(sorts), None
@@ -897,6 +904,11 @@ def _remaining(
         return sorts
     models = _models_of(sure)
     return [sort for sort in sorts if sort in sure or sort.serves[0][0] not in models]
+
+
+def _halved(sort: Sort) -> Sort:
+    """Return a sort for half the users of each model."""
+    return Sort(sort.takes, tuple([(model, max(1, users // 2)) for model, users in sort.serves]))
 
 
 def _memory(kind: MachineKind) -> int:

@@ -74,7 +74,7 @@ def _users(
     if left < 0 or not options[models[-1]].whole:
         # The largest one has what the others leave, with parts of it in RAM.
         left = (machine.limits[device.name] - sum(options[i].device for i in models[:-1])) // 2
-    ram = sum(options[i].ram for i in models)
+    ram = sum(options[i].resident for i in models)
     fits = left >= 0 and (machine.ram is None or ram <= machine.ram)
     if not fits or not all(options[i].whole for i in models[:-1]):
         return {}
@@ -132,10 +132,10 @@ def shared(
         option.device + int((users - 1) * option.each * _EACH)
         for (_, users), option in zip(models, options, strict=True)
     ]
-    rams = [option.ram for option in options]
     # The last has what the others leave, with parts of it in RAM where that is less.
-    if sum(takes) > max(machine.limits.values()):
-        takes[-1] = 0
+    moved = max(0, sum(takes) - max(machine.limits.values()))
+    takes[-1] *= not moved
+    rams = _parts_of_ram(options, moved, machine.ram)
     plans: list[Plan] = []
     # One after the other: the first uses estimates of the others, the last the real sizes of all
     # before it.
@@ -152,6 +152,18 @@ def shared(
         takes[at] = max([each.used + each.margin for each in plan.devices], default=0)
         rams[at] = plan.ram.limit or plan.ram.request
     return plans
+
+
+def _parts_of_ram(options: Sequence[MachineOption], moved: int, ram: int | None) -> list[int]:
+    """Return the RAM of each, with the bytes of the last that are moved there; saved prompts
+    (--cache-ram) are fewer where there is not enough for all."""
+    least = [option.resident for option in options]
+    least[-1] += moved
+    most = [max(size, option.ram) for size, option in zip(least, options, strict=True)]
+    if ram is None or sum(most) <= ram:
+        return most
+    spare = max(0, ram - sum(least)) // len(options)
+    return [min(size + spare, highest) for size, highest in zip(least, most, strict=True)]
 
 
 def _keeps(plan: Plan, users: int, models: int, wanted: Users) -> bool:
