@@ -136,7 +136,10 @@ def read_help(
     if "-ngl" not in names and "--n-gpu-layers" not in names:
         return None, None, None  # not llama.cpp's help
     traces = any(line.strip().startswith("- 4: trace") for line in lines)
-    return names, _flash_takes_word(lines), traces
+    # Whether -fa takes a value; None without such a flag.
+    flash = next((line for line in lines if line.startswith("-fa")), None)
+    flash_takes_word = None if flash is None else "on|off" in flash or "<0|1>" in flash
+    return names, flash_takes_word, traces
 
 
 def _names(lines: list[str]) -> frozenset[str]:
@@ -144,12 +147,6 @@ def _names(lines: list[str]) -> frozenset[str]:
     return frozenset(
         name for line in lines if line.startswith("-") for name in _FLAGS.findall(line)
     )
-
-
-def _flash_takes_word(lines: list[str]) -> bool | None:
-    """Return whether -fa takes a value; None without such a flag."""
-    flash = next((line for line in lines if line.startswith("-fa")), None)
-    return None if flash is None else "on|off" in flash or "<0|1>" in flash
 
 
 def _ask(launcher: Sequence[str], flag: str, environ: Mapping[str, str]) -> str | None:

@@ -114,27 +114,20 @@ class Host:
         return cls(available, available, "given")
 
 
+UNKNOWN = Host(0, 0, "")
+
+
 @dataclass(frozen=True)
 class Machine:
     """Where the launch will run. `limits` is the usable memory per device (free memory, or the
-    user's budget); `ram` is the usable RAM, None if unknown. Bytes."""
+    user's budget); `ram` is the usable RAM, None if unknown; `host` says the rest of it. Bytes."""
 
     devices: tuple[Device, ...]
     limits: Mapping[str, int]
     ram: int | None = None
     ram_total: int | None = None
-    ram_bandwidth: float | None = None  # bytes per second, measured
-    bus_bandwidth: float | None = None
-    cores: int | None = None  # physical cores
-    disk_bandwidth: float | None = None
-    threads: int | None = None  # -t, if llama.cpp's default is wrong
+    host: Host = UNKNOWN
     measured: tuple[Ratio, ...] = ()  # launches that predictions are corrected by
-    # bytes per second of experts that --moe-cache-mib misses, measured
-    expert_upload: float | None = None
-    numa: int | None = None  # nodes
-    # bytes per second over the bus from RAM that is not pinned, measured
-    bus_pageable: float | None = None
-    cpu: str = ""  # the processor's name and instructions
 
     @classmethod
     def of(
@@ -147,14 +140,22 @@ class Machine:
         """Return these devices on a host (None: unknown). `ram`: bytes of RAM instead of the
         host's; `budget`: the most bytes by device. Raises UsageError for a budget of an unknown
         device."""
-        _refuse_unknown(budget, devices)
+        # Raise UsageError for a budget of a device that the machine has not.
+        names = [device.name for device in devices]
+        for name in budget:
+            if name not in names:
+                raise UsageError(
+                    f"--budget: there is no device {name} (devices: {', '.join(names) or 'none'})"
+                )
         limits = {
             device.name: min(device.free, budget.get(device.name, device.free))
             for device in devices
         }
         if host is None:
             if ram is None:
-                ram = _shared_ram(devices)
+                # The RAM that a GPU shares, in bytes: it identifies a machine without a host.
+                shared = [device.ram for device in devices if device.in_ram]
+                ram = next(filter(None, shared), None)
             return cls(tuple(devices), limits, ram, ram, measured=ratios(devices))
         available, total = (host.available, host.total) if ram is None else (ram, ram)
         for device in devices:
@@ -165,16 +166,8 @@ class Machine:
             limits,
             available,
             total,
-            host.bandwidth,
-            host.bus,
-            host.cores,
-            host.disk,
-            host.threads,
+            host,
             ratios(devices, host),
-            host.expert_upload,
-            host.numa,
-            host.bus_pageable,
-            host.cpu,
         )
 
     def limited(self, ram: int) -> Machine:
@@ -191,19 +184,3 @@ def ratios(devices: Sequence[Device], host: Host | None = None) -> tuple[Ratio, 
     """Return what was measured on a machine, each once."""
     rows = [row for part in (*devices, *((host,) if host else ())) for row in part.measured]
     return tuple(dict.fromkeys(rows))
-
-
-def _refuse_unknown(budget: Mapping[str, int], devices: Sequence[Device]) -> None:
-    """Raise UsageError for a budget of a device that the machine has not."""
-    names = [device.name for device in devices]
-    for name in budget:
-        if name not in names:
-            raise UsageError(
-                f"--budget: there is no device {name} (devices: {', '.join(names) or 'none'})"
-            )
-
-
-def _shared_ram(devices: Sequence[Device]) -> int | None:
-    """Return the RAM that a GPU shares, in bytes: it identifies a machine without a host."""
-    shared = [device.ram for device in devices if device.in_ram]
-    return next(filter(None, shared), None)

@@ -249,7 +249,9 @@ def _exchange(
         # a certificate of its own is expected there
         if own:
             warnings.simplefilter("ignore")
-        prepared = requests.Request(method, _without_user(url), headers=sent, json=json).prepare()
+        split = urlsplit(url)
+        without_user = urlunsplit(split._replace(netloc=split.netloc.rpartition("@")[2]))
+        prepared = requests.Request(method, without_user, headers=sent, json=json).prepare()
         here = own or is_loopback(origin(url)[1])
         # what is sent decides, not what was checked
         if url.isascii() and origin(prepared.url or "") != origin(url):
@@ -457,11 +459,6 @@ URLS = re.compile(
 def without_credentials(text: str) -> str:
     """Return a text with each URL replaced by its `public` form."""
     return URLS.sub(lambda found: public(found[0]), text)
-
-
-def _without_user(url: str) -> str:
-    split = urlsplit(url)
-    return urlunsplit(split._replace(netloc=split.netloc.rpartition("@")[2]))
 
 
 def _basic(url: str) -> str:

@@ -155,7 +155,11 @@ def _init(title: str, fields: dict[str, Any]) -> Any:
             return
         values = plain.copy()
         if args:
-            _check_positions(title, names, args, kwargs)
+            # Raises TypeError for too many values, or a second one of a field.
+            if len(args) > len(names):
+                raise TypeError(f"{title}() takes {len(names)} values but {len(args)} were given")
+            if kwargs and not kwargs.keys().isdisjoint(names[: len(args)]):
+                raise TypeError(f"{title}() got multiple values for one of {names[: len(args)]}")
             values.update(zip(names, args, strict=False))
         if kwargs:
             if not known_names.issuperset(kwargs):
@@ -170,16 +174,6 @@ def _init(title: str, fields: dict[str, Any]) -> Any:
         _set(self, "__dict__", values)
 
     return __init__
-
-
-def _check_positions(
-    title: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    """Raises TypeError for too many values, or a second one of a field."""
-    if len(args) > len(names):
-        raise TypeError(f"{title}() takes {len(names)} values but {len(args)} were given")
-    if kwargs and not kwargs.keys().isdisjoint(names[: len(args)]):
-        raise TypeError(f"{title}() got multiple values for one of {names[: len(args)]}")
 
 
 def _without(names: tuple[str, ...], values: dict[str, Any]) -> list[str]:

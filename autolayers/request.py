@@ -301,7 +301,7 @@ def meant(words: Sequence[str]) -> tuple[Sequence[str], Engine | None]:
     named = apart or f"--engine={name}" in words
     if not named:
         return words, None
-    from .engines import ik_words
+    from .engines.ik_llama import words as ik_words
 
     return ik_words.meant(words)[:2]
 

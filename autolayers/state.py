@@ -190,7 +190,26 @@ def write(name: str, data: bytes, *, mode: int = 0o666, backup: bool = False) ->
                 stream.write(data)
             return None
         backup_path = _back_up(target) if backup and os.path.exists(target) else None
-        _replace(target, data, mode)
+        # the temporary file is made there: a rename cannot cross file systems
+        folder = os.path.dirname(target)
+        _remove_abandoned(folder)
+        temporary = os.path.join(
+            folder, f"{_PREFIX}{os.getpid()}-{_whose()}-{os.urandom(6).hex()}{_SUFFIX}"
+        )
+        _create(temporary, data, mode, os.stat(target) if os.path.exists(target) else None)
+        try:
+            os.replace(temporary, target)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        # Makes the rename itself durable; Windows cannot open directories, and some file systems
+        # refuse.
+        with contextlib.suppress(OSError):
+            handle = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
         return backup_path
     except OSError as error:
         raise _cannot_write(name, error) from None
@@ -209,22 +228,6 @@ def _back_up(name: str) -> str:
             _create(backup_path, data, like=os.stat(name))
             return backup_path
     raise AutolayersError(f"{name} has {_BACKUPS} backups already: remove some")
-
-
-def _replace(name: str, data: bytes, mode: int) -> None:
-    # the temporary file is made there: a rename cannot cross file systems
-    folder = os.path.dirname(name)
-    _remove_abandoned(folder)
-    temporary = os.path.join(
-        folder, f"{_PREFIX}{os.getpid()}-{_whose()}-{os.urandom(6).hex()}{_SUFFIX}"
-    )
-    _create(temporary, data, mode, os.stat(name) if os.path.exists(name) else None)
-    try:
-        os.replace(temporary, name)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    _sync_directory(folder)
 
 
 def _create(name: str, data: bytes, mode: int = 0o666, like: os.stat_result | None = None) -> None:
@@ -267,14 +270,3 @@ def _remove_abandoned(folder: str) -> None:
                     gone = os.stat(file).st_mtime < time.time() - _ABANDONED
                 if gone:
                     os.unlink(file)
-
-
-def _sync_directory(name: str) -> None:
-    """Makes the rename itself durable; Windows cannot open directories, and some file systems
-    refuse."""
-    with contextlib.suppress(OSError):
-        handle = os.open(name, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

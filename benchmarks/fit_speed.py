@@ -42,7 +42,7 @@ from autolayers.backends import canonical  # noqa: E402
 from autolayers.devices import completed  # noqa: E402
 from autolayers.flags.policy import read  # noqa: E402
 from autolayers.launch.speed_rows import check  # noqa: E402
-from autolayers.machine import CLASSES, OF_PEAK, Device, Machine, Ratio  # noqa: E402
+from autolayers.machine import CLASSES, OF_PEAK, Device, Host, Machine, Ratio  # noqa: E402
 from autolayers.model import Model  # noqa: E402
 from autolayers.planner.evaluate import Evaluator  # noqa: E402
 from autolayers.records import replace  # noqa: E402
@@ -199,10 +199,15 @@ def machine_of(data: dict) -> Machine:
         {d.name: d.free for d in devices},
         ram["total"],
         ram["total"],
-        ram["bandwidth"],
-        data["bus"]["bandwidth"],
-        data["cpu"]["cores"],
-        cpu=data["cpu"]["model"] or "",
+        Host(
+            ram["total"],
+            ram["total"],
+            "given",
+            ram["bandwidth"],
+            data["bus"]["bandwidth"],
+            data["cpu"]["cores"],
+            cpu=data["cpu"]["model"] or "",
+        ),
     )
 
 

@@ -32,6 +32,13 @@ FLOORS = (
     ("cli",),
 )
 LEVEL = {part: level for level, parts in enumerate(FLOORS) for part in parts}
+# A program's own memory model stands on the floor of llama.cpp's
+ELSEWHERE = {("engines", "ik_llama", "memory"): "memory"}
+
+
+def part_of(names: tuple[str, ...]) -> str:
+    """The part to which a module belongs, by the names of its folders and its own."""
+    return ELSEWHERE.get(names[:3], names[0])
 
 
 @cache
@@ -55,7 +62,7 @@ def imports(path: Path) -> list[tuple[str, int]]:
     for node in parsed(path)[0]:
         base = package[: len(package) - (node.level - 1)]
         target = (*base, *(node.module or "").split(".")) if node.module else base
-        names = [target[0]] if target and target[0] else [alias.name for alias in node.names]
+        names = [part_of(target)] if target and target[0] else [alias.name for alias in node.names]
         found += [
             (name, node.lineno)
             for name in names

@@ -38,11 +38,13 @@ REAL, NEW = "seed_oss", "made_up"
 
 
 def hunks(diff: str) -> dict[str, tuple[str, str]]:
-    """file -> (its lines before, its lines after)"""
+    """file -> (its lines before, its lines after), up to the last line that is added."""
     found = {}
     for part in diff.split("--- a/")[1:]:
         name, *lines = part.splitlines()
         lines = [line for line in lines if not line.startswith(("+++", "@@"))]
+        while lines[-1][0] != "+":
+            lines.pop()
         before, after = (
             "".join(line[1:] + "\n" for line in lines if line[0] in kept) for kept in (" -", " +")
         )

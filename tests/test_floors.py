@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from floors import LEVEL, PACKAGE, imports, parsed
+from floors import LEVEL, PACKAGE, imports, parsed, part_of
 
 
 def test_every_part_has_a_floor() -> None:
@@ -22,7 +22,7 @@ def test_every_part_has_a_floor() -> None:
 
 def upward(path: Path) -> list[str]:
     """The imports of a file that do not go down."""
-    here = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    here = part_of(path.relative_to(PACKAGE).with_suffix("").parts)
     if here in ("__init__", "__main__"):
         return []
     return [

@@ -313,17 +313,13 @@ def _one_dnn(op: Tensor, prompt: bool) -> bool:
     halves = k.type == v.type == "f16"
     if not halves and not {k.type, v.type} <= _ONEDNN:
         return False
-    return not prompt or _is_long(q, k, halves)
+    # Whether a prompt is long enough for oneDNN, by the type of its keys and values.
+    return not prompt or (q.ne[1] >= 32 and (halves or k.ne[1] >= 1024))
 
 
 def _is_one_of_halves(mask: Tensor | None) -> bool:
     """Return whether there is one mask, of f16, for all heads and sequences."""
     return mask is not None and mask.type == "f16" and mask.ne[2:] == (1, 1)
-
-
-def _is_long(q: Tensor, k: Tensor, halves: bool) -> bool:
-    """Return whether a prompt is long enough for oneDNN, by the type of its keys and values."""
-    return q.ne[1] >= 32 and (halves or k.ne[1] >= 1024)
 
 
 def _flash_attn(op: Tensor, one_dnn: bool) -> bool:
@@ -354,7 +350,11 @@ def _latent(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
     """Return whether the kernel for heads of 576 and 512 reads these tensors."""
     if v.ne[0] != 512 or k.ne[1] % 256:
         return False
-    return not any(t is not None and _unaligned(t) for t in (q, k, v, mask))
+    # Whether rows of plain numbers begin elsewhere than at multiples of 16 bytes.
+    return not any(
+        t is not None and (block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:]))
+        for t in (q, k, v, mask)
+    )
 
 
 def _mkl(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -367,16 +367,16 @@ def _mkl(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return all(t.type != "f16" or t.nb[1] % (2 * t.ne[0]) == 0 for t in (k, v))
 
 
-def _unaligned(t: Tensor) -> bool:
-    """Return whether rows of plain numbers begin elsewhere than at multiples of 16 bytes."""
-    return block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:])
-
-
 def _with_scratch(op: Tensor, size: int, one_dnn: bool) -> int:
     """Return the f16 copies of ggml_sycl_fattn_get_extra, each aligned to 128 bytes."""
     q, k, v = op.src[:3]
     # the scratch is behind the result, in the same allocation
-    copies = _one_dnn_copies(q, k, v) if one_dnn and _one_dnn(op, False) else _kv_copies(k, v)
+    # The numbers in the f16 copies of K and V.
+    copies = (
+        _one_dnn_copies(q, k, v)
+        if one_dnn and _one_dnn(op, False)
+        else (_converted(k), 0 if is_part_of(v, k) else _converted(v))
+    )
     for halves in copies:
         if halves:
             size = -(-size // 128) * 128 + 2 * halves
@@ -389,11 +389,6 @@ def _one_dnn_copies(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
     if _is_halves(k) and _is_halves(v):
         return queries, 0, 0, 1, queries
     return queries, k.nelements, v.nelements, 1, queries
-
-
-def _kv_copies(k: Tensor, v: Tensor) -> tuple[int, ...]:
-    """Return the numbers in the f16 copies of K and V."""
-    return _converted(k), 0 if is_part_of(v, k) else _converted(v)
 
 
 def _converted(t: Tensor) -> int:

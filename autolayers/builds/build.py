@@ -4,7 +4,7 @@
     build.knows("--load-mode"), build.default_slots       # (False, 4)
 
 If the binary is available, its own --help decides (`flags`). For `--llama-build` and remote
-servers, the builds in the flag table (flags/table.py) do.
+servers, the builds in the flag table (flags/arguments.csv) do.
 """
 
 from __future__ import annotations
@@ -41,10 +41,15 @@ class Build:
     def knows(self, flag: str) -> bool:
         """Return whether this build accepts a flag. Unknown builds are treated as the newest."""
         entry = lookup(flag)
+        # Whether the engine lacks an argument, or means another thing by it.
         if (
             self.engine.lacks
             and entry is not None
-            and self._has_not(entry[0].names + entry[0].negated)
+            and (
+                not set(entry[0].names + entry[0].negated).isdisjoint(
+                    (*self.engine.lacks, *self.engine.unwritten)
+                )
+            )
         ):
             return False
         # its --help is the truth, also of a fork with flags of its own
@@ -55,10 +60,6 @@ class Build:
             return True
         row, number = entry[0], self.rules.number
         return row.is_of(self.engine.program) and row.first <= number <= (row.last or number)
-
-    def _has_not(self, names: tuple[str, ...]) -> bool:
-        """Return whether the engine lacks an argument, or means another thing by it."""
-        return not set(names).isdisjoint((*self.engine.lacks, *self.engine.unwritten))
 
     def lacks(self, flag: str, planned: bool = False) -> str:
         """Return why this build refuses a flag: "b9100 has no --moe-cache-mib, which came with

@@ -37,7 +37,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A program that reads stdout gets the error as JSON, a person the line on stderr
         say(str(error))
         if _asks_for_json(words):
-            _print_error(error)
+            # Print what `autolayers serve` answers for the same, for a program that reads stdout.
+            import json
+
+            try:
+                # Without a secret that a URL in the message may carry
+                emit(
+                    json.dumps({"error": one_line(str(error)), "exit_code": error.exit_code}) + "\n"
+                )
+                sys.stdout.flush()
+            # stderr has said it: a stdout that is gone changes nothing
+            except OSError:
+                discard()
         return error.exit_code
     except KeyboardInterrupt:
         # 128 + SIGINT, as a shell reports it
@@ -53,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except ModuleNotFoundError as error:  # autolayers.pyz brings no psutil along
         # A missing module of our own is a defect: its traceback helps
-        if _is_own(error):
+        # Whether the missing module is one of autolayers, or has no name.
+        if not error.name or error.name.startswith("autolayers"):
             raise
         say(f"the Python package {error.name} is missing: pip install {error.name}")
         return 1
@@ -78,11 +90,6 @@ def _of_system(error: Exception) -> str:
     # "No such file or directory" without "[Errno 2]"
     why = error.strerror or str(error)
     return f"{error.filename}: {why}" if error.filename else f"cannot write the answer: {why}"
-
-
-def _is_own(error: ModuleNotFoundError) -> bool:
-    """Return whether the missing module is one of autolayers, or has no name."""
-    return not error.name or error.name.startswith("autolayers")
 
 
 def _command(words: list[str]) -> int:
@@ -145,19 +152,6 @@ def _asks_for_json(words: list[str]) -> bool:
     if "--json" not in own_flags(_whole(name, rest)):
         return False
     return "--json" in rest or "--format=json" in rest or ("--format", "json") in pairwise(rest)
-
-
-def _print_error(error: AutolayersError) -> None:
-    """Print what `autolayers serve` answers for the same, for a program that reads stdout."""
-    import json
-
-    try:
-        # Without a secret that a URL in the message may carry
-        emit(json.dumps({"error": one_line(str(error)), "exit_code": error.exit_code}) + "\n")
-        sys.stdout.flush()
-    # stderr has said it: a stdout that is gone changes nothing
-    except OSError:
-        discard()
 
 
 def _whole(command: str, words: list[str]) -> str:

@@ -108,7 +108,17 @@ def _text(program: str, build: Build, results: Sequence[Checked], style: Style) 
     if different:
         lines.append("")
     for result in different:
-        lines += _problem_lines(result, style)
+        # The lines of one model that differs, failed or has an upper bound alone.
+        what = f"{result.state}: {result.reason}"
+        if result.state == "differs":
+            what = ", ".join(
+                f"{part} on {device} {'+' if difference > 0 else ''}{mib(difference)}"
+                for part, device, difference in result.parts
+                if difference
+            )
+        wrapped = wrap(f"{result.architecture} ({result.name}): {what}", style.columns, "", "  ")
+        problem_lines = [style(line, _PROBLEMS[result.state]) for line in wrapped]
+        lines += problem_lines
     # By name: a user may look for one of them
     unknown = sorted({result.architecture for result in results if result.state == "unknown"})
     if unknown:
@@ -148,19 +158,6 @@ def _part_lines(results: Sequence[Checked], style: Style) -> list[str]:
         for (device, part), of_models in sorted(differences.items())
     ]
     return table(("part", "equal"), rows, style)
-
-
-def _problem_lines(result: Checked, style: Style) -> list[str]:
-    """Return the lines of one model that differs, failed or has an upper bound alone."""
-    what = f"{result.state}: {result.reason}"
-    if result.state == "differs":
-        what = ", ".join(
-            f"{part} on {device} {'+' if difference > 0 else ''}{mib(difference)}"
-            for part, device, difference in result.parts
-            if difference
-        )
-    wrapped = wrap(f"{result.architecture} ({result.name}): {what}", style.columns, "", "  ")
-    return [style(line, _PROBLEMS[result.state]) for line in wrapped]
 
 
 def _json(program: str, build: Build, results: Sequence[Checked]) -> dict[str, object]:

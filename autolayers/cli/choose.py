@@ -139,8 +139,10 @@ def _measured(path: str | None) -> list[Divergence]:
     return measurements
 
 
-def _refuse_for_cards(offered: list[Offer], arguments: Arguments, form: str) -> None:
-    """Raise UsageError for what --for cards does not take."""
+def _cards(offered: list[Offer], arguments: Arguments) -> int:
+    """Print the GPUs that run the model; 5 if none does."""
+    form = str(arguments.own.get("format") or "text")
+    # Raise UsageError for what --for cards does not take.
     # The question is which GPU: a given one would be ignored
     if any(name in arguments.own for name in ("gpu", "machine", "backend", "budget")):
         raise UsageError(
@@ -153,12 +155,6 @@ def _refuse_for_cards(offered: list[Offer], arguments: Arguments, form: str) -> 
             f"--for cards takes one model, not {len(offered)}: name one, such as "
             f"{shell([offered[0].source])}"
         )
-
-
-def _cards(offered: list[Offer], arguments: Arguments) -> int:
-    """Print the GPUs that run the model; 5 if none does."""
-    form = str(arguments.own.get("format") or "text")
-    _refuse_for_cards(offered, arguments, form)
     # One header is enough: the cards are known
     (model,) = _models(offered, arguments)[1]
     # No machine: each card is put into this request in turn

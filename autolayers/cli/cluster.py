@@ -23,9 +23,6 @@ from .words import other_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from ..flags.parse import Arguments
 
 
@@ -62,20 +59,15 @@ def main(words: list[str]) -> int:
     return 0 if together.best.plan.fits else DoesNotFit.exit_code
 
 
-def _form(own: Mapping[str, Any]) -> str:
-    """Return the format that is asked for. Raises UsageError for flags that it does not take."""
+def _print(together: ClusterPlan, cluster: Cluster, arguments: Arguments) -> None:
+    # The best set is printed even where it does not fit: it says what is missing
+    own, best = arguments.own, together.best
+    # The format that is asked for. Raises UsageError for flags that it does not take.
     form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
     if form not in ("compose", "systemd", "kubernetes", "lws") and (
         "output" in own or "image" in own
     ):
         raise UsageError("--output and --image need --format compose, systemd, kubernetes or lws")
-    return form
-
-
-def _print(together: ClusterPlan, cluster: Cluster, arguments: Arguments) -> None:
-    # The best set is printed even where it does not fit: it says what is missing
-    own, best = arguments.own, together.best
-    form = _form(own)
     if form == "text":
         show(
             cluster_text(

@@ -66,15 +66,6 @@ def complete(words: Sequence[str]) -> int:
     return 0
 
 
-def _first_words(command: str, words: Sequence[str], place: int) -> dict[str, str]:
-    """Return what a command takes at a place: a program, the machines' file, or a model."""
-    if command in _WRAPPING:
-        return {":commands": ""}
-    if command in _MACHINES and place == 1:
-        return {":files": ""}
-    return {":gguf": "", **(_summaries() if len(words) == 1 else {})}
-
-
 def offers(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield (word, meaning) of what may replace the last of the words after `autolayers`, which may
     be ""."""
@@ -97,8 +88,13 @@ def offers(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         completions = _summaries("ollama ")
     elif command == "completion":
         completions = dict.fromkeys(SHELLS, "")
+    # What a command takes at a place: a program, the machines' file, or a model.
+    elif command in _WRAPPING:
+        completions = {":commands": ""}
+    elif command in _MACHINES and len(before) == 1:
+        completions = {":files": ""}
     else:
-        completions = _first_words(command, words, len(before))
+        completions = {":gguf": "", **(_summaries() if len(words) == 1 else {})}
     for name, meaning in completions.items():
         # The shell itself lists files and programs, and filters them
         if name.startswith(":"):

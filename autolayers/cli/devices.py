@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 
-from ..devices import Host, Inventory, discover, measured
+from ..devices import Inventory, discover, measured
 from ..devices.machine_file import to_dict
 from ..devices.measure import BUS, load, measure
 from ..errors import DeviceError, UsageError
@@ -97,27 +97,17 @@ def _table(inventory: Inventory, speeds: dict[str, Any], width: int) -> list[str
     for device in inventory.devices:
         # 0: an RPC server without an answer
         size = (human(device.total), human(device.free)) if device.total else ("?", "?")
-        rows.append((device.name, *size, _facts(device), _sureness(device)))
+        # A device's description, compute capability, bandwidth and display.
+        facts = [device.description]
+        if device.compute_capability:
+            facts.append(f"compute capability {'.'.join(map(str, device.compute_capability))}")
+        if device.bandwidth:
+            facts.append(f"{device.bandwidth / 1e9:.0f} GB/s")
+        if device.display:
+            facts.append("drives a display")
+        rows.append((device.name, *size, ", ".join(facts), _sureness(device)))
     host = inventory.host
-    speed = _ram_speed(host, speeds)
-    rows.append(("RAM", human(host.total), human(host.available), speed, _HOST[host.source]))
-    return _laid_out(rows, width)
-
-
-def _facts(device: Device) -> str:
-    """Return a device's description, compute capability, bandwidth and display."""
-    facts = [device.description]
-    if device.compute_capability:
-        facts.append(f"compute capability {'.'.join(map(str, device.compute_capability))}")
-    if device.bandwidth:
-        facts.append(f"{device.bandwidth / 1e9:.0f} GB/s")
-    if device.display:
-        facts.append("drives a display")
-    return ", ".join(facts)
-
-
-def _ram_speed(host: Host, speeds: dict[str, Any]) -> str:
-    """Return the measured speeds, or the bandwidth that the machine's firmware names."""
+    # The measured speeds, or the bandwidth that the machine's firmware names.
     # what was measured -> its words, in the order in which they are printed
     names = {
         "ram": "read",
@@ -129,11 +119,14 @@ def _ram_speed(host: Host, speeds: dict[str, Any]) -> str:
         f"{speeds[key] / 1e9:.1f} GB/s {name}" for key, name in names.items() if key in speeds
     ]
     if measured:
-        return f"{', '.join(measured)} (measured)"
-    if host.bandwidth:
+        speed = f"{', '.join(measured)} (measured)"
+    elif host.bandwidth:
         # Of the modules, as the machine's firmware lists them
-        return f"{host.bandwidth / 1e9:.0f} GB/s (SMBIOS)"
-    return "bandwidth unknown: --measure finds it"
+        speed = f"{host.bandwidth / 1e9:.0f} GB/s (SMBIOS)"
+    else:
+        speed = "bandwidth unknown: --measure finds it"
+    rows.append(("RAM", human(host.total), human(host.available), speed, _HOST[host.source]))
+    return _laid_out(rows, width)
 
 
 def _laid_out(rows: list[tuple[str, str, str, str, str]], width: int) -> list[str]:

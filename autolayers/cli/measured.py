@@ -27,15 +27,6 @@ if TYPE_CHECKING:
 _SHARE = "autolayers tune --share rows.jsonl llama-server -m MODEL"
 
 
-def _wanted(cards: Sequence[str] | None, names: Sequence[str]) -> list[MeasuredRate]:
-    """Return the rows of these cards, of all where there are none, that match each name."""
-    # A machine whose cards nobody measured gets all rows
-    matching = (of_cards(cards) if cards is not None else []) or list(rows())
-    for name in names:
-        matching = _matching(matching, name)
-    return matching
-
-
 def main(words: Sequence[str]) -> int:
     """Print the rows of a card and a model; without words those of this machine, or of all if it
     has none. 0."""
@@ -48,7 +39,13 @@ def main(words: Sequence[str]) -> int:
     # Devices are looked for only where no card is named
     devices = [] if names else _here()
     here = [card_of(device.description, device.total) for device in devices]
-    shown = _wanted(None if names else here, names)
+    # The rows of these cards, of all where there are none, that match each name.
+    cards = None if names else here
+    # A machine whose cards nobody measured gets all rows
+    matching = (of_cards(cards) if cards is not None else []) or list(rows())
+    for name in names:
+        matching = _matching(matching, name)
+    shown = matching
     style = Style.of(sys.stdout, os.environ)
     if arguments.own.get("json"):
         emit(

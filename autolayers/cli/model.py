@@ -92,7 +92,15 @@ def _refuse_name(name: str) -> None:
     if name.lower().endswith(".gguf") or "\\" in name:
         return
     if "/" in name or ":" in name:
-        _refuse_remote(name)
+        # Raise ModelError for NAME:TAG and OWNER/NAME, which need a prefix; let paths pass.
+        owner, slash, rest = name.partition("/")
+        # "qwen3:4b" is how Ollama names a model
+        if not slash:
+            raise ModelError(f"{name}: no such file; for an Ollama model write ollama:{name}")
+        # "user/repo", but not "folder/model" where that folder exists
+        two_parts = owner and rest and not set(rest) & set("/\\")
+        if two_parts and owner[0] not in ".~" and not os.path.lexists(owner):
+            raise ModelError(f"{name}: no such file; for a Hugging Face repository write hf:{name}")
         return
     raise ModelError(f"{name}: no such file; {_way_out(name)}")
 
@@ -115,18 +123,6 @@ def _models_inside(directory: str) -> str:
     # A folder of a hundred models must not fill the terminal
     rest = " ..." if len(names) > 4 else ""
     return f"; it has {', '.join(names[:4])}{rest}"
-
-
-def _refuse_remote(name: str) -> None:
-    """Raise ModelError for NAME:TAG and OWNER/NAME, which need a prefix; let paths pass."""
-    owner, slash, rest = name.partition("/")
-    # "qwen3:4b" is how Ollama names a model
-    if not slash:
-        raise ModelError(f"{name}: no such file; for an Ollama model write ollama:{name}")
-    # "user/repo", but not "folder/model" where that folder exists
-    two_parts = owner and rest and not set(rest) & set("/\\")
-    if two_parts and owner[0] not in ".~" and not os.path.lexists(owner):
-        raise ModelError(f"{name}: no such file; for a Hugging Face repository write hf:{name}")
 
 
 def _nearest_command(name: str) -> str | None:

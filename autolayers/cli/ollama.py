@@ -145,19 +145,20 @@ class _Command:
                     f"{name} is {here} here and {value} in the server's log: the plan uses this one"
                 )
 
-    def _logged_gpus(self) -> str:
-        """Name the GPUs of the server's log, and when their free memory was read."""
-        times = ((gpu.name, self.log.at.get(gpu.name)) for gpu in self.log.gpus)
-        names = [f"{name} (free memory of {time})" if time else name for name, time in times]
-        return f"GPUs from the server's log: {', '.join(names)}"
-
     def _as_ollama_has_it(self, inventory: Inventory) -> Inventory:
         """Return this machine's devices, or those of the server's log if none is found here. Memory
         that Ollama holds now counts as free: it is released when the planned model loads."""
         devices, notes = list(inventory.devices), inventory.notes
         if not devices and self.log.gpus:
             # these figures are from before the loaded models took any
-            return Inventory(tuple(self.log.gpus), inventory.host, (self._logged_gpus(),))
+            # Name the GPUs of the server's log, and when their free memory was read.
+            times = ((gpu.name, self.log.at.get(gpu.name)) for gpu in self.log.gpus)
+            names = [f"{name} (free memory of {time})" if time else name for name, time in times]
+            return Inventory(
+                tuple(self.log.gpus),
+                inventory.host,
+                ((f"GPUs from the server's log: {', '.join(names)}"),),
+            )
         # e.g. integrated GPUs, which Ollama leaves alone unless a variable says otherwise
         devices, unused = used(self.settings, devices)
         notes = (*notes, *unused)
@@ -237,20 +238,18 @@ def _are_loaded(loaded: Sequence[Mapping[str, Any]]) -> str:
     return f"{names} {'is' if len(loaded) == 1 else 'are'} loaded in Ollama"
 
 
-def _target_of(command: _Command) -> Target:
-    """Return the model of a file or a name."""
-    what = command.what
-    # A file of the folder before a model of the same name
-    if not os.path.isfile(what):
-        return from_name(what, command.environ, command.server)
-    return from_file(what) if is_gguf(what) else _of_modelfile(command, _read(what), what)
-
-
 def _plan(command: _Command) -> int:
     stay = [name for name in str(command.own.get("stay", "")).split(",") if name]
     for name in stay:
         command.keep(from_name(name, command.environ, command.server))
-    advice = command.advise(_target_of(command), remote=not os.path.isfile(command.what))
+    # The model of a file or a name.
+    what = command.what
+    # A file of the folder before a model of the same name
+    if not os.path.isfile(what):
+        target_of = from_name(what, command.environ, command.server)
+    else:
+        target_of = from_file(what) if is_gguf(what) else _of_modelfile(command, _read(what), what)
+    advice = command.advise(target_of, remote=not os.path.isfile(command.what))
     if stay:
         advice = _beside(command, advice, stay)
     if "json" in command.own:
@@ -317,7 +316,11 @@ def _modelfile(command: _Command) -> int:
     target, source = _of_model(command)
     advice = command.advise(target)
     _must_fit(advice)
-    written = _new(source, advice)
+    # A minimal Modelfile with the plan in comments.
+    server = [f"server: {' '.join(advice.server)}"] if advice.server else []
+    written = modelfile.minimal(
+        source, advice.over(advice.target.parameters), [*advice.summary, *advice.notes, *server]
+    )
     _say_all(advice)
     _say_server(advice)
     return _written(command, written, advice.summary)
@@ -496,15 +499,10 @@ def _of_modelfile(command: _Command, data: bytes, source: str) -> Target:
     )
 
 
-def _new(source: str, advice: OllamaAdvice) -> bytes:
-    """Return a minimal Modelfile with the plan in comments."""
-    server = [f"server: {' '.join(advice.server)}"] if advice.server else []
-    return modelfile.minimal(
-        source, advice.over(advice.target.parameters), [*advice.summary, *advice.notes, *server]
-    )
-
-
 def _as_dict(advice: OllamaAdvice) -> dict[str, object]:
+    # The layers that Ollama offloads without num_gpu, if known and not all.
+    own = advice.own_choice
+    own_layers = None if own is None else own.params.layers_wanted(advice.everything)
     return {
         "num_gpu": advice.num_gpu,
         "num_ctx": advice.num_ctx,
@@ -513,17 +511,11 @@ def _as_dict(advice: OllamaAdvice) -> dict[str, object]:
         "parallel": advice.parallel,
         "n_layers_all": advice.everything,
         "parameters": advice.parameters,
-        "ollamas_own_layers": _own_layers(advice),
+        "ollamas_own_layers": own_layers,
         "server": list(advice.server),
         "warnings": list(advice.notes),
         "plan": advice.plan.to_dict(),
     }
-
-
-def _own_layers(advice: OllamaAdvice) -> int | None:
-    """Return the layers that Ollama offloads without num_gpu, if known and not all."""
-    own = advice.own_choice
-    return None if own is None else own.params.layers_wanted(advice.everything)
 
 
 def _must_fit(advice: OllamaAdvice) -> None:

@@ -16,18 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..flags.parse import Arguments
-
-
-def _named(arguments: Arguments) -> list[str]:
-    """Return the models that are named. Raises UsageError if none is."""
-    names = list(arguments.positional)
-    if arguments.params.model and not names:
-        names = [arguments.params.model]
-    if not names:
-        raise UsageError("name a model: autolayers MODEL.gguf [flags]; see autolayers --help")
-    return names
-
 
 def main(words: Sequence[str]) -> int:
     """Plan one model, or several together, and print the answer; 5 if it does not fit."""
@@ -36,7 +24,12 @@ def main(words: Sequence[str]) -> int:
     if arguments.own.get("version"):
         show(f"autolayers {__version__}\n")
         return 0
-    names = _named(arguments)
+    # The models that are named. Raises UsageError if none is.
+    names = list(arguments.positional)
+    if arguments.params.model and not names:
+        names = [arguments.params.model]
+    if not names:
+        raise UsageError("name a model: autolayers MODEL.gguf [flags]; see autolayers --help")
     form = str(arguments.own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
     keeps = arguments.own.get("swap") or arguments.own.get("stay")
     turns = bool(keeps) or any(map(os.path.isdir, names))

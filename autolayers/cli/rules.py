@@ -29,7 +29,15 @@ def main(words: Sequence[str]) -> int:
     Raises UsageError (2) for missing or nonsensical values, ModelError (3) for an unreadable file.
     """
     arguments = read("rules", words)
-    path = _model(arguments.positional)
+    # The one model that is named, None without. Raises UsageError for several, and for figures
+    # without their flags: `rules 70b q4`.
+    names = arguments.positional
+    figures = list(filter(None, map(_figure, names)))
+    if len(figures) == len(names) > 0 and not any(map(os.path.lexists, names)):
+        raise UsageError(f"figures have flags: autolayers rules {' '.join(figures)}")
+    if len(names) > 1:
+        raise UsageError("rules takes one model at most")
+    path = names[0] if names else None
     # A flag's key is its name without the dashes: "--kv-heads" is given["kv_heads"]
     given = {
         name: arguments.own[flag(name)[2:]] for name in FIELDS if flag(name)[2:] in arguments.own
@@ -54,17 +62,6 @@ def main(words: Sequence[str]) -> int:
     for reason in refused.values():
         say(f"left out: {reason}")
     return 0
-
-
-def _model(names: Sequence[str]) -> str | None:
-    """Return the one model that is named, None without. Raises UsageError for several, and for
-    figures without their flags: `rules 70b q4`."""
-    figures = list(filter(None, map(_figure, names)))
-    if len(figures) == len(names) > 0 and not any(map(os.path.lexists, names)):
-        raise UsageError(f"figures have flags: autolayers rules {' '.join(figures)}")
-    if len(names) > 1:
-        raise UsageError("rules takes one model at most")
-    return names[0] if names else None
 
 
 def _figure(word: str) -> str:
@@ -131,13 +128,12 @@ def _cells(name: str, row: Comparison, with_exact: bool) -> list[str]:
         cells.append("" if row.error is None else f"{row.error:+.0%}")
     else:
         cells.append(f"{result.value / GiB:.2f} GiB" if unit == "bytes" else "")
-    return [*cells, _gpus(result.gpus), _title(result)]
-
-
-def _gpus(count: int | None) -> str:
+    count = result.gpus
     if count is None:
-        return ""
-    return "1 GPU" if count == 1 else f"{count} GPUs"
+        gpus = ""
+    else:
+        gpus = "1 GPU" if count == 1 else f"{count} GPUs"
+    return [*cells, gpus, _title(result)]
 
 
 def _title(result: Result) -> str:

@@ -43,16 +43,6 @@ _QUICK_LIMIT = 120.0
 _INTERRUPTED = 130
 
 
-def _refuse_other_program(command: WrappedCommand) -> None:
-    """Raise UsageError for what is no llama-server of this machine."""
-    # llama-bench is looked for next to it, and must see the same devices
-    if command.container or command.bench or not command.program.startswith("llama-"):
-        raise UsageError(
-            "autolayers tune measures a llama-server of this machine: autolayers tune "
-            "llama-server -m MODEL ...; for a container run it inside"
-        )
-
-
 def main(argv: Sequence[str]) -> int:
     """Measure, keep and print the fastest launch; 1 if nothing could be measured, 5 if none
     fits."""
@@ -67,7 +57,13 @@ def main(argv: Sequence[str]) -> int:
         argv = [*argv[:end], "llama-server", "-m", argv[end]]
     # --forget and --bench FILE need no program, so the command is read after them
     command = commands.read(argv, "tune")
-    _refuse_other_program(command)
+    # Raise UsageError for what is no llama-server of this machine.
+    # llama-bench is looked for next to it, and must see the same devices
+    if command.container or command.bench or not command.program.startswith("llama-"):
+        raise UsageError(
+            "autolayers tune measures a llama-server of this machine: autolayers tune "
+            "llama-server -m MODEL ...; for a container run it inside"
+        )
     name, words = _bench_words(command, own)
     try:
         program = read_program(words, os.environ)
@@ -81,7 +77,10 @@ def main(argv: Sequence[str]) -> int:
     _refuse_other_build(session, program, program.commit)
     if "quick" in own:
         return _quick(session, program, own)
-    return _measured(session, program, _rivals(session), own)
+    # The plan's launch and those that predictions cannot tell from it, five at most.
+    return _measured(
+        session, program, rivals(Problem(session.model, session.request), _threads(session)), own
+    )
 
 
 def _measured(session: Session, program: Program, rivals: list[Rival], own: dict[str, Any]) -> int:
@@ -110,7 +109,14 @@ def _measured(session: Session, program: Program, rivals: list[Rival], own: dict
     shared = _share(session, outcome, own.get("share"))
     best = outcome.measured[0]
     _keep(session, best, own)
-    _calibrate(session, outcome)
+    # Keep the measured speeds for the predictions of every model.
+    devices = session.request.machine.devices
+    try:
+        calibrate.keep(
+            ratios(runs_of(outcome.measured, outcome.test, devices)), devices, os.environ
+        )
+    except AutolayersError as error:
+        say(f"the speeds cannot be kept: {error}")
     code = _answer(session, best.rival, own, rivals, outcome.measured)
     # Ctrl-C keeps what was measured, and still says that it was not all
     return _INTERRUPTED if outcome.interrupted else code if shared else AutolayersError.exit_code
@@ -149,11 +155,6 @@ def _bench(session: Session, program: Program, rest: Sequence[str]) -> Bench:
     # It keeps logits for a whole micro-batch: a launch that just fits may not fit it
     missing = room_in(engine("llama-bench"), session.model, session.request)
     return Bench(program, session.model.size, os.environ, tuple(rest), missing)
-
-
-def _rivals(session: Session) -> list[Rival]:
-    """Return the plan's launch and those that predictions cannot tell from it, five at most."""
-    return rivals(Problem(session.model, session.request), _threads(session))
 
 
 def _threads(session: Session) -> tuple[int, ...]:
@@ -238,17 +239,6 @@ def _keep(session: Session, best: TunedLaunch, own: dict[str, Any]) -> None:
         keep([tuned], os.environ, name)
     except AutolayersError as error:
         say(f"the result cannot be kept: {error}")
-
-
-def _calibrate(session: Session, outcome: Outcome) -> None:
-    """Keep the measured speeds for the predictions of every model."""
-    devices = session.request.machine.devices
-    try:
-        calibrate.keep(
-            ratios(runs_of(outcome.measured, outcome.test, devices)), devices, os.environ
-        )
-    except AutolayersError as error:
-        say(f"the speeds cannot be kept: {error}")
 
 
 def _share(session: Session, outcome: Outcome, name: str | None) -> bool:

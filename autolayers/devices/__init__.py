@@ -75,7 +75,29 @@ def discover(
     ram = measured(host.read(root), environ)
     # the program itself knows best, whatever driver or mask decides
     if llama_server:
-        return _as_listed(llama_server, environ, rpc, root, ram)
+        # The devices that a llama-server lists, completed by the drivers' own figures.
+        program = llama_server
+        from . import list_devices
+
+        far, silent = _unavailable(rpc)
+        if silent:  # with them the program would list nothing, or wait
+            environ = {name: value for name, value in environ.items() if name != "LLAMA_ARG_RPC"}
+        try:
+            listed, notes = list_devices.query(program, environ, () if silent else rpc)
+        except DeviceError as error:
+            # no program that answers: the drivers are asked instead, and a note says so
+            inventory = discover(environ, None, rpc, root)
+            return Inventory(inventory.devices, inventory.host, (str(error), *inventory.notes))
+        listed = _enriched(listed, environ, root)
+        if silent:
+            listed, notes = [*far, *listed], [*notes, *silent]
+        elif rpc:
+            from .rpc import refine
+
+            listed = refine(listed, rpc)
+        if not any(device.total for device in listed):
+            notes.append(f"{program} lists no GPU: plans are for the CPU")
+        return _calibrated(with_ttm(list(map(completed, listed)), root), ram, notes, environ)
     # remote devices come first, as llama.cpp lists them (_by_default)
     local, notes = _local(environ, ram, root)
     far, more = remote(rpc)
@@ -83,33 +105,6 @@ def discover(
     if not any(device.total for device in devices):
         more.append("no GPU found: plans are for the CPU")
     return _calibrated(devices, ram, [*notes, *more], environ)
-
-
-def _as_listed(
-    program: str, environ: Mapping[str, str], rpc: Sequence[str], root: str, ram: Host
-) -> Inventory:
-    """Return the devices that a llama-server lists, completed by the drivers' own figures."""
-    from . import list_devices
-
-    far, silent = _unavailable(rpc)
-    if silent:  # with them the program would list nothing, or wait
-        environ = {name: value for name, value in environ.items() if name != "LLAMA_ARG_RPC"}
-    try:
-        listed, notes = list_devices.query(program, environ, () if silent else rpc)
-    except DeviceError as error:
-        # no program that answers: the drivers are asked instead, and a note says so
-        inventory = discover(environ, None, rpc, root)
-        return Inventory(inventory.devices, inventory.host, (str(error), *inventory.notes))
-    listed = _enriched(listed, environ, root)
-    if silent:
-        listed, notes = [*far, *listed], [*notes, *silent]
-    elif rpc:
-        from .rpc import refine
-
-        listed = refine(listed, rpc)
-    if not any(device.total for device in listed):
-        notes.append(f"{program} lists no GPU: plans are for the CPU")
-    return _calibrated(with_ttm(list(map(completed, listed)), root), ram, notes, environ)
 
 
 def _enriched(listed: list[Device], environ: Mapping[str, str], root: str) -> list[Device]:

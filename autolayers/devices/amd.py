@@ -91,11 +91,7 @@ def _card(path: str, root: str) -> Device | None:
     card = replace(
         card, kind="igpu", warning="unified memory: the part that the firmware reserves for the GPU"
     )
-    return _with_gtt(card, path, root)
-
-
-def _with_gtt(card: Device, path: str, root: str) -> Device:
-    """Return the integrated GPU with its pool of system memory, where that is the larger one."""
+    # The integrated GPU with its pool of system memory, where that is the larger one.
     gtt, gtt_used = _number(f"{path}/mem_info_gtt_total"), _number(f"{path}/mem_info_gtt_used")
     if gtt is not None and gtt_used is not None and gtt > card.total:
         # ROCm gives an integrated GPU the larger of its two pools, not their sum. Whether memory

@@ -126,10 +126,6 @@ def _changed(row: SpeedRatio, devices: Sequence[Device]) -> str:
     for card in row.cards:
         if card in gone:
             return f"with {card}, which is not here"
-    return _changed_driver(row, here)
-
-
-def _changed_driver(row: SpeedRatio, here: Sequence[Device]) -> str:
     driver = next((device.driver for device in here), "")
     if row.driver and driver and row.driver != driver:
         return f"with driver {row.driver}, now {driver}"

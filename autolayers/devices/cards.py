@@ -15,10 +15,6 @@ from ..tables import rows
 from ..units import GiB, MiB
 from .macs import working_set
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 @dataclass(frozen=True)
 class Card:
@@ -74,23 +70,19 @@ def _cards() -> dict[str, Card]:
         capability = (int(major), int(minor)) if major else None
         for gib in sizes:
             name = row["name"] if row["mib"] else f"{row['name']}-{gib}g"
-            cards[name] = _card_of(row, capability, gib)
+            # The card of a row, with this RAM where it has none.
+            cards[name] = Card(
+                row["description"],
+                int(row["mib"] or _SHARED[row["backend"]](gib)),
+                capability,
+                int(row["sm"]) if row["sm"] else None,
+                int(row["gb_per_s"] or 0),
+                float(row["fp16_tflops"] or 0),
+                row["pcie"],
+                row["backend"],
+                gib,
+            )
     return cards
-
-
-def _card_of(row: Mapping[str, str], capability: tuple[int, int] | None, gib: int) -> Card:
-    """Return the card of a row, with this RAM where it has none."""
-    return Card(
-        row["description"],
-        int(row["mib"] or _SHARED[row["backend"]](gib)),
-        capability,
-        int(row["sm"]) if row["sm"] else None,
-        int(row["gb_per_s"] or 0),
-        float(row["fp16_tflops"] or 0),
-        row["pcie"],
-        row["backend"],
-        gib,
-    )
 
 
 CARDS = _cards()

@@ -87,29 +87,27 @@ class Cluster:
         # RPC devices are numbered through, box after box
         for box in self.boxes if boxes is None else boxes:
             for device in box.devices:
-                devices.append(_over_rpc(box, device, len(devices)))
+                # A box's device as llama-server on the head sees it.
+                number = len(devices)
+                cpu = device.backend == CPU.name
+                bandwidth = device.bandwidth or (box.host.bandwidth if cpu and box.host else None)
+                over_rpc = replace(
+                    device,
+                    name=f"{Rpc.name}{number}",
+                    backend=RpcCpu.name if cpu else Rpc.name,
+                    kind="rpc",
+                    engine="" if cpu else device.backend,
+                    description=f"{box.name}: {device.description or device.name}",
+                    link=box.link and box.link[0],
+                    latency=box.link and box.link[1],
+                    source="cluster",
+                    wddm=False,
+                    display=None,
+                    limits=None,
+                    bandwidth=bandwidth,
+                )
+                devices.append(over_rpc)
         return [*devices, *self.head.devices]
-
-
-def _over_rpc(box: Box, device: Device, number: int) -> Device:
-    """Return a box's device as llama-server on the head sees it."""
-    cpu = device.backend == CPU.name
-    bandwidth = device.bandwidth or (box.host.bandwidth if cpu and box.host else None)
-    return replace(
-        device,
-        name=f"{Rpc.name}{number}",
-        backend=RpcCpu.name if cpu else Rpc.name,
-        kind="rpc",
-        engine="" if cpu else device.backend,
-        description=f"{box.name}: {device.description or device.name}",
-        link=box.link and box.link[0],
-        latency=box.link and box.link[1],
-        source="cluster",
-        wddm=False,
-        display=None,
-        limits=None,
-        bandwidth=bandwidth,
-    )
 
 
 def read(path: str) -> Cluster:
@@ -129,7 +127,16 @@ def read(path: str) -> Cluster:
     # the head's own devices need no link
     first = read_boxes.pop(head)
     for name, box in read_boxes.items():
-        _refuse_unreachable(path, head, name, box)
+        # Raise UsageError for a box that the head cannot use: no link, address or device.
+        if box.link is None:
+            raise UsageError(
+                f'{path}: no link between {head} and {name}; write it under "links": '
+                f'{{"between": ["{head}", "{name}"], "bandwidth": "1Gbit/s", "latency": "0.3ms"}}'
+            )
+        if not box.address:
+            raise UsageError(f'{path}: box {name} has no "address" for {head} to connect to')
+        if not box.devices:
+            raise UsageError(f"{path}: box {name} has no devices to serve")
     cluster = Cluster(first, tuple(read_boxes.values()))
     if (count := len(cluster.devices())) > MAX_DEVICES:
         raise UsageError(
@@ -149,23 +156,11 @@ def _json(path: str) -> Any:
         raise UsageError(f"{path}: not JSON ({error})") from None
 
 
-def _refuse_unreachable(path: str, head: str, name: str, box: Box) -> None:
-    """Raise UsageError for a box that the head cannot use: no link, address or device."""
-    if box.link is None:
-        raise UsageError(
-            f'{path}: no link between {head} and {name}; write it under "links": '
-            f'{{"between": ["{head}", "{name}"], "bandwidth": "1Gbit/s", "latency": "0.3ms"}}'
-        )
-    if not box.address:
-        raise UsageError(f'{path}: box {name} has no "address" for {head} to connect to')
-    if not box.devices:
-        raise UsageError(f"{path}: box {name} has no devices to serve")
-
-
 def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
     """Return the cluster with the memory that its servers report, and a line for each server that
     does not answer or reports more than the file's device can have: those are left out."""
-    servers = _servers(cluster)
+    # Each box with the number of each device.
+    servers = [(box, i) for box in cluster.boxes for i in range(len(box.devices))]
     answers = in_threads(lambda server: ask(server[0].endpoints[server[1]]), servers)
     notes: list[str] = []
     served: dict[str, list[tuple[Device, int]]] = {box.name: [] for box in cluster.boxes}
@@ -174,7 +169,7 @@ def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
         if isinstance(answer, DeviceError):
             notes.append(f"box {box.name}: {answer}: left out")
         elif isinstance(answer, list) and not _can_be(answer, device):
-            reported = _reported(answer)
+            reported = human(answer[0].total) if len(answer) == 1 else f"{len(answer)} devices"
             notes.append(
                 f"box {box.name}: {endpoint} reports {reported}, but the file has one device of "
                 f"{human(device.total)}: left out"
@@ -190,19 +185,10 @@ def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
     return Cluster(cluster.head, tuple(boxes)), notes
 
 
-def _servers(cluster: Cluster) -> list[tuple[Box, int]]:
-    """Return each box with the number of each device."""
-    return [(box, i) for box in cluster.boxes for i in range(len(box.devices))]
-
-
 def _with_devices(box: Box, served: list[tuple[Device, int]]) -> Box:
     """Return the box with these devices and their ports only."""
     devices, ports = zip(*served, strict=True)
     return replace(box, devices=devices, ports=ports)
-
-
-def _reported(answer: list[ServedDevice]) -> str:
-    return human(answer[0].total) if len(answer) == 1 else f"{len(answer)} devices"
 
 
 def _can_be(answer: list[ServedDevice], device: Device) -> bool:

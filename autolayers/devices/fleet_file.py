@@ -119,15 +119,6 @@ def read(path: str) -> Fleet:
     return replace(_fleet(path, machines), link=link, said=True)
 
 
-def _kinds_of(machines: Sequence[Box]) -> tuple[MachineKind, ...]:
-    """Return the kinds, in the order of their first machines."""
-    boxes_of: dict[object, list[Box]] = {}
-    for box in machines:
-        # a fleet of 10,000 equal machines is planned once
-        boxes_of.setdefault(_likeness(box), []).append(box)
-    return tuple(_kind(boxes) for boxes in boxes_of.values())
-
-
 def _likeness(box: Box) -> object:
     """Return what two boxes have equal if one plan serves both."""
     host = box.host
@@ -192,7 +183,12 @@ def _fleet(path: str, machines: Sequence[Box], notes: tuple[str, ...] = ()) -> F
         if box.name in seen:
             raise UsageError(f"{path}: two machines are called {box.name}: rename one")
         seen.add(box.name)
-    return Fleet(tuple(machines), _kinds_of(machines), notes=notes)
+    # The kinds, in the order of their first machines.
+    boxes_of: dict[object, list[Box]] = {}
+    for box in machines:
+        # a fleet of 10,000 equal machines is planned once
+        boxes_of.setdefault(_likeness(box), []).append(box)
+    return Fleet(tuple(machines), tuple(_kind(boxes) for boxes in boxes_of.values()), notes=notes)
 
 
 # --- the forms of the file
@@ -216,7 +212,10 @@ def _directory(path: str) -> Iterator[Box]:
 def _listed(path: str, rows: Any) -> Iterator[Box]:
     """Yield the machines of a list or of an object under their names."""
     if isinstance(rows, dict):
-        rows = _with_names(rows)
+        # The rows of an object, each with its key as its name.
+        rows = [
+            {**row, "name": name} if isinstance(row, dict) else row for name, row in rows.items()
+        ]
     if not isinstance(rows, list):
         raise UsageError(
             f'{path}: "machines" must be an object with one object for each machine under its name'
@@ -234,11 +233,6 @@ def _listed(path: str, rows: Any) -> Iterator[Box]:
             yield box
 
 
-def _with_names(rows: dict[str, Any]) -> list[Any]:
-    """Return the rows of an object, each with its key as its name."""
-    return [{**row, "name": name} if isinstance(row, dict) else row for name, row in rows.items()]
-
-
 def _of_row(path: str, name: str, row: dict[str, Any]) -> Iterator[Box]:
     what = f"{path}: machine {name}"
     _known(path, row, (*_MACHINE, "name"), f"machine {name}")
@@ -250,7 +244,15 @@ def _of_row(path: str, name: str, row: dict[str, Any]) -> Iterator[Box]:
     if "count" not in row:
         yield replace(box, address=address)
         return
-    for number in range(1, _count(row["count"], address, what) + 1):
+    # The number of machines of one row. Raises UsageError.
+    count = row["count"]
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST:
+        raise UsageError(f"{what}: count must be a whole number from 1 to {MOST}")
+    if count > 1 and "{}" not in address:
+        raise UsageError(
+            f"{what}: {count} machines have {count} addresses: write {{}} where the number goes"
+        )
+    for number in range(1, count + 1):
         yield replace(box, name=f"{name}-{number}", address=address.replace("{}", str(number)))
 
 
@@ -263,17 +265,6 @@ def _described(path: str, row: dict[str, Any], what: str) -> Any:
     if described or not isinstance(file, str):
         raise UsageError(f"{what}: either a machine file or its devices and host")
     return _json(os.path.join(os.path.dirname(path), file), _ONE)
-
-
-def _count(count: Any, address: str, what: str) -> int:
-    """Return the number of machines of one row. Raises UsageError."""
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST:
-        raise UsageError(f"{what}: count must be a whole number from 1 to {MOST}")
-    if count > 1 and "{}" not in address:
-        raise UsageError(
-            f"{what}: {count} machines have {count} addresses: write {{}} where the number goes"
-        )
-    return count
 
 
 def _box(path: str, name: str, data: Any, what: str) -> Box:

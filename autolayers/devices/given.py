@@ -86,31 +86,23 @@ def _size(text: str) -> int | None:
         size = parse_memory(text)
     except UsageError:
         return None
-    _refuse_name_of_size(text)
-    if not text.isdigit() or size >= MiB or _candidates(text):
-        return None if _candidates(text) else size
-    _refuse_without_unit(text)
-    return None
-
-
-def _refuse_name_of_size(text: str) -> None:
-    """Raise UsageError for a number that may be a GPU's name as well as memory."""
+    # Raise UsageError for a number that may be a GPU's name as well as memory.
     number = text.rstrip("mM ")
     short = text.isdigit() and len(text) <= _DIGITS
     either = short or (number != text and number.isdigit())
     if either and (keys := _candidates(text) or _candidates(number)):
         unit = "GiB" if short else "MiB"
         raise UsageError(f"which {text}? the GPU, {' or '.join(keys)}, or memory: {number}{unit}")
-
-
-def _refuse_without_unit(text: str) -> None:
-    """Raise UsageError for a number that most likely means GiB or MiB."""
+    if not text.isdigit() or size >= MiB or _candidates(text):
+        return None if _candidates(text) else size
+    # Raise UsageError for a number that most likely means GiB or MiB.
     if len(text) < 4:
         raise UsageError(f"{text} bytes of memory? write {text}GiB or {text}MiB")
     if int(text) % 256 == 0:
         raise UsageError(
             f"{text} bytes of memory? write {text}MiB, or see --gpu list for the known GPUs"
         )
+    return None
 
 
 def _times(part: str) -> tuple[int, str]:

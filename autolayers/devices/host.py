@@ -148,17 +148,14 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
         # limit is at the root
         for depth in range(len(parts), -1, -1):
             group = "/".join([base, *parts[:depth]])
-            limits = _numbers(root, [f"{group}/{name}" for name in names])
+            # The numbers that are all of a file's text; a limit may be the word max.
+            files = [f"{group}/{name}" for name in names]
+            texts = [file_text(root, file).strip() for file in files]
+            limits = [size for text in texts if (size := whole(text, 20)) is not None]
             taken = whole(file_text(root, f"{group}/{usage}").strip())
             if limits and taken is not None:
                 # a group does not need its pages of files: the kernel drops them at the limit
                 yield min(limits), max(0, taken - _statistic(root, group, cache))
-
-
-def _numbers(root: str, files: list[str]) -> list[int]:
-    """Return the numbers that are all of a file's text; a limit may be the word max."""
-    texts = [file_text(root, file).strip() for file in files]
-    return [size for text in texts if (size := whole(text, 20)) is not None]
 
 
 def _statistic(root: str, group: str, name: str) -> int:

@@ -62,22 +62,17 @@ def run(
     except NoAnswer as error:
         raise DeviceError(f"{program} --list-devices: {error}: its devices are unknown") from None
     if answer.code:
-        complaint = _complaint(answer.err)
+        # The line of stderr with the reason: the first that mentions an error, otherwise the last.
+        lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
+        about = [
+            line
+            for line in lines
+            if re.search(r"error|fail|cannot|could not|abort|assert", line, re.IGNORECASE)
+        ]
+        complaint = next(iter(about or lines[-1:]), "")[:200]
         why = f"{_reason(answer.code)}: {complaint}" if complaint else _reason(answer.code)
         raise DeviceError(f"{program} --list-devices failed ({why}): its devices are unknown")
     return answer.out
-
-
-def _complaint(text: str) -> str:
-    """Return the line of stderr with the reason: the first that mentions an error, otherwise the
-    last."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    about = [
-        line
-        for line in lines
-        if re.search(r"error|fail|cannot|could not|abort|assert", line, re.IGNORECASE)
-    ]
-    return next(iter(about or lines[-1:]), "")[:200]
 
 
 def _reason(code: int) -> str:
@@ -144,7 +139,18 @@ def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list
     for device in listed:
         if device.kind == "rpc":
             continue
-        twin = _twin(device, gpus, listed)
+        # The same GPU under an earlier backend, each of whose GPUs matches at most one of this
+        # backend.
+        same = [
+            other
+            for other in listed
+            if other.backend == device.backend and _same_card(other, device)
+        ]
+        twins = [
+            other for other in gpus if other.backend != device.backend and _same_card(other, device)
+        ]
+        number = same.index(device)
+        twin = twins[number] if number < len(twins) else None
         if twin is None:
             gpus.append(device)
         else:
@@ -165,19 +171,6 @@ def _discrete_first(gpus: list[Device], notes: list[str]) -> list[Device]:
         if device.kind == "igpu"
     ]
     return discrete
-
-
-def _twin(device: Device, gpus: list[Device], listed: list[Device]) -> Device | None:
-    """Return the same GPU under an earlier backend, each of whose GPUs matches at most one of this
-    backend."""
-    same = [
-        other for other in listed if other.backend == device.backend and _same_card(other, device)
-    ]
-    twins = [
-        other for other in gpus if other.backend != device.backend and _same_card(other, device)
-    ]
-    number = same.index(device)
-    return twins[number] if number < len(twins) else None
 
 
 def _same_card(one: Device, other: Device) -> bool:

@@ -113,7 +113,10 @@ def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
             raise _Wrong("not a JSON object; autolayers devices --json writes one")
         # an unknown key is most likely a misspelt one: it must not be ignored
         _known(data, _TOP, "the file")
-        devices = _devices(_list(data.get("devices", [])))
+        value = data.get("devices", [])
+        if not isinstance(value, list):
+            raise _Wrong("devices must be a list")
+        devices = _devices(value)
         host = _host(data["host"]) if data.get("host") is not None else None
         if not devices and host is None:
             raise _Wrong("neither devices nor a host")
@@ -134,7 +137,14 @@ def to_dict(devices: Sequence[Device], host: Host | None) -> dict[str, Any]:
         "schema": 1,
         "autolayers": __version__,
         "devices": [
-            {**_without(asdict(device)), "compute_capability": _dotted(device)}
+            {
+                **_without(asdict(device)),
+                "compute_capability": (
+                    ".".join(map(str, device.compute_capability))
+                    if device.compute_capability
+                    else None
+                ),
+            }
             for device in devices
         ],
         "host": _without(asdict(host)) if host else None,
@@ -149,10 +159,6 @@ def ratio_row(row: Ratio) -> dict[str, Any]:
 
 def _without(row: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in _OF_HERE}
-
-
-def _dotted(device: Device) -> str | None:
-    return ".".join(map(str, device.compute_capability)) if device.compute_capability else None
 
 
 def _devices(rows: list[Any]) -> list[Device]:
@@ -187,7 +193,15 @@ def _device(row: Any, what: str, before: list[Device]) -> Device:
     _check_type(values, _DEVICE_TEXTS, str, "a text", what)
     if "compute_capability" in values:
         values["compute_capability"] = _capability(values["compute_capability"], what)
-    _check_limits(values.get("limits", {}), what)
+    # Raise _Wrong if a backend's limits are no object of whole numbers and switches.
+    limits = values.get("limits", {})
+    if not isinstance(limits, dict):
+        raise _Wrong(f"{what}: limits must be an object")
+    for key, value in limits.items():
+        if not isinstance(value, int) or value < 0:
+            raise _Wrong(
+                f"{what}: limits: {str(key)[:40]} must be a whole number, or true or false"
+            )
     card = _card(row.get("card"), values, what)
     if card is None and not values.get("total"):
         raise _Wrong(f'{what}: neither "total" bytes of memory nor a "card"')
@@ -213,17 +227,6 @@ def _check_type(
     for key in keys:
         if key in values and not isinstance(values[key], kind):
             raise _Wrong(f"{what}: {key} must be {name}")
-
-
-def _check_limits(limits: Any, what: str) -> None:
-    """Raise _Wrong if a backend's limits are no object of whole numbers and switches."""
-    if not isinstance(limits, dict):
-        raise _Wrong(f"{what}: limits must be an object")
-    for key, value in limits.items():
-        if not isinstance(value, int) or value < 0:
-            raise _Wrong(
-                f"{what}: limits: {str(key)[:40]} must be a whole number, or true or false"
-            )
 
 
 def _complete(
@@ -369,12 +372,6 @@ def _capability(value: Any, what: str) -> tuple[int, int]:
         raise _Wrong(f'{what}: compute_capability must be a text such as "8.6"')
     major, minor = numbers
     return major or 0, minor or 0
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise _Wrong("devices must be a list")
-    return value
 
 
 def _known(row: dict[str, Any], keys: frozenset[str], what: str) -> None:

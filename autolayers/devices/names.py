@@ -154,7 +154,7 @@ def _with_words(words: set[str]) -> list[str]:
 
 def _is_general(word: str) -> bool:
     """Return whether a word is that of a family or a size, and names no card."""
-    return word in _FAMILIES or _gib(word)
+    return word in _FAMILIES or (word.endswith("g") and word[:-1].isdecimal())
 
 
 def described(description: str, mib: int) -> Card | None:
@@ -205,13 +205,7 @@ def completed(device: Device) -> Device:
     # a MIG instance has a share of the GPU
     if card is None or (device.uuid or "").startswith("MIG-"):
         return device
-    figures = _figures(card, device)
-    # what the driver reports stays
-    return replace(device, **{key: getattr(device, key) or figures[key] for key in figures})
-
-
-def _figures(card: Card, device: Device) -> dict[str, Any]:
-    """Return the figures of a model that hold for a device of its kind and backend."""
+    # The figures of a model that hold for a device of its kind and backend.
     figures: dict[str, Any] = {
         "bandwidth": card.bandwidth * 1e9 or None,
         "fp16_tflops": card.fp16 or None,
@@ -224,7 +218,8 @@ def _figures(card: Card, device: Device) -> dict[str, Any]:
     if device.backend == card.backend == DEFAULT.name:
         figures["compute_capability"] = card.compute_capability
         figures["n_sm"] = card.n_sm
-    return figures
+    # what the driver reports stays
+    return replace(device, **{key: getattr(device, key) or figures[key] for key in figures})
 
 
 # --- words and letters
@@ -276,10 +271,6 @@ def _form(description: str) -> str:
     # "80 GB" -> "80g", which _FORMS then takes out
     words = re.sub(r"(\d{1,6}) {0,9}gi?b\b", r"\1g", _normal(description)).split()
     return _bare(_letters("".join(word for word in words if not re.fullmatch(_FORMS, word))))
-
-
-def _gib(word: str) -> bool:
-    return word.endswith("g") and word[:-1].isdecimal()
 
 
 def _size(name: str, stem: str) -> int:

@@ -58,24 +58,34 @@ def nodes(path: str, data: dict[str, Any]) -> tuple[list[Box], list[str]]:
             raise UsageError(
                 f"{path}: item {number} is no Node; kubectl get nodes -o json writes them"
             )
-        name = _name(path, number, row)
+        # The name of a node. Raises UsageError if it has none.
+        name = _part(row, "metadata").get("name")
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"{path}: node {number} has no name")
         if why := _unusable(row):
             notes.append(f"node {name}: {why}: left out")
             continue
         devices, doubt = _gpus(path, name, row)
         if doubt:
             unknown.setdefault(doubt, []).append(name)
-        machines.append(Box(name, devices, _host(path, name, row), _address(row) or name))
+        status = _part(row, "status")
+        free = quantity(_part(status, "allocatable").get("memory"))
+        total = quantity(_part(status, "capacity").get("memory")) or free
+        if not free or not total or total < MiB:
+            raise UsageError(
+                f"{path}: node {name}: a machine without memory: no status.allocatable.memory"
+            )
+        # cpu is a quantity too: "64", or "63500m"
+        threads = quantity(_part(status, "allocatable").get("cpu"))  # a core has two
+        host = Host(
+            max(total, free),
+            free,
+            "given",
+            cores=min(max(1, threads // 2), 4096) if threads else None,
+        )
+        machines.append(Box(name, devices, host, _address(row) or name))
     notes += [_note(names, doubt) for doubt, names in unknown.items()]
     return machines, notes
-
-
-def _name(path: str, number: int, row: Mapping[str, Any]) -> str:
-    """Return the name of a node. Raises UsageError if it has none."""
-    name = _part(row, "metadata").get("name")
-    if not isinstance(name, str) or not name:
-        raise UsageError(f"{path}: node {number} has no name")
-    return name
 
 
 def _note(names: list[str], doubt: str) -> str:
@@ -92,21 +102,6 @@ def quantity(text: object) -> int | None:
     """
     match = _MEMORY.fullmatch(text) if isinstance(text, str) else None
     return int(int(match[1]) * _UNITS[match[2]]) if match else None
-
-
-def _gpu(
-    name: str,
-    size: int,
-    count: int,
-    capability: tuple[int, int] | None = None,
-    backend: str = DEFAULT.name,
-) -> tuple[Device, ...]:
-    """Return `count` GPUs whose name and bytes of memory a driver or a label says. The table of
-    cards adds their speed; of one that it does not know, the speed is not known."""
-    device = Device(
-        f"{DEFAULT.name}0", size, int(size * _FREE), name, backend, compute_capability=capability
-    )
-    return tuple(numbered([completed(device)] * count))
 
 
 def _part(row: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -137,21 +132,6 @@ def _address(row: Mapping[str, Any]) -> str:
     return ""
 
 
-def _host(path: str, name: str, row: Mapping[str, Any]) -> Host:
-    status = _part(row, "status")
-    free = quantity(_part(status, "allocatable").get("memory"))
-    total = quantity(_part(status, "capacity").get("memory")) or free
-    if not free or not total or total < MiB:
-        raise UsageError(
-            f"{path}: node {name}: a machine without memory: no status.allocatable.memory"
-        )
-    # cpu is a quantity too: "64", or "63500m"
-    threads = quantity(_part(status, "allocatable").get("cpu"))  # a core has two
-    return Host(
-        max(total, free), free, "given", cores=min(max(1, threads // 2), 4096) if threads else None
-    )
-
-
 def _gpus(path: str, name: str, row: Mapping[str, Any]) -> tuple[tuple[Device, ...], str]:
     """Return the GPUs that pods may get, and a line where their speed is not known."""
     labels = _part(_part(row, "metadata"), "labels")
@@ -170,7 +150,9 @@ def _of_resource(
     """Return the `count` GPUs of a resource, by the labels of its node. Raises UsageError."""
     # time-slicing offers each GPU several times
     count //= max(1, whole(str(labels.get(f"{resource}.replicas", "1")), 4) or 1)
-    size = _memory(resource, labels)
+    # The bytes of each GPU of a resource: NVIDIA's label has MiB, AMD's a quantity.
+    mib = whole(str(labels.get(f"{resource}.memory", "")), 8)
+    size = mib * MiB if mib else quantity(labels.get(f"{resource}.vram"))
     if not size:
         raise UsageError(
             f"{what}: no label gives the memory of its {count} {resource}: "
@@ -185,23 +167,24 @@ def _of_resource(
         )
     backend = Hip.name if resource == _AMD else DEFAULT.name
     number = min(max(1, count), MAX_DEVICES)
-    devices = _gpu(shown, size, number, _capability(resource, labels), backend)
+    # `count` GPUs whose name and bytes of memory a driver or a label says. The table of cards adds
+    # their speed; of one that it does not know, the speed is not known.
+    # The compute capability of a node's labels; None without one.
+    major = whole(str(labels.get(f"{resource}.compute.major", "")), 3)
+    minor = whole(str(labels.get(f"{resource}.compute.minor", "")), 3)
+    capability = None if major is None or minor is None else (major, minor)
+    device = Device(
+        f"{DEFAULT.name}0",
+        size,
+        int(size * _FREE),
+        shown,
+        backend,
+        compute_capability=capability,
+    )
+    devices = tuple(numbered([completed(device)] * number))
     if candidates(shown) and devices[0].bandwidth:
         return devices, ""
     return devices, (
         f"GPU {shown or 'without a name'} is not known: its memory is that of its "
         "label, its speed is assumed"
     )
-
-
-def _memory(resource: str, labels: Mapping[str, Any]) -> int | None:
-    """Return the bytes of each GPU of a resource: NVIDIA's label has MiB, AMD's a quantity."""
-    mib = whole(str(labels.get(f"{resource}.memory", "")), 8)
-    return mib * MiB if mib else quantity(labels.get(f"{resource}.vram"))
-
-
-def _capability(resource: str, labels: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the compute capability of a node's labels; None without one."""
-    major = whole(str(labels.get(f"{resource}.compute.major", "")), 3)
-    minor = whole(str(labels.get(f"{resource}.compute.minor", "")), 3)
-    return None if major is None or minor is None else (major, minor)

@@ -424,7 +424,10 @@ def _shown(
     # the driver's own library, in another process, as it makes a context
     answer = ask(environ)
     if answer is not None:
-        return _by_digits(cards, answer), []
+        # The GPUs in the driver's order, by the digits of their UUIDs.
+        # the prefix of a MIG instance's UUID varies
+        place = {(card.uuid or "")[4:].replace("-", "").lower(): card for card in cards}
+        return [place[digits] for digits in answer if digits in place], []
     # a process gets at most one MIG instance, and none if it has full GPUs
     usable = [card for card in cards if not _is_instance(card)] or instances[:1]
     return _picked(usable, mask), [
@@ -447,10 +450,3 @@ def _has_one_order(cards: Sequence[Device], environ: Mapping[str, str]) -> bool:
     """Return whether CUDA's order is that of the PCI bus: it was set, or the GPUs are alike."""
     by_bus = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     return by_bus or len({card.description for card in cards}) < 2
-
-
-def _by_digits(cards: Sequence[Device], answer: Sequence[str]) -> list[Device]:
-    """Return the GPUs in the driver's order, by the digits of their UUIDs."""
-    # the prefix of a MIG instance's UUID varies
-    place = {(card.uuid or "")[4:].replace("-", "").lower(): card for card in cards}
-    return [place[digits] for digits in answer if digits in place]

@@ -29,7 +29,9 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
     allowed_at_once = quota(root)
     if allowed is None:
         return None
-    every_cpu = _is_every_cpu(root, min(len(allowed), allowed_at_once))
+    # Whether that many CPUs are all that the machine has.
+    last = file_text(root, "sys/devices/system/cpu/present").strip().rpartition("-")[2]
+    every_cpu = last.isdecimal() and min(len(allowed), allowed_at_once) > int(last)
     if every_cpu and not file_text(root, f"{_CPU}0/cpu_capacity"):
         return None  # avoids reading hundreds of files
     cores = _cores(root)
@@ -37,21 +39,12 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
         return None
     may_run = [cpus[0] for cpus in cores if not set(cpus).isdisjoint(allowed)]
     # one thread a core: hyperthreads of a core share its units
-    count = max(1, min(_fast_ones(root, may_run), allowed_at_once))
-    return count if count < len(cores) else None
-
-
-def _is_every_cpu(root: str, count: int) -> bool:
-    """Return whether that many CPUs are all that the machine has."""
-    last = file_text(root, "sys/devices/system/cpu/present").strip().rpartition("-")[2]
-    return last.isdecimal() and count > int(last)
-
-
-def _fast_ones(root: str, cpus: list[int]) -> int:
-    """Count those that are about as fast as the fastest."""
-    capacities = [_capacity(root, cpu) for cpu in cpus]
+    # Count those that are about as fast as the fastest.
+    capacities = [_capacity(root, cpu) for cpu in may_run]
     fastest = max(capacities, default=0)
-    return sum(capacity >= _FAST * fastest for capacity in capacities)
+    fast_ones = sum(capacity >= _FAST * fastest for capacity in capacities)
+    count = max(1, min(fast_ones, allowed_at_once))
+    return count if count < len(cores) else None
 
 
 def _cores(root: str) -> list[list[int]]:

@@ -85,13 +85,18 @@ def with_limits(devices: Sequence[Device], known: Sequence[Device]) -> list[Devi
     completed = []
     for device in devices:
         # two equal cards are matched in their order: each stands for one
+        # Compare descriptions, to which Mesa appends its driver's name: "AMD Radeon RX 7900 XTX
+        # (RADV NAVI31)".
         twin = next(
             (
                 other
                 for other in left
                 if device.backend == VULKAN
                 and not device.limits
-                and _same(other.description, device.description)
+                and (
+                    other.description.partition(" (")[0].strip()
+                    == device.description.partition(" (")[0].strip()
+                )
             ),
             None,
         )
@@ -100,12 +105,6 @@ def with_limits(devices: Sequence[Device], known: Sequence[Device]) -> list[Devi
             device = replace(device, limits=twin.limits)
         completed.append(device)
     return completed
-
-
-def _same(one: str, other: str) -> bool:
-    """Compare descriptions, to which Mesa appends its driver's name: "AMD Radeon RX 7900 XTX (RADV
-    NAVI31)"."""
-    return one.partition(" (")[0].strip() == other.partition(" (")[0].strip()
 
 
 # --- in the child process

@@ -55,7 +55,7 @@ class Engine:
 
     @property
     def program(self) -> str:
-        """Whose flags it takes, as in flags/table.py: other programs are planned in llama-server's
+        """Whose flags it takes, as in flags/arguments.csv: others are planned in llama-server's
         words. "" for a fork, whose programs share one parser."""
         if not self.is_llama_cpp:
             return ""

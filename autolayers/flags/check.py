@@ -99,43 +99,27 @@ def _without_parts(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(whole)
 
 
-def _with_hyphens(flag: str) -> str:
-    return flag.replace("_", "-") if flag.startswith("--") else flag
-
-
 def _suggestion(near: str | None) -> str:
     return f"; did you mean {near}?" if near else ""
-
-
-def _see_help(command: str) -> str:
-    return f": see {'autolayers' if command == 'plan' else title(command)} --help"
-
-
-def _meant(flag: str, flags: Sequence[str]) -> str:
-    """Return what another program's flag is called here, "" where it is none of `flags`."""
-    # "--backend cpu" may be offered only where the command has --backend
-    meant = _OTHERS.get(flag, "")
-    return meant if meant.partition(" ")[0] in flags else ""
 
 
 def refuse_contradictions(own: Mapping[str, Any], typed: Params) -> None:
     """Raise UsageError if own flags and llama-server's contradict each other. `typed`: from the
     words alone, since a word overrides a variable."""
-    _refuse_two_contexts(typed.n_ctx, own.get("ctx"), own.get("ctx-min"))
-    # Two names of one thing: which of them counts would be a guess
-    if own.get("margin") is not None and typed.fit_target is not None:
-        raise UsageError("--margin and -fitt both set the margins: give one of them")
-    if own.get("kv-types") and (typed.cache_type_k or typed.cache_type_v):
-        raise UsageError("--kv-types and -ctk both set the cache types: give one of them")
-
-
-def _refuse_two_contexts(n_ctx: int | None, wanted: object, smallest: int | None) -> None:
+    n_ctx = typed.n_ctx
+    wanted = own.get("ctx")
+    smallest = own.get("ctx-min")
     if n_ctx and wanted is not None and wanted != n_ctx:
         raise UsageError(f"-c {n_ctx} and --ctx {wanted} both set the context: give one of them")
     # --ctx max sets no number to compare with
     largest = n_ctx or (wanted if isinstance(wanted, int) else 0)
     if largest and smallest is not None and smallest > largest:
         raise UsageError(f"--ctx-min {smallest} is more than the requested context, {largest}")
+    # Two names of one thing: which of them counts would be a guess
+    if own.get("margin") is not None and typed.fit_target is not None:
+        raise UsageError("--margin and -fitt both set the margins: give one of them")
+    if own.get("kv-types") and (typed.cache_type_k or typed.cache_type_v):
+        raise UsageError("--kv-types and -ctk both set the cache types: give one of them")
 
 
 def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
@@ -148,13 +132,21 @@ def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
     if equals and flag in flags:
         raise UsageError(f"{name}: write {flag} {value}")
     # a flag of another command of autolayers
-    owners = takers(_with_hyphens(flag))
-    instead = _suggestion(_meant(flag, flags) or nearest(flag, own if owners else flags))
+    owners = takers(flag.replace("_", "-") if flag.startswith("--") else flag)
+    # What another program's flag is called here, "" where it is none of `flags`.
+    # "--backend cpu" may be offered only where the command has --backend
+    meant = _OTHERS.get(flag, "")
+    instead = _suggestion(
+        (meant if meant.partition(" ")[0] in flags else "")
+        or nearest(flag, own if owners else flags)
+    )
     if owners:
         raise UsageError(f"{flag} is no flag of {title(command)}: {_listed(owners)} it{instead}")
     # --strict-flags off: a newer llama.cpp may know it, so it is passed on
     if strict:
-        instead = (instead or _see_help(command)) + (_PASS_ON if reads_llama else "")
+        instead = (
+            instead or (f": see {'autolayers' if command == 'plan' else title(command)} --help")
+        ) + (_PASS_ON if reads_llama else "")
         raise UsageError(f"{flag} is no flag of {title(command)}{instead}")
 
 

@@ -36,25 +36,21 @@ def is_flag(name: str, command: str = "plan") -> bool:
     return True
 
 
-def _switch_words(name: str, value: bool, flag: str, switch: bool) -> list[str]:
-    # True of a switch is its own word: embedding=True
-    if value and switch:
-        return [flag]
-    negated = f"--no-{name.replace('_', '-')}"
-    # mmap=False is --no-mmap, where llama-server has such a word
-    if not value and lookup(negated):
-        return [negated]
-    # False of a switch without a negation is its default
-    if not value and switch:
-        return []
-    raise WrongType(f"{name}={value}: {flag} takes a value")
-
-
 def _words(name: str, value: object, command: str) -> list[str]:
     flag, switch = _flag(name, command)
     # Before numbers: True is an int in Python
     if isinstance(value, bool):
-        return _switch_words(name, value, flag, switch)
+        # True of a switch is its own word: embedding=True
+        if value and switch:
+            return [flag]
+        negated = f"--no-{name.replace('_', '-')}"
+        # mmap=False is --no-mmap, where llama-server has such a word
+        if not value and lookup(negated):
+            return [negated]
+        # False of a switch without a negation is its default
+        if not value and switch:
+            return []
+        raise WrongType(f"{name}={value}: {flag} takes a value")
     if switch:
         raise WrongType(f"{name} is True or False, not {value!r:.60}")
     # As all of llama-server's lists are written: gpu=["rtx-3060", "8GiB"]

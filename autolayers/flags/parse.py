@@ -83,7 +83,19 @@ def parse(
     # Config files, environment, words:
     # in llama.cpp's order: what comes later wins
     for path in config_files:
-        _read_config(path, state)
+        # One llama.cpp config.ini: the section [*], then [default] with everything before the first
+        # section. Mirrors parse_ini_from_file and apply_to_params (common/preset.cpp): within a
+        # section the keys are applied in the order of the arguments' first names, unknown keys are
+        # skipped, and the key of a switch turns it on whatever its value.
+        try:
+            with opened(path) as file:
+                text = file.read(1 << 20).decode("utf-8", "replace").replace("\r\n", "\n")
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from None
+        sections = _sections(path, text)
+        # common_params_apply_system_config: the global section, then the default preset
+        for section in ("*", "default"):
+            _apply_section(path, sections.get(section, {}), state)
     if environ is not None:
         _read_environment(environ, state)
     rest: list[str] = []
@@ -349,40 +361,18 @@ def _read_environment(environ: Mapping[str, str], state: _State) -> None:
         if row.negated and no in environ:
             state.apply(row, no, "", False)
         elif row.env in environ:
-            _apply_variable(row, environ[row.env], state)
-
-
-def _apply_variable(row: Argument, text: str, state: _State) -> None:
-    """Apply the value of an argument's variable. Raises UsageError for no boolean."""
-    if row.kind is SWITCH:
-        try:
-            state.apply(row, row.env, "", boolean(text))
-        except Bad as error:
-            raise UsageError(f"{row.env}={text!r}: expected {error}") from None
-    elif row.takes_value:
-        state.apply(row, row.env, text)
-    # a flag without a value and without a negation: anything else leaves it off
-    elif text in TRUE:
-        state.apply(row, row.env, "")
-
-
-def _read_config(path: str, state: _State) -> None:
-    """One llama.cpp config.ini: the section [*], then [default] with everything before the first
-    section.
-
-    Mirrors parse_ini_from_file and apply_to_params (common/preset.cpp): within a section the keys
-    are applied in the order of the arguments' first names, unknown keys are skipped, and the key of
-    a switch turns it on whatever its value.
-    """
-    try:
-        with opened(path) as file:
-            text = file.read(1 << 20).decode("utf-8", "replace").replace("\r\n", "\n")
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    sections = _sections(path, text)
-    # common_params_apply_system_config: the global section, then the default preset
-    for section in ("*", "default"):
-        _apply_section(path, sections.get(section, {}), state)
+            # Apply the value of an argument's variable. Raises UsageError for no boolean.
+            text = environ[row.env]
+            if row.kind is SWITCH:
+                try:
+                    state.apply(row, row.env, "", boolean(text))
+                except Bad as error:
+                    raise UsageError(f"{row.env}={text!r}: expected {error}") from None
+            elif row.takes_value:
+                state.apply(row, row.env, text)
+            # a flag without a value and without a negation: anything else leaves it off
+            elif text in TRUE:
+                state.apply(row, row.env, "")
 
 
 def _sections(path: str, text: str) -> dict[str, dict[str, str]]:
@@ -391,11 +381,15 @@ def _sections(path: str, text: str) -> dict[str, dict[str, str]]:
     # Keys before any section belong to it
     current = "default"
     for number, line in enumerate(text.splitlines(), 1):
-        content = _without_comment(line)
+        # A line up to its comment, without blanks at the end.
+        # parse_ini_from_file ends a value at the first of these, in quotes too
+        marks = [line.find(mark) for mark in ";#" if mark in line]
+        content = line[: min(marks, default=len(line))].rstrip(" \t")
         if not content.strip():
             continue
         key, equals, value = content.partition("=")
-        if section := _section_name(content):
+        # The name of the section that a line begins; empty for another line.
+        if section := (content[1:-1].strip() if content[0] == "[" and content[-1] == "]" else ""):
             current = section
             # A section that begins twice keeps its last keys, as in a std::map
             sections[current] = {}
@@ -408,18 +402,6 @@ def _sections(path: str, text: str) -> dict[str, dict[str, str]]:
                 "value"
             )
     return sections
-
-
-def _without_comment(line: str) -> str:
-    """Return a line up to its comment, without blanks at the end."""
-    # parse_ini_from_file ends a value at the first of these, in quotes too
-    marks = [line.find(mark) for mark in ";#" if mark in line]
-    return line[: min(marks, default=len(line))].rstrip(" \t")
-
-
-def _section_name(line: str) -> str:
-    """Return the name of the section that a line begins; empty for another line."""
-    return line[1:-1].strip() if line[0] == "[" and line[-1] == "]" else ""
 
 
 def _apply_section(path: str, section: Mapping[str, str], state: _State) -> None:

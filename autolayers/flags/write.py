@@ -108,7 +108,14 @@ def _words(row: Argument, value: Any, knows: Callable[[str], bool] | None) -> li
     if row.kind is REPOSITORY:
         return _repository_words(value, row)
     if row.kind is FILES:
-        return _file_words(value, row)
+        # --lora FILE,..., and --lora-scaled FILE:SCALE,... for those with a scale, in their order.
+        words: list[str] = []
+        for has_scale, group in groupby(value, lambda file: isinstance(file, Scaled)):
+            kind = SCALED if has_scale else FILES
+            flag = next(other for other in rows_of(row.field) if other.kind is kind)
+            assert kind.write is not None
+            words += [flag.canonical, kind.write(tuple(group))]
+        return words
     assert row.kind.write is not None  # only such rows have words
     return [row.canonical, row.kind.write(value)]
 
@@ -136,17 +143,6 @@ def _repository_words(value: str, row: Argument) -> list[str]:
         if file and file_flag
         else [row.canonical, where]
     )
-
-
-def _file_words(files: tuple[str, ...], row: Argument) -> list[str]:
-    """--lora FILE,..., and --lora-scaled FILE:SCALE,... for those with a scale, in their order."""
-    words: list[str] = []
-    for has_scale, group in groupby(files, lambda file: isinstance(file, Scaled)):
-        kind = SCALED if has_scale else FILES
-        flag = next(other for other in rows_of(row.field) if other.kind is kind)
-        assert kind.write is not None
-        words += [flag.canonical, kind.write(tuple(group))]
-    return words
 
 
 def _override_words(

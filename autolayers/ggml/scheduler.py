@@ -15,14 +15,18 @@ if TYPE_CHECKING:
     # (tensor, until) of ggml_backend_graph_optimize_params
     AddAllocDep = Callable[[Tensor, Tensor], None]
 
-    class SchedulerBackend(Protocol):
-        """What the scheduler asks of a backend; see autolayers.backends.Backend."""
+    class OpBackend(Protocol):
+        """What decides where a node runs; see autolayers.backends.Backend."""
 
         buffer: Buffer  # where its graph tensors are
 
         def supports_op(self, op: Tensor) -> bool: ...
         def supports_buft(self, buffer: Buffer) -> bool: ...
         def offload_op(self, op: Tensor) -> bool: ...
+
+    class SchedulerBackend(OpBackend, Protocol):
+        """And what orders the nodes of a split."""
+
         def graph_optimize(
             self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep
         ) -> list[Tensor]: ...
@@ -67,21 +71,51 @@ def assign(
 ) -> None:
     """Set `backend` of every node and leaf, in passes 1 to 4; with `pins`, those of the graph
     builder count."""
-    readers = _Readers(backends)
-    _assign_leafs(graph.leafs, readers, pins)
+    readers = Readers(backends)
+    # Assign leafs that are in a buffer, and inputs (pass 1).
+    # the answer depends on buffer, type and shape alone
+    alike: dict[object, int] = {}  # layers repeat
+    for t in graph.leafs:
+        buffer = t.buffer
+        if pins and t.pinned >= 0:
+            t.backend = t.pinned
+        elif buffer is None:
+            t.backend = readers.cpu if t.is_input else -1
+        else:
+            shape = (buffer, t.type, t.ne)
+            b = alike.get(shape)
+            if b is None:
+                b = alike[shape] = _of_buffer(t, buffer, readers)
+            t.backend = b
     _assign_given(graph.nodes, readers, op_offload, rules.sinks_follow, pins)
+    assign_others(graph, readers)
+
+
+def assign_others(graph: Graph, readers: Readers, lost: bool = False) -> None:
+    """Set `backend` of the nodes and leafs that pass 1 left, in passes 2 to 4; with `lost`, views
+    of what no backend reads stay without one."""
     real = [t for t in graph.nodes if t.op not in VIEW_OPS]
     _spread(real, readers.supports)
     _assign_rest(real, readers)
-    _assign_views(graph.nodes, readers.supports)
+    # Assign views, and sources without a backend (pass 4).
+    for t in graph.nodes:
+        if t.backend == -1 and t.view_src is not None:
+            t.backend = t.view_src.backend
+        for s in t.src:
+            if s.backend == -1:
+                s.backend = s.view_src.backend if s.view_src is not None else t.backend
+        if t.backend == -1 and not lost:
+            t.backend = next(
+                (b for b, supported in enumerate(readers.supports) if supported(t)), -1
+            )
 
 
-class _Readers:
+class Readers:
     """Which backends run an operation and read a buffer."""
 
     __slots__ = ("backends", "cpu", "reading", "supports")
 
-    def __init__(self, backends: Sequence[SchedulerBackend]) -> None:
+    def __init__(self, backends: Sequence[OpBackend]) -> None:
         self.backends = backends
         self.cpu = len(backends) - 1
         self.supports = [backend.supports_op for backend in backends]
@@ -122,34 +156,23 @@ class _Readers:
         return self.cpu
 
 
-def _assign_leafs(leafs: Sequence[Tensor], readers: _Readers, pins: bool) -> None:
-    """Assign leafs that are in a buffer, and inputs (pass 1)."""
-    # the answer depends on buffer, type and shape alone
-    alike: dict[object, int] = {}  # layers repeat
-    for t in leafs:
-        buffer = t.buffer
-        if pins and t.pinned >= 0:
-            t.backend = t.pinned
-        elif buffer is None:
-            t.backend = readers.cpu if t.is_input else -1
-        else:
-            shape = (buffer, t.type, t.ne)
-            b = alike.get(shape)
-            if b is None:
-                b = alike[shape] = _of_buffer(t, buffer, readers)
-            t.backend = b
-
-
 # ggml aborts there; here the launch is refused with the same facts
-def _of_buffer(t: Tensor, buffer: Buffer, readers: _Readers) -> int:
+def _of_buffer(t: Tensor, buffer: Buffer, readers: Readers) -> int:
     b = readers.from_buffer(buffer, t)
     if b < 0:  # what is in a buffer cannot move to another backend
-        raise _stuck(t, buffer)
+        # The refusal for GGML_ABORT("pre-allocated tensor ... in a buffer ... that cannot run the
+        # operation").
+        what = "use" if t.op == "NONE" else f"run {t.op} on"
+        stuck = LaunchRefused(
+            f"no backend can {what} a tensor of {t.nbytes} bytes ({t.type}) in {buffer.name}: "
+            f"llama.cpp aborts"
+        )
+        raise stuck
     return b
 
 
 def _assign_given(
-    nodes: Sequence[Tensor], readers: _Readers, op_offload: bool, sinks_follow: bool, pins: bool
+    nodes: Sequence[Tensor], readers: Readers, op_offload: bool, sinks_follow: bool, pins: bool
 ) -> None:
     """Assign nodes that are pinned or in a buffer, inputs, and operations that read weights (pass
     1)."""
@@ -196,7 +219,7 @@ def _spread(real: list[Tensor], supports: Sequence[Callable[[Tensor], bool]]) ->
                     t.backend = current
 
 
-def _assign_rest(real: list[Tensor], readers: _Readers) -> None:
+def _assign_rest(real: list[Tensor], readers: Readers) -> None:
     """Assign the rest where most of its sources can be read, others to a twin with the same buffer
     (pass 3)."""
     supports, backends = readers.supports, readers.backends
@@ -217,42 +240,22 @@ def _assign_rest(real: list[Tensor], readers: _Readers) -> None:
                 break
 
 
-def _assign_by_sources(t: Tensor, readers: _Readers) -> None:
+def _assign_by_sources(t: Tensor, readers: Readers) -> None:
     """Assign a node where most of its sources can be read, the first of several: pass 2 left the
     operations that the backends of their neighbours do not support."""
     best = -1
     for b, supports in enumerate(readers.supports):
         if supports(t):
-            count = sum([_has_backend(s) and readers.can_read(s, b) for s in t.src])
+            count = sum(
+                [
+                    (s.backend != -1 or (s.view_src is not None and s.view_src.backend != -1))
+                    and readers.can_read(s, b)
+                    for s in t.src
+                ]
+            )
             if count > best:
                 best = count
                 t.backend = b
-
-
-def _has_backend(t: Tensor) -> bool:
-    return t.backend != -1 or (t.view_src is not None and t.view_src.backend != -1)
-
-
-def _assign_views(nodes: Sequence[Tensor], supports: Sequence[Callable[[Tensor], bool]]) -> None:
-    """Assign views, and sources without a backend (pass 4)."""
-    for t in nodes:
-        if t.backend == -1 and t.view_src is not None:
-            t.backend = t.view_src.backend
-        for s in t.src:
-            if s.backend == -1:
-                s.backend = s.view_src.backend if s.view_src is not None else t.backend
-        if t.backend == -1:
-            t.backend = next((b for b, supported in enumerate(supports) if supported(t)), -1)
-
-
-def _stuck(t: Tensor, buffer: Buffer) -> LaunchRefused:
-    """Return the refusal for GGML_ABORT("pre-allocated tensor ... in a buffer ... that cannot run
-    the operation")."""
-    what = "use" if t.op == "NONE" else f"run {t.op} on"
-    return LaunchRefused(
-        f"no backend can {what} a tensor of {t.nbytes} bytes ({t.type}) in {buffer.name}: "
-        f"llama.cpp aborts"
-    )
 
 
 def split(

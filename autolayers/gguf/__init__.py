@@ -54,35 +54,32 @@ def read_header(source: str | PathLike[str] | Readable | list[Readable] | Header
     Raises ModelError: one line that names the file and the problem.
     """
     if isinstance(source, (str, PathLike)):
-        return _read_path(fspath(source))
+        path = fspath(source)
+        header = _read_one(path)
+        index, count = split_of(header)
+        if count < 2:
+            return header
+        suffix = f"-{index + 1:05d}-of-{count:05d}.gguf"
+        # llama_split_prefix builds the other parts' names from this one's, so a renamed part has no
+        # others
+        if not path.endswith(suffix):
+            raise ModelError(
+                f"{path}: it is part {index + 1} of {count}, so its name must end with {suffix}"
+            )
+        prefix = path[: -len(suffix)]
+        # all parts are read: tensors of any layer may be in any of them
+        parts = []
+        for i in range(count):
+            part = f"{prefix}-{i + 1:05d}-of-{count:05d}.gguf"
+            parts.append(
+                header if i == index else _read_one(part, f"part {i + 1} of {count} of {path}")
+            )
+        return join_parts(parts)
     if isinstance(source, Header):
         return source
     return join_parts(
         [read_part(part) for part in (source if isinstance(source, list) else [source])]
     )
-
-
-def _read_path(path: str) -> Header:
-    header = _read_one(path)
-    index, count = split_of(header)
-    if count < 2:
-        return header
-    suffix = f"-{index + 1:05d}-of-{count:05d}.gguf"
-    # llama_split_prefix builds the other parts' names from this one's, so a renamed part has no
-    # others
-    if not path.endswith(suffix):
-        raise ModelError(
-            f"{path}: it is part {index + 1} of {count}, so its name must end with {suffix}"
-        )
-    prefix = path[: -len(suffix)]
-    # all parts are read: tensors of any layer may be in any of them
-    parts = []
-    for i in range(count):
-        part = f"{prefix}-{i + 1:05d}-of-{count:05d}.gguf"
-        parts.append(
-            header if i == index else _read_one(part, f"part {i + 1} of {count} of {path}")
-        )
-    return join_parts(parts)
 
 
 def _read_one(path: str, what: str = "") -> Header:

@@ -17,7 +17,7 @@ from .strings import skip_strings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from typing import Protocol
 
     class Readable(Protocol):
@@ -179,8 +179,15 @@ class ReadWindow:
 def read_file(window: ReadWindow) -> Header:
     """Return the Header of this one file, whether or not others belong to it."""
     version, n_tensors, n_keys = read_start(window)
-    metadata = _read_metadata(window, n_keys)
-    alignment = _alignment(window, metadata)
+    reader = _MetadataReader(window)
+    for _ in range(n_keys):
+        reader.read_pair()
+    metadata = reader.metadata
+    alignment = metadata.get(ALIGNMENT, 32)
+    if not isinstance(alignment, int):
+        raise window.error(f"{ALIGNMENT} must be of type u32")
+    if alignment <= 0 or alignment & (alignment - 1):
+        raise window.error(f"alignment {alignment} is not a power of 2")
     return _read_tensors(window, version, alignment, metadata, n_tensors)
 
 
@@ -242,13 +249,6 @@ def _check_version(window: ReadWindow, version: int) -> None:
         raise window.error(
             f"GGUF version {version} is newer than version 3, the latest known; update autolayers"
         )
-
-
-def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
-    reader = _MetadataReader(window)
-    for _ in range(n_keys):
-        reader.read_pair()
-    return reader.metadata
 
 
 class _MetadataReader:
@@ -373,15 +373,6 @@ def skip_array(window: ReadWindow, n: int, key: str) -> None:
             window.need(8 + length)
 
 
-def _alignment(window: ReadWindow, metadata: dict[str, object]) -> int:
-    value = metadata.get(ALIGNMENT, 32)
-    if not isinstance(value, int):
-        raise window.error(f"{ALIGNMENT} must be of type u32")
-    if value <= 0 or value & (value - 1):
-        raise window.error(f"alignment {value} is not a power of 2")
-    return value
-
-
 def _read_tensors(
     window: ReadWindow, version: int, alignment: int, metadata: dict[str, object], n_tensors: int
 ) -> Header:
@@ -421,7 +412,16 @@ def _read_tensors(
         data_offset = -(-data_offset // alignment) * alignment
     end = _place(window, data_offset, alignment, list(tensors.values()))
     file = FileInfo(window.name, window.size, end, data_offset)
-    notes = _unknown_types(window, tensors)
+    # A note if there are tensors of unknown types.
+    unknown = [tensor for tensor in tensors.values() if not tensor.exact]
+    notes: tuple[str, ...] = ()
+    if unknown:
+        some = f"{len(unknown)} tensors" if len(unknown) > 1 else "1 tensor"
+        first, they = unknown[0], "they" if len(unknown) > 1 else "it"
+        notes = (
+            f"{window.name}: {some} of a type newer than autolayers knows ({first.type} in "
+            f"{first.name!r}), counted with all the space {they} may take",
+        )
     return Header(version, alignment, metadata, tensors, (file,), notes)
 
 
@@ -442,7 +442,14 @@ def _tensor(
     # a newer file: planned with a bound instead of refused
     type_ = types.BY_ID.get(type_id)
     if type_ is None:
-        _check_newer(window, name, type_id)
+        # Raise ModelError if an unknown type is none that a newer llama.cpp may have.
+        if type_id in types.REMOVED:
+            raise window.error(
+                f"tensor {name!r} has the type {types.REMOVED[type_id]}, which llama.cpp no longer "
+                "reads; get a newer conversion of the model"
+            )
+        if type_id < 0:
+            raise window.error(f"tensor {name!r} has the invalid type {type_id}")
         return TensorInfo(name, f"type_{type_id}", ne, n_dims, offset, 0, 0, False)
     if ne[0] % type_.blck_size:
         raise window.error(
@@ -454,30 +461,6 @@ def _tensor(
     if type_.meta and ne[0]:
         size += n_elements // ne[0] * type_.meta
     return TensorInfo(name, type_.name, ne, n_dims, offset, size)
-
-
-def _check_newer(window: ReadWindow, name: str, type_id: int) -> None:
-    """Raise ModelError if an unknown type is none that a newer llama.cpp may have."""
-    if type_id in types.REMOVED:
-        raise window.error(
-            f"tensor {name!r} has the type {types.REMOVED[type_id]}, which llama.cpp no longer "
-            "reads; get a newer conversion of the model"
-        )
-    if type_id < 0:
-        raise window.error(f"tensor {name!r} has the invalid type {type_id}")
-
-
-def _unknown_types(window: ReadWindow, tensors: Mapping[str, TensorInfo]) -> tuple[str, ...]:
-    """Return a note if there are tensors of unknown types."""
-    unknown = [tensor for tensor in tensors.values() if not tensor.exact]
-    if not unknown:
-        return ()
-    some = f"{len(unknown)} tensors" if len(unknown) > 1 else "1 tensor"
-    first, they = unknown[0], "they" if len(unknown) > 1 else "it"
-    return (
-        f"{window.name}: {some} of a type newer than autolayers knows ({first.type} in "
-        f"{first.name!r}), counted with all the space {they} may take",
-    )
 
 
 def _place(window: ReadWindow, data_offset: int, alignment: int, tensors: list[TensorInfo]) -> int:

@@ -35,20 +35,17 @@ def strings(path: str, key: str) -> Iterator[bytes]:
                     for _ in range(n):
                         yield _one(window)
                     return
-                _skip(window, name, kind, n)
+                # Go past a value, or `n` of an array. Raises ModelError for a type that there is
+                # not.
+                format_ = FORMAT[kind] if kind < len(FORMAT) else None
+                if kind == STRING:
+                    skip_array(window, n, name)
+                elif format_:
+                    window.skip(n * format_.size)
+                else:
+                    raise window.error("it has changed while it was read")
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror or error}") from None
-
-
-def _skip(window: ReadWindow, name: str, kind: int, n: int) -> None:
-    """Go past a value, or `n` of an array. Raises ModelError for a type that there is not."""
-    format_ = FORMAT[kind] if kind < len(FORMAT) else None
-    if kind == STRING:
-        skip_array(window, n, name)
-    elif format_:
-        window.skip(n * format_.size)
-    else:
-        raise window.error("it has changed while it was read")
 
 
 def _one(window: ReadWindow) -> bytes:

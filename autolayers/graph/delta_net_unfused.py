@@ -55,7 +55,7 @@ def build_delta_net_chunking(
     )
     gate = chunked(gate, heads)
     # decays are logarithms, so a running sum is the decay since the chunk's begin
-    sums = _cumsum(g, g.cont(g.transpose(gate)))
+    sums = g.like("CUMSUM", g.cont(g.transpose(gate)))
     kb, kq = (_decayed_kda if kda else _decayed)(g, q, k, k_b, sums)
     kq = _tri(g, kq)
     attn = _tri(g, kb)
@@ -127,10 +127,6 @@ def _decayed_kda(
     made = [g.mul_mat(t, k_j) for t in decayed]
     kb, kq = (g.cont(g.transpose(g.reshape(t, chunk, chunk, n_chunks, n))) for t in made)
     return kb, kq
-
-
-def _cumsum(g: Graph, a: Tensor) -> Tensor:
-    return g.like("CUMSUM", a)
 
 
 def _tri(g: Graph, a: Tensor) -> Tensor:

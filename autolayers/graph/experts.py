@@ -152,12 +152,7 @@ def _choose_experts(
     # gpt-oss: softmax over the chosen experts only
     if gating == "softmax_weight":
         weights = g.reshape(g.soft_max(g.reshape(weights, n_used, n)), 1, n_used, n)
-    return selected, _scaled(llm, weights, routing)
-
-
-def _scaled(llm: Llm, weights: Tensor, routing: Routing) -> Tensor:
-    """Return the chosen experts' weights [1, n_used, n_tokens], normalised and scaled if the model
-    is."""
+    # The chosen experts' weights [1, n_used, n_tokens], normalised and scaled if the model is.
     # the sum below goes by the key, not by n_used: llama.cpp chooses all experts while it warms up,
     # and avoids that many additions
     g, hp = llm.graph, llm.hparams
@@ -165,7 +160,8 @@ def _scaled(llm: Llm, weights: Tensor, routing: Routing) -> Tensor:
     w_scale = hp.expert_weights_scale if routing.w_scale is None else routing.w_scale
     if norm_w:
         weights = _normalised(llm, g.reshape(weights, *weights.ne[1:3]))
-    return weights if w_scale in (0.0, 1.0) else g.scale(weights)
+    scaled = weights if w_scale in (0.0, 1.0) else g.scale(weights)
+    return selected, scaled
 
 
 def _probabilities(llm: Llm, logits: Tensor, gating: str) -> Tensor:

@@ -910,7 +910,11 @@ class Llm:
             cached=cache is not None,
             rows=a.rows,
         )
-        cur = self._rotated_back(cur, a, keys_only)
+        # Attention's result without the rotation of the values in the cache; `of_keys`: the values
+        # are a part of the keys.
+        # a Hadamard matrix is its own inverse up to the scale that it already has
+        rot = a.k_rot if keys_only and a.k_rot is not None else a.v_rot
+        cur = cur if rot is None else self.hadamard(cur, rot)
         return self.project(cur, il, wo, wo_bias)
 
     def _uncached(
@@ -924,13 +928,6 @@ class Llm:
         keys, values = g.pad(k, 0, 0, -k.ne[2] % _PADDED), g.pad(v, 0, 0, -v.ne[2] % _PADDED)
         # the mask closes the padding, so the values there do not matter
         return keys, values, kq_b and g.pad(kq_b, -kq_b.ne[0] % _PADDED)
-
-    def _rotated_back(self, cur: Tensor, a: AttnInput, of_keys: bool) -> Tensor:
-        """Return attention's result without the rotation of the values in the cache; `of_keys`: the
-        values are a part of the keys."""
-        # a Hadamard matrix is its own inverse up to the scale that it already has
-        rot = a.k_rot if of_keys and a.k_rot is not None else a.v_rot
-        return cur if rot is None else self.hadamard(cur, rot)
 
     def expand_all(self, *tensors: Tensor | None) -> None:
         """Add the given tensors to the graph, in this order."""

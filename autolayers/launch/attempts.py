@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..diagnosis.diagnosis import Diagnosis
-    from ..machine import Device
     from ..planner import Plan
     from ..request import Request
     from .supervise import Ended
@@ -307,11 +306,6 @@ class Attempts:
             return []
         return ["--log-colors", "on"] if sys.stdout.isatty() and sys.stderr.isatty() else []
 
-    def _has_key(self) -> bool:
-        """Return whether the server answers those alone who have its key."""
-        in_words = self.given.value("--api-key") or self.given.value("--api-key-file")
-        return bool(in_words or self.session.environ.get("LLAMA_API_KEY"))
-
     def _has_address(self) -> bool:
         """Return whether its port is known before it starts."""
         is_socket = (self.given.value("--host") or "").endswith(".sock")
@@ -330,7 +324,10 @@ class Attempts:
         given = self.given
         if self.session.program() is None or len(self.session.command.launcher) > 1:
             return
-        if self._has_key() or not self._has_address():
+        # Whether the server answers those alone who have its key.
+        in_words = self.given.value("--api-key") or self.given.value("--api-key-file")
+        has_key = bool(in_words or self.session.environ.get("LLAMA_API_KEY"))
+        if has_key or not self._has_address():
             return
         host, port = wait.address(
             given.value("--host"), given.value("--port"), self.session.build.default_port
@@ -516,26 +513,19 @@ def smaller_machine(
         if device is None or each.name == device:
             # No device in the log: each one may be the one that was full
             requested = failure.requested if each.name == device else None
-            limit = _limit(each, predicted, launch, requested)
+            # The bytes of a device that the failed launch did not get. `requested`: the bytes of
+            # the allocation that failed there, if it is known.
+            usage = predicted.devices.get(each.name)
+            limit = each.free if usage is None else min(each.free, usage.total)
+            if requested:
+                held = _held(launch, each.name, usage or Usage(), requested)
+                limit = min(limit, held + requested)
+            if each.name in launch.free:
+                # What the log lists at the start, in MiB, is newer than this process's figure
+                limit = min(limit, launch.free[each.name] * MiB)
             each = replace(each, free=max(0, limit - 1))
         devices.append(each)
     return request.on(devices, request.host)
-
-
-def _limit(device: Device, predicted: Breakdown, launch: LaunchLog, requested: int | None) -> int:
-    """Return the bytes of a device that the failed launch did not get.
-
-    `requested`: the bytes of the allocation that failed there, if it is known.
-    """
-    usage = predicted.devices.get(device.name)
-    limit = device.free if usage is None else min(device.free, usage.total)
-    if requested:
-        held = _held(launch, device.name, usage or Usage(), requested)
-        limit = min(limit, held + requested)
-    if device.name in launch.free:
-        # What the log lists at the start, in MiB, is newer than this process's figure
-        limit = min(limit, launch.free[device.name] * MiB)
-    return limit
 
 
 def _held(launch: LaunchLog, device: str, usage: Usage, requested: int) -> int:

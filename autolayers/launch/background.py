@@ -31,11 +31,6 @@ _LOG_LIMIT = 256 << 20  # bytes of the log of a server that loads; a load prints
 _SILENCE = 3600.0  # seconds without a new line, after which a load is given up
 
 
-def _not_a_success(code: int) -> int:
-    """Return the exit code of a server that was never ready, as a shell says it."""
-    return 128 - code if code < 0 else code or 1
-
-
 def run(
     words: Sequence[str], environ: Mapping[str, str], port: int, healthy: Callable[[int], bool]
 ) -> tuple[int, Ended]:
@@ -97,7 +92,8 @@ def run(
     # by somebody else, such as the kernel
     killed = code == -9 and not stopped
     # A server that ends with 0 before it is ready has not done what --wait promises
-    shown = 128 + stopped[0] if stopped else _not_a_success(code)
+    # The exit code of a server that was never ready, as a shell says it.
+    shown = 128 + stopped[0] if stopped else (128 - code if code < 0 else code or 1)
     with open(path, "rb") as log:
         first, last, _ = read(log)
     return 0, Ended(shown, reader.finish(), bool(stopped), killed, False, first + last)

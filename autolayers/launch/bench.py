@@ -399,18 +399,16 @@ class _Largest:
             # Unknown: what follows is its value unless it looks like a flag
             return 1 if value.startswith("-") or word in ("-v", "--progress") else 2
         else:
-            return self._take_known(word, value, rows[0])
-        return 2
-
-    def _take_known(self, word: str, value: str, row: Argument) -> int:
-        """Return the same for a flag that llama-server has too."""
-        if row.field in _COUNTS and (numbers := _numbers(value)):
-            self._counts[word] = max(self._counts.get(word, 0), *numbers)
+            # The same for a flag that llama-server has too.
+            row = rows[0]
+            if row.field in _COUNTS and (numbers := _numbers(value)):
+                self._counts[word] = max(self._counts.get(word, 0), *numbers)
+                return 2
+            if row.kind is FLAG:
+                return 1
+            # The first of a list: its other values are other tests
+            self._plain += [word, value.split(",")[0]] if row.field else []
             return 2
-        if row.kind is FLAG:
-            return 1
-        # The first of a list: its other values are other tests
-        self._plain += [word, value.split(",")[0]] if row.field else []
         return 2
 
     def words(self) -> tuple[str, ...]:

@@ -198,19 +198,6 @@ def read_bench(
     # one note for each reason, whatever the number of rows
     notes: dict[str, None] = {}
     evaluators: dict[tuple[str, str], Evaluator] = {}
-    for row in _read(path):
-        try:
-            runs.append(_run(row, model, devices, host, evaluators))
-        except _Left as why:
-            notes.setdefault(str(why))
-    return runs, list(notes)
-
-
-class _Left(Exception):
-    """Why a row does not count."""
-
-
-def _read(path: str) -> list[dict[str, Any]]:
     try:
         with opened(path) as file:
             text = file.read(_MAX_SIZE).decode("utf-8")
@@ -223,7 +210,16 @@ def _read(path: str) -> list[dict[str, Any]]:
         raise UsageError(
             f"--bench {path}: no rows of llama-bench: it writes them with -o json or -o jsonl"
         )
-    return rows
+    for row in rows:
+        try:
+            runs.append(_run(row, model, devices, host, evaluators))
+        except _Left as why:
+            notes.setdefault(str(why))
+    return runs, list(notes)
+
+
+class _Left(Exception):
+    """Why a row does not count."""
 
 
 def _run(
@@ -335,31 +331,27 @@ def _same(one: str, other: str) -> bool:
 def _params(row: Mapping[str, Any]) -> Params:
     """Return the launch's flags. Raises _Left if llama-server has no such launch."""
     try:
-        return parse(list(as_server(_words(row))), command=None).params
+        # The launch, in llama-bench's words.
+        words: list[str] = []
+        for name, flag in _VALUES:
+            if name in row:
+                words += [flag, str(row[name])]
+        for name, flag in _SWITCHES:
+            # llama-bench's switches take 0 or 1
+            words += [flag, str(int(bool(row.get(name))))]
+        if "flash_attn" in row:
+            words += ["-fa", _ATTENTION.get(str(row["flash_attn"]).lower(), "auto")]
+        if _count(row, "n_cpu_moe"):
+            words += ["-ncmoe", str(row["n_cpu_moe"])]
+        shares = str(row.get("tensor_split") or "")
+        # e.g. "3.00/1.00"
+        if shares.strip("0./"):  # 0.00: none
+            words += _unless_none("-ts", shares)
+        for name, flag in (("devices", "-dev"), ("tensor_buft_overrides", "-ot")):
+            words += _unless_none(flag, str(row.get(name) or ""))
+        return parse(list(as_server(words)), command=None).params
     except AutolayersError as error:
         raise _Left(str(error)) from None
-
-
-def _words(row: Mapping[str, Any]) -> list[str]:
-    """Return the launch, in llama-bench's words."""
-    words: list[str] = []
-    for name, flag in _VALUES:
-        if name in row:
-            words += [flag, str(row[name])]
-    for name, flag in _SWITCHES:
-        # llama-bench's switches take 0 or 1
-        words += [flag, str(int(bool(row.get(name))))]
-    if "flash_attn" in row:
-        words += ["-fa", _ATTENTION.get(str(row["flash_attn"]).lower(), "auto")]
-    if _count(row, "n_cpu_moe"):
-        words += ["-ncmoe", str(row["n_cpu_moe"])]
-    shares = str(row.get("tensor_split") or "")
-    # e.g. "3.00/1.00"
-    if shares.strip("0./"):  # 0.00: none
-        words += _unless_none("-ts", shares)
-    for name, flag in (("devices", "-dev"), ("tensor_buft_overrides", "-ot")):
-        words += _unless_none(flag, str(row.get(name) or ""))
-    return words
 
 
 def _unless_none(flag: str, value: str) -> list[str]:

@@ -21,7 +21,7 @@ from ..quoting import command_line, compose, printable, systemd
 from ..records import replace
 from ..units import MiB
 from .formats import compose as compose_file
-from .formats import kubernetes
+from .formats import document, kubernetes
 from .formats import systemd as systemd_file
 from .formats.kubernetes import Pod
 from .formats.launch_file import LaunchFile, plain_name
@@ -269,8 +269,8 @@ def _kubernetes(use: Use, cluster: Cluster, arguments: Arguments, image: str) ->
         kubernetes.service("llama-server", head.port),
         _POLICY,
     ]
-    text = "\n".join([*_comment(), f"# {_image_note(image)}"]) + "\n" + "---\n".join(documents)
-    return {"kubernetes.yaml": text}
+    notes = [*_comment(), f"# {_image_note(image)}"]
+    return {"kubernetes.yaml": document.write(*documents, notes=notes)}
 
 
 def _workers(use: Use, arguments: Arguments, image: str) -> Iterator[tuple[str, Pod]]:
@@ -315,22 +315,16 @@ def _leader(use: Use, arguments: Arguments, image: str, endpoints: Sequence[str]
 
 
 # only the head may reach the workers, if the cluster's network enforces policies
-_POLICY = """\
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata:
-  name: llama-cpp-rpc
-spec:
-  podSelector:
-    matchLabels:
-      llama-cpp: worker
-  policyTypes: [Ingress]
-  ingress:
-    - from:
-        - podSelector:
-            matchLabels:
-              llama-cpp: head
-"""
+_POLICY = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "llama-cpp-rpc"},
+    "spec": {
+        "podSelector": {"matchLabels": {"llama-cpp": "worker"}},
+        "policyTypes": "[Ingress]",
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"llama-cpp": "head"}}}]}],
+    },
+}
 
 
 # --- LeaderWorkerSet
@@ -364,31 +358,23 @@ def _lws(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[s
     endpoints = [f"{name}-0-{i}.{name}:{port}" for i in range(1, size)]
     # a leader that ends for want of a worker would end its workers too
     leader = replace(_leader(use, arguments, image, endpoints), after=endpoints)
-    lines = [
-        *_comment(),
-        f"# {_image_note(image)}",
-        "apiVersion: leaderworkerset.x-k8s.io/v1",
-        "kind: LeaderWorkerSet",
-        "metadata:",
-        f"  name: {name}",
-        "spec:",
-        "  replicas: 1",
-        "  leaderWorkerTemplate:",
+    group = {
         # pods of a group, the leader included
-        f"    size: {size}",
+        "size": size,
         # llama-server keeps connections to all workers, and ends with the first that is lost
-        "    restartPolicy: RecreateGroupOnPodRestart",
-        "    leaderTemplate:",
-        *kubernetes.template(leader, {"app": name, "llama-cpp": "head"}, 6),
-        "    workerTemplate:",
-        *kubernetes.template(worker, {"llama-cpp": "worker"}, 6),
-    ]
-    documents = [
-        "\n".join(lines) + "\n",
-        kubernetes.service(f"{name}-api", leader.port, name),
-        _POLICY,
-    ]
-    return {"lws.yaml": "---\n".join(documents)}
+        "restartPolicy": "RecreateGroupOnPodRestart",
+        "leaderTemplate": kubernetes.template(leader, {"app": name, "llama-cpp": "head"}),
+        "workerTemplate": kubernetes.template(worker, {"llama-cpp": "worker"}),
+    }
+    workers_set = {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": name},
+        "spec": {"replicas": 1, "leaderWorkerTemplate": group},
+    }
+    api = kubernetes.service(f"{name}-api", leader.port, name)
+    notes = [*_comment(), f"# {_image_note(image)}"]
+    return {"lws.yaml": document.write(workers_set, api, _POLICY, notes=notes)}
 
 
 _KINDS: dict[str, Callable[[Use, Cluster, Arguments, str], dict[str, str]]] = {

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from os.path import lexists
 
-from ..engines import Engine, ik_words, of_program
+from ..engines import Engine, of_program
 from ..engines.ik_llama import IK_LLAMA
+from ..engines.ik_llama import words as ik_words
 from ..errors import UsageError
 from ..flags.check import refuse_unknown
 from ..flags.own import own_flags
@@ -154,29 +155,7 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
     wrapped = list(argv[own_end(argv, command) :])
     if wrapped[:1] == ["--"]:
         del wrapped[0]
-    _refuse_words(wrapped, command)
-    name = _basename(wrapped[0])
-    # `docker run`, `docker container run`
-    if name in _CONTAINERS and "run" in wrapped[:3]:
-        return _container(wrapped, command)
-    # e.g. 3 of ["nice", "-n", "5", "llama-server", ...]
-    start = _program(wrapped)
-    program = _basename(wrapped[start])
-    following = wrapped[start + 1 : start + 2]
-    # the combined program: its first word is the command
-    if program == "llama" and following and not following[0].startswith("-"):
-        start += 1
-        program = "llama-" + _COMMANDS.get(wrapped[start], wrapped[start])
-    launcher, words = wrapped[: start + 1], wrapped[start + 1 :]
-    # the user's own mark counts more than what is guessed
-    if "--" in words:
-        split = words.index("--")
-        launcher, words = [*launcher, *words[:split]], words[split + 1 :]
-    return WrappedCommand(tuple(launcher), _plain(words, program, command), program)
-
-
-def _refuse_words(wrapped: Sequence[str], command: str) -> None:
-    """Raise UsageError if the first word is no program."""
+    # Raise UsageError if the first word is no program.
     if not wrapped:
         raise UsageError(
             f"nothing to {command}: autolayers {command} [flags] llama-server -m model.gguf ..."
@@ -196,6 +175,24 @@ def _refuse_words(wrapped: Sequence[str], command: str) -> None:
         raise UsageError(
             f"{wrapped[0]} is a model, not a program: autolayers {command} llama-server -m MODEL"
         )
+    name = _basename(wrapped[0])
+    # `docker run`, `docker container run`
+    if name in _CONTAINERS and "run" in wrapped[:3]:
+        return _container(wrapped, command)
+    # e.g. 3 of ["nice", "-n", "5", "llama-server", ...]
+    start = _program(wrapped)
+    program = _basename(wrapped[start])
+    following = wrapped[start + 1 : start + 2]
+    # the combined program: its first word is the command
+    if program == "llama" and following and not following[0].startswith("-"):
+        start += 1
+        program = "llama-" + _COMMANDS.get(wrapped[start], wrapped[start])
+    launcher, words = wrapped[: start + 1], wrapped[start + 1 :]
+    # the user's own mark counts more than what is guessed
+    if "--" in words:
+        split = words.index("--")
+        launcher, words = [*launcher, *words[:split]], words[split + 1 :]
+    return WrappedCommand(tuple(launcher), _plain(words, program, command), program)
 
 
 # with these llama-server loads no model: it prints and exits

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ..memory.breakdown import Breakdown
     from ..model import Model
     from ..planner import Plan
     from ..request import Request
@@ -198,7 +197,11 @@ class Referee:
         own launch, by device and part, 0 where both are the same MiB; and the bytes that the plan
         is short of at most, if anything differs. Raises NoAnswer, LaunchRefused."""
         params = self._params(plan)
-        use = self._predicted(plan, params)
+        # What our rules say that the tool measures.
+        model = plan.model.overridden(params.override_kv)
+        use = Estimator(model, self.build).breakdown(
+            params, self.request.machine.devices, measuring=True
+        )
         rows = {**use.devices, HOST_ROW: use.host}
         answer = self._answer(params)
         _refuse_other(rows, answer.printed)
@@ -253,13 +256,6 @@ class Referee:
             more = of_sequences(plan.model, n, use.n_ctx, use.n_ubatch)
             compute = min(0, (printed + 1) * MiB + more - planned.compute)
         return model, context, compute
-
-    def _predicted(self, plan: Plan, params: Params) -> Breakdown:
-        """Return what our rules say that the tool measures."""
-        model = plan.model.overridden(params.override_kv)
-        return Estimator(model, self.build).breakdown(
-            params, self.request.machine.devices, measuring=True
-        )
 
     def _params(self, plan: Plan) -> Params:
         """Return the launch that the tool is asked for, in flags that it has."""

@@ -20,7 +20,7 @@ from ..quoting import yaml
 from ..records import dataclass, replace
 from . import cluster
 from .command import WrappedCommand
-from .formats import compose, kubernetes, llama_swap, llmkube
+from .formats import compose, document, kubernetes, llama_swap, llmkube
 from .formats.launch_file import LaunchFile, plain_name
 
 TYPE_CHECKING = False
@@ -226,7 +226,7 @@ def _kubernetes(
     and a Service for each model."""
     shares = str(arguments.own.get("gpumem", ""))
     texts: dict[str, str] = {}
-    documents: list[str] = []
+    documents = []
     names: dict[str, None] = {}
     for number, group in enumerate(_by_server(instances).values()):
         first = group[0]
@@ -245,9 +245,12 @@ def _kubernetes(
         name = kubernetes.name_of(first.model)
         names[name] = None
         pod = kubernetes.pod_of(first.launch, shares, "llama-server")
+        # The words with another port: each pod has its own ports.
+        moved = [*pod.args]
+        moved[moved.index("--port") + 1] = str(PORT)
         pod = replace(
             pod,
-            args=_with_port(pod.args, PORT),
+            args=moved,
             port=PORT,
             node_port=first.port,
             nodes=tuple([each.machine for each in group]),
@@ -260,15 +263,8 @@ def _kubernetes(
         kubernetes.service(name, PORT, name, "llama-model")
         for name in names
     ]
-    text = f"# {_NODES}\n" + "---\n".join(documents)
+    text = document.write(*documents, notes=[f"# {_NODES}"])
     return {**({"kubernetes.yaml": text} if documents else {}), **texts}
-
-
-def _with_port(words: Sequence[str], port: int) -> list[str]:
-    """Return the words with another port: each pod has its own ports."""
-    moved = [*words]
-    moved[moved.index("--port") + 1] = str(port)
-    return moved
 
 
 def _llmkube(

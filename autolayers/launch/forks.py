@@ -5,8 +5,8 @@ command, notes = understood(command, environ)      # -ctk q8_KV is planned as f1
 
 from __future__ import annotations
 
-from ..engines import ik_words
 from ..engines.ik_llama import IK_LLAMA
+from ..engines.ik_llama import words as ik_words
 from ..flags.table import lookup
 from ..records import replace
 

@@ -55,11 +55,11 @@ def question_of(request: Request) -> str:
     ]
     rates = (
         machine.ram_total,
-        machine.ram_bandwidth,
-        machine.bus_bandwidth,
-        machine.cores,
-        machine.disk_bandwidth,
-        machine.threads,
+        machine.host.bandwidth,
+        machine.host.bus,
+        machine.host.cores,
+        machine.host.disk,
+        machine.host.threads,
     )
     # The version of autolayers is part of it: a newer one may plan better
     question = "\n".join(

@@ -191,7 +191,11 @@ class Prover(Attempts):
             while process is not None and process.is_running() and time.monotonic() < until:
                 time.sleep(0.1)
             if process is not None:
-                _end(process)
+                # End the server as a service manager does.
+                import psutil
+
+                with suppress(psutil.Error):
+                    process.terminate()
 
     def _process(self) -> Any:
         """Return the server's process once it answers; None if it does not."""
@@ -345,14 +349,6 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _end(process: Any) -> None:
-    """End the server as a service manager does."""
-    import psutil
-
-    with suppress(psutil.Error):
-        process.terminate()
 
 
 def _about_image() -> dict[str, object]:

@@ -259,13 +259,6 @@ def _stranger(server: Server) -> str:
     return "" if here == theirs else "in a container's own network: not asked"
 
 
-def _authorization(server: Server, arguments: Arguments) -> str:
-    """Return the header's value with the first of its keys, "" if it has none."""
-    keys = arguments.value("--api-key") or server.environ.get("LLAMA_API_KEY", "")
-    key = keys.partition(",")[0]
-    return f"Bearer {key}" if key else ""
-
-
 def _props_and_slots(server: Server, arguments: Arguments) -> tuple[dict[str, Any], list[Any]]:
     """Return (its /props, its /slots), empty where it does not answer. Only a socket that this
     process itself listens on is asked, and gets the key."""
@@ -277,7 +270,10 @@ def _props_and_slots(server: Server, arguments: Arguments) -> tuple[dict[str, An
     if host is None:
         return {}, []
     base = url(host, port, bool(arguments.value("--ssl-cert-file"))) + prefix
-    authorization = _authorization(server, arguments)
+    # The header's value with the first of its keys, "" if it has none.
+    keys = arguments.value("--api-key") or server.environ.get("LLAMA_API_KEY", "")
+    key = keys.partition(",")[0]
+    authorization = f"Bearer {key}" if key else ""
     props = _ask(base + "/props", authorization)
     slots = _ask(base + "/slots", authorization)
     if not isinstance(props, dict):

@@ -11,7 +11,7 @@ from ..diagnosis.log import META
 from ..engines import LLAMA_SERVER, of_program
 from ..errors import DeviceError, UsageError
 from ..flags.check import refuse_contradictions, refuse_of_program
-from ..flags.params import N_PARALLEL, Params
+from ..flags.params import N_PARALLEL
 from ..flags.parse import Arguments, config_files, items, parse
 from ..flags.table import Argument
 from ..gguf import first_part
@@ -30,7 +30,7 @@ from .confirm import TOOL, Referee, beside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from ..builds import Build
@@ -68,10 +68,22 @@ class Session:
         self.model = read_model(open_source(self.model_path, network_environ(self.seen, read)))
         self.another_build = "llama-build" in own  # perhaps not the program's
         refuse_contradictions(own, parse(command.plannable, command=None).params)
-        if not command.container and not own.keys() & {"format", "dry-run"}:
-            _refuse_unavailable(read.params.rpc)
+        starts = not command.container and not own.keys() & {"format", "dry-run"}
+        if starts and read.params.rpc:
+            from ..devices.rpc import unavailable
+
+            # a launch would wait for RPC servers that are busy or dead, or abort
+            if lines := unavailable(read.params.rpc):
+                raise DeviceError(
+                    "; ".join(lines) + ": end what uses it, start it, or leave it out of --rpc"
+                )
+        # With the model's own projector, and a container's files as paths of this machine.
+        params = read.params
+        if self.projector and params.mmproj is None:
+            params = replace(params, mmproj=self.projector)
+        files_here = self.command.files_here(params) if self.command.mounts else params
         request = Request.of(
-            replace(read, params=self._files_here(read.params), own=own, positional=()),
+            replace(read, params=files_here, own=own, positional=()),
             environ,
             # Its --version and --help are read; a script or a container is not safe to query
             program=() if self.program() is None else command.launcher,
@@ -186,12 +198,6 @@ class Session:
             self.projector = hf_cache.projector(cached, path) or None
         return cached.files[path]
 
-    def _files_here(self, params: Params) -> Params:
-        """With the model's own projector, and a container's files as paths of this machine."""
-        if self.projector and params.mmproj is None:
-            params = replace(params, mmproj=self.projector)
-        return self.command.files_here(params) if self.command.mounts else params
-
     def program(self) -> str | None:
         """Return the path of the llama.cpp program, whatever starts it; None for a script or
         container, which are not safe to query."""
@@ -245,7 +251,12 @@ class Session:
 
     def _corrected(self, plan: Plan, request: Request, advise: bool) -> Plan:
         """Plan again if an earlier launch with these flags used more than predicted."""
-        observation = self._observed(plan)
+        if self.build.engine is not LLAMA_SERVER:
+            observation = None  # its own launches are not verified
+        else:
+            launch = (self.build.number, backend(plan), plan.flags)
+            seen = store.read(Observation, self.environ, self.digest) if self.digest else []
+            observation = next((row for row in seen if row.key == launch), None)
         worse = {
             device: size
             for device, size in (observation.differences if observation else {}).items()
@@ -308,30 +319,12 @@ class Session:
             say(line)
         return plan
 
-    def _observed(self, plan: Plan) -> Observation | None:
-        if self.build.engine is not LLAMA_SERVER:
-            return None  # its own launches are not verified
-        launch = (self.build.number, backend(plan), plan.flags)
-        seen = store.read(Observation, self.environ, self.digest) if self.digest else []
-        return next((row for row in seen if row.key == launch), None)
-
 
 def _say_which(read: Arguments, program: str) -> None:
     """Say which of several models the program loads."""
     models = [value for flag, value in read.given if flag in ("-m", "--model")]
     if len(models) > 1:
         say(f"{program} loads one model, the last -m: {models[-1]}, not {', '.join(models[:-1])}")
-
-
-def _refuse_unavailable(servers: Sequence[str]) -> None:
-    """Raise DeviceError for RPC servers that are busy or dead: a launch would wait or abort."""
-    if servers:
-        from ..devices.rpc import unavailable
-
-        if lines := unavailable(servers):
-            raise DeviceError(
-                "; ".join(lines) + ": end what uses it, start it, or leave it out of --rpc"
-            )
 
 
 def backend(plan: Plan) -> str:

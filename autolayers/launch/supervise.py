@@ -97,7 +97,7 @@ def run(
     # handlers can be set in the main thread alone
     before = (
         {number: signal.signal(number, forward) for number in handled(_FORWARDED)}
-        if _main_thread()
+        if (threading.current_thread() is threading.main_thread())
         else {}
     )
     try:
@@ -158,7 +158,12 @@ def _supervised(
                 ready = reader.launch.ready and on_ready is not None and not called.is_set()
                 if ready:
                     called.set()
-            _write(target, data)
+            # Write to a target, whose closed pipe does not end the server.
+            try:
+                target.write(data)
+                target.flush()
+            except (OSError, ValueError):
+                pass
             if ready and on_ready is not None:
                 try:
                     with lock:  # the other stream must not mix into it
@@ -280,17 +285,16 @@ def own_group(watcher: Watcher | None = None) -> dict[str, Any]:
     watcher knows."""
 
     def before_exec() -> None:
-        _die_with_parent()
+        # Between fork and exec: Linux ends the child when its parent dies (prctl(2),
+        # PR_SET_PDEATHSIG = 1).
+        if sys.platform == "linux" and _libc is not None:
+            _libc.prctl(1, signal.SIGTERM)
         if watcher is not None:
             watcher.watched()
 
     if os.name == "posix":
         return {"start_new_session": True, "preexec_fn": before_exec}
     return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
-
-
-def _main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def _wait(child: subprocess.Popen[bytes]) -> int:
@@ -360,22 +364,6 @@ def _alive(child: subprocess.Popen[bytes]) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _write(target: IO[bytes], data: bytes) -> None:
-    """Write to a target, whose closed pipe does not end the server."""
-    try:
-        target.write(data)
-        target.flush()
-    except (OSError, ValueError):
-        pass
-
-
-def _die_with_parent() -> None:
-    """Between fork and exec: Linux ends the child when its parent dies (prctl(2), PR_SET_PDEATHSIG
-    = 1)."""
-    if sys.platform == "linux" and _libc is not None:
-        _libc.prctl(1, signal.SIGTERM)
 
 
 def _load_libc() -> Any:

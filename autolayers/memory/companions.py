@@ -73,23 +73,15 @@ def refuse_unfit(model: Model, companions: Companions) -> None:
     for each in (model, companions.draft):
         if each is not None and each.refusal:
             raise ModelError(f"{each.path}: {each.refusal}")
-    _refuse_other_projector(model, companions.mmproj)
-    _refuse_other_adapters(model, companions)
-
-
-def _refuse_other_projector(model: Model, header: Header | None) -> None:
-    """Refuse a projector whose embeddings are not as wide as the model's (mtmd_context)."""
+    # Refuse a projector whose embeddings are not as wide as the model's (mtmd_context).
+    header = companions.mmproj
     projected, n_embd = width(header) if header else 0, model.hparams.n_embd_inp
     if header and projected and projected != n_embd:
         raise LaunchRefused(
             f"--mmproj {header.files[0].path}: mismatch between text model (n_embd = {n_embd}) and "
             f"mmproj (n_embd = {projected}): it is for another model"
         )
-
-
-def _refuse_other_adapters(model: Model, companions: Companions) -> None:
-    """Refuse an adapter whose pairs do not fit the model's weights
-    (llama_adapter_lora_init_impl)."""
+    # Refuse an adapter whose pairs do not fit the model's weights (llama_adapter_lora_init_impl).
     for header in companions.loras:
         path = header.files[0].path
         for name, a in header.tensors.items():

@@ -363,7 +363,8 @@ def _refuse_tensors(model: Model, rules: Rules) -> None:
     hp, row = model.hparams, model.row
     # done_getting_tensors counts: a tensor that the build does not create is one too many
     for end, after in row.newer:
-        if rules.lacks(after) and _has_tensor(model, end):
+        # Whether a tensor's name ends with these words.
+        if rules.lacks(after) and any(f".{name}".endswith(f".{end}") for name in model.tensors):
             raise LaunchRefused(
                 f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of "
                 f"{row.name}"
@@ -401,11 +402,6 @@ def _refuse_file(model: Model, rules: Rules) -> None:
             f"key not found in model: {row.name}.{pattern} (llama.cpp build {rules.number} needs "
             "it)"
         )
-
-
-def _has_tensor(model: Model, end: str) -> bool:
-    """Return whether a tensor's name ends with these words."""
-    return any(f".{name}".endswith(f".{end}") for name in model.tensors)
 
 
 def _trained_context(model: Model, params: Params) -> int:

@@ -60,7 +60,10 @@ def ecmascript(text: str) -> re.Pattern[str]:
     i, in_class = 0, False
     while i < len(text):
         if text[i] == "\\" and i + 1 < len(text):
-            piece, length = _escaped(text, i), 2
+            # The escape at `i`.
+            if text[i + 1] in "AZ":
+                raise UsageError(f"invalid regex {text!r}: C++ has no \\{text[i + 1]}")
+            piece, length = text[i : i + 2], 2
         elif in_class:
             piece, length = _in_class(text, i)
             in_class = text[i] != "]"
@@ -68,17 +71,22 @@ def ecmascript(text: str) -> re.Pattern[str]:
             piece, length = _opened(text, i)
             in_class = piece.endswith(("[", "^"))
         else:
-            piece, length = _outside(text, i), 1
+            # Python's text of the character at `i`, outside classes.
+            c, after = text[i], text[i + 1 : i + 2]
+            # Python's $ also matches before a final newline
+            if c == "$":
+                outside = "\\Z"
+            else:
+                if c == "(" and after == "?" and text[i + 2 : i + 3] not in (":", "=", "!"):
+                    raise UsageError(f"invalid regex {text!r}: C++ has no {text[i : i + 3]}")
+                # a++ is possessive in newer Pythons, an error in C++
+                if c in "*+?}" and after == "+":
+                    raise UsageError(f"invalid regex {text!r}: nothing to repeat")
+                outside = c
+            piece, length = outside, 1
         pieces.append(piece)
         i += length
     return _compiled(text, "".join(pieces))
-
-
-def _escaped(text: str, i: int) -> str:
-    """Return the escape at `i`."""
-    if text[i + 1] in "AZ":
-        raise UsageError(f"invalid regex {text!r}: C++ has no \\{text[i + 1]}")
-    return text[i : i + 2]
 
 
 def _in_class(text: str, i: int) -> tuple[str, int]:
@@ -102,20 +110,6 @@ def _opened(text: str, i: int) -> tuple[str, int]:
     if text[end : end + 1] != "]":
         return opening, len(opening)
     return "(?!)" if opening == "[" else "[\\s\\S]", len(opening) + 1
-
-
-def _outside(text: str, i: int) -> str:
-    """Return Python's text of the character at `i`, outside classes."""
-    c, after = text[i], text[i + 1 : i + 2]
-    # Python's $ also matches before a final newline
-    if c == "$":
-        return "\\Z"
-    if c == "(" and after == "?" and text[i + 2 : i + 3] not in (":", "=", "!"):
-        raise UsageError(f"invalid regex {text!r}: C++ has no {text[i : i + 3]}")
-    # a++ is possessive in newer Pythons, an error in C++
-    if c in "*+?}" and after == "+":
-        raise UsageError(f"invalid regex {text!r}: nothing to repeat")
-    return c
 
 
 def _compiled(text: str, translated: str) -> re.Pattern[str]:

@@ -55,7 +55,7 @@ def _placer(model: Model, rules: Rules) -> WeightPlacer:
     """Return the program's own."""
     if rules.engine.is_llama_cpp:
         return WeightPlacer(model, rules)
-    from .ik_llama import IkPlacer
+    from ..engines.ik_llama.memory import IkPlacer
 
     return IkPlacer(model, rules)
 
@@ -266,7 +266,7 @@ class Estimator:
         terms = self.model, launch.params, launch.context, launch.placement, launch.memory
         if self.rules.engine.is_llama_cpp:
             return measure(*terms, cache, runtime, halt, measuring)
-        from .ik_llama import computed
+        from ..engines.ik_llama.memory import computed
 
         # ik_llama.cpp builds, splits and allocates its graphs by rules of its own
         return computed(*terms, cache)
@@ -317,7 +317,12 @@ class Estimator:
                 replace(params, overrides=tuple(here)), [device], context.load_mtp
             )
             memory = allocate(self.model, context, placement)
-            sizes = _sizes_of_layers(memory, device.name, count)
+            # The bytes on a device of each of `count` layers' caches.
+            sizes = [0] * count
+            for cache in memory.caches:
+                for layer in cache.layers:
+                    own = [tensor.size for tensor in layer.tensors if tensor.buffer == device.name]
+                    sizes[layer.il] += int(sum(own) * memory.share)
             if context.moe_cache:
                 from .moe_cache import banks
 
@@ -354,7 +359,7 @@ class Estimator:
     ) -> tuple[float, ...]:
         """Return the -ts that puts `counts` layers on the devices, for a program that splits by
         bytes. Without `counts`: the shares of its own split; () if that has none."""
-        from .ik_llama import shares
+        from ..engines.ik_llama.memory import shares
 
         # -sm none would leave one device, and the shares are those of all
         used = model_devices(replace(params, split_mode=None), devices, self.rules)[0]
@@ -368,7 +373,7 @@ class Estimator:
         # common/arg.cpp: -ncmoe N is an override of the experts of layers 0 to N - 1
         if self.rules.engine.is_llama_cpp:
             return tuple(range(count))
-        from .ik_llama import experts_in_ram
+        from ..engines.ik_llama.memory import experts_in_ram
 
         used = model_devices(replace(params, split_mode=None), devices, self.rules)[0]
         return experts_in_ram(self.model, params, used, self.rules, count)
@@ -386,7 +391,7 @@ class Estimator:
         )
         if self.rules.engine.is_llama_cpp:
             return script(self.model, *terms)
-        from .ik_llama import script as own_script
+        from ..engines.ik_llama.memory import script as own_script
 
         return own_script(self.model, *terms)
 
@@ -464,7 +469,7 @@ class Estimator:
         if inputs:
             context = replace(context, layer_inputs=inputs)
         if not self.rules.engine.is_llama_cpp:
-            from .ik_llama import launch
+            from ..engines.ik_llama.memory import launch
 
             return _Launch(
                 params, context, *launch(self.model, params, context, devices, self.placer)
@@ -624,7 +629,7 @@ class Estimator:
             )
             warnings += doubts
         if not self.rules.engine.is_llama_cpp:
-            from .ik_llama import derived
+            from ..engines.ik_llama.memory import derived
 
             more = (*more, *derived(self.model, params, placement, self.rules))
         # after the extras, as a saved prompt has the draft's state too
@@ -648,13 +653,3 @@ class Estimator:
             steps=measured.steps,
             as_measured=measured.as_measured,
         )
-
-
-def _sizes_of_layers(memory: Memory, device: str, count: int) -> list[int]:
-    """Return the bytes on a device of each of `count` layers' caches."""
-    sizes = [0] * count
-    for cache in memory.caches:
-        for layer in cache.layers:
-            here = [tensor.size for tensor in layer.tensors if tensor.buffer == device]
-            sizes[layer.il] += int(sum(here) * memory.share)
-    return sizes

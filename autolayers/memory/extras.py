@@ -142,12 +142,23 @@ def extras_of(
     for header in companions.loras:
         extras += _lora(header, model, placement)
     if params.control_vector:
-        extras += _control_vector(model, placement)
+        # Mirror llama_adapter_cvec::init: one f32 vector per layer from the second on, for all
+        # layers whatever the requested range.
+        hp = model.hparams
+        buffers: dict[str, int] = {}
+        # layer 0 has none
+        for il in range(1, hp.n_layer):
+            for where in _devices(placement.dev_layer[il], placement):
+                row = CPU if where == HOST else on(placement.device(where))
+                buffers[where] = buffers.get(where, 0) + row.padded(
+                    "f32", (hp.n_embd, 1, 1, 1), 4 * hp.n_embd
+                )
+        control_vector = [
+            Extra("control vector", device, size, True)
+            for device, size in _summed(buffers, placement).items()
+        ]
+        extras += control_vector
     return tuple(extras), tuple(warnings)
-
-
-def _device(name: str, placement: Placement) -> str:
-    return "Host" if placement.is_host(name) else name
 
 
 # projectors
@@ -200,20 +211,16 @@ def _projector_weights(header: Header, row: Backend, two_contexts: bool) -> int:
     return size
 
 
-def _named(name: str, devices: Sequence[Device]) -> Device:
-    for device in devices:
-        if device.name == name:
-            return device
-    raise LaunchRefused(f"mmproj device {name} is not there")
-
-
 def _projector_device(params: Params, devices: Sequence[Device]) -> Device | None:
     # --no-mmproj-offload, --device none
     if params.mmproj_offload is False or params.device == () or params.mmproj_device == "none":
         return None
     named = params.mmproj_device or (params.device[0] if params.device else None)
     if named is not None:
-        return _named(named, devices)
+        for device in devices:
+            if device.name == named:
+                return device
+        raise LaunchRefused(f"mmproj device {named} is not there")
     # a discrete GPU goes before one that shares the system's memory
     discrete = [device for device in devices if device.kind != "igpu"]
     return next(iter(discrete or devices), None)
@@ -485,7 +492,7 @@ def _summed(buffers: dict[str, int], placement: Placement) -> dict[str, int]:
     # pinned, repacked and plain host buffers are all "Host"
     total: dict[str, int] = {}
     for name, size in buffers.items():
-        where = _device(name, placement)
+        where = "Host" if placement.is_host(name) else name
         total[where] = total.get(where, 0) + size
     return {name: size for name, size in total.items() if size}
 
@@ -520,21 +527,3 @@ def _devices(buffer: str, placement: Placement) -> list[str]:
     if placement.slices and not placement.is_host(buffer):
         return [device.name for device in placement.devices]
     return [buffer]
-
-
-def _control_vector(model: Model, placement: Placement) -> list[Extra]:
-    """Mirror llama_adapter_cvec::init: one f32 vector per layer from the second on, for all layers
-    whatever the requested range."""
-    hp = model.hparams
-    buffers: dict[str, int] = {}
-    # layer 0 has none
-    for il in range(1, hp.n_layer):
-        for where in _devices(placement.dev_layer[il], placement):
-            row = CPU if where == HOST else on(placement.device(where))
-            buffers[where] = buffers.get(where, 0) + row.padded(
-                "f32", (hp.n_embd, 1, 1, 1), 4 * hp.n_embd
-            )
-    return [
-        Extra("control vector", device, size, True)
-        for device, size in _summed(buffers, placement).items()
-    ]

@@ -66,11 +66,6 @@ class ModelLayers:
 _ATTENTION = ("attn", "wkv", "ssm", "time_mix", "shortconv", "indexer", "post_attention")
 
 
-def _is_of_ik(model: Model) -> bool:
-    """Whether ik_llama.cpp alone reads this file."""
-    return not IK_NAMES.isdisjoint(info.type for info in model.tensors.values())
-
-
 def model_layers(model: Model, params: Params) -> ModelLayers:
     """Return the sizes of a model's layers, with caches by the flags in `params`. Raises
     LaunchRefused if llama.cpp would not create a context with these flags."""
@@ -79,7 +74,9 @@ def model_layers(model: Model, params: Params) -> ModelLayers:
     hp = model.hparams
     # an endless device: where a layer's cache is changes its padding, and no layer is left out
     device = Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)
-    estimator = Estimator(model, Build(engine=IK_LLAMA) if _is_of_ik(model) else Build())
+    # some files are read by ik_llama.cpp alone
+    read_by_all = IK_NAMES.isdisjoint(info.type for info in model.tensors.values())
+    estimator = Estimator(model, Build() if read_by_all else Build(engine=IK_LLAMA))
     caches = estimator.layers(params, device)
     static = estimator.static(params, [device])
     names = [str(i) for i in range(hp.n_layer_all)]

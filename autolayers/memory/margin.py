@@ -79,12 +79,6 @@ def without_model(device: Device) -> int:
     return sum([size for name, size in own.margin(Ops(n_tokens=1)) if name.endswith(" context")])
 
 
-def _n_caches(hp: Hparams) -> int:
-    """Return 2 with a sliding window or a recurrent state, which have a cache of their own."""
-    recurs = any(hp.is_recr(il) for il in range(hp.n_layer_all))
-    return 2 if hp.is_swa_any or recurs else 1
-
-
 def margin(
     device: Device,
     model: Model,
@@ -106,7 +100,10 @@ def margin(
         return (("given", params.fit_target[min(place, len(params.fit_target) - 1)] * MiB),)
     usage = use.devices.get(device.name) or Usage()
     peak = use.runtime_peak or {} if isinstance(use, Breakdown) else {}
-    caches = _n_caches(model.hparams)
+    # 2 with a sliding window or a recurrent state, which have a cache of their own.
+    hp = model.hparams
+    recurs = any(hp.is_recr(il) for il in range(hp.n_layer_all))
+    caches = 2 if hp.is_swa_any or recurs else 1
     # weights, caches and graph are allocated apart, and each is rounded up to a page
     n_buffers = bool(usage.model) + bool(usage.context) * caches + bool(usage.compute)
     ops = ops or ops_of(model, params, use)

@@ -4,7 +4,7 @@ expert tensors share banks of slots, as many as fit into the device's share of t
 
 from __future__ import annotations
 
-from ..backends import HOST, REPACK, Backend, on
+from ..backends import HOST, REPACK, on
 from ..errors import LaunchRefused
 from ..records import dataclass
 
@@ -82,7 +82,9 @@ def banks(
         if caches is None:
             size = _banks(tensors, slots, row.alignment)
         else:
-            size = _padded(row, tensors, slots)
+            # The bytes of a bank as a backend allocates it: `slots` experts and one more.
+            n = slots + 1
+            size = sum(row.padded(type_, (*ne[:2], n, 1), size * n) for type_, ne, size in tensors)
         for buffer, taken in ((name, size), (HOST, maps)):
             allocated.buffers[buffer] = allocated.buffers.get(buffer, 0) + taken
         allocated.slots.update(dict.fromkeys(layers, slots))
@@ -102,12 +104,6 @@ def _refuse(hp: Hparams, context: Context, placement: Placement) -> None:
         raise LaunchRefused("--moe-cache-mib: MoE cache does not support tensor parallelism")
     if not hp.n_expert or not hp.n_expert_used_max:
         raise LaunchRefused("--moe-cache-mib: MoE cache requires a MoE model")
-
-
-def _padded(row: Backend, tensors: Tensors, slots: int) -> int:
-    """Return the bytes of a bank as a backend allocates it: `slots` experts and one more."""
-    n = slots + 1
-    return sum(row.padded(type_, (*ne[:2], n, 1), size * n) for type_, ne, size in tensors)
 
 
 def _cacheable(il: int, placement: Placement) -> Tensors:

@@ -110,7 +110,22 @@ def state_of(hp: Hparams, context: Context, memory: Memory) -> State:
 def _sizes(hp: Hparams, context: Context, cache: Cache) -> tuple[int, int]:
     """Return a cache's bytes, and those of each cell."""
     if not cache.recurrent:
-        return _cells(hp, context, cache)
+        # Mirror llama_kv_cache::state_write: bytes, and those of each cell.
+        # a stream that holds nothing of the sequence is one count of 0
+        fixed = 4 + 4 * (cache.n_stream - 1) + _KV
+        # some have positions of their own (llama_kv_cache::has_cell_ext)
+        each = _CELL + _POSITION * (hp.n_pos_per_embd > 1 or hp.ple_conv_state() > 0)
+        for layer in cache.layers:
+            for tensor in (layer.k, layer.v):
+                if tensor is not None:
+                    n = tensor.ne[0]
+                    # by elements; other layers may have more
+                    # a transposed V is saved row by row, without the padding to the widest layer
+                    if tensor is layer.v and context.v_trans:
+                        n = min(n, hp.n_embd_v_gqa(layer.il))
+                    each += row_size(tensor.type, n)
+                    fixed += _TENSOR
+        return fixed, each
     whole = _recurrent(hp, cache) if cache.kind == "recurrent" else _compressor(cache)
     return whole, 0
 
@@ -133,28 +148,6 @@ def checkpoint_of(memory: Memory, context: Context, states: Sequence[State]) -> 
 
 def _row(tensor: CacheTensor) -> int:
     return row_size(tensor.type, tensor.ne[0])
-
-
-def _cells(hp: Hparams, context: Context, cache: Cache) -> tuple[int, int]:
-    """Mirror llama_kv_cache::state_write: bytes, and those of each cell."""
-    # a stream that holds nothing of the sequence is one count of 0
-    fixed, each = 4 + 4 * (cache.n_stream - 1) + _KV, _CELL + _POSITION * _has_positions(hp)
-    for layer in cache.layers:
-        for tensor in (layer.k, layer.v):
-            if tensor is not None:
-                n = tensor.ne[0]
-                # by elements; other layers may have more
-                # a transposed V is saved row by row, without the padding to the widest layer
-                if tensor is layer.v and context.v_trans:
-                    n = min(n, hp.n_embd_v_gqa(layer.il))
-                each += row_size(tensor.type, n)
-                fixed += _TENSOR
-    return fixed, each
-
-
-def _has_positions(hp: Hparams) -> bool:
-    """Whether cells have positions of their own (llama_kv_cache::has_cell_ext)."""
-    return hp.n_pos_per_embd > 1 or hp.ple_conv_state() > 0
 
 
 def _recurrent(hp: Hparams, cache: Cache) -> int:

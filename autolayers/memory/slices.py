@@ -203,19 +203,6 @@ class Slices:
             self._rotations[il] = sum([(hp.is_recr(i), hp.is_swa(i)) == kind for i in range(il)])
         return self._rotations[il]
 
-    def _of_fused_qkv(self, il: int, size: int) -> list[tuple[int, int]]:
-        """Return the segments of a matrix of `size` rows that combines Q, K and V, without
-        gates."""
-        hp, rules = self.hp, self.rules
-        q, k, v = hp.n_head(il) * hp.head_k(il), hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il)
-        self._cut_only_if(q + k + v == size, f"a fused QKV of {size} rows, not {q} + {k} + {v}")
-        self._cut_only_if(rules.cuts_unlike_heads or k == v, "a fused QKV of unlike heads")
-        self._cut_only_if(
-            rules.cuts_gated_qkv or q == hp.n_embd, "a fused QKV wider than the hidden state"
-        )
-        # K and V of one width are two segments of a kind; MiMo's V is narrower
-        return [(q, 1), (k, 2)] if k == v else [(q, 1), (k, 1), (v, 1)]
-
     def _segments(self, base: str, il: int, axis: int, ne: Ne) -> list[tuple[int, int]]:
         """Return (elements, count) of the parts that are cut separately, in matrices that combine
         several (get_split_segments)."""
@@ -231,7 +218,16 @@ class Slices:
                 return segments
             return [(size // 2, 2)] if base.startswith("ffn_gate_up") else [(size, 1)]
         if fused_qkv:
-            return self._of_fused_qkv(il, size)
+            # The segments of a matrix of `size` rows that combines Q, K and V, without gates.
+            hp, rules = self.hp, self.rules
+            q, k, v = hp.n_head(il) * hp.head_k(il), hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il)
+            self._cut_only_if(q + k + v == size, f"a fused QKV of {size} rows, not {q} + {k} + {v}")
+            self._cut_only_if(rules.cuts_unlike_heads or k == v, "a fused QKV of unlike heads")
+            self._cut_only_if(
+                rules.cuts_gated_qkv or q == hp.n_embd, "a fused QKV wider than the hidden state"
+            )
+            # K and V of one width are two segments of a kind; MiMo's V is narrower
+            return [(q, 1), (k, 2)] if k == v else [(q, 1), (k, 1), (v, 1)]
         # e.g. Phi-3: gate and up in one matrix named up
         fused_up = (
             rules.cuts_fused_up

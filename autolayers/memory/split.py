@@ -26,7 +26,14 @@ _FLOAT = Struct("f")
 def _used(params: Params, mode: str, devices: Sequence[Device]) -> list[Device]:
     """Return the devices that the flags choose."""
     if params.device is not None:
-        used = _named(params.device, devices)
+        # The devices of --device. Raises LaunchRefused for one that the machine lacks.
+        by_name = {device.name: device for device in devices}
+        for name in params.device:
+            if name not in by_name:
+                raise LaunchRefused(
+                    f"invalid device: {name} (there are: {', '.join(by_name) or 'none'})"
+                )
+        used = [by_name[name] for name in params.device]
     else:
         # a meta device may combine GPUs, integrated ones and RPC servers
         used = list(devices) if mode == "tensor" else _by_default(devices)
@@ -59,17 +66,6 @@ def model_devices(
         warnings.append("split mode row: the shares of the devices are an upper bound")
     warnings += dict.fromkeys(doubt for device in used if (doubt := on(device).doubt))
     return tuple(used), not warnings, tuple(warnings)
-
-
-def _named(names: Sequence[str], devices: Sequence[Device]) -> list[Device]:
-    """Return the devices of --device. Raises LaunchRefused for one that the machine lacks."""
-    by_name = {device.name: device for device in devices}
-    for name in names:
-        if name not in by_name:
-            raise LaunchRefused(
-                f"invalid device: {name} (there are: {', '.join(by_name) or 'none'})"
-            )
-    return [by_name[name] for name in names]
 
 
 def _by_default(devices: Sequence[Device]) -> list[Device]:

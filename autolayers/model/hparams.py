@@ -225,9 +225,16 @@ class Hparams:
         self.rope_sections = (*sections, 0, 0, 0, 0)[:4]
         self._n_deepstack: int = self.n_deepstack_layers
         if row.embd_inp == "deepstack_mapping":
-            self._n_deepstack = self._mapped_deepstack()
+            # Count the inputs that the mapping of layers names.
+            self._n_deepstack = len({x for x in self._array("deepstack_mapping") if x >= 0})
         self.n_vocab = self._vocabulary()
-        self.suppresses_tokens = self._suppresses_tokens()
+        # Whether the vocabulary, which a file may lack, names tokens that are never sampled
+        # (llama_vocab::get_suppress_tokens).
+        named = self._metadata.get("tokenizer.ggml.suppress_tokens")
+        absent = self._metadata.get("tokenizer.ggml.model") in NO_VOCABULARY
+        self.suppresses_tokens = (
+            isinstance(named, (ArrayInfo, tuple)) and len(named) > 0 and not absent
+        )
 
     def _load_fields(self) -> None:
         """Set each field that the header gives, as the table says."""
@@ -241,10 +248,6 @@ class Hparams:
                 # a graph that repeats something a billion times would never be built
                 largest = _REPEATS.get(name, LARGEST)
                 self.__dict__[name] = checked(self._prefix + key, value, like, largest)
-
-    def _mapped_deepstack(self) -> int:
-        """Count the inputs that the mapping of layers names."""
-        return len({x for x in self._array("deepstack_mapping") if x >= 0})
 
     def _compress_ratios(self) -> tuple[int, ...]:
         """Return the ratio of each layer. Raises ModelError where there are fewer."""
@@ -436,13 +439,6 @@ class Hparams:
         value = self._metadata.get("tokenizer.ggml.token_type_count", 0)
         return value if isinstance(value, int) else 0
 
-    def _suppresses_tokens(self) -> bool:
-        """Return whether the vocabulary, which a file may lack, names tokens that are never sampled
-        (llama_vocab::get_suppress_tokens)."""
-        named = self._metadata.get("tokenizer.ggml.suppress_tokens")
-        absent = self._metadata.get("tokenizer.ggml.model") in NO_VOCABULARY
-        return isinstance(named, (ArrayInfo, tuple)) and len(named) > 0 and not absent
-
     def number_at(self, key: str, il: int, like: float, largest: int = LARGEST) -> Any:
         """Return the value for layer `il` of a key that holds one number for all layers, or one for
         each. `like` as for `checked`, and the default of a layer without one."""
@@ -536,7 +532,15 @@ class Hparams:
         if row.recurrent in ("all", "every"):
             return (True,) * self.n_layer_all
         if row.recurrent == "interval":
-            return self._recurrent_by_interval(row.interval)
+            # All layers but each n-th; what the header says about layers or n goes first.
+            interval = row.interval
+            if self.get("attention.recurrent_layers") is not None:
+                return tuple(map(bool, self._per_layer("attention.recurrent_layers", 0)))
+            interval = self._size("full_attention_interval", interval)
+            if interval == 0:
+                raise ModelError("full_attention_interval is 0")
+            layers = range(self.n_layer_all)
+            return tuple(il < self.n_layer and (il + 1) % interval != 0 for il in layers)
         # a hybrid's file says so by a head_count_kv of 0 for the layer
         without_kv = [heads == 0 for heads in self._n_head_kv[: self.n_layer_all]]
         if row.recurrent == "no-kv-all":
@@ -550,16 +554,6 @@ class Hparams:
             return tuple(map(all, zip(trunk, without_kv, without_ff, strict=True)))
         return (False,) * self.n_layer_all
 
-    def _recurrent_by_interval(self, interval: int) -> tuple[bool, ...]:
-        """Return all layers but each n-th; what the header says about layers or n goes first."""
-        if self.get("attention.recurrent_layers") is not None:
-            return tuple(map(bool, self._per_layer("attention.recurrent_layers", 0)))
-        interval = self._size("full_attention_interval", interval)
-        if interval == 0:
-            raise ModelError("full_attention_interval is 0")
-        layers = range(self.n_layer_all)
-        return tuple(il < self.n_layer and (il + 1) % interval != 0 for il in layers)
-
     def _load_window(self, row: Architecture) -> None:
         self.n_swa, self.swa_type = 0, "none"
         self._is_swa: tuple[bool, ...] = (False,) * self.n_layer_all
@@ -569,18 +563,10 @@ class Hparams:
         n_swa = self._size(
             "attention.sliding_window", window.size, required=window.when == "required"
         )
-        if not self._slides(window, n_swa):
-            return
-        self.swa_type = window.kind
-        # llama4 has 8192 for every file
-        self.n_swa = window.fixed or n_swa
-        self._is_swa = self._sliding_layers(row, window)
-
-    def _slides(self, window: SlidingWindow, n_swa: int) -> bool:
-        """Return whether this model's attention has the window."""
+        # Whether this model's attention has the window.
         # llama4: a window of 0 means none, a missing key the usual one
         given = self.get("attention.sliding_window") is not None
-        return {
+        slides = {
             "required": True,
             "always": True,
             "window": n_swa > 0,
@@ -588,6 +574,12 @@ class Hparams:
             "not-zero": not given or n_swa > 0,
             "deep": self.n_layer == 64,
         }[window.when]
+        if not slides:
+            return
+        self.swa_type = window.kind
+        # llama4 has 8192 for every file
+        self.n_swa = window.fixed or n_swa
+        self._is_swa = self._sliding_layers(row, window)
 
     def _sliding_layers(self, row: Architecture, window: SlidingWindow) -> tuple[bool, ...]:
         """Return whether each layer has the window, those of MTP blocks too."""
@@ -599,10 +591,7 @@ class Hparams:
             return tuple(
                 il < self.n_layer and not self._is_recr[il] for il in range(self.n_layer_all)
             )
-        return self._layers_of_pattern(window)
-
-    def _layers_of_pattern(self, window: SlidingWindow) -> tuple[bool, ...]:
-        """Return whether each layer has the window, by the file's list or by a period."""
+        # Whether each layer has the window, by the file's list or by a period.
         pattern = self.get("attention.sliding_window_pattern")
         # its length is not checked, and it may cover the MTP blocks
         if isinstance(pattern, tuple):

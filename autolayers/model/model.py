@@ -207,7 +207,15 @@ class Model:
         header."""
         row, header = self._row_of(rules), self.header
         # a key that this build ignores is taken out, so that its default holds
-        unread = self._unread_lists(row, rules)
+        # The keys that a build of these rules does not read as a list.
+        window = self.row.window
+        unread = []
+        # these architectures took a list in every build
+        always_read = window is None or window.array or window.list_before
+        if not rules.window_lists and not always_read:
+            unread.append(f"{self.architecture}.attention.sliding_window_pattern")
+        if row.recurrent == "interval" and not rules.recurrent_lists:
+            unread.append(f"{self.architecture}.attention.recurrent_layers")
         if any(isinstance(header.metadata.get(key), (list, tuple)) for key in unread):
             metadata = {
                 name: value for name, value in header.metadata.items() if name not in unread
@@ -239,18 +247,6 @@ class Model:
         if has_norm and "token_embd_norm" not in row.places and not rules.embd_norm_in_block:
             row = replace(row, places={**row.places, "token_embd_norm": "input"})
         return row
-
-    def _unread_lists(self, row: Architecture, rules: Rules) -> list[str]:
-        """Return the keys that a build of these rules does not read as a list."""
-        window = self.row.window
-        keys = []
-        # these architectures took a list in every build
-        always_read = window is None or window.array or window.list_before
-        if not rules.window_lists and not always_read:
-            keys.append(f"{self.architecture}.attention.sliding_window_pattern")
-        if row.recurrent == "interval" and not rules.recurrent_lists:
-            keys.append(f"{self.architecture}.attention.recurrent_layers")
-        return keys
 
     def overridden(self, override_kv: tuple[tuple[str, str], ...]) -> Model:
         """Return this model with --override-kv applied: ("key", "type:value") pairs; only scalars

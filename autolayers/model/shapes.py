@@ -72,7 +72,14 @@ class Loader:
         key = missing(self.hparams)
         if key:
             return f"key not found in model: {key}: llama.cpp does not load it"
-        return self._turned() or self._missing() or self._too_deep() or self._wrong_shape()
+        # Say what is wrong with heads that are rotated in part, where the architecture rotates them
+        # as a whole.
+        n_rot, head = self.hparams.n_rot_full, self.hparams.n_embd_head_k_full
+        if not self.hparams.architecture.whole_rope or n_rot == head:
+            turned = ""
+        else:
+            turned = f"invalid n_rot: {n_rot}, expected {head}: llama.cpp does not load it"
+        return turned or self._missing() or self._too_deep() or self._wrong_shape()
 
     def unread(self) -> list[str]:
         """Return the tensors of the file that the loader does not create; it then says "wrong
@@ -127,14 +134,6 @@ class Loader:
             f"wrong number of tensors; expected {len(self.tensors)}, got "
             f"{len(self.tensors) - unread}"
         )
-
-    def _turned(self) -> str:
-        """Say what is wrong with heads that are rotated in part, where the architecture rotates
-        them as a whole."""
-        n_rot, head = self.hparams.n_rot_full, self.hparams.n_embd_head_k_full
-        if not self.hparams.architecture.whole_rope or n_rot == head:
-            return ""
-        return f"invalid n_rot: {n_rot}, expected {head}: llama.cpp does not load it"
 
     def _missing(self) -> str:
         """Say which tensor the file lacks of those that every file has, or that every block of the

@@ -54,11 +54,6 @@ def _key(model: Model, name: str) -> object:
     return model.header.metadata.get(_KEY + name)
 
 
-def _same_kind(model: Model, draft: Model) -> bool:
-    """Return whether both have the same kind of vocabulary, and so the same defaults."""
-    return all(_key(model, key) == _key(draft, key) for key in ("model", "pre"))
-
-
 def _ends(model: Model, draft: Model, end: str, only_added: bool) -> str:
     """Return what differs in the first or last token; only what the files say, or what both leave
     to one default."""
@@ -70,13 +65,12 @@ def _ends(model: Model, draft: Model, end: str, only_added: bool) -> str:
     if None not in adds and bool(adds[0]) != bool(adds[1]):
         in_model, in_draft = (str(bool(value)).lower() for value in adds)
         return f"{name} is {in_draft} in the draft, {in_model} in the model"
-    return "" if _unused(model, draft, adds, only_added) else _other_token(model, draft, end)
-
-
-def _unused(model: Model, draft: Model, adds: list[object], only_added: bool) -> bool:
-    """Return whether the token plays no part, or the files do not say whether it is added."""
-    unsaid = None in adds and not _same_kind(model, draft)
-    return unsaid or (only_added and True not in adds)
+    # Whether the token plays no part, or the files do not say whether it is added.
+    # Whether both have the same kind of vocabulary, and so the same defaults.
+    unsaid = None in adds and not all(
+        _key(model, key) == _key(draft, key) for key in ("model", "pre")
+    )
+    return "" if (unsaid or (only_added and True not in adds)) else _other_token(model, draft, end)
 
 
 def _other_token(model: Model, draft: Model, end: str) -> str:

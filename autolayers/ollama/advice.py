@@ -128,17 +128,7 @@ class OllamaAdvice:
     @property
     def summary(self) -> list[str]:
         """The plan in a few lines."""
-        lines = [self._parameters_line()]
-        if self.server and self.num_gpu is None:
-            lines.append("with the server's settings below:")
-        for row in self.plan.devices:
-            left = f"left {human(row.remaining)} of {human(row.free)}"
-            lines.append(f"{row.name}: {_parts(row)}, margin {human(row.margin)}, {left}")
-        lines.append(f"RAM: {_parts(self.plan.host)}")
-        return lines
-
-    def _parameters_line(self) -> str:
-        """Return the model with its parameters."""
+        # The model with its parameters.
         count = "left to Ollama" if self.num_gpu is None else f"{self.num_gpu} of {self.everything}"
         whose = "" if self.pin_batch else " (Ollama's own choice)"
         parts = [
@@ -148,7 +138,14 @@ class OllamaAdvice:
         ]
         if self.parallel > 1:
             parts.append(f"{self.parallel} slots")
-        return ", ".join(parts)
+        lines = [", ".join(parts)]
+        if self.server and self.num_gpu is None:
+            lines.append("with the server's settings below:")
+        for row in self.plan.devices:
+            left = f"left {human(row.remaining)} of {human(row.free)}"
+            lines.append(f"{row.name}: {_parts(row)}, margin {human(row.margin)}, {left}")
+        lines.append(f"RAM: {_parts(self.plan.host)}")
+        return lines
 
 
 def _parts(row: DeviceRow | HostRow) -> str:
@@ -298,37 +295,25 @@ class _Question:
         target = self.target
         given_batch = num_batch or _whole(target.parameters.get("num_batch"))
         if num_ctx == "max":
-            return self._largest(given_batch, notes)
-        n_ctx = self._context(num_ctx, notes)
-        # Which GPUs it uses depends on Ollama's guess, and that on the context
-        use = self.visible(n_ctx * self.parallel)
-        batch = given_batch or rules.automatic_batch(
-            target.model, target.size, n_ctx * self.parallel, use, self.flash
-        )
-        return n_ctx, batch, use
-
-    def _largest(self, given_batch: int | None, notes: list[str]) -> tuple[int, int, list[Device]]:
-        """Return `launch` for the largest context that keeps the model on the GPUs."""
-        if not self.devices:
-            raise LaunchRefused(
-                "the largest num_ctx for a GPU needs a GPU: describe it with --gpu SIZE"
-            )
-        # the smallest batch leaves the most for the context; it is pinned, as Ollama would
-        # choose a larger one
-        batch = given_batch or min(rules.BATCH, self.target.model.n_ctx_train or rules.BATCH)
-        use = list(self.devices)
-        plan = self.ask(None, batch, use)
-        # With this context it may fit one GPU, by Ollama's guess: then the others stay empty
-        fewer = self.visible(plan.breakdown.n_ctx)
-        if len(fewer) < len(use):
-            use, plan = fewer, self.ask(None, batch, fewer)
-        n_ctx = plan.breakdown.n_ctx // self.parallel
-        if plan.n_gpu_layers < self.everything:
-            notes.append(f"no num_ctx keeps this model fully on the GPU; planned for {n_ctx}")
-        return n_ctx, batch, use
-
-    def _context(self, num_ctx: int | str | None, notes: list[str]) -> int:
-        """Return num_ctx as Ollama uses the given one, the Modelfile's or its own."""
+            # `launch` for the largest context that keeps the model on the GPUs.
+            if not self.devices:
+                raise LaunchRefused(
+                    "the largest num_ctx for a GPU needs a GPU: describe it with --gpu SIZE"
+                )
+            # the smallest batch leaves the most for the context; it is pinned, as Ollama would
+            # choose a larger one
+            batch = given_batch or min(rules.BATCH, self.target.model.n_ctx_train or rules.BATCH)
+            use = list(self.devices)
+            plan = self.ask(None, batch, use)
+            # With this context it may fit one GPU, by Ollama's guess: then the others stay empty
+            fewer = self.visible(plan.breakdown.n_ctx)
+            if len(fewer) < len(use):
+                use, plan = fewer, self.ask(None, batch, fewer)
+            n_ctx = plan.breakdown.n_ctx // self.parallel
+            if plan.n_gpu_layers < self.everything:
+                notes.append(f"no num_ctx keeps this model fully on the GPU; planned for {n_ctx}")
+            return n_ctx, batch, use
+        # Num_ctx as Ollama uses the given one, the Modelfile's or its own.
         model, vision = self.target.model, self.target.vision
         own = self.target.parameters.get("num_ctx")
         wanted = self._wanted(num_ctx, own)
@@ -345,7 +330,12 @@ class _Question:
                 f"num_ctx {wanted} becomes {n_ctx}: Ollama keeps it between "
                 f"{rules.clamped(0, model, vision)} and the trained {model.n_ctx_train}"
             )
-        return n_ctx
+        # Which GPUs it uses depends on Ollama's guess, and that on the context
+        use = self.visible(n_ctx * self.parallel)
+        batch = given_batch or rules.automatic_batch(
+            target.model, target.size, n_ctx * self.parallel, use, self.flash
+        )
+        return n_ctx, batch, use
 
     def _wanted(self, num_ctx: int | str | None, own: object) -> int | None:
         """Return the context that was given, or that is the Modelfile's `own`."""
@@ -415,7 +405,14 @@ class _Question:
         """Return the number of layers, or why it is left to Ollama."""
         plan = self.ask(n_ctx, batch, use)
         if not use:
-            return _on_cpu(plan, pin)
+            # A plan without a GPU, which Ollama may see nevertheless.
+            if pin:
+                return _Choice(plan, 0)
+            note = (
+                "no GPU found, so num_gpu is left to Ollama, which may see one (describe it with "
+                "--gpu SIZE; --pin writes num_gpu 0)"
+            )
+            return _Choice(plan, None, notes=(note,))
         extra: tuple[str, ...] = ()
         # shouldDisableMMProjOffload: an explicit partial num_gpu sends the projector to the CPU
         if self.target.vision and plan.n_gpu_layers < self.everything:
@@ -688,17 +685,6 @@ def _about_settings(
             "clients that send their own num_ctx or num_batch reload the model and undo this plan"
         )
     return notes
-
-
-def _on_cpu(plan: Plan, pin: bool) -> _Choice:
-    """Return a plan without a GPU, which Ollama may see nevertheless."""
-    if pin:
-        return _Choice(plan, 0)
-    note = (
-        "no GPU found, so num_gpu is left to Ollama, which may see one (describe it with "
-        "--gpu SIZE; --pin writes num_gpu 0)"
-    )
-    return _Choice(plan, None, notes=(note,))
 
 
 def _projector_on_cpu(layers: int) -> str:

@@ -198,7 +198,12 @@ def started(text: str) -> ServerLog:
     for line in lines_with(text, _SERVER):
         for name, groups in fields(line, _SERVER):
             if name == "settings":
-                settings = _set_variables(groups["map"])
+                # The variables that are set, of a "server config" line. For the others it prints
+                # the zero of their type.
+                values = dict(_SETTING.findall(groups["map"]))
+                settings = {
+                    key: value for key, value in values.items() if value not in ("", "0", "false")
+                }
                 # The server started again: GPUs and loads of before do not count
                 gpus, at, loads = {}, {}, []
             elif name == "gpu" and (gpu := _gpu(groups["fields"])):
@@ -207,25 +212,14 @@ def started(text: str) -> ServerLog:
                 loads.append(_Load(_time(line), []))
             elif name == "device" and loads:
                 loads[-1].free.append((groups["name"], line, int(groups["mib"]) * MiB))
-    _apply_loads(loads, gpus, at)
-    return ServerLog(settings, tuple(gpus.values()), at)
-
-
-def _set_variables(text: str) -> dict[str, str]:
-    """Return the variables that are set, of a "server config" line. For the others it prints the
-    zero of their type."""
-    values = dict(_SETTING.findall(text))
-    return {key: value for key, value in values.items() if value not in ("", "0", "false")}
-
-
-def _apply_loads(loads: Sequence[_Load], gpus: dict[str, Device], at: dict[str, str]) -> None:
-    """Set the free memory of the GPUs to what the loads found, and its time."""
+    # Set the free memory of the GPUs to what the loads found, and its time.
     # e.g. {"0000:01:00.0": "CUDA0"}
     bus = {gpu.pci_id: name for name, gpu in gpus.items() if gpu.pci_id}
     for load in loads:
         for name, free in _free_by_gpu(load, gpus, bus):
             gpus[name] = replace(gpus[name], free=min(gpus[name].total, free))
             at[name] = load.time
+    return ServerLog(settings, tuple(gpus.values()), at)
 
 
 @dataclass(frozen=True)

@@ -256,7 +256,11 @@ def rewrite(data: bytes, values: Mapping[str, int], source: str = "Modelfile") -
     """
     before = parse(data, source)
     old = before.parameters()
-    _refuse_own_draft(before, source)
+    # Raise ModelfileError where a draft is the model.
+    models = [command.args for command in before.named("model")]
+    for draft in before.named("draft"):
+        if draft.args in models:
+            raise ModelfileError(f"DRAFT {draft.args} is the model itself", draft.line, source)
     # (first byte, last byte, the new text)
     edits: list[tuple[int, int, str]] = []
     for name, value in values.items():
@@ -265,35 +269,21 @@ def rewrite(data: bytes, values: Mapping[str, int], source: str = "Modelfile") -
     missing = [f"PARAMETER {name} {values[name]}" for name in absent]
     if missing:
         place = before._from()
-        edits.append((place.end, place.end, _inserted(missing, place, data)))
-    after = _edited(data, edits, before.encoding)
-    _check(before, {**old, **values}, parse(after, source), set(values))
-    return after
-
-
-def _refuse_own_draft(modelfile: Modelfile, source: str) -> None:
-    """Raise ModelfileError where a draft is the model."""
-    models = [command.args for command in modelfile.named("model")]
-    for draft in modelfile.named("draft"):
-        if draft.args in models:
-            raise ModelfileError(f"DRAFT {draft.args} is the model itself", draft.line, source)
-
-
-def _edited(data: bytes, edits: list[tuple[int, int, str]], encoding: str) -> bytes:
-    """Return the bytes with each (first, end, text) instead of what is there."""
+        # The text of new lines after an instruction. A file without a final newline stays so: a
+        # newline comes before the new lines instead.
+        if place.newline:
+            inserted = "".join(line + place.newline for line in missing)
+        else:
+            newline = _newline_of(_decode(data)[2])
+            inserted = "".join(newline + line for line in missing)
+        edits.append((place.end, place.end, inserted))
+    # The bytes with each (first, end, text) instead of what is there.
     # From the end on, so that earlier offsets stay right
     for start, end, new in sorted(edits, reverse=True):
-        data = data[:start] + new.encode(encoding) + data[end:]
-    return data
-
-
-def _inserted(lines: Sequence[str], place: _Instruction, data: bytes) -> str:
-    """Return the text of new lines after an instruction. A file without a final newline stays so: a
-    newline comes before the new lines instead."""
-    if place.newline:
-        return "".join(line + place.newline for line in lines)
-    newline = _newline_of(_decode(data)[2])
-    return "".join(newline + line for line in lines)
+        data = data[:start] + new.encode(before.encoding) + data[end:]
+    after = data
+    _check(before, {**old, **values}, parse(after, source), set(values))
+    return after
 
 
 def _check(
@@ -467,7 +457,14 @@ def _value(text: str, at: int) -> tuple[str | None, int, int, int]:
         # only the first line can be closed without ending in its opening quotes
         if not opening or pieces[-1].rstrip(_BLANK).endswith(opening):
             written = "".join(pieces).strip(_SPACE)
-            args = _unquoted(written)
+            # The text without its quotes; None while they are open. There are no escapes.
+            # Six characters: two quotes of three each; with five the text is still open
+            if written.startswith('"""'):
+                args = written[3:-3] if len(written) >= 6 and written.endswith('"""') else None
+            elif written.startswith('"'):
+                args = written[1:-1] if len(written) >= 2 and written.endswith('"') else None
+            else:
+                args = written
             if args is not None:
                 break
             # Open: it goes on to the next line that ends in these quotes
@@ -487,16 +484,6 @@ def _bounds(text: str, first: int, last: int) -> tuple[int, int]:
     while last > first and not _counts(text[last - 1]):
         last -= 1
     return first, last
-
-
-def _unquoted(written: str) -> str | None:
-    """Return the text without its quotes; None while they are open. There are no escapes."""
-    # Six characters: two quotes of three each; with five the text is still open
-    if written.startswith('"""'):
-        return written[3:-3] if len(written) >= 6 and written.endswith('"""') else None
-    if written.startswith('"'):
-        return written[1:-1] if len(written) >= 2 and written.endswith('"') else None
-    return written
 
 
 def _printable(piece: str) -> str:
@@ -567,18 +554,14 @@ def _value_of(name: str, text: str) -> Value:
             raise ValueError(f"invalid bool value [{text}]")
         return _TRUTH[text]
     if name in _FLOATS:
-        return _float32(text)
+        # A value that Ollama's client can send as a float32; ValueError for another.
+        value = _float(text)
+        if value is not None and not isfinite(value):
+            raise ValueError(f"json: unsupported value: {text}")  # its client cannot send it
+        if value is None or abs(value) >= _FLOAT32_MAX:
+            raise ValueError(f"invalid float value [{text}]")
+        return value
     raise ValueError(f"unknown parameter '{name}'")
-
-
-def _float32(text: str) -> float:
-    """Return a value that Ollama's client can send as a float32; ValueError for another."""
-    value = _float(text)
-    if value is not None and not isfinite(value):
-        raise ValueError(f"json: unsupported value: {text}")  # its client cannot send it
-    if value is None or abs(value) >= _FLOAT32_MAX:
-        raise ValueError(f"invalid float value [{text}]")
-    return value
 
 
 def _float(text: str) -> float | None:

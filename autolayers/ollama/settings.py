@@ -227,7 +227,8 @@ def automatic_batch(
         # Without flash attention the matrix of scores grows with the batch
         small = any(device.total <= 8 * GiB for device in devices)
         return 256 if small and n_ctx > 4096 else BATCH
-    batch = _largest_batch(n_ctx)
+    # Where automatic_batch starts from.
+    batch = next(batch for above, batch in _BATCHES if n_ctx > above)
     if not devices:
         return batch
     guess, free = predicted(model, size, n_ctx), _free(devices)
@@ -239,11 +240,6 @@ def automatic_batch(
 def _free(devices: Sequence[Device]) -> int:
     """Return the bytes free on all of them."""
     return sum(device.free for device in devices)
-
-
-def _largest_batch(n_ctx: int) -> int:
-    """Return where automatic_batch starts from."""
-    return next(batch for above, batch in _BATCHES if n_ctx > above)
 
 
 def _has_space(batch: int, guess: int, free: int) -> bool:

@@ -88,7 +88,44 @@ def from_name(text: str, environ: Mapping[str, str], server: OllamaServer) -> Ta
     """
     stored = stored_or_shown(text, environ, server)
     if not isinstance(stored, Stored):
-        return _shown(text, stored, server)
+        # The target of /api/show; the parts that it hides are at most the rest of /api/tags' size.
+        model_header = header(text, stored)
+        # All layers of the manifest, so the rest of it is what /api/show does not describe
+        # The bytes of a model in /api/tags; 0 if it is not there.
+        whole = 0
+        for entry in server.tags():
+            try:
+                same = Name.parse(str(entry.get("name"))).same(Name.parse(text))
+            except ModelError:
+                continue
+            if same and isinstance(entry.get("size"), int):
+                whole = entry["size"]
+        modelfile = str(stored.get("modelfile", ""))
+        has_others = (
+            stored.get("projector_info") or "ADAPTER " in modelfile or "DRAFT " in modelfile
+        )
+        hidden = max(0, whole - model_header.n_bytes) if has_others else 0
+        notes = [f"{text} is planned from the description of the server at {server.url}"]
+        if hidden:
+            notes.append(
+                "it has a projector, adapter or draft model that the server does not describe: "
+                f"{hidden} bytes are reserved for it"
+            )
+        elif has_others:
+            notes.append(
+                "it has a projector, adapter or draft model that the server does not describe: its "
+                "memory is not in the plan"
+            )
+        parameters = _shown_parameters(str(stored.get("parameters") or ""))
+        return _target(
+            text,
+            model_header,
+            parameters=parameters,
+            hidden=hidden,
+            remote=not server.is_local,
+            hidden_projector=bool(stored.get("projector_info")),
+            notes=tuple(notes),
+        )
     return _target(
         str(stored.name),
         read_header(stored.model),
@@ -122,7 +159,7 @@ def from_modelfile(
         base = from_file(model, name)
     elif files:
         # Several FROM lines: a model, and its projector
-        projectors = tuple(path for path in files if _is_projector(path))
+        projectors = tuple(path for path in files if is_projector(read_header(path)))
         weights = [path for path in files if path not in projectors]
         if not weights:
             raise ModelError(
@@ -154,7 +191,11 @@ def _weights(modelfile: Modelfile, directory: str, resolve: bool) -> tuple[list[
         if paths:
             continue
         name = command.args
-        if resolve and _is_path(name):
+        # Whether FROM can only mean a file: no model name begins or ends like that.
+        if resolve and (
+            name.startswith((".", "/", "~"))
+            or name.partition(" #")[0].rstrip().lower().endswith(".gguf")
+        ):
             hint = " (comments need their own line)" if " #" in name else ""
             raise ModelError(f"{modelfile.source}:{command.line}: FROM {name}: no such file{hint}")
     return files, name
@@ -199,51 +240,6 @@ def _named(
 def _target(label: str, header: Header, **rest: Any) -> Target:
     model = Model(header, header.files[0].path, checked=False)  # Ollama's own engine takes more
     return Target(label, model, sum(file.promised for file in header.files), **rest)
-
-
-def _shown(text: str, answer: Mapping[str, Any], server: OllamaServer) -> Target:
-    """Return the target of /api/show; the parts that it hides are at most the rest of /api/tags'
-    size."""
-    model_header = header(text, answer)
-    # All layers of the manifest, so the rest of it is what /api/show does not describe
-    whole = _listed_size(text, server)
-    modelfile = str(answer.get("modelfile", ""))
-    has_others = answer.get("projector_info") or "ADAPTER " in modelfile or "DRAFT " in modelfile
-    hidden = max(0, whole - model_header.n_bytes) if has_others else 0
-    notes = [f"{text} is planned from the description of the server at {server.url}"]
-    if hidden:
-        notes.append(
-            "it has a projector, adapter or draft model that the server does not describe: "
-            f"{hidden} bytes are reserved for it"
-        )
-    elif has_others:
-        notes.append(
-            "it has a projector, adapter or draft model that the server does not describe: its "
-            "memory is not in the plan"
-        )
-    parameters = _shown_parameters(str(answer.get("parameters") or ""))
-    return _target(
-        text,
-        model_header,
-        parameters=parameters,
-        hidden=hidden,
-        remote=not server.is_local,
-        hidden_projector=bool(answer.get("projector_info")),
-        notes=tuple(notes),
-    )
-
-
-def _listed_size(text: str, server: OllamaServer) -> int:
-    """Return the bytes of a model in /api/tags; 0 if it is not there."""
-    whole = 0
-    for entry in server.tags():
-        try:
-            same = Name.parse(str(entry.get("name"))).same(Name.parse(text))
-        except ModelError:
-            continue
-        if same and isinstance(entry.get("size"), int):
-            whole = entry["size"]
-    return whole
 
 
 def _shown_parameters(text: str) -> dict[str, int]:
@@ -294,14 +290,3 @@ def is_gguf(path: str) -> bool:
             return stream.read(4) in (b"GGUF", b"FUGG")
     except OSError:
         return False
-
-
-def _is_path(text: str) -> bool:
-    """Return whether FROM can only mean a file: no model name begins or ends like that."""
-    return text.startswith((".", "/", "~")) or text.partition(" #")[0].rstrip().lower().endswith(
-        ".gguf"
-    )
-
-
-def _is_projector(path: str) -> bool:
-    return is_projector(read_header(path))

@@ -88,9 +88,15 @@ def verify(
     size, size_vram = entry.get("size", 0), entry.get("size_vram", 0)
     # /api/ps has one figure per kind of buffer: of two caches, the last
     on_gpu = max(size_vram, reader.on_gpu() if reader and size_vram else 0)
+    # The parameters that the Modelfile gets.
+    stored = dict(options)
+    if not advice.pin_batch:
+        del stored["num_batch"]
+    if advice.num_gpu is None and "num_gpu" not in advice.target.parameters:
+        del stored["num_gpu"]
     result = _LoadResult(
         True,
-        _stored(options, advice),
+        stored,
         (),
         max(size, on_gpu),
         on_gpu,
@@ -135,16 +141,6 @@ class _Trials:
             self.failures.append(str(error))
             return False
         return True
-
-
-def _stored(options: Mapping[str, int], advice: OllamaAdvice) -> dict[str, int]:
-    """Return the parameters that the Modelfile gets."""
-    stored = dict(options)
-    if not advice.pin_batch:
-        del stored["num_batch"]
-    if advice.num_gpu is None and "num_gpu" not in advice.target.parameters:
-        del stored["num_gpu"]
-    return stored
 
 
 def _most_layers(
@@ -254,7 +250,13 @@ def _lines(
         return [*lines, "the server does not list it as loaded: something else unloaded it at once"]
     lines += _placed(result, advice)
     if result.predicted and result.size_vram:
-        lines.append(_against_plan(result))
+        # How the reported GPU memory compares with the plan's.
+        difference = result.size_vram - result.predicted
+        verdict = f"{human(abs(difference))} {'more' if difference > 0 else 'less'} than planned"
+        if abs(difference) <= _TOLERANCE:
+            verdict = "as planned"
+        against_plan = f"planned {human(result.predicted)} of GPU memory: {verdict}"
+        lines.append(against_plan)
     return [*lines, *result.differences, *_warnings(result, advice, entry)]
 
 
@@ -290,12 +292,3 @@ def _placed(result: _LoadResult, advice: OllamaAdvice) -> Iterator[str]:
         yield f"partly on the GPU: {human(result.size_vram)} of {human(result.size)}"
     if not advice.devices:
         yield "it is on a GPU that was not found here: describe it with --gpu SIZE"
-
-
-def _against_plan(result: _LoadResult) -> str:
-    """Return how the reported GPU memory compares with the plan's."""
-    difference = result.size_vram - result.predicted
-    verdict = f"{human(abs(difference))} {'more' if difference > 0 else 'less'} than planned"
-    if abs(difference) <= _TOLERANCE:
-        verdict = "as planned"
-    return f"planned {human(result.predicted)} of GPU memory: {verdict}"

@@ -214,7 +214,18 @@ class _Advice:
         if self.model.is_moe and not given.overrides:
             spared = self.launch(strategy="auto")
             if spared is not None and spared.fits and spared.params.overrides:
-                yield {"overrides": self._as_flag(spared.params)}
+                # The whole layers of its rules alone, one more for one that is there in part: what
+                # -ncmoe can say.
+                rules = spared.params.overrides
+                if any(pattern == EXPERTS_REGEX for pattern, _ in rules):
+                    as_flag = rules
+                else:
+                    # A layer that is there in part counts whole: -ncmoe has only whole layers.
+                    count = len({pattern.partition(".ffn_")[0] for pattern, _ in rules})
+                    bare = replace(spared.params, overrides=())
+                    layers = self.problem.evaluator.experts_in_ram(bare, count)
+                    as_flag = overrides.with_experts_on_host(bare, layers).overrides
+                yield {"overrides": as_flag}
         fewer = self.launch(replace(given, n_gpu_layers=None), strategy="layers")
         if fewer is not None and fewer.fits:
             yield {"n_gpu_layers": fewer.params.n_gpu_layers}
@@ -225,18 +236,6 @@ class _Advice:
         types = given.cache_type_k or "f16", given.cache_type_v or "f16"
         typed = types != ("f16", "f16") or bool(self.policy.kv_types)
         return not typed and given.flash_attn != "off"
-
-    def _as_flag(self, params: Params) -> tuple[tuple[str, str], ...]:
-        """Return the whole layers of its rules alone, one more for one that is there in part: what
-        -ncmoe can say."""
-        rules = params.overrides
-        if any(pattern == EXPERTS_REGEX for pattern, _ in rules):
-            return rules
-        # A layer that is there in part counts whole: -ncmoe has only whole layers.
-        count = len({pattern.partition(".ffn_")[0] for pattern, _ in rules})
-        bare = replace(params, overrides=())
-        layers = self.problem.evaluator.experts_in_ram(bare, count)
-        return overrides.with_experts_on_host(bare, layers).overrides
 
     def _may_shorten(self) -> bool:
         """Return whether nothing that was given asks for more than the smallest context."""

@@ -120,11 +120,32 @@ class _Answer:
         predict = self._predicts()
         if (served := self.requests) is not None:
             predict = partial(_with_requests, predict, served)
+        machine = self.evaluator.machine
+        use = self.use
+        extra = self.use.extra_by_device()
+        rows = []
+        for device in machine.devices:
+            usage = use.devices[device.name]
+            parts = self.candidate.margins.get(device.name, ())
+            rows.append(
+                DeviceRow(
+                    device.name,
+                    device.description,
+                    device.total,
+                    machine.limits[device.name],
+                    sum(size for _, size in parts),
+                    parts,
+                    usage.model,
+                    usage.context,
+                    usage.compute,
+                    extra.get(device.name, 0),
+                )
+            )
         return Plan(
             self.evaluator.model,
             params,
             self.use,
-            self._devices(),
+            tuple(rows),
             host,
             self.candidate.fits,
             flags(self.problem, params),
@@ -193,30 +214,6 @@ class _Answer:
             return ()
         movable = use.host.model + use.host.context
         return remarks.how_to_raise(self.evaluator.machine, self.candidate, movable)
-
-    def _devices(self) -> tuple[DeviceRow, ...]:
-        machine = self.evaluator.machine
-        use = self.use
-        extra = self.use.extra_by_device()
-        rows = []
-        for device in machine.devices:
-            usage = use.devices[device.name]
-            parts = self.candidate.margins.get(device.name, ())
-            rows.append(
-                DeviceRow(
-                    device.name,
-                    device.description,
-                    device.total,
-                    machine.limits[device.name],
-                    sum(size for _, size in parts),
-                    parts,
-                    usage.model,
-                    usage.context,
-                    usage.compute,
-                    extra.get(device.name, 0),
-                )
-            )
-        return tuple(rows)
 
     def _host(self) -> HostRow:
         machine = self.evaluator.machine

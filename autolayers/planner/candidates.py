@@ -214,7 +214,12 @@ class PlacementKind:
         lowest = ladder.top if self.frame.whole else lowest
         # A given split or rules of devices: sizes of single layers say nothing.
         if not self._divides(ladder):
-            return self._most_as_given(ladder, lowest, top)
+            # The same where flags decide how layers or matrices are divided.
+            # The top first: it is usual, and has buffers of its own.
+            if lowest <= top and self._should_fit(ladder(top)):
+                return top, ladder(top)
+            count = last(lowest - 1, top - 1, lambda count: self._should_fit(ladder(count)))
+            return None if count < lowest else (count, ladder(count))
         # After several failures one layer less, then two ...
         bound = self._at_most(ladder, top) - max(0, self.failed - PATIENCE - 1)
         # A bound by all memory together; which device holds what is decided for each count.
@@ -258,14 +263,6 @@ class PlacementKind:
     def _room(self, name: str, needed: int) -> int:
         """Return the bytes for layers on a device."""
         return self.limits[name] - needed + self.hope
-
-    def _most_as_given(self, ladder: Ladder, lowest: int, top: int) -> tuple[int, Params] | None:
-        """Return the same where flags decide how layers or matrices are divided."""
-        # The top first: it is usual, and has buffers of its own.
-        if lowest <= top and self._should_fit(ladder(top)):
-            return top, ladder(top)
-        count = last(lowest - 1, top - 1, lambda count: self._should_fit(ladder(count)))
-        return None if count < lowest else (count, ladder(count))
 
     def _should_fit(self, params: Params) -> bool:
         use = self.evaluator.static(params)
@@ -599,19 +596,18 @@ class PlacementKind:
             # the way.
             if grows > 0:
                 share = min(share, left / grows)
-        return min(share, self._share_of_ram(params, point, use, larger))
-
-    def _share_of_ram(self, params: Params, point: Point, use: Static, larger: Static) -> float:
         ram = self.evaluator.machine.ram
         here = self.evaluator.ram_of(params, use)
         grows = self.evaluator.ram_of(params, larger) - here
         if ram is None or grows <= 0:
-            return 1.0
-        # The processor reads that cache: an eighth of the RAM stays free for everything else.
-        if use.host.context and self.problem.policy.n_ctx != "max":
-            ram = int(ram * RAM_SHARE)
-        left = ram - RAM_MARGIN - self.buffers.of_ram(point) - here
-        return max(0.0, left / grows)
+            share_of_ram = 1.0
+        else:
+            # The processor reads that cache: an eighth of the RAM stays free for everything else.
+            if use.host.context and self.problem.policy.n_ctx != "max":
+                ram = int(ram * RAM_SHARE)
+            left = ram - RAM_MARGIN - self.buffers.of_ram(point) - here
+            share_of_ram = max(0.0, left / grows)
+        return min(share, share_of_ram)
 
     def record(self, candidate: Candidate) -> None:
         """Notes what a measured launch takes besides weights and caches."""

@@ -60,7 +60,7 @@ def written(problem: Problem, candidate: Candidate) -> Params:
 
 def _threads(problem: Problem, candidate: Candidate) -> int | None:
     """Return -t if the CPU computes and llama.cpp's default is wrong; None otherwise."""
-    count = problem.evaluator.machine.threads
+    count = problem.evaluator.machine.host.threads
     if count is None or candidate.params.n_threads is not None or problem.policy.alone:
         return None
     from ..work.speed import IN_RAM

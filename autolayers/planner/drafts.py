@@ -193,7 +193,11 @@ def _tried(variant: Problem, plain: DraftChoice) -> DraftChoice | None:
         candidate = solve(problem).candidate
     if candidate is None:
         return None
-    where = _where(drafting)
+    # Where a launch drafts, in words.
+    if drafting.place == HOST:
+        where = "RAM"
+    else:
+        where = "the model's device" if drafting.model is None else "the GPU"
     draft = problem.cost.speed(candidate).draft
     if given.draft_n_max is not None or draft is None:
         return DraftChoice(problem, candidate, where)
@@ -204,13 +208,6 @@ def _tried(variant: Problem, plain: DraftChoice) -> DraftChoice | None:
         if fewer is not None and fewer.fits:
             return DraftChoice(problem.drafting_with(replace(drafting, n=n)), fewer, where)
     return DraftChoice(problem.drafting_with(replace(drafting, n=DRAFT_N_MAX)), candidate, where)
-
-
-def _where(drafting: Drafting) -> str:
-    """Return where a launch drafts, in words."""
-    if drafting.place == HOST:
-        return "RAM"
-    return "the model's device" if drafting.model is None else "the GPU"
 
 
 def _share(problem: Problem) -> tuple[float, int] | None:

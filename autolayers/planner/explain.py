@@ -90,11 +90,15 @@ def alternative(
     speed = price(other, candidate, served=problem.policy.users is not None)
     n_ctx = candidate.breakdown.n_ctx
     # Not shown if it gains neither context nor speed.
+    # Whether another launch answers much faster with a full context.
     if (
         n_ctx <= chosen.breakdown.n_ctx * LARGER.factor
         and speed.rate <= here.rate * FASTER.factor
         and speed.prompt <= here.prompt * FASTER.factor
-        and not (_is_less_than_most(problem, change) and _fills_faster(here, speed))
+        and not (
+            _is_less_than_most(problem, change)
+            and (speed.generation_full > here.generation_full * FILLED_FASTER.factor)
+        )
     ):
         return None
     words = to_words(Params(**change))  # type: ignore[arg-type]
@@ -126,7 +130,22 @@ def _alternative(
 def _note(problem: Problem, change: dict[str, object], speed: Speed) -> str:
     """Return what else a change does."""
     if "mmproj_offload" in change:
-        return _image_words(problem)
+        # What an image of the projector's own size takes on the CPU and on the first device: its
+        # matrices' arithmetic for each patch, at the rates of prompts.
+        header = problem.request.companions.mmproj
+        cost = problem.cost
+        assert header is not None
+        elements = sum(
+            # Only matrices compute; vectors and positions cost nothing here.
+            info.n_elements
+            for info in header.tensors.values()
+            if len(info.ne) > 1 and info.ne[1] > 1
+        )
+        flops = 2.0 * elements * patches_of(header, kind_of(header))
+        device = cost.devices[problem.machine.devices[0].name]
+        fast = flops / (device.fp16 * device.rates.matmul)
+        slow = flops / cost.core_flops
+        return f"an image takes about {slow:.1f} s instead of {fast:.1f}"
     if "n_parallel" in change:
         return _ONE_SLOT
     return _IN_PLACE if "overrides" in change else _by_text(speed)
@@ -141,11 +160,6 @@ def _changed(problem: Problem, change: dict[str, object]) -> Problem:
 def _is_less_than_most(problem: Problem, change: dict[str, object]) -> bool:
     """Return whether a change is a context in place of --ctx max."""
     return problem.policy.n_ctx == "max" and "n_ctx" in change
-
-
-def _fills_faster(here: Speed, other: Speed) -> bool:
-    """Return whether another launch answers much faster with a full context."""
-    return other.generation_full > here.generation_full * FILLED_FASTER.factor
 
 
 def _by_text(speed: Speed) -> str:
@@ -381,22 +395,3 @@ def _on_a_device(problem: Problem) -> bool:
     if problem.request.companions.mmproj is None or not problem.machine.devices:
         return False
     return given.mmproj_offload is None and given.mmproj_device is None and given.device != ()
-
-
-def _image_words(problem: Problem) -> str:
-    """Return what an image of the projector's own size takes on the CPU and on the first device:
-    its matrices' arithmetic for each patch, at the rates of prompts."""
-    header = problem.request.companions.mmproj
-    cost = problem.cost
-    assert header is not None
-    elements = sum(
-        # Only matrices compute; vectors and positions cost nothing here.
-        info.n_elements
-        for info in header.tensors.values()
-        if len(info.ne) > 1 and info.ne[1] > 1
-    )
-    flops = 2.0 * elements * patches_of(header, kind_of(header))
-    device = cost.devices[problem.machine.devices[0].name]
-    fast = flops / (device.fp16 * device.rates.matmul)
-    slow = flops / cost.core_flops
-    return f"an image takes about {slow:.1f} s instead of {fast:.1f}"

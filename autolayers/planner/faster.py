@@ -73,7 +73,8 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
         return None
     if not problem.machine.devices or chosen.params.device == ():
         return Smaller("", 0) if slow else None
-    room = _room_for_weights(problem, chosen)
+    # The bytes of the devices beside all caches and what the launch takes.
+    room = _room(problem) - _overheads(chosen) - chosen.breakdown.caches
     # Larger files first: the first that fits is the answer.
     for kind, model in below(problem.model):
         if model.size > room or not (slow or kind in _said_at(rate)):
@@ -110,11 +111,6 @@ def _rate_on_devices(problem: Problem, chosen: Candidate) -> float | None:
         if candidate is None or not candidate.fits
         else problem.cost.price(candidate).generation
     )
-
-
-def _room_for_weights(problem: Problem, chosen: Candidate) -> int:
-    """Return the bytes of the devices beside all caches and what the launch takes."""
-    return _room(problem) - _overheads(chosen) - chosen.breakdown.caches
 
 
 def _overheads(chosen: Candidate) -> int:

@@ -129,7 +129,19 @@ class Frames:
     def all(self) -> Iterator[Frame]:
         """Yield all devices in their best order, and one of them alone, with the shares to try."""
         for given in self._typed():
-            yield from self._devices(given)
+            # All devices in their best order, and one of them alone.
+            first = Frame(
+                self.problem, replace(given, device=orders(self.problem, given)[0]), self.whole
+            )
+            # The order is given or the best one; others are tried once there is a launch to beat
+            # (search.Search._orders).
+            yield first
+            # A program that shares out bytes keeps its own split where it fits.
+            splits = len(first.names) > 1 and not self.evaluator.engine.shares_bytes
+            if splits and self._may_leave_out(given):
+                yield from self._alone(given)
+            if processor_alone(self.problem, given):
+                yield Frame(self.problem, replace(given, device=()))
 
     def _typed(self) -> Iterator[Params]:
         """Yield the given flags with shares of slices."""
@@ -139,21 +151,6 @@ class Frames:
 
     def at_least(self, given: Params) -> Params:
         return replace(given, n_ctx=contexts(self.problem, given).smallest)
-
-    def _devices(self, given: Params) -> Iterator[Frame]:
-        """Yield all devices in their best order, and one of them alone."""
-        first = Frame(
-            self.problem, replace(given, device=orders(self.problem, given)[0]), self.whole
-        )
-        # The order is given or the best one; others are tried once there is a launch to beat
-        # (search.Search._orders).
-        yield first
-        # A program that shares out bytes keeps its own split where it fits.
-        splits = len(first.names) > 1 and not self.evaluator.engine.shares_bytes
-        if splits and self._may_leave_out(given):
-            yield from self._alone(given)
-        if processor_alone(self.problem, given):
-            yield Frame(self.problem, replace(given, device=()))
 
     def left_out(self) -> Iterator[Frame]:
         """Yield the frames for where no launch fits on all devices: other orders of them, one
@@ -292,16 +289,12 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
         return [given.device]
     remote = {device.name for device in problem.machine.devices if device.kind == "rpc"}
     if not remote.isdisjoint(names):
-        return _by_link(problem, names, remote)
+        # Llama.cpp's order, which lists RPC devices first, and the one with the near devices first:
+        # fewer layers' prompts cross the network.
+        figures = problem.cost.devices
+        near = sorted(names, key=lambda name: figures[name].network if name in remote else 0.0)
+        return [None] if near == names else [None, tuple(near)]
     return _by_rank(problem, names)
-
-
-def _by_link(problem: Problem, names: list[str], remote: set[str]) -> list[tuple[str, ...] | None]:
-    """Return llama.cpp's order, which lists RPC devices first, and the one with the near devices
-    first: fewer layers' prompts cross the network."""
-    figures = problem.cost.devices
-    near = sorted(names, key=lambda name: figures[name].network if name in remote else 0.0)
-    return [None] if near == names else [None, tuple(near)]
 
 
 def _by_rank(problem: Problem, names: list[str]) -> list[tuple[str, ...] | None]:

@@ -250,14 +250,11 @@ def priced(problem: Problem, params: Params, use: Static) -> Iterator[tuple[Pric
         doubt = problem.cost.doubt(problem.cost.at_any_context(params, use))
         yield (CPU if processor else FFN), doubt
     if params.ctx_checkpoints == 0 != given.ctx_checkpoints:
-        yield CHECKPOINTS, _of_computing_again(problem, params, use)
-
-
-def _of_computing_again(problem: Problem, params: Params, use: Static) -> float:
-    """Return the price of computing a whole conversation again for CHANGED of the requests."""
-    work, speed = problem.policy.workload, problem.cost.at_any_context(params, use)
-    tokens = max(work.depth + work.prompt, min(TALK, use.n_ctx_seq))
-    return 1 + CHANGED * tokens / speed.prompt / speed.compared
+        # The price of computing a whole conversation again for CHANGED of the requests.
+        work, speed = problem.policy.workload, problem.cost.at_any_context(params, use)
+        tokens = max(work.depth + work.prompt, min(TALK, use.n_ctx_seq))
+        of_computing_again = 1 + CHANGED * tokens / speed.prompt / speed.compared
+        yield CHECKPOINTS, of_computing_again
 
 
 def _of_flags(problem: Problem, params: Params) -> Iterator[tuple[Price, float]]:

@@ -117,7 +117,7 @@ class _Parts:
             # With a known upload rate the search itself has tried the cache.
             if (
                 candidate.params.overrides
-                and not machine.expert_upload
+                and not machine.host.expert_upload
                 and may_cache(problem, problem.given)
             ):
                 others.append(partial(with_expert_cache, problem, candidate))

@@ -129,7 +129,7 @@ def pinned(seen: Launched) -> int:
 
 
 def _far_nodes(seen: Launched) -> Iterator[str]:
-    nodes = seen.problem.machine.numa or 1
+    nodes = seen.problem.machine.host.numa or 1
     if nodes > 1 and seen.params.numa is None and seen.use.host_resident > LARGE:
         yield (
             f"{nodes} NUMA nodes: threads of one read weights in RAM of the other over their link; "

@@ -425,7 +425,7 @@ class Search:
         kind = best.variant.kind
         candidate = best.candidate
         # An upload rate is known only where it was measured; without it the gain would be a guess.
-        if self.evaluator.machine.expert_upload and may_cache(self.problem, kind.frame.given):
+        if self.evaluator.machine.host.expert_upload and may_cache(self.problem, kind.frame.given):
             candidate = self._cached(kind.frame, candidate, kind.shape)
         return self._in_full(kind.frame, candidate)
 

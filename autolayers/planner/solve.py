@@ -43,7 +43,9 @@ def solve(problem: Problem) -> Solution:
     result = replace(result, problem=problem)
     if result.candidate is None:
         return result
-    changes = _changes(given, problem.given)
+    changes = {
+        name: value for name, value in vars(problem.given).items() if value != getattr(given, name)
+    }
     params = result.candidate.params
     # The plan keeps the words that were given: -sm layer stays in the answer though it changes
     # nothing.
@@ -56,7 +58,7 @@ def solve(problem: Problem) -> Solution:
         )
     if not back:
         return result
-    as_given = replace(params, **back)  # type: ignore[arg-type]
+    as_given = replace(params, **back)
     same = problem.evaluator.candidate(as_given, FULL, last=True)
     return replace(result, candidate=same or result.candidate)
 
@@ -146,7 +148,3 @@ def _best(problem: Problem, answers: list[Solution]) -> Solution:
         return min(fitting, key=lambda each: worth(problem, each[1].params, each[1].breakdown))[0]
     # Nothing fits: an answer that says by how much is better than none.
     return possible[0][0] if possible else Solution(problem, None)
-
-
-def _changes(before: Params, after: Params) -> dict[str, object]:
-    return {name: value for name, value in vars(after).items() if value != getattr(before, name)}

@@ -11,9 +11,9 @@ from .one.fit import fit_estimated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
-    from ..machine import Device, Machine
+    from ..machine import Device
     from .problem import Problem
 
 
@@ -25,7 +25,15 @@ def unused(problem: Problem, chosen: Candidate) -> Iterator[str]:
         return
     if given.tensor_split or given.device is not None or given.split_mode == "none":
         return
-    for devices in _idle(problem.machine, chosen):
+    # The devices with nothing on them, those that are alike together.
+    alike: dict[tuple[object, ...], list[Device]] = {}
+    for device in problem.machine.devices:
+        limit = problem.machine.limits[device.name]
+        if limit and not _used(chosen, device):
+            # Equal devices get one line.
+            kind = device.backend, device.description, device.total, limit
+            alike.setdefault(kind, []).append(device)
+    for devices in alike.values():
         names = [
             f"{each.name} ({each.description})" if each.kind == "rpc" else each.name
             for each in devices
@@ -33,18 +41,6 @@ def unused(problem: Problem, chosen: Candidate) -> Iterator[str]:
         *others, last = names
         name = f"{', '.join(others)} and {last} are" if others else f"{last} is"
         yield f"{name} left idle: {_why(problem, chosen, devices)}"
-
-
-def _idle(machine: Machine, chosen: Candidate) -> Iterable[list[Device]]:
-    """Return the devices with nothing on them, those that are alike together."""
-    alike: dict[tuple[object, ...], list[Device]] = {}
-    for device in machine.devices:
-        limit = machine.limits[device.name]
-        if limit and not _used(chosen, device):
-            # Equal devices get one line.
-            kind = device.backend, device.description, device.total, limit
-            alike.setdefault(kind, []).append(device)
-    return alike.values()
 
 
 def _as_fit(problem: Problem) -> Candidate | None:

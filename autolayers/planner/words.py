@@ -18,18 +18,14 @@ def describe(placement: Placement, params: Params, everything: int) -> str:
     # -dev none: n_gpu_layers says nothing.
     n = 0 if params.device == () else params.layers_wanted(everything)
     moved = _Moved(placement)
-    for layer, tensors in _by_layer(placement).items():
-        moved.note(layer, tensors)
-    return ", ".join([f"{n} of {everything} layers on the GPU", *moved.words()])
-
-
-def _by_layer(placement: Placement) -> dict[int, list[PlacedTensor]]:
-    """Return the tensors of each layer, in the order of the file."""
+    # The tensors of each layer, in the order of the file.
     tensors_of: dict[int, list[PlacedTensor]] = {}
     for group in placement.groups:
         if 0 <= group.layer < len(placement.dev_layer):
             tensors_of.setdefault(group.layer, []).extend(group.tensors.values())
-    return tensors_of
+    for layer, tensors in tensors_of.items():
+        moved.note(layer, tensors)
+    return ", ".join([f"{n} of {everything} layers on the GPU", *moved.words()])
 
 
 class _Moved:

@@ -212,10 +212,9 @@ def _rule(rule: str, first: Choice, n_ctx: int) -> str:
 def _next(names: Sequence[str], choices: Sequence[Choice], advice: Recommended | None) -> str:
     if advice is None or advice.next is None:
         return ""
-    return _price(names[advice.next], choices[advice.next], choices[advice.take])
-
-
-def _price(name: str, choice: Choice, first: Choice) -> str:
+    name = names[advice.next]
+    choice = choices[advice.next]
+    first = choices[advice.take]
     text = f"{name} ({choice.size / GiB:.2f} GiB) {_RUNS[choice.verdict]}"
     # The next larger file has its price, too: here the context
     if choice.verdict == NO:

@@ -27,7 +27,16 @@ def command_lines(
     if os.name == "nt" or indent + len(whole) <= style.width:
         return [_shown(" " * indent + whole, style, look)]
     lines = [""]
-    for text in map(shell, _flags(words)):
+    # The words, each flag with its values.
+    groups: list[list[str]] = []
+    for word in words:
+        # "-1" is a value: a flag stays on one line with all its values
+        value = word[1:2].isdigit() or not word.startswith("-")
+        if groups and value:
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+    for text in map(shell, groups):
         room = style.width - indent - _FURTHER - len(_END) - len(lines[-1])
         if lines[-1] and len(text) + 1 > room:
             lines.append(text)
@@ -44,19 +53,6 @@ def flag_lines(words: Sequence[str], style: Style, indent: int) -> list[str]:
     if not style.drawn:
         return [" " * indent + shell(list(words))]
     return command_lines(words, style, indent, "")
-
-
-def _flags(words: Sequence[str]) -> list[list[str]]:
-    """Return the words, each flag with its values."""
-    groups: list[list[str]] = []
-    for word in words:
-        # "-1" is a value: a flag stays on one line with all its values
-        value = word[1:2].isdigit() or not word.startswith("-")
-        if groups and value:
-            groups[-1].append(word)
-        else:
-            groups.append([word])
-    return groups
 
 
 def _shown(line: str, style: Style, look: str) -> str:

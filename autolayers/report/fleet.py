@@ -21,7 +21,19 @@ _SHOWN = 4  # machines to buy
 def fleet_text(plan: FleetPlan, style: Style | None = None) -> str:
     """Return the whole answer."""
     style = style or Style()
-    lines = [*wrap(style(_decision(plan), "bold"), style.width), ""]
+    # "20 tokens/s each and a first token within 2 s"
+    promise = " and ".join(plan.wanted.each.words())
+    at_least = f" with {promise}" if promise else ""
+    served, wanted = sum(plan.users), plan.wanted.users
+    what, are = (f"{served} users", "are") if served != 1 else ("one user", "is")
+    if wanted is not None and served < wanted:
+        decision = f"{wanted} users cannot be served{at_least}: {what} can"
+    else:
+        text = f"{what} {are} served{at_least}"
+        if wanted is not None and plan.most > served:
+            text += f"; up to {plan.most} can be"
+        decision = text
+    lines = [*wrap(style(decision, "bold"), style.width), ""]
     head = (
         "machines",
         "model",
@@ -45,7 +57,9 @@ def fleet_text(plan: FleetPlan, style: Style | None = None) -> str:
     used = [number for number, each in enumerate(plan.failing) if plan.on[each.machine]]
     lines += labelled("fails", [_failing(plan, number) for number in used], style)
     lines += labelled("free", _free(plan), style)
-    lines += labelled("buy", _next(plan), style)
+    lines += labelled(
+        "buy", [f"{each.name}: {each.users} users" for each in plan.next[:_SHOWN]], style
+    )
     for note in [*plan.notes, *_warnings(plan)]:
         lines += warned(note, style.width)
     return "\n".join(lines) + "\n"
@@ -138,20 +152,6 @@ def _server(plan: FleetPlan, number: int, server: FleetServer) -> dict[str, obje
     }
 
 
-def _decision(plan: FleetPlan) -> str:
-    # "20 tokens/s each and a first token within 2 s"
-    promise = " and ".join(plan.wanted.each.words())
-    at_least = f" with {promise}" if promise else ""
-    served, wanted = sum(plan.users), plan.wanted.users
-    what, are = (f"{served} users", "are") if served != 1 else ("one user", "is")
-    if wanted is not None and served < wanted:
-        return f"{wanted} users cannot be served{at_least}: {what} can"
-    text = f"{what} {are} served{at_least}"
-    if wanted is not None and plan.most > served:
-        text += f"; up to {plan.most} can be"
-    return text
-
-
 def _row(plan: FleetPlan, number: int, server: FleetServer) -> list[str]:
     # One place a replica: the machine, or the machines of a server over RPC
     names = [" + ".join(place.machines) for place in plan.places if place.server == number]
@@ -204,10 +204,6 @@ def _free(plan: FleetPlan) -> list[str]:
             others = f" and {len(names) - 1} more" if len(names) > 1 else ""
             lines.append(f"{names[0]}{others}: {kind.title}")
     return lines
-
-
-def _next(plan: FleetPlan) -> list[str]:
-    return [f"{each.name}: {each.users} users" for each in plan.next[:_SHOWN]]
 
 
 def _warnings(plan: FleetPlan) -> Sequence[str]:

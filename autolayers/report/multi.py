@@ -134,7 +134,7 @@ def _bill(together: Together, style: Style) -> list[str]:
     names = [device.name for device in machine.devices]
 
     def row(title: str, sizes: Mapping[str, int], ram: int | None) -> list[str]:
-        return [title, *(in_mib(sizes[name]) for name in names), _mib_or_blank(ram)]
+        return [title, *(in_mib(sizes[name]) for name in names), "" if ram is None else in_mib(ram)]
 
     rows = [row("free", machine.limits, machine.ram)]
     for title, plan in _named(together):
@@ -150,10 +150,6 @@ def _bill(together: Together, style: Style) -> list[str]:
     for cells in rows:
         cells[0] = _cut(printable(cells[0]), style.width - 2 - column)
     return blocks(["MiB", *names, "Host"], rows, style)
-
-
-def _mib_or_blank(size: int | None) -> str:
-    return "" if size is None else in_mib(size)
 
 
 def _cut(name: str, space: int) -> str:

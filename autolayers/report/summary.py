@@ -62,7 +62,15 @@ _SIZE = re.compile(r"\b\d{1,9} ?G[iB]*\b")  # of memory, in a card's name
 
 def head(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:
     """Return what is known before the alternatives."""
-    lines = [*_subject(plan, style), *_verdict(plan, style), ""]
+    model, kind = plan.model, plan.model.quantisation
+    # Many names end with their quantisation already
+    in_name = kind.lower().replace("-", "_") in model.name.lower().replace("-", "_")
+    name = model.name if in_name else f"{model.name}  {kind}"
+    card, *cards = machine(plan).split(" + ")
+    start = wrap(f"{name}  {model.size / GiB:.1f} GiB{_GAP}on {card}", style.width, "", "  ")
+    # The name of a further card is not broken at a line's end
+    first, *others = _flowed(start, [f"+ {each}" for each in cards], style, " ")
+    lines = [style(first, "bold"), *others, *_verdict(plan, style), ""]
     lines += [*memory(plan, style), *_layers(plan, style)]
     if not plan.fits:
         return "\n".join([*lines, ""]) + "\n"
@@ -138,7 +146,11 @@ def memory(plan: Plan, style: Style) -> list[str]:
     # One bar stands for several equal GPUs: the one that fills up first
     fullest = [min(group, key=lambda device: device.remaining) for group in _groups(plan)]
     rows: list[tuple[str, list[int], int | None]] = [
-        (title, _of_device(device), device.free)
+        (
+            title,
+            [device.model, device.context, device.compute, device.extra, 0, 0, device.margin],
+            device.free,
+        )
         for title, device in zip(_titles(plan), fullest, strict=True)
     ]
     rows.append(("RAM", _of_host(plan.host), plan.host.free))
@@ -171,7 +183,10 @@ def _groups(plan: Plan) -> list[list[DeviceRow]]:
 def _titles(plan: Plan) -> list[str]:
     """Return the titles of the devices' bars."""
     groups = _groups(plan)
-    return [_short(group, len(groups)) for group in groups]
+    return [
+        shortened(_product(group) if len(groups) == 1 and len(group) == 1 else name(group), 20)
+        for group in groups
+    ]
 
 
 def _left(plan: Plan) -> int:
@@ -183,33 +198,29 @@ def _others(plan: Plan, style: Style, rest: Sequence[str]) -> list[str]:
     """Return the alternatives: what each gains and loses, then all of its flags."""
     lines: list[str] = []
     for gain, other in _best(plan):
-        lines += _labelled(gain, _gain(plan, other), style)
+        # What an alternative gains and loses, in a few words; the table has all of them.
+        here, speed = plan.speed, other.speed
+        # 17664 and 17920 are both 17k here, and no difference
+        context = _count(other.n_ctx)
+        parts = [] if context == _count(plan.breakdown.n_ctx) else [f"context {context}"]
+        low, high = _ends(speed)
+        rate = _rate(speed)
+        unsure = speed.generation_spread > LESS_SURE * here.generation_spread
+        if unsure:
+            rate += f" ({low} to {high})"
+        parts.append(rate)
+        # Prompts that are read as fast as the plan's are not said, if anything else is
+        alike = 1 / _PROMPTS <= speed.prompt / here.prompt <= _PROMPTS
+        if not alike or (len(parts) == 1 and not unsure):
+            parts.append(f"prompts {speed.prompt:.0f}/s")
+        parts += filter(None, [other.note])
+        if unsure:
+            parts.append("measure it with `autolayers tune`")
+        lines += _labelled(gain, ", ".join(parts), style)
         words = [*other.flags, *rest]
         lines += flag_lines(words, style, len(_below(style)))
     head = "  or, with other flags in place of all those above:"
     return [*wrap(head.strip(), style.width, "  ", "  "), *lines] if lines else []
-
-
-def _gain(plan: Plan, other: Alternative) -> str:
-    """Return what an alternative gains and loses, in a few words; the table has all of them."""
-    here, speed = plan.speed, other.speed
-    # 17664 and 17920 are both 17k here, and no difference
-    context = _count(other.n_ctx)
-    parts = [] if context == _count(plan.breakdown.n_ctx) else [f"context {context}"]
-    low, high = _ends(speed)
-    rate = _rate(speed)
-    unsure = speed.generation_spread > LESS_SURE * here.generation_spread
-    if unsure:
-        rate += f" ({low} to {high})"
-    parts.append(rate)
-    # Prompts that are read as fast as the plan's are not said, if anything else is
-    alike = 1 / _PROMPTS <= speed.prompt / here.prompt <= _PROMPTS
-    if not alike or (len(parts) == 1 and not unsure):
-        parts.append(f"prompts {speed.prompt:.0f}/s")
-    parts += filter(None, [other.note])
-    if unsure:
-        parts.append("measure it with `autolayers tune`")
-    return ", ".join(parts)
 
 
 def _rate(speed: Speed) -> str:
@@ -237,18 +248,15 @@ def _rival(plan: Plan) -> str:
     parts = parts[:1] if plan.inputs is not None else parts
     words = ", ".join([*parts, f"prompts {speed.prompt:.0f}/s"])
     # The same figures twice would look like a mistake
-    if words == _own(plan):
+    # The plan's figures as those of --fit are said.
+    speed = plan.speed
+    context = f"context {_count(plan.breakdown.n_ctx)}"
+    own = f"{context}, {_rate(speed)}, prompts {speed.prompt:.0f}/s"
+    if words == own:
         words = "the same context and rates"
     if not rival.fits:
         words += "; that breaks these margins"
     return f"llama.cpp alone: {words}"
-
-
-def _own(plan: Plan) -> str:
-    """Return the plan's figures as those of --fit are said."""
-    speed = plan.speed
-    context = f"context {_count(plan.breakdown.n_ctx)}"
-    return f"{context}, {_rate(speed)}, prompts {speed.prompt:.0f}/s"
 
 
 def _best(plan: Plan) -> list[tuple[str, Alternative]]:
@@ -331,21 +339,20 @@ def machine(plan: Plan) -> str:
     return " + ".join(parts)
 
 
-def _subject(plan: Plan, style: Style) -> list[str]:
-    model, kind = plan.model, plan.model.quantisation
-    # Many names end with their quantisation already
-    in_name = kind.lower().replace("-", "_") in model.name.lower().replace("-", "_")
-    name = model.name if in_name else f"{model.name}  {kind}"
-    card, *cards = machine(plan).split(" + ")
-    start = wrap(f"{name}  {model.size / GiB:.1f} GiB{_GAP}on {card}", style.width, "", "  ")
-    # The name of a further card is not broken at a line's end
-    first, *others = _flowed(start, [f"+ {each}" for each in cards], style, " ")
-    return [style(first, "bold"), *others]
-
-
 def _verdict(plan: Plan, style: Style) -> list[str]:
     """Return the verdict; the sign alone is bold, which a white terminal shows as well."""
-    word, parts = "FITS", [*_rates(plan), _context(plan)]
+    # How fast it is, without more digits than the prediction has.
+    speed = plan.speed
+    if speed.requests is not None or plan.inputs is not None:
+        # As text.py says it; the context is said after it, and shorter
+        users_words = figures(plan).removeprefix("about ").removesuffix(context_words(plan))
+        rates = users_words.strip().split(_GAP)
+    else:
+        low, high = _ends(speed)
+        generated = f"{rounded(speed.generation)} tokens/s ({low} to {high})"
+        least, most = speed.prompt / speed.prompt_spread, speed.prompt * speed.prompt_spread
+        rates = [generated, f"prompts {speed.prompt:.0f}/s ({rounded(least)} to {rounded(most)})"]
+    word, parts = "FITS", [*rates, _context(plan)]
     if not plan.fits:
         word, parts = "DOES NOT FIT", [shortage(plan, at_least)]
     elif plan.host.free is None:
@@ -363,19 +370,6 @@ def _flowed(lines: list[str], parts: Sequence[str], style: Style, gap: str) -> l
         else:
             lines += wrap(part, style.width, "  ", "  ")
     return lines
-
-
-def _rates(plan: Plan) -> list[str]:
-    """Return how fast it is, without more digits than the prediction has."""
-    speed = plan.speed
-    if speed.requests is not None or plan.inputs is not None:
-        # As text.py says it; the context is said after it, and shorter
-        users_words = figures(plan).removeprefix("about ").removesuffix(context_words(plan))
-        return users_words.strip().split(_GAP)
-    low, high = _ends(speed)
-    generated = f"{rounded(speed.generation)} tokens/s ({low} to {high})"
-    least, most = speed.prompt / speed.prompt_spread, speed.prompt * speed.prompt_spread
-    return [generated, f"prompts {speed.prompt:.0f}/s ({rounded(least)} to {rounded(most)})"]
 
 
 def _context(plan: Plan) -> str:
@@ -400,14 +394,6 @@ def _product(group: Sequence[DeviceRow]) -> str:
     if device.description.startswith("hypothetical"):
         return f"a GPU of {device.total / GiB:.4g} GiB"
     return product or names(group)
-
-
-def _short(group: Sequence[DeviceRow], count: int) -> str:
-    return shortened(_product(group) if count == 1 and len(group) == 1 else name(group), 20)
-
-
-def _of_device(device: DeviceRow) -> list[int]:
-    return [device.model, device.context, device.compute, device.extra, 0, 0, device.margin]
 
 
 def _of_host(host: HostRow) -> list[int]:

@@ -144,7 +144,7 @@ class SweepBars:
         # More than the largest machine has
         if len(bar) > self.width:
             bar = bar[: self.width - 1] + ">"
-        limit = self._column(_free(plan))
+        limit = self._column(sum(d.free for d in plan.devices))
         return f"{bar[:limit]}|{bar[limit + 1 :]}"
 
     def _column(self, size: int) -> int:
@@ -181,7 +181,3 @@ def _gib(size: int) -> str:
 
 def _used(plan: Plan) -> int:
     return sum(d.used for d in plan.devices)
-
-
-def _free(plan: Plan) -> int:
-    return sum(d.free for d in plan.devices)

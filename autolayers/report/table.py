@@ -110,7 +110,12 @@ def warned(text: str, width: int) -> list[str]:
     """Return a warning's lines, none wider: a path longer than a line is broken as a terminal does
     it, as nobody copies it from there."""
     room = width - len(_WARNING)
-    words = [piece for word in printable(text).split(" ") for piece in _pieces(word, room)]
+    # A word in pieces of `room` columns, the last one of what is left.
+    words = [
+        piece
+        for word in printable(text).split(" ")
+        for piece in [word[i : i + room] for i in range(0, max(len(word), 1), room)]
+    ]
     return _flowed(words, width, _WARNING, " " * len(_WARNING))
 
 
@@ -124,11 +129,6 @@ def _flowed(words: Sequence[str], width: int, first: str, then: str) -> list[str
             line, empty = then, True
         line += word if empty else " " + word
     return [*lines, line.rstrip()]
-
-
-def _pieces(word: str, room: int) -> list[str]:
-    """Return a word in pieces of `room` columns, the last one of what is left."""
-    return [word[i : i + room] for i in range(0, max(len(word), 1), room)]
 
 
 def titled(title: str, verdict: str, style: Style, colour: str, facts: str = "") -> list[str]:

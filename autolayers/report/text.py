@@ -180,7 +180,14 @@ def _speed_words(speed: Speed) -> list[str]:
         together = " of all together while all answer"
     # "" of a workload that was written as P+G@D
     title = f"{work.name}: " if work.name else ""
-    basis = _calibrated_words(speed) + assumed_words(speed) + _narrowed(speed)
+    # The flag that makes the prediction most certain, where something is assumed that one says;
+    # RAM's speed counts more than the number of cores.
+    names = {name for name, _ in speed.assumed}
+    if "RAM" in names:
+        narrowed = "; --ram SIZE@ddr5-6000x2 (its modules) narrows the range most"
+    else:
+        narrowed = "; --cores narrows the range" if "cores" in names else ""
+    basis = _calibrated_words(speed) + assumed_words(speed) + narrowed
     if speed.requests is not None:
         return [
             f"predicted, not measured: {tokens(speed.rate)} tokens/s in all, with prompts and "
@@ -234,15 +241,6 @@ def assumptions(speed: Speed) -> list[tuple[str, str]]:
         rates.setdefault(text, []).append(what)
     devices = [(listed(in_ranges(names)), rate) for rate, names in rates.items()]
     return [*devices, *cores]
-
-
-def _narrowed(speed: Speed) -> str:
-    """Return the flag that makes the prediction most certain, where something is assumed that one
-    says; RAM's speed counts more than the number of cores."""
-    names = {name for name, _ in speed.assumed}
-    if "RAM" in names:
-        return "; --ram SIZE@ddr5-6000x2 (its modules) narrows the range most"
-    return "; --cores narrows the range" if "cores" in names else ""
 
 
 def listed(names: Sequence[str]) -> str:

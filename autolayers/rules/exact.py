@@ -46,7 +46,36 @@ def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[
             raise UsageError(f"{flag(name)} comes from the model file; leave one of the two out")
     inputs = _inputs_of(model, read(given))
     results, refused = apply_all(inputs)
-    exact = _exact(model, inputs)
+    # The exact figures by rule: bytes on all devices together, or layers on the given GPU.
+    from ..api import plan
+    from ..machine import Device
+
+    assert inputs.sequence is not None
+    # -np for the batch: each sequence has its own cells, as the rules count them
+    context = ["-c", str(inputs.sequence * inputs.batch), "-np", str(inputs.batch)]
+    everything = ["-ngl", str(model.n_layer + 1), *context]
+    # one endless GPU: nothing stays in RAM but the embedding
+    use = plan(model, everything, devices=[Device.hypothetical("1048576GiB")]).breakdown
+    # both together, as the rules do not know where a tensor is
+    places = [*use.devices.values(), use.host]
+    total = sum(place.total for place in places)
+    figures = {
+        "holding": sum(place.model for place in places),
+        "kv_cache": sum(place.context for place in places),
+        "inference": total,
+        "serving": total,
+        "total": total,
+    }
+    # --strategy layers: whole layers, no experts in RAM, like the rule
+    if inputs.gpu is not None:
+        fitting = plan(
+            model,
+            [*context, "--strategy", "layers"],
+            devices=[Device.hypothetical(f"{inputs.gpu}B")],
+        )
+        # llama.cpp's first layer on the GPU is the output layer, which the rule does not count.
+        figures["layers_that_fit"] = max(0, fitting.n_gpu_layers - 1)
+    exact = figures
     return (
         {name: Comparison(result, exact.get(name)) for name, result in results.items()},
         refused,
@@ -87,37 +116,3 @@ def _nominal_bits(type_name: str) -> float:
     # "q4_K" -> 4, as the rules' sources count; ggml's own 4.5 is in TYPES
     digits = re.search(r"\d+", type_name)
     return float(digits.group()) if digits else 32.0
-
-
-def _exact(model: Model, inputs: Inputs) -> dict[str, int]:
-    """Return the exact figures by rule: bytes on all devices together, or layers on the given
-    GPU."""
-    from ..api import plan
-    from ..machine import Device
-
-    assert inputs.sequence is not None
-    # -np for the batch: each sequence has its own cells, as the rules count them
-    context = ["-c", str(inputs.sequence * inputs.batch), "-np", str(inputs.batch)]
-    everything = ["-ngl", str(model.n_layer + 1), *context]
-    # one endless GPU: nothing stays in RAM but the embedding
-    use = plan(model, everything, devices=[Device.hypothetical("1048576GiB")]).breakdown
-    # both together, as the rules do not know where a tensor is
-    places = [*use.devices.values(), use.host]
-    total = sum(place.total for place in places)
-    figures = {
-        "holding": sum(place.model for place in places),
-        "kv_cache": sum(place.context for place in places),
-        "inference": total,
-        "serving": total,
-        "total": total,
-    }
-    # --strategy layers: whole layers, no experts in RAM, like the rule
-    if inputs.gpu is not None:
-        fitting = plan(
-            model,
-            [*context, "--strategy", "layers"],
-            devices=[Device.hypothetical(f"{inputs.gpu}B")],
-        )
-        # llama.cpp's first layer on the GPU is the output layer, which the rule does not count.
-        figures["layers_that_fit"] = max(0, fitting.n_gpu_layers - 1)
-    return figures

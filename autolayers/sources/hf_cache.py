@@ -196,7 +196,28 @@ def _caches(
     old = old_directory(environ, platform)
     # The older layout has no commits
     if old and revision == "main":
-        yield _old_layout(old, repository)
+        # The files in this repository's manifests.
+        user, _, name = repository.partition("/")
+        # one manifest for each tag that was downloaded
+        # e.g. "manifest=unsloth=Qwen3-8B-GGUF=Q4_K_M.json",
+        # "unsloth_Qwen3-8B-GGUF_Qwen3-8B-Q4_K_M.gguf"
+        start, prefix = f"manifest={user}={name}=", f"{user}_{name}_"
+        present = _entries(old)
+        files: dict[str, str] = {}
+        for entry in present:
+            if not (entry.startswith(start) and entry.endswith(".json")):
+                continue
+            for path in _manifest(os.path.join(old, entry)):
+                for part in parts_of(path, has_parts(path)):
+                    file_name = prefix + part.replace("/", "_")
+                    if file_name in present:
+                        files[part] = os.path.join(old, file_name)
+        old_layout = _Cached(
+            repository,
+            files,
+            tuple(path for path in _unfinished(old) if os.path.basename(path).startswith(prefix)),
+        )
+        yield old_layout
 
 
 def _hub_layout(place: str, repository: str, revision: str) -> _Cached | None:
@@ -235,30 +256,6 @@ def _commit(refs: str, revision: str) -> str:
         return sha
     # a repository whose only branch is not main
     return next(filter(None, map(read, _entries(refs) if revision == "main" else ())), "")
-
-
-def _old_layout(place: str, repository: str) -> _Cached:
-    """Return the files in this repository's manifests."""
-    user, _, name = repository.partition("/")
-    # one manifest for each tag that was downloaded
-    # e.g. "manifest=unsloth=Qwen3-8B-GGUF=Q4_K_M.json",
-    # "unsloth_Qwen3-8B-GGUF_Qwen3-8B-Q4_K_M.gguf"
-    start, prefix = f"manifest={user}={name}=", f"{user}_{name}_"
-    present = _entries(place)
-    files: dict[str, str] = {}
-    for entry in present:
-        if not (entry.startswith(start) and entry.endswith(".json")):
-            continue
-        for path in _manifest(os.path.join(place, entry)):
-            for part in parts_of(path, has_parts(path)):
-                file_name = prefix + part.replace("/", "_")
-                if file_name in present:
-                    files[part] = os.path.join(place, file_name)
-    return _Cached(
-        repository,
-        files,
-        tuple(path for path in _unfinished(place) if os.path.basename(path).startswith(prefix)),
-    )
 
 
 def _manifest(path: str) -> Iterator[str]:

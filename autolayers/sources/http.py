@@ -102,7 +102,13 @@ class Remote:
             if self._answer is None:
                 self._open()
                 continue
-            chunk = self._chunk(self._answer, n)
+            # Read up to `n` bytes of the current answer; b"" at its end.
+            if not self._ranged:
+                chunk = self.get.read(self._answer, n)
+            elif self._at >= self._end:
+                chunk = b""
+            else:
+                chunk = self.get.read(self._answer, min(n, self._end - self._at))
             if chunk:
                 # Only the file's first bytes tell that it is no GGUF
                 if not self._at:
@@ -118,14 +124,6 @@ class Remote:
                 )
             self._done = not self._ranged or self._at == self._size
         return b""
-
-    def _chunk(self, answer: Response, n: int) -> bytes:
-        """Read up to `n` bytes of the current answer; b"" at its end."""
-        if not self._ranged:
-            return self.get.read(answer, n)
-        if self._at >= self._end:
-            return b""
-        return self.get.read(answer, min(n, self._end - self._at))
 
     def _open(self) -> None:
         """Ask for the next range."""
@@ -145,7 +143,13 @@ class Remote:
         # 200: the server ignores ranges; 416: it has none at this offset
         answer = self.get.answer({"Range": f"bytes={self._at}-{last}"}, (200, 206, 416))
         if answer.status == 416:
-            self._take_empty(answer)
+            # Take a file that has no byte at all. Raises if the server merely refuses the range.
+            answer.close()
+            match = _content_range(answer)
+            # 416 is also how a server says that it dislikes ranges
+            if self._at or not match or match[3] not in ("0", "*"):
+                raise self.get.error("the server refuses to send a range of the file")
+            self._size, self._done = 0, True
             return
         size = self._ranged_size(answer, last) if answer.status == 206 else self._whole_size(answer)
         tag = public(answer.url), answer.headers.get("ETag", "")
@@ -155,15 +159,6 @@ class Remote:
             raise self.get.error("the file changed while it was read: try again")
         self._ranged = answer.status == 206
         self._size, self._answer, self._tag = size, answer, tag
-
-    def _take_empty(self, answer: Response) -> None:
-        """Take a file that has no byte at all. Raises if the server merely refuses the range."""
-        answer.close()
-        match = _content_range(answer)
-        # 416 is also how a server says that it dislikes ranges
-        if self._at or not match or match[3] not in ("0", "*"):
-            raise self.get.error("the server refuses to send a range of the file")
-        self._size, self._done = 0, True
 
     def _ranged_size(self, answer: Response, last: int) -> int | None:
         """Return the bytes of the whole file, None if the answer does not say. Raises for another

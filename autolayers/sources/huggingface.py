@@ -159,12 +159,6 @@ def _same_origin(one: str, other: str) -> bool:
         return False
 
 
-def _matching(quant: str, models: list[str]) -> list[str]:
-    # As find_best_model: "Q4_K" matches "-Q4_K.gguf" and "-Q4_K-00001-of-", not "-Q4_K_M.gguf"
-    pattern = re.compile(re.escape(quant) + "[.-]", re.IGNORECASE)
-    return [path for path in models if pattern.search(path)]
-
-
 def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, list[str]]:
     """Return (the file that llama-server loads, warnings). Raises ModelError with the existing
     ones."""
@@ -175,7 +169,9 @@ def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, lis
             "-GGUF"
         )
     for wanted in (quant,) if quant else _DEFAULTS:
-        matching = _matching(wanted, models)
+        # As find_best_model: "Q4_K" matches "-Q4_K.gguf" and "-Q4_K-00001-of-", not "-Q4_K_M.gguf"
+        pattern = re.compile(re.escape(wanted) + "[.-]", re.IGNORECASE)
+        matching = [path for path in models if pattern.search(path)]
         if matching:
             # Q8_0 stands in where there is no Q4_K_M: all other files are named then
             first = wanted in (quant, _DEFAULTS[0])

@@ -24,7 +24,7 @@ from .ollama.store import StoreUnreadable, find, names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
 MAX_FILES = 10000  # of a directory tree
 
@@ -107,18 +107,14 @@ def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], lis
     # -hf takes no revision: `source` says it, for a plan
     at = "" if revision == "main" else f"@{revision}"
     offers = []
-    for path, label in zip(models, _labels(models), strict=True):
-        source = f"hf:{repository}/{path}{at}"
-        offers.append(Offer(label, source, words_of(repository, files, path)))
-    return offers, notes
-
-
-def _labels(models: Sequence[str]) -> list[str]:
-    """Return the quantisation of each model, or the paths if that does not tell them apart."""
+    # The quantisation of each model, or the paths if that does not tell them apart.
     quants = [match[1] if (match := named(path)) else "" for path in models]
     # Such as two models in one repository, both as Q4_K_M
     distinct = all(quants) and len({quant.upper() for quant in quants}) == len(quants)
-    return quants if distinct else list(models)
+    for path, label in zip(models, quants if distinct else list(models), strict=True):
+        source = f"hf:{repository}/{path}{at}"
+        offers.append(Offer(label, source, words_of(repository, files, path)))
+    return offers, notes
 
 
 def _files_of(

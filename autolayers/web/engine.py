@@ -755,10 +755,10 @@ class Engine:
             machine.ram_total or ram,
             ram,
             "given",
-            machine.ram_bandwidth,
-            machine.bus_bandwidth,
-            machine.cores,
-            machine.disk_bandwidth,
+            machine.host.bandwidth,
+            machine.host.bus,
+            machine.host.cores,
+            machine.host.disk,
         )
         written = machine_file.to_dict(machine.devices, host)
         return {"text": json.dumps(written if ram else {**written, "host": None}, indent=1)}

@@ -367,9 +367,14 @@ class Clock:
         seconds = read(dense, shared.ram)
         if few:
             seconds = CPU.read(seconds, read(2 * multiplies, shared.ram), n)
+        rate = self.shared.core_flops * self.host.arithmetic
+        rate *= 1.0 if self.devices else self.weights.core_rate
         return hypot(
             seconds + read(experts, shared.ram_experts),
-            2 * n * (multiplies + expert_multiplies / shared.core_experts) / self._core_flops(n),
+            2
+            * n
+            * (multiplies + expert_multiplies / shared.core_experts)
+            / (self._cores(n) * rate * 1e9),
         )
 
     def _cores(self, n: int) -> int:
@@ -394,11 +399,6 @@ class Clock:
         near = min(1.0, NEAR / max(1.0, layer))
         each = near / shared.core_attention + (1 - near) / shared.core_attention_far
         return flops * each / cores
-
-    def _core_flops(self, n: int) -> float:
-        rate = self.shared.core_flops * self.host.arithmetic
-        rate *= 1.0 if self.devices else self.weights.core_rate
-        return self._cores(n) * rate * 1e9
 
     def _copy(self, size: float) -> float:
         """Return the seconds of a copy over the bus, after the CPU's own of memory that is not

@@ -56,8 +56,8 @@ class ExpertCache:
             )
             / size
         )
-        upload = machine.expert_upload or bus * OF_LINK
-        return cls(size, missed, upload, len(banks.slots), machine.expert_upload is not None)
+        upload = machine.host.expert_upload or bus * OF_LINK
+        return cls(size, missed, upload, len(banks.slots), machine.host.expert_upload is not None)
 
     @property
     def hits(self) -> tuple[float, float, float]:

@@ -73,13 +73,30 @@ class Figures:
         """Return the figures of a device. `ram`: bytes per second at which the machine's RAM, an
         integrated GPU's memory, is read."""
         built_in = integrated(device.description) if device.kind == "igpu" else None
-        bandwidth = _bandwidth_of(device, ram, built_in)
+        # The bytes per second of a device's memory; `built_in`: the figures of an integrated GPU
+        # that is known.
+        if device.bandwidth or device.kind != "igpu":
+            bandwidth = device.bandwidth or backend(device.backend).bandwidth
+        # `ram` is what reading reaches, the figure of a GPU its peak.
+        elif ram:
+            bandwidth = ram / OF_PEAK
+        else:
+            bandwidth = built_in[1] if built_in else _IGPU_BANDWIDTH
         reading, computing = shares(device)
         network, round_trip = _link_of(device)
+        # The operations per second of a device: its own, an integrated GPU's that is known, or
+        # those that are usual for this bandwidth.
+        if device.fp16_tflops:
+            fp16_of = device.fp16_tflops * 1e12
+        elif built_in:
+            fp16_of = built_in[0]
+        else:
+            usual = FP16_PER_BANDWIDTH.get(generation_of(device), FP16_UNKNOWN)
+            fp16_of = bandwidth * (backend(device.backend).fp16_per_bandwidth or usual)
         return cls(
             aged(rates_of(device), device.engine or device.backend, build),
             bandwidth * reading,
-            _fp16_of(device, bandwidth, built_in) * computing,
+            fp16_of * computing,
             bool((device.bandwidth or (built_in and ram)) and generation_of(device)),
             round_trip,
             network,
@@ -91,28 +108,6 @@ class Figures:
         """Return the seconds of a visit to its server that transfers this many bytes; 0 without a
         server."""
         return self.round_trip + size / self.network if self.network else 0.0
-
-
-def _bandwidth_of(device: Device, ram: float | None, built_in: tuple[float, float] | None) -> float:
-    """Return the bytes per second of a device's memory; `built_in`: the figures of an integrated
-    GPU that is known."""
-    if device.bandwidth or device.kind != "igpu":
-        return device.bandwidth or backend(device.backend).bandwidth
-    # `ram` is what reading reaches, the figure of a GPU its peak.
-    if ram:
-        return ram / OF_PEAK
-    return built_in[1] if built_in else _IGPU_BANDWIDTH
-
-
-def _fp16_of(device: Device, bandwidth: float, built_in: tuple[float, float] | None) -> float:
-    """Return the operations per second of a device: its own, an integrated GPU's that is known, or
-    those that are usual for this bandwidth."""
-    if device.fp16_tflops:
-        return device.fp16_tflops * 1e12
-    if built_in:
-        return built_in[0]
-    usual = FP16_PER_BANDWIDTH.get(generation_of(device), FP16_UNKNOWN)
-    return bandwidth * (backend(device.backend).fp16_per_bandwidth or usual)
 
 
 def _link_of(device: Device) -> tuple[float, float]:
@@ -165,25 +160,25 @@ class HostFigures:
         gpus = [known_gpu[1] for device in unified if (known_gpu := integrated(device.description))]
         own = OF_PEAK * max(gpus, default=0.0)
         # a plan's -t, where llama.cpp's own is wrong
-        cores = machine.threads or machine.cores
+        cores = machine.host.threads or machine.host.cores
         return cls(
-            machine.ram_bandwidth or shared or own or _usual_ram(machine, least),
+            machine.host.bandwidth or shared or own or _usual_ram(machine, least),
             _bus_of(machine, bool(unified)),
-            cores or kind_of(machine.ram_total or least, machine.cores).cores,
-            machine.disk_bandwidth or DISK,
-            bool(machine.ram_bandwidth or shared),
-            machine.cores is not None,
+            cores or kind_of(machine.ram_total or least, machine.host.cores).cores,
+            machine.host.disk or DISK,
+            bool(machine.host.bandwidth or shared),
+            machine.host.cores is not None,
             flash=OLD_FLASH if build < FLASH_BUILD else 1.0,
-            arithmetic=arithmetic(machine.cpu),
-            pageable=machine.bus_pageable,
+            arithmetic=arithmetic(machine.host.cpu),
+            pageable=machine.host.bus_pageable,
         )
 
 
 def _usual_ram(machine: Machine, least: int) -> float:
     """Return the bytes per second of RAM in machines of this kind."""
-    if server := memory(machine.cpu):
+    if server := memory(machine.host.cpu):
         return server
-    kind = kind_of(machine.ram_total or least, machine.cores)
+    kind = kind_of(machine.ram_total or least, machine.host.cores)
     if kind is not DESKTOP:
         return kind.bandwidth
     local = [device for device in machine.devices if device.kind != "rpc"]
@@ -191,14 +186,14 @@ def _usual_ram(machine: Machine, least: int) -> float:
     # Of desktops by what was sold with their GPU, otherwise by the cores.
     if sold:
         return sold
-    count = machine.cores or DESKTOP.cores
+    count = machine.host.cores or DESKTOP.cores
     return next(rate for most_cores, rate in _RAM_BY_CORES if count <= most_cores)
 
 
 def _bus_of(machine: Machine, unified: bool) -> float:
     """Return the bytes per second between RAM and the devices: as measured or given, that of memory
     that needs no bus, that of the slowest link, or a usual one."""
-    if machine.bus_bandwidth or unified:
-        return machine.bus_bandwidth or _UNIFIED_BUS
+    if machine.host.bus or unified:
+        return machine.host.bus or _UNIFIED_BUS
     links = [device.link for device in machine.devices if device.link and device.kind != "rpc"]
     return min(links, default=_BUS)

@@ -115,21 +115,22 @@ class _Simulation:
     def run(self) -> Served:
         """Run until everyone had ROUNDS answers, and return what they got."""
         while self.done < self.users * ROUNDS:
-            self._seat()
+            # Give free slots to those who wait by now.
+            while self.waiting and len(self.busy) < self.slots and self.waiting[0][0] <= self.now:
+                at, user = self.waiting.popleft()
+                # The first request of each is not counted: not everyone has begun yet.
+                counts = self.requests[user] > 0
+                self.busy.append(_Slot(user, at, self.work, self.n_ctx_seq, counts))
+                self.requests[user] += 1
             if self.busy:
                 self._iterate()
             else:
                 self.now = max(self.now, self.waiting[0][0])
-        return self._served()
-
-    def _seat(self) -> None:
-        """Give free slots to those who wait by now."""
-        while self.waiting and len(self.busy) < self.slots and self.waiting[0][0] <= self.now:
-            at, user = self.waiting.popleft()
-            # The first request of each is not counted: not everyone has begun yet.
-            counts = self.requests[user] > 0
-            self.busy.append(_Slot(user, at, self.work, self.n_ctx_seq, counts))
-            self.requests[user] += 1
+        firsts = sorted(self.firsts)
+        # The mean of seconds per token, not of rates: slow requests count for their time.
+        each = len(self.rates) / sum(1 / rate for rate in self.rates)
+        total = self.users * (ROUNDS - 1) * self.work.generate / (self.now - self.begun)
+        return Served(each, total, firsts[min(len(firsts) - 1, int(_WAITED * len(firsts)))])
 
     def _iterate(self) -> None:
         """Decode one batch, or tokens of all answers until something changes."""
@@ -153,7 +154,17 @@ class _Simulation:
                 slot.first = self.now
                 slot.left -= 1
         for slot in [slot for slot in self.busy if not slot.prompt and slot.left <= 0]:
-            self._leave(slot)
+            # Count an answer, and let its person ask again at once.
+            self.busy.remove(slot)
+            self.done += 1
+            # From here on everyone is busy.
+            if self.done == self.users:
+                self.begun = self.now
+            if slot.counts and self.requests[slot.user] <= ROUNDS:
+                since = slot.first if self.work.generate > 1 else slot.requested
+                self.rates.append(max(1, self.work.generate - 1) / (self.now - since))
+                self.firsts.append(slot.first - slot.requested)
+            self.waiting.append((self.now, slot.user))
 
     def _prompts(self, n_answering: int) -> list[tuple[_Slot, int]]:
         """Return the parts of prompts in the next batch: it has a token for each answer, and
@@ -174,26 +185,6 @@ class _Simulation:
             until = ceil((self.waiting[0][0] - self.now) / seconds)
             return max(1, min(steps, until))
         return steps
-
-    def _leave(self, slot: _Slot) -> None:
-        """Count an answer, and let its person ask again at once."""
-        self.busy.remove(slot)
-        self.done += 1
-        # From here on everyone is busy.
-        if self.done == self.users:
-            self.begun = self.now
-        if slot.counts and self.requests[slot.user] <= ROUNDS:
-            since = slot.first if self.work.generate > 1 else slot.requested
-            self.rates.append(max(1, self.work.generate - 1) / (self.now - since))
-            self.firsts.append(slot.first - slot.requested)
-        self.waiting.append((self.now, slot.user))
-
-    def _served(self) -> Served:
-        firsts = sorted(self.firsts)
-        # The mean of seconds per token, not of rates: slow requests count for their time.
-        each = len(self.rates) / sum(1 / rate for rate in self.rates)
-        total = self.users * (ROUNDS - 1) * self.work.generate / (self.now - self.begun)
-        return Served(each, total, firsts[min(len(firsts) - 1, int(_WAITED * len(firsts)))])
 
 
 def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: int) -> Served:

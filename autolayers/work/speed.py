@@ -196,7 +196,9 @@ class CostModel:
     @lazy
     def devices(self) -> dict[str, Figures]:
         return {
-            device.name: Figures.of(device, self.machine.ram_bandwidth, self.estimator.rules.number)
+            device.name: Figures.of(
+                device, self.machine.host.bandwidth, self.estimator.rules.number
+            )
             for device in self.machine.devices
         }
 
@@ -290,7 +292,16 @@ class CostModel:
     def _of(self, clock: Clock, use: Static) -> Speed:
         kind = self.kind(clock)
         corrections = self.calibration.of(kind, "pp"), self.calibration.of(kind, "tg")
-        speed = _speed(clock, self.workload, use, kind, self._assumed(clock, kind), corrections)
+        # The unknown figures that decide this launch's speed.
+        defaults = [(name, rate) for name, rate in self._unknown if name in clock.tokens.places]
+        if any(name in clock.work.token.visits for name in self._remote):
+            defaults.append((NETWORK, NETWORK_RATE))
+        if kind in IN_RAM:
+            defaults += [("RAM", self.host.ram)] if not self.host.known else []
+            defaults += [("cores", self.host.cores)] if not clock.host.counted else []
+        if clock.cached is not None and not clock.cached.measured:
+            defaults.append((UPLOAD, clock.cached.upload))
+        speed = _speed(clock, self.workload, use, kind, tuple(defaults), corrections)
         if self.deep and use.n_ctx_seq > _DEEP:
             speed = replace(speed, over_depths=_over_depths(clock, self.workload, use))
         speed = self._unsure(speed, clock, use)
@@ -541,7 +552,7 @@ class CostModel:
         return [
             (device.name, self.devices[device.name].bandwidth)
             for device in self.machine.devices
-            if not device.bandwidth and not (device.kind == "igpu" and self.machine.ram_bandwidth)
+            if not device.bandwidth and not (device.kind == "igpu" and self.machine.host.bandwidth)
         ]
 
     @lazy
@@ -552,18 +563,6 @@ class CostModel:
             for device in self.machine.devices
             if device.kind == "rpc" and not device.link
         ]
-
-    def _assumed(self, clock: Clock, kind: str) -> tuple[tuple[str, float], ...]:
-        """Return the unknown figures that decide this launch's speed."""
-        defaults = [(name, rate) for name, rate in self._unknown if name in clock.tokens.places]
-        if any(name in clock.work.token.visits for name in self._remote):
-            defaults.append((NETWORK, NETWORK_RATE))
-        if kind in IN_RAM:
-            defaults += [("RAM", self.host.ram)] if not self.host.known else []
-            defaults += [("cores", self.host.cores)] if not clock.host.counted else []
-        if clock.cached is not None and not clock.cached.measured:
-            defaults.append((UPLOAD, clock.cached.upload))
-        return tuple(defaults)
 
     def _missing(self, use: Static) -> float:
         """Return the share of the weights in RAM that is read from the disk for every token."""

@@ -490,34 +490,35 @@ class Homes:
         """Return the Work of a placement; `homes`: the device of each layer, the output last, HOST
         for none."""
         if id(placement) not in self._works:
-            self._works[id(placement)] = placement, self._work(placement, homes)
-        return self._works[id(placement)][1]
-
-    def _work(self, placement: Placement, homes: Sequence[str]) -> Work:
-        groups: dict[int, tuple[WeightGroup, ...]] = {}
-        for group in placement.groups:
-            if group.layer >= 0:
-                layer = min(group.layer, self.weights.n_layer)
-                groups[layer] = (*groups.get(layer, ()), group)
-        by_layer = [
-            self._layer(layer, groups.get(layer, ()), placement, homes[layer])
-            for layer in sorted(self.tokens)
-        ]
-        token, prompt = (
-            [
-                _load(
-                    self.weights,
-                    tuple([row for sums in graph for row in sums.rows]),
-                    [visit for sums in graph for visit in sums.walk],
-                    {layer: places for sums in graph for layer, places in sums.attention.items()},
-                    homes,
-                )
-                for graph in zip(*by_layer, strict=True)
+            groups: dict[int, tuple[WeightGroup, ...]] = {}
+            for group in placement.groups:
+                if group.layer >= 0:
+                    layer = min(group.layer, self.weights.n_layer)
+                    groups[layer] = (*groups.get(layer, ()), group)
+            by_layer = [
+                self._layer(layer, groups.get(layer, ()), placement, homes[layer])
+                for layer in sorted(self.tokens)
             ]
-            if by_layer
-            else [_load(self.weights, (), (), {}, homes)] * 2
-        )
-        return Work(token, prompt)
+            token, prompt = (
+                [
+                    _load(
+                        self.weights,
+                        tuple([row for sums in graph for row in sums.rows]),
+                        [visit for sums in graph for visit in sums.walk],
+                        {
+                            layer: places
+                            for sums in graph
+                            for layer, places in sums.attention.items()
+                        },
+                        homes,
+                    )
+                    for graph in zip(*by_layer, strict=True)
+                ]
+                if by_layer
+                else [_load(self.weights, (), (), {}, homes)] * 2
+            )
+            self._works[id(placement)] = placement, Work(token, prompt)
+        return self._works[id(placement)][1]
 
     def _layer(
         self, layer: int, groups: tuple[WeightGroup, ...], placement: Placement, home: str
@@ -526,7 +527,10 @@ class Homes:
         key = layer, groups, home
         if key not in self._known:
             buffers = tuple([buffer for group in groups for _, buffer, _ in group.rows])
-            like = self._likeness(layer), buffers, home
+            # What is equal for layers with the same steps and weights.
+            steps = (None, None) if self.script is None else self.script.alike(layer)
+            likeness = layer if None in steps else (*steps, self.weights.alike[layer])
+            like = likeness, buffers, home
             if like not in self._alike:
                 tensors = {
                     name: tensor for group in groups for name, tensor in group.tensors.items()
@@ -538,11 +542,6 @@ class Homes:
             token, prompt = self._alike[like]
             self._known[key] = token.of_layer(layer), prompt.of_layer(layer)
         return self._known[key]
-
-    def _likeness(self, layer: int) -> object:
-        """Return what is equal for layers with the same steps and weights."""
-        steps = (None, None) if self.script is None else self.script.alike(layer)
-        return layer if None in steps else (*steps, self.weights.alike[layer])
 
     def _sums(
         self,

@@ -114,7 +114,7 @@ def test_threads_are_cores_at_most(name: str, words: str, gpu: str) -> None:
     ],
 )
 def test_the_rate_of_ram_is_read_from_its_modules(text: str, rate: float | None) -> None:
-    assert asked(f"--ram {text}").machine.ram_bandwidth == rate
+    assert asked(f"--ram {text}").machine.host.bandwidth == rate
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_the_rate_of_ram_is_read_from_its_modules(text: str, rate: float | None)
 )
 def test_a_rate_that_is_none(text: str) -> None:
     if text == "64GiB@3":  # 3 GB/s is slow RAM, and RAM
-        assert asked(f"--ram {text}").machine.ram_bandwidth == 3e9
+        assert asked(f"--ram {text}").machine.host.bandwidth == 3e9
         return
     with pytest.raises(UsageError, match="--ram"):
         asked(f"--ram {text}")
@@ -188,8 +188,12 @@ def test_other_ram_keeps_the_cores_of_a_machine_that_it_fits(
     ram: int, cores: int | None, rate: float | None, available: int
 ) -> None:
     machine = asked(f"--ram {ram}GiB", HERE).machine
-    assert (machine.cores, machine.ram_bandwidth, machine.ram) == (cores, rate, available * GiB)
-    assert asked(f"--ram {ram}GiB --cores 3", HERE).machine.cores == 3
+    assert (machine.host.cores, machine.host.bandwidth, machine.ram) == (
+        cores,
+        rate,
+        available * GiB,
+    )
+    assert asked(f"--ram {ram}GiB --cores 3", HERE).machine.host.cores == 3
 
 
 def test_cores_of_here_are_named_with_more_ram_than_here() -> None:
@@ -203,7 +207,7 @@ def test_cores_of_here_are_named_with_more_ram_than_here() -> None:
         "--gpu 24GiB --ram 64GiB -t 16",
     ):
         assert asked(words, HERE).notes == ()
-    assert asked("--ram 64GiB -t 16", HERE).machine.cores == 16
+    assert asked("--ram 64GiB -t 16", HERE).machine.host.cores == 16
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from support import (
 
 import autolayers
 from autolayers.engines.ik_llama import IK_LLAMA
-from autolayers.engines.ik_tensors import unread
+from autolayers.engines.ik_llama.architectures import unread
 from autolayers.errors import LaunchRefused, UsageError
 from autolayers.flags.params import Params
 from autolayers.machine import Device
@@ -173,7 +173,7 @@ def test_bounds_hold_where_a_graph_is_not_modelled(
 ) -> None:
     """What a GPU computes beside an output matrix or experts in RAM is not less than its library
     takes, as if no graph were modelled."""
-    monkeypatch.setattr("autolayers.memory.ik_llama.reserved", lambda *_: None)
+    monkeypatch.setattr("autolayers.engines.ik_llama.memory.reserved", lambda *_: None)
     compared = 0
     for row in RANDOM if whole else RANDOM[::4]:
         if row["error"] or len(row["gpus_mib"]) != 1 or "-no-fa" in row["args"]:

@@ -15,8 +15,7 @@ PLACES = (
     PACKAGE / "model" / "created.py",
     PACKAGE / "model" / "demanded.py",
     # of another program
-    PACKAGE / "engines" / "ik_llama.py",
-    PACKAGE / "memory" / "ik_llama",
+    PACKAGE / "engines" / "ik_llama",
     PACKAGE / "graph" / "__init__.py",
     PACKAGE / "graph" / "rows.py",
     PACKAGE / "graph" / "models",

@@ -20,7 +20,7 @@ from autolayers.flags.parse import parse
 from autolayers.gguf import ArrayInfo, FileInfo, Header, TensorInfo, n_bytes
 from autolayers.memory.companions import Companions
 from autolayers.memory.estimate import Estimator
-from autolayers.model import NAMES, Model
+from autolayers.model import NAMES, Model, architecture
 from autolayers.model.created import CREATED, SHAPES
 from autolayers.model.shapes import _created, _extents, _sizes
 
@@ -316,7 +316,13 @@ def test_a_draft_that_llama_cpp_does_not_load_is_named() -> None:
 
 
 def test_the_table_has_every_architecture_that_is_loaded() -> None:
-    assert set(NAMES) - set(CREATED) <= {"clip", "gptj"} and set(CREATED) <= set(NAMES)
+    """Of one that is not proven yet, shapes are not compared."""
+    missing = [name for name in NAMES if architecture(name).proven and name not in CREATED]
+    assert not missing, (
+        f"{missing}: write what load_arch_tensors creates as a row of CREATED in model/created.py, "
+        "or proven=False into its row of model/architectures.py until then"
+    )
+    assert set(CREATED) <= set(NAMES), "rows of model/created.py without an architecture"
 
 
 @pytest.mark.parametrize("architecture", sorted(CREATED))

@@ -121,10 +121,15 @@ def machine(data: dict, **more: object) -> Machine:
         {d.name: d.free for d in devices},
         ram["total"],
         ram["total"],
-        ram["bandwidth"],
-        data["bus"]["bandwidth"],
-        data["cpu"]["cores"],
-        cpu=data["cpu"]["model"] or "",
+        Host(
+            ram["total"],
+            ram["total"],
+            "given",
+            ram["bandwidth"],
+            data["bus"]["bandwidth"],
+            data["cpu"]["cores"],
+            cpu=data["cpu"]["model"] or "",
+        ),
     )
 
 

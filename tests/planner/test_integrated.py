@@ -116,11 +116,14 @@ def test_the_processor_is_proposed_where_one_rate_is_higher_on_it() -> None:
     assert (followed.speed.generation, followed.n_gpu_layers) == (other.speed.generation, 0)
 
 
+FOUR_CORES = Host(32 * GiB, 32 * GiB, "given", cores=4)
+
+
 @pytest.mark.slow
 def test_tune_measures_the_processor_too() -> None:
     device = igpu(UHD)
     params, policy = read(["-c", "8192"], None)
-    machine = Machine((device,), {device.name: device.free}, 32 * GiB, 24 * GiB, cores=4)
+    machine = Machine((device,), {device.name: device.free}, 32 * GiB, 24 * GiB, FOUR_CORES)
     found = rivals(Problem(model("gemma4-e2b"), requested(params, policy, machine)))
     assert {rival.params.device for rival in found} == {None, ()}
     assert any("-dev none" in rival.placement for rival in found)

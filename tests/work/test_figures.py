@@ -11,16 +11,22 @@ from support import model
 
 from autolayers.flags.policy import read
 from autolayers.flags.workload import Workload
-from autolayers.machine import Device, Machine
+from autolayers.machine import Device, Host, Machine
 from autolayers.planner.evaluate import Evaluator
 from autolayers.records import replace
 from autolayers.work.figures import HostFigures
 from autolayers.work.speed import Speed
 
 GiB = 1 << 30
-CPU = Machine((), {}, 64 * GiB, 64 * GiB, 60e9, None, 8)
+
+
+def host(gib: int) -> Host:
+    return Host(gib * GiB, gib * GiB, "given", 60e9, None, 8)
+
+
+CPU = Machine((), {}, 64 * GiB, 64 * GiB, host(64))
 RTX_5090 = Device.hypothetical("rtx-5090")
-ONE = Machine((RTX_5090,), {"CUDA0": RTX_5090.free}, 96 * GiB, 96 * GiB, 60e9, None, 8)
+ONE = Machine((RTX_5090,), {"CUDA0": RTX_5090.free}, 96 * GiB, 96 * GiB, host(96))
 
 
 def speed(name: str, words: str, machine: Machine) -> Speed:
@@ -44,7 +50,8 @@ def test_threads_of_prompts_have_a_flag_of_their_own() -> None:
 def test_slow_cores_do_not_count_where_a_plan_leaves_them_out() -> None:
     """Host.threads: the fast cores of an Arm CPU, or what a control group allows; a plan writes
     them as -t."""
-    all_cores, fast = replace(CPU, cores=12), replace(CPU, cores=12, threads=8)
+    twelve = replace(host(64), cores=12)
+    all_cores, fast = replace(CPU, host=twelve), replace(CPU, host=replace(twelve, threads=8))
     assert (HostFigures.of(all_cores).cores, HostFigures.of(fast).cores) == (12, 8)
     assert speed("llama-3.1-8b-q4_k_m", "", fast) == speed("llama-3.1-8b-q4_k_m", "-t 8", all_cores)
 

@@ -324,7 +324,10 @@ class Hip(Cuda):
             device.description if device else ""
         )
         # GGML_CUDA_CC_OFFSET_AMD: AMD's numbers lie above NVIDIA's
-        self.cc = AMD + _gfx(version)
+        # The number with the same digits in hexadecimal: 110000 -> 0x1100, 90010 -> 0x90a.
+        major, minor, step = version // 10000, version // 100 % 100, version % 100
+        # the compiler's name (gfx90a) has hexadecimal digits, KFD's number two decimals each
+        self.cc = AMD + int(f"{major}{minor:x}{step:x}", 16)
         self.proven = version > 0
 
     @property
@@ -350,13 +353,6 @@ def _version(description: str) -> int:
         if any(word in description for word in words.split("|")):
             return version
     return 0
-
-
-def _gfx(version: int) -> int:
-    """Return the number with the same digits in hexadecimal: 110000 -> 0x1100, 90010 -> 0x90a."""
-    major, minor, step = version // 10000, version // 100 % 100, version % 100
-    # the compiler's name (gfx90a) has hexadecimal digits, KFD's number two decimals each
-    return int(f"{major}{minor:x}{step:x}", 16)
 
 
 class Musa(Cuda):

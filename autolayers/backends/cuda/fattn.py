@@ -39,7 +39,15 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) ->
         return "mma" if by_head(q, k, v, mask, cc if cc < AMD else 0, rules) else "none"
     ratio = q.ne[2] // k.ne[2]
     grouped = ratio >= 2 and not alibi and _shares_keys(q, k, v, mask)
-    if not _has_heads(k.ne[0], v.ne[0], ratio, grouped) or not _has_types(k, v, mask):
+    # Whether a kernel is compiled for heads of these sizes.
+    k_head = k.ne[0]
+    v_head = v.ne[0]
+    if k_head in _SAME_HEADS:
+        has_heads = v_head == k_head
+    else:
+        row = _GROUPED_HEADS.get(k_head)
+        has_heads = grouped and row is not None and v_head == row[0] and ratio % row[1] == 0
+    if not has_heads or not _has_types(k, v, mask):
         return "none"
     if lacks(k, v, ratio, rules, all_quants):
         return "none"
@@ -49,36 +57,27 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) ->
 def _fastest_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool, cc: int) -> str:
     """Return the kernel that a GPU runs, of those that are compiled for these heads and types."""
     if cc >= AMD:
-        return _amd_kernel(q, k, v, grouped, cc)
+        head, ratio = q.ne[0], q.ne[2] // k.ne[2]
+        # of an unknown GPU, the kernel that needs more memory
+        if cc == AMD or _amd_matrix_cores(head, q.ne[1] * _effective(ratio, head), grouped, cc):
+            return "mma"
+        return _plain_kernel(q, k, v, grouped)
     if cc >= 700 and q.ne[0] not in _NO_MATRIX_CORES:
-        return _tensor_core_kernel(q, k, v, grouped, cc)
+        # The kernel from Volta on: the vector kernel for a few tokens, otherwise tensor cores.
+        vector, ratio = _has_vector(q, k), q.ne[2] // k.ne[2]
+        if cc >= 750:
+            quantised = _is_quantised(k, v)
+            return "vec" if vector and _vector_pays(q, k, ratio, grouped, quantised, cc) else "mma"
+        columns = q.ne[1] * _effective(ratio, q.ne[0])
+        if vector and columns <= 2:
+            return "vec"
+        return "tile" if columns <= 16 else "mma"
     return _plain_kernel(q, k, v, grouped)
 
 
 def _plain_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> str:
     """Return the kernel of a GPU without tensor cores for these heads."""
     return "vec" if _has_vector(q, k) and _few_columns(q, k, v, grouped) else "tile"
-
-
-def _amd_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool, cc: int) -> str:
-    head, ratio = q.ne[0], q.ne[2] // k.ne[2]
-    # of an unknown GPU, the kernel that needs more memory
-    if cc == AMD or _amd_matrix_cores(head, q.ne[1] * _effective(ratio, head), grouped, cc):
-        return "mma"
-    return _plain_kernel(q, k, v, grouped)
-
-
-def _tensor_core_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool, cc: int) -> str:
-    """Return the kernel from Volta on: the vector kernel for a few tokens, otherwise tensor
-    cores."""
-    vector, ratio = _has_vector(q, k), q.ne[2] // k.ne[2]
-    if cc >= 750:
-        quantised = _is_quantised(k, v)
-        return "vec" if vector and _vector_pays(q, k, ratio, grouped, quantised, cc) else "mma"
-    columns = q.ne[1] * _effective(ratio, q.ne[0])
-    if vector and columns <= 2:
-        return "vec"
-    return "tile" if columns <= 16 else "mma"
 
 
 def _has_vector(q: Tensor, k: Tensor) -> bool:
@@ -107,14 +106,6 @@ def _shares_keys(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
     if mask is None or k.ne[1] % _KQ_STRIDE:
         return False
     return not any(unaligned(t) for t in (q, k, v, mask))
-
-
-def _has_heads(k_head: int, v_head: int, ratio: int, grouped: bool) -> bool:
-    """Return whether a kernel is compiled for heads of these sizes."""
-    if k_head in _SAME_HEADS:
-        return v_head == k_head
-    row = _GROUPED_HEADS.get(k_head)
-    return grouped and row is not None and v_head == row[0] and ratio % row[1] == 0
 
 
 def _has_types(k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
@@ -152,18 +143,14 @@ def _amd_matrix_cores(head: int, columns: int, grouped: bool, cc: int) -> bool:
     if head in _NO_MATRIX_CORES:
         return False
     if _CDNA <= cc < _RDNA:
-        return _cdna_pays(head, columns, grouped)
+        if head > 256:
+            return grouped and columns > 128
+        if head > 128:
+            return columns > 64
+        return columns > (8 if head <= 64 else 16)
     if cc < _RDNA3 or head > 256:
         return False
     return grouped and columns > (8 if head <= 128 else 16)
-
-
-def _cdna_pays(head: int, columns: int, grouped: bool) -> bool:
-    if head > 256:
-        return grouped and columns > 128
-    if head > 128:
-        return columns > 64
-    return columns > (8 if head <= 64 else 16)
 
 
 def with_converted_cache(

@@ -15,20 +15,19 @@ _KV_PAIRED = frozenset(("f32", "f16", "bf16", "q4_0", "q8_0"))
 def lacks(k: Tensor, v: Tensor, ratio: int, rules: Rules, all_quants: bool) -> bool:
     """Return whether a build has no kernel for these heads, types and heads a group, for which
     today's has."""
-    if _lacks_head(k.ne[0], ratio, rules):
+    head = k.ne[0]
+    if head in (192, 320):
+        lacks_head = not rules.flash_192
+    elif head == 576:
+        lacks_head = ratio % 16 > 0 and not rules.flash_576
+    else:
+        lacks_head = head == 512 and not rules.flash_512
+    if lacks_head:
         return True
     if "bf16" in (k.type, v.type) and not rules.flash_bf16:
         return True
     any_pair = rules.mixed_cache_types or all_quants
     return not any_pair and (k.type != v.type or k.type not in _KV_PAIRED)
-
-
-def _lacks_head(head: int, ratio: int, rules: Rules) -> bool:
-    if head in (192, 320):
-        return not rules.flash_192
-    if head == 576:
-        return ratio % 16 > 0 and not rules.flash_576
-    return head == 512 and not rules.flash_512
 
 
 def by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int, rules: Rules) -> bool:
@@ -39,10 +38,6 @@ def by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int, rules
         # DeepSeek's latent attention, in groups of 16 heads
         latent = (k.ne[0], v.ne[0]) == (576, 512) and q.ne[2] // k.ne[2] % 16 == 0
         return latent and mask is not None and rules.flash_mla and cc >= 750
-    return _by_equal_head(head, k, v, cc)
-
-
-def _by_equal_head(head: int, k: Tensor, v: Tensor, cc: int) -> bool:
     if head == 192 or "bf16" in (k.type, v.type):
         return False
     if head == 128 or (head == 64 and k.type == "f16"):

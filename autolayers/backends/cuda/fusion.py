@@ -267,7 +267,21 @@ def _top_k_moe(nodes: list[Tensor], start: int) -> int:
         end += 1
     if not _fusible(nodes[start:end], (nodes[ids_at], nodes[end - 1])):
         return 0
-    return end - start if _top_k_kernel(nodes[start], nodes[ids_at], nodes[end - 1]) else 0
+    # Whether a kernel has this number of experts and this gate (ggml_cuda_should_use_topk_moe).
+    gate = nodes[start]
+    ids = nodes[ids_at]
+    n_expert = ids.nb[1] // ids.nb[0]
+    # instances of the kernel's template: powers of two, and sizes of single models
+    power = n_expert & (n_expert - 1) == 0 and n_expert <= 512
+    if not power and n_expert not in (288, 576):
+        top_k_kernel = False
+    else:
+        if not gate.src[0].contiguous() or not nodes[end - 1].contiguous():
+            top_k_kernel = False
+        else:
+            plain = len(gate.src) == 1 and gate.param in (None, (False, False))
+            top_k_kernel = gate.op != "SOFT_MAX" or plain
+    return end - start if top_k_kernel else 0
 
 
 def _follows(nodes: list[Tensor], i: int, op: str, source: Tensor) -> bool:
@@ -314,16 +328,3 @@ def _normalised_end(nodes: list[Tensor], end: int) -> int:
     if not _follows(nodes, end + 3, "DIV", weights) or nodes[end + 3].src[1] is not nodes[end + 2]:
         return end
     return end + 5 if _follows(nodes, end + 4, "RESHAPE", nodes[end + 3]) else end
-
-
-def _top_k_kernel(gate: Tensor, ids: Tensor, weights: Tensor) -> bool:
-    """Whether a kernel has this number of experts and this gate (ggml_cuda_should_use_topk_moe)."""
-    n_expert = ids.nb[1] // ids.nb[0]
-    # instances of the kernel's template: powers of two, and sizes of single models
-    power = n_expert & (n_expert - 1) == 0 and n_expert <= 512
-    if not power and n_expert not in (288, 576):
-        return False
-    if not gate.src[0].contiguous() or not weights.contiguous():
-        return False
-    plain = len(gate.src) == 1 and gate.param in (None, (False, False))
-    return gate.op != "SOFT_MAX" or plain

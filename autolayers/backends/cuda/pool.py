@@ -150,7 +150,12 @@ def pool(
 def _matmul(weight: Matmul, n: int, nvidia: bool, cc: tuple[int, int], n_sm: int) -> int:
     columns = n * (weight.n_used or weight.n_mat)
     if weight.type in _PLAIN:
-        return 0 if _reads_directly(weight, n, cc) else _expanded(weight, n, columns, cc)
+        # Whether a kernel reads the weight as it is: mmf.cu, mmvf.cu, or cuBLAS for f32 by f32.
+        if n <= (16 if cc >= (7, 5) else 8):
+            reads_directly = True
+        else:
+            reads_directly = weight.type == "f32" and not weight.n_used
+        return 0 if reads_directly else _expanded(weight, n, columns, cc)
     # ggml_cuda_mul_mat_q (and mmvq.cu): activations as q8_1 blocks, 36 bytes for 32 elements
     quantised = columns * -(-weight.k // 512) * 512 * 36 // 32 + 12 * n * weight.n_used
     # MMVQ: a few columns, and no tiles
@@ -162,14 +167,6 @@ def _matmul(weight: Matmul, n: int, nvidia: bool, cc: tuple[int, int], n_sm: int
         return quantised
     expanded = _expanded(weight, n, columns, cc)
     return expanded if nvidia else max(quantised, expanded)
-
-
-def _reads_directly(weight: Matmul, n: int, cc: tuple[int, int]) -> bool:
-    """Return whether a kernel reads the weight as it is: mmf.cu, mmvf.cu, or cuBLAS for f32 by
-    f32."""
-    if n <= (16 if cc >= (7, 5) else 8):
-        return True
-    return weight.type == "f32" and not weight.n_used
 
 
 def _uses_mmq(weight: Matmul, n: int, cc: tuple[int, int]) -> bool:

@@ -62,25 +62,24 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
     # ggml_metal_op_flash_attn_ext_use_vec
     vector = q.ne[1] < 20 and q.ne[0] % 32 == 0
     batch = q.ne[1] >= 32 or (large and q.ne[0] >= 512 and not vector)
-    size = _extra_pad(k, v, masked, copies and batch)
+    # Mirror ggml_metal_op_flash_attn_ext_extra_pad: the last keys and values, and their part of the
+    # mask; `copied`: of the f16 copies.
+    # a tile of keys that is not full is copied and padded
+    row_k, row_v = k.nb[1], v.nb[1]
+    if (copies and batch) and block_size(k.type) > 1:
+        row_k = 2 * k.ne[0]
+        row_v = 2 * (k.ne[0] if is_part_of(v, k) else v.ne[0])
+    size = _NCPSG * (row_k * k.ne[2] * k.ne[3] + row_v * v.ne[2] * v.ne[3] + 2 * masked)
     if mask is not None:
-        size += _blocks(q, mask, vector)
+        # Mirror ggml_metal_op_flash_attn_ext_extra_blk: which parts of the mask are empty.
+        rows, columns = (_VEC_NQPSG, _VEC_NCPSG) if vector else (_NQPSG, _NCPSG)
+        blocks = -(-q.ne[1] // rows) * -(-mask.ne[0] // columns)
+        size += _pad(blocks * mask.ne[2] * mask.ne[3], 32)
     # ..._extra_tmp: 32 workgroups' results
     size += 4 * min(q.ne[1], 32) * q.ne[2] * q.ne[3] * 32 * (v.ne[0] + 2)
     if copies:
         size += _extra_kv_f16(k, v) + _extra_idx(k, v, masked, n_kv_max)
     return size
-
-
-def _extra_pad(k: Tensor, v: Tensor, masked: int, copied: bool) -> int:
-    """Mirror ggml_metal_op_flash_attn_ext_extra_pad: the last keys and values, and their part of
-    the mask; `copied`: of the f16 copies."""
-    # a tile of keys that is not full is copied and padded
-    row_k, row_v = k.nb[1], v.nb[1]
-    if copied and block_size(k.type) > 1:
-        row_k = 2 * k.ne[0]
-        row_v = 2 * (k.ne[0] if is_part_of(v, k) else v.ne[0])
-    return _NCPSG * (row_k * k.ne[2] * k.ne[3] + row_v * v.ne[2] * v.ne[3] + 2 * masked)
 
 
 def _extra_kv_f16(k: Tensor, v: Tensor) -> int:
@@ -97,13 +96,6 @@ def _extra_idx(k: Tensor, v: Tensor, masked: int, n_kv_max: int) -> int:
     if not sparse or not 0 < n_kv_max <= 4096:
         return 0
     return _pad(4 * _pad(n_kv_max, _VEC_NCPSG) * masked, 16)
-
-
-def _blocks(q: Tensor, mask: Tensor, vector: bool) -> int:
-    """Mirror ggml_metal_op_flash_attn_ext_extra_blk: which parts of the mask are empty."""
-    rows, columns = (_VEC_NQPSG, _VEC_NCPSG) if vector else (_NQPSG, _NCPSG)
-    blocks = -(-q.ne[1] // rows) * -(-mask.ne[0] // columns)
-    return _pad(blocks * mask.ne[2] * mask.ne[3], 32)
 
 
 def _pad(n: int, to: int) -> int:

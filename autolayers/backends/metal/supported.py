@@ -91,7 +91,13 @@ def supports_op(op: Tensor, rules: Rules) -> bool:
     if kind in _ALWAYS:
         return True
     if kind == "FLASH_ATTN_EXT":
-        return _flash_attn(op, rules.metal_flash_pairs)
+        q, k, v = op.src[:3]
+        if q.ne[0] not in _FLASH_ATTN_HEADS or k.type != v.type or k.type not in _FLASH_ATTN:
+            return False
+        if rules.metal_flash_pairs:
+            return k.ne[0] == v.ne[0] or (k.ne[0], v.ne[0]) in _FLASH_ATTN_PAIRS
+        # older builds compared the sizes only
+        return k.ne[0] >= v.ne[0] and (k.ne[0] != 72 or v.ne[0] == 72)
     if kind == "LIGHTNING_INDEXER" and not rules.indexer_heads and op.src[0].ne[1] != 64:
         return False
     rule = _RULES.get(kind)
@@ -112,16 +118,6 @@ def _arithmetic(op: Tensor) -> bool:
 
 def _concat(op: Tensor) -> bool:
     return op.type == op.src[0].type == op.src[1].type and op.type in _CONCAT
-
-
-def _flash_attn(op: Tensor, pairs: bool) -> bool:
-    q, k, v = op.src[:3]
-    if q.ne[0] not in _FLASH_ATTN_HEADS or k.type != v.type or k.type not in _FLASH_ATTN:
-        return False
-    if pairs:
-        return k.ne[0] == v.ne[0] or (k.ne[0], v.ne[0]) in _FLASH_ATTN_PAIRS
-    # older builds compared the sizes only
-    return k.ne[0] >= v.ne[0] and (k.ne[0] != 72 or v.ne[0] == 72)
 
 
 def _mul_mat(op: Tensor) -> bool:

@@ -49,7 +49,20 @@ class _Order:
         self.ops = [node.op for node in nodes]
         self.used = bytearray(len(nodes))
         self.placed: set[int] = set()  # by id, from earlier rounds
-        self.sources = _sources(nodes)
+        # Return, for each node, the earlier ones within reach that it reads, or that lie in the
+        # same tensor.
+        where: dict[int, int] = {}
+        same: dict[int, list[int]] = {}  # by id of the memory's owner
+        sources = []
+        for j, node in enumerate(nodes):
+            owner = id(node.view_src or node)
+            before = {where.get(id(source), -1) for source in node.src} | set(
+                same.get(owner, ())[-AHEAD:]
+            )
+            sources.append([c for c in before if c > j - AHEAD and c >= 0])
+            where[id(node)] = j
+            same.setdefault(owner, []).append(j)
+        self.sources = sources
 
     def run(self) -> list[Tensor]:
         """Return the nodes in the new order."""
@@ -151,20 +164,3 @@ class _Order:
 
     def ready(self, t: Tensor) -> bool:
         return t.op == "NONE" or id(t) in self.placed
-
-
-def _sources(nodes: list[Tensor]) -> list[list[int]]:
-    """Return, for each node, the earlier ones within reach that it reads, or that lie in the same
-    tensor."""
-    where: dict[int, int] = {}
-    same: dict[int, list[int]] = {}  # by id of the memory's owner
-    sources = []
-    for j, node in enumerate(nodes):
-        owner = id(node.view_src or node)
-        before = {where.get(id(source), -1) for source in node.src} | set(
-            same.get(owner, ())[-AHEAD:]
-        )
-        sources.append([c for c in before if c > j - AHEAD and c >= 0])
-        where[id(node)] = j
-        same.setdefault(owner, []).append(j)
-    return sources

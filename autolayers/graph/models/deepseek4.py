@@ -182,7 +182,31 @@ class DeepSeek4(Decoder):
         elif ratio == HCA_RATIO:
             self._compress(llm, inp.hca, cur, il, "attn_compressor", head)
         top_k = self._top_k(llm, inp.lid, latent_q, cur, il, pos) if ratio == CSA_RATIO else None
-        return self._attend_cells(llm, inp, q, kv, il, top_k)
+        g, hp = llm.graph, llm.hparams
+        head, cache, mask = hp.head_k(il), inp.cache, inp.mask
+        assert cache is not None and mask is not None
+        if inp.k_rot is not None:
+            q, kv = llm.hadamard(q, inp.k_rot), llm.hadamard(kv, inp.k_rot)
+        # added together, so that they are not reordered and make fewer splits
+        g.expand(q)
+        g.expand(kv)
+        g.expand(cache.cpy_k(kv, inp.k_idxs, il))
+        keys = cache.get_k(il, head, 1)
+        n_kv_max = 0
+        if hp.compress_ratios[il]:
+            comp = inp.hca if top_k is None else inp.csa
+            # raw cells of the window, then compressed ones, under one mask
+            keys = g.concat(keys, self._keys(llm, comp, il, head), 2)
+            more = comp.mask
+            if top_k is not None:
+                # no token sees more cells than its window and the chosen ones
+                n_kv_max = min(mask.ne[0], hp.n_swa) + top_k.ne[0]
+                more = top_k_mask(llm, more, top_k, il, "f16" if llm.flash_attn else "f32")
+            mask = g.concat(mask, more, 0)
+        out = llm.build_attn_mha(
+            q, keys, keys, mask, il, sinks=llm.layer_weight(il, "attn_sinks"), n_kv_max=n_kv_max
+        )
+        return out if inp.k_rot is None else llm.hadamard(out, inp.k_rot)
 
     @staticmethod
     def _grouped(weight: Tensor, groups: int) -> Tensor:
@@ -285,35 +309,6 @@ class DeepSeek4(Decoder):
         # as many cells as the mask has: the cache may have more
         k = inp.cache.get_k(il, head, 1)
         return llm.graph.view(k, (*k.ne[:2], inp.mask.ne[0], k.ne[3]), k.nb[1:])
-
-    def _attend_cells(
-        self, llm: Llm, inp: Dsv4Input, q: Tensor, kv: Tensor, il: int, top_k: Tensor | None
-    ) -> Tensor:
-        g, hp = llm.graph, llm.hparams
-        head, cache, mask = hp.head_k(il), inp.cache, inp.mask
-        assert cache is not None and mask is not None
-        if inp.k_rot is not None:
-            q, kv = llm.hadamard(q, inp.k_rot), llm.hadamard(kv, inp.k_rot)
-        # added together, so that they are not reordered and make fewer splits
-        g.expand(q)
-        g.expand(kv)
-        g.expand(cache.cpy_k(kv, inp.k_idxs, il))
-        keys = cache.get_k(il, head, 1)
-        n_kv_max = 0
-        if hp.compress_ratios[il]:
-            comp = inp.hca if top_k is None else inp.csa
-            # raw cells of the window, then compressed ones, under one mask
-            keys = g.concat(keys, self._keys(llm, comp, il, head), 2)
-            more = comp.mask
-            if top_k is not None:
-                # no token sees more cells than its window and the chosen ones
-                n_kv_max = min(mask.ne[0], hp.n_swa) + top_k.ne[0]
-                more = top_k_mask(llm, more, top_k, il, "f16" if llm.flash_attn else "f32")
-            mask = g.concat(mask, more, 0)
-        out = llm.build_attn_mha(
-            q, keys, keys, mask, il, sinks=llm.layer_weight(il, "attn_sinks"), n_kv_max=n_kv_max
-        )
-        return out if inp.k_rot is None else llm.hadamard(out, inp.k_rot)
 
 
 class Windowed(DeepSeek4):

@@ -29,15 +29,6 @@ if TYPE_CHECKING:
     from ..command import WrappedCommand
 
 
-def _refuse_other_engine(kind: str | None, arguments: Arguments) -> None:
-    """Raise UsageError for a program of llama.cpp that the format does not start."""
-    named = engine(arguments.own.get("engine", LLAMA_SERVER.name))
-    if named.is_llama_cpp and named is not LLAMA_SERVER:
-        raise UsageError(
-            f"--format {kind} starts a llama-server, not {named.name}: plan without --engine"
-        )
-
-
 def plan_for(
     kind: str | None, arguments: Arguments, make: Callable[[Arguments], Plan]
 ) -> tuple[Plan, Arguments]:
@@ -46,7 +37,12 @@ def plan_for(
     # Only programs that are not llama-server have a `settle`: llama-cpp-python and koboldcpp
     own = getattr(_module(kind), "settle", None) if kind in FORMATS else None
     if own is None:
-        _refuse_other_engine(kind, arguments)
+        # Raise UsageError for a program of llama.cpp that the format does not start.
+        named = engine(arguments.own.get("engine", LLAMA_SERVER.name))
+        if named.is_llama_cpp and named is not LLAMA_SERVER:
+            raise UsageError(
+                f"--format {kind} starts a llama-server, not {named.name}: plan without --engine"
+            )
         arguments = _without_cache(kind, arguments)
         plan = make(arguments)
         # Words of a plan that a format has no place for; a given one is refused when it is written

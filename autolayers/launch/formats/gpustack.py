@@ -20,11 +20,20 @@ def write(launch: LaunchFile) -> str:
             launch.warnings.append(f"GPUStack says {flag} itself: left out")
     launch.starts_keyless("GPUStack's users have keys of their own; or set it in env")
     words = without(launch.words, "-m", "-hf", "-hff", "-mu", "-dr", *_ITS_OWN)
+    if launch.hub_file:
+        repository, file = launch.hub_file
+        source = [
+            "source: huggingface",
+            f"huggingface_repo_id: {yaml(repository)}",
+            f"huggingface_filename: {yaml(file)}",
+        ]
+    else:
+        source = ["source: local_path", f"local_path: {yaml(launch.model)}"]
     lines = [
         *launch.notes,
         *launch.secret_notes("env of the deployment"),
         f"name: {yaml(launch.name)}",
-        *_source(launch),
+        *source,
         # A backend that the administrator adds: version 2 has no llama.cpp of its own
         "backend: llama.cpp-custom",
         "replicas: 1",
@@ -36,14 +45,3 @@ def write(launch: LaunchFile) -> str:
         f'  GPUSTACK_MODEL_RAM_CLAIM: "{launch.ram.limit or launch.ram.request}"',
     ]
     return "\n".join(lines) + "\n"
-
-
-def _source(launch: LaunchFile) -> list[str]:
-    if launch.hub_file:
-        repository, file = launch.hub_file
-        return [
-            "source: huggingface",
-            f"huggingface_repo_id: {yaml(repository)}",
-            f"huggingface_filename: {yaml(file)}",
-        ]
-    return ["source: local_path", f"local_path: {yaml(launch.model)}"]

@@ -99,6 +99,14 @@ def write(launch: LaunchFile) -> str:
     express."""
     launch.check_expressed(FIELDS, _FLAGS, _TARGET)
     p, use = launch.params, launch.plan.breakdown
+    # --contextsize for a cache of `n_ctx` cells.
+    n_ctx = use.n_ctx
+    smallest, largest = _CONTEXTS
+    if not smallest <= n_ctx - _MORE_CELLS <= largest:
+        raise UsageError(
+            f"koboldcpp's --contextsize is {smallest} to {largest} and {_MORE_CELLS} cells are "
+            f"added to it: {n_ctx} is impossible, plan with -c {largest} or less"
+        )
     words = [
         "koboldcpp",
         "--model",
@@ -109,7 +117,7 @@ def write(launch: LaunchFile) -> str:
         "--gpulayers",
         str(999 if p.n_gpu_layers is None or p.n_gpu_layers < 0 else p.n_gpu_layers),
         "--contextsize",
-        str(_context(use.n_ctx)),
+        str(n_ctx - _MORE_CELLS),
     ]
     if p.tensor_split:
         # separate words there, not "3,1"
@@ -122,7 +130,14 @@ def write(launch: LaunchFile) -> str:
         )
     if p.n_threads is not None and p.n_threads > 0:
         words += ["--threads", str(p.n_threads)]
-    words += ["--batchsize", str(use.n_ubatch), *_loading(p), *_companions(launch), *_rest(launch)]
+    mode = p.load_mode or "auto"
+    if mode == "dio":
+        raise UsageError("koboldcpp has nothing like -lm dio: plan without it")
+    # llama.cpp's auto maps the file where it can; KoboldCpp does not without the flag
+    loading = (["--usemmap"] if mode in ("auto", "mmap", "mmap+mlock") else []) + (
+        ["--usemlock"] if "mlock" in mode else []
+    )
+    words += ["--batchsize", str(use.n_ubatch), *loading, *_companions(launch), *_rest(launch)]
     line = shell(words)
     # --password is what clients send as the key
     # the shell stops if it is not set: no server without its key
@@ -144,17 +159,6 @@ def _model(launch: LaunchFile) -> str:
             f"koboldcpp loads files and links, not {model}: name one file, hf:USER/REPO/FILE.gguf"
         )
     return model
-
-
-def _context(n_ctx: int) -> int:
-    """Return --contextsize for a cache of `n_ctx` cells."""
-    smallest, largest = _CONTEXTS
-    if not smallest <= n_ctx - _MORE_CELLS <= largest:
-        raise UsageError(
-            f"koboldcpp's --contextsize is {smallest} to {largest} and {_MORE_CELLS} cells are "
-            f"added to it: {n_ctx} is impossible, plan with -c {largest} or less"
-        )
-    return n_ctx - _MORE_CELLS
 
 
 def _devices(launch: LaunchFile) -> list[str]:
@@ -208,16 +212,6 @@ def _overrides(p: Params) -> list[str]:
     # a pattern for many layers instead of one for each
     pairs = [f"{pattern}={buffer}" for pattern, buffer in merged(p.overrides, ())]
     return ["--overridetensors", ",".join(pairs)] if words else []
-
-
-def _loading(p: Params) -> list[str]:
-    mode = p.load_mode or "auto"
-    if mode == "dio":
-        raise UsageError("koboldcpp has nothing like -lm dio: plan without it")
-    # llama.cpp's auto maps the file where it can; KoboldCpp does not without the flag
-    return (["--usemmap"] if mode in ("auto", "mmap", "mmap+mlock") else []) + (
-        ["--usemlock"] if "mlock" in mode else []
-    )
 
 
 def _companions(launch: LaunchFile) -> list[str]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from ...errors import UsageError
 from ...records import replace
+from . import document
 from .kubernetes import container, name_of, pod_of, volumes
 from .launch_file import LaunchFile
+
+_MODE = "serving.kserve.io/deploymentMode"
 
 
 def write(launch: LaunchFile) -> str:
@@ -19,38 +22,26 @@ def write(launch: LaunchFile) -> str:
             "--format kserve is for the processor: add -dev none, or use --format kubernetes"
         )
     name = name_of(launch.name)
-    lines = [
-        *launch.notes,
-        *launch.secret_notes("the Secret llama-server"),
-        "apiVersion: serving.kserve.io/v1alpha1",
-        "kind: ServingRuntime",
-        "metadata:",
-        f"  name: {name}",
-        "spec:",
-        # The InferenceService below asks for this format and names the runtime; with autoSelect the
-        # runtime would also be given to other people's GGUF models
-        "  supportedModelFormats:",
-        "    - name: gguf",
-        '      version: "3"',
-        "      autoSelect: false",
-        "  containers:",
-        *(f"    {line}" for line in container(pod)),
-        *volumes(pod),
-        "---",
-        "apiVersion: serving.kserve.io/v1beta1",
-        "kind: InferenceService",
-        "metadata:",
-        f"  name: {name}",
-        "  annotations:",
+    runtime = {
+        "apiVersion": "serving.kserve.io/v1alpha1",
+        "kind": "ServingRuntime",
+        "metadata": {"name": name},
+        "spec": {
+            # The InferenceService below asks for this format and names the runtime; with autoSelect
+            # the runtime would also be given to other people's GGUF models
+            "supportedModelFormats": [{"name": "gguf", "version": '"3"', "autoSelect": False}],
+            "containers": [container(pod)],
+            "volumes": volumes(pod),
+        },
+    }
+    model = {"modelFormat": {"name": "gguf"}, "runtime": name}
+    service = {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
         # A plain Deployment: the default mode needs Knative, which scales to zero and would load
         # the model again at each first request
-        "    serving.kserve.io/deploymentMode: RawDeployment",
-        "spec:",
-        "  predictor:",
-        "    minReplicas: 1",
-        "    model:",
-        "      modelFormat:",
-        "        name: gguf",
-        f"      runtime: {name}",
-    ]
-    return "\n".join(lines) + "\n"
+        "metadata": {"name": name, "annotations": {_MODE: "RawDeployment"}},
+        "spec": {"predictor": {"minReplicas": 1, "model": model}},
+    }
+    notes = [*launch.notes, *launch.secret_notes("the Secret llama-server")]
+    return document.write(runtime, service, notes=notes)

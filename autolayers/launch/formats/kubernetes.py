@@ -1,7 +1,7 @@
 """Kubernetes: a Deployment and a Service, and the pods of other kinds of objects.
 
 pod = Pod("llama-server", image, command, args, 8080, ram_of(...), gpu="nvidia.com/gpu")
-template(pod, {"app": "chat"})          # the lines of a PodTemplateSpec
+template(pod, {"app": "chat"})          # a PodTemplateSpec
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ...errors import UsageError
 from ...quoting import container_argument, yaml
 from ...records import dataclass
 from ...units import MiB
+from . import document
 from .container import CACHED, Container, Mount
 from .launch_file import LaunchFile, own_gpus
 from .reach import RESOURCES
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
     from ...memory.ram import Ram
     from ...planner.plan import DeviceRow
+    from .document import Document
 
 HAMI, KAI = "hami", "kai"
+_HOST = "kubernetes.io/hostname"
 _NOBODY = 65534
 SHARED = (HAMI, KAI)  # of --gpumem: what divides a GPU by memory
 # curl, which the images have, says 0.000000 as long as it has no connection
@@ -74,174 +77,135 @@ def gpumem_of(rows: Sequence[DeviceRow]) -> int:
     return max([-(-(row.used + row.margin) // MiB) for row in rows], default=0)
 
 
-def _wait(pod: Pod) -> list[str]:
-    """Return the lines of a container that waits for other servers."""
-    words = _words("command", ["/bin/sh", "-c", _WAIT, "wait", *pod.after])
-    return [
-        # Kubernetes starts the server after these have ended
-        "  initContainers:",
-        "    - name: wait",
-        f"      image: {yaml(pod.image)}",
-        *(f"    {line}" for line in words),
-    ]
-
-
-def _refuse_several(pod: Pod) -> None:
-    """Raise UsageError for more GPUs than KAI shares."""
-    if pod.gpus > 1:
-        raise UsageError(
-            f"KAI shares one GPU a pod, and the launch uses {pod.gpus}: plan for one GPU"
-        )
-
-
-def template(pod: Pod, labels: Mapping[str, str], indent: int = 4) -> list[str]:
-    """Return the lines of a PodTemplateSpec, `indent` columns in."""
-    lines = ["metadata:", "  labels:", *(f"    {key}: {value}" for key, value in labels.items())]
-    spec = []
+def template(pod: Pod, labels: Mapping[str, str]) -> Document:
+    """Return a PodTemplateSpec. Raises UsageError for more GPUs than KAI shares."""
+    metadata: Document = {"labels": {**labels}}
+    spec: Document = {}
     # KAI-Scheduler reads the annotation, MiB of one GPU, instead of nvidia.com/gpu in the limits.
     # It places only pods that name it as their scheduler and have a queue
     if pod.gpu and pod.shares == KAI:
-        _refuse_several(pod)
-        lines += [
-            "    kai.scheduler/queue: default-queue",
-            "  annotations:",
-            f'    gpu-memory: "{pod.gpumem}"',
-        ]
-        spec += ["  schedulerName: kai-scheduler"]
-    lines += ["spec:", *spec, *_security(pod)]
-    lines += (
-        ["  nodeSelector:", f"    kubernetes.io/hostname: {yaml(pod.node)}"] if pod.node else []
-    )
+        if pod.gpus > 1:
+            raise UsageError(
+                f"KAI shares one GPU a pod, and the launch uses {pod.gpus}: plan for one GPU"
+            )
+        metadata["labels"]["kai.scheduler/queue"] = "default-queue"
+        metadata["annotations"] = {"gpu-memory": f'"{pod.gpumem}"'}
+        spec["schedulerName"] = "kai-scheduler"
+    spec["securityContext"] = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if pod.user is not None:
+        spec["securityContext"] |= {"runAsNonRoot": True, "runAsUser": pod.user}
+    if pod.node:
+        spec["nodeSelector"] = {_HOST: yaml(pod.node)}
     if pod.nodes:
-        lines += [
-            "  affinity:",
-            "    nodeAffinity:",
-            # A replica starts on these nodes alone: the plan was made for their GPUs
-            "      requiredDuringSchedulingIgnoredDuringExecution:",
-            "        nodeSelectorTerms:",
-            "          - matchExpressions:",
-            "              - key: kubernetes.io/hostname",
-            "                operator: In",
-            "                values:",
-            *(f"                  - {yaml(name)}" for name in pod.nodes),
-        ]
+        here = {"key": _HOST, "operator": "In", "values": list(map(yaml, pod.nodes))}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [here]}]}
+        # A replica starts on these nodes alone: the plan was made for their GPUs
+        needed = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        spec["affinity"] = {"nodeAffinity": needed}
     if len(pod.nodes) > 1:
         # A node that fails takes no more of them than the plan says
-        lines += [
-            "  topologySpreadConstraints:",
-            "    - maxSkew: 1",
-            "      topologyKey: kubernetes.io/hostname",
-            "      whenUnsatisfiable: DoNotSchedule",
-            "      labelSelector:",
-            "        matchLabels:",
-            f"          app: {labels['app']}",
-        ]
-    lines += _wait(pod) if pod.after else []
-    lines += ["  containers:", *(f"    {line}" for line in container(pod))]
-    return [" " * indent + line for line in [*lines, *volumes(pod)]]
+        spread = {
+            "maxSkew": 1,
+            "topologyKey": _HOST,
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": labels["app"]}},
+        }
+        spec["topologySpreadConstraints"] = [spread]
+    if pod.after:
+        command = _words(["/bin/sh", "-c", _WAIT, "wait", *pod.after])
+        # Kubernetes starts the server after these have ended
+        spec["initContainers"] = [{"name": "wait", "image": yaml(pod.image), "command": command}]
+    spec |= {"containers": [container(pod)], "volumes": volumes(pod)}
+    return {"metadata": metadata, "spec": spec}
 
 
-def _security(pod: Pod) -> list[str]:
-    """Return the lines of the pod's rights."""
-    lines = ["  securityContext:", "    seccompProfile:", "      type: RuntimeDefault"]
-    if pod.user is not None:
-        lines += ["    runAsNonRoot: true", f"    runAsUser: {pod.user}"]
-    return lines
-
-
-def container(pod: Pod) -> list[str]:
-    """Return the lines of the item of `containers`."""
-    lines = [
-        f"- name: {pod.name}",
-        f"  image: {yaml(pod.image)}",
-        *_words("command", pod.command),
-        *_words("args", pod.args),
-    ]
-    if pod.secrets:
-        # Each key of the Secret becomes a variable, e.g. LLAMA_API_KEY, which llama-server reads
-        lines += ["  envFrom:", "    - secretRef:", "        name: llama-server"]
-    if pod.variable:
-        name, _, value = pod.variable.partition("=")
-        lines += ["  env:", f"    - name: {name}", f"      value: {yaml(value)}"]
-    lines += [
-        "  securityContext:",
-        "    allowPrivilegeEscalation: false",
-        "    readOnlyRootFilesystem: true",
-    ]
-    if pod.user is not None:
-        # Root needs some to read the files of others
-        lines += ["    capabilities:", "      drop: [ALL]"]
-    lines += ["  ports:", f"    - containerPort: {pod.port}"]
-    lines += [f"      hostPort: {pod.node_port}"] if pod.node_port else []
-    lines += _resources(pod)
+def container(pod: Pod) -> Document:
+    """Return the item of `containers`."""
+    name, _, value = pod.variable.partition("=")
+    probe: Document = {}
     if pod.health:
+        scheme, path = pod.health
+        probe["httpGet"] = {"path": yaml(path), "port": pod.port, "scheme": scheme.upper()}
+    mounts: list[Document] = [
+        {
+            "name": f"models-{number}",
+            "mountPath": yaml(mount.inside),
+            "readOnly": None if mount.written else True,
+        }
+        for number, mount in enumerate(pod.mounts)
+    ]
+    mounts += [{"name": "cache", "mountPath": CACHED}] if pod.cached else []
+    return {
+        "name": pod.name,
+        "image": yaml(pod.image),
+        "command": _words(pod.command) or None,
+        "args": _words(pod.args) or None,
+        # Each key of the Secret becomes a variable, e.g. LLAMA_API_KEY, which llama-server reads
+        "envFrom": [{"secretRef": {"name": "llama-server"}}] if pod.secrets else None,
+        "env": [{"name": name, "value": yaml(value)}] if name else None,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            # Root needs some to read the files of others
+            "capabilities": None if pod.user is None else {"drop": "[ALL]"},
+        },
+        "ports": [{"containerPort": pod.port, "hostPort": pod.node_port or None}],
+        "resources": _resources(pod),
         # The pod is not ready, and gets no requests, before /health answers; llama-server answers
         # 503 while it loads
-        scheme, path = pod.health
-        probe = [
-            "    httpGet:",
-            f"      path: {yaml(path)}",
-            f"      port: {pod.port}",
-            f"      scheme: {scheme.upper()}",
-        ]
-        lines += [
-            "  startupProbe:",
-            *probe,
-            f"    failureThreshold: {-(-pod.patience // 5)}",
-            "    periodSeconds: 5",
-            "  readinessProbe:",
-            *probe,
-        ]
-    lines += ["  volumeMounts:"]
-    for number, mount in enumerate(pod.mounts):
-        lines += [f"    - name: models-{number}", f"      mountPath: {yaml(mount.inside)}"]
-        lines += [] if mount.written else ["      readOnly: true"]
-    lines += ["    - name: cache", f"      mountPath: {CACHED}"] if pod.cached else []
-    return [*lines, "    - name: tmp", "      mountPath: /tmp"]
+        "startupProbe": {
+            **probe,
+            "failureThreshold": -(-pod.patience // 5),
+            "periodSeconds": 5,
+        }
+        if probe
+        else None,
+        "readinessProbe": probe or None,
+        "volumeMounts": [*mounts, {"name": "tmp", "mountPath": "/tmp"}],
+    }
 
 
-def _words(key: str, words: Sequence[str]) -> list[str]:
-    return [f"  {key}:", *(f"    - {container_argument(word)}" for word in words)] if words else []
+def _words(words: Sequence[str]) -> list[str]:
+    return list(map(container_argument, words))
 
 
-def _resources(pod: Pod) -> list[str]:
-    """Return the lines of requests and limits: a pod that exceeds its limit is killed, and only
-    it."""
+def _resources(pod: Pod) -> Document:
+    """Return requests and limits: a pod that exceeds its limit is killed, and only it."""
     # Device plugins read limits; Kubernetes sets the request of such a resource to the same
-    limits = []
+    limits: Document = {}
     if pod.gpu and pod.shares != KAI:  # which counts the GPU itself
-        limits += [f"      {pod.gpu}: {pod.gpus}"]
+        limits[pod.gpu] = pod.gpus
     if pod.gpu and pod.shares == HAMI:
         # HAMi: MiB of each GPU that the pod may allocate
-        limits += [f"      nvidia.com/gpumem: {pod.gpumem}"]
+        limits["nvidia.com/gpumem"] = pod.gpumem
     if pod.ram.limit is not None:
-        limits += [f"      memory: {pod.ram.limit // MiB}Mi"]
-    return [
-        "  resources:",
-        "    requests:",
-        f"      memory: {pod.ram.request // MiB}Mi",
+        limits["memory"] = f"{pod.ram.limit // MiB}Mi"
+    requests = {
+        "memory": f"{pod.ram.request // MiB}Mi",
         # Without one it gets what others leave
-        f'      cpu: "{pod.threads}"',
-        *([f"      ephemeral-storage: {-(-pod.disk // MiB)}Mi"] if pod.disk else []),
-        *(["    limits:", *limits] if limits else []),
+        "cpu": f'"{pod.threads}"',
+        "ephemeral-storage": f"{-(-pod.disk // MiB)}Mi" if pod.disk else None,
+    }
+    return {"requests": requests, "limits": limits or None}
+
+
+def volumes(pod: Pod) -> list[Document]:
+    """Return a pod's `volumes`."""
+    # The pod of a node that lacks a file does not start, and says why
+    kinds = {False: "", True: "OrCreate"}
+    places: list[Document] = [
+        {
+            "name": f"models-{number}",
+            "hostPath": {
+                "path": yaml(mount.source),
+                "type": ("Directory" if mount.folder else "File") + kinds[mount.written],
+            },
+        }
+        for number, mount in enumerate(pod.mounts)
     ]
-
-
-def volumes(pod: Pod) -> list[str]:
-    """Return the lines of a pod's `volumes`."""
-    lines = ["  volumes:"]
-    for number, mount in enumerate(pod.mounts):
-        kind = "Directory" if mount.folder else "File"
-        lines += [
-            f"    - name: models-{number}",
-            "      hostPath:",
-            f"        path: {yaml(mount.source)}",
-            # The pod of a node that lacks it does not start, and says why
-            f"        type: {kind}{'OrCreate' if mount.written else ''}",
-        ]
     # The Hub's files last as long as the pod: an emptyDir
-    lines += ["    - name: cache", "      emptyDir: {}"] if pod.cached else []
-    return [*lines, "    - name: tmp", "      emptyDir: {}"]
+    own = ["cache", "tmp"] if pod.cached else ["tmp"]
+    return [*places, *({"name": name, "emptyDir": {}} for name in own)]
 
 
 def _user(launch: LaunchFile, box: Container) -> int | None:
@@ -307,40 +271,30 @@ def pod_of(launch: LaunchFile, shares: str = "", name: str = "llama-server") -> 
 
 def deployment(
     name: str, pod: Pod, labels: Mapping[str, str] | None = None, replicas: int = 1
-) -> str:
-    lines = [
-        "apiVersion: apps/v1",
-        "kind: Deployment",
-        "metadata:",
-        f"  name: {name}",
-        "spec:",
-        f"  replicas: {replicas}",
-        "  strategy:",
-        # A rolling update would start the new server before the old one ends: the GPU holds one
-        "    type: Recreate",
-        "  selector:",
-        "    matchLabels:",
-        f"      app: {name}",
-        "  template:",
-        *template(pod, {"app": name, **(labels or {})}),
-    ]
-    return "\n".join(lines) + "\n"
+) -> Document:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            # A rolling update would start the new server before the old one ends: the GPU holds one
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": {"app": name}},
+            "template": template(pod, {"app": name, **(labels or {})}),
+        },
+    }
 
 
-def service(name: str, port: int, app: str = "", key: str = "app") -> str:
+def service(name: str, port: int, app: str = "", key: str = "app") -> Document:
     """Return a Service for the pods of an app, its own name's by default, or with another label."""
-    return f"""\
-apiVersion: v1
-kind: Service
-metadata:
-  name: {name}
-spec:
-  selector:
-    {key}: {app or name}
-  ports:
-    - port: {port}
-      targetPort: {port}
-"""
+    ports = [{"port": port, "targetPort": port}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"selector": {key: app or name}, "ports": ports},
+    }
 
 
 def label(text: str, most: int = 40) -> str:
@@ -375,5 +329,4 @@ def write(launch: LaunchFile) -> str:
         notes.append(
             "# where NVIDIA's is not the nodes' default runtime (k3s): runtimeClassName: nvidia"
         )
-    text = "\n".join([*notes, ""]) if notes else ""
-    return text + deployment(name, pod) + "---\n" + service(name, pod.port)
+    return document.write(deployment(name, pod), service(name, pod.port), notes=notes)

@@ -26,7 +26,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
-    from ...backends.backend import Backend
     from ...planner import Plan
     from ...planner.plan import DeviceRow
 
@@ -58,20 +57,23 @@ class LaunchFile:
         self.command = command
         self.plan = plan
         gpus = own_gpus(plan)
-        self.reach = Reach(_own_backend(plan), gpus[0].description if gpus else "")
+        # The backend of this machine's first device.
+        # An RPC device is another machine's GPU: it needs no driver in this file
+        own = (name for name in plan.breakdown.devices if not backend_of(name).remote)
+        self.reach = Reach(backend_of(next(own, HOST)), gpus[0].description if gpus else "")
         self.image = ""  # of a container, empty: llama.cpp's own
         self.shares = ""  # what divides its GPU by memory: --gpumem
         self.build = 0  # the one that its plan is for, where it was said
         # A service or container starts without this shell's variables and config files
         settings = _said_elsewhere(command.words, environ, config_files)
-        if not _downloads(parse([*command.words, *settings, *added], command=None).params.model):
+        complete = parse([*command.words, *settings, *added], command=None)
+        if not _downloads(complete.params.model):
             # A token of the Hub is of no use to a program that downloads nothing
             settings = without(settings, "-hft")
         words = [*command.words, *settings, *added]
         if not command.container:  # its launcher has another working directory
             # A service starts in another directory, so a relative path would name nothing
             words = moved(words, lambda path, _: os.path.abspath(path))
-        complete = parse(words, command=None)
         if (complete.params.model or "").startswith("hf:") and not _settles_projector(complete):
             # -hf would load a projector that is not in the plan
             words.append("--no-mmproj")
@@ -79,12 +81,15 @@ class LaunchFile:
         self.words, names = without_secrets(words)
         self.launcher, launcher_names = launcher_without_secrets(command)
         self.secrets = list(dict.fromkeys([*names, *launcher_names]))
-        # Parsed again, because writers look words up in what they are going to write
+        # Parsed again: writers look words up in what they are going to write
         self.arguments = parse(self.words, command=None)
         self.params = self.arguments.params
         self.host = self.arguments.value("--host")
         self.port = self.arguments.value("--port") or _PORT
-        _check_port(self.port)
+        # Raise UsageError for what is no port.
+        port = self.port
+        if not re.fullmatch("[0-9]{1,5}", port) or int(port) >= 1 << 16:
+            raise UsageError(f"--port {port}: a port is a number, 0 to 65535")
         self.warnings: list[str] = []
         self.ram = plan.ram
         if self.ram.limit is None:
@@ -259,19 +264,6 @@ def _settles_projector(arguments: Arguments) -> bool:
 
 def _downloads(model: str | None) -> bool:
     return (model or "").startswith(_ELSEWHERE)
-
-
-def _own_backend(plan: Plan) -> type[Backend]:
-    """Return the backend of this machine's first device."""
-    # An RPC device is another machine's GPU: it needs no driver in this file
-    own = (name for name in plan.breakdown.devices if not backend_of(name).remote)
-    return backend_of(next(own, HOST))
-
-
-def _check_port(port: str) -> None:
-    """Raise UsageError for what is no port."""
-    if not re.fullmatch("[0-9]{1,5}", port) or int(port) >= 1 << 16:
-        raise UsageError(f"--port {port}: a port is a number, 0 to 65535")
 
 
 def _said_elsewhere(

@@ -69,7 +69,10 @@ def models_of(
     for i, (name, launch) in enumerate(models.items()):
         # The key is the name that clients send as "model"
         lines += [f"  {yaml(name)}:", *([f"    # {sizes_note(launch)}"] if sized else [])]
-        lines += [f"    cmd: {yaml(_command(launch))}", *_proxy(launch), *_env(launch)]
+        # The key's variable: llama-swap refuses a file that names one which is not set.
+        key = "LLAMA_API_KEY"
+        env = ["    env:", f"      - {yaml(f'{key}=${{env.{key}}}')}"] * (key in launch.secrets)
+        lines += [f"    cmd: {yaml(_command(launch))}", *_proxy(launch), *env]
         # Its memory is another program's then. Without it, and with 0, a model is never idle
         lines += [f"    ttl: {0 if i in kept else launch.idle}"] * sized
     return lines, list(models)
@@ -99,12 +102,6 @@ def _split(words: Sequence[str]) -> str:
 
         return list2cmdline(words)
     return shlex.join(words)
-
-
-def _env(launch: LaunchFile) -> list[str]:
-    """Return the key's variable: llama-swap refuses a file that names one which is not set."""
-    key = "LLAMA_API_KEY"
-    return ["    env:", f"      - {yaml(f'{key}=${{env.{key}}}')}"] * (key in launch.secrets)
 
 
 def _proxy(launch: LaunchFile) -> list[str]:

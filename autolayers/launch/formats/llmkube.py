@@ -107,19 +107,9 @@ def _without_layers(words: list[str], layers: int) -> list[str]:
     return words[2:] if words[:2] == ["-ngl", str(layers)] else words
 
 
-def _is_run(names: list[str]) -> bool:
-    """Return whether all are one name."""
-    return len(set(names)) == 1
-
-
 def _canonical(item: Item) -> str:
     """Return the one name of a word's flag, "" of a word without."""
     return item.flag.canonical if isinstance(item.flag, Argument) else ""
-
-
-def _first_and_last(names: list[str], name: str) -> tuple[int, int]:
-    """Return the first and last place of a name."""
-    return names.index(name), len(names) - 1 - names[::-1].index(name)
 
 
 def _resources(mib: int, gpus: int) -> list[str]:
@@ -182,11 +172,17 @@ def _sharding(launch: LaunchFile, gpus: Sequence[DeviceRow]) -> list[str]:
     exactly."""
     # The device of each repeating layer, in order, e.g. ["CUDA0", "CUDA0", "CUDA1"]
     where = [row.device for row in launch.plan.layers if row.name.isdecimal()]
-    runs = [_first_and_last(where, row.name) for row in gpus if row.name in where]
+    # The first and last place of a name.
+    runs = [
+        (where.index(row.name), len(where) - 1 - where[::-1].index(row.name))
+        for row in gpus
+        if row.name in where
+    ]
     if launch.params.split_mode not in (None, "layer") or not 2 <= len(gpus) == len(runs):
         return []
     # Layers of another device lie between: no "0-17" can say that
-    if not all(_is_run(where[first : last + 1]) for first, last in runs):
+    # Whether all are one name.
+    if not all((len(set(where[first : last + 1])) == 1) for first, last in runs):
         return []
     return [
         "      sharding:",

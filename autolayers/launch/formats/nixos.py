@@ -23,7 +23,9 @@ def write(launch: LaunchFile) -> str:
     """Return an attribute set to import or to merge into a configuration. Raises UsageError for a
     text that Nix cannot hold."""
     # The module has attributes for these and writes --host, --port and -m before extraFlags
-    own = _address(launch)
+    # The attributes of the host and the port that are given.
+    host = [f"host = {nix(launch.host)};"] if launch.host else []
+    own = [*host, *([f"port = {int(launch.port)};"] if launch.arguments.value("--port") else [])]
     words = without(launch.words, "--host", "--port")
     if not launch.downloads and launch.params.model is not None:
         own.insert(0, f"model = {nix(launch.model)};")
@@ -52,12 +54,6 @@ def write(launch: LaunchFile) -> str:
     if unit:
         lines += ["  systemd.services.llama-cpp = {", *(f"    {line}" for line in unit), "  };"]
     return "\n".join([*lines, "}"]) + "\n"
-
-
-def _address(launch: LaunchFile) -> list[str]:
-    """Return the attributes of the host and the port that are given."""
-    host = [f"host = {nix(launch.host)};"] if launch.host else []
-    return [*host, *([f"port = {int(launch.port)};"] if launch.arguments.value("--port") else [])]
 
 
 def _unit(launch: LaunchFile) -> list[str]:

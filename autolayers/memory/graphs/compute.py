@@ -150,7 +150,10 @@ def _simulated(
     # An EAGLE-3 or DFlash draft reads some layers' inputs, which are outputs of the target's graph
     # then and never freed. This builder does not mark them, so they are added.
     if context.layer_inputs and not _keeps_inputs(build):
-        inputs = _layer_inputs(model, context)
+        # The bytes of the layer inputs that a draft reads, and of two hidden states more.
+        hp = model.hparams
+        states: int = len(context.layer_inputs) + 2 * max(1, hp.dsv4_hc_mult)
+        inputs = states * int(hp.n_embd) * context.n_ubatch * 4
         sizes = tuple(size + inputs for size in sizes)
         warning = (
             warning
@@ -224,13 +227,6 @@ def _of_older_builds(
     if factor:
         sizes = tuple([int(size * factor) for size in sizes])
     return sizes
-
-
-def _layer_inputs(model: Model, context: Context) -> int:
-    """Return the bytes of the layer inputs that a draft reads, and of two hidden states more."""
-    hp = model.hparams
-    states: int = len(context.layer_inputs) + 2 * max(1, hp.dsv4_hc_mult)
-    return states * int(hp.n_embd) * context.n_ubatch * 4
 
 
 def _larger(sizes: tuple[int, ...], setting: Setting, measuring: bool) -> tuple[int, ...]:

@@ -254,7 +254,17 @@ def _steps(
 
     def few(node: Tensor, layer: int) -> bool:
         # a prompt has one output, whatever builds without a limit of outputs reserve for
-        return _columns(node) < n_tokens or (layer == OUTPUT and n_tokens > 1)
+        # The number of tokens that a weight is used for; a large number if it is not a matrix.
+        # MUL_MAT_ID: dimension 1 holds the experts of each token
+        _, n1, n2, n3 = node.ne
+        columns = (
+            n1 * n2 * n3
+            if node.op == "MUL_MAT"
+            else n2 * n3
+            if node.op == "MUL_MAT_ID"
+            else 1 << 30
+        )
+        return columns < n_tokens or (layer == OUTPUT and n_tokens > 1)
 
     for node in nodes:
         op = node.op
@@ -304,14 +314,6 @@ def _read(node: Tensor) -> tuple[str, str, str]:
         return ATTENTION, "", node.src[0].buffer.name
     # a node in a buffer writes to it: SET_ROWS or a copy into a cache
     return (OTHER, "", "") if node.buffer is None else (CACHE, "", node.buffer.name)
-
-
-def _columns(node: Tensor) -> int:
-    """Return the number of tokens that a weight is used for; a large number if it is not a
-    matrix."""
-    # MUL_MAT_ID: dimension 1 holds the experts of each token
-    _, n1, n2, n3 = node.ne
-    return n1 * n2 * n3 if node.op == "MUL_MAT" else n2 * n3 if node.op == "MUL_MAT_ID" else 1 << 30
 
 
 def _layer(name: str) -> int:

@@ -164,7 +164,13 @@ def assessed(
 
 def completed(choice: Choice, plan: Plan, request: Request) -> Choice:
     """Return the choice with what is said of the wanted context: one more plan."""
-    at = _at_wanted(plan, request)
+    # The plan with the wanted context, all else as placed: files are compared alike.
+    n_ctx = min(wanted_ctx(request), plan.breakdown.n_ctx)
+    if n_ctx == plan.breakdown.n_ctx:
+        at = plan
+    else:
+        free = request.with_goals(n_ctx=None, n_ctx_min=None)
+        at = plan_request(plan.model, free.with_params(replace(plan.params, n_ctx=n_ctx)))
     few, few_ram = few_left(at)
     return replace(choice, full=at.speed.generation_full, few=few, few_ram=few_ram)
 
@@ -192,7 +198,12 @@ def _assess(model: Model, request: Request, smaller: bool) -> tuple[Choice, Plan
     free = request.with_flags(n_ctx=None).with_goals(n_ctx=None, n_ctx_min=None)
     try:
         # A given context leaves the free plan nothing to decide.
-        own = None if _gives_ctx(request) else plan_request(model, free)
+        # Whether a context is given, or a least one.
+        params = request.params
+        policy = request.policy
+        # --ctx max counts too: it is a wish for the context.
+        gives_ctx = bool(params.n_ctx or policy.n_ctx or policy.n_ctx_min)
+        own = None if gives_ctx else plan_request(model, free)
         if own is not None and own.fits and own.breakdown.n_ctx_seq >= wanted:
             return _choice(own, True), own
         # The free plan chose less context because it is faster; now at least as much as wanted.
@@ -207,15 +218,6 @@ def _assess(model: Model, request: Request, smaller: bool) -> tuple[Choice, Plan
     except LaunchRefused as refusal:
         bits = model.bits_per_weight
         return Choice(NO, str(refusal), model.size, bits, model.n_ctx_train), None
-
-
-def _at_wanted(plan: Plan, request: Request) -> Plan:
-    """Return the plan with the wanted context, all else as placed: files are compared alike."""
-    n_ctx = min(wanted_ctx(request), plan.breakdown.n_ctx)
-    if n_ctx == plan.breakdown.n_ctx:
-        return plan
-    free = request.with_goals(n_ctx=None, n_ctx_min=None)
-    return plan_request(plan.model, free.with_params(replace(plan.params, n_ctx=n_ctx)))
 
 
 def few_left(plan: Plan) -> tuple[int | None, bool]:
@@ -233,14 +235,6 @@ def few_left(plan: Plan) -> tuple[int | None, bool]:
     gpus = sum(row.remaining for row in used)
     few = gpus < max(LEFT, SHARE * sum(row.free for row in used))
     return (gpus if few else None), False
-
-
-def _gives_ctx(request: Request) -> bool:
-    """Return whether a context is given, or a least one."""
-    params = request.params
-    policy = request.policy
-    # --ctx max counts too: it is a wish for the context.
-    return bool(params.n_ctx or policy.n_ctx or policy.n_ctx_min)
 
 
 def _choice(plan: Plan, fits: bool) -> Choice:
@@ -410,15 +404,11 @@ def _beats(one: Choice, other: Choice) -> bool:
     if one.speed is None or other.speed is None:
         return False
     nearer = compared(one, other)
-    faster = _gain(one.speed.generation, other.speed.generation)
+    # How much faster one rate is; 0 of rates that are about equal.
+    # Predictions are not surer than that.
+    gain = one.speed.generation - other.speed.generation
+    faster = 0.0 if abs(gain) < ALIKE * other.speed.generation else gain
     # It loses in one of the three: so it does not beat the other.
     if nearer < 0 or faster < 0 or one.size > other.size:
         return False
     return nearer > 0 or faster > 0 or one.size < other.size
-
-
-def _gain(rate: float, other: float) -> float:
-    """Return how much faster one rate is; 0 of rates that are about equal."""
-    # Predictions are not surer than that.
-    gain = rate - other
-    return 0.0 if abs(gain) < ALIKE * other else gain

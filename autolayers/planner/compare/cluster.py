@@ -106,11 +106,25 @@ def use_of(model: Model, request: Request, cluster: Cluster, boxes: Sequence[Box
     used = [box in boxes for box in cluster.boxes for _ in box.devices] + [True] * len(
         cluster.head.devices
     )
+    # `given`, with device names of the full cluster renamed to their names when only these machines
+    # are used.
+    given = dict(policy.budget)
+    names = [device.name for device in cluster.devices()]
+    # RPC devices are numbered through all boxes: without the first box, RPC2 may be RPC0.
+    now = {
+        before: device.name
+        for before, device in zip(compress(names, used), cluster.devices(boxes), strict=True)
+    }
+    budget = {
+        now.get(name, name): size
+        for name, size in given.items()
+        if name in now or name not in names
+    }
     machine = Machine.of(
         cluster.devices(boxes),
         cluster.head.host,
         policy.ram,
-        _budget(cluster, boxes, used, dict(policy.budget)),
+        budget,
     )
     if policy.ram_limit is not None:
         machine = machine.limited(within(policy.ram_limit))
@@ -129,24 +143,6 @@ def use_of(model: Model, request: Request, cluster: Cluster, boxes: Sequence[Box
         rows = plan.devices[at : at + len(box.devices)]
         sent[box.name], at = sum(row.model for row in rows), at + len(rows)
     return Use(tuple(boxes), plan, sent)
-
-
-def _budget(
-    cluster: Cluster, boxes: Sequence[Box], used: list[bool], given: dict[str, int]
-) -> dict[str, int]:
-    """Return `given`, with device names of the full cluster renamed to their names when only these
-    machines are used."""
-    names = [device.name for device in cluster.devices()]
-    # RPC devices are numbered through all boxes: without the first box, RPC2 may be RPC0.
-    now = {
-        before: device.name
-        for before, device in zip(compress(names, used), cluster.devices(boxes), strict=True)
-    }
-    return {
-        now.get(name, name): size
-        for name, size in given.items()
-        if name in now or name not in names
-    }
 
 
 def _sets(boxes: Sequence[Box]) -> Iterator[tuple[Box, ...]]:

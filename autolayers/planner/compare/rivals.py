@@ -22,7 +22,7 @@ from ..solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from ...engines import Engine
@@ -105,25 +105,21 @@ def rivals(problem: Problem, threads: tuple[int, ...] = ()) -> list[Rival]:
             if all(not 1 / ALIKE < ratio < ALIKE for ratio in near):
                 of_kind.append(candidate)
     chosen_first = [_rival(problem, candidate) for candidate in _near(cost, chosen, by_kind)]
-    more = _with_threads(problem, chosen_first, threads)
+    # The first launch in which the CPU computes with each number of threads, unless one is given.
+    rival = next((rival for rival in chosen_first if rival.clock.on_cpu), None)
+    if rival is None or problem.given.n_threads is not None:
+        more = []
+    else:
+        more = [
+            replace(
+                rival,
+                params=replace(rival.params, n_threads=n),
+                placement=f"{rival.placement}, -t {n}",
+            )
+            for n in threads
+        ]
     # Threads take the place of the last launches, so that the number of measurements stays.
     return [*chosen_first[: MOST - len(more)], *more]
-
-
-def _with_threads(
-    problem: Problem, rivals: Sequence[Rival], threads: tuple[int, ...]
-) -> list[Rival]:
-    """Return the first launch in which the CPU computes with each number of threads, unless one is
-    given."""
-    rival = next((rival for rival in rivals if rival.clock.on_cpu), None)
-    if rival is None or problem.given.n_threads is not None:
-        return []
-    return [
-        replace(
-            rival, params=replace(rival.params, n_threads=n), placement=f"{rival.placement}, -t {n}"
-        )
-        for n in threads
-    ]
 
 
 def of_each_class(problem: Problem) -> list[Rival]:
@@ -211,7 +207,7 @@ def _rival(problem: Problem, candidate: Candidate) -> Rival:
     clock = cost.own(candidate)
     # With the limits of saved prompts, if RAM is short, as a plan has them.
     params = evaluator.bounded(candidate).params
-    threads = evaluator.machine.threads
+    threads = evaluator.machine.host.threads
     if threads is not None and params.n_threads is None and clock.on_cpu:
         params = replace(params, n_threads=threads)
     placement = evaluator.described(params)

@@ -17,7 +17,6 @@ from ..problem import Problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ...flags.params import Params
     from ...model import Model
     from ...request import Request
     from ..plan import Plan
@@ -48,29 +47,29 @@ def beside(model: Model, request: Request) -> tuple[Plan | LaunchRefused, Plan]:
     freed = replace(request.params, **MEANS)  # type: ignore[arg-type]
     better = plan_request(model, replace(request, verbatim=False).with_params(freed))
     try:
-        return plan_request(model, request.with_params(_as_written(model, request))), better
+        # The flags with all that the program decides without them, so that nothing is left to a
+        # plan.
+        problem = Problem(model, request)
+        evaluator, given = problem.evaluator, problem.given
+        made = launched(evaluator, given)
+        if made is None:
+            as_written = given  # the plan says why it is refused
+        else:
+            use = made.breakdown
+            as_written = replace(
+                made.params,
+                n_gpu_layers=made.params.layers_wanted(problem.everything),
+                n_ctx=use.n_ctx,
+                n_batch=made.params.n_batch or max(use.n_batch, use.n_ubatch),
+                n_ubatch=use.n_ubatch,
+                # More devices than one could be listed in another order
+                device=given.device
+                if given.device is not None
+                else tuple(evaluator.device_names(given)),
+            )
+        return plan_request(model, request.with_params(as_written)), better
     except LaunchRefused as refusal:
         return refusal, better
-
-
-def _as_written(model: Model, request: Request) -> Params:
-    """Return the flags with all that the program decides without them, so that nothing is left to
-    a plan."""
-    problem = Problem(model, request)
-    evaluator, given = problem.evaluator, problem.given
-    made = launched(evaluator, given)
-    if made is None:
-        return given  # the plan says why it is refused
-    use = made.breakdown
-    return replace(
-        made.params,
-        n_gpu_layers=made.params.layers_wanted(problem.everything),
-        n_ctx=use.n_ctx,
-        n_batch=made.params.n_batch or max(use.n_batch, use.n_ubatch),
-        n_ubatch=use.n_ubatch,
-        # More devices than one could be listed in another order
-        device=given.device if given.device is not None else tuple(evaluator.device_names(given)),
-    )
 
 
 def is_better(yours: Plan, better: Plan) -> bool:

@@ -100,7 +100,14 @@ def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:
 
     def at(n: int) -> Params:
         # With the least context that --fit may choose the launch takes the least.
-        return replace(given, n_gpu_layers=n, n_ctx=_least_context(evaluator, given))
+        # The context that --fit would not go below.
+        if given.n_ctx is not None or given.fit is False:
+            least_context = given.n_ctx
+        else:
+            least_context = min(
+                given.fit_ctx or FIT_PARAMS_MIN_CTX, max(1, evaluator.model.n_ctx_train)
+            )
+        return replace(given, n_gpu_layers=n, n_ctx=least_context)
 
     # Nothing needs to be searched if everything fits, which is the usual case.
     if evaluator.may_fit(at(everything)):
@@ -115,13 +122,6 @@ def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:
         count -= 1
         best = launched(evaluator, replace(given, n_gpu_layers=count))
     return best
-
-
-def _least_context(evaluator: Evaluator, given: Params) -> int | None:
-    """Return the context that --fit would not go below."""
-    if given.n_ctx is not None or given.fit is False:
-        return given.n_ctx
-    return min(given.fit_ctx or FIT_PARAMS_MIN_CTX, max(1, evaluator.model.n_ctx_train))
 
 
 def launched(evaluator: Evaluator, params: Params) -> Candidate | None:

@@ -177,13 +177,11 @@ def slices(evaluator: Evaluator, cost: CostModel, given: Params) -> list[tuple[f
         return [None]
     wanted = [rates, _left_for_slices(evaluator, given, names)]
     shares = [
-        _nearest_slices(evaluator, given, names, parts) for parts in wanted if _all_have(parts)
+        _nearest_slices(evaluator, given, names, parts)
+        for parts in wanted
+        if (min(parts, default=0) > 0)
     ]
     return list(dict.fromkeys((None, *shares)))
-
-
-def _all_have(parts: Sequence[float]) -> bool:
-    return min(parts, default=0) > 0
 
 
 def _left_for_slices(evaluator: Evaluator, given: Params, names: Sequence[str]) -> list[float]:

@@ -299,11 +299,6 @@ class OllamaServer:
             return OllamaError(f"{url}: the connection broke ({error.reason})")
         return OllamaError(f"{url}: {error}")
 
-    def _refused(self, status: int, reason: str, path: str) -> Refused:
-        code = f" (HTTP {status})" if status != 200 else ""
-        hint = _HINTS.get(status, "")
-        return Refused(f"{self.url}{path}: {_quoted(reason)}{code}{hint}", status, reason)
-
     def _read(self, answer: Response, content: bytes, path: str, model: str) -> dict[str, Any]:
         status = answer.status
         if 300 <= status < 400:
@@ -313,7 +308,8 @@ class OllamaServer:
             )
         # errors come as JSON within a stream, with status 200
         objects = list(_objects(content))
-        reason = _error_of(objects)
+        # The first error that an answer names, or "".
+        reason = next((str(answer["error"]) for answer in objects if answer.get("error")), "")
         if reason or status >= 400:
             reason = reason or _text(content).strip() or answer.reason or "no reason given"
             # A 404 without JSON is another program's, and says nothing of the model
@@ -329,7 +325,9 @@ class OllamaServer:
             return NoSuchModel(
                 f"the Ollama server at {self.url} has no model {model}: {_quoted(reason)}"
             )
-        return self._refused(status, reason, path)
+        code = f" (HTTP {status})" if status != 200 else ""
+        hint = _HINTS.get(status, "")
+        return Refused(f"{self.url}{path}: {_quoted(reason)}{code}{hint}", status, reason)
 
     def _no_answer(self, content: bytes, path: str) -> OllamaError:
         if content.strip():
@@ -339,11 +337,6 @@ class OllamaServer:
         if path == "/api/show":
             why = " (it does so for a model whose metadata has Inf or NaN)"
         return OllamaError(f"{self.url}{path}: the server answered nothing{why}")
-
-
-def _error_of(objects: list[dict[str, Any]]) -> str:
-    """Return the first error that an answer names, or ""."""
-    return next((str(answer["error"]) for answer in objects if answer.get("error")), "")
 
 
 def _is_own(host: str) -> bool:
@@ -367,16 +360,12 @@ def _text(content: bytes) -> str:
     return content[:_SHOWN].decode("utf-8", "replace")
 
 
-def _is_too_large(content: bytes) -> bool:
-    """Return whether an answer has more of some mark than any answer of Ollama."""
-    return any(sum(content.count(mark) for mark in marks) > limit for marks, limit in _MOST)
-
-
 def _objects(content: bytes) -> list[dict[str, Any]]:
     """Return the JSON objects of an answer: one, or one per line in a stream; none if it is
     anything else."""
     # Counted before parsing: small values take fifty times their bytes in memory
-    if _is_too_large(content):
+    # Whether an answer has more of some mark than any answer of Ollama.
+    if any(sum(content.count(mark) for mark in marks) > limit for marks, limit in _MOST):
         return []
     try:
         whole = json.loads(content)

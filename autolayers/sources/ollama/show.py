@@ -32,36 +32,29 @@ def _alignment(metadata: Mapping[str, object]) -> int:
     return alignment
 
 
-def _refuse_no_file(name: str, answer: Mapping[str, Any]) -> None:
-    """Raise ModelError for a model that runs elsewhere."""
-    far = answer.get("remote_host")
-    if far and isinstance(far, str):
-        raise ModelError(f"{name} runs at {printable(far[:200])}: there is no file to plan for")
-
-
-def _refuse_other_format(name: str, details: object) -> None:
-    # "safetensors": x/mlxrunner runs it
-    if isinstance(details, dict) and details.get("format") not in (None, "", "gguf"):
-        raise ModelError(
-            f"{name} is in the format {details.get('format')!r}: Ollama runs it in MLX, where "
-            "num_gpu means nothing"
-        )
-
-
 def header(name: str, answer: Mapping[str, Any]) -> Header:
     """Return the Header that the answer describes. Raises ModelError if it describes none
     (safetensors, cloud models).
 
     Offsets assume consecutive tensors in the given order; nothing reads tensor data through them.
     """
-    _refuse_no_file(name, answer)
+    # Raise ModelError for a model that runs elsewhere.
+    far = answer.get("remote_host")
+    if far and isinstance(far, str):
+        raise ModelError(f"{name} runs at {printable(far[:200])}: there is no file to plan for")
     info, tensors = answer.get("model_info"), answer.get("tensors")
     if not isinstance(info, dict) or not isinstance(tensors, list) or not tensors:
         raise ModelError(
             f"Ollama's description of {name} is not enough for a plan (no tensor list: a cloud "
             "model, or too old a server)"
         )
-    _refuse_other_format(name, answer.get("details"))
+    details = answer.get("details")
+    # "safetensors": x/mlxrunner runs it
+    if isinstance(details, dict) and details.get("format") not in (None, "", "gguf"):
+        raise ModelError(
+            f"{name} is in the format {details.get('format')!r}: Ollama runs it in MLX, where "
+            "num_gpu means nothing"
+        )
     metadata = {
         printable(str(key)): _value(value) for key, value in info.items() if value is not None
     }

@@ -8,23 +8,24 @@ create_tensors_helper (src/llama-load-tensors.cpp), 8337e4cd.
 
 from __future__ import annotations
 
-from ...backends import HOST
-from ...errors import LaunchRefused
-from ...flags.params import N_BATCH, N_UBATCH, Params
-from ...ggml.types import is_quantised
-from ...gguf import row_size
-from ...records import dataclass, replace
-from ...units import MiB
-from ..split import float32
+from ....backends import HOST
+from ....errors import LaunchRefused
+from ....flags.params import N_BATCH, N_UBATCH, Params
+from ....ggml.types import is_quantised
+from ....gguf import row_size
+from ....memory.split import float32
+from ....records import dataclass, replace
+from ....units import MiB
+from ..architectures import split_of
 from .cache import estimated, is_latent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...engines.ik_llama import Said
-    from ...machine import Device
-    from ...model import Model
+    from ....machine import Device
+    from ....model import Model
+    from .. import Said
 
     Overrides = tuple[tuple[str, str], ...]
 
@@ -59,13 +60,6 @@ _OF_OUTPUT = (
     "per_layer_model_proj.weight",
     "per_layer_proj_norm.weight",
 )
-# architectures whose layers -sm graph splits (is_model_split_supported)
-_SPLIT = """
-llama qwen3moe glm4moe mistral3 command-r cohere2 cohere2_moe mimo2 qwen3 qwen3vl hunyuan-moe
-gpt-oss ernie4_5-moe minimax-m2 minimax-m3 seed_oss step35 laguna qwen35 qwen35moe gemma4 deepseek2
-glm-dsa mistral4 mellum muse-glimmer
-"""
-SPLIT = frozenset(_SPLIT.split())
 
 
 @dataclass(frozen=True)
@@ -192,7 +186,7 @@ def latent_form(model: Model, params: Params, settings: Said) -> int:
 def cuts(model: Model) -> bool:
     """Whether -sm graph splits its layers; not with an embedding for each layer
     (unsupported_gemma_split)."""
-    return model.architecture in SPLIT and not model.hparams.n_embd_per_layer
+    return bool(split_of(model.architecture)) and not model.hparams.n_embd_per_layer
 
 
 def split(model: Model, params: Params, devices: Sequence[Device], settings: Said) -> Split:
@@ -394,7 +388,8 @@ def _moved(
         return []
     # shared out in proportion to each device's layers, rounded, then corrected one by one
     counts = [list(default[:n]).count(device) for device in range(count)]
-    taken = [_round(float32(float32(mine / n) * wanted)) for mine in counts]
+    # Round a number that is not negative, as roundf does.
+    taken = [int(float32(float32(mine / n) * wanted) + 0.5) for mine in counts]
     wants = [float32(float32(mine * wanted) / n) for mine in counts]
     while sum(taken) > wanted:
         errors = [(taken[i] - 1 - wants[i], -i) for i in range(count) if taken[i]]
@@ -411,8 +406,3 @@ def _moved(
             taken[default[il]] -= 1
             moved.append(il)
     return moved
-
-
-def _round(x: float) -> int:
-    """Round a number that is not negative, as roundf does."""
-    return int(x + 0.5)

@@ -4,7 +4,7 @@ attention."""
 
 from __future__ import annotations
 
-from ...ggml.tensor import Tensor, row_size
+from ....ggml.tensor import Tensor, row_size
 from .cut import CutBuilder
 from .graph import Builder, some_heads
 
@@ -106,7 +106,24 @@ class _Attention:
         g.expand(k_rope)
         compressed = b.norm(compressed, b.of(il, "attn_kv_a_norm.weight"))
         if not b.mla:
-            return self._plain(q_nope, q_rope, k_rope, compressed)
+            # Attend with keys and values of every head (-mla 0).
+            b, g, n = self.b, self.b.graph, self.b.tokens
+            both = self.nope + self.value
+            kv = g.mul_mat(b.need(self.il, "attn_kv_b.weight"), compressed)
+            k_nope = g.view(kv, (self.nope, self.heads, n), (4 * both, 4 * both * self.heads))
+            # a copy, as values lie between keys in kv's rows
+            v = g.cont(
+                g.view(
+                    kv,
+                    (self.value, self.heads, n),
+                    (4 * both, 4 * both * self.heads),
+                    4 * self.nope,
+                )
+            )
+            v = g.view(v, (self.value * self.heads, n), (4 * self.value * self.heads,))
+            q = g.concat(q_nope, q_rope, 0)
+            k = g.concat(k_nope, g.repeat(k_rope, *q_rope.ne), 0)
+            return b.kv(self.il, k, v, q, self.mask, b.of(self.il, "attn_output.weight"), None)
         trans = self._store(k_rope, compressed)
         # without flash attention the latent space is used at any length
         if self.many and b.flash:
@@ -115,23 +132,6 @@ class _Attention:
             cur = self._latent(q_nope, q_rope, trans)
         g.expand(cur)
         return g.mul_mat(b.need(il, "attn_output.weight"), cur)
-
-    def _plain(self, q_nope: Tensor, q_rope: Tensor, k_rope: Tensor, compressed: Tensor) -> Tensor:
-        """Attend with keys and values of every head (-mla 0)."""
-        b, g, n = self.b, self.b.graph, self.b.tokens
-        both = self.nope + self.value
-        kv = g.mul_mat(b.need(self.il, "attn_kv_b.weight"), compressed)
-        k_nope = g.view(kv, (self.nope, self.heads, n), (4 * both, 4 * both * self.heads))
-        # a copy, as values lie between keys in kv's rows
-        v = g.cont(
-            g.view(
-                kv, (self.value, self.heads, n), (4 * both, 4 * both * self.heads), 4 * self.nope
-            )
-        )
-        v = g.view(v, (self.value * self.heads, n), (4 * self.value * self.heads,))
-        q = g.concat(q_nope, q_rope, 0)
-        k = g.concat(k_nope, g.repeat(k_rope, *q_rope.ne), 0)
-        return b.kv(self.il, k, v, q, self.mask, b.of(self.il, "attn_output.weight"), None)
 
     def _store(self, k_rope: Tensor, compressed: Tensor) -> Tensor | None:
         """Write the cache; its transposed part of -mla 1 without flash attention."""

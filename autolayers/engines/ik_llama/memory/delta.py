@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ...ggml.tensor import Tensor
+from ....ggml.tensor import Tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

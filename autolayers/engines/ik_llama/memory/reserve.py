@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from ...backends import CPU, HOST, Backend, on
-from ...backends.cuda import Cuda
-from ...ggml.allocator import Arena
-from ...ggml.tensor import Buffer, Tensor
-from ...ggml.types import is_quantised
-from ..graphs.prepare import Weights
+from ....backends import CPU, HOST, Backend, on
+from ....backends.cuda import Cuda
+from ....ggml.allocator import Arena
+from ....ggml.tensor import Buffer, Tensor
+from ....ggml.types import is_quantised
+from ....memory.graphs.prepare import Weights
+from ..architectures import split_of
 from .cache import is_latent, latent_heads
 from .cut import CutBuilder
-from .families import CUT, FAMILIES
+from .families import FAMILIES
 from .graph import Builder
 from .heads import Heads
 from .placer import elsewhere
-from .scheduler import Schedule
+from .scheduler import buffer_sizes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ...engines.ik_llama import Said
-    from ...machine import Device
-    from ...model import Model
-    from ..cache import Memory
-    from ..context import Context
-    from ..weights import Placement
+    from ....machine import Device
+    from ....memory.cache import Memory
+    from ....memory.context import Context
+    from ....memory.weights import Placement
+    from ....model import Model
+    from .. import Said
 
 _BY_EIGHT = frozenset(["iq4_xs", "q4_0", "q8_0", "q8_K", "q8_KV", "mxfp4"])
 _REPACKED_TEXT = """
@@ -88,7 +89,7 @@ def _modelled(model: Model, context: Context, placement: Placement, settings: Sa
     plain = context.flash_attn != "off" and context.offload_kqv
     # gated attention (attn_gate) is not cut in cut.py
     turns = any(name.endswith("attn_gate.weight") for name in model.tensors)
-    follows_rules = plain and not turns and model.architecture in CUT
+    follows_rules = plain and not turns and split_of(model.architecture) == "cut"
     cut = heads is not None and not (follows_rules and heads.whole)
     pooled = context.embeddings or not context.causal
     turned = settings.k_hadamard and is_latent(model)
@@ -143,7 +144,19 @@ def _sizes(
             tensor.buffer = buffers[placement.dev_output]
         tied = name == "output.weight" and name not in model.tensors
         if tensor is not None and settings.repacks and not tied:
-            _repack(tensor)
+            # Repack a matrix in RAM, in a type that CUDA does not multiply (iqk_repack_tensor).
+            assert tensor.buffer is not None
+            # interleaved rows: 4 or 8, by type, and the matrix must divide by them
+            rows = 8 if tensor.type in _BY_EIGHT else 4
+            if (
+                tensor.buffer.host
+                and tensor.type in _REPACKED
+                and tensor.name not in _KEPT
+                and tensor.ne[1] % rows == 0
+            ):
+                tensor.type = (
+                    f"{tensor.type.lower() if tensor.type.endswith('_K') else tensor.type}_r{rows}"
+                )
         return tensor
 
     terms = (
@@ -168,25 +181,9 @@ def _sizes(
     arenas = [Arena(backend.alignment, _alloc_size(backend)) for backend in backends]
     arenas.append(Arena(CPU.alignment, CPU.alloc_size))
     try:
-        return Schedule(builder.graph, own).sizes(arenas)
+        return buffer_sizes(builder.graph, own, arenas)
     finally:
         builder.graph.release()
-
-
-def _repack(tensor: Tensor) -> None:
-    """Repack a matrix in RAM, in a type that CUDA does not multiply (iqk_repack_tensor)."""
-    assert tensor.buffer is not None
-    # interleaved rows: 4 or 8, by type, and the matrix must divide by them
-    rows = 8 if tensor.type in _BY_EIGHT else 4
-    if (
-        tensor.buffer.host
-        and tensor.type in _REPACKED
-        and tensor.name not in _KEPT
-        and tensor.ne[1] % rows == 0
-    ):
-        tensor.type = (
-            f"{tensor.type.lower() if tensor.type.endswith('_K') else tensor.type}_r{rows}"
-        )
 
 
 def _slack(model: Model, context: Context, placement: Placement) -> int:

@@ -3,8 +3,8 @@ llama.cpp."""
 
 from __future__ import annotations
 
-from ..records import dataclass, replace
-from .engine import Engine
+from ...records import dataclass, replace
+from ..engine import Engine
 
 FIT_MARGIN = 1024  # MiB that it leaves free on each device (k_default_mem_margin)
 
@@ -94,17 +94,6 @@ def leaner(engine: Engine) -> Engine | None:
     return replace(engine, said=replace(settings, logit_rows=1), words=(*engine.words, "-wgt", "1"))
 
 
-_TEXT = """
-llama llama4 deci falcon grok gpt2 gptj gptneox mpt baichuan starcoder refact bert nomic-bert
-jina-bert-v2 bloom stablelm qwen qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3next qwen3vl
-qwen3vlmoe qwen35moe qwen35 mellum phi2 phi3 plamo codeshell orion internlm2 minicpm gemma gemma2
-gemma3 starcoder2 mamba xverse command-r dbrx olmo openelm arctic deepseek2 deepseek4 chatglm glm4
-glm4moe bitnet bitnet-25 bitnet-b1.58 t5 t5encoder jais granite granitemoe cohere2 cohere2_moe
-dots1 ernie4_5 ernie4_5-moe hunyuan-moe gpt-oss bailingmoe2 bailingmoe3 minimax-m2 minimax-m3
-smollm3 mistral3 mimo2 seed_oss step35 laguna glm-dsa mistral4 gemma4 gemma4_mtp dflash
-dflash-draft gemma4-assistant openpangu muse-glimmer
-"""
-ARCHITECTURES = frozenset(_TEXT.split())  # LLM_ARCH_NAMES of its src/llama-arch.cpp
 # keys that its llm_load_hparams wants, and that files for llama.cpp do not all have; one of several
 KEYS = {
     "bailingmoe3": ("expert_group_count", "expert_shared_feed_forward_length"),

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from ...backends import HOST, on
-from ...records import replace
-from ..split import model_devices
-from ..weights import Placement, WeightGroup, WeightPlacer
+from ....backends import HOST, on
+from ....memory.split import model_devices
+from ....memory.weights import Placement, WeightGroup, WeightPlacer
+from ....records import replace
 from .matrices import ALIGNED, FACTORS, factors_to, matrices, shared_out
 from .split import Split, split
 
@@ -14,10 +14,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ...engines.ik_llama import Said
-    from ...flags.params import Params
-    from ...machine import Device
-    from ...model import Model
+    from ....flags.params import Params
+    from ....machine import Device
+    from ....model import Model
+    from .. import Said
 
 
 # (tensors that are elsewhere than in llama.cpp, whether with the output layer or in RAM)
@@ -40,7 +40,7 @@ def elsewhere(architecture: str, name: str) -> str:
 
 
 def settings_of(rules: object) -> Said:
-    from ...engines.ik_llama import Said
+    from .. import Said
 
     settings = rules.engine.said  # type: ignore[attr-defined]
     assert isinstance(settings, Said)

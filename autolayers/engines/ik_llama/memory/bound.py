@@ -8,13 +8,13 @@ launches that its own library recorded.
 
 from __future__ import annotations
 
-from ...backends import HOST
-from ...engines.ik_llama import ABSENT_TYPES, ARCHITECTURES, KEYS, Said
-from ...engines.ik_tensors import unread
-from ...errors import LaunchRefused
-from ...ggml.types import is_quantised
-from ...gguf import n_bytes
-from ..breakdown import Extra
+from ....backends import HOST
+from ....errors import LaunchRefused
+from ....ggml.types import is_quantised
+from ....gguf import n_bytes
+from ....memory.breakdown import Extra
+from .. import ABSENT_TYPES, KEYS, Said
+from ..architectures import is_known, unread
 from .cache import is_latent, latent_heads
 from .placer import settings_of
 
@@ -22,11 +22,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ...flags.params import Params
-    from ...model import Model
-    from ..cache import Memory
-    from ..context import Context
-    from ..weights import Placement
+    from ....flags.params import Params
+    from ....memory.cache import Memory
+    from ....memory.context import Context
+    from ....memory.weights import Placement
+    from ....model import Model
 
 _MANY = 128  # tokens from which on keys and values are made of the latent cache (pp_opt)
 
@@ -34,7 +34,7 @@ _MANY = 128  # tokens from which on keys and values are made of the latent cache
 def refuse(model: Model, params: Params, context: Context) -> None:
     """Raise LaunchRefused for what it does not load."""
     name = context.rules.engine.name
-    if model.architecture not in ARCHITECTURES or not model.row.known:
+    if not is_known(model.architecture) or not model.row.known:
         raise LaunchRefused(
             f"unknown model architecture: '{model.architecture}' ({name} of 2026-08-15 has it not)"
         )

@@ -7,24 +7,24 @@ position, V is one row.
 
 from __future__ import annotations
 
-from ...backends import CPU, HOST, on
-from ...errors import LaunchRefused
-from ...ggml.tensor import block_size
-from ...ggml.types import is_quantised
-from ...gguf import n_bytes, row_size
-from ..cache import Cache, CacheTensor, Memory
+from ....backends import CPU, HOST, on
+from ....errors import LaunchRefused
+from ....ggml.tensor import block_size
+from ....ggml.types import is_quantised
+from ....gguf import n_bytes, row_size
+from ....memory.cache import Cache, CacheTensor, Memory
 from .heads import Heads, row_padding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ...engines.ik_llama import Said
-    from ...flags.params import Params
-    from ...model import Hparams, Model
-    from ..cache import Tensors
-    from ..context import Context
-    from ..weights import Placement
+    from ....flags.params import Params
+    from ....memory.cache import Tensors
+    from ....memory.context import Context
+    from ....memory.weights import Placement
+    from ....model import Hparams, Model
+    from .. import Said
 
     Part = tuple[str, str, tuple[int, int]]  # name, type, elements of a row, rows
 

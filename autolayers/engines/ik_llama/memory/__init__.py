@@ -12,15 +12,15 @@ llama.cpp.
 
 from __future__ import annotations
 
-from ...errors import LaunchRefused, ModelError
-from ...graph import builder
-from ...records import replace
-from .. import cache as llama_cache
-from ..bound import upper_bound
-from ..graphs.compute import measure
-from ..graphs.laid_out import BROKEN, Contradiction, GraphCache
-from ..graphs.prepare import prepare
-from ..graphs.reserve import script_of_setting
+from ....errors import LaunchRefused, ModelError
+from ....graph import builder
+from ....memory import cache as llama_cache
+from ....memory.bound import upper_bound
+from ....memory.graphs.compute import measure
+from ....memory.graphs.laid_out import BROKEN, Contradiction, GraphCache
+from ....memory.graphs.prepare import prepare
+from ....memory.graphs.reserve import script_of_setting
+from ....records import replace
 from . import bound
 from .cache import allocate, refuse
 from .placer import IkPlacer, settings_of
@@ -31,15 +31,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ...builds import Rules
-    from ...flags.params import Params
-    from ...machine import Device
-    from ...model import Model
-    from ..breakdown import Extra, GraphBuffers
-    from ..cache import Memory
-    from ..context import Context
-    from ..graphs.scheduled import Steps
-    from ..weights import Placement, WeightPlacer
+    from ....builds import Rules
+    from ....flags.params import Params
+    from ....machine import Device
+    from ....memory.breakdown import Extra, GraphBuffers
+    from ....memory.cache import Memory
+    from ....memory.context import Context
+    from ....memory.graphs.scheduled import Steps
+    from ....memory.weights import Placement, WeightPlacer
+    from ....model import Model
 
 __all__ = ["IkPlacer", "computed", "derived", "experts_in_ram", "launch", "script", "shares"]
 

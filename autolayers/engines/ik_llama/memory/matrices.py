@@ -4,97 +4,28 @@ src/llama-load-tensors.cpp, 8337e4cd)."""
 
 from __future__ import annotations
 
-from ...backends import HOST
-from ...errors import LaunchRefused
-from ...ggml.tensor import block_size
-from ...ggml.types import is_quantised
-from ...gguf import n_bytes
-from ...records import replace
-from ..split import float32
-from ..weights import PlacedTensor, WeightGroup
+from ....backends import HOST
+from ....errors import LaunchRefused
+from ....ggml.tensor import block_size
+from ....ggml.types import is_quantised
+from ....gguf import n_bytes
+from ....memory.split import float32
+from ....memory.weights import PlacedTensor, WeightGroup
+from ....records import replace
+from ..architectures import own_of
 from .heads import Heads, row_padding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ...machine import Device
-    from ...model import Model
+    from ....machine import Device
+    from ....model import Model
     from .split import Split
 
 ALIGNED = 128
 # architectures that create rope factors once a layer, on its device
 FACTORS = ("llama", "llama4", "deci", "minicpm", "mistral3")
-# what -sm none leaves on a layer's own device, by architecture: names without "blk.N."; a base
-# stands for .weight
-_NORMS = "attn_norm ffn_norm"
-_BIASED = (
-    "attn_norm attn_norm.bias attn_qkv.bias attn_output.bias ffn_norm ffn_norm.bias ffn_down.bias "
-    "ffn_up.bias"
-)
-_QKV = "attn_q.bias attn_k.bias attn_v.bias"
-_OWN = {
-    **dict.fromkeys(
-        ("llama", "refact", "minicpm", "granite", "granitemoe", "mistral3"),
-        "ffn_norm ffn_gate ffn_up ffn_down attn_output.bias ffn_gate_inp",
-    ),
-    "deci": "attn_norm attn_q attn_k attn_v attn_output attn_output.bias ffn_norm rope_freqs "
-    + _QKV,
-    "llama4": _NORMS + " rope_freqs",
-    "grok": _NORMS + " attn_output_norm ffn_gate_inp layer_output_norm post_ffw_norm",
-    "dbrx": "attn_norm attn_output_norm ffn_gate_inp",
-    **dict.fromkeys(("baichuan", "plamo", "xverse", "internlm2", "smollm3"), _NORMS),
-    "falcon": "attn_norm attn_norm.bias attn_norm_2 attn_norm_2.bias",
-    **dict.fromkeys(
-        ("starcoder", "bloom", "mpt", "gpt2", "codeshell", "gptneox", "jais"),
-        _BIASED + " ffn_gate.bias",
-    ),
-    "stablelm": _NORMS + " attn_norm.bias ffn_norm.bias attn_q_norm attn_k_norm " + _QKV,
-    "qwen": _NORMS + " attn_qkv.bias",
-    "qwen2": _NORMS + " " + _QKV,
-    "qwen2vl": _NORMS + " " + _QKV,
-    "qwen2moe": _NORMS + " ffn_gate_inp ffn_gate_inp_shexp " + _QKV,
-    **dict.fromkeys(
-        (
-            "qwen3",
-            "qwen3vl",
-            "command-r",
-            "seed_oss",
-            "muse-glimmer",
-            "hunyuan-moe",
-            "minimax-m2",
-            "minimax-m3",
-            "gpt-oss",
-            "ernie4_5",
-            "ernie4_5-moe",
-        ),
-        "",
-    ),
-    **dict.fromkeys(("qwen3moe", "qwen3vlmoe", "mellum"), "ffn_norm ffn_gate_inp"),
-    "qwen3next": "ssm_in attn_qkv attn_gate ssm_conv1d ssm_dt.bias ssm_beta_alpha ssm_ba ssm_norm "
-    "ssm_out ssm_a ssm_dt",
-    "phi2": "attn_norm attn_norm.bias attn_qkv.bias attn_output.bias ffn_down.bias ffn_up.bias "
-    + _QKV,
-    "phi3": _NORMS,
-    "orion": _NORMS + " attn_norm.bias ffn_norm.bias",
-    **dict.fromkeys(
-        ("gemma", "gemma2", "gemma3"),
-        _NORMS + " post_attention_norm attn_k_norm attn_q_norm post_ffw_norm",
-    ),
-    "starcoder2": _NORMS + " attn_norm.bias attn_output.bias ffn_norm.bias ffn_down.bias " + _QKV,
-    "openelm": _NORMS + " attn_q_norm attn_k_norm",
-    "arctic": _NORMS + " ffn_gate_inp ffn_norm_exps",
-    **dict.fromkeys(
-        ("deepseek2", "mistral4"),
-        _NORMS + " attn_q_a_norm attn_kv_a_norm ffn_gate_inp exp_probs_b.bias",
-    ),
-    "chatglm": _NORMS + " attn_qkv.bias",
-    "glm4": _NORMS + " attn_qkv.bias post_attention_norm post_ffw_norm " + _QKV,
-    "glm4moe": "post_attention_norm ffn_gate_inp exp_probs_b.bias ffn_gate_shexp ffn_down_shexp "
-    "ffn_up_shexp ffn_gate "
-    "ffn_down ffn_up ffn_gate_exps ffn_down_exps ffn_up_exps " + _QKV,
-    "dots1": _NORMS + " attn_k_norm attn_q_norm ffn_gate_inp exp_probs_b.bias",
-}
 _LATENT = ("deepseek2", "glm-dsa", "mistral4")
 # whose loader asks for matrices apart only with -sm graph and attn (use_split_ctx)
 _STAYS = ("gemma4",)
@@ -120,8 +51,8 @@ def matrices(
         raise LaunchRefused(f"invalid value for main_gpu: {main} (there are {len(used)} devices)")
     if model.architecture in _STAYS:
         return list(groups), True
-    own = _OWN.get(model.architecture)
-    names, target = set((own or "").split()), used[main].name
+    own = own_of(model.architecture)
+    names, target = own or (), used[main].name
     # rope factors are created for each layer with the matrices, unless listed as left
     moves = own is not None and "rope_freqs" not in names and model.architecture in FACTORS
     made = []
@@ -149,7 +80,7 @@ def matrices(
 
 def factors_to(model: Model, layout: Split, target: str) -> bool:
     """Whether -sm none moves the rope factors of a layer, too."""
-    names = _OWN.get(model.architecture, "").split()
+    names = own_of(model.architecture) or ()
     return model.architecture in FACTORS and "rope_freqs" not in names and target != ""
 
 

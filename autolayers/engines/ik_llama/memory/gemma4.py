@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...ggml.tensor import Tensor
+from ....ggml.tensor import Tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,19 @@ def gemma4(b: Builder) -> Tensor:
             cur = b.ffn(il, attended, b.of(il, "ffn_norm.weight"), "GELU")
             cur = b.norm(cur, b.of(il, "post_ffw_norm.weight"))
         else:
-            cur = _experts(b, il, attended)
+            # Build the dense network and the experts, both of the attention's result; the router
+            # has a norm of its own.
+            dense = b.norm(attended, b.of(il, "ffn_norm.weight"))
+            dense = b.ffn(il, dense, None, "GELU")
+            routed = b.norm(attended, b.of(il, "pre_ffw_norm_2.weight"))
+            scaled = b.norm(attended, b.need(il, "ffn_gate_inp.scale"))
+            logits = b.graph.mul_mat(b.need(il, "ffn_gate_inp.weight"), scaled)
+            routed = b.moe(il, routed, "GELU", normalised=True, bias=False, logits=logits)
+            norms = [b.need(il, f"post_ffw_norm_{i}.weight") for i in (1, 2)]
+            sources = (dense, norms[0], routed, norms[1])
+            both = Tensor("FUSED_RMS_RMS_ADD", "f32", dense.ne, sources)
+            b.graph.expand(both)
+            cur = b.norm(both, b.of(il, "post_ffw_norm.weight"))
         cur = g.add(cur, attended)
         if per_layer is not None:
             cur = _with_layer_input(b, il, cur, per_layer, rows)
@@ -99,22 +111,6 @@ def _attention(
         cur, start = g.get_rows(cur, ids), g.get_rows(start, ids)
     cur = b.norm(cur, b.of(il, "post_attention_norm.weight"))
     return g.add(cur, start)
-
-
-def _experts(b: Builder, il: int, attended: Tensor) -> Tensor:
-    """Build the dense network and the experts, both of the attention's result; the router has a
-    norm of its own."""
-    dense = b.norm(attended, b.of(il, "ffn_norm.weight"))
-    dense = b.ffn(il, dense, None, "GELU")
-    routed = b.norm(attended, b.of(il, "pre_ffw_norm_2.weight"))
-    scaled = b.norm(attended, b.need(il, "ffn_gate_inp.scale"))
-    logits = b.graph.mul_mat(b.need(il, "ffn_gate_inp.weight"), scaled)
-    routed = b.moe(il, routed, "GELU", normalised=True, bias=False, logits=logits)
-    norms = [b.need(il, f"post_ffw_norm_{i}.weight") for i in (1, 2)]
-    sources = (dense, norms[0], routed, norms[1])
-    both = Tensor("FUSED_RMS_RMS_ADD", "f32", dense.ne, sources)
-    b.graph.expand(both)
-    return b.norm(both, b.of(il, "post_ffw_norm.weight"))
 
 
 def _with_layer_input(

@@ -5,7 +5,7 @@ models and mixtures with flash attention.
 
 from __future__ import annotations
 
-from ...ggml.tensor import Buffer, Tensor, row_size
+from ....ggml.tensor import Buffer, Tensor, row_size
 from .cache import types
 from .graph import Builder, hadamard, turned
 from .heads import Heads
@@ -103,12 +103,6 @@ class CutBuilder(Builder):
         # sums of many tokens are f16 or bf16 (reduce_type), norms and matmuls read f32
         return cur if cur.type == "f32" else self.graph.cast(cur, "f32")
 
-    def _summand(self, cur: Tensor) -> Tensor:
-        # half the bytes between GPUs
-        if cur.ne[1] > _FEW and self.reduced != "f32":
-            cur = self.graph.cast(cur, self.reduced)
-        return cur
-
     def sum(self, parts: dict[int, Tensor]) -> Tensor:
         """Mirror ggml_reduce: a view of the last part."""
         last, summands = parts[max(parts)], tuple([parts[i] for i in sorted(parts)])
@@ -120,7 +114,11 @@ class CutBuilder(Builder):
         parts = {}
         for device in devices:
             self.device = device
-            parts[device] = self._summand(build(device))
+            cur = build(device)
+            # half the bytes between GPUs
+            if cur.ne[1] > _FEW and self.reduced != "f32":
+                cur = self.graph.cast(cur, self.reduced)
+            parts[device] = cur
             self.graph.expand(parts[device])
         self.device = -1
         return parts

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 
-from ..errors import UsageError
-from ..flags.kinds import CACHE_TYPES
-from ..records import replace
-from .engine import Engine
-from .ik_llama import FIT_MARGIN, IK_LLAMA, Said
+from ...errors import UsageError
+from ...flags.kinds import CACHE_TYPES
+from ...records import replace
+from ..engine import Engine
+from . import FIT_MARGIN, IK_LLAMA, Said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,7 +148,9 @@ def meant(
         if reader.take(word, following) and left:
             left.pop(0)
     settings = reader.settings
-    _refuse(settings)
+    # Raise UsageError for words that it does not take together.
+    if settings.fit and settings.moe_layers:
+        raise UsageError("-ncmoe | --n-cpu-moe cannot be used with --fit")
     engine = replace(
         IK_LLAMA,
         said=settings,
@@ -181,7 +183,13 @@ class _Reader:
             self._take_cache(word, following)
             return True
         if count is None:
-            _check_layers(word, following if self._own_flags is WORDS else "")
+            # Raise UsageError for words that llama.cpp takes and std::stoi does not.
+            flag = word
+            value = following if self._own_flags is WORDS else ""
+            if flag in LAYERS and value in ("all", "auto"):
+                raise UsageError(
+                    f"{flag} {value}: {IK_LLAMA.name} takes a number, 999 for all layers"
+                )
             self.plain.append(word)
             return False
         if word == "--fit" and following in ("on", "off"):
@@ -242,12 +250,6 @@ def apart(
             del added[i : i + len(given)]
             break
     return plain, added
-
-
-def _check_layers(flag: str, value: str) -> None:
-    """Raise UsageError for words that llama.cpp takes and std::stoi does not."""
-    if flag in LAYERS and value in ("all", "auto"):
-        raise UsageError(f"{flag} {value}: {IK_LLAMA.name} takes a number, 999 for all layers")
 
 
 def is_own_type(value: str) -> bool:
@@ -329,9 +331,3 @@ def _number(flag: str, value: str) -> int:
     if not (value.isascii() and value.isdecimal() and len(value) < 8):
         raise UsageError(f"{flag} {value}: a number is needed")
     return int(value)
-
-
-def _refuse(settings: Said) -> None:
-    """Raise UsageError for words that it does not take together."""
-    if settings.fit and settings.moe_layers:
-        raise UsageError("-ncmoe | --n-cpu-moe cannot be used with --fit")

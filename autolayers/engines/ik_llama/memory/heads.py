@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...gguf import row_size
-from ...records import dataclass
+from ....gguf import row_size
+from ....records import dataclass
 
 _PADDED = 512  # MATRIX_ROW_PADDING: a cut row is filled up to it, whatever its type
 

@@ -4,17 +4,17 @@ families.py."""
 
 from __future__ import annotations
 
-from ...ggml.tensor import Graph, Tensor, row_size, type_size
-from ...ggml.types import is_quantised
+from ....ggml.tensor import Graph, Tensor, row_size, type_size
+from ....ggml.types import is_quantised
 from .cache import latent_heads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ...engines.ik_llama import Said
-    from ...model.hparams import Hparams
-    from ..context import Context
+    from ....memory.context import Context
+    from ....model.hparams import Hparams
+    from .. import Said
 
     Caches = Mapping[int, Mapping[str, Tensor]]
 

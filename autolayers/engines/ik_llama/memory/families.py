@@ -3,7 +3,8 @@ parts, in its order."""
 
 from __future__ import annotations
 
-from ...ggml.tensor import Tensor
+from ....ggml.tensor import Tensor
+from ....records import dataclass
 from .delta import qwen3next
 from .gemma4 import gemma4
 from .graph import Builder
@@ -86,77 +87,72 @@ def _llama(b: Builder) -> Tensor:
     return g.scale(cur) if hp.f_logit_scale else cur
 
 
-def _std(
-    kind: str = "SILU",
-    moe: bool = False,
-    normalised: bool = False,
-    scaled: str = "",
-    gating: str = "softmax",
-    shared: bool = False,
-    swa: str = "",
-    norm: str = "ffn_norm",
-    ids_always: bool = False,
-    bias: bool = False,
-    factors: bool = False,
-    input_norm: bool = False,
-    post: bool = False,
-    late_ids: bool = False,
-    rope_by_swa: bool = False,
-    sinks: bool = False,
-) -> Family:
-    """Mirror build_std_attention with a feed forward network that adds its input. `swa`: "even" or
-    "layers" for layers with the mask of a window."""
+@dataclass(frozen=True)
+class Standard:
+    """A row of graphs with build_std_attention and a feed forward network that adds its input.
+    `swa`: "even" or "layers" for layers with the mask of a window."""
 
-    def build(b: Builder) -> Tensor:
+    kind: str = "SILU"
+    moe: bool = False
+    normalised: bool = False
+    scaled: str = ""
+    gating: str = "softmax"
+    shared: bool = False
+    swa: str = ""
+    norm: str = "ffn_norm"
+    ids_always: bool = False
+    bias: bool = False
+    factors: bool = False
+    input_norm: bool = False
+    post: bool = False
+    late_ids: bool = False
+    rope_by_swa: bool = False
+    sinks: bool = False
+
+    def __call__(self, b: Builder) -> Tensor:
         g, hp = b.graph, b.hp
         cur = b.embeddings()
-        if input_norm:
+        if self.input_norm:
             cur = g.rms_norm(cur)
         pos = b.positions()
         mask = b.mask()
-        window = b.mask() if swa else mask
-        ids = b.output_ids() if (ids_always or b.tokens > 1) and not late_ids else None
+        window = b.mask() if self.swa else mask
+        ids = b.output_ids() if (self.ids_always or b.tokens > 1) and not self.late_ids else None
         for il in range(hp.n_layer):
             last = il == hp.n_layer - 1
-            if late_ids and last and b.tokens > 1:
+            if self.late_ids and last and b.tokens > 1:
                 ids = b.output_ids()
-            slides = bool(swa) and (il % 2 == 0 if swa == "even" else hp.is_swa(il))
+            slides = bool(self.swa) and (il % 2 == 0 if self.swa == "even" else hp.is_swa(il))
             inp = b.std_attention(
                 il,
                 cur,
                 pos,
                 ids if last and b.tokens > 1 else None,
                 window if slides else mask,
-                _factors(b, il) if factors else None,
-                rope=slides or not rope_by_swa,
-                sinks=b.of(il, "attn_sinks.weight") if sinks else None,
-                post=b.of(il, "post_attention_norm.weight") if post else None,
+                _factors(b, il) if self.factors else None,
+                rope=slides or not self.rope_by_swa,
+                sinks=b.of(il, "attn_sinks.weight") if self.sinks else None,
+                post=b.of(il, "post_attention_norm.weight") if self.post else None,
             )
-            weight = b.of(il, f"{norm}.weight")
-            if moe and b.of(il, "ffn_gate_inp.weight") is not None:
+            weight = b.of(il, f"{self.norm}.weight")
+            if self.moe and b.of(il, "ffn_gate_inp.weight") is not None:
                 cur = b.std_moe(
                     il,
                     inp,
                     weight,
-                    kind,
-                    normalised,
-                    _scales(b, scaled),
-                    _gating(b, gating),
-                    shared,
-                    bias,
+                    self.kind,
+                    self.normalised,
+                    _scales(b, self.scaled),
+                    _gating(b, self.gating),
+                    self.shared,
+                    self.bias,
                 )
+            elif self.post:
+                cur = b.norm(b.ffn(il, inp, weight), b.of(il, "post_ffw_norm.weight"))
+                cur = g.add(cur, inp)
             else:
-                cur = _ffn(b, il, inp, weight, post)
+                cur = b.ffn(il, inp, weight, add_input=True)
         return b.head(cur)
-
-    return build
-
-
-def _ffn(b: Builder, il: int, inp: Tensor, weight: Tensor | None, post: bool) -> Tensor:
-    if not post:
-        return b.ffn(il, inp, weight, add_input=True)
-    cur = b.ffn(il, inp, weight)
-    return b.graph.add(b.norm(cur, b.of(il, "post_ffw_norm.weight")), inp)
 
 
 def _scales(b: Builder, scaled: str) -> bool:
@@ -169,95 +165,96 @@ def _gating(b: Builder, gating: str) -> str:
     return "sigmoid" if b.hp.expert_gating_func == 2 else "softmax"
 
 
-def _own(
-    kind: str = "SILU",
-    parallel: bool = True,
-    norm: str = "rms",
-    qkv: str = "grouped",
-    q_scaled: bool = False,
-    rope: str = "all",
-    scale_in: bool = False,
-    swa: str = "",
-    post: bool = False,
-    factors: bool = False,
-    output_bias: bool = True,
-    softcap: bool = False,
-    depth: bool = False,
-    head_scaled: bool = False,
-    head_kind: str = "rms",
-    capped: bool = False,
-    ids_first: bool = False,
-    positions: bool = True,
-    embedded: bool = False,
-    ffn: str = "plain",
-    normed_heads: str = "",
-) -> Family:
-    """Return a graph with attention written out: norm, queries, keys and values, rope; then the
+@dataclass(frozen=True)
+class Written:
+    """A row of graphs with attention written out: norm, queries, keys and values, rope; then the
     output rows, and both sums."""
 
-    def build(b: Builder) -> Tensor:
+    kind: str = "SILU"
+    parallel: bool = True
+    norm: str = "rms"
+    qkv: str = "grouped"
+    q_scaled: bool = False
+    rope: str = "all"
+    scale_in: bool = False
+    swa: str = ""
+    post: bool = False
+    factors: bool = False
+    output_bias: bool = True
+    softcap: bool = False
+    depth: bool = False
+    head_scaled: bool = False
+    head_kind: str = "rms"
+    capped: bool = False
+    ids_first: bool = False
+    positions: bool = True
+    embedded: bool = False
+    ffn: str = "plain"
+    normed_heads: str = ""
+
+    def __call__(self, b: Builder) -> Tensor:
         g, hp = b.graph, b.hp
         cur = b.embeddings()
-        if scale_in:
+        if self.scale_in:
             cur = g.scale(cur)
-        pos = b.positions() if positions else None
+        pos = b.positions() if self.positions else None
         ids = None
         mask = b.mask()
-        window = b.mask() if swa in ("even", "six") else mask
-        if ids_first:
+        window = b.mask() if self.swa in ("even", "six") else mask
+        if self.ids_first:
             ids = b.output_ids()
-        if embedded:
+        if self.embedded:
             table = b.w("position_embd.weight")
             assert table is not None
             assert pos is not None
             cur = g.add(cur, g.get_rows(table, pos))
         for il in range(hp.n_layer):
             start, last = cur, il == hp.n_layer - 1
-            slides = il % 2 == 0 if swa == "even" else (il + 1) % 6 != 0
-            normed = b.norm(cur, b.of(il, "attn_norm.weight"), b.of(il, "attn_norm.bias"), norm, il)
+            slides = il % 2 == 0 if self.swa == "even" else (il + 1) % 6 != 0
+            normed = b.norm(
+                cur, b.of(il, "attn_norm.weight"), b.of(il, "attn_norm.bias"), self.norm, il
+            )
             again = b.of(il, "attn_norm_2.weight")
             first = (
                 normed
                 if again is None
-                else b.norm(cur, again, b.of(il, "attn_norm_2.bias"), norm, il)
+                else b.norm(cur, again, b.of(il, "attn_norm_2.bias"), self.norm, il)
             )
-            q, k, v = _QKV[qkv](b, il, first, normed_heads)
-            if rope == "all" or (rope == "steps" and (il + 1) % _STEP != 0):
+            q, k, v = _QKV[self.qkv](b, il, first, self.normed_heads)
+            if self.rope == "all" or (self.rope == "steps" and (il + 1) % _STEP != 0):
                 assert pos is not None
-                table = _factors(b, il) if factors else None
+                table = _factors(b, il) if self.factors else None
                 q = g.rope(q, pos, table)
-                if q_scaled:
+                if self.q_scaled:
                     q = g.scale(q)
                 k = g.rope(k, pos, table)
-            bo = b.of(il, "attn_output.bias") if output_bias else None
+            bo = b.of(il, "attn_output.bias") if self.output_bias else None
             cur = b.kv(
                 il,
                 k,
                 v,
                 q,
-                window if slides and swa else mask,
+                window if slides and self.swa else mask,
                 b.of(il, "attn_output.weight"),
                 bo,
-                softcap=softcap,
+                softcap=self.softcap,
             )
-            attended = b.of(il, "post_attention_norm.weight") if post else None
-            if attended is not None and qkv != "glm4":
+            attended = b.of(il, "post_attention_norm.weight") if self.post else None
+            if attended is not None and self.qkv != "glm4":
                 cur = b.norm(cur, attended)
             if last:
                 rows = ids if ids is not None else b.output_ids()
                 cur = g.get_rows(cur, rows)
                 start = g.get_rows(start, rows)
-                if ffn in ("parallel", "stablelm"):
+                if self.ffn in ("parallel", "stablelm"):
                     normed = g.get_rows(normed, rows)
-            if attended is not None and qkv == "glm4":
+            if attended is not None and self.qkv == "glm4":
                 cur = b.norm(cur, attended)
-            if depth:
+            if self.depth:
                 cur = g.scale(cur)
-            cur = _FFN[ffn](b, il, cur, start, normed, kind, parallel, post, depth)
-        cur = b.head(cur, head_kind, head_scaled)
-        return Tensor("SOFTCAP", "f32", cur.ne, (cur,)) if capped else cur
-
-    return build
+            cur = _FFN[self.ffn](b, il, cur, start, normed, self)
+        cur = b.head(cur, self.head_kind, self.head_scaled)
+        return Tensor("SOFTCAP", "f32", cur.ne, (cur,)) if self.capped else cur
 
 
 # queries, keys and values
@@ -369,70 +366,38 @@ _QKV = {
 
 
 def _simple(
-    b: Builder,
-    il: int,
-    cur: Tensor,
-    start: Tensor,
-    normed: Tensor,
-    kind: str,
-    parallel: bool,
-    post: bool,
-    depth: bool,
+    b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, row: Written
 ) -> Tensor:
     inp = b.graph.add(cur, start)
-    cur = b.ffn(il, inp, b.of(il, "ffn_norm.weight"), kind, parallel)
-    after = b.of(il, "post_ffw_norm.weight") if post else None
+    cur = b.ffn(il, inp, b.of(il, "ffn_norm.weight"), row.kind, row.parallel)
+    after = b.of(il, "post_ffw_norm.weight") if row.post else None
     if after is not None:
         cur = b.norm(cur, after)
-    if depth:
+    if row.depth:
         cur = b.graph.scale(cur)
     return b.graph.add(cur, inp)
 
 
 def _swapped(
-    b: Builder,
-    il: int,
-    cur: Tensor,
-    start: Tensor,
-    normed: Tensor,
-    kind: str,
-    parallel: bool,
-    post: bool,
-    depth: bool,
+    b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, row: Written
 ) -> Tensor:
     """Build what _simple builds, with the sums' sources in another order (phi3, openelm)."""
     g = b.graph
     inp = g.add(cur, start) if b.architecture == "phi3" else g.add(start, cur)
-    cur = b.ffn(il, inp, b.of(il, "ffn_norm.weight"), kind, parallel)
+    cur = b.ffn(il, inp, b.of(il, "ffn_norm.weight"), row.kind, row.parallel)
     return g.add(inp, cur) if b.architecture == "phi3" else g.add(cur, inp)
 
 
 def _falcon(
-    b: Builder,
-    il: int,
-    cur: Tensor,
-    start: Tensor,
-    normed: Tensor,
-    kind: str,
-    parallel: bool,
-    post: bool,
-    depth: bool,
+    b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, row: Written
 ) -> Tensor:
     # attention and the network read the same norm
     g = b.graph
-    return g.add(g.add(b.ffn(il, normed, None, kind, parallel), cur), start)
+    return g.add(g.add(b.ffn(il, normed, None, row.kind, row.parallel), cur), start)
 
 
 def _stablelm(
-    b: Builder,
-    il: int,
-    cur: Tensor,
-    start: Tensor,
-    normed: Tensor,
-    kind: str,
-    parallel: bool,
-    post: bool,
-    depth: bool,
+    b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, *_: object
 ) -> Tensor:
     g, weight = b.graph, b.of(il, "ffn_norm.weight")
     inp = g.add(cur, start)
@@ -440,17 +405,7 @@ def _stablelm(
     return g.add(b.ffn(il, cur), inp)
 
 
-def _arctic(
-    b: Builder,
-    il: int,
-    cur: Tensor,
-    start: Tensor,
-    normed: Tensor,
-    kind: str,
-    parallel: bool,
-    post: bool,
-    depth: bool,
-) -> Tensor:
+def _arctic(b: Builder, il: int, cur: Tensor, start: Tensor, *_: object) -> Tensor:
     g = b.graph
     # a dense network on the sum, and experts on the layer's input
     inp = g.add(cur, start)
@@ -459,17 +414,7 @@ def _arctic(
     return g.add(cur, out)
 
 
-def _dots1(
-    b: Builder,
-    il: int,
-    cur: Tensor,
-    start: Tensor,
-    normed: Tensor,
-    kind: str,
-    parallel: bool,
-    post: bool,
-    depth: bool,
-) -> Tensor:
+def _dots1(b: Builder, il: int, cur: Tensor, start: Tensor, *_: object) -> Tensor:
     g = b.graph
     inp = g.add(cur, start)
     cur = b.norm(inp, b.of(il, "ffn_norm.weight"))
@@ -485,17 +430,7 @@ def _dots1(
     return g.add(g.add(routed, b.ffn(il, cur, suffix="_shexp")), inp)
 
 
-def _qwen2moe(
-    b: Builder,
-    il: int,
-    cur: Tensor,
-    start: Tensor,
-    normed: Tensor,
-    kind: str,
-    parallel: bool,
-    post: bool,
-    depth: bool,
-) -> Tensor:
+def _qwen2moe(b: Builder, il: int, cur: Tensor, start: Tensor, *_: object) -> Tensor:
     g = b.graph
     inp = g.add(cur, start)
     cur = b.norm(inp, b.of(il, "ffn_norm.weight"))
@@ -507,17 +442,7 @@ def _qwen2moe(
     return g.add(g.add(routed, shared), inp)
 
 
-def _minimax_ffn(
-    b: Builder,
-    il: int,
-    cur: Tensor,
-    start: Tensor,
-    normed: Tensor,
-    kind: str,
-    parallel: bool,
-    post: bool,
-    depth: bool,
-) -> Tensor:
+def _minimax_ffn(b: Builder, il: int, cur: Tensor, start: Tensor, *_: object) -> Tensor:
     inp = b.graph.add(cur, start)
     return b.std_moe(
         il,
@@ -529,7 +454,7 @@ def _minimax_ffn(
     )
 
 
-_FFN = {
+_FFN: dict[str, Callable[..., Tensor]] = {
     "plain": _simple,
     "swapped": _swapped,
     "parallel": _falcon,
@@ -555,24 +480,22 @@ def _command_r(b: Builder) -> Tensor:
     return b.head(cur, "ln", scaled=bool(hp.f_logit_scale))
 
 
-_QWEN2 = _own()
-_MOE = _std(moe=True, normalised=True, late_ids=True)
 FAMILIES: dict[str, Family] = {
     "deepseek2": deepseek2,
     "gemma4": gemma4,
     **dict.fromkeys(("qwen3next", "qwen35", "qwen35moe"), qwen3next),
     **dict.fromkeys(("llama", "llama4", "granite", "granitemoe"), _llama),
-    "mistral3": _std(moe=True, normalised=True, factors=True, bias=True),
-    "qwen3": _std(),
-    "qwen3vl": _std(),
-    "seed_oss": _std(norm="post_attention_norm", ids_always=True),
-    "qwen3moe": _MOE,
-    "mellum": _std(moe=True, normalised=True, swa="layers"),
-    "gpt-oss": _std(
+    "mistral3": Standard(moe=True, normalised=True, factors=True, bias=True),
+    "qwen3": Standard(),
+    "qwen3vl": Standard(),
+    "seed_oss": Standard(norm="post_attention_norm", ids_always=True),
+    "qwen3moe": Standard(moe=True, normalised=True, late_ids=True),
+    "mellum": Standard(moe=True, normalised=True, swa="layers"),
+    "gpt-oss": Standard(
         "SWIGLU_OAI", moe=True, gating="weight", swa="even", norm="post_attention_norm", sinks=True
     ),
-    "ernie4_5-moe": _std(moe=True, normalised=True, shared=True, bias=True),
-    "glm4moe": _std(
+    "ernie4_5-moe": Standard(moe=True, normalised=True, shared=True, bias=True),
+    "glm4moe": Standard(
         moe=True,
         normalised=True,
         scaled="yes",
@@ -581,20 +504,20 @@ FAMILIES: dict[str, Family] = {
         bias=True,
         norm="post_attention_norm",
     ),
-    "muse-glimmer": _std(input_norm=True, swa="layers", rope_by_swa=True, post=True),
+    "muse-glimmer": Standard(input_norm=True, swa="layers", rope_by_swa=True, post=True),
     "command-r": _command_r,
-    "qwen2": _QWEN2,
-    "xverse": _own(output_bias=False),
-    "qwen2moe": _own(ffn="qwen2moe"),
-    "arctic": _own(ffn="arctic", output_bias=False),
-    "minicpm": _own(scale_in=True, depth=True, head_scaled=True),
-    "ernie4_5": _own(qkv="plain", output_bias=False, ids_first=True),
-    "dots1": _own(qkv="plain", ffn="dots1", normed_heads="rms"),
-    "smollm3": _own(qkv="whole", rope="steps", ids_first=True),
-    "minimax-m2": _own(qkv="minimax", ffn="minimax", ids_first=True),
-    "starcoder2": _own("GELU", parallel=False, norm="ln", head_kind="ln"),
-    "gemma": _own("GELU", q_scaled=True, scale_in=True, output_bias=False),
-    "gemma2": _own(
+    "qwen2": Written(),
+    "xverse": Written(output_bias=False),
+    "qwen2moe": Written(ffn="qwen2moe"),
+    "arctic": Written(ffn="arctic", output_bias=False),
+    "minicpm": Written(scale_in=True, depth=True, head_scaled=True),
+    "ernie4_5": Written(qkv="plain", output_bias=False, ids_first=True),
+    "dots1": Written(qkv="plain", ffn="dots1", normed_heads="rms"),
+    "smollm3": Written(qkv="whole", rope="steps", ids_first=True),
+    "minimax-m2": Written(qkv="minimax", ffn="minimax", ids_first=True),
+    "starcoder2": Written("GELU", parallel=False, norm="ln", head_kind="ln"),
+    "gemma": Written("GELU", q_scaled=True, scale_in=True, output_bias=False),
+    "gemma2": Written(
         "GELU",
         q_scaled=True,
         scale_in=True,
@@ -604,15 +527,17 @@ FAMILIES: dict[str, Family] = {
         softcap=True,
         capped=True,
     ),
-    "gemma3": _own("GELU", qkv="whole", scale_in=True, swa="six", post=True, output_bias=False),
-    "phi3": _own("SWIGLU", parallel=False, qkv="phi3", q_scaled=True, factors=True, ffn="swapped"),
-    "glm4": _own("SWIGLU", parallel=False, qkv="glm4", post=True, output_bias=False),
-    "qwen": _own(qkv="copied", output_bias=False),
-    "openelm": _own(qkv="openelm", output_bias=False, ffn="swapped"),
-    "stablelm": _own(
+    "gemma3": Written("GELU", qkv="whole", scale_in=True, swa="six", post=True, output_bias=False),
+    "phi3": Written(
+        "SWIGLU", parallel=False, qkv="phi3", q_scaled=True, factors=True, ffn="swapped"
+    ),
+    "glm4": Written("SWIGLU", parallel=False, qkv="glm4", post=True, output_bias=False),
+    "qwen": Written(qkv="copied", output_bias=False),
+    "openelm": Written(qkv="openelm", output_bias=False, ffn="swapped"),
+    "stablelm": Written(
         norm="ln", head_kind="ln", output_bias=False, normed_heads="ln", ffn="stablelm"
     ),
-    "falcon": _own(
+    "falcon": Written(
         "GELU",
         parallel=False,
         norm="ln",
@@ -621,7 +546,7 @@ FAMILIES: dict[str, Family] = {
         output_bias=False,
         ffn="parallel",
     ),
-    "gpt2": _own(
+    "gpt2": Written(
         "GELU",
         parallel=False,
         norm="ln",
@@ -631,21 +556,7 @@ FAMILIES: dict[str, Family] = {
         embedded=True,
         normed_heads="flat",
     ),
-    "jais": _own(
+    "jais": Written(
         norm="ln", head_kind="ln", qkv="copied", rope="none", positions=False, normed_heads="flat"
     ),
 }
-# those whose layers -sm graph cuts, by parts that are all in cut.py
-CUT = (
-    "deepseek2",
-    "glm4moe",
-    "llama",
-    "mistral3",
-    "qwen3",
-    "qwen3vl",
-    "seed_oss",
-    "qwen3moe",
-    "mellum",
-    "gpt-oss",
-    "ernie4_5-moe",
-)
