@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from math import ceil
 
-from ..planner.compare.best import SLOW, TIGHT, WELL, BestRow, Job
+from ..planner.compare.best import POOR_COSTS, SLOW, TIGHT, WELL, BestRow, Job
 from ..planner.compare.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY, wanted_ctx
 from ..units import GiB
 from .command import command_lines
@@ -100,7 +100,8 @@ def _notes(rows: Sequence[BestRow], runs: Sequence[BestRow], n_ctx: int) -> list
         notes.append(("tight", parts))
     if poor := [row for row in runs if row.state != SLOW and row.poor]:
         names = ", ".join(f"{row.model.name} {row.kind}" for row in poor)
-        notes.append(("below Q4", f"{names}: an index is of the whole model"))
+        loss = f"an index is of the whole model; each bit less counts as {POOR_COSTS:.0f} points"
+        notes.append(("below Q4", f"{names}: {loss}"))
     large = [row for row in rows if row.state == NO]
     if large:
         first = large[0]
