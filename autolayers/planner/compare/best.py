@@ -117,7 +117,7 @@ class BestRow:
 
     @property
     def poor(self) -> int:
-        """How many bits the file is below Q4, by its weights or by its name: half of a Q3_K_M may be
+        """How many bits the file is below Q4, by its weights or its name: half of a Q3_K_M may be
         Q4_K."""
         named = _POOR.search(self.kind)
         return max(0, GOOD - self.choice.level, GOOD - int(named[1]) if named else 0)
