@@ -277,12 +277,14 @@ def _in_order(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["order"])
 
 
-def _shown(engine: Engine, asked: dict[str, str], models: Iterable[str]) -> list[dict[str, Any]]:
+def _shown(engine: Engine, asked: dict[str, str], job: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows that the page shows beside its first answer, the best one first."""
     rows: list[dict[str, Any]] = []
-    for model in models:
+    for model, following in zip(job["models"], [*job["worth"][1:], 0.0], strict=True):
         rows.append(_row(engine, asked, model))
-        if sum(row["how"] == "well" for row in rows) > _OTHERS:
+        place, worth, _ = min(row["order"] for row in rows)
+        enough = sum(row["how"] == "well" for row in rows) > _OTHERS
+        if enough and place == 0 and -worth > following:
             break
     return _in_order(rows)
 
@@ -293,7 +295,7 @@ def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
     few = [card for card in offer["cards"] if card["name"] in CHIPS]
     # the models are those that have names
     shared = {key: value for key, value in offer.items() if key != "models"}
-    rows = _shown(engine, PRESET, offer["jobs"][USUAL]["models"])
+    rows = _shown(engine, PRESET, offer["jobs"][USUAL])
     return {
         "offer": {**shared, "cards": few},
         "asked": PRESET,

@@ -122,6 +122,11 @@ class BestRow:
         named = _POOR.search(self.kind)
         return max(0, GOOD - self.choice.level, GOOD - int(named[1]) if named else 0)
 
+    @property
+    def worth(self) -> float:
+        """The quality, less what bits below Q4 lose."""
+        return self.quality - POOR_COSTS * self.poor
+
     def words(self) -> list[str]:
         """Return llama-server's flags that download it."""
         # The last one leaves the projector out
@@ -164,14 +169,13 @@ class BestRow:
     @property
     def order(self) -> tuple[float, float, float]:
         """What the list is ordered by: what nearly fills the RAM comes after what runs well, as it
-        would swap; slow and no after that; then quality, less the loss of a file below Q4, then
-        speed."""
+        would swap; slow and no after that; then what the file is worth, then speed."""
         late = int(self.choice.few_ram)
         place = {WELL: late, TIGHT: late, SLOW: 2, NO: 3}[self.state]
         # Of what does not fit the smallest first: it needs the least
         if self.state == NO:
             return place, self.choice.size, 0.0
-        return place, POOR_COSTS * self.poor - self.quality, -self.choice.rate
+        return place, -self.worth, -self.choice.rate
 
 
 def ordered(rows: Iterable[BestRow]) -> list[BestRow]:
