@@ -72,7 +72,7 @@ PEOPLE = (
         "has a Mac of 64 GB",
         "may its GPU use more memory?",
         "gpt-oss-120b-mxfp4.gguf --gpu m4-max-64g",
-        r"sudo sysctl iogpu\.wired_limit_mb=\d+",
+        r"iogpu\.wired_limit_mb=\d+",
     ),
     Person(
         "has a Mac of 24 GB",
@@ -125,8 +125,8 @@ Made by `python docs/make.py best`; do not edit.
 ## Beside three public lists
 
 The first three of `autolayers best` for chat with 16k of context, and what public lists take for as
-much memory, each with why it is not first here. Lists go by the memory of the card alone; experts
-in RAM, the context and the speed are what they leave out.
+much memory, each with why it is not first here (older: than the first here). Lists go by the memory
+of the card alone; experts in RAM, the context and the speed are what they leave out.
 """
 
 

@@ -716,6 +716,73 @@ def test_hostile_metadata_is_text(page: Any, tmp_path: pathlib.Path) -> None:
     assert page.locator("main img, main b").count() == 0
 
 
+@pytest.mark.parametrize("page", ["local"], indirect=True)
+def test_a_model_of_the_list_keeps_the_list_and_shows_the_answer(page: Any) -> None:
+    """The list was computed anew at every click, and the answer stayed far above the window; a
+    screen reader heard nothing of it."""
+    page.set_viewport_size({"width": 1280, "height": 800})
+    choose(page, model="qwen3-8b-q4_k_m", gpu="24", ram="32")
+    page.locator("#known-box").evaluate("details => { details.open = true }")
+    page.wait_for_function("document.querySelectorAll('#known tbody tr').length > 2")
+    models = "[...document.querySelectorAll('#known tbody tr')].map(row => row.dataset.model)"
+    before = page.evaluate(models)
+    said = page.inner_text("#announced")
+    row = page.locator("#known tbody button").last
+    title = row.inner_text()
+    row.click()
+    answered(page)
+    assert set(before) <= set(page.evaluate(models))
+    assert page.inner_text("#subject").startswith(title)
+    top = page.locator("#subject").bounding_box()["y"]
+    assert 0 <= top < 800
+    assert page.inner_text("#announced") not in ("", said)
+    assert page.locator("#announced").get_attribute("role") == "status"
+
+
+@pytest.mark.parametrize("page", ["site"], indirect=True)
+def test_a_computer_whose_name_has_several_sizes_is_asked_for(page: Any) -> None:
+    """ "Apple M4" was the smallest Mac of that name, silently."""
+    page.evaluate("""() => {
+        const named = () => "ANGLE (Apple, ANGLE Metal Renderer: Apple M4, Unspecified Version)";
+        HTMLCanvasElement.prototype.getContext = () =>
+            ({ getExtension: () => ({ UNMASKED_RENDERER_WEBGL: 1 }), getParameter: named });
+    }""")
+    before = page.locator("#cards input").first.input_value()
+    page.click("#this-computer")
+    page.wait_for_selector("#computer-facts button")
+    assert page.locator("#cards input").first.input_value() == before
+    sizes = page.locator("#computer-facts button").all_inner_texts()
+    assert len(sizes) > 1 and any("24" in size for size in sizes)
+    page.locator("#computer-facts button", has_text="24").first.click()
+    answered(page)
+    assert "M4 24 GB" in page.inner_text("#subject")
+
+
+@pytest.mark.parametrize(("width", "height"), [(360, 740), (412, 915), (768, 1024), (1280, 800)])
+def test_the_question_is_on_the_first_screen(page: Any, width: int, height: int) -> None:
+    """It began at 1278 of 740 pixels of a phone, and a box lay over Copy."""
+    page.set_viewport_size({"width": width, "height": height})
+    page.evaluate("window.scrollTo(0, 0)")
+    for field in ("#cards input", "#ram", "#model", "#jobs"):
+        box = page.locator(field).first.bounding_box()
+        assert box["y"] + box["height"] < height, field
+    page.locator("#copy").scroll_into_view_if_needed()
+    on_top = """() => {
+        const copy = document.getElementById("copy"), box = copy.getBoundingClientRect();
+        const found = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+        return copy.contains(found);
+    }"""
+    assert page.evaluate(on_top)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_what_would_fit_stands_before_the_command_that_fails(page: Any) -> None:
+    choose(page, model="llama-3.3-70b-q4_k_m", gpu="rtx-3060", ram="32")
+    page.wait_for_selector("#notes:has-text('What would make it fit')")
+    place = {name: page.locator(name).bounding_box()["y"] for name in ("#notes", "#command")}
+    assert place["#notes"] < place["#command"]
+
+
 def test_what_is_no_model_is_one_line(page: Any, tmp_path: pathlib.Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 64)
     page.set_input_files("#file", str(tmp_path / "x.gguf"))
