@@ -36,7 +36,8 @@ def ranking_text(
     n_ctx = wanted_ctx(request)
     lines = [
         *wrap(
-            f"models for {job.name} on {_machine(request)}, {n_ctx} tokens of context", style.width
+            f"models for {job.name} on {machine_words(request)}, {n_ctx} tokens of context",
+            style.width,
         )
     ]
     lines += [style(line, "bold") for line in wrap(_answer(runs, job), style.width)]
@@ -126,7 +127,7 @@ def _site(address: str) -> str:
     return "/".join(parts[3:5]) if "github" in parts[2] else parts[2]
 
 
-def _machine(request: Request) -> str:
+def machine_words(request: Request) -> str:
     """Return the machine in a few words."""
     machine = request.machine
     counts: dict[str, int] = {}
