@@ -482,9 +482,7 @@ def test_heads_stand_over_their_columns(page: Any) -> None:
 
 
 def test_a_typed_key_does_not_stay_in_the_address(page: Any) -> None:
-    question = "model=qwen3-8b-q4_k_m&gpu=12&ram=32&flags=--api-key%20SECRET%20-np%201"
-    page.evaluate("hash => { location.hash = hash }", question)
-    answered(page)
+    choose(page, model="qwen3-8b-q4_k_m", gpu="12", ram="32", flags="--api-key SECRET -np 1")
     assert "SECRET" not in page.evaluate("location.href")
     assert "-np+1" in page.evaluate("location.hash") and "-np 1" in page.inner_text("#command")
 
