@@ -118,11 +118,11 @@ PEOPLE = (
     ),
 )
 HEAD = """\
-# Which model: beside other lists, and for people
+# Which model: next to other lists, and for people
 
 Made by `python docs/make.py best`; do not edit.
 
-## Beside three public lists
+## Next to three public lists
 
 The first three of `autolayers best` for chat with 16k of context, and what public lists take for as
 much memory, each with why it is not first here (older: than the first here). Lists go by the memory
