@@ -566,7 +566,8 @@ def test_the_page_leads_to_a_running_server(page: Any) -> None:
 
 
 def test_a_draft_goes_with_its_model(page: Any) -> None:
-    """And by its button."""
+    """And by its button. Without a GPU it gains nothing, and is left out."""
+    choose(page, gpu="rtx-3060", ram="32")
     names = ("llama-3.1-8b-q4_k_m", "llama-3.2-1b-q8_0")
     page.set_input_files("#file", [str(HEADERS / f"{name}.gguf") for name in names])
     page.wait_for_selector("#command:has-text('-md ')")
@@ -691,7 +692,7 @@ def test_a_dropped_file_is_planned(page: Any, tmp_path: pathlib.Path) -> None:
     with path.open("r+b") as file:
         file.truncate(autolayers.read_header(path).files[0].promised)
     page.set_input_files("#file", str(path))
-    page.wait_for_selector("#model-facts:has-text('llama-3.1-8b')")
+    page.wait_for_selector("#model-facts:has-text('llama-3.1-8b')", state="attached")
     choose(page, gpu="24GiB", ram="32")
     assert page.inner_text("#verdict").startswith("Fits. ")
     assert "llama-server -m mine.gguf -ngl 33" in page.inner_text("#command")
@@ -710,7 +711,7 @@ def test_hostile_metadata_is_text(page: Any, tmp_path: pathlib.Path) -> None:
     path.write_bytes(data[:at] + len(name).to_bytes(8, "little") + name + data[at + 8 + length :])
     page.set_input_files("#file", str(path))
     settled(page)
-    page.wait_for_selector("#model-facts:has-text('onerror')")
+    page.wait_for_selector("#model-facts:has-text('onerror')", state="attached")
     assert page.locator("main img, main b").count() == 0
 
 
