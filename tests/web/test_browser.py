@@ -778,8 +778,13 @@ def test_the_question_is_on_the_first_screen(page: Any, width: int, height: int)
 def test_what_would_fit_stands_before_the_command_that_fails(page: Any) -> None:
     choose(page, model="llama-3.3-70b-q4_k_m", gpu="rtx-3060", ram="32")
     page.wait_for_selector("#notes:has-text('What would make it fit')")
-    place = {name: page.locator(name).bounding_box()["y"] for name in ("#notes", "#command")}
-    assert place["#notes"] < place["#command"]
+    page.wait_for_selector("#also:has-text('What runs instead')")
+    names = ("#notes", "#also", "#command")
+    place = {name: page.locator(name).bounding_box()["y"] for name in names}
+    assert max(place["#notes"], place["#also"]) < place["#command"]
+    choose(page, model="qwen3-8b-q4_k_m")
+    page.wait_for_selector("#also:has-text('Also good on this machine')")
+    assert page.locator("#also").bounding_box()["y"] > page.locator("#command").bounding_box()["y"]
 
 
 def test_what_is_no_model_is_one_line(page: Any, tmp_path: pathlib.Path) -> None:

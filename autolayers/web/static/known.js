@@ -173,7 +173,8 @@ function drawOthers(others, here) {
     return line;
   });
   const before = document.activeElement;
-  $("also").replaceChildren(table(["Also good on this machine", "Tokens/s", "Context", "Where", "Released"], lines));
+  const title = page.latest?.answer.verdict.state === "no" ? "What runs instead" : "Also good on this machine";
+  $("also").replaceChildren(table([title, "Tokens/s", "Context", "Where", "Released"], lines));
   if (before instanceof HTMLElement && !before.isConnected) /** @type {any} */ ($("also").querySelector("button"))?.focus();
 }
 
