@@ -86,7 +86,8 @@ _BEST = Template("""<p class="yes">$first</p>
 <p><a href="../#gpu=$gpu&amp;ram=$ram">Code, agents, more RAM, another card?</a>
 <a href="./">All models and cards</a></p>
 <div class="scroll"><table><thead><tr><th scope="col">Model</th><th scope="col">Tokens/s</th>\
-<th scope="col">Context</th><th scope="col">GiB</th><th scope="col" class="left">Where</th></tr></thead>
+<th scope="col">Context</th><th scope="col">GiB</th>\
+<th scope="col" class="left">Where</th></tr></thead>
 <tbody>$rows</tbody></table></div>
 <p class="hint">For chat with 16k of context, by a published index, then speed. Speeds are \
 predicted. Planned for llama.cpp b$build on $date.</p>""")
@@ -218,7 +219,7 @@ def _best(url: str, name: str, known: dict[str, Any], answered: dict[str, Any]) 
         rows.append(f'<tr><th scope="row">{escape(title)}</th>{told}{where}</tr>')
     for i, row in enumerate(runs[:3]):
         line = f"{row['title']}: {rate(row['rate'])} tokens/s, {row['context'] >> 10}k context"
-        drawn.append(_text(270 + 90 * i, 36, COLOURS[row["state"]], line, 400 if i else 700))
+        drawn.append(_text(270 + 90 * i, 34, COLOURS[row["state"]], line, 400 if i else 700))
     first = _told(answered)
     body = _BEST.substitute(
         first=escape(first),
