@@ -45,7 +45,7 @@ FILES = {
         for shell in ("bash", "zsh", "fish")
     },
 }
-LONG = {"plans": DOCS / "plans.md"}  # a minute
+LONG = {"plans": DOCS / "plans.md", "best": DOCS / "best.md"}  # minutes
 # the newest that is modelled
 _BUILD = re.compile(r"(follows? the source of llama\.cpp's build )\d+")
 _PART = re.compile(

@@ -120,16 +120,19 @@ def download(name: str) -> Sequence[str]:
 
 
 def quality(model: Published) -> float:
-    """Return the index of a model; of one without, that of indexed models as large and as old; 0 of
-    one that is not of today."""
-    return model.index or (_placed()(model) if model.current else 0.0)
+    """Return the index of a model; of one without, that of indexed models as large and as old, less
+    what those differ by, as a guess is no reason to be first; 0 of one that is not of today."""
+    if model.index or not model.current:
+        return model.index
+    placed, spread = _placed()
+    return placed(model) - spread
 
 
 @cache
-def _placed() -> Callable[[Published], float]:
-    """Return the line through the indexed models by size and age. Twice the size is worth as much
-    as 3.5 months (Densing law of LLMs, arXiv 2412.04315); of a mixture the size is the geometric
-    mean of all and of the active parameters."""
+def _placed() -> tuple[Callable[[Published], float], float]:
+    """Return the line through the indexed models by size and age, and their distance from it. Twice
+    the size is worth as much as 3.5 months (Densing law of LLMs, arXiv 2412.04315); of a mixture
+    the size is the geometric mean of all and of the active parameters."""
 
     def at(model: Published) -> float:
         whole, active = (_SIZE.findall(model.name.upper()) or [("9", "")])[0]
@@ -139,7 +142,8 @@ def _placed() -> Callable[[Published], float]:
     known = [(at(model), model.index) for model in MODELS.values() if model.index]
     x, y = (sum(column) / len(known) for column in zip(*known, strict=True))
     slope = sum((a - x) * (b - y) for a, b in known) / sum((a - x) ** 2 for a, _ in known)
-    return lambda model: y + slope * (at(model) - x)
+    spread = (sum((b - y - slope * (a - x)) ** 2 for a, b in known) / len(known)) ** 0.5
+    return lambda model: y + slope * (at(model) - x), spread
 
 
 def stem(name: str) -> str:

@@ -15,6 +15,7 @@ from ..flags.write import to_words
 from ..output import emit, say, show
 from ..parallel import in_processes, in_threads
 from ..planner.compare import quality
+from ..planner.compare.best import JOBS
 from ..planner.compare.cards import example, find
 from ..planner.compare.choose import Choice, Recommended, advise, assess, front, wanted_ctx
 from ..quoting import shell
@@ -55,18 +56,21 @@ def main(words: list[str]) -> int:
         )
     # The files by name; their headers are read afterwards
     offered = _offered(names, arguments)
-    if own.get("for"):
+    if own.get("for") == "cards":
         return _cards(offered, arguments)
     if "speed" in own:
         raise UsageError("--speed needs --for cards")
     # One machine for all of them, asked once
     request = Request.of(arguments, os.environ).said()
+    job = JOBS.get(str(own.get("for")))
+    if job:
+        request = job.asked(request, "workload" in own)
     readable, models = _models(offered, arguments)
     # A plan for each file, on all cores
     answered = _answered(readable, models, request, _measured(own.get("quality")))
     choices = [choice for _, choice in answered]
     n_ctx = wanted_ctx(request)
-    advice = advise(choices, n_ctx)
+    advice = advise(choices, n_ctx, job.least if job else 0.0)
     # A context that no file was trained for is planned, but somebody should know
     trained = max(choice.n_ctx_train for choice in choices)
     if trained < n_ctx and (request.params.n_ctx or request.policy.n_ctx):
@@ -74,7 +78,7 @@ def main(words: list[str]) -> int:
     form = str(own.get("format") or "text")
     # Text prints the whole command, json and hf the file's flags alone
     command = _command(answered[advice.take], arguments, form) if advice else ()
-    _print(form, names, answered, request.machine, n_ctx, command)
+    _print(form, names, answered, request.machine, n_ctx, advice, command)
     return 0 if advice else DoesNotFit.exit_code
 
 
@@ -256,11 +260,11 @@ def _print(
     answered: list[tuple[Offer, Choice]],
     machine: Machine,
     n_ctx: int,
+    advice: Recommended | None,
     command: tuple[str, ...],
 ) -> None:
     labels = [offer.name for offer, _ in answered]
     choices = [choice for _, choice in answered]
-    advice = advise(choices, n_ctx)
     # The same sentence in text and in JSON
     text = advice_words(labels, choices, advice, n_ctx)
     # For $(...): flags of the file to take, or nothing, with the reason on stderr

@@ -740,9 +740,10 @@ FLAGS = (
     OwnFlag(
         "--for",
         "choose",
-        "cards",
-        "list the GPUs that run MODEL, instead of the models that a machine runs",
-        choices=("cards",),
+        "JOB|cards",
+        "with the context, workload and least speed of a job of best: chat, code, documents or "
+        "agents; cards: list the GPUs that run MODEL, instead of the models that a machine runs",
+        choices=("cards", "chat", "code", "documents", "agents"),
     ),
     OwnFlag(
         "--for",

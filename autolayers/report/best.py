@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from math import ceil
 
-from ..planner.compare.best import SLOW, TIGHT, WELL, BestRow, Job
+from ..planner.compare.best import POOR_COSTS, SLOW, TIGHT, WELL, BestRow, Job
 from ..planner.compare.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY, wanted_ctx
 from ..units import GiB
 from .command import command_lines
@@ -36,7 +36,8 @@ def ranking_text(
     n_ctx = wanted_ctx(request)
     lines = [
         *wrap(
-            f"models for {job.name} on {_machine(request)}, {n_ctx} tokens of context", style.width
+            f"models for {job.name} on {machine_words(request)}, {n_ctx} tokens of context",
+            style.width,
         )
     ]
     lines += [style(line, "bold") for line in wrap(_answer(runs, job), style.width)]
@@ -100,7 +101,8 @@ def _notes(rows: Sequence[BestRow], runs: Sequence[BestRow], n_ctx: int) -> list
         notes.append(("tight", parts))
     if poor := [row for row in runs if row.state != SLOW and row.poor]:
         names = ", ".join(f"{row.model.name} {row.kind}" for row in poor)
-        notes.append(("below Q4", f"{names}: an index is of the whole model"))
+        loss = f"an index is of the whole model; each bit less counts as {POOR_COSTS:.0f} points"
+        notes.append(("below Q4", f"{names}: {loss}"))
     large = [row for row in rows if row.state == NO]
     if large:
         first = large[0]
@@ -125,7 +127,7 @@ def _site(address: str) -> str:
     return "/".join(parts[3:5]) if "github" in parts[2] else parts[2]
 
 
-def _machine(request: Request) -> str:
+def machine_words(request: Request) -> str:
     """Return the machine in a few words."""
     machine = request.machine
     counts: dict[str, int] = {}

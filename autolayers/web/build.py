@@ -26,7 +26,7 @@ from ..devices.cards import CARDS
 from ..errors import AutolayersError, UsageError
 from ..parallel import in_processes
 from .engine import CHIPS, PRESET, USUAL, Engine
-from .pages import MACHINES, MODELS, RAM, pages
+from .pages import MACHINES, MODELS, RAM, first_words, pages
 from .server import page_files
 
 TYPE_CHECKING = False
@@ -145,7 +145,11 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     engine = Engine()
     offer = engine.call("start", {})
     written["cards.json"] = _compact(offer["cards"])
-    written["first.json"] = _compact(_first(engine, offer))
+    first = _first(engine, offer)
+    written["first.json"] = _compact(first)
+    # For search engines, and where no script runs
+    said = f"{first_words(first)}</noscript>".encode()
+    written["index.html"] = written["index.html"].replace(b"</noscript>", said, 1)
     files_of = {name: name.replace(",", "+") + ".json" for name in machines}
     # Minutes of work on one core
     for name, made in zip(machines, in_processes(_listed, machines), strict=True):
@@ -178,7 +182,11 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
         (folder / "pyodide").mkdir(exist_ok=True)
         for name in PYODIDE_FILES:
             shutil.copyfile(Path(pyodide) / name, folder / "pyodide" / name)
-    others = _answers(folder, url) if url else []
+    listed = {
+        name: tuple(json.loads(written[f"{kind}-{file}"]) for kind in ("known", "answer"))
+        for name, file in files_of.items()
+    }
+    others = _answers(folder, url, listed) if url else []
     return [*sorted(written), *(f"pyodide/{name}" for name in PYODIDE_FILES if local), *others]
 
 
@@ -194,10 +202,10 @@ def _with_address(page: bytes, url: str) -> bytes:
     return page.replace(b"</head>", tags.encode(), 1).replace(b"<footer>", index, 1)
 
 
-def _answers(folder: Path, url: str) -> list[str]:
-    """Return the pages of single answers; previews of links need PNG, which librsvg's program
-    makes."""
-    written = pages(url)
+def _answers(folder: Path, url: str, lists: dict[str, Any]) -> list[str]:
+    """Return the pages of single answers and of lists; previews of links need PNG, which librsvg's
+    program makes."""
+    written = pages(url, lists)
     for name, data in written.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
@@ -277,12 +285,14 @@ def _in_order(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["order"])
 
 
-def _shown(engine: Engine, asked: dict[str, str], models: Iterable[str]) -> list[dict[str, Any]]:
+def _shown(engine: Engine, asked: dict[str, str], job: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows that the page shows beside its first answer, the best one first."""
     rows: list[dict[str, Any]] = []
-    for model in models:
+    for model, following in zip(job["models"], [*job["worth"][1:], 0.0], strict=True):
         rows.append(_row(engine, asked, model))
-        if sum(row["how"] == "well" for row in rows) > _OTHERS:
+        place, worth, _ = min(row["order"] for row in rows)
+        enough = sum(row["how"] == "well" for row in rows) > _OTHERS
+        if enough and place == 0 and -worth > following:
             break
     return _in_order(rows)
 
@@ -293,7 +303,7 @@ def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
     few = [card for card in offer["cards"] if card["name"] in CHIPS]
     # the models are those that have names
     shared = {key: value for key, value in offer.items() if key != "models"}
-    rows = _shown(engine, PRESET, offer["jobs"][USUAL]["models"])
+    rows = _shown(engine, PRESET, offer["jobs"][USUAL])
     return {
         "offer": {**shared, "cards": few},
         "asked": PRESET,

@@ -208,6 +208,8 @@ class Engine:
                 job.name: {
                     "title": _TITLES.get(job.name, job.name),
                     "models": [next(iter(row.files)) for row in best.candidates(job)],
+                    # What each is worth at most, so that a list ends where none can be better
+                    "worth": [published.quality(row) for row in best.candidates(job)],
                 }
                 for job in best.JOBS.values()
             },
@@ -657,7 +659,7 @@ class Engine:
             "where": where,
             "context": row.choice.n_ctx,
             "rate": round(speed.generation, 2) if speed else 0.0,
-            "worth": round(published.quality(model), 2),
+            "worth": round(row.worth, 2),
             **_traits(row.name),
             **({"mmproj": ITS_OWN} if job.pictures and projectors.size(row.name) else {}),
         }

@@ -1,8 +1,9 @@
-"""Static pages "MODEL on CARD" with their figures, a picture and a badge, for search engines and
-previews of links.
+"""Static pages "MODEL on CARD" with their figures, a picture and a badge, and "the best models for
+a machine", for search engines and previews of links.
 
-    # {"on/qwen3-8b-q4_k_m-on-rtx-3060.html": b"...", "sitemap.xml": ...}
-    pages("https://example.org/autolayers")
+    # {"on/qwen3-8b-q4_k_m-on-rtx-3060.html": b"...", "on/best-rtx-4060@16.html": ...,
+    #  "sitemap.xml": ...}
+    pages("https://example.org/autolayers", {"rtx-4060@16": (known, answer)})
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..bundled import published
 from ..devices.cards import CARDS
 from ..planner import Plan, plan_request
 from ..quoting import posix
+from ..report.best import machine_words
 from ..report.look import FREE, GPU, INK, MARGIN, MARK, PAPER, SHADES, SOFT, shade
 from ..report.look import RAM as RAM_COLOUR
 from ..report.table import rounded as rate
@@ -28,9 +30,10 @@ from .verdict import verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
+NOTHING: Mapping[str, Any] = {}
 
 MODELS = (
     "qwen3.5-4b-q4_k_m",
@@ -78,6 +81,16 @@ alt="Memory of the GPU and of the RAM">
 <table>$rows</table>
 <p class="hint">$placement. $exact Speeds are predicted. \
 Planned for llama.cpp b$build on $date.</p>""")
+_BEST = Template("""<p class="yes">$first</p>
+<pre><code>$command</code></pre>
+<p><a href="../#gpu=$gpu&amp;ram=$ram">Code, agents, more RAM, another card?</a>
+<a href="./">All models and cards</a></p>
+<div class="scroll"><table><thead><tr><th scope="col">Model</th><th scope="col">Tokens/s</th>\
+<th scope="col">Context</th><th scope="col">GiB</th>\
+<th scope="col" class="left">Where</th></tr></thead>
+<tbody>$rows</tbody></table></div>
+<p class="hint">For chat with 16k of context, by a published index, then speed. Speeds are \
+predicted. Planned for llama.cpp b$build on $date.</p>""")
 _PICTURE = Template("""\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1200 630" width="1200" height="630"
  role="img" aria-label="$label" font-family="system-ui, sans-serif">\
@@ -96,8 +109,11 @@ _BADGE = Template("""\
 """)
 
 
-def pages(url: str) -> dict[str, bytes]:
-    """Return all files by name, for a site at `url`."""
+def pages(
+    url: str, lists: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = NOTHING
+) -> dict[str, bytes]:
+    """Return all files by name, for a site at `url`; `lists`: a machine's name -> its list of
+    models, and the answer to the question for the best."""
     url = escape(url.rstrip("/"))
     texts: dict[str, str] = {}
     rows = []
@@ -124,13 +140,17 @@ def pages(url: str) -> dict[str, bytes]:
     table = (
         f'<thead><tr><th scope="col">Model</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody>'
     )
+    links = []
+    for machine, (known, answered) in lists.items():
+        name = best_name(machine)
+        texts[f"on/{name}.html"], texts[f"on/{name}.svg"] = _best(url, name, known, answered)
+        told = escape(_machine_of(known["question"]))
+        links.append(f'<li><a href="{quote(name)}.html">{told}</a></li>')
+    body = f'<p>{about}</p><div class="scroll"><table>{table}</table></div>'
+    if links:
+        body += f"<h2>The best models for a machine</h2><ul>{''.join(links)}</ul>"
     texts["on/index.html"] = _document(
-        url,
-        "on/",
-        "Which model runs on which graphics card?",
-        about,
-        f'<p>{about}</p><div class="scroll"><table>{table}</table></div>',
-        "on/index",
+        url, "on/", "Which model runs on which graphics card?", about, body, "on/index"
     )
     texts["on/index.svg"] = _of_all()
     # Addresses as people link them: "on/" and not "on/index.html"
@@ -173,6 +193,61 @@ def picture(plan: Plan, model: str, card: str, answer: dict[str, Any]) -> str:
     return _PICTURE.substitute(
         label=escape(" ".join(lines)), drawn="\n".join(drawn), mark=MARK, paper=PAPER, soft=SOFT
     )
+
+
+def best_name(machine: str) -> str:
+    """Return the name of a machine's page; copying.js has it too."""
+    return f"best-{machine.replace(',', '+')}"
+
+
+def _machine_of(question: dict[str, str]) -> str:
+    return machine_words(request_of({"gpu": question["gpu"], "ram": question["ram"]}))
+
+
+def _best(url: str, name: str, known: dict[str, Any], answered: dict[str, Any]) -> tuple[str, str]:
+    """Return the page of a machine's list, and its picture: the first three that run."""
+    question = known["question"]
+    machine = _machine_of(question)
+    runs = [row for row in known["rows"] if row["how"] != "no"]
+    rows, drawn = [], [_text(110, 46, INK, "The best models for", 700)]
+    drawn.append(_text(170, 36, SOFT, machine))
+    for row in runs:
+        cells = (rate(row["rate"]), f"{row['context']:,}", f"{row['size'] / GiB:.1f}")
+        title = f"{row['title']} {row['quantisation']}"
+        told = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        where = f'<td class="left how {row["state"]}">{escape(row["where"])}</td>'
+        rows.append(f'<tr><th scope="row">{escape(title)}</th>{told}{where}</tr>')
+    for i, row in enumerate(runs[:3]):
+        line = f"{row['title']}: {rate(row['rate'])} tokens/s, {row['context'] >> 10}k context"
+        drawn.append(_text(270 + 90 * i, 34, COLOURS[row["state"]], line, 400 if i else 700))
+    first = _told(answered)
+    body = _BEST.substitute(
+        first=escape(first),
+        command=escape(answered["answer"]["command"]["bash"]),
+        gpu=quote(question["gpu"]),
+        ram=quote(question["ram"]),
+        rows="".join(rows),
+        build=NEWEST,
+        date=_today(),
+    )
+    title = f"The best models for {machine}"
+    page = _document(url, f"on/{quote(name)}.html", title, first, body, f"on/{quote(name)}")
+    return page, _PICTURE.substitute(
+        label=escape(title), drawn="\n".join(drawn), mark=MARK, paper=PAPER, soft=SOFT
+    )
+
+
+def _told(answered: dict[str, Any]) -> str:
+    verdict = answered["answer"]["verdict"]
+    parts = ". ".join([verdict["title"], *verdict["parts"]])
+    return f"{published.product(answered['question']['model'])}: {parts}."
+
+
+def first_words(first: dict[str, Any]) -> str:
+    """Return the answer to the preset as text, for the page itself."""
+    command = escape(first["answer"]["command"]["bash"])
+    told = f"The best model for {_machine_of(first['asked'])} is {_told(first)}"
+    return f"<p>{escape(told)}</p><pre><code>{command}</code></pre>"
 
 
 def _of_all() -> str:

@@ -32,9 +32,10 @@ def test_the_answer_the_list_and_what_is_too_large(capsys: pytest.CaptureFixture
     text = said(capsys, *MACHINE)
     first, answer, *_ = text.splitlines()
     assert first == "models for chat on RTX 3060 12 GB + 32 GB RAM, 16384 tokens of context"
-    assert answer.startswith("take Qwen3.5 4B Q8_0: wholly on the GPU, 5")
-    assert "\n> Qwen3.5 4B " in text and "\n  Qwen3.8 27B " in text
-    assert "llama-server -hf unsloth/Qwen3.5-4B-GGUF:Q8_0 --no-mmproj -ngl 33 -c " in text
+    # 71.8 less the 7 points of a bit are more than 60.0
+    assert answer.startswith("take Qwen3.8 27B UD-IQ3_XXS: partly in RAM, 1")
+    assert "\n> Qwen3.8 27B " in text and "\n  Qwen3.5 4B " in text
+    assert "llama-server -hf unsloth/Qwen3.8-27B-GGUF:UD-IQ3_XXS --no-mmproj -ngl " in text
     assert "too large 1 model with this context, from 97 GiB (DeepSeek V4" in text
     assert "below Q4  Qwen3.8 27B UD-" in text
     assert "index     jakemanger/whatmodel of 20" in text

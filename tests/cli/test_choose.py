@@ -32,6 +32,7 @@ from autolayers.cli import main
 from autolayers.flags.parse import parse
 from autolayers.model import read_model
 from autolayers.planner import plan_request
+from autolayers.planner.compare import choose
 from autolayers.planner.compare.choose import assess
 from autolayers.quoting import shell
 from autolayers.request import Request
@@ -328,6 +329,29 @@ def test_a_larger_model_that_is_no_slower_is_taken(other: str, over: bool, chose
     )
     said = f"larger than {whole}, the largest that is fully on the GPU, and no slower"
     assert (said in answer["advice"]["text"]) == over
+
+
+@pytest.mark.parametrize(
+    ("words", "n_ctx", "least"),
+    [
+        (["--for", "code"], 32768, 15.0),
+        (["--for", "agents", "-c", "8192"], 8192, 15.0),  # what the user gives counts
+        ([], 8192, 0.0),
+    ],
+)
+def test_a_job_of_best_sets_the_context_and_the_least_rate(
+    words: list[str], n_ctx: int, least: float, chosen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def advised(choices, n_ctx, least):
+        asked.append((n_ctx, least))
+        return choose.advise(choices, n_ctx, least)
+
+    monkeypatch.setattr("autolayers.cli.choose.advise", advised)
+    code, text, _ = chosen(QWEN, "--gpu", "rtx-3060", "--ram", "32GiB", *words)
+    assert code == 0 and asked == [(n_ctx, least)]
+    assert f"context {n_ctx} or more" in text
 
 
 @pytest.fixture

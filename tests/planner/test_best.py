@@ -157,12 +157,17 @@ def test_quality_orders_what_runs_well_and_then_speed() -> None:
     ]
 
 
-def test_a_file_below_q4_comes_after_the_others() -> None:
-    """An index is of the whole model: of Qwen3.8 27B in three bits nobody published one."""
-    three = row_of("qwen3.8-27b", "--gpu rtx-3060 --ram 32GiB")
-    assert three.state == best.WELL and three.poor and "Q3" in three.kind
-    four = row_of("qwen3.5-9b", "--gpu rtx-3060 --ram 32GiB")
-    assert not four.poor and best.ordered([three, four]) == [four, three]
+def test_a_file_below_q4_is_worth_less_than_its_model() -> None:
+    """An index is of the whole model, and of three bits nobody published one. It came after a model
+    of 2 billion parameters in 8 bits, though: 66.8 after 53."""
+    three = row_of("qwen3.6-35b-a3b", "--gpu rtx-4060 --ram 16GiB")
+    assert three.state == best.WELL and three.poor == 1 and "Q3" in three.kind
+    others = [row("gemma-4-26b-a4b", best.WELL, 30), row("qwen3.5-9b", best.WELL, 30)]
+    others.append(row("gpt-oss-20b", best.WELL, 30))
+    names = [each.model.stem for each in best.ordered([three, *others])]
+    assert names == ["gemma-4-26b-a4b", "qwen3.5-9b", "qwen3.6-35b-a3b", "gpt-oss-20b"]
+    kinds = {kind: replace(ROW, name=f"x-{kind}").poor for kind in ("q4_k_m", "q3_k_m", "iq2_xxs")}
+    assert kinds == {"q4_k_m": 0, "q3_k_m": 1, "iq2_xxs": 2}
     # 16 GB hold it in four bits, which is better than Q5_K_M with a third of it in RAM
     wider = row_of("qwen3.8-27b", "--gpu rtx-5060-ti-16g --ram 32GiB")
     assert (wider.kind, wider.choice.verdict, wider.poor) == ("UD-IQ4_XS", WHOLLY, False)
@@ -233,6 +238,17 @@ def test_todays_models_have_what_the_list_shows() -> None:
             assert best.projectors.size(next(iter(model.files))), model.stem
 
 
+def test_a_guess_is_no_reason_to_be_first() -> None:
+    """Ornith 1.5 9B, of which no index is published, was the best for an RTX 4060: it stood above
+    Qwen3.5 9B and Gemma 4 26B. And MiniCPM5 2B above gpt-oss 20B."""
+    at = {stem: published.quality(model) for stem, model in published.MODELS.items()}
+    assert at["ornith-1.5-9b"] < at["qwen3.5-9b"] and at["minicpm5-2b"] < at["gpt-oss-20b"]
+    # Of those whose index is known most are better than the guess
+    known = [model for model in TODAY if model.index]
+    worse = [model for model in known if published.quality(replace(model, index=0)) > model.index]
+    assert len(worse) < len(known) / 4
+
+
 def test_a_model_without_an_index_is_placed_by_size_and_age() -> None:
     """Between what is smaller or older and what is larger and newer, and marked in the row."""
     known = [model for model in TODAY if model.index]
@@ -241,7 +257,7 @@ def test_a_model_without_an_index_is_placed_by_size_and_age() -> None:
         abs(published.quality(without) - model.index)
         for without, model in zip(placed, known, strict=True)
     )
-    assert errors[len(errors) // 2] < 4  # of a scale from 50 to 75
+    assert errors[len(errors) // 2] < 6  # of a scale from 50 to 75
     newer = replace(placed[0], released="2026-12")
     assert published.quality(newer) > published.quality(replace(newer, released="2025-12"))
     row = replace(ROW, model=placed[0]).to_dict()

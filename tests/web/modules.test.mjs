@@ -6,7 +6,7 @@ import test from "node:test";
 import { amount, between, PARTS, rows } from "../../autolayers/web/static/bars.js";
 import { shared } from "../../autolayers/web/static/copying.js";
 import { matching } from "../../autolayers/web/static/form.js";
-import { inOrder } from "../../autolayers/web/static/known.js";
+import { inOrder, isBest } from "../../autolayers/web/static/known.js";
 import { canonical, nearestList } from "../../autolayers/web/static/machines.js";
 import { addAddress, addFiles } from "../../autolayers/web/static/models.js";
 import { fromHash, opensMore, pinnedOf, toHash } from "../../autolayers/web/static/state.js";
@@ -140,6 +140,16 @@ test("a list has the ranker's order: what runs well, by quality, then speed", ()
   const rows = [["slow", [2, -72, -5]], ["small", [0, -60, -86]], ["best", [0, -67, -28]], ["as good", [0, -67, -33]]]
     .map(([model, order]) => ({ model, order }));
   assert.deepEqual(inOrder(rows).map(({ model }) => model), ["as good", "best", "small", "slow"]);
+});
+
+test("the answer is the first only where no later model can come before it", () => {
+  const row = (place, worth) => ({ order: [place, -worth, -9] });
+  assert.equal(isBest(row(0, 66.8), 63.5), true);
+  assert.equal(isBest(row(0, 62), 62), false);            // the next one may be faster
+  assert.equal(isBest(row(0, 64.8), 68.3), false);        // 71.8 in three bits: it was the answer, after the terminal's
+  assert.equal(isBest(row(2, 71.8), 60), false);          // slow
+  assert.equal(isBest(undefined, 60), false);
+  assert.equal(isBest(row(0, 52.8), 0), true);            // the last
 });
 
 test("bars between two contexts are on the line between them", () => {

@@ -6,11 +6,13 @@ The static page: complete, and its wheel is the package.
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import pathlib
 import re
 import subprocess
 import sys
+from urllib.parse import unquote
 from xml.etree import ElementTree
 from zipfile import ZipFile
 
@@ -207,13 +209,43 @@ def test_pages_of_single_answers_have_their_figures(site: pathlib.Path) -> None:
     for path in (*site.glob("*/*.svg"), site / "sitemap.xml"):
         ElementTree.parse(path)
     listed = re.findall("<loc>https://example.org/x/(.*)</loc>", (site / "sitemap.xml").read_text())
-    assert len(listed) == 6 and all((site / (place or "index.html")).exists() for place in listed)
+    assert len(listed) == 9 and all(
+        (site / (unquote(place) or "index.html")).exists() for place in listed
+    )
     index = (site / "index.html").read_text()
     assert 'og:url" content="https://example.org/x/"' in index
     neutral = re.search(r'og:image" content="https://example.org/x/(on/index\.(?:png|svg))"', index)
     # a link's question, behind #, reaches no preview
     assert neutral and "tokens/s" not in (site / "on" / "index.svg").read_text()
     assert (site / neutral[1]).stat().st_size > 1000
+
+
+def test_a_machine_has_a_page_of_its_best_models(site: pathlib.Path) -> None:
+    """With the list's figures, the answer's command and a picture: a link that is shared shows
+    nothing of what stands behind its #."""
+    known, answer = (
+        json.loads((site / f"{kind}-m4-pro-24g.json").read_text()) for kind in ("known", "answer")
+    )
+    text = (site / "on" / "best-m4-pro-24g.html").read_text()
+    for row in known["rows"]:
+        assert f">{row['title']} {row['quantisation']}</th><td>{row['rate']:.0f}</td>" in text
+    assert html.escape(answer["answer"]["command"]["bash"]) in text
+    assert "<h1>The best models for Apple M4 Pro + 24 GB memory</h1>" in text
+    assert 'href="../#gpu=m4-pro-24g&amp;ram="' in text
+    picture = (site / "on" / "best-m4-pro-24g.svg").read_text()
+    assert f"{known['rows'][0]['title']}: {known['rows'][0]['rate']:.0f} tokens/s" in picture
+    # Letters are 0.6 of their size wide: the line of the longest name ends before the edge
+    named = max(len(known.name) for known in published.MODELS.values() if known.current)
+    size = int(re.findall(r'font-size="(\d+)"', picture)[2])
+    assert 60 + (named + len(": 999 tokens/s, 128k context")) * 0.6 * size < 1200
+    # Without JavaScript the preset's answer is there
+    page = (site / "index.html").read_text()
+    first = json.loads((site / "first.json").read_text())
+    said = page.partition("<noscript>")[2].partition("</noscript>")[0]
+    assert first["rows"][0]["title"] in said
+    assert html.escape(first["answer"]["command"]["bash"]) in said
+    index = (site / "on" / "index.html").read_text()
+    assert '<li><a href="best-none.html">the CPU + 32 GB RAM</a></li>' in index
 
 
 def test_what_ci_runs_has_the_version_of_pyodide() -> None:

@@ -639,6 +639,9 @@ def test_a_list_is_the_ranker_that_best_and_choose_have() -> None:
     # the best first, so that the first that runs well is the answer
     first = published.of(offer["jobs"]["code"]["models"][0])
     assert first == max(best.candidates(best.JOBS["code"]), key=published.quality)
+    for job in offer["jobs"].values():
+        found = [published.quality(published.of(name)) for name in job["models"]]
+        assert job["worth"] == found == sorted(found, reverse=True)
     row = ask("take", model="qwen3.5-9b-q4_k_m", gpu="rtx-3060", ram="32", **{"for": "code"})
     job = best.JOBS["code"]
     request = job.asked(Request.of(["--gpu", "rtx-3060", "--ram", "32GiB"], {}))
@@ -647,6 +650,8 @@ def test_a_list_is_the_ranker_that_best_and_choose_have() -> None:
     assert row["order"] == list(mine.order) and row["index"] == 62.0
     assert row["context"] == mine.choice.n_ctx >= 32768 and row["flags"] == list(mine.choice.flags)
     assert row["state"] == "yes" and row["coding"] and row["source"].startswith("https://")
+    three = ask("take", model="qwen3.6-35b-a3b-q8_0", gpu="rtx-4060", ram="16")
+    assert three["worth"] == pytest.approx(three["index"] - best.POOR_COSTS, abs=0.01)
     slow = ask("take", model="qwen3.8-27b-q8_0", gpu="rtx-4060", ram="32")
     assert (slow["how"], slow["state"]) == ("slow", "if") and slow["order"] > row["order"]
     old = ask("take", model="llama-2-7b-q4_0", gpu="rtx-3060", ram="32")

@@ -51,7 +51,11 @@ if TYPE_CHECKING:
     from ...request import Request
     from ..plan import Plan
 
-_POOR = re.compile(r"Q[123]")
+# Q3 of UD-Q3_K_M or IQ3_XXS
+_POOR = re.compile(r"Q([123])")
+# Points of the index that each bit below Q4 counts as, which nobody published: twice what models of
+# one size and age differ by
+POOR_COSTS = 7.0
 WELL, TIGHT, SLOW = "well", "tight", "slow"  # and choose.NO
 
 
@@ -108,13 +112,20 @@ class BestRow:
 
     @property
     def quality(self) -> float:
+        """Of the model; its index is of the whole one."""
         return published.quality(self.model)
 
     @property
-    def poor(self) -> bool:
-        """Whether the file is below Q4, by its weights or by its name: half of a Q3_K_M may be
+    def poor(self) -> int:
+        """How many bits the file is below Q4, by its weights or its name: half of a Q3_K_M may be
         Q4_K."""
-        return self.choice.level < GOOD or bool(_POOR.search(self.kind))
+        named = _POOR.search(self.kind)
+        return max(0, GOOD - self.choice.level, GOOD - int(named[1]) if named else 0)
+
+    @property
+    def worth(self) -> float:
+        """The quality, less what bits below Q4 lose."""
+        return self.quality - POOR_COSTS * self.poor
 
     def words(self) -> list[str]:
         """Return llama-server's flags that download it."""
@@ -158,14 +169,13 @@ class BestRow:
     @property
     def order(self) -> tuple[float, float, float]:
         """What the list is ordered by: what nearly fills the RAM comes after what runs well, as it
-        would swap, and a file below Q4, whose loss no index counts; slow and no after that; then
-        quality, then speed."""
-        late = self.choice.few_ram or self.poor
-        place = {WELL: int(late), TIGHT: int(late), SLOW: 2, NO: 3}[self.state]
+        would swap; slow and no after that; then what the file is worth, then speed."""
+        late = int(self.choice.few_ram)
+        place = {WELL: late, TIGHT: late, SLOW: 2, NO: 3}[self.state]
         # Of what does not fit the smallest first: it needs the least
         if self.state == NO:
             return place, self.choice.size, 0.0
-        return place, -self.quality, -self.choice.rate
+        return place, -self.worth, -self.choice.rate
 
 
 def ordered(rows: Iterable[BestRow]) -> list[BestRow]:

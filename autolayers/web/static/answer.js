@@ -47,8 +47,11 @@ export function show(answer, question) {
   $("bytes").replaceChildren(byteTable(plan));
   $("speed").textContent = speedWords(plan);
   $("model-facts").textContent = facts(plan.model, opened.get(question.model));
-  if (verdict.state === "no") $("bars").after($("notes"));      // what would fit, before the command that fails
-  else $("quants-box").after($("notes"));
+  if (verdict.state === "no") $("bars").after($("notes"), $("also"));      // what would fit, before the command that fails
+  else {
+    $("quants-box").after($("notes"));
+    $("answer").after($("also"));
+  }
   for (const id of ["quants", "notes"]) $(id).style.minHeight = `${$(id).offsetHeight}px`;      // until they are filled again
   for (const id of ["curve", "quants", "file-notes"]) $(id).replaceChildren();
   $("file-text").hidden = true;

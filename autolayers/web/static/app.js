@@ -25,6 +25,12 @@ const SILENT = new Set(["file", "machine-file"]);      // fields that are no par
 function wire() {
   wireForm();
   wireDrops();
+  for (const link of /** @type {NodeListOf<HTMLAnchorElement>} */ (document.querySelectorAll(".skip"))) {
+    link.onclick = (event) => {      // what stands behind the # is the question, which stays
+      event.preventDefault();
+      $(link.hash.slice(1)).focus();
+    };
+  }
   $("copy").onclick = () => copy($("copy"), $("command").textContent, $("command"));
   $("share").onclick = () => copy($("share"), shared(page.offer.opens && page.latest !== null, $("subject").textContent,
                                                     $("announced").textContent, $("command").textContent), null);

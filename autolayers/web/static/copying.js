@@ -3,6 +3,7 @@
 
 import { $, element, save } from "./dom.js";
 import { ask, newest } from "./asking.js";
+import { listedAs } from "./known.js";
 import { page } from "./page.js";
 import { toHash } from "./state.js";
 
@@ -49,7 +50,9 @@ function addressToShare() {
   const { model, gpu, ram } = latest.question;
   const plain = toHash(latest.question) === toHash({ model, gpu, ram });
   const has = plain && ram === own.ram && own.models.includes(model) && own.machines.includes(gpu);
-  return has ? new URL(`on/${model}-on-${gpu}.html`, location.href.replace(/[?#].*/, "")).href : location.href;
+  const listed = toHash(page.form.read()) === toHash({ gpu, ram }) ? listedAs({ gpu, ram }) : "";      // the best one of a machine
+  const name = has ? `${model}-on-${gpu}` : listed && `best-${listed.replaceAll(",", "+")}`;
+  return name ? new URL(`on/${name}.html`, location.href.replace(/[?#].*/, "")).href : location.href;
 }
 
 /** Saves the answer as a picture to post: what the terminal shows, as PNG, or SVG where that cannot be drawn. */

@@ -25,11 +25,11 @@ let guide = "";                    // whose rows are shown until then
  * @param {number} mine @param {any} question */
 export async function bestRow(mine, question) {
   if (!await prepared(mine, question)) return null;
-  // the models come in the order of their quality: the first that runs well is the best
-  const all = page.offer.jobs[jobOf(question)].models.length;
-  await compute(mine, question, (row) => {
-    status(row.how === "well" ? "" : `Looking for the best model: ${rows.size} of ${all}…`);
-    return row.how === "well";
+  const { models, worth } = page.offer.jobs[jobOf(question)];
+  await compute(mine, question, (at) => {
+    const found = isBest(ordered()[0], worth[at + 1] ?? 0);
+    status(found ? "" : `Looking for the best model: ${rows.size} of ${models.length}…`);
+    return found;
   });
   return isNewest(mine) ? ordered()[0] : null;
 }
@@ -39,7 +39,7 @@ export async function knownModels(mine, question) {
   if (!await prepared(mine, question)) return;
   showKnown();
   let good = 0;
-  await compute(mine, question, (row) => {
+  await compute(mine, question, (at, row) => {
     showKnown();
     good += Number(row.how === "well" && !isHere(row));
     return good >= OTHERS && !$("known-box").open;
@@ -96,16 +96,23 @@ async function prepared(mine, question) {
   return true;
 }
 
-// Row by row, until one is enough.
+/** Whether no model that is worth this at most can come before the first row. The models come in the order of what they
+ * are worth; a file below Q4 is worth less than its model, and of two alike the faster one is first.
+ * @param {any} first @param {number} next */
+export function isBest(first, next) {
+  return first?.order[0] === 0 && -first.order[1] > next;
+}
+
+// Row by row, until there are enough.
 async function compute(mine, question, enough) {
-  for (const model of page.offer.jobs[jobOf(question)].models) {
+  for (const [at, model] of page.offer.jobs[jobOf(question)].models.entries()) {
     if (hopeless(model, jobOf(question))) continue;
     if (!rows.has(model)) {
       const row = await ask(mine, "take", { ...JSON.parse(of), model });
       if (!row) return;
       rows.set(model, row.error ? null : row);
     }
-    if (rows.get(model) && enough(rows.get(model))) return;
+    if (rows.get(model) && enough(at, rows.get(model))) return;
   }
 }
 
@@ -166,7 +173,8 @@ function drawOthers(others, here) {
     return line;
   });
   const before = document.activeElement;
-  $("also").replaceChildren(table(["Also good on this machine", "Tokens/s", "Context", "Where", "Released"], lines));
+  const title = page.latest?.answer.verdict.state === "no" ? "What runs instead" : "Also good on this machine";
+  $("also").replaceChildren(table([title, "Tokens/s", "Context", "Where", "Released"], lines));
   if (before instanceof HTMLElement && !before.isConnected) /** @type {any} */ ($("also").querySelector("button"))?.focus();
 }
 
