@@ -1083,7 +1083,8 @@ _GONE = re.compile(
     r"(?:failed|unable) to load (?:the )?model|"
     r"(?:CUDA|ROCm|MUSA|SYCL) error|exited prematurely|has crashed|unexpectedly (?:stopped|exited)"
     r"|[Cc]ould not load (?:text )?model|\(exit code: [1-9]|cmd\.Wait\(\) returned error"
-    r"|Exception caught at file|ggml_abort|exitCode=[1-9]",
+    r"|Exception caught at file|ggml_abort|exitCode=[1-9]"
+    r"|failed assertion `|Exception Code: 0xC0|Failed to execute script",
     re.IGNORECASE,
 )
 _SECRET = re.compile(r"key|token\W|hf_|bearer|password|://\S{0,80}@", re.IGNORECASE)

@@ -496,6 +496,25 @@ SIGNS = (
         weight=6,
         fatal=False,
     ),
+    # common/jinja's own, with the place before the reason
+    Sign(
+        "template",
+        "While executing",
+        r"While executing \w{3,40} at line \d{1,6}, column \d{1,6} in source"
+        r"(?:.{0,600}?Error: (?P<why>[^\"\n\\]{1,160}))?",
+        "run",
+        weight=6,
+        fatal=False,
+    ),
+    # of programs with an engine of their own
+    Sign(
+        "template",
+        "Jinja template",
+        r"[Ee]rror.{0,40}Jinja template|Jinja template.{0,40}(?:[Ff]ail|[Ee]rror)",
+        "start",
+        weight=4,
+        fatal=False,
+    ),
     Sign("template", "generate parser for this template", "", "run", weight=6, fatal=False),
     Sign("template", "failed to initialize chat template", "", "start"),
     Sign(
@@ -857,7 +876,7 @@ SIGNS = (
     Sign(
         "context_limit",
         "exceed context window",
-        r"tokens \(\d{1,8}\) exceed context window of",
+        r"tokens (?:\(\d{1,8}\) )?exceed context window of",
         "run",
         weight=6,
         fatal=False,
