@@ -83,6 +83,18 @@ SIGNS = (
         "cache",
         weight=8,
     ),
+    Sign("oom_device", "failed to reserve graph", "", "compute", weight=8),
+    # ", reserving" is ggml_backend_sched's own next step
+    Sign("oom_device", "failed to allocate graph", r"allocate graph(?!, )", "run", weight=8),
+    Sign("oom_device", "failed to allocate compute graph", "", "run", weight=8),
+    # GGML_STATUS_ALLOC_FAILED
+    Sign(
+        "oom_device",
+        " -2",
+        r"(?:compute status:|graph_compute_async failed with error) -2\b",
+        "run",
+        weight=8,
+    ),
     Sign(
         "oom_device",
         "failed to allocate compute",
@@ -243,7 +255,7 @@ SIGNS = (
         "load",
     ),
     Sign("bad_file", "HEAD failed", r"HEAD failed, status: (?P<status>\d{3})", "load"),
-    Sign("bad_file", "GET failed (", r"GET failed \((?P<status>4\d\d)\)", "load"),
+    Sign("bad_file", "GET failed (", r"GET failed \((?P<status>[45]\d\d)\)", "load"),
     Sign("bad_file", "failed to download model", "", "load", weight=8),
     Sign("bad_file", "HTTPS is not supported", "", "load"),  # built without TLS
     Sign("bad_file", "digest mismatch, file must be downloaded again", "", "load"),  # Ollama
@@ -410,6 +422,15 @@ SIGNS = (
         r"quantized V cache (?:requires flash_attn|was requested, but)",
         "start",
         first=9000,
+    ),
+    # Ollama leaves the type out and goes on
+    Sign(
+        "bad_combo",
+        "quantized kv cache requested but",
+        "",
+        "start",
+        weight=4,
+        fatal=False,
     ),
     Sign(
         "bad_combo",
@@ -860,8 +881,8 @@ SIGNS = (
     Sign("context_limit", "exceeds the training context", "", "start", weight=3, fatal=False),
     Sign(
         "context_limit",
-        "exceeds the available context size",
-        r"(?:\((?P<asked>\d{1,9}) tokens\) )?exceeds the available context size(?: "
+        "context size",
+        r"(?:\((?P<asked>\d{1,9}) tokens\) )?exceeds (?:the available )?context size(?: "
         r"\((?P<has>\d{1,9}) tokens\))?"
         r"|exceed_context_size_error",
         "run",

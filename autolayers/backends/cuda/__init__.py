@@ -126,12 +126,6 @@ class Cuda(CudaBuffers):
             "start",
         ),
         # flash attention without a kernel for the cache's types or the heads' size, and others
-        Sign(
-            "op_unsupported",
-            "unsupported",
-            r"ggml-cuda/[\w-]{1,40}\.cuh?:\d{1,6}: .{0,40}[uU]nsupported",
-            "run",
-        ),
         Sign("op_unsupported", "Unsupported KV type combination", "", "run"),
         Sign("op_unsupported", "op not supported ", r"op not supported \S{1,60} \(", "run"),
         Sign("op_unsupported", "doesn't support d_state", "", "run"),
