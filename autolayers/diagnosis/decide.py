@@ -1087,6 +1087,7 @@ _GONE = re.compile(
     r"|[Cc]ould not load (?:text )?model|\(exit code: -?[1-9]|cmd\.Wait\(\) returned error"
     r"|Exception caught at file|ggml_abort|exitCode=[1-9]"
     r"|failed assertion `|Exception Code: 0xC0|Failed to execute script|AccessViolation"
+    r"|terminating due to uncaught"
     r"|POST predict: .{0,120}EOF",
     re.IGNORECASE,
 )

@@ -368,6 +368,7 @@ CONFIGURED = (
         "is not a directory|(?P<why>'[^']{1,200}' does not exist or is not a directory)",
         "an existing llama-server route|(?P<why>AIP_PREDICT_ROUTE=\\S{1,80})",
         "MCP starting failed|MCP starting failed: (?P<why>.{1,120})",
+        "initialize router models|failed to initialize router models: (?P<why>.{1,120})",
         "tools setup failed|tools setup failed: (?P<why>.{1,120})",
         weight=8,
     ),

@@ -409,7 +409,10 @@ SIGNS = (
     Sign("bad_flag", "chat template is not supported", "", "start"),
     Sign("bad_flag", "failed to find RPC backend", "", "start"),
     Sign(
-        "bad_flag", "Unsupported cache type", r"Unsupported cache type: (?P<why>\S{1,60})", "start"
+        "bad_flag",
+        "cache type: ",
+        r"(?:Unsupported|Invalid) cache type: (?P<why>\S{1,60})",
+        "start",
     ),
     Sign("bad_flag", "unknown buffer type", "", "start", weight=8),
     Sign("bad_flag", "invalid device:", r"invalid device: (?P<device>\S{1,40})", "start", weight=8),

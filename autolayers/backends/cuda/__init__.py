@@ -311,6 +311,7 @@ class Hip(Cuda):
         Sign("gpu_build", "Could not initialize Tensile host", "", "start"),
         Sign("gpu_build", "TensileLibrary", r"Cannot read .{0,200}TensileLibrary", "start"),
         Sign("device_lost", "Memory access fault by GPU", "", "run"),
+        Sign("device_lost", "Memory critical error by agent", "", "run", weight=8),
         Sign("device_lost", "GPU Hang", r"HW Exception by GPU.{0,200}GPU Hang", "run"),
     )
     device_lines = (("MiB", rf"{_DEVICE}gfx{_VRAM}"),)
