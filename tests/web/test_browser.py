@@ -899,10 +899,13 @@ PLANT = """([names, files]) => Promise.all(names.map(async (name) => {
   for (const file of files) await cache.put(file, new Response(`of ${name}`));
 }))"""
 SAID = """(files) => Promise.all(files.map(async (file) => (await fetch(file)).text()))"""
-CACHES = """async () => Object.fromEntries(await Promise.all((await caches.keys()).map(async (name) => {
-  const cache = await caches.open(name), answers = await cache.matchAll();
-  return [name, (await Promise.all(answers.map((answer) => answer.text()))).sort()];
-})))"""
+CACHES = """async () => {
+  const said = async (name) => {
+    const answers = await (await caches.open(name)).matchAll();
+    return [name, (await Promise.all(answers.map((answer) => answer.text()))).sort()];
+  };
+  return Object.fromEntries(await Promise.all((await caches.keys()).map(said)));
+}"""
 
 
 def configure(site: pathlib.Path, version: str) -> None:
