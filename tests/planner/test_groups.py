@@ -215,6 +215,7 @@ class Sizes:
     @property
     def asked(self) -> several.Question:
         found = object.__new__(several.Question)
+        found.meter, found.most = Meter(), 1
         found.options, found.ram, found.cut = self.options, self.ram, {}
         devices = [Device(name, size, size) for name, size in self.limits.items()]
         ram = None if self.ram is None else self.ram + RAM_MARGIN
@@ -279,6 +280,7 @@ class Known(several._Sets):
 
     def __init__(self, weights: Sequence[float], seconds: dict[int, float]) -> None:
         found = object.__new__(several.Question)
+        found.meter, found.most = Meter(), 1
         found.machine = Machine((), {}, None)
         super().__init__(found, range(len(weights)), weights)
         self.seconds = seconds
