@@ -35,7 +35,7 @@ _KINDS = {
     "files that anybody may have written",
 }
 
-# What an attack in November 2026 found (F1 to F16, and two of the round before it) -> its tests
+# What an attack in November 2026 found (F1 to F16, and three of the rounds around it) -> its tests
 FINDINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "F1",
@@ -62,6 +62,7 @@ FINDINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "tests/launch/test_supervise.py::test_a_signal_as_soon_as_the_server_starts_ends_it",
             "tests/launch/test_supervise.py::test_a_defect_while_waiting_leaves_no_server",
             "tests/launch/test_supervise.py::test_no_server_outlives_a_kill",
+            "tests/launch/test_signals.py::test_a_stopped_command_leaves_nothing_and_says_so",
         ),
     ),
     (
@@ -165,6 +166,11 @@ FINDINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "L6",
         "a file's name coloured the terminal",
         ("tests/test_output.py::test_a_files_name_colours_nothing_on_a_terminal",),
+    ),
+    (
+        "A11",
+        "the page's offline worker deleted the caches of others at its host",
+        ("tests/web/test_browser.py::test_the_offline_worker_touches_only_its_own_caches",),
     ),
 )
 

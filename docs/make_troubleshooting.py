@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 from autolayers.diagnosis.advice import LIBRARIES, SIBLINGS
 from autolayers.diagnosis.causes import CAUSES, Cause, CauseRemedy
 from autolayers.diagnosis.signs import SIGNS, Sign
@@ -34,6 +37,15 @@ is typed after `llama-server`, `change` what is new of it. Without the command b
 In `--json` the causes have these names:
 
 """
+_MESSAGES = Path(__file__).resolve().parent.parent / "tests" / "diagnosis" / "messages.csv"
+_SOURCES = """## Messages of the sources
+
+Error messages in what each program runs to load and serve a model (llama.cpp b11549, the others of
+November 2026), and how many of them name a cause by themselves; `python tools/messages.py SOURCES
+--without` lists the others.
+
+| program | messages | with a cause |
+|---|---|---|"""
 _PHASES = {
     "load": "while weights load",
     "cache": "at the KV cache",
@@ -52,7 +64,19 @@ def render() -> str:
     """The whole document as Markdown."""
     rows = [f"| [`{cause.name}`](#{cause.name}) | {cause.title} |" for cause in CAUSES.values()]
     table = "\n".join(["| cause | is |", "|---|---|", *rows])
-    return "\n".join([_HEAD + table, _ERA, *map(_section, CAUSES.values())])
+    return "\n".join([_HEAD + table, _ERA, *map(_section, CAUSES.values()), *_messages()])
+
+
+def _messages() -> list[str]:
+    """How many messages of the programs' sources have a cause, of all that their folders show."""
+    found: dict[str, list[int]] = {}
+    with open(_MESSAGES, encoding="utf-8", newline="") as table:
+        for row in csv.DictReader(table):
+            both = found.setdefault(row["program"], [0, 0])
+            both[0] += int(row["messages"])
+            both[1] += int(row["with a cause"])
+    rows = [f"| {name} | {all_of} | {known} |" for name, (all_of, known) in found.items()]
+    return [_SOURCES, *rows, ""]
 
 
 def _section(cause: Cause) -> str:

@@ -34,6 +34,7 @@ class OpenCl(Backend):
             "oom_device", "ggml_opencl:", r"ggml_opencl: .{1,200} error -4 at"
         ),  # the same by number
         Sign("buffer_limit", "CL_INVALID_BUFFER_SIZE"),
+        Sign("buffer_limit", "ggml_opencl:", r"ggml_opencl: .{1,200} error -61 at"),
         Sign("gpu_build", "ggml_opencl: kernel compile error", "", "start"),
         Sign(
             "no_gpu",

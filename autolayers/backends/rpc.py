@@ -46,7 +46,7 @@ class Rpc(CudaBuffers):
         ),
         Sign(
             "rpc_lost",
-            "RPC",
+            "protocol",
             r"RPC (?:server|protocol) version mismatch|client needs upgrade to protocol",
             "start",
         ),

@@ -202,6 +202,7 @@ class Sycl(CudaBuffers):
         ),
         # of memory, or of registers for one kernel: decide.py tells them apart
         Sign("oom_device", "OUT_OF_RESOURCES", "(?:UR_RESULT|PI)_ERROR_OUT_OF_RESOURCES", "run"),
+        Sign("gpu_build", "No kernel named", r"No kernel named \w{1,999} was found", "start"),
         Sign("op_unsupported", "Not support Flash-Attention", "", "run"),
         Sign("op_unsupported", "multi-col MMVQ", "unsupported ncols_dst=", "run"),
         Sign("op_unsupported", "not supported for QK_K", "", "run"),

@@ -45,11 +45,12 @@ def at_once(names: list[str], arguments: Arguments, form: str) -> int:
         request = Request.of(arguments, os.environ)
         # The router is a process of its own beside them
         routed = beside_router(request) if form == "preset" else request
-        together = plan_together(models, routed, weights)
+        # Files of llama-swap and of the router can load them one after another
+        turns = form not in ("text", "json", "flags")
+        together = plan_together(models, routed, weights, turns)
     arguments = request.arguments
-    # Files of llama-swap and of the router can load them one after another
     given = form == "preset" and arguments.value("--models-max")
-    if given or (form not in ("text", "json", "flags") and not together.fits):
+    if given or (turns and not together.fits):
         if not together.fits:
             say("they do not fit together: they take turns")
         return _take_turns(names, weights, models, request, form)

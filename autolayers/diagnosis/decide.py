@@ -327,6 +327,7 @@ _PROJECTOR = re.compile(
 _COMBINED = {
     "v cache quantization requires flash_attn": "v cache",
     "quantized v cache": "v cache",
+    "quantized kv cache requested but": "v cache",
     "quantkv requires --flashattention": "v cache",
     "cache type": "blocks",
     "llama_split_mode_": "split",
@@ -489,7 +490,8 @@ def _is_over(hit: Hit, lines: Sequence[Line], facts: Facts) -> bool:
     """Return whether a start that takes long went on: it is a cause only where nothing follows."""
     if hit.sign.cause != "start_timeout" or hit.weight > 2:
         return False
-    return bool(facts.ready) or hit.at < len(lines) - 2
+    ended = any(_GONE.search(line.text) for line in lines[hit.at + 1 :])
+    return bool(facts.ready) or ended or hit.at < len(lines) - 2
 
 
 def _memory(hit: Hit, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
@@ -1068,7 +1070,7 @@ _STRUCK = re.compile(
     r"\berror\b|\bfailed\b|\bfatal\b|\bpanic\b|exception|abort|assert|Segmentation fault|core "
     r"dumped|terminate called|not enough space|premature|crashed|exit ?code[:=] ?[1-9]|"
     r"unexpectedly (?:stopped|exited)|"
-    r"(?:exited|terminated) with (?:exit )?code (?!0\b)",
+    r"terminated: exit status|(?:exited|terminated) with (?:exit )?code (?!0\b)",
     re.IGNORECASE,
 )
 
@@ -1082,8 +1084,11 @@ _GONE = re.compile(
     r"GGML_ASSERT|\w:\d{1,6}: fatal error|Aborted|core dumped|Segmentation fault|terminate called|"
     r"(?:failed|unable) to load (?:the )?model|"
     r"(?:CUDA|ROCm|MUSA|SYCL) error|exited prematurely|has crashed|unexpectedly (?:stopped|exited)"
-    r"|[Cc]ould not load (?:text )?model|\(exit code: [1-9]|cmd\.Wait\(\) returned error"
-    r"|Exception caught at file|ggml_abort|exitCode=[1-9]",
+    r"|[Cc]ould not load (?:text )?model|\(exit code: -?[1-9]|cmd\.Wait\(\) returned error"
+    r"|Exception caught at file|ggml_abort|exitCode=[1-9]"
+    r"|failed assertion `|Exception Code: 0xC0|Failed to execute script|AccessViolation"
+    r"|terminating due to uncaught"
+    r"|POST predict: .{0,120}EOF",
     re.IGNORECASE,
 )
 _SECRET = re.compile(r"key|token\W|hf_|bearer|password|://\S{0,80}@", re.IGNORECASE)
@@ -1092,7 +1097,7 @@ _STARTER = re.compile(
     r"upstream (?:command |process )?exited (?:prematurely|unexpectedly)"
     r"|crashed without additional information|model runner has unexpectedly stopped"
     r"|exited before becoming healthy|Unknown error\. Try a different model|\(Exit code: \d"
-    r"|model name=\S{0,60} failed to load|cmd\.Wait\(\) returned error"
+    r"|model name=\S{0,60} failed to load|cmd\.Wait\(\) returned error|POST predict: .{0,120}EOF"
 )
 
 

@@ -97,8 +97,14 @@ REQUESTS = _rows(
     "URLs are not allowed unless --media-path",
     "Invalid base64 value",
     "uri must be base64 encoded",
-    'invalid_request_error|"message": ?"(?P<why>[^"]{1,120})"[^{}]{0,80}invalid_request_error',
-    'not_found_error|"message": ?"(?P<why>[^"]{1,120})"[^{}]{0,80}not_found_error',
+    *(
+        f'{kind}_error|"message": ?"(?P<why>[^"]{{1,120}})[^"]{{0,600}}"[^{{}}]{{0,80}}{kind}_error'
+        for kind in ("invalid_request", "not_found")
+    ),
+    # Ollama
+    'does not support|[\\w./:-]{1,120}"? does not support (?P<why>tools|thinking|chat|generate|'
+    "insert|vision|embeddings?|completion|image generation)",
+    "this model only supports one image",
     "model name=|(?P<why>model name=\\S{0,60} is not (?:found|running))",
     weight=5,
     fatal=False,
@@ -151,6 +157,7 @@ PAIRS = (
         "target layer id|target layer id \\d{1,6} exceeds target n_layer",
         "row width must match the target",
         "failed to create MTP context",
+        "failed to initialize speculative decoding context",
         "failed to load draft model",
         "between vision and audio mmproj",
         "failed to load multimodal model",
@@ -166,6 +173,10 @@ PAIRS = (
                 "sequence state",
                 "slot save file",
                 "failed to restore kv cache",
+                "error loading state",
+                "error saving state",
+                "error getting state size",
+                "failed to restore state with size",
                 "incompatible V transposition",
                 "incompatible s transposition",
                 "incompatible key rotation",
@@ -220,6 +231,39 @@ FAULTS = (
         r"(?P<part>seq_id cannot be larger than n_tokens)",
         "run",
     ),
+    *_rows(
+        "program_fault",
+        "run",
+        "checkpoint size mismatch",
+        "failed to restore context checkpoint",
+        "pos_min == -1, but n_past > 0",
+        "please provide logs and repro in",
+        "failed to remove sequence",
+        "memory buffer mismatch",
+    ),
+    # llama-batch.cpp refuses what the server has put together
+    *_rows(
+        "program_fault",
+        "run",
+        "inconsistent sequence positions",
+        "positions are not continuous",
+        "positions are decreasing",
+        "belongs to incompatible sequence sets",
+        "size mismatch, got|(?:embedding|state) size mismatch, got",
+        "conflicting outputs",
+        weight=5,
+        fatal=False,
+    ),
+    # ggml's own: an operation that a backend does not have
+    Sign(
+        "op_unsupported",
+        "ggml-",
+        r"ggml-\w{2,10}[/\\][\w-]{1,40}\.\w{1,4}:\d{1,6}: .{0,60}"
+        r"(?:[uU]nsupport|not (?:yet )?(?:supported|implemented))",
+        "run",
+    ),
+    Sign("op_unsupported", "error: unsupported op '", "", "run"),
+    Sign("op_unsupported", "unsupported type combination (", "", "run"),
 )
 
 # --- the model's file
@@ -244,6 +288,26 @@ FILES = (
         "clip_init: failed to load model|clip_init: failed to load model '[^']{0,300}': "
         "(?P<why>.{1,120})",
         "Unsupported attempt to override",
+        "array|(?P<why>\\S{1,80} (?:is not an? \\w{3,10}(?:/\\w{3,10}){0,5}|must be a bool) array)",
+        "length mismatch|(?P<why>\\S{1,80} tensor/value length mismatch)",
+        "invalid gguf type for",
+        # Ollama's reader
+        "architecture not set",
+        "exceeds maximum|(?P<why>(?:GGUF|gguf|tensor) .{1,80} exceeds maximum \\d{1,20})",
+        "overflow|(?P<why>(?:GGUF tensor offset|parameter count|tensor \\S{1,80} "
+        "(?:elements|size|offset(?:\\+size)?)) overflows?)",
+        "no longer compatible with your version of Ollama",
+        "requires MLX support",
+        "Unknown Model, cannot load",  # KoboldCpp
+    ),
+    *_rows(
+        "old_build",
+        "load",
+        "unsupported decoder rope type",
+        "unsupported minicpmv version",
+        "unexpected vision projector type",
+        "unexpected audio projector type",
+        "may be incompatible with your version of Ollama",
     ),
     *_rows(
         "bad_file",
@@ -253,7 +317,22 @@ FILES = (
         "MapViewOfFile failed",
         "byte aligned, cannot mmap",
         "seek error:",
+        "ftell error:",
         "write error:",
+        "unexpectedly failed to write bytes",
+        "failed to copy file to snapshots",
+        "HTTPS requested but",
+        # Ollama
+        "exceeds file size|(?P<why>tensor \\S{1,80} offset\\+size .{0,20}exceeds file size)",
+        "not in GGUF format",
+        "unsupported content type:",
+        "unsupported model format",
+        "split GGUF|(?P<why>split GGUF .{1,120})",
+        "max retries exceeded",
+        "unauthorized: access denied",
+        "pull model manifest",
+        "corrupt manifests detected",
+        "failed to read tensor|failed to read tensor (?:name|dimensions|shape|kind|offset)",
         "HTTPLIB failed",
         "invalid HF repo format",
         "Docker Model|[fF]ailed to download Docker Model|Docker Model download failed",
@@ -285,6 +364,12 @@ CONFIGURED = (
         "synthetic acceptance",
         "the argument has been removed",
         "is not allowed in remote presets",
+        "has two values|(?P<why>option '[^']{1,60}' has two values)",
+        "is not a directory|(?P<why>'[^']{1,200}' does not exist or is not a directory)",
+        "an existing llama-server route|(?P<why>AIP_PREDICT_ROUTE=\\S{1,80})",
+        "MCP starting failed|MCP starting failed: (?P<why>.{1,120})",
+        "initialize router models|failed to initialize router models: (?P<why>.{1,120})",
+        "tools setup failed|tools setup failed: (?P<why>.{1,120})",
         weight=8,
     ),
     # llama-swap reads its configuration before it starts anything
@@ -301,6 +386,19 @@ CONFIGURED = (
         "invalid proxy URL|(?P<why>(?:model \\S{1,60}: )?invalid proxy URL.{0,80})",
         "config cannot use both|(?P<why>config cannot use both .{1,40})",
         "empty api key found",
+        "is in multiple groups|(?P<why>model \\S{1,60} is in multiple groups.{0,60})",
+        "matrix must define",
+        "matrix router requires",
+        "references undefined set",
+        "unknown var or model",
+        "circular reference detected involving set",
+        "unsupported scheduler type",
+        "no model config for",
+        "DSL expression|(?P<why>empty DSL expression)",
+        "at position|(?P<why>(?:expected set name|unexpected character) .{1,60} at position)",
+        "missing closing parenthesis",
+        "unable to get sanitized command",
+        "upstream proxy missing",
         "startPort must be",
         "to decode macro",
         # KoboldCpp
@@ -313,6 +411,7 @@ CONFIGURED = (
         "start",
         "start HTTP listener",
         "failed to initialize HTTP server",
+        "exiting due to HTTP server error",
         weight=8,
     ),
     *_rows(
@@ -327,6 +426,22 @@ CONFIGURED = (
         "update client|Expected HELLO command, update client",
         "Unsuccessful graph computations are not supported with RPC",
         weight=8,
+    ),
+    # rpc-server's own: what a client of another build asks of it
+    *_rows(
+        "rpc_lost",
+        "run",
+        "error deserializing tensor",
+        "of buffer bounds|(?P<why>out of (?:buffer|tensor) bounds)",
+        "of tensor bounds",
+        "tensor data before buffer start",
+        "invalid tensor type received",
+        "failed to create graph node",
+        "out-of-bounds write in rpc_server",
+        "Null tensor pointer passed to server",
+        "request size mismatch",
+        weight=6,
+        fatal=False,
     ),
 )
 
@@ -405,8 +520,61 @@ OTHERS = (
     ),
     *(
         Sign("no_gpu", said, "", "start", weight=6, fatal=False)
-        for said in ("GPU discovery watchdog timed out", "failure during GPU discovery")
+        for said in (
+            "GPU discovery watchdog timed out",
+            "failure during GPU discovery",
+            "llama-server discovery: timed out",
+            "llama-server --list-devices failed",
+            "failed to finish discovery before timeout",
+        )
     ),
+    # a driver's library that does not answer
+    Sign(
+        "no_gpu",
+        "failed",
+        r"(?P<why>(?:cuInit|cuDeviceGetCount|nvmlInit_v2|hipGetDeviceCount|vkCreateInstance) failed"
+        r".{0,40})",
+        "start",
+        weight=6,
+        fatal=False,
+    ),
+    *(
+        Sign(
+            "missing_library",
+            f"{name} runtime DLL",
+            f"(?P<library>{name}) runtime",
+            "start",
+            weight=6,
+            fatal=False,
+        )
+        for name in ("amdhip64", "vulkan-1.dll")
+    ),
+    # NVIDIA's driver for Tegra, without the rights of its group
+    Sign(
+        "no_gpu",
+        "NvRmMemInit",
+        r"NvRmMemInit\w{0,10} failed with (?P<why>.{1,60})",
+        "start",
+        weight=6,
+        fatal=False,
+    ),
+    Sign(
+        "no_gpu",
+        " detected",
+        r"\b[nN]o (?:CUDA|ROCm|Vulkan|NVIDIA|AMD|GPU)(?: GPUs?| devices?)? detected",
+        "start",
+        weight=5,
+        fatal=False,
+    ),
+    # NVIDIA's container hook
+    Sign(
+        "missing_library",
+        "load library failed",
+        r"load library failed: (?P<library>\S{1,80}?):",
+        "start",
+    ),
+    Sign("oom_device", "runtime OOM detected", "", "run", weight=5, fatal=False),
+    Sign("oom_device", "predicted usage exceeds VRAM", "", "load", weight=3, fatal=False),
     Sign(
         "no_gpu",
         "library file not found. CPU library will be used",
@@ -428,6 +596,14 @@ OTHERS = (
         "",
         "load",
         weight=4,
+        fatal=False,
+    ),
+    Sign(
+        "context_limit",
+        "maximum context length",
+        r"exceeds (?:the )?maximum context length",
+        "run",
+        weight=5,
         fatal=False,
     ),
     Sign(
@@ -474,9 +650,11 @@ SLOTS = (
         fatal=False,
     ),
     Sign("busy", "model limit reached, try again later", "", "run", weight=5, fatal=False),
+    Sign("busy", "maximum pending requests exceeded", "", "run", weight=5, fatal=False),
     Sign("context_limit", "does not support K-shift", "", "run"),
     Sign("context_limit", "available cells in kv cache", "", "run", weight=5, fatal=False),
     Sign("context_limit", "not enough cells in kv cache", "", "run", weight=5, fatal=False),
+    Sign("context_limit", "> size = ", r"n_tokens = \d{1,9} > size", "run", weight=5, fatal=False),
     Sign("context_limit", "do not fit in the context", "", "run", weight=5, fatal=False),
     Sign(
         "context_limit",

@@ -83,6 +83,18 @@ SIGNS = (
         "cache",
         weight=8,
     ),
+    Sign("oom_device", "failed to reserve graph", "", "compute", weight=8),
+    # ", reserving" is ggml_backend_sched's own next step
+    Sign("oom_device", "failed to allocate graph", r"allocate graph(?!, )", "run", weight=8),
+    Sign("oom_device", "failed to allocate compute graph", "", "run", weight=8),
+    # GGML_STATUS_ALLOC_FAILED
+    Sign(
+        "oom_device",
+        " -2",
+        r"(?:compute status:|graph_compute_async failed with error) -2\b",
+        "run",
+        weight=8,
+    ),
     Sign(
         "oom_device",
         "failed to allocate compute",
@@ -243,7 +255,7 @@ SIGNS = (
         "load",
     ),
     Sign("bad_file", "HEAD failed", r"HEAD failed, status: (?P<status>\d{3})", "load"),
-    Sign("bad_file", "GET failed (", r"GET failed \((?P<status>4\d\d)\)", "load"),
+    Sign("bad_file", "GET failed (", r"GET failed \((?P<status>[45]\d\d)\)", "load"),
     Sign("bad_file", "failed to download model", "", "load", weight=8),
     Sign("bad_file", "HTTPS is not supported", "", "load"),  # built without TLS
     Sign("bad_file", "digest mismatch, file must be downloaded again", "", "load"),  # Ollama
@@ -397,7 +409,10 @@ SIGNS = (
     Sign("bad_flag", "chat template is not supported", "", "start"),
     Sign("bad_flag", "failed to find RPC backend", "", "start"),
     Sign(
-        "bad_flag", "Unsupported cache type", r"Unsupported cache type: (?P<why>\S{1,60})", "start"
+        "bad_flag",
+        "cache type: ",
+        r"(?:Unsupported|Invalid) cache type: (?P<why>\S{1,60})",
+        "start",
     ),
     Sign("bad_flag", "unknown buffer type", "", "start", weight=8),
     Sign("bad_flag", "invalid device:", r"invalid device: (?P<device>\S{1,40})", "start", weight=8),
@@ -410,6 +425,15 @@ SIGNS = (
         r"quantized V cache (?:requires flash_attn|was requested, but)",
         "start",
         first=9000,
+    ),
+    # Ollama leaves the type out and goes on
+    Sign(
+        "bad_combo",
+        "quantized kv cache requested but",
+        "",
+        "start",
+        weight=4,
+        fatal=False,
     ),
     Sign(
         "bad_combo",
@@ -494,6 +518,25 @@ SIGNS = (
         r"(?:\"message\": ?\")?(?P<why>[^\"\n]{1,120}?) at row \d{1,6}, column \d{1,6}:",
         "run",
         weight=6,
+        fatal=False,
+    ),
+    # common/jinja's own, with the place before the reason
+    Sign(
+        "template",
+        "While executing",
+        r"While executing \w{3,40} at line \d{1,6}, column \d{1,6} in source"
+        r"(?:.{0,600}?Error: (?P<why>[^\"\n\\]{1,160}))?",
+        "run",
+        weight=6,
+        fatal=False,
+    ),
+    # of programs with an engine of their own
+    Sign(
+        "template",
+        "Jinja template",
+        r"[Ee]rror.{0,40}Jinja template|Jinja template.{0,40}(?:[Ff]ail|[Ee]rror)",
+        "start",
+        weight=4,
         fatal=False,
     ),
     Sign("template", "generate parser for this template", "", "run", weight=6, fatal=False),
@@ -841,8 +884,8 @@ SIGNS = (
     Sign("context_limit", "exceeds the training context", "", "start", weight=3, fatal=False),
     Sign(
         "context_limit",
-        "exceeds the available context size",
-        r"(?:\((?P<asked>\d{1,9}) tokens\) )?exceeds the available context size(?: "
+        "context size",
+        r"(?:\((?P<asked>\d{1,9}) tokens\) )?exceeds (?:the available )?context size(?: "
         r"\((?P<has>\d{1,9}) tokens\))?"
         r"|exceed_context_size_error",
         "run",
@@ -857,7 +900,7 @@ SIGNS = (
     Sign(
         "context_limit",
         "exceed context window",
-        r"tokens \(\d{1,8}\) exceed context window of",
+        r"tokens (?:\(\d{1,8}\) )?exceed context window of",
         "run",
         weight=6,
         fatal=False,

@@ -28,6 +28,13 @@ labelled before the rules of November: cause 19 then, three invented; of the 14 
 the rules, cause 14, none invented, phase 7 of 7, device 4 of 4, fatal 12 of 14. 13 more (ad01 on),
 sought after the rules: cause 13, none invented, phase 2 of 2, device 2 of 2, fatal 12 of 13. Then
 10 more (ae01 on): cause 9, none invented, phase 3 of 3, device 1 of 1, fatal 8 of 10.
+82 of other threads (af01 on), every backend and program, labelled likewise: cause 73, none
+invented, phase 40 of 44, device 52 of 54, bytes 82, fatal 72 of 80; of the 23 held out of them (by
+the hash of the address), before and after rules made from the other 59 and from the programs'
+sources, cause 20, none invented, phase 12 of 13, device 17 of 17, fatal 20 and then 21 of 23. After
+what all had shown, of 29 sought further out (ag01 on: images, what clients print) cause 22, one
+invented, phase 11 and device 16 of 16; then of 12 (ah01 on) cause 10, none invented, phase 8 of 9,
+device 8 of 8.
 `quoted`: an excerpt ended within a line or before the next, which is completed as that build prints
 it, or the line is the title's.
 """

@@ -3,6 +3,7 @@ says the opposite of the line above it or is no command."""
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from pathlib import Path
@@ -336,14 +337,87 @@ def test_sources_are_listed_with_what_has_a_cause(
     source = tmp_path / "src" / "llama-model.cpp"
     source.parent.mkdir()
     source.write_text(
-        "throw std::runtime_error(format(\"unknown model architecture: '%s'\", name));\n"
-        'LLAMA_LOG_ERROR("%s: all is strange in %d words\\n", __func__, 3);\n'
-        "GGML_ASSERT(a == b);\n"
+        "void llama_model::load_arch(llama_model_loader & ml) {\n"
+        "    throw std::runtime_error(format(\"unknown model architecture: '%s'\", name));\n"
+        '    LLAMA_LOG_ERROR("%s: all is strange in %" PRIu64 " words\\n", __func__, 3);\n'
+        "    GGML_ASSERT(a == b);\n"
+        "}\n"
     )
+    (tmp_path / "src" / "llama.cpp").touch()
+    (tmp_path / "src" / "llama-quant.cpp").write_text('LLAMA_LOG_ERROR("of other work\\n");\n')
     monkeypatch.setattr(sys, "argv", ["messages.py", str(tmp_path), "--without"])
     messages.main()
     assert capsys.readouterr().out.splitlines() == [
-        "src/llama-model.cpp:2: some_function: all is strange in 7 words",
-        f"{'src':<28}     1 of     2 with a cause",
-        f"{'all':<28}     1 of     2 with a cause",
+        "src/llama-model.cpp:3: load_arch: all is strange in 7 words",
+        f"{'llama.cpp':<12} {'src':<24}     1 of     2 with a cause",
+        f"{'llama.cpp':<12} {'all':<24}     1 of     2 with a cause",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "fatal"),
+    [
+        (
+            "init: the tokens of sequence 1 in the input batch have inconsistent sequence "
+            "positions:",
+            "program_fault",
+            False,
+        ),
+        (
+            "/src/ggml/src/ggml-sycl/getrows.cpp:470: get_rows: unsupported src0 type: q1_0",
+            "op_unsupported",
+            True,
+        ),
+        ("Unsupported KV type combination for head_size 128.", "op_unsupported", True),
+        ("[get_tensor] tensor region (offset=0, size=8) out of tensor bounds", "rpc_lost", False),
+        ("process_ubatch: failed to compute graph, compute status: -2", "oom_device", True),
+        ("server busy, please try again.  maximum pending requests exceeded", "busy", False),
+        ("registry.ollama.ai/library/gemma:2b does not support tools", "bad_request", False),
+        ("Error: split GGUF sha256-aa is missing shard 3", "bad_file", True),
+        ("cuInit failed: 999", "no_gpu", False),
+        ("CUDA error 100 at ggml-cuda.cu:485: no CUDA-capable device is detected", "no_gpu", True),
+        ("input exceeds maximum context length and cannot be truncated", "context_limit", False),
+        ("rocBLAS error from hip error code: 'hipErrorInvalidKernelFile':218", "gpu_build", True),
+        ("No kernel named _ZTSZN14bin_bcast_sycl was foundException caught", "gpu_build", True),
+        (
+            "send_error: error: While executing FilterExpression at line 120, column 73 in source: "
+            "Error: Unknown (built-in) filter 'items' for type String",
+            "template",
+            False,
+        ),
+        ("failed assertion `A command encoder is already encoding'", "unknown", True),
+        ("alloc_splits: failed to allocate graph, reserving (1)", "unknown", False),
+    ],
+)
+def test_words_of_the_sources_have_their_causes(line: str, cause: str, fatal: bool) -> None:
+    answer = read(line)
+    assert (answer.cause, answer.fatal) == (cause, fatal)
+    assert answer.remedies or cause in ("unknown", "not_in_log")
+
+
+def messages_csv() -> list[tuple[str, str, int, int]]:
+    text = (Path(__file__).parent / "messages.csv").read_text("utf-8")
+    return [
+        (program, folder, int(every), int(known))
+        for program, folder, every, known in csv.reader(text.splitlines()[1:])
+    ]
+
+
+def test_the_table_of_messages_has_each_program() -> None:
+    rows = messages_csv()
+    assert {row[0] for row in rows} == {"llama.cpp", "Ollama", "KoboldCpp", "llama-swap"}
+    assert sum(row[3] for row in rows) > 1000 and all(row[2] >= row[3] for row in rows)
+
+
+@pytest.mark.llamacpp
+def test_the_table_of_messages_is_that_of_the_sources() -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    import messages
+
+    sources = Path("~/.cache/autolayers-tests/llama.cpp/b11549/source").expanduser()
+    if not sources.is_dir():
+        pytest.skip("no sources of b11549")
+    counts = messages.counted(sources, messages.program(sources)[1])
+    assert sorted(("llama.cpp", folder, *count) for folder, count in counts.items()) == [
+        row for row in messages_csv() if row[0] == "llama.cpp"
     ]

@@ -23,9 +23,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "fixtures/headers/llama-3.2-1b-q8_0.gguf"
+WHOLE = ROOT / "fixtures/tiny/chat.gguf"
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 RUN = ("--replan", "--gpu", "8GiB", "--ram", "32GiB", "--llama-build", "11549", "--")
-COMMANDS = ("run --retry 1", "run --verify", "run --wait", "web --port 0", "serve --port 0")
+COMMANDS = (
+    *("run", "run --retry 1", "run --verify", "run --wait", "prove --json"),
+    *("web --port 0", "serve --port 0"),
+)
 # A wrapper, and a child in a session of its own
 SERVERS = ("", "setsid sleep 601 &\n")
 SERVER = """#!/bin/sh
@@ -33,6 +37,28 @@ sleep 600 &
 {}sleep 0.$(( $$ % 5 ))
 echo 'main: server is listening on http://127.0.0.1:8080' >&2
 wait
+"""
+# What plain `run` becomes has its own children; `prove` asks one that answers, at its own pace
+ALONE = "#!/bin/sh\nexec sleep 600\n"
+ANSWERS = f"""#!{sys.executable}
+import http.server, subprocess, sys, time
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        time.sleep(1.5 if self.command == "POST" else 0)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{{}}")
+    do_POST = do_GET
+
+if "--port" not in sys.argv:
+    sys.exit(1)
+subprocess.Popen(["sleep", "600"], start_new_session=len(sys.argv) % 2 == 0)
+port = int(sys.argv[sys.argv.index("--port") + 1])
+server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Answers)
+print("main: server is listening on http://127.0.0.1:8080", file=sys.stderr, flush=True)
+server.serve_forever()
 """
 LIMIT = 60.0  # seconds in which all has to be gone on a busy machine
 
@@ -52,11 +78,14 @@ def stopped(folder: Path, pick: random.Random, longest: float) -> tuple[str, int
     """A command that is stopped at a random moment: what was done, its exit code, what is left."""
     server = folder / "llama-server"
     command, number = pick.choice(COMMANDS), pick.choice(SIGNALS)
-    server.write_text(SERVER.format(pick.choice(SERVERS)))
+    wrapper = SERVER.format(pick.choice(SERVERS))
+    server.write_text({"run": ALONE, "prove --json": ANSWERS}.get(command, wrapper))
     server.chmod(0o755)
     words = [*command.split(), "--no-browser"] if command.startswith("web") else command.split()
-    if command.startswith("run"):
-        words += [*RUN, str(server), "-m", str(MODEL), "--port", str(pick.randrange(20000, 30000))]
+    if not command.startswith(("web", "serve")):
+        # prove loads the whole model, on this machine
+        own, model = (RUN, MODEL) if command.startswith("run") else (RUN[3:], WHOLE)
+        words += [*own, str(server), "-m", str(model), "--port", str(pick.randrange(20000, 30000))]
     mark = f"{os.getpid()}-{pick.random()}"
     environ = {**os.environ, "AUTOLAYERS_MARK": mark, "XDG_STATE_HOME": str(folder / "state")}
     with open(folder / "said", "wb") as said:
@@ -98,9 +127,11 @@ def stopped(folder: Path, pick: random.Random, longest: float) -> tuple[str, int
 
 def right(what: str, code: int) -> bool:
     """Whether the code says that it was stopped. A server that was asked to end, by whoever runs
-    it, has ended well; what ended before the signal keeps its own code."""
+    it, has ended well; `prove` has one code for what it was stopped at."""
     number = next(each for each in SIGNALS if each.name in what)
-    return code in (-number, 128 + number) or (not what.startswith("run") and code == 0)
+    if what.startswith("prove") and code == 130:
+        return True
+    return code in (-number, 128 + number) or (what.startswith(("web", "serve")) and code == 0)
 
 
 @pytest.mark.slow

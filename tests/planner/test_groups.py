@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support import header, model, requested, slow
@@ -19,12 +20,13 @@ from autolayers.devices import Host
 from autolayers.flags.params import Params
 from autolayers.flags.policy import read
 from autolayers.machine import Machine
+from autolayers.memory.meter import Meter
 from autolayers.planner.evaluate import RAM_MARGIN
 from autolayers.planner.several import assign, matrix
 from autolayers.planner.several import groups as several
 from autolayers.planner.several.assign import Option
 from autolayers.planner.several.kept import plan_turns
-from autolayers.planner.several.multi import Together, takes_of
+from autolayers.planner.several.multi import Together, plan_together, takes_of
 from autolayers.planner.several.options import Launches
 from autolayers.request import Request
 
@@ -213,6 +215,7 @@ class Sizes:
     @property
     def asked(self) -> several.Question:
         found = object.__new__(several.Question)
+        found.meter, found.most = Meter(), 1
         found.options, found.ram, found.cut = self.options, self.ram, {}
         devices = [Device(name, size, size) for name, size in self.limits.items()]
         ram = None if self.ram is None else self.ram + RAM_MARGIN
@@ -277,6 +280,7 @@ class Known(several._Sets):
 
     def __init__(self, weights: Sequence[float], seconds: dict[int, float]) -> None:
         found = object.__new__(several.Question)
+        found.meter, found.most = Meter(), 1
         found.machine = Machine((), {}, None)
         super().__init__(found, range(len(weights)), weights)
         self.seconds = seconds
@@ -482,3 +486,33 @@ def test_a_small_model_is_loaded_beside_every_other_one() -> None:
     # nothing stays where all fit together
     few = plan_turns([model(name) for name in names[2:]], request)
     assert not few.kept and len(few.groups) == 1
+
+
+TEN = (
+    *("llama-3.3-70b-q4_k_m", "llama-4-scout-q4_k_m", "qwen3-next-80b-a3b-q4_k_m"),
+    *("granite-4.0-h-small-q4_k_m", "qwen3-30b-a3b-q4_k_m", "gpt-oss-20b-mxfp4"),
+    *("gemma-2-9b-q4_k_m", "mamba2-2.7b-q4_k_m", "deepseek-v2-lite-q4_k_m", "gemma-3-4b-q8_0"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ask", "nodes"),
+    [(plan_together, 460_000), (several.plan_groups, 380_000), (matrix.plan_matrix, 1_100_000)],
+)
+def test_ten_different_models_take_about_one_plan_s_budget(
+    ask: Callable[..., Any], nodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest on four cards, where neither all fit nor each has one of its own."""
+    spent = 0
+    count = Meter.laid_out
+
+    def counted(meter: Meter, laid_out: int) -> None:
+        nonlocal spent
+        spent += laid_out
+        count(meter, laid_out)
+
+    monkeypatch.setattr(Meter, "laid_out", counted)
+    request = Request.of(["--gpu", "24GiB,24GiB,24GiB,24GiB", "--ram", "128GiB"], {})
+    ask([model(name) for name in TEN], request)
+    assert spent <= nodes

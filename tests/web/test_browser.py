@@ -52,6 +52,7 @@ MODELS = [
     "deepseek-v2-lite-q4_k_m",
 ]
 MACHINES = ["8GiB", "rtx-3060", "24GiB", "rtx-3090,rtx-3060", "7900xtx"]
+STATIC = pathlib.Path(autolayers.__file__).parent / "web" / "static"
 PATIENCE = int(os.environ.get("AUTOLAYERS_PATIENCE", "120")) * 1000  # milliseconds
 
 
@@ -917,6 +918,84 @@ def test_it_works_without_a_network(page: Any) -> None:
     page.reload()
     assert page.inner_text("h1") == "One answer"
     page.context.set_offline(False)
+
+
+@pytest.mark.parametrize("place", ["/a/", "/"])
+def test_the_offline_worker_touches_only_its_own_caches(
+    browser: Any, tmp_path: pathlib.Path, place: str
+) -> None:
+    """Those of other pages of this host, and of this page at another place there, stay as they
+    are, and are not answered from, when this one is installed, used and replaced."""
+    others = ["other", "autolayers", f"autolayers {place}", "autolayers /ab/ 1", "workbox-v1-/a/"]
+    for folder in {place, "/b/"}:
+        site = tmp_path / folder.strip("/")
+        (site / "on").mkdir(parents=True)
+        (site / "index.html").write_text("<!doctype html><title>x</title>")
+        (site / "one.txt").write_text("kept")
+        (site / "on" / "one.html").write_text("visited")
+        shutil.copy(STATIC / "sw.js", site)
+        configure(site, "1")
+    handler = functools.partial(_Files, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as host:
+        threading.Thread(target=host.serve_forever, daemon=True).start()
+        context = browser.new_context()
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        address = f"http://127.0.0.1:{host.server_port}"
+        page.goto(address + place)
+        page.evaluate(PLANT, [others, ["one.txt", "on/one.html", "./", "config.json"]])
+        planted = page.evaluate(CACHES)
+        assert set(planted) == set(others)
+        installed(page, "1")
+        assert page.evaluate(SAID, ["one.txt", "on/one.html"]) == ["kept", "visited"]
+        page.goto(address + "/b/")
+        installed(page, "1")
+        apart = page.evaluate(CACHES)
+        assert set(apart) == {*others, f"autolayers {place} 1", "autolayers /b/ 1"}
+        configure(tmp_path / place.strip("/"), "2")
+        page.goto(address + place)
+        installed(page, "2")
+        now = page.evaluate(CACHES)
+        assert now.pop(f"autolayers {place} 2") and apart.pop(f"autolayers {place} 1")
+        assert now == apart and {name: now[name] for name in others} == planted
+        assert page.evaluate(SAID, ["one.txt", "on/one.html"]) == ["kept", "visited"]
+        host.shutdown()
+        context.set_offline(True)
+        assert page.evaluate(SAID, ["one.txt", "on/one.html"]) == ["kept", "visited"]
+        context.close()
+
+
+PLANT = """([names, files]) => Promise.all(names.map(async (name) => {
+  const cache = await caches.open(name);
+  for (const file of files) await cache.put(file, new Response(`of ${name}`));
+}))"""
+SAID = """(files) => Promise.all(files.map(async (file) => (await fetch(file)).text()))"""
+CACHES = """async () => {
+  const said = async (name) => {
+    const answers = await (await caches.open(name)).matchAll();
+    return [name, (await Promise.all(answers.map((answer) => answer.text()))).sort()];
+  };
+  return Object.fromEntries(await Promise.all((await caches.keys()).map(said)));
+}"""
+
+
+def configure(site: pathlib.Path, version: str) -> None:
+    config = {"version": version, "files": ["one.txt"], "sizes": {}, "pyodide": [], "wheel": ""}
+    (site / "config.json").write_text(json.dumps(config))
+
+
+def installed(page: Any, version: str) -> None:
+    """Registers the page's worker as app.js does, and waits until it answers this page."""
+    page.evaluate(
+        """async (version) => {
+          const claimed = new Promise((done) => {
+            navigator.serviceWorker.addEventListener("controllerchange", done, { once: true });
+          });
+          await navigator.serviceWorker.register(`sw.js?${version}`);
+          await claimed;
+        }""",
+        version,
+    )
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -126,12 +126,7 @@ class Cuda(CudaBuffers):
             "start",
         ),
         # flash attention without a kernel for the cache's types or the heads' size, and others
-        Sign(
-            "op_unsupported",
-            "unsupported",
-            r"ggml-cuda/[\w-]{1,40}\.cuh?:\d{1,6}: .{0,40}[uU]nsupported",
-            "run",
-        ),
+        Sign("op_unsupported", "Unsupported KV type combination", "", "run"),
         Sign("op_unsupported", "op not supported ", r"op not supported \S{1,60} \(", "run"),
         Sign("op_unsupported", "doesn't support d_state", "", "run"),
         Sign("op_unsupported", "Only support kernel sizes", "", "run"),
@@ -159,8 +154,9 @@ class Cuda(CudaBuffers):
         # of 2023, which ended with it
         Sign(
             "no_gpu",
-            "driver version is insufficient",
-            rf"CUDA error{_AT}: (?P<why>CUDA driver version is insufficient.{{0,40}})",
+            "CUDA error",
+            rf"CUDA error{_AT}: (?P<why>(?:CUDA driver version is insufficient|no CUDA-capable "
+            r"device).{0,40})",
             "start",
             weight=8,
         ),
@@ -305,10 +301,17 @@ class Hip(Cuda):
         # rocBLAS is used instead
         Sign("op_unsupported", "blaslt error", "", "start", weight=3, fatal=False),
         Sign("oom_device", "hipErrorOutOfMemory", "", "run"),
-        Sign("gpu_build", "hipErrorNoBinaryForGpu", "", "start"),
+        Sign(
+            "gpu_build",
+            "hipError",
+            r"hipError(?:NoBinaryForGpu|InvalidDeviceFunction|InvalidKernelFile|InvalidImage"
+            r"|SharedObject\w{4,30})",
+            "start",
+        ),
         Sign("gpu_build", "Could not initialize Tensile host", "", "start"),
         Sign("gpu_build", "TensileLibrary", r"Cannot read .{0,200}TensileLibrary", "start"),
         Sign("device_lost", "Memory access fault by GPU", "", "run"),
+        Sign("device_lost", "Memory critical error by agent", "", "run", weight=8),
         Sign("device_lost", "GPU Hang", r"HW Exception by GPU.{0,200}GPU Hang", "run"),
     )
     device_lines = (("MiB", rf"{_DEVICE}gfx{_VRAM}"),)

@@ -15,6 +15,7 @@ from copy import copy
 from ...builds.table import Rules
 from ...errors import LaunchRefused, ModelError, UsageError
 from ...memory.margin import without_model
+from ...memory.meter import BUDGET, Meter
 from ...memory.ram import ram_of
 from ...records import dataclass, replace
 from ...units import whole
@@ -104,9 +105,16 @@ class Question:
     """The shared request, and each model's options that need no RAM."""
 
     def __init__(
-        self, models: Sequence[Model], request: Request, own: Mapping[int, Request] | None = None
+        self,
+        models: Sequence[Model],
+        request: Request,
+        own: Mapping[int, Request] | None = None,
+        most: int = BUDGET // 2,
     ) -> None:
         self.models = models
+        # Sets are searched for until `most` nodes are spent
+        self.meter = Meter(BUDGET * max(1, len(models)))
+        self.most = most
         self.request = request
         self.own = own or {}
         self.measurements = MeasuredFile()
@@ -146,7 +154,7 @@ class Question:
     def _whole(self, i: int) -> list[Option]:
         """Return a model's launches that are fully offloaded and fit by themselves."""
         model = self.models[i]
-        launches = Launches(lambda: model, self.request_of(i))
+        launches = Launches(lambda: model, self.request_of(i), meter=self.meter)
         options = list(launches.whole)
         # A split over devices is an option only of a model that no single device holds.
         if not options and launches.divisible:
@@ -288,8 +296,11 @@ class _Sets:
             self.seconds[mask] = seconds
         elif self._may_fit(members):
             self.searched += 1
-            self.proven &= self.searched <= _MOST_SEARCHED
-            assignment = self.chosen(members) if self.searched <= _MOST_SEARCHED else None
+            more = (
+                self.searched <= _MOST_SEARCHED and self.question.meter.spent <= self.question.most
+            )
+            self.proven &= more
+            assignment = self.chosen(members) if more else None
             if assignment is not None:
                 self.seconds[mask] = assignment.price
 
@@ -372,11 +383,16 @@ def _one_after_another(question: Question, order: Sequence[int]) -> list[dict[in
     return [dict(sorted(group.chosen.items())) for group in packed]
 
 
-def plan_groups(models: Sequence[Model], request: Request, weights: Sequence[float] = ()) -> Groups:
+def plan_groups(
+    models: Sequence[Model],
+    request: Request,
+    weights: Sequence[float] = (),
+    most: int = BUDGET // 2,
+) -> Groups:
     """Return the groups with the fewest swaps between them; no model fits into a group that is
     requested as often as its own, or more often. `weights` say how often each model is requested,
     by default equally."""
-    return groups_of(Question(models, request), weights)
+    return groups_of(Question(models, request, most=most), weights)
 
 
 def groups_of(question: Question, weights: Sequence[float] = ()) -> Groups:

@@ -4,6 +4,7 @@ and small ones that cost the others little."""
 from __future__ import annotations
 
 from ...errors import UsageError
+from ...memory.meter import BUDGET
 from ...records import replace
 from ..answer import plan_request
 from .groups import Groups, Some, plan_groups
@@ -49,7 +50,8 @@ def beside_all(
     small = [i for i, plan in plans.items() if sum(takes_of(plan).values()) <= _SMALL * room]
     if not small or len(small) == len(plans):
         return None
-    beside = plan_kept(models, small, request, factors)
+    # a quarter of one plan's budget for the sets beside these
+    beside = plan_kept(models, small, request, factors, BUDGET // 4)
     mine = beside.plans()
     slower = [
         i not in mine or not mine[i].fits or mine[i].speed.request > _SLOWER * plan.speed.request
@@ -60,7 +62,11 @@ def beside_all(
 
 
 def plan_kept(
-    models: Sequence[Model], keep: Sequence[int], request: Request, weights: Sequence[float] = ()
+    models: Sequence[Model],
+    keep: Sequence[int],
+    request: Request,
+    weights: Sequence[float] = (),
+    most: int = BUDGET // 2,
 ) -> Groups:
     """Return the groups of the others, and the plans of those to keep, by their indices: each with
     the least context, as what it takes is taken from all groups."""
@@ -77,7 +83,7 @@ def plan_kept(
     if not others:
         raise UsageError("--stay: nothing is left to take turns: leave it out")
     factors = tuple(weights) or (1.0,) * len(models)
-    turns = plan_groups(Some(models, others), rest, [factors[i] for i in others])
+    turns = plan_groups(Some(models, others), rest, [factors[i] for i in others], most)
     return replace(
         turns,
         members=tuple([tuple([others[i] for i in group]) for group in turns.members]),

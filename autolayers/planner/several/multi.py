@@ -99,13 +99,16 @@ class Together:
 
 
 def plan_together(
-    models: Sequence[Model], request: Request, weights: Sequence[float] = ()
+    models: Sequence[Model],
+    request: Request,
+    weights: Sequence[float] = (),
+    or_in_turns: bool = False,
 ) -> Together:
     """Plan models to be loaded at once, with the same given flags for each.
 
     If they do not all fit, each gets a share of the memory in proportion to its size. `models` may
-    read each on demand (model.models): only outlines of planned models are kept. Raises
-    LaunchRefused.
+    read each on demand (model.models): only outlines of planned models are kept. With `or_in_turns`
+    shares end at the first model that has no room in its own. Raises LaunchRefused.
     """
     measurements = MeasuredFile()
     machine = request.machine
@@ -114,7 +117,7 @@ def plan_together(
     cannot = _too_large(models, machine) or _too_many(len(models), request)
     shared = None if cannot else _shared(models, request, factors, measurements)
     if shared is None:
-        plans = _by_size(models, request, measurements)
+        plans = _by_size(models, request, measurements, or_in_turns)
         return Together(tuple(plans), machine, factors)
     sharing, assignment = shared
     # With a search that was cut short, two plans may cost what one costs alone
@@ -226,8 +229,9 @@ def _finer(sharing: Sharing, assignment: Assignment | None) -> Assignment | None
     left = dict(sharing.machine.limits)
     ram = sharing.ram
     chosen: list[Option] = []
-    # One budget for all the separate plans; when it is spent, what was found is the answer.
-    meter = Meter()
+    # What the search left of one plan's budget for all the separate plans, but for a third, with
+    # which each gets a share if they do not fit; when it is spent, what was found is the answer.
+    meter = Meter(BUDGET * 2 // 3 - max(each.meter.spent for each in sharing.launches))
     for launches in sharing.launches:
         if meter.exhausted:
             return assignment
@@ -453,9 +457,11 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
 # --- where they do not fit
 
 
-def _by_size(models: Sequence[Model], request: Request, measurements: MeasuredFile) -> list[Plan]:
+def _by_size(
+    models: Sequence[Model], request: Request, measurements: MeasuredFile, all_or_none: bool
+) -> list[Plan]:
     """Return a plan for each, with a share of the leftover memory in proportion to its size, and
-    whole RPC servers."""
+    whole RPC servers; with `all_or_none`, up to the first that does not fit."""
     machine = request.machine
     sizes = [model.size for model in models]
     owners = dealt(sizes, machine)
@@ -479,6 +485,8 @@ def _by_size(models: Sequence[Model], request: Request, measurements: MeasuredFi
             name: max(0, limit - takes_of(plan).get(name, 0)) for name, limit in limits.items()
         }
         ram = None if ram is None else max(0, ram - plan.host.taken)
+        if all_or_none and not plan.fits:
+            break
     return plans
 
 
