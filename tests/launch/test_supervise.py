@@ -105,6 +105,8 @@ def _script(tmp_path: Path, call: str, **options: Any) -> subprocess.Popen[bytes
     code = (
         "import os, signal, sys\nfrom autolayers.launch import background, supervise\n"
         "background._PAUSE = 0.05\nsupervise._PATIENCE = supervise._GRACE = 0.5\n"
+        # nohup before pytest would be inherited
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         f"found = {call}\nsys.exit(getattr(found, 'code', found))"
     )
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "HERE": str(tmp_path)}
