@@ -92,7 +92,7 @@ def _read(row: dict[str, str]) -> Published:
 MODELS = {row["name"]: _read(row) for row in rows("bundled/models.csv")}
 _ONE_FILE = frozenset(("gpt-oss-120b", "gpt-oss-20b"))  # repositories of one quantisation
 # "35B-A3B": all parameters and the active ones, in billions
-_SIZE = re.compile(r"([\d.]+)B(?:-A([\d.]+)B)?")
+_SIZE = re.compile(r"([\d.]{1,9})B(?:-A([\d.]{1,9})B)?")
 # Q8_K_XL of a bundled name without ud-: Unsloth's, which alone makes it
 _LARGE = re.compile(r"^q\d_k_xl$")
 

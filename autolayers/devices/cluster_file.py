@@ -45,7 +45,7 @@ _TOP, _BOX, _LINK = (
     ("between", "bandwidth", "latency"),
 )
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kMGT]?)(i?)(bit|b|B)(?:/s|ps)?")
-_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(us|ms|s)")
+_TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?(us|ms|s)")
 _POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
