@@ -557,7 +557,7 @@ def test_the_page_leads_to_a_running_server(page: Any) -> None:
     """The answer names model and machine, and links to llama.cpp, to the model with its size, and
     to how it is computed."""
     choose(page, model="qwen3-8b-q4_k_m", gpu="rtx-3060", ram="32")
-    subject = page.inner_text("#subject")
+    subject = " ".join(page.inner_text("#subject").split())
     assert subject == "Qwen3 8B Q4_K_M on RTX 3060 12 GB, 32 GB of RAM"
     assert page.get_attribute("#get-llama", "href").endswith("/ggml-org/llama.cpp/releases")
     model = page.locator("#get-model")
