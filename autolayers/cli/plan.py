@@ -30,7 +30,8 @@ def main(words: Sequence[str]) -> int:
         names = [arguments.params.model]
     if not names:
         raise UsageError("name a model: autolayers MODEL.gguf [flags]; see autolayers --help")
-    form = str(arguments.own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
+    shown = sys.stdout.isatty() or arguments.own.get("table")  # into a pager or a file, too
+    form = str(arguments.own.get("format") or ("text" if shown else "flags"))
     keeps = arguments.own.get("swap") or arguments.own.get("stay")
     turns = bool(keeps) or any(map(os.path.isdir, names))
     if turns or len(names) > 1:

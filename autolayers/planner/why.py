@@ -160,7 +160,7 @@ def _row(problem: Problem, candidate: Candidate, chosen: Candidate) -> WhyRow:
         verdict = _constraint(candidate)
     elif not _whole(candidate):
         verdict = "fits with its prompt graph alone; no more of it was measured"
-    elif seconds > now:
+    elif seconds >= 1.005 * now:  # else its prices decided
         verdict = f"{seconds / now:.2f} times as long"
     else:
         what, factor = max(prices, key=lambda price: price[1], default=("other flags", 1.0))

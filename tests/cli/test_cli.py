@@ -225,6 +225,10 @@ class TestOutput:
             f"RAM (" in text
         )
 
+    def test_a_table_that_is_asked_for_goes_into_a_pager_too(self) -> None:
+        done = says(DENSE, "--gpu", "24GiB", "--table")
+        assert "margin" in done.stdout and "llama-server -m" in done.stdout
+
     def test_a_terminal_gets_a_table(self) -> None:
         text = on_a_terminal(DENSE, "--gpu", "24GiB", "--table", env={"NO_COLOR": "1"})
         assert "CUDA0" in text and "margin" in text and "KV" in text

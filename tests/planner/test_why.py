@@ -97,6 +97,14 @@ def test_what_fits_and_was_not_chosen_counts_no_less() -> None:
     assert elsewhere and not any("-devd" in row.verdict for row in found.candidates)
 
 
+def test_no_verdict_is_a_time_that_is_the_same() -> None:
+    """76.28 s beside 76.15 is not why the launch lost: half the context counts."""
+    words = ["--gpu", "24GiB,16GiB,8GiB", "--ram", "64GiB"]
+    rows = why(model("llama-3.3-70b-q4_k_m"), Request.of(words)).candidates
+    assert any("half the context" in row.verdict for row in rows)
+    assert not any(row.verdict.startswith("1.00 times") for row in rows)
+
+
 @pytest.mark.slow
 def test_why_fits_on_ten_lines_of_the_command_line() -> None:
     done = says(GEMMA, *WORDS, "--why")
