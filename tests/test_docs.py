@@ -29,6 +29,33 @@ def test_made_pages_are_current() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_form_that_a_flag_s_help_names_is_one_of_its_commands() -> None:
+    """--gpumem was said to go with --format lws, which a plan refuses."""
+    forms = {
+        command: {*flag.choices}
+        for flag in FLAGS
+        if "--format" in flag.names
+        for command in flag.commands
+    }
+    for flag in FLAGS:
+        for named in re.findall(
+            r"--format ([a-z-]+(?:,? or [a-z-]+(?: of autolayers \w+)?)*)", flag.help
+        ):
+            for form, _, of in (
+                each.partition(" of autolayers ") for each in re.split(",? or ", named)
+            ):
+                missing = [
+                    c for c in [of] * bool(of) or flag.commands if form not in forms.get(c, {form})
+                ]
+                assert not missing, (flag.names, form, missing)
+
+
+def test_a_page_shows_windows_paths_for_both_shells() -> None:
+    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    assert '"C:\\llama.cpp\\llama-server.exe"' in page
+    assert "cmd.exe" in page and "PowerShell" in page
+
+
 def test_the_site_leads_to_every_page() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = re.findall(r": ([\w-]+\.md)$", text, re.MULTILINE)
