@@ -40,7 +40,8 @@ wait
 """
 # What plain `run` becomes has its own children; `prove` asks one that answers, at its own pace
 ALONE = "#!/bin/sh\nexec sleep 600\n"
-ANSWERS = f"""#!{sys.executable}
+# (a script's first line admits no blank, which the environment's own folder may have)
+ANSWERS = f"""#!{os.path.realpath(sys.executable)}
 import http.server, subprocess, sys, time
 
 class Answers(http.server.BaseHTTPRequestHandler):
