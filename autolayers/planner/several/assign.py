@@ -142,6 +142,7 @@ class BranchAndBound:
         ram: int | None,
         alike: Mapping[str, object],
         servers: Servers,
+        part: int = 1,  # of STEPS and LOOKED: a quarter with 4
     ) -> None:
         self.choices = choices
         # of each model, the cheapest first: those of the same price together, with what they hold
@@ -163,10 +164,15 @@ class BranchAndBound:
         # price, crowding, options
         self.best_so_far: tuple[float, float, tuple[Option, ...]] | None = None
         self.steps = self.cuts = self.looked = 0
+        self.most_steps, self.most_looked = STEPS // part, LOOKED // part
 
     @property
     def complete(self) -> bool:
-        return self.steps <= STEPS and self.looked <= LOOKED and self.cuts < MOST_CUTS
+        return self._within and self.cuts < MOST_CUTS
+
+    @property
+    def _within(self) -> bool:
+        return self.steps <= self.most_steps and self.looked <= self.most_looked
 
     def best(self) -> Assignment | None:
         # The largest model first, as it fits in the fewest places. One that only a split can hold
@@ -308,7 +314,7 @@ class BranchAndBound:
             self._branch(order, at + 1, own, rest, (*cuts, i))
 
     def _promising(self, price: float) -> bool:
-        if self.steps > STEPS or self.looked > LOOKED:
+        if not self._within:
             return False
         if self.best_so_far is None:
             return price < float("inf")
@@ -362,7 +368,7 @@ class BranchAndBound:
     def _improve(self) -> None:
         """Give one model at a time another option than in the best choice, as long as that
         helps."""
-        while self.best_so_far is not None and self.steps <= STEPS:
+        while self.best_so_far is not None and self.steps <= self.most_steps:
             before = self.best_so_far
             for i, option in enumerate(before[2]):
                 self.state.take(i, option)

@@ -401,11 +401,13 @@ def groups_of(question: Question, weights: Sequence[float] = ()) -> Groups:
     factors = tuple(weights) or (1.0,) * len(models)
     planned: list[tuple[tuple[int, ...], Together]] = []
     packed, proven = _sets(question, factors)
+    budget = BUDGET // max(1, len(packed))  # of one question, as the search for the sets has it
     for chosen in packed:
         members = tuple(chosen)
         # SharedOut takes the options alone, so the price may stay 0.
         best = Assignment(tuple(chosen.values()), 0.0, exact=len(members) <= MOST_EXACT)
-        plans = SharedOut(Some(models, members), request, best, question.measurements).plans()
+        mine = Some(models, members)
+        plans = SharedOut(mine, request, best, question.measurements, budget).plans()
         own = tuple(factors[i] for i in members)
         planned.append((members, Together(tuple(with_others(plans, machine)), machine, own)))
     # Models that need RAM even alone have the machine to themselves.

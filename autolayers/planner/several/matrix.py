@@ -4,6 +4,7 @@ sets)."""
 
 from __future__ import annotations
 
+from ...memory.meter import BUDGET
 from ...records import dataclass
 from .groups import Question, any_of, groups_of
 from .kept import beside_all
@@ -47,7 +48,7 @@ def plan_matrix(models: Sequence[Model], request: Request, weights: Sequence[flo
     which get the machine, or those of groups_of."""
     machine = request.machine
     factors = tuple(weights) or (1.0,) * len(models)
-    question = Question(models, request)
+    question = Question(models, request, most=BUDGET // 4)
     groups = groups_of(question, factors)
     plans = groups.plans()
     ways = [_Way(plans, machine, factors)]

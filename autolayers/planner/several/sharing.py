@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LOOKED_A_NODE = 4  # options that are looked at in the time of a node (memory.meter)
 A_STEP = 2  # nodes that take as long as a step of a search
+_SHORT = 2  # a search takes this part of its steps where the budget is spent: half
 ROUNDS = 64  # rounds of measuring an estimated choice and choosing again
 _EQUAL = 1 + 1e-9
 
@@ -124,6 +125,7 @@ class Sharing:
             self.ram,
             self.alike,
             self.servers,
+            _SHORT if self.spent else 1,
         )
         found = search.best()
         spent = search.looked // LOOKED_A_NODE + search.steps * A_STEP
