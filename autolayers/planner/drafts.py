@@ -18,7 +18,7 @@ from ..model.vocabulary import unlike
 from ..records import dataclass, replace
 from ..work.drafts import NAMED, Drafting
 from .evaluate import FULL, Candidate
-from .prices import DRAFT
+from .prices import DRAFT, worth
 from .problem import Problem, Solution
 from .solve import solve
 
@@ -32,6 +32,10 @@ class DraftChoice:
     problem: Problem
     candidate: Candidate
     where: str
+
+    @property
+    def worth(self) -> float:
+        return worth(self.problem, self.candidate.params, self.candidate.breakdown)
 
     @property
     def rate(self) -> float:
@@ -58,17 +62,10 @@ def with_draft(problem: Problem) -> Solution:
     useless = "" if typed else _useless(problem)
     variants = [] if useless else _variants(problem)
     tried = [choice for variant in variants if (choice := _tried(variant, plain)) is not None]
-    drafting = max(
-        (choice for choice in tried if choice.candidate.fits),
-        key=lambda choice: choice.rate,
-        default=None,
-    )
     # builds before the names draft with every model that is given
     waiting = None if typed or _number(problem) < NAMED else _waiting(problem, plain)
-    best = drafting
-    # Drafting must gain DRAFT over a draft that only waits, as its rates depend on the text.
-    if waiting is not None and (drafting is None or drafting.rate < waiting.rate * DRAFT.factor):
-        best = waiting
+    possible = [choice for choice in (waiting, *tried) if choice and choice.candidate.fits]
+    best = min(possible, key=lambda choice: choice.worth, default=None)
     if best is None:
         return Solution(problem, tried[0].candidate if tried else solve(problem).candidate)
     if useless or best is plain:
@@ -234,15 +231,17 @@ def _place(problem: Problem) -> str:
 def _reasons(best: DraftChoice, tried: list[DraftChoice], plain: DraftChoice) -> tuple[str, ...]:
     """Return what drafting gains, or why it is not done."""
     draft = best.problem.cost.speed(best.candidate).draft
-    others = ", ".join(
+    rates_there = [
         f"{choice.rate:.1f} drafting on {choice.where}".replace("on RAM", "in RAM")
         for choice in tried
         if choice.candidate.fits
-    )
+    ]
+    # without devices both ways are in RAM
+    others = ", ".join(dict.fromkeys(rates_there))
     if draft is None:
         loses = f"{plain.rate:.1f} tokens/s without it, {others or 'and with it nothing fits'}"
         if any(choice.candidate.fits and choice.rate > plain.rate for choice in tried):
-            loses += ": less than a tenth more, and that depends on the text"
+            loses += ": less than a tenth in all, and that depends on the text"
         if best is plain:
             return (loses,)
         words = " ".join(to_words(Params(device_draft=best.problem.given.device_draft)))

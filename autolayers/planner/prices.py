@@ -128,6 +128,7 @@ _EXPERT_CACHE = Price(
     "a cache of experts", CACHE_DOUBT, "its hits depend on the text", "work/test_expert_cache.py"
 )
 
+DRAFT = Price("a draft in use", 1.1, "what it gains depends on the text", "planner/test_drafts.py")
 REUSE = Price(
     "--swa-full, where the next request changes what follows a long prefix",
     1.05,
@@ -149,7 +150,6 @@ WIDER = Price(
 )
 
 # What another launch must gain: to be chosen,
-DRAFT = Price("a draft in use", 1.1, "what it gains depends on the text", "planner/test_drafts.py")
 PEOPLE = Price(
     "a q8_0 cache, fewer slots or another server, for --users",
     1.1,
@@ -205,10 +205,10 @@ ROWS = (
     CPU,
     IDLE,
     _EXPERT_CACHE,
+    DRAFT,
     REUSE,
     CHECKPOINTS,
     WIDER,
-    DRAFT,
     PEOPLE,
     SPLIT,
     MACHINE,
@@ -268,6 +268,8 @@ def _of_flags(problem: Problem, params: Params) -> Iterator[tuple[Price, float]]
         and params.n_gpu_layers == 0 != given.n_gpu_layers
     ):
         yield IDLE, IDLE.factor
+    if problem.drafting is not None:
+        yield DRAFT, DRAFT.factor
     if params.moe_cache_mib != given.moe_cache_mib:
         yield _EXPERT_CACHE, _EXPERT_CACHE.factor
     kind = params.cache_type_k

@@ -18,6 +18,7 @@ from ..records import dataclass, replace
 from ..units import human
 from ..work.queue import Served, simulate
 from .evaluate import FULL, Candidate
+from .one.bisection import last
 from .prices import PEOPLE, TOO_SLOW
 from .problem import Problem, Solution
 from .solve import solve
@@ -150,17 +151,13 @@ class _People:
     def _most_slots(self, users: int, slots: int, best: _Launch | None) -> _Launch | None:
         """Return the launch with the most slots, from `slots` to twice as many, that has all
         weights on the GPUs."""
-        low = slots
-        high = 2 * slots + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            more = self._with_slots(users, middle)
-            if self._whole(more):
-                low = middle
-                best = more
-            else:
-                high = middle
-        return best
+        found = {slots: best}
+
+        def is_whole(count: int) -> bool:
+            found[count] = self._with_slots(users, count)
+            return self._whole(found[count])
+
+        return found[last(slots, 2 * slots, is_whole)]
 
     def _whole(self, launch: _Launch | None) -> bool:
         return launch is not None and launch.row.fits and not launch.in_ram
@@ -274,17 +271,8 @@ class _People:
 
     def most_users(self) -> int:
         """Return the largest number of people that keeps the promise, 0 for none."""
-        low = 0
-        high = 1
-        # Doubling, then halves between the last that keeps the promise and the first that does not.
-        while high <= MOST and self.keeps(high):
-            low = high
-            high = 2 * high
-        high = min(high, MOST + 1)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.keeps(middle) else (low, middle)
-        return low
+        # from one on in doubling steps: most machines serve few
+        return last(0, MOST, self.keeps, near=1)
 
     def each(self, users: int) -> int:
         """Return the bytes of one more person's cache."""
