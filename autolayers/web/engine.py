@@ -617,7 +617,7 @@ class Engine:
         return {
             **row,
             "state": answer["state"],
-            "where": where(plan),
+            "where": where(plan.placement),
             "needed": needed(plan),
             "context": plan.breakdown.n_ctx,
             "rate": round(plan.speed.generation, 2),
@@ -647,16 +647,15 @@ class Engine:
         request = self._request({**asked, "flags": posix(job.words())})
         row = best.take(model, request, job, self.model)
         speed = row.choice.speed
-        where = row.choice.placement
-        if not row.choice.fits:
-            where = f"Does not fit: at least {at_least(row.least)} missing"
         return {
             **row.to_dict(),
             "of": text(question, "model"),
             "how": row.state,
             # as in `row`
             "state": {"no": "no", best.SLOW: "if"}.get(row.state, "yes"),
-            "where": where,
+            "where": where(row.choice.placement)
+            if row.choice.fits
+            else f"Does not fit: at least {at_least(row.least)} missing",
             "context": row.choice.n_ctx,
             "rate": round(speed.generation, 2) if speed else 0.0,
             "worth": round(row.worth, 2),

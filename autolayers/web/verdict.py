@@ -179,14 +179,14 @@ def place(plan: Plan) -> str:
     return "All of it on the GPU" if whole else "Partly in RAM"
 
 
-def where(plan: Plan) -> str:
-    """Return where the weights are, in the planner's words."""
-    if not plan.devices or not plan.n_gpu_layers:
+def where(placement: str) -> str:
+    """Return the planner's words of where the weights are, for everybody."""
+    head, _, rest = placement.partition(" layers on the GPU")
+    count, _, everything = head.partition(" of ")
+    if count == "0":
         return "All of it on the CPU"
-    whole = f"{plan.n_layer + 1} of {plan.n_layer + 1} layers on the GPU"
-    if plan.placement == whole:
-        return "All of it on the GPU"
-    placement = plan.placement.removeprefix(whole + ", ")
+    if count == everything:
+        placement = rest.removeprefix(", ") or "All of it on the GPU"
     return placement[:1].upper() + placement[1:]
 
 

@@ -30,6 +30,7 @@ from autolayers.web.engine import LARGEST_SLICE, Engine, explain_log
 from autolayers.web.export import NAMES
 from autolayers.web.form import FIELDS
 from autolayers.web.names import BUNDLED, family, near, understood
+from autolayers.web.verdict import where
 
 MODELS = ["llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "gemma-2-9b-q4_k_m"]
 MACHINES = ["8GiB", "rtx-3090,12GiB"]
@@ -1019,3 +1020,13 @@ def test_a_job_asks_for_context_unless_the_model_has_less() -> None:
     assert ask("plan", model="qwen3.5-9b-q4_k_m", **question)["plan"]["launch"]["n_ctx"] >= 65536
     short = ask("plan", model="gemma-2-9b-q4_k_m", **question)["plan"]
     assert 0 < short["launch"]["n_ctx"] <= 8192 * 4 and not short["warnings"]
+
+
+def test_a_list_says_where_a_model_is_without_counting_no_layers() -> None:
+    """ "0 of 25 layers on the GPU" would stand beside a model on a computer without one."""
+    assert where("0 of 25 layers on the GPU") == "All of it on the CPU"
+    assert where("33 of 33 layers on the GPU") == "All of it on the GPU"
+    assert where("49 of 49 layers on the GPU, experts of 3 layers in RAM") == (
+        "Experts of 3 layers in RAM"
+    )
+    assert where("20 of 49 layers on the GPU") == "20 of 49 layers on the GPU"
