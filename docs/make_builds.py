@@ -6,70 +6,72 @@ program itself uses.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from autolayers.builds import NEWEST, OLDEST_EXACT, Rule, Rules
 from autolayers.builds.sources import CPU_ALONE, RECORDED
 from autolayers.flags.releases import RELEASES
 from autolayers.flags.table import ARGUMENTS, LEGACY
 
+
+def _builds(numbers: Iterable[int]) -> str:
+    return ", ".join(f"b{number}" for number in numbers)
+
+
 _HEAD = f"""# Builds of llama.cpp
 
-Made by `python docs/make.py builds`; do not edit. `autolayers/builds/table.py` has one row for each
-change of llama.cpp that moves memory or that a launch must know. Sizes are exact from build
-b{OLDEST_EXACT} to b{NEWEST}, the newest that was compared on a CPU and on CUDA and the default of a
-plan, and at
-{", ".join(f"b{number}" for number in RECORDED)}, whose programs alone were recorded: of
-{", ".join(f"b{number}" for number in CPU_ALONE)} on a CPU, so other devices get an upper bound.
-Other builds, and builds between *not in* and *from* of a rule, get an upper bound and a warning.
+Made by `python docs/make.py builds`; do not edit.
 
-Releases have names too, which `--llama-build` takes:
-{", ".join(f"{name} is b{number}" for name, number in RELEASES.items())}
-(of 1.0.0 the oldest that it may be).
+Sizes are exact from build b{OLDEST_EXACT} to b{NEWEST}, a plan's default and the newest that was
+compared on a CPU and on CUDA, and at {_builds(RECORDED)}, whose programs alone were recorded: of
+{_builds(CPU_ALONE)} on a CPU, so other devices get an upper bound. Other builds get an upper bound
+and a warning.
 
-- *from*, *to*: the first and the last build with the rule; without *to*, today's build has it too.
-- *not in*: the newest build whose source was seen without it; empty if that is the build before
-  *from*.
-- *pull*: the pull request at github.com/ggml-org/llama.cpp.
+`--llama-build` takes the names of releases too:
+{", ".join(f"{name} is b{number}" for name, number in RELEASES.items())}, the oldest that 1.0.0 may
+be.
 
-| part | rule | from | to | not in | pull | what |
-|---|---|---|---|---|---|---|
+Below are the changes of llama.cpp that move memory or that a launch must know, from
+`autolayers/builds/table.py`: the first build with each, and *to* the last one, if today's has it no
+more. *b4080–b4435*: not in b4080, and in b4435; builds between them get an upper bound and a
+warning. Numbers with # are pull requests at github.com/ggml-org/llama.cpp.
 """
+_PARTS = {
+    "server": "llama-server",
+    "flags": "How flags are read",
+    "cache": "Caches and recurrent states",
+    "placement": "Where weights lie",
+    "backends": "What backends run",
+    "graph": "Graphs, which size the compute buffers",
+}
 _FLAGS = """
+## Flags that only some builds have
 
-## Flags
-
-Flags that only some builds have, by their canonical name. If the program is here, its own `--help`
-takes precedence.
-
-| flag | from | to |
-|---|---|---|
+By their canonical name. If the program is here, its own `--help` takes precedence.
 """
 
 
 def render() -> str:
     """The whole document as Markdown."""
-    rows = sorted(Rules.rows(), key=lambda row: (row.part, row.first))
-    flags = [
-        (f"`{row.canonical}`", _build(row.first), _build(row.last))
-        for row in (*ARGUMENTS, *LEGACY)
-        if row.first or row.last
-    ]
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in flags)
-    return f"{_HEAD}{chr(10).join(map(_line, rows))}{_FLAGS}{table}\n"
+    lines = [_HEAD]
+    for part, title in _PARTS.items():
+        rows = sorted((row for row in Rules.rows() if row.part == part), key=lambda row: row.first)
+        lines += [f"## {title}", "", *map(_line, rows), ""]
+    lines += [_FLAGS.lstrip("\n")]
+    ends: dict[str, list[str]] = {}
+    for row in sorted((*ARGUMENTS, *LEGACY), key=lambda row: (row.first, row.last)):
+        if row.first or row.last:
+            ends.setdefault(_from_to(row.first, row.last), []).append(f"`{row.canonical}`")
+    lines += [f"- {builds}: {', '.join(names)}" for builds, names in ends.items()]
+    return "\n".join([*lines, ""])
 
 
 def _line(row: Rule) -> str:
-    after = _build(row.after) if row.after != row.first - 1 else ""
-    cells = (
-        row.part,
-        f"`{row.name}`",
-        _build(row.first),
-        _build(row.last),
-        after,
-        row.pull,
-        row.clause,
-    )
-    return f"| {' | '.join(cells)} |"
+    builds = _from_to(row.first, row.last)
+    if row.first and row.after != row.first - 1:
+        builds = f"b{row.after}–{builds}"
+    return f"- {builds}: {row.clause}{f' ({row.pull})' if row.pull else ''}"
 
 
-def _build(number: int) -> str:
-    return f"b{number}" if number else ""
+def _from_to(first: int, last: int) -> str:
+    return " ".join([f"b{first}"] * bool(first) + [f"to b{last}"] * bool(last))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from autolayers.diagnosis.advice import LIBRARIES, SIBLINGS
-from autolayers.diagnosis.causes import CAUSES, Cause, CauseRemedy
+from autolayers.diagnosis.advice import SIBLINGS
+from autolayers.diagnosis.causes import CAUSES, Cause
 from autolayers.diagnosis.signs import SIGNS, Sign
 
 _HEAD = """# Troubleshooting
@@ -19,23 +19,33 @@ Made by `python docs/make.py troubleshooting`; do not edit.
 
     autolayers explain server.log                 # or: journalctl -u ollama | autolayers explain -
     autolayers explain server.log -m model.gguf   # plans the launch that works on the log's machine
-    autolayers explain server.log -m model.gguf --json
     autolayers explain 4242                       # a running llama-server; `autolayers ps` has PIDs
     autolayers explain model.gguf --gpu 12GiB     # why this plan
 
-The log is read on this machine and sent nowhere. One line names the cause. Then come the figures,
-what else the log shows, what to try, the launch that works, and the line numbers of the evidence.
-The exit code is 0 if the log is explained, 1 if it is not, and 3 if there is no log. When a launch
-dies, `autolayers run` prints the same on a terminal, and `--retry` applies the remedy.
+names the cause on one line, then the figures, what to try, the launch that works and the lines of
+the log that show it. The log is read on this machine and sent nowhere. When a launch dies,
+`autolayers run` prints the same on a terminal, and `--retry` applies the remedy. Below, each cause
+has what to try (*weights*, *KV cache*, *graph buffers*: if these were refused) and the lines of
+logs that name it.
 
-If the log has the rates of answers, and the model and GPU are known, the page compares them with
-the predicted ones and names a launch that is much faster, if there is one (`rates` in `--json`). A
-command that failed for another reason than memory is printed again with the fewest changes: another
-port, the flag that was meant, the first part of a split model. Where the log shows the command,
-each thing to try is that whole command with the change; in `--json` `remedies[].flags` is all that
-is typed after `llama-server`, `change` what is new of it. Without the command both are the change.
-In `--json` the causes have these names:
+| cause | is |
+|---|---|
+"""
+_JSON = """## What is printed
 
+Exit code 0: the log is explained; 1: it is not; 3: there is no log. Where the log shows the
+command, each thing to try is that whole command with the change; a command that failed for another
+reason than memory is printed again with the fewest changes: another port, the flag that was meant,
+the first part of a split model. If the log has the rates of answers, and the model and GPU are
+known, they stand next to the predicted ones, with a launch that is much faster, if there is one.
+
+In `--json` the causes have the names above, the rates are `rates`, and of what to try
+`remedies[].flags` is all that is typed after `llama-server` and `change` what is new of it; without
+the command both are the change.
+
+Builds after b9014 show no buffer sizes, no offloaded layers and no graph splits at the default
+level; `-lv 4` brings them back. *To b4500*, *from b7400*: about the last or first build that prints
+a line.
 """
 _MESSAGES = Path(__file__).resolve().parent.parent / "tests" / "diagnosis" / "messages.csv"
 _SOURCES = """## Messages of the sources
@@ -46,25 +56,23 @@ November 2026), and how many of them name a cause by themselves; `python tools/m
 
 | program | messages | with a cause |
 |---|---|---|"""
+# what was allocated or done when it failed
 _PHASES = {
-    "load": "while weights load",
-    "cache": "at the KV cache",
-    "compute": "at graph buffers",
+    "load": "weights",
+    "cache": "KV cache",
+    "compute": "graph buffers",
     "run": "in use",
     "start": "at the start",
 }
-_ERA = """
-A *build* is given for lines that only some builds print. Builds after b9014 print less: at the
-default level they show no buffer sizes, no offloaded layers and no graph splits; `-lv 4` brings
-them back.
-"""
+_SHORTEST = 10  # characters of a message that says something by itself
 
 
 def render() -> str:
     """The whole document as Markdown."""
-    rows = [f"| [`{cause.name}`](#{cause.name}) | {cause.title} |" for cause in CAUSES.values()]
-    table = "\n".join(["| cause | is |", "|---|---|", *rows])
-    return "\n".join([_HEAD + table, _ERA, *map(_section, CAUSES.values()), *_messages()])
+    rows = "\n".join(
+        f"| [`{cause.name}`](#{cause.name}) | {cause.title} |" for cause in CAUSES.values()
+    )
+    return "\n".join([_HEAD + rows, "", *map(_section, CAUSES.values()), _JSON, *_messages()])
 
 
 def _messages() -> list[str]:
@@ -81,67 +89,44 @@ def _messages() -> list[str]:
 
 def _section(cause: Cause) -> str:
     lines = [f"## {cause.name}", "", f"{cause.title}. {cause.means}", ""]
-    signs = [sign for sign in SIGNS if sign.cause == cause.name]
-    if signs:
-        rows = dict.fromkeys(
-            f"| `{sign.said}` | "
-            f"{_PHASES.get(sign.phase, 'as the next lines say')} | "
-            f"{_builds(sign)} |"
-            for sign in signs
-        )
-        lines += ["| a line has | when | build |", "|---|---|---|", *rows, ""]
-    if cause.lines:
-        said = [
-            line.format(device="CUDA0", asked="", left="", detail="", what="...", backends="...")
-            for line in cause.lines.values()
-        ]
-        lines += [
-            "Or, where the log shows it:",
-            "",
-            *(f"- {line}" for line in dict.fromkeys(said)),
-            "",
-        ]
     if cause.remedies:
-        lines += ["What helps:", "", *map(_remedy, cause.remedies), ""]
+        phases: dict[str, list[str]] = {}
+        for remedy in cause.remedies:
+            flags = f"`{' '.join(remedy.flags)}`: " if remedy.flags else ""
+            phases.setdefault(f"- {flags}{remedy.why}", []).append(_PHASES.get(remedy.phase, ""))
+        for said, found in phases.items():
+            lines.append(f"{said} ({', '.join(found)})" if any(found) else said)
+        lines.append("")
     if cause.name == "missing_library":
-        lines += [
-            "Who brings it:",
-            "",
-            "| a name that begins with | comes with |",
-            "|---|---|",
-            *(f"| {_names(pattern)} | {why} |" for pattern, why in LIBRARIES),
-            "",
-        ]
+        lines += ["`explain` says what brings the library that is missing.", ""]
     if cause.name == "gpu_build":
+        chips: dict[str, list[str]] = {}
+        for chip, version in SIBLINGS.items():
+            chips.setdefault(version, []).append(chip)
         lines += [
             "AMD's chips that run a sibling's code: "
             + "; ".join(
-                f"{chip} with `HSA_OVERRIDE_GFX_VERSION={version}`"
-                for chip, version in SIBLINGS.items()
+                f"{', '.join(alike)} with `HSA_OVERRIDE_GFX_VERSION={version}`"
+                for version, alike in chips.items()
             )
             + ".",
             "",
         ]
+    if messages := _said([sign for sign in SIGNS if sign.cause == cause.name]):
+        lines += [f"Lines: {', '.join(messages)}.", ""]
     return "\n".join(lines)
 
 
-def _names(pattern: str) -> str:
-    """The names that a pattern of LIBRARIES has, without its signs."""
-    plain = pattern.replace("(?:lib)?", "").replace("(?:", "").replace("(?i:", "").replace("\\", "")
-    return ", ".join(f"`{name.strip('()')}`" for name in plain.split("|"))
+def _said(signs: list[Sign]) -> list[str]:
+    """The messages of a cause, but those that hold a shorter one of it, and fragments."""
+    shown = {sign.said.strip(): _builds(sign) for sign in signs if len(sign.said) >= _SHORTEST}
+    return [
+        f"`{text}`{builds}"
+        for text, builds in shown.items()
+        if not any(other in text for other in shown if other != text)
+    ]
 
 
 def _builds(sign: Sign) -> str:
-    if sign.first or sign.last:
-        return (
-            (f"from about b{sign.first}" if sign.first else "")
-            + (" " if sign.first and sign.last else "")
-            + (f"to about b{sign.last}" if sign.last else "")
-        )
-    return ""
-
-
-def _remedy(remedy: CauseRemedy) -> str:
-    flags = f"`{' '.join(remedy.flags)}`: " if remedy.flags else ""
-    when = f" ({_PHASES[remedy.phase]})" if remedy.phase else ""
-    return f"- {flags}{remedy.why}{when}"
+    ends = [f"from b{sign.first}"] * bool(sign.first) + [f"to b{sign.last}"] * bool(sign.last)
+    return f" ({' '.join(ends)})" if ends else ""
