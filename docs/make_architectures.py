@@ -31,37 +31,44 @@ _STATE = {
 }
 _HEAD = f"""# Architectures
 
-Made by `python docs/make.py architectures`; do not edit. One line for each row of
-`autolayers/model/architectures.py`, for llama.cpp's build {NEWEST}. *Weights and caches*: sizes
-compared with llama.cpp's own are **exact** to the byte, others an **upper bound**. *Graph*: compute
-buffers are modelled (**yes**) or bounded from above (no). An architecture without a row is planned
-as a transformer with a full cache in every layer, and is never called exact.
+Made by `python docs/make.py architectures`; do not edit.
 
-| architecture | context memory | sliding window | notes | weights and caches | graph |
-|---|---|---|---|---|---|
+llama.cpp's build {NEWEST} has {{all_of}} architectures, the rows of
+`autolayers/model/architectures.py`. Weights and caches are exact to the byte, and compute buffers
+are modelled{{others}}.
+An architecture without a row is planned as a transformer with a full cache in every layer, and is
+never called exact.
+
+| architectures | context memory | sliding window | notes |
+|---|---|---|---|
 """
 
 
 def render() -> str:
     """The whole document as Markdown."""
-    table = [architecture(name) for name in sorted(NAMES)]
-    rows = [_line(row, builder(row.name) is not None) for row in table]
-    exact = sum(row.proven for row in table)
-    return (
-        _HEAD
-        + "\n".join(rows)
-        + f"\n\n{len(rows)} architectures, weights and caches exact for {exact}.\n"
+    rows = [architecture(name) for name in sorted(NAMES)]
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        alike.setdefault(_cells(row), []).append(row.name)
+    bounded = [row.name for row in rows if not row.proven or builder(row.name) is None]
+    head = _HEAD.format(
+        all_of=len(rows),
+        others=f"; upper bounds for {', '.join(bounded)}" * bool(bounded),
+    )
+    return head + "".join(
+        f"| {', '.join(names)} | {' | '.join(cells)} |\n"
+        for cells, names in sorted(alike.items(), key=lambda row: -len(row[1]))
     )
 
 
-def _line(row: Architecture, graph: bool) -> str:
+def _cells(row: Architecture) -> tuple[str, str, str]:
     memory = _MEMORY[row.memory]
     if row.state:
         memory += f" ({_STATE[row.state]})"
     window = ""
     if row.window:
         w = row.window
-        every = f"all but every {w.period}th layer" if w.period else "all attention layers"
+        every = f"{w.period - 1} of {w.period} layers" if w.period else "all attention layers"
         parts = (
             "by its file" if w.array else every,
             "" if w.kind == "standard" else w.kind,
@@ -72,12 +79,4 @@ def _line(row: Architecture, graph: bool) -> str:
     notes += [] if row.flash_attn else ["no flash attention"]
     notes += [] if row.split_tensor else ["no `-sm tensor`"]
     notes += [row.note] if row.note else []
-    cells = (
-        row.name,
-        memory,
-        window,
-        "; ".join(notes),
-        "exact" if row.proven else "upper bound",
-        "yes" if graph else "",
-    )
-    return f"| {' | '.join(cells)} |"
+    return memory, window, "; ".join(notes)

@@ -135,6 +135,5 @@ def test_an_architecture_is_a_row_and_a_builder_row(copy: Path, tmp_path: Path) 
     (command,) = [words for words in COMMANDS if words[1] == "docs/make.py"]
     run(copy, *command[1:])
     table = (copy / "docs" / "architectures.md").read_text()
-    assert (
-        f"| {NEW} | keys and values |  |  | exact | yes |" in table and f"| {REAL} |" not in table
-    )
+    (plain,) = (line for line in table.splitlines() if "| keys and values |  |  |" in line)
+    assert f" {NEW}," in plain and REAL not in plain
