@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy
+import speeds_page
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -657,13 +658,16 @@ def share(factors: numpy.ndarray, most: float) -> str:
 
 
 HEAD = ("n", "ratio", "factor", "p80", "within 1.25", "within 1.5")
-PAGE: list[str] = []  # docs/speeds.md
+# tables of docs/speeds.md by speeds_page.py's names, and pairs in order
+PAGE: dict[str, list[tuple[str, ...]]] = {}
+ORDER: dict[str, tuple[float, int]] = {}
 
 
 def show(
-    title: str, first: str, cells: list[tuple[str, ...]], head: tuple[str, ...] = HEAD
+    title: str, first: str, cells: list[tuple[str, ...]], name: str, head: tuple[str, ...] = HEAD
 ) -> None:
     """Prints a table, and keeps it for the page."""
+    PAGE[name] = cells
     print(f"\n{title}")
     for cell in [(first, *head), *cells]:
         print(
@@ -673,10 +677,6 @@ def show(
                 for text, name in zip(cell[1:], head, strict=True)
             )
         )
-    PAGE.extend(
-        ["", f"## {title}", "", f"| {first} | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
-    )
-    PAGE.extend(f"| {' | '.join(cell)} |" for cell in cells)
 
 
 def residuals(name: str, logs: list[float]) -> tuple[str, ...]:
@@ -693,7 +693,9 @@ def residuals(name: str, logs: list[float]) -> tuple[str, ...]:
     )
 
 
-def table(title: str, rows: list[Row], predicted: list[float]) -> dict[tuple[str, str], float]:
+def table(
+    title: str, rows: list[Row], predicted: list[float], page: str = ""
+) -> dict[tuple[str, str], float]:
     """Shows residuals by class; returns the factor that 8 in 10 rows of each are within."""
     found, cells = {}, []
     backends = sorted({name for row in rows for name in row.backends})
@@ -708,7 +710,7 @@ def table(title: str, rows: list[Row], predicted: list[float]) -> dict[tuple[str
                 continue
             found[name, kind] = float(numpy.quantile(numpy.exp(numpy.abs(logs)), 0.8))
             cells.append(residuals(f"{name} {kind}", logs))
-    show(title, "class", cells)
+    show(title, "class", cells, page)
     return found
 
 
@@ -721,6 +723,7 @@ def sources(rows: list[Row], predicted: list[float]) -> None:
         "Each source, predicted without itself",
         "source",
         [residuals(f"{source} {kind}", values) for (source, kind), values in sorted(logs.items())],
+        "sources",
     )
 
 
@@ -748,31 +751,10 @@ def in_order(rows: list[Row], predicted: list[float]) -> None:
                             f"{q / p - 1:+.1%}",
                         )
                     )
-    shares = ", ".join(
-        f"{kind} {right[kind]:g} of {n} ({right[kind] / n:.3f})"
-        for kind, n in sorted(pairs.items())
-    )
-    head = ("", "model", "faster", "slower", "measured", "predicted")
+    ORDER.update((kind, (right[kind], n)) for kind, n in sorted(pairs.items()))
+    PAGE["wrong"] = wrong
+    shares = ", ".join(f"{kind} {of:g} of {n} ({of / n:.3f})" for kind, (of, n) in ORDER.items())
     print(f"\nPairs in order: {shares}", *("  ".join(cells) for cells in wrong), sep="\n")
-    PAGE.extend(
-        [
-            "",
-            "## Which of two launches is faster",
-            "",
-            f"""\
-Pairs of launches measured more than 5 % apart whose order is predicted right, equal predictions
-counting half: {shares}. The other pairs are below. Some are one launch measured twice (`-ncmoe`
-above the model's layers) and show how much measurements vary. On the 12 GiB card under Windows,
-experts of 18 layers in RAM leave less free than Windows' margin: that launch does not fit, and 20
-layers give the fastest prompt that was measured.
-""",
-            f"| {' | '.join(head)} |",
-            "|---|---|---|---|---:|---:|",
-        ]
-    )
-    PAGE.extend(
-        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |" for cells in wrong
-    )
 
 
 def apart(rows: list[Row], predicted: list[float]) -> dict[tuple[str, str], float]:
@@ -814,9 +796,9 @@ def calibrated(
                 found[name, row.kind].append((off, after, 1 / (len(alike) - 1)))
                 if found is same:
                     left[name, row.kind].append((abs(after), 1 / (len(alike) - 1), row.source))
-    for title, found in (
-        ("With one run of the class known", same),
-        ("With one run of another class known", other),
+    for title, page, found in (
+        ("With one run of the class known", "same", same),
+        ("With one run of another class known", "other", other),
     ):
         cells = []
         for kind in ("tg", "pp"):
@@ -832,7 +814,7 @@ def calibrated(
             "within 1.25 before",
             "after",
         )
-        show(title, "class", cells, head)
+        show(title, "class", cells, page, head)
     return shrunk(left), runs
 
 
@@ -1021,30 +1003,17 @@ def doubts(rows: list[Row], predicted: list[float]) -> Stated:
                 shares = [sum(held) / len(held) for held in zip(*found, strict=True)]
                 texts = [f"{100 * held:.0f} %" for held in shares]
                 cells.append((f"{name} {kind}", str(len(found)), within, *texts))
-    title = (
-        f"The uncertainty that is stated (RAM of unknown speed: x{stated.unknown['tg']:.2f} and "
-        f"x{stated.unknown['pp']:.2f} more, GPUs of few sources x{stated.few['tg']:.2f} and "
-        f"x{stated.few['pp']:.2f})"
-    )
-    show(title, "class", cells, ("n", "within", "holds for", "made without the source"))
+    PAGE["more"] = [
+        (what, f"{of['tg']:.2f}", f"{of['pp']:.2f}")
+        for what, of in (
+            ("RAM of unknown speed", stated.unknown),
+            ("GPUs of few sources", stated.few),
+        )
+    ]
+    title = "The uncertainty that is stated, without " + "; ".join(map(", ".join, PAGE["more"]))
+    head = ("n", "within", "holds for", "made without the source")
+    show(title, "class", cells, "stated", head)
     return stated
-
-
-def write_page(rows: list[Row]) -> None:
-    """docs/speeds.md."""
-    head = f"""\
-# How far predicted speeds are off
-
-Made by `python benchmarks/fit_speed.py --docs`; do not edit. {len(rows)} measured rates of
-{len({row.source for row in rows})} sources (fixtures/speeds); tg: generation, pp: prompts.
-
-- **ratio**: the median of predicted / measured
-- **factor**: the median error, up or down, as a factor
-- **p80**: the factor that 8 in 10 predictions are within
-
-The first table has the rows that the constants were fitted to. In the others each row is predicted
-by constants fitted without its source: that is the uncertainty a plan states (`within x1.30`)."""
-    (ROOT / "docs" / "speeds.md").write_text("\n".join([head, *PAGE, ""]), encoding="utf-8")
 
 
 def without_source(
@@ -1270,9 +1239,8 @@ def main() -> None:
     for row in recent:
         row.others = min([len(count[key]) - 1 for key in row.keys], default=99)
     table("Fitted, all rows", rows, [predict(row, *tables) for row in rows])
-    PAGE.clear()
     predicted = [predict(row, *tables, plain=True) for row in recent]
-    table("Fitted: rows since 2025, as a plan predicts", recent, predicted)
+    table("Fitted: rows since 2025, as a plan predicts", recent, predicted, "fitted")
     in_order(recent, predicted)
     if words.show:
         order = sorted(
@@ -1288,7 +1256,7 @@ def main() -> None:
     if not words.quick:
         without = without_source(rows, near, only, fields)
         left_out = [p for row, p in zip(rows, without, strict=True) if not row.old]
-        table("Rows since 2025, each predicted without its source", recent, left_out)
+        table("Rows since 2025, each predicted without its source", recent, left_out, "unseen")
         stated = doubts(recent, left_out)
         found = Doubts(
             stated.doubt,
@@ -1300,7 +1268,8 @@ def main() -> None:
         )
         sources(recent, left_out)
         if words.docs and not (only or fields):
-            write_page(recent)
+            page = speeds_page.render(PAGE, ORDER, len(recent))
+            (ROOT / "docs" / "speeds.md").write_text(page, encoding="utf-8")
         if not (only or fields):
             doubt = found
     if words.write:

@@ -14,6 +14,7 @@ from support import FIXTURES
 
 sys.path.insert(0, str(FIXTURES.parent / "benchmarks"))
 import fit_speed
+import speeds_page
 
 NONE = frozenset[str]()
 
@@ -57,3 +58,24 @@ def test_rows_whose_ram_is_known_state_a_doubt_too(rows: list[fit_speed.Row]) ->
     """--only SYCL ended in KeyError: 'tg'."""
     stated = fit_speed.Stated.of(rows, [0.1] * len(rows))
     assert set(stated.unknown) == set(stated.few) == {"tg", "pp"}
+
+
+def test_the_page_says_each_word_once(rows: list[fit_speed.Row]) -> None:
+    """It had 6,000 words: every source in a row, and pairs of whole commands."""
+    predicted = [row.measured * 1.1 for row in rows]
+    fit_speed.table("Fitted", rows, predicted, "fitted")
+    fit_speed.table("Unseen", rows, predicted, "unseen")
+    fit_speed.doubts(rows, predicted)
+    source = rows[0].source
+    off = [p * (1.5 if row.source == source else 1) for row, p in zip(rows, predicted, strict=True)]
+    fit_speed.sources(rows, off)
+    fit_speed.in_order(rows, [1.0] * len(rows))
+    run = [fit_speed.weighted(f"all {kind}", [(0.3, 0.1, 1.0)]) for kind in ("tg", "pp")]
+    pair = ("tg", "m", "-ngl 9 -fa on -c 512", "-ngl 9 -fa off -c 512", "+9.0%", "-1.0%")
+    tables = fit_speed.PAGE | {"same": run, "other": run, "wrong": [pair]}
+    page = speeds_page.render(tables, fit_speed.ORDER, len(rows))
+    assert "are within x1.10 of the measured tokens" in " ".join(page[:300].split())
+    assert "| tg m | -fa on | -fa off | +9.0% | -1.0% |" in page.splitlines()
+    named = {line for line in page.splitlines() if "github.com" in line}
+    kinds = {row.kind for row in rows if row.source == source}
+    assert 0 < len(named) == len(kinds) and all(" 1.65 |" in line for line in named)
