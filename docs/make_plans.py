@@ -53,17 +53,15 @@ Made by `python docs/make.py plans`; do not edit. Each model is planned without 
 machines with {RAM} of RAM: by autolayers, and as `llama-server --fit on` would choose.
 
 - **layers**: on the GPUs, of all, the output layer included. *-k exp*: the experts of k layers
-  (*ffn*: their FFN weights) are in RAM, which costs little with a mixture of experts.
+  (*ffn*: their FFN weights) are in RAM. *-ub*: the micro-batch, if it is not 512.
 - **context**: tokens, shared by the four default slots. Below 16384 a word says why: *trained* for
   no more; *full*: no launch with more fits; *16k: 14.0 t/s*: 16384 would take more than 5 %
   (mixtures: 10 %) longer, at that rate.
-- **-ub**: the micro-batch, if it is not 512.
-- **t/s**: predicted tokens per second of generation and of prompts for `--workload chat`. These are
-  no measurements ([speeds.md](speeds.md) has their errors); they compare the two columns.
-- `--fit`'s choices are compared, cell by cell, with those of llama-server and llama-fit-params
-  themselves for CUDA devices of these sizes (`pytest -m llamacpp tests/planner/test_fit.py`).
-- `--fit` keeps 1024 MiB free on each GPU, autolayers what docs/devices.md derives. *breaks*:
-  --fit's choice leaves less than that; *does not fit*: the model is too large for the machine.
+- **t/s**, **prompts**: tokens per second, predicted ([speeds](speeds.md) has the errors) for
+  `--workload chat`.
+- `--fit` keeps 1024 MiB free on each GPU, autolayers what [devices](devices.md) derives. *breaks*:
+  its choice leaves less than that; *does not fit*: the model is too large for the machine. Its
+  cells are those of llama-server and llama-fit-params (`tests/planner/test_fit.py`).
 """
 
 
@@ -109,6 +107,8 @@ def row(name: str, plan: Plan) -> str:
         theirs = cell(rival.params, rival.breakdown.n_ctx, everything, rival.speed)
         if not rival.fits:
             theirs += " (breaks)"
+        if theirs == cell(plan.params, plan.breakdown.n_ctx, everything, plan.speed):
+            theirs = "the same | | | "
     return f"| {name} | {ours} | {theirs} |"
 
 

@@ -11,6 +11,7 @@ import itertools
 import json
 import pathlib
 import sys
+from collections.abc import Sequence
 
 import autolayers
 from autolayers import Plan, bundled
@@ -23,13 +24,16 @@ HEAD = """\
 ## Launches that users publish
 
 Launches from guides, threads and benchmarks (`fixtures/published.jsonl`), and what autolayers plans
-for the same machine, context, cache types and slots. Benchmarks with less than 4096 tokens of
-context have 4096 here. **t/s**: published, predicted for their launch, and predicted for ours;
-**time**: predicted seconds of a request with their launch, divided by those with ours.
+for the same machine and what was *asked*: context, cache types and slots (less than 4096 tokens of
+context: 4096). **t/s**: published, predicted for their launch, and for ours; **time**: predicted
+seconds of a request with their launch, divided by those with ours.
 
-| model | machine | published launch | t/s | predicted | ours | predicted | time | why it differs |
-|---|---|---|---:|---:|---|---:|---:|---|
+| model | machine | asked | published launch | ours | t/s | theirs | ours | time |
+|---|---|---|---|---|---:|---:|---:|---:|
 """
+
+
+AS_FAST = "As fast as ours: "
 
 
 def rows() -> list[dict[str, object]]:
@@ -50,63 +54,47 @@ def both(row: dict[str, object]) -> tuple[Plan, Plan]:
     return autolayers.plan(model, [*words, *machine]), autolayers.plan(model, [*wanted, *machine])
 
 
-def why(theirs: Plan, ours: Plan) -> str:
-    """What differs, and why."""
-    found = []
-    short = [
-        f"{-row.remaining >> 20} MiB more than {row.name} has to give"
-        for row in theirs.devices
-        if row.remaining < 0
-    ]
-    if not theirs.fits:
-        found.append("takes " + " and ".join(short) if short else "takes more RAM than there is")
-    gain = theirs.speed.request / ours.speed.request
-    if theirs.placement != ours.placement:
-        there, here = theirs.placement.split(", "), ours.placement.split(", ")
-        found.append(
-            f"{', '.join([part for part in here if part not in there]) or 'nothing in RAM'} "
-            f"instead of "
-            f"{', '.join([part for part in there if part not in here]) or 'nothing'}"
-        )
-    elif gain >= SAME and len(theirs.devices) > 1:
-        used = [sum(row.model > 0 for row in plan.devices) for plan in (theirs, ours)]
-        found.append(
-            "fewer GPUs, which hand over less often"
-            if used[1] < used[0]
-            else "other layers on each GPU"
-        )
-    if (sizes := (theirs.breakdown.n_ubatch, ours.breakdown.n_ubatch))[0] != sizes[1]:
-        found.append(f"-ub {sizes[1]} instead of {sizes[0]}")
-    return (
-        "; ".join(found) if not theirs.fits or gain >= SAME else "as fast" if found else "the same"
-    )
-
-
-def line(row: dict[str, object]) -> str:
-    theirs, ours = both(row)
-    source = str(row["source"])
-    flags = _code(str(row["flags"]))
+def line(row: dict[str, object], theirs: Plan, ours: Plan) -> str:
+    """A launch that is slower than ours, or does not fit."""
+    words, source = str(row["flags"]).split(), str(row["source"])
     cells = [
         row["model"],
-        f"{row['gpu']}, {row['ram']} GiB" if row["ram"] else row["gpu"],
-        f"{flags} [there]({source})" if source.startswith("http") else flags,
+        machine(row),
+        _code(without_wanted(words, kept=True)),
+        _code(without_wanted(words)) + (f" [there]({source})" if source.startswith("http") else ""),
+        _code(without_wanted(ours.flags)),
         "" if row["measured"] is None else f"{float(str(row['measured'])):.1f}",
         f"{theirs.speed.generation:.1f}",
-        _code(" ".join(ours.flags)),
         f"{ours.speed.generation:.1f}",
-        f"{theirs.speed.request / ours.speed.request:.2f}",
-        why(theirs, ours),
+        f"{theirs.speed.request / ours.speed.request:.2f}" if theirs.fits else "does not fit",
     ]
     return f"| {' | '.join(map(str, cells))} |"
 
 
+def machine(row: dict[str, object]) -> str:
+    """The GPUs, and the RAM of those that are no machine."""
+    cards = str(row["gpu"]).split(",")
+    alike = f"{len(cards)}x{cards[0]}" if len(set(cards)) < len(cards) else ",".join(cards)
+    return f"{alike}, {row['ram']} GiB" if row["ram"] else alike
+
+
+def without_wanted(words: Sequence[str], kept: bool = False) -> str:
+    """The flags of a launch that nobody asked for, or those that were asked for."""
+    asked = {i + after for i, word in enumerate(words) if word in WANTED for after in (0, 1)}
+    return " ".join(word for i, word in enumerate(words) if (i in asked) == kept)
+
+
 def _code(text: str) -> str:
-    return f"`{text}`".replace("|", "\\|")
+    return f"`{text}`".replace("|", "\\|") if text else ""
 
 
 def render() -> str:
-    lines = []
+    lines, alike = [], []
     for row in rows():
-        lines.append(line(row))
-        print(lines[-1], file=sys.stderr, flush=True)
-    return HEAD + "\n".join(lines) + "\n"
+        theirs, ours = both(row)
+        if theirs.fits and theirs.speed.request < SAME * ours.speed.request:
+            alike.append(f"{row['model']} on {machine(row)}")
+        else:
+            lines.append(line(row, theirs, ours))
+        print(row["model"], row["gpu"], file=sys.stderr, flush=True)
+    return f"{HEAD}{chr(10).join(lines)}\n\n{AS_FAST}{'; '.join(alike)}.\n"
