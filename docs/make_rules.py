@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from autolayers.cli.rules import figure
-from autolayers.flags.own import own_flags
-from autolayers.rules.evaluate import evaluate
-from autolayers.rules.inputs import FIELDS, TYPES, flag
+from collections.abc import Iterable, Iterator
+
+from autolayers.rules.inputs import MIXTURES, flag
 from autolayers.rules.table import RULES, Example, Rule
 
 _INTRODUCTION = """\
@@ -18,15 +17,27 @@ _INTRODUCTION = """\
     autolayers rules --params 70B --bits 16 --gpu 80GiB
     autolayers rules --params 8B --bits 4 --layers 32 --hidden 4096 --heads 32 --kv-heads 8 \\
         --sequence 8192 --explain
-    autolayers rules MODEL.gguf --gpu 24GiB
+    autolayers rules MODEL.gguf --gpu 24GiB       # each rule with its error, (rule - exact) / exact
 
-They are estimates. For a file, `autolayers MODEL` computes the exact figures, and
-`autolayers rules MODEL` shows each rule with its error, (rule - exact) / exact. *Exact* is what
+They are estimates; for a file, `autolayers MODEL` computes the exact figures. *Exact* is what
 llama-server allocates with every layer on one GPU that is large enough, all buffers and the host's
 part included. Three rules are compared with a part of it: *holding* with the weights, *kv_cache*
 with the context, and *layers_that_fit* with the plan for `--gpu` (`--strategy layers`), whose
-n_gpu_layers counts one more, the output layer. Training has no exact figure here. The bits are
-those that people quote for the type of most weights (4 for q4_K), unless `--bits` is given.
+n_gpu_layers counts one more, the output layer. Training has no exact figure here.
+
+**Units.** GB is 10^9 bytes, as the sources count. A GPU has its real size: write `--gpu 80GiB` for
+one sold as 80 GB, which holds 80 x 2^30 bytes (85.9 GB). `--gpu 80GB` means 80 x 10^9 bytes here,
+unlike for a plan. The number of GPUs is the value divided by that size, rounded up; it allows for
+no context and no uneven split.
+
+**Bits.** `--bits` takes a number or a type. ggml's types count the scales of their blocks (q4_0:
+4.5); fp32, fp16, fp8, int8, int4 and nf4 are what they say, and mixtures what llama.cpp's table
+says of Llama 3.1 8B: {mixtures}. Of a file they are what people quote for the type of most weights
+(4 for q4_K).
+
+**JSON** (`--json`): one key per rule, by the names below, with `bytes` (or `layers`) and `GB`;
+`gpus` if `--gpu` is given; `as_published` if the source's own arithmetic gives another figure;
+`exact` and `error` if there is a file. Then follow `inputs` and `left_out`.
 
 In Python:
 
@@ -36,62 +47,57 @@ In Python:
     results, left_out = rules.evaluate_all(params="70B", bits=16)
     rules.compare(autolayers.read_model("model.gguf"), sequence=8192)
 
-**Units.** GB is 10^9 bytes, as the sources count. A GPU has its real size: write `--gpu 80GiB` for
-one sold as 80 GB, which holds 80 x 2^30 bytes (85.9 GB). `--gpu 80GB` means 80 x 10^9 bytes here,
-unlike for a plan. The number of GPUs is the value divided by that size, rounded up; it allows for
-no context and no uneven split.
+## The rules
 
-**JSON** (`--json`): one key per rule, by the names below, with `bytes` (or `layers`) and `GB`;
-`gpus` if `--gpu` is given; `as_published` if the source's own arithmetic gives another figure;
-`exact` and `error` if there is a file. Then follow `inputs` and `left_out`.
+P is `--params`, Q `--bits`; every rule takes `--gpu`, and `autolayers rules --help` says what the
+inputs mean.
 """
 
 
-def _example(rule: Rule, example: Example) -> str:
+def _example(example: Example) -> str:
     words = " ".join(f"{flag(name)} {value}" for name, value in example.given.items())
-    text = f"- `{words}`: {example.figure}"
-    if example.gpus is not None:
-        text += f", {example.gpus} GPUs"
-    if example.published:
-        correct = evaluate(rule.name, **example.given)
-        text += f" as its source has it ({figure(correct.value, rule.unit)} is right)"
-    return text
+    return f"`{words}` {example.figure}" + f", {example.gpus} GPUs" * (example.gpus is not None)
 
 
 def _section(rule: Rule) -> str:
-    rows = [
-        f"## `{rule.name}`: {rule.title}",
-        "",
-        f"    {rule.formula}",
-        "",
-        f"- needs: {', '.join(f'`{flag(name)}`' for name in rule.needs)}",
-    ]
-    if rule.takes:
-        rows.append(f"- takes: {', '.join(f'`{flag(name)}`' for name in rule.takes)}")
-    rows += [
-        f"- assumes: {rule.assumes}",
-        f"- leaves out: {rule.leaves_out}",
-        f"- source: {rule.source}",
-    ]
-    if rule.erratum:
-        rows += ["", f"**What is right.** {rule.erratum}"]
-    rows += [
-        "",
-        "Worked examples:",
-        "",
-        *(_example(rule, example) for example in rule.examples),
-        "",
-    ]
-    return "\n".join(rows)
+    takes = [flag(name) for name in rule.takes if name != "gpu"]
+    inputs = f"Needs {_code(map(flag, rule.needs))}{f'; takes {_code(takes)}' if takes else ''}."
+    right = [example for example in rule.examples if not example.published]
+    return f"""\
+### `{rule.name}`: {rule.title}
+
+    {rule.formula}
+
+{inputs} Assumes: {rule.assumes}. Leaves out: {rule.leaves_out}.
+Example: {_example(right[-1])}.
+"""
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _of(attribute: str) -> Iterator[str]:
+    """What several rules may share, once, after their names."""
+    shared: dict[str, list[str]] = {}
+    for rule in RULES.values():
+        if text := getattr(rule, attribute):
+            shared.setdefault(text, []).append(rule.name)
+    for text, names in shared.items():
+        yield f"- {_code(names)}: {text}{'' if text.endswith('.') else '.'}"
 
 
 def render() -> str:
     """The whole document, ending with a newline."""
-    inputs = ["## Inputs", "", "| option | meaning |", "|---|---|"]
-    flags = own_flags("rules")
-    inputs += [f"| `{flag(name)}` | {flags[flag(name)].help} |" for name in FIELDS]
-    types = ", ".join(f"{name} {bits:g}" for name, bits in TYPES.items())
-    inputs += ["", f"Types and their bits per weight: {types}.", ""]
+    mixtures = ", ".join(f"{name} {bits:g}" for name, bits in MIXTURES.items())
     return "\n".join(
-        [_INTRODUCTION, *(_section(rule) for rule in RULES.values()), "\n".join(inputs)]
+        [
+            _INTRODUCTION.replace("{mixtures}", mixtures),
+            *map(_section, RULES.values()),
+            "## Where sources err\n",
+            *_of("erratum"),
+            "\n## Sources\n",
+            *_of("source"),
+            "",
+        ]
     )

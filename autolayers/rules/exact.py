@@ -48,7 +48,7 @@ def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[
     results, refused = apply_all(inputs)
     # The exact figures by rule: bytes on all devices together, or layers on the given GPU.
     from ..api import plan
-    from ..machine import Device
+    from ..devices import Device
 
     assert inputs.sequence is not None
     # -np for the batch: each sequence has its own cells, as the rules count them

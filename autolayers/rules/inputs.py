@@ -161,7 +161,7 @@ def _gpu(value: object) -> int:
         with suppress(UsageError):
             return _size("gpu", MiB)(value)
     # A card's name is worth what the planner takes it for.
-    from ..machine import Device
+    from ..devices import Device
 
     # e.g. "RTX 3090" or "24GiB"
     return _size("gpu", MiB)(Device.hypothetical(value).total)

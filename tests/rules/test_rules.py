@@ -7,6 +7,8 @@ document.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from support import ROOT
@@ -273,6 +275,19 @@ def test_json_is_keyed_by_the_rules_names(capsys: pytest.CaptureFixture[str]) ->
 def test_the_command_refuses_in_one_line(words: list[str]) -> None:
     with pytest.raises(UsageError):
         main(words)
+
+
+@pytest.mark.parametrize(
+    "words", [["--params", "70B", "--bits", "16", "--gpu", "80GiB"], [LLAMA_8B, "--gpu", "24GiB"]]
+)
+def test_a_card_is_known_in_a_new_process(words: list[str]) -> None:
+    """--gpu was an AttributeError where nothing had asked for devices before."""
+    done = subprocess.run(
+        [sys.executable, "-m", "autolayers", "rules", *words], capture_output=True, text=True
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    (serving,) = (line for line in done.stdout.splitlines() if line.startswith("serving"))
+    assert " GPU" in serving
 
 
 def test_document_says_where_sources_err() -> None:
