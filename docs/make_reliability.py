@@ -199,17 +199,12 @@ def _commands(part: dict[str, Any]) -> list[str]:
     lines = [
         f"## Hostile whole commands: {total:,} of {AIM:,}",
         "",
-        "The command line from its words to its exit code, in one process, without the start "
-        "of Python. Each ends "
-        "in a documented",
-        "exit code and printable lines, with at most 300 MiB more. The "
-        "limit of time was four "
-        "times that of tests/fuzz.py here, 40 s of",
-        "an idle core: these runs find what "
-        "hangs, not what is slow. "
-        "`python tests/fuzz.py --case KIND:NUMBER` repeats a case with the",
-        f"sources of that day. New processes repeated {alone:,} cases, and ended with the same "
-        "exit codes.",
+        f"""\
+The command line from its words to its exit code, in one process, without the start of Python. Each
+ends in a documented exit code and printable lines, with at most 300 MiB more, within 40 s of a core
+that is idle, four times tests/fuzz.py's limit: these runs find what hangs, not what is slow. New processes
+repeated {alone:,} cases, and ended with the same exit codes. `python tests/fuzz.py --case
+KIND:NUMBER` repeats a case with the sources of that day.""",
         "",
         "| kind | what | cases | exit codes |",
         "|---|---|---|---|",
@@ -223,107 +218,82 @@ def _commands(part: dict[str, Any]) -> list[str]:
 
 
 def _servers(part: dict[str, Any]) -> list[str]:
-    lines = [
+    runs = part["runs"]
+    longest = max(runs, key=lambda run: run["questions"])
+    sizes = [sample["mib"] for sample in longest["samples"]]
+    grown = 100 * (sizes[-1] / sizes[-3] - 1)
+    more = {
+        what: max(run["samples"][-1][what] - run["samples"][0][what] for run in runs)
+        for what in ("threads", "handles")
+    }
+    said = ", ".join(f"{name}: {count:,}" for name, count in sorted(part["statuses"].items()))
+    late = any(name.startswith("no answer") for name in part["statuses"])
+    return [
         f"## `serve` and `web`: {part['questions']:,} questions of {QUESTIONS:,}",
         "",
-        "Both servers in one process, asked by four clients at once: plans, logs, choices, "
-        "the page's own calls, "
-        "a tenth hostile,",
-        "some that leave before their answer. *Growth* is of the last two fifths of a run.",
-        "",
-        "| run | questions | seconds | MiB at the start, after each fifth | growth | "
-        "threads, handles before "
-        "and after |",
-        "|---|---|---|---|---|---|",
+        f"""\
+Both servers in one process, asked by four clients at once: plans, logs, choices, the page's own
+calls, a tenth hostile, some that leave before their answer. The longest of {len(runs)} runs
+({longest["questions"]:,} questions, {longest["seconds"]:,} s) began with {sizes[0]:.0f} MiB and had
+{", ".join(f"{size:.0f}" for size in sizes[1:])} after each fifth: {grown:+.1f} % in the last two,
+{"which is flat" if abs(grown) <= 10 else "which is open"}; shorter ones still fill their caches.
+Threads and handles after a run, beyond those before it: at most {more["threads"]} and
+{more["handles"]}.
+
+Answers by status: {said}.{" No answer: not within the client's 120 s, next to other work." * late}
+{_wrong(part)}
+""",
     ]
-    for run in part["runs"]:
-        sizes = [sample["mib"] for sample in run["samples"]]
-        first, last = run["samples"][0], run["samples"][-1]
-        lines.append(
-            f"| {run['date']} | {run['questions']:,} | {run['seconds']:,} | "
-            f"{', '.join(f'{size:.0f}' for size in sizes)} | "
-            f"{100 * (sizes[-1] / sizes[-3] - 1):+.1f} % | "
-            f"{first['threads']}, {first['handles']}; {last['threads']}, "
-            f"{last['handles']} |"
-        )
-    said = ", ".join(f"{name}: {count:,}" for name, count in sorted(part["statuses"].items()))
-    longest = max(part["runs"], key=lambda run: run["questions"])
-    sizes = [sample["mib"] for sample in longest["samples"]]
-    flat = abs(sizes[-1] / sizes[-3] - 1) <= 0.1
-    shown = (
-        "Flat within 10 % in the longest run; shorter ones still fill their caches."
-        if flat
-        else "Not flat within 10 % in the longest run: open."
-    )
-    late = (
-        " No answer: not within the client's 120 s; the server runs at the lowest priority, next "
-        "to other work."
-        if any(name.startswith("no answer") for name in part["statuses"])
-        else ""
-    )
-    return [*lines, "", f"Answers by status: {said}.{late} {shown} {_wrong(part)}", ""]
 
 
 def _kills(part: dict[str, Any]) -> list[str]:
     ways = part["ways"]
     times = sum(row["killed"] for row in ways.values())
-    lines = [
+    each = ", ".join(
+        f"`{way}` {row['killed']:,} ({row['with a server']:,})" for way, row in sorted(ways.items())
+    )
+    return [
         f"## `run` under SIGKILL: {times:,} times of {KILLS:,}",
         "",
-        "At a random moment of a start. After it no process of the server is left, and each "
-        "state file is whole "
-        "(plain `run`",
-        "becomes the server itself).",
-        "",
-        "| command | killed | when a server was there |",
-        "|---|---|---|",
-        *(
-            f"| `{way}` | {row['killed']:,} | {row['with a server']:,} |"
-            for way, row in sorted(ways.items())
-        ),
+        f"""\
+At a random moment of a start. After it no process of the server is left, and each state file is
+whole (plain `run` becomes the server itself). Killed, and with a server there: {each}. Last run
+{part["date"]}. {_wrong(part)}
+""",
     ]
-    return [*lines, "", f"Last run {part['date']}. {_wrong(part)}", ""]
 
 
 def _edges(part: dict[str, Any]) -> list[str]:
-    rows = [
-        f"| {name} | {row['commands']:,} | {len(row['defects']) or 'none'} |"
-        for name, row in sorted(part.items())
-        if isinstance(row, dict)
-    ]
+    rows = {name: row for name, row in sorted(part.items()) if isinstance(row, dict)}
+    each = ", ".join(f"{name} ({row['commands']:,})" for name, row in rows.items())
     return [
         "## Edges",
         "",
-        "Every command ends in an answer or in one line, and no file is torn.",
-        "",
-        "| what | commands | defects |",
-        "|---|---|---|",
-        *rows,
-        "",
-        f"Last run {part['date']}.",
-        "",
+        f"""\
+Every command ends in an answer or in one line, and no file is torn. Commands with {each}. Last run
+{part["date"]}. {_wrong(part)}
+""",
     ]
 
 
 def _slow(part: dict[str, Any]) -> list[str]:
     rows = []
     for words, figures in sorted(part["rows"].items()):
-        name, layers, flags = words.split("|")
+        name, layers, _ = words.split("|")
         size, ended, seconds, mib = figures.split("|")
-        header, then = f"{name}, {layers} layers, {size}", _ATTACKED.get(f"{name}|{layers}", "")
-        rows.append(f"| {header} | `{flags}` | {ended} | {seconds} | {mib} | {then} |")
+        then = _ATTACKED.get(f"{name}|{layers}", "")
+        rows.append(f"| {name}, {layers} layers, {size} | {ended} | {seconds} | {mib} | {then} |")
     return [
         "## Deep headers",
         "",
-        "Whole commands on headers of many layers, with the start of Python. In November 2026 such "
-        "ones took up to 42.6 processor seconds and 448 MiB, and `choose --for cards` of a real "
-        "model 16.4 s.",
-        "",
-        "| header | flags | ended | processor seconds | MiB | in the attack |",
-        "|---|---|---|---|---|---|",
+        f"""\
+Whole commands on headers of many layers, with the start of Python: at most 10 processor seconds and
+300 MiB. In November 2026 such ones took up to 42.6 s and 448 MiB, and `choose --for cards` of a
+real model 16.4 s. Last run {part["date"]}.
+""",
+        "| header | ended | processor seconds | MiB | in the attack |",
+        "|---|---|---|---|---|",
         *rows,
-        "",
-        f"The limit is 10 processor seconds and 300 MiB. Last run {part['date']}.",
         "",
     ]
 
