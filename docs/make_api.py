@@ -41,8 +41,11 @@ def render() -> str:
 
 
 def _function(name: str, function: object) -> str:
-    signature = str(inspect.signature(function)).replace("'", "")  # type: ignore[arg-type]
-    return f"### `{name}`\n\n{_code(f'{name}{signature}')}\n{_text(_doc(function))}"
+    """Without types, which help() shows."""
+    signature = inspect.signature(function)  # type: ignore[arg-type]
+    plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    shown = inspect.Signature(plain)
+    return f"### `{name}`\n\n{_code(f'{name}{shown}')}\n{_text(_doc(function))}"
 
 
 def _class(name: str, cls: type) -> str:

@@ -79,7 +79,10 @@ def _bench() -> str:
         (rows_of(field)[0].canonical, f"`{flag}`{_EXAMPLES.get(field, '')}")
         for field, (flag, _) in ROWS.items()
     ]
-    return _table("llama-server", "llama-bench", [*rows, *((name, f"`{name}`") for name in ALIKE)])
+    alike = [name for name, said in rows if said == f"`{name}`"] + [*ALIKE]
+    other = [(name, said) for name, said in rows if name not in alike]
+    same = ", ".join(f"`{name}`" for name in alike)
+    return f"{_table('llama-server', 'llama-bench', other)}\n\nCalled the same: {same}."
 
 
 def man() -> str:

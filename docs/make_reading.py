@@ -48,14 +48,16 @@ def first() -> str:
 
 
 def json_keys() -> str:
-    """Every key of the JSON, from the table that writes it."""
-    lines = ["| key | unit | is | from |", "|---|---|---|---|"]
+    """Every key of the JSON, from the table that writes it; alike ones of several parts once."""
+    alike: dict[tuple[str, str], list[str]] = {}
     for row in rows("keys.csv"):
+        leaf = row["key"].rpartition(".")[2]
+        unit = "" if row["unit"] in ("", "bytes", "tokens/s") else f" ({row['unit']})"
+        said = row["says"] + unit
         key = f"`{row['key']}`"
-        key = f"*{key}*" if row["form"].startswith("?") else key
-        source = "" if row["form"] == "literal" or row["from"] == "." else f"`{row['from']}`"
-        lines.append(f"| {key} | {row['unit']} | {row['says']} | {source} |")
-    return "\n".join(lines)
+        alike.setdefault((leaf, said), []).append(f"*{key}*" if row["form"][:1] == "?" else key)
+    lines = [f"| {', '.join(keys)} | {said} |" for (_, said), keys in alike.items()]
+    return "\n".join(["| key | is |", "|---|---|", *lines])
 
 
 def decisions() -> str:

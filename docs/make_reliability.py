@@ -202,8 +202,8 @@ def _commands(part: dict[str, Any]) -> list[str]:
         f"""\
 The command line from its words to its exit code, in one process, without the start of Python. Each
 ends in a documented exit code and printable lines, with at most 300 MiB more, within 40 s of a core
-that is idle, four times tests/fuzz.py's limit: these runs find what hangs, not what is slow. New processes
-repeated {alone:,} cases, and ended with the same exit codes. `python tests/fuzz.py --case
+that is idle, four times tests/fuzz.py's limit: these runs find what hangs, not what is slow. New
+processes repeated {alone:,} cases, and ended with the same exit codes. `python tests/fuzz.py --case
 KIND:NUMBER` repeats a case with the sources of that day.""",
         "",
         "| kind | what | cases | exit codes |",
