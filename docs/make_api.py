@@ -45,7 +45,7 @@ def _function(name: str, function: object) -> str:
     signature = inspect.signature(function)  # type: ignore[arg-type]
     plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
     shown = inspect.Signature(plain)
-    return f"### `{name}`\n\n{_code(f'{name}{shown}')}\n{_text(_doc(function))}"
+    return f"### `{name}`\n\n    {name}{shown}\n\n{_text(_doc(function))}"
 
 
 def _class(name: str, cls: type) -> str:

@@ -34,7 +34,8 @@ be.
 Below are the changes of llama.cpp that move memory or that a launch must know, from
 `autolayers/builds/table.py`: the first build with each, and *to* the last one, if today's has it no
 more. *b4080–b4435*: not in b4080, and in b4435; builds between them get an upper bound and a
-warning. Numbers with # are pull requests at github.com/ggml-org/llama.cpp.
+warning. Numbers with # are pull requests at github.com/ggml-org/llama.cpp. Of graphs and backends
+only what is newer than b{OLDEST_EXACT} is here; `autolayers/builds/early.py` has the rest.
 """
 _PARTS = {
     "server": "llama-server",
@@ -55,7 +56,9 @@ def render() -> str:
     """The whole document as Markdown."""
     lines = [_HEAD]
     for part, title in _PARTS.items():
-        rows = sorted((row for row in Rules.rows() if row.part == part), key=lambda row: row.first)
+        oldest = OLDEST_EXACT if part in ("graph", "backends") else 0
+        found = [row for row in Rules.rows() if row.part == part and row.first >= oldest]
+        rows = sorted(found, key=lambda row: row.first)
         lines += [f"## {title}", "", *map(_line, rows), ""]
     lines += [_FLAGS.lstrip("\n")]
     ends: dict[str, list[str]] = {}

@@ -25,14 +25,13 @@ HEAD = """\
 
 Launches from guides, threads and benchmarks (`fixtures/published.jsonl`), and what autolayers plans
 for the same machine and what was *asked*: context, cache types and slots (less than 4096 tokens of
-context: 4096). **t/s**: published, predicted for their launch, and for ours; **time**: predicted
-seconds of a request with their launch, divided by those with ours.
+context: 4096). All layers are on GPUs where no `-ngl` stands. **t/s**: published, predicted for
+their launch, and for ours; **time**: predicted seconds of a request with their launch, divided by
+those with ours.
 
 | model | machine | asked | published launch | ours | t/s | theirs | ours | time |
 |---|---|---|---|---|---:|---:|---:|---:|
 """
-
-
 AS_FAST = "As fast as ours: "
 
 
@@ -43,26 +42,26 @@ def rows() -> list[dict[str, object]]:
 def both(row: dict[str, object]) -> tuple[Plan, Plan]:
     """The plan of the published flags, and of what is wanted."""
     words = str(row["flags"]).split()
-    wanted = [
-        word
-        for name, value in itertools.pairwise(words)
-        if name in WANTED
-        for word in (name, value)
-    ]
     machine = ["--gpu", str(row["gpu"]), *(["--ram", f"{row['ram']}GiB"] if row["ram"] else [])]
     model = bundled.read(str(row["model"]))
+    wanted = asked(words).split()
     return autolayers.plan(model, [*words, *machine]), autolayers.plan(model, [*wanted, *machine])
 
 
+def slower(theirs: Plan, ours: Plan) -> bool:
+    """Whether a launch is clearly slower than ours, or does not fit."""
+    return not theirs.fits or theirs.speed.request >= SAME * ours.speed.request
+
+
 def line(row: dict[str, object], theirs: Plan, ours: Plan) -> str:
-    """A launch that is slower than ours, or does not fit."""
+    """A launch that is slower."""
     words, source = str(row["flags"]).split(), str(row["source"])
     cells = [
         row["model"],
         machine(row),
-        _code(without_wanted(words, kept=True)),
-        _code(without_wanted(words)) + (f" [there]({source})" if source.startswith("http") else ""),
-        _code(without_wanted(ours.flags)),
+        _code(asked(words)),
+        _code(own(words, theirs)) + (f" [there]({source})" if source.startswith("http") else ""),
+        _code(own(ours.flags, ours)),
         "" if row["measured"] is None else f"{float(str(row['measured'])):.1f}",
         f"{theirs.speed.generation:.1f}",
         f"{ours.speed.generation:.1f}",
@@ -74,14 +73,25 @@ def line(row: dict[str, object], theirs: Plan, ours: Plan) -> str:
 def machine(row: dict[str, object]) -> str:
     """The GPUs, and the RAM of those that are no machine."""
     cards = str(row["gpu"]).split(",")
-    alike = f"{len(cards)}x{cards[0]}" if len(set(cards)) < len(cards) else ",".join(cards)
-    return f"{alike}, {row['ram']} GiB" if row["ram"] else alike
+    shown = f"{len(cards)}x{cards[0]}" if len({*cards}) == 1 < len(cards) else ",".join(cards)
+    return f"{shown}, {row['ram']} GiB" if row["ram"] else shown
 
 
-def without_wanted(words: Sequence[str], kept: bool = False) -> str:
-    """The flags of a launch that nobody asked for, or those that were asked for."""
-    asked = {i + after for i, word in enumerate(words) if word in WANTED for after in (0, 1)}
-    return " ".join(word for i, word in enumerate(words) if (i in asked) == kept)
+def asked(words: Sequence[str]) -> str:
+    """What the answer keeps of a launch."""
+    pairs = itertools.pairwise(words)
+    return " ".join(f"{name} {value}" for name, value in pairs if name in WANTED)
+
+
+def own(words: Sequence[str], plan: Plan) -> str:
+    """The other flags of a launch, without an -ngl of all layers."""
+    left_out = {
+        i + after
+        for i, (name, value) in enumerate(itertools.pairwise(words))
+        if name in WANTED or (name == "-ngl" and int(value) > plan.n_layer)
+        for after in (0, 1)
+    }
+    return " ".join(word for i, word in enumerate(words) if i not in left_out)
 
 
 def _code(text: str) -> str:
@@ -92,9 +102,9 @@ def render() -> str:
     lines, alike = [], []
     for row in rows():
         theirs, ours = both(row)
-        if theirs.fits and theirs.speed.request < SAME * ours.speed.request:
-            alike.append(f"{row['model']} on {machine(row)}")
-        else:
+        if slower(theirs, ours):
             lines.append(line(row, theirs, ours))
+        else:
+            alike.append(f"{row['model']} on {machine(row)}")
         print(row["model"], row["gpu"], file=sys.stderr, flush=True)
     return f"{HEAD}{chr(10).join(lines)}\n\n{AS_FAST}{'; '.join(alike)}.\n"

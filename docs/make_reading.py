@@ -65,9 +65,6 @@ def decisions() -> str:
     eight, large = FIRST.name, "llama-3.3-70b-q4_k_m.gguf"
     asked = {
         "Eight people": f"{eight} --gpu 12GiB --ram 64GiB --users 8",
-        "Embeddings": "../more/headers/bge-m3-f16.gguf --gpu 4GiB --ram 16GiB",
-        "A draft model": f"{large} -md llama-3.2-1b-q8_0.gguf --gpu 24GiB,24GiB --ram 64GiB",
-        "Three GPUs": f"{large} --gpu rtx-3090,rtx-3060,8GiB --ram 64GiB",
         "24 and 12 GiB": f"{large} --gpu rtx-3090,rtx-3060 --ram 64GiB",
     }
     shown = []
@@ -86,7 +83,7 @@ PARTS = {
     "a table": table,
     "a first plan": first,
     "json keys": json_keys,
-    "five decisions": decisions,
+    "two decisions": decisions,
 }
 
 

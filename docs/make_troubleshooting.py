@@ -65,6 +65,7 @@ _PHASES = {
     "start": "at the start",
 }
 _SHORTEST = 10  # characters of a message that says something by itself
+_MOST = 25  # messages of a cause; explain knows the others too
 
 
 def render() -> str:
@@ -88,7 +89,7 @@ def _messages() -> list[str]:
 
 
 def _section(cause: Cause) -> str:
-    lines = [f"## {cause.name}", "", f"{cause.title}. {cause.means}", ""]
+    lines = [f"## {cause.name}", "", cause.means, ""]
     if cause.remedies:
         phases: dict[str, list[str]] = {}
         for remedy in cause.remedies:
@@ -113,7 +114,8 @@ def _section(cause: Cause) -> str:
             "",
         ]
     if messages := _said([sign for sign in SIGNS if sign.cause == cause.name]):
-        lines += [f"Lines: {', '.join(messages)}.", ""]
+        more = f", and {len(messages) - _MOST} more" * (len(messages) > _MOST)
+        lines += [f"Lines: {', '.join(messages[:_MOST])}{more}.", ""]
     return "\n".join(lines)
 
 

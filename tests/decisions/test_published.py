@@ -23,3 +23,10 @@ def test_a_published_launch_is_no_faster(monkeypatch: pytest.MonkeyPatch, number
     theirs, ours = published.both(row)
     assert ours.fits, row
     assert not theirs.fits or ours.speed.request <= theirs.speed.request * published.SAME, row
+    page = (ROOT / "docs" / "plans.md").read_text(encoding="utf-8").partition("## Launches")[2]
+    if published.slower(theirs, ours):
+        assert published.line(row, theirs, ours) in page.splitlines()
+    else:
+        assert (
+            f"{row['model']} on {published.machine(row)}" in page.rpartition("As fast as ours")[2]
+        )
