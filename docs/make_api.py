@@ -11,10 +11,16 @@ import autolayers
 
 HEAD = """# The library
 
-Made by `python docs/make.py api`; do not edit. All public names come from `import autolayers` and
-are loaded on first use. `Plan.to_dict()` returns the `--json` document (to which the command adds
-`other_flags`, given flags that touch no memory), schema 1: keys may be added, but are never removed
-and never change their meaning.
+Made by `python docs/make.py api`; do not edit.
+
+    import autolayers
+    plan = autolayers.plan("model.gguf", gpu="24GiB", ctx=8192)  # without gpu: this machine
+    plan.fits, plan.flags, plan.speed.generation
+
+All public names come from `import autolayers` and are loaded on first use; `help(autolayers.plan)`
+shows types. `Plan.to_dict()` returns the [`--json` document](reading-a-plan.md#the-json) (to which
+the command adds `other_flags`, given flags that touch no memory), schema 1: keys may be added, but
+are never removed and never change their meaning.
 """
 
 

@@ -25,9 +25,9 @@ HEAD = """\
 
 Launches from guides, threads and benchmarks (`fixtures/published.jsonl`), and what autolayers plans
 for the same machine and what was *asked*: context, cache types and slots (less than 4096 tokens of
-context: 4096). All layers are on GPUs where no `-ngl` stands. **t/s**: published, predicted for
-their launch, and for ours; **time**: predicted seconds of a request with their launch, divided by
-those with ours.
+context: 4096). Where no `-ngl` stands all layers are on GPUs, and where no `-b` stands it is as
+`-ub`. **t/s**: published, predicted for their launch, and for ours; **time**: predicted seconds of
+a request with their launch, divided by those with ours.
 
 | model | machine | asked | published launch | ours | t/s | theirs | ours | time |
 |---|---|---|---|---|---:|---:|---:|---:|
@@ -84,11 +84,14 @@ def asked(words: Sequence[str]) -> str:
 
 
 def own(words: Sequence[str], plan: Plan) -> str:
-    """The other flags of a launch, without an -ngl of all layers."""
+    """The other flags of a launch, without an -ngl of all layers and a -b like -ub."""
+    pairs = list(itertools.pairwise(words))
     left_out = {
         i + after
-        for i, (name, value) in enumerate(itertools.pairwise(words))
-        if name in WANTED or (name == "-ngl" and int(value) > plan.n_layer)
+        for i, (name, value) in enumerate(pairs)
+        if name in WANTED
+        or (name == "-ngl" and int(value) > plan.n_layer)
+        or (name == "-b" and ("-ub", value) in pairs)
         for after in (0, 1)
     }
     return " ".join(word for i, word in enumerate(words) if i not in left_out)

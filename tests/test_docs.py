@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,37 @@ def test_a_page_shows_windows_paths_for_both_shells() -> None:
     page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     assert '"C:\\llama.cpp\\llama-server.exe"' in page
     assert "cmd.exe" in page and "PowerShell" in page
+
+
+MADE = "api architectures best builds plans reliability rules speeds troubleshooting"
+
+
+def columns(page: str) -> Iterator[tuple[str, list[str]]]:
+    """Each column of a page's tables of at least five rows, after its head."""
+    for table in re.findall(r"^(\|.*\|)\n\|[-:|]+\|\n((?:\|.*\|\n)+)", page, re.MULTILINE):
+        rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in table[1].splitlines()]
+        if len(rows) >= 5:
+            yield from zip(
+                re.split(r"(?<!\\)\|", table[0])[1:-1],
+                map(list, zip(*rows, strict=True)),
+                strict=True,
+            )
+
+
+@pytest.mark.parametrize("name", MADE.split())
+def test_a_made_page_says_what_every_row_has_in_a_sentence(name: str) -> None:
+    """Columns said "exact", "yes" or nothing 150 times."""
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert [head for head, cells in columns(page) if len({*cells}) == 1] == []
+    lines = [line for line in page.splitlines() if line.startswith("| ")]
+    heads = {line for line in lines if lines.count(line) > 1}
+    assert {line for line in heads if f"{line}\n|---" not in page} == set()
+
+
+def test_made_pages_are_short() -> None:
+    """They had 36,900 words."""
+    pages = [(ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in MADE.split()]
+    assert sum(len(page.split()) for page in pages) < 18_500
 
 
 def test_the_site_leads_to_every_page() -> None:
