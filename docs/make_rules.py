@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from autolayers.rules.inputs import MIXTURES, flag
 from autolayers.rules.table import RULES, Example, Rule
@@ -49,8 +49,11 @@ In Python:
 
 ## The rules
 
-P is `--params`, Q `--bits`; every rule takes `--gpu`, and `autolayers rules --help` says what the
-inputs mean.
+P is `--params`, Q `--bits`; every rule takes `--gpu`. `--explain` prints what each assumes, what it
+leaves out and its source; `autolayers rules --help` says what the inputs mean.
+
+| rule | formula | needs | takes | an example |
+|---|---|---|---|---|
 """
 
 
@@ -59,45 +62,29 @@ def _example(example: Example) -> str:
     return f"`{words}` {example.figure}" + f", {example.gpus} GPUs" * (example.gpus is not None)
 
 
-def _section(rule: Rule) -> str:
-    takes = [flag(name) for name in rule.takes if name != "gpu"]
-    inputs = f"Needs {_code(map(flag, rule.needs))}{f'; takes {_code(takes)}' if takes else ''}."
+def _line(rule: Rule) -> str:
     right = [example for example in rule.examples if not example.published]
-    return f"""\
-### `{rule.name}`: {rule.title}
-
-    {rule.formula}
-
-{inputs} Assumes: {rule.assumes}. Leaves out: {rule.leaves_out}.
-Example: {_example(right[-1])}.
-"""
+    takes = _code(flag(name) for name in rule.takes if name != "gpu")
+    name, needs = f"`{rule.name}`: {rule.title}", _code(map(flag, rule.needs))
+    return f"| {name} | {rule.formula} | {needs} | {takes} | {_example(right[-1])} |"
 
 
 def _code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _of(attribute: str) -> Iterator[str]:
-    """What several rules may share, once, after their names."""
-    shared: dict[str, list[str]] = {}
-    for rule in RULES.values():
-        if text := getattr(rule, attribute):
-            shared.setdefault(text, []).append(rule.name)
-    for text, names in shared.items():
-        yield f"- {_code(names)}: {text}{'' if text.endswith('.') else '.'}"
-
-
 def render() -> str:
     """The whole document, ending with a newline."""
     mixtures = ", ".join(f"{name} {bits:g}" for name, bits in MIXTURES.items())
+    errata: dict[str, list[str]] = {}
+    for rule in RULES.values():
+        if rule.erratum:
+            errata.setdefault(rule.erratum, []).append(rule.name)
     return "\n".join(
         [
-            _INTRODUCTION.replace("{mixtures}", mixtures),
-            *map(_section, RULES.values()),
-            "## Where sources err\n",
-            *_of("erratum"),
-            "\n## Sources\n",
-            *_of("source"),
+            _INTRODUCTION.replace("{mixtures}", mixtures) + "\n".join(map(_line, RULES.values())),
+            "\n## Where sources err\n",
+            *(f"- {_code(names)}: {text}" for text, names in errata.items()),
             "",
         ]
     )

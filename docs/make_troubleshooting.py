@@ -22,8 +22,8 @@ Made by `python docs/make.py troubleshooting`; do not edit.
     autolayers explain 4242                       # a running llama-server; `autolayers ps` has PIDs
     autolayers explain model.gguf --gpu 12GiB     # why this plan
 
-names the cause on one line, then the figures, what to try, the launch that works and the lines of
-the log that show it. The log is read on this machine and sent nowhere. When a launch dies,
+It names the cause on one line, then the figures, what to try, the launch that works and the lines
+of the log that show it. The log is read on this machine and sent nowhere. When a launch dies,
 `autolayers run` prints the same on a terminal, and `--retry` applies the remedy. Below, each cause
 has what to try (*weights*, *KV cache*, *graph buffers*: if these were refused) and the lines of
 logs that name it.
