@@ -177,5 +177,5 @@ def _reach() -> str:
         given = given or ", ".join(f"`{node}`" for node in reach.nodes) or "not in a container"
         if reach.reaches("docker"):
             given = f"image `server{reach.backend.image}`, {given}"
-        rows.append((name, f"{given}; refused: {', '.join(refused) or 'nothing'}"))
+        rows.append((name, given + f"; refused: {', '.join(refused)}" * bool(refused)))
     return _table("backend", "way to its GPUs", rows)

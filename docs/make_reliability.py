@@ -16,9 +16,8 @@ _INTRODUCTION = """\
 <!-- Made by `python docs/make.py reliability` from benchmarks/soak.json, which
 `python benchmarks/soak.py` extends. -->
 
-This page lists what has been tried, how often, and the outcome. Each run of `benchmarks/soak.py`
-continues at the case where the last one ended, so that runs of an hour add up.
-[SECURITY.md](../SECURITY.md) says what must hold,
+{open} The headings say what was tried so far and how often it was to be: each run of
+`benchmarks/soak.py` continues at the case where the last one ended. [SECURITY.md](../SECURITY.md) says what must hold,
 [CONTRIBUTING.md](../CONTRIBUTING.md#hostile-input) where the limits are.
 """
 
@@ -333,4 +332,5 @@ def render() -> str:
         f"| {name} | {was} | {'<br>'.join(f'`{test}`' for test in tests)} |"
         for name, was, tests in FINDINGS
     ]
-    return "\n".join([_INTRODUCTION, *lines, ""])
+    head = _INTRODUCTION.format(open=_wrong(figures))
+    return "\n".join([head, *lines, ""])
