@@ -17,7 +17,8 @@ _INTRODUCTION = """\
 `python benchmarks/soak.py` extends. -->
 
 {open} The headings say what was tried so far and how often it was to be: each run of
-`benchmarks/soak.py` continues at the case where the last one ended. [SECURITY.md](../SECURITY.md) says what must hold,
+`benchmarks/soak.py` continues at the case where the last one ended.
+[SECURITY.md](../SECURITY.md) says what must hold,
 [CONTRIBUTING.md](../CONTRIBUTING.md#hostile-input) where the limits are.
 """
 
