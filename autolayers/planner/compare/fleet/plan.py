@@ -14,6 +14,7 @@ for the slots that it gets.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from itertools import combinations_with_replacement
 from math import ceil
 
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 # of choosing and planning those that share a GPU, after which only planned ones are chosen
 ROUNDS = 12
-_RATES = (20.0, 10.0, 5.0, TOO_SLOW)  # tokens per second of each user
+_RATES = (20.0, 10.0, 5.0)  # tokens per second of each user
 _FEW_GPUS = 4  # for a model, below which models may share one
 NEAR = 0.98  # of the bound: what is below it is said
 _SPAN = 4  # machines that one model spans at most
@@ -75,24 +76,23 @@ def plan_fleet(
     interrupt ends the search, and the answer is the best so far. Raises DoesNotFit if none of the
     models is served."""
 
-    def best(wanted: Wanted) -> FleetPlan:
-        return _Planner(models, request, fleet, weights, wanted, names, step, shares).plan()
+    def chosen(rate: float) -> _Planner:
+        each = replace(wanted.each, rate=rate) if rate else wanted.each
+        goals = replace(wanted, each=each)
+        return _Planner(models, request, fleet, weights, goals, names, step, shares)
 
-    found = best(wanted)
-    if found.fits or wanted.users is None or wanted.each.promise or found.interrupted:
-        return found
-    # The number with the most tokens in all is advice, and no reason to serve fewer than may be:
-    # the highest of these promises at which all are served.
-    for rate in _RATES:
-        try:
-            more = best(replace(wanted, each=replace(wanted.each, rate=rate)))
-        except DoesNotFit:
-            continue
-        if (len(more.unserved), -more.most) < (len(found.unserved), -found.most):
-            found = replace(more, wanted=wanted)
-        if found.fits:
-            break
-    return found
+    best = chosen(0.0)
+    if best.serves_all or wanted.users is None or wanted.each.promise or best.interrupted:
+        return best.plan()
+    # The number with the most tokens in all is advice, and no reason to serve fewer than may be.
+    # The least promise serves the most; if it serves all, the highest is taken that does.
+    with suppress(DoesNotFit):
+        least = chosen(TOO_SLOW)
+        best = min(best, least, key=lambda each: each.rank)
+        if least.serves_all:
+            higher = (planner for rate in _RATES if (planner := chosen(rate)).serves_all)
+            best = next(higher, least)
+    return replace(best.plan(), wanted=wanted)
 
 
 class _Planner:
@@ -127,19 +127,31 @@ class _Planner:
         self.unserved: list[Unserved] = []
         # models for which no machine is left, and their sorts
         self.waiting: dict[int, list[Sort]] = {}
-
-    def plan(self) -> FleetPlan:
         self._plan_models()
         sorts = self._alone()
         self._refuse_models(sorts)
         served_models = self._not_refused()
         sorts = [sort for sort in sorts if sort.serves[0][0] in served_models]
         sorts += self._sharing(served_models)
-        served_models, sorts, counts, bound = self._served(sorts, served_models)
-        weights = self._shares(served_models)
-        self.step("planning the servers")
+        self.chosen = self._served(sorts, served_models)
         # Floats may make 40 users 39.999999.
-        possible = int(users_in_ratio(sorts, counts, weights) + 1e-6)
+        served_models, sorts, counts, _ = self.chosen
+        self.possible = int(users_in_ratio(sorts, counts, self._shares(served_models)) + 1e-6)
+
+    @property
+    def serves_all(self) -> bool:
+        return not self.unserved and self.possible >= max(1, self.wanted.users or 1)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Less is better: models that are not served, and fewer users."""
+        return len(self.unserved), -self.possible
+
+    def plan(self) -> FleetPlan:
+        """Return the plan of what was chosen."""
+        served_models, sorts, counts, bound = self.chosen
+        weights, possible = self._shares(served_models), self.possible
+        self.step("planning the servers")
         # Never more than are possible: the rest has no slot.
         number = possible if self.wanted.users is None else min(possible, self.wanted.users)
         users = dealt(number, weights)
