@@ -10,7 +10,6 @@ from autolayers.planner.why import why
 from autolayers.records import replace
 from autolayers.report.summary import head, summary
 from autolayers.report.table import Style
-from autolayers.report.text import plan_text
 from autolayers.report.why import why_text
 from autolayers.request import Request
 from autolayers.tables import rows
@@ -32,12 +31,6 @@ def _plan() -> autolayers.Plan:
 def screen() -> str:
     """What the plain command prints on a terminal."""
     return _block(summary(_plan(), TERMINAL, command=("llama-server", "-m", MIXTURE.name)))
-
-
-def table() -> str:
-    """What it prints with --table."""
-    style = Style(width=100)
-    return _block(plan_text(_plan(), style, command=("llama-server", "-m", MIXTURE.name)))
 
 
 def first() -> str:
@@ -80,7 +73,6 @@ def decisions() -> str:
 
 PARTS = {
     "a screen": screen,
-    "a table": table,
     "a first plan": first,
     "json keys": json_keys,
     "two decisions": decisions,
