@@ -213,7 +213,7 @@ def render() -> str:
         lists = list(DictReader(file))
     head = (
         "\n## What people read first\n\nOn a terminal of 80 columns and 24 lines, without scrolling"
-        " (`tests/cli/test_people.py`). What visitors of the page find is in [web.md](web.md).\n"
+        " (`tests/cli/test_people.py`).\n"
     )
     return "\n".join([HEAD, *beside(lists), head, *people(), ""])
 

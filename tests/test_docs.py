@@ -176,15 +176,6 @@ def test_the_man_page_is_readable_and_whole() -> None:
     ] == [COMMANDS["ollama"].usage]
 
 
-def test_the_tests_that_the_page_names_are_there() -> None:
-    page = (ROOT / "docs" / "web.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`(test_\w+)`", page))
-    source = "".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
-    )
-    assert len(named) > 30 and {name for name in named if f"\ndef {name}(" not in source} == set()
-
-
 def test_the_first_picture_shows_a_gain_that_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """It showed llama.cpp alone with 42 tokens/s beside 39. In both schemes, and of letters that a
     phone of 360 pixels shows with 11."""
