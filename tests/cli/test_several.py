@@ -68,7 +68,7 @@ def test_the_documented_examples_print_what_the_page_shows(
         )
         return out.replace(str(library), "/models")
 
-    assert check_examples(ROOT / "docs" / "several.md", run) == 4
+    assert check_examples(ROOT / "docs" / "several.md", run) == 2
 
 
 # --- in turns
