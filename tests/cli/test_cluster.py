@@ -365,4 +365,4 @@ def test_the_documented_examples_print_what_the_page_shows(
         assert code == 0
         return out
 
-    assert check_examples(ROOT / "docs" / "cluster.md", run) == 2
+    assert check_examples(ROOT / "docs" / "cluster.md", run) == 1
