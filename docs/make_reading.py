@@ -41,41 +41,42 @@ def first() -> str:
 
 
 def json_keys() -> str:
-    """Every key of the JSON, from the table that writes it; alike ones of several parts once."""
-    alike: dict[tuple[str, str], list[str]] = {}
+    """Every key of the JSON, from the table that writes it: an object a line, and what an earlier
+    one says of the same keys is not said again."""
+    objects: dict[str, dict[str, str]] = {}
     for row in rows("keys.csv"):
-        leaf = row["key"].rpartition(".")[2]
+        parent, _, leaf = row["key"].rpartition(".")
+        key = f"*`{leaf}`*" if row["form"][:1] == "?" else f"`{leaf}`"
         unit = "" if row["unit"] in ("", "bytes", "tokens/s") else f" ({row['unit']})"
-        said = row["says"] + unit
-        key = f"`{row['key']}`"
-        alike.setdefault((leaf, said), []).append(f"*{key}*" if row["form"][:1] == "?" else key)
-    lines = [f"| {', '.join(keys)} | {said} |" for (_, said), keys in alike.items()]
-    return "\n".join(["| key | is |", "|---|---|", *lines])
+        objects.setdefault(parent, {})[key] = row["says"] + unit
+    lines = []
+    for number, (name, keys) in enumerate(objects.items()):
+        earlier = list(objects.items())[:number]
+        like, same = max(
+            ((other, said.items() & keys.items()) for other, said in earlier),
+            key=lambda shared: len(shared[1]),
+            default=("", set()),
+        )
+        alike = {key for key, _ in same} if len(same) > 2 else set()
+        told = [f"{key} {said}" for key, said in keys.items() if key not in alike]
+        if alike:
+            told.append(f"as in `{like}`: {', '.join(key for key in keys if key in alike)}")
+        lines.append(f"- {f'`{name}`' if name else 'the plan'}: {', '.join(told)}")
+    return "\n".join(lines)
 
 
-def decisions() -> str:
-    """Launches with all that was measured beside them: `--why`."""
-    eight, large = FIRST.name, "llama-3.3-70b-q4_k_m.gguf"
-    asked = {
-        "Eight people": f"{eight} --gpu 12GiB --ram 64GiB --users 8",
-        "24 and 12 GiB": f"{large} --gpu rtx-3090,rtx-3060 --ram 64GiB",
-    }
-    shown = []
-    for title, line in asked.items():
-        words = [str(HEADERS / w) if w.endswith(".gguf") else w for w in line.split()]
-        request = Request.of(words[1:])
-        found = why(autolayers.read_model(words[0]), request)
-        command = " ".join(Path(w).name if w.endswith(".gguf") else w for w in line.split())
-        text = f"$ autolayers {command} --why\n{why_text(found, Style(width=150))}"
-        shown.append(f"{title}:\n\n{_block(text)}")
-    return "\n\n".join(shown)
+def decision() -> str:
+    """A launch with all that was measured beside it: `--why`."""
+    words = ("llama-3.3-70b-q4_k_m.gguf", "--gpu", "rtx-3090,rtx-3060", "--ram", "64GiB")
+    found = why(autolayers.read_model(str(HEADERS / words[0])), Request.of(words[1:]))
+    return _block(f"$ autolayers {' '.join(words)} --why\n{why_text(found, Style(width=150))}")
 
 
 PARTS = {
     "a screen": screen,
     "a first plan": first,
     "json keys": json_keys,
-    "two decisions": decisions,
+    "a decision": decision,
 }
 
 
