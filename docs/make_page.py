@@ -1,7 +1,7 @@
 """Pictures of the page, and its figures against the library's: python docs/make_page.py
 NODE_MODULES [--images]
 
-Writes docs/images/page-*.png, prints how the page's bytes differ. Needs playwright (pip), Chromium,
+Writes docs/images/page-*.png, prints how many bytes differ. Needs playwright (pip), Chromium,
 and the npm package pyodide in NODE_MODULES, as tests/web/test_browser.py says.
 """
 
