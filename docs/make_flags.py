@@ -30,18 +30,9 @@ _EXAMPLES = {
 
 
 def part(name: str) -> str:
-    """A table between markers: "bench", "commands", "formats", "prices", or "flags COMMAND" without
+    """A table between markers: "bench", "commands", "prices", "reach", or "flags COMMAND" without
     those that a plan has too."""
     what, _, command = name.partition(" ")
-    if what == "formats":
-        return _table(
-            "format",
-            "is",
-            [
-                (row.name, row.about + (", for one model or several" if row.several else ""))
-                for row in FORMATS.values()
-            ],
-        )
     if what == "reach":
         return _reach()
     if what == "prices":

@@ -28,8 +28,6 @@ of the log that show it. The log is read on this machine and sent nowhere. When 
 has what to try (*weights*, *KV cache*, *graph buffers*: if these were refused) and the lines of
 logs that name it.
 
-| cause | is |
-|---|---|
 """
 _JSON = """## What is printed
 
@@ -65,13 +63,13 @@ _PHASES = {
     "start": "at the start",
 }
 _SHORTEST = 10  # characters of a message that says something by itself
-_MOST = 20  # messages of a cause; explain knows the others too
+_MOST = 8  # messages of a cause; explain knows the others too
 
 
 def render() -> str:
     """The whole document as Markdown."""
     rows = "\n".join(
-        f"| [`{cause.name}`](#{cause.name}) | {cause.title} |" for cause in CAUSES.values()
+        f"- [`{cause.name}`](#{cause.name}): {cause.title}" for cause in CAUSES.values()
     )
     return "\n".join([_HEAD + rows, "", *map(_section, CAUSES.values()), _JSON, *_messages()])
 
