@@ -45,13 +45,9 @@ def part(name: str) -> str:
             for name, row in COMMANDS.items()
             if " " not in name
         ]
-        return _table("command", "does", rows)
+        return _list(rows)
     shared = set() if command == "plan" else set(_flags("plan"))
-    return _table(
-        "flag",
-        "means",
-        [(spelled(flag), flag.help) for flag in _flags(command) if flag not in shared],
-    )
+    return _list([(spelled(flag), flag.help) for flag in _flags(command) if flag not in shared])
 
 
 def _prices() -> str:
@@ -73,7 +69,9 @@ def _bench() -> str:
     alike = [name for name, said in rows if said == f"`{name}`"] + [*ALIKE]
     other = [(name, said) for name, said in rows if name not in alike]
     same = ", ".join(f"`{name}`" for name in alike)
-    return f"{_table('llama-server', 'llama-bench', other)}\n\nCalled the same: {same}."
+    differ = [f"| `{name}` | {said} |" for name, said in other]
+    table = "\n".join(["| llama-server | llama-bench |", "|---|---|", *differ])
+    return f"{table}\n\nCalled the same: {same}."
 
 
 def man() -> str:
@@ -128,17 +126,8 @@ def _flags(command: str) -> list[OwnFlag]:
     return [flag for flag in FLAGS if command in flag.commands]
 
 
-def _table(left: str, right: str, rows: list[tuple[str, str]]) -> str:
-    cells = [
-        (f"`{term}`".replace("|", "\\|"), meaning.replace("|", "\\|")) for term, meaning in rows
-    ]
-    return "\n".join(
-        [
-            f"| {left} | {right} |",
-            "|---|---|",
-            *(f"| {term} | {meaning} |" for term, meaning in cells),
-        ]
-    )
+def _list(rows: list[tuple[str, str]]) -> str:
+    return "\n".join(f"- `{term}`: {meaning}" for term, meaning in rows)
 
 
 def _about(text: str) -> list[str]:
@@ -169,4 +158,4 @@ def _reach() -> str:
         if reach.reaches("docker"):
             given = f"image `server{reach.backend.image}`, {given}"
         rows.append((name, given + f"; refused: {', '.join(refused)}" * bool(refused)))
-    return _table("backend", "way to its GPUs", rows)
+    return _list(rows)

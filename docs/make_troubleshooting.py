@@ -63,7 +63,7 @@ _PHASES = {
     "start": "at the start",
 }
 _SHORTEST = 10  # characters of a message that says something by itself
-_MOST = 8  # messages of a cause; explain knows the others too
+_MOST = 6  # messages of a cause; explain knows the others too
 
 
 def render() -> str:
