@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import HEADERS
+from support import HEADERS, ROOT, check_examples
 
 from autolayers.cli import main
 
@@ -79,3 +79,18 @@ def test_a_command_that_llama_cpp_refuses_is_shown_a_better_one(
     assert main(["compare", *MACHINE, "--", *words]) == 0
     said = capsys.readouterr().out
     assert said.startswith("yours is refused: ") and "llama-server -m" in said
+
+
+@pytest.mark.slow
+def test_the_documented_example_prints_what_the_page_shows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It showed rates of an earlier prediction."""
+    monkeypatch.chdir(HEADERS)
+
+    def run(words: list[str]) -> str:
+        command = words.index("--")
+        assert main([*words[:command], "--json", *words[command:]]) == 0
+        return str(json.loads(capsys.readouterr().out)["text"])
+
+    assert check_examples(ROOT / "docs" / "launch.md", run) == 1
