@@ -113,6 +113,16 @@ def test_the_house_has_every_room_and_its_files_are_there() -> None:
             assert (ROOT / "autolayers" / room / name).exists(), (room, name)
 
 
+def test_every_anchor_is_a_heading() -> None:
+    for page in (*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", text):
+            led = (page.parent / target if target else page).read_text(encoding="utf-8")
+            heads = re.findall(r"^#+ (.*)$", led, re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+            assert anchor in slugs, (page.name, target, anchor)
+
+
 def test_every_link_of_the_pages_leads_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the site too, where files beside docs/ are words or lie in the repository."""
     for page in (ROOT / "docs").glob("*.md"):
