@@ -285,7 +285,7 @@ def test_the_documented_examples_print_what_the_page_shows(
     assert check_examples(ROOT / "docs" / "rack.md", run) == 1
 
 
-# --- the threads of docs/rack.md
+# --- threads that docs/rack.md names
 
 
 @pytest.mark.parametrize(
