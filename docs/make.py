@@ -35,6 +35,7 @@ FILES = {
     "launch-files": DOCS / "launch-files.md",
     "planner": DOCS / "planner.md",
     "search": DOCS / "search.md",
+    "decisions": DOCS / "decisions.txt",
     "tune": DOCS / "tune.md",
     "reading-a-plan": DOCS / "reading-a-plan.md",
     "README": DOCS.parent / "README.md",
@@ -62,6 +63,8 @@ def render(name: str) -> str:
 
     if name == "autolayers.1":
         return make_flags.man()
+    if name == "decisions":
+        return make_reading.decisions()
     if name.startswith("completion "):
         from autolayers.cli.completion import script
 

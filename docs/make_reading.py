@@ -65,18 +65,29 @@ def json_keys() -> str:
     return "\n".join(lines)
 
 
-def decision() -> str:
-    """A launch with all that was measured beside it: `--why`."""
-    words = ("llama-3.3-70b-q4_k_m.gguf", "--gpu", "rtx-3090,rtx-3060", "--ram", "64GiB")
-    found = why(autolayers.read_model(str(HEADERS / words[0])), Request.of(words[1:]))
-    return _block(f"$ autolayers {' '.join(words)} --why\n{why_text(found, Style(width=150))}")
+def decisions() -> str:
+    """docs/decisions.txt: launches with all that was measured beside them, by `--why`."""
+    large = "llama-3.3-70b-q4_k_m.gguf"
+    asked = (
+        f"{FIRST.name} --gpu 12GiB --ram 64GiB --users 8",
+        "../more/headers/bge-m3-f16.gguf --gpu 4GiB --ram 16GiB",
+        f"{large} -md llama-3.2-1b-q8_0.gguf --gpu 24GiB,24GiB --ram 64GiB",
+        f"{large} --gpu rtx-3090,rtx-3060,8GiB --ram 64GiB",
+        f"{large} --gpu rtx-3090,rtx-3060 --ram 64GiB",
+    )
+    shown = []
+    for line in asked:
+        words = [str(HEADERS / w) if w.endswith(".gguf") else w for w in line.split()]
+        found = why(autolayers.read_model(words[0]), Request.of(words[1:]))
+        command = " ".join(Path(w).name if w.endswith(".gguf") else w for w in line.split())
+        shown.append(f"$ autolayers {command} --why\n{why_text(found, Style(width=150))}")
+    return "\n\n".join(text.rstrip() for text in shown) + "\n"
 
 
 PARTS = {
     "a screen": screen,
     "a first plan": first,
     "json keys": json_keys,
-    "a decision": decision,
 }
 
 

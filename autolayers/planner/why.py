@@ -163,7 +163,13 @@ def _row(problem: Problem, candidate: Candidate, chosen: Candidate) -> WhyRow:
     elif seconds >= 1.005 * now:  # else its prices decided
         verdict = f"{seconds / now:.2f} times as long"
     else:
-        what, factor = max(prices, key=lambda price: price[1], default=("other flags", 1.0))
+        # what the chosen launch pays as well decides nothing
+        paid = {row.what: each for row, each in priced(problem, chosen.params, chosen.breakdown)}
+        what, factor = max(
+            prices,
+            key=lambda price: price[1] / paid.get(price[0], 1.0),
+            default=("other flags", 1.0),
+        )
         verdict = f"{what}: counts {factor:.2f} times as long"
     return WhyRow(
         evaluator.described(candidate.params),
