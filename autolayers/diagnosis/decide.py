@@ -18,7 +18,7 @@ from ..model.architectures import NAMES
 from ..records import dataclass, field, replace
 from ..units import GiB, MiB, whole
 from .log import device_of
-from .signs import BACKENDS, HARMLESS, PHASES, SIGNS
+from .signs import BACKENDS, HARMLESS, SIGNS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -258,8 +258,7 @@ def _is_fatal(chosen: Hit, after: Sequence[Line], lines: Sequence[Line], facts: 
     if _ignored(chosen, lines):
         return False
     # `weight` may have been lowered since, e.g. where a retry follows
-    heavy = chosen.sign.fatal and chosen.weight >= 8
-    return heavy or _asserted(chosen, after)
+    return chosen.weight >= 8 or _asserted(chosen, after)
 
 
 def _explained(chosen: Hit, lines: Sequence[Line], facts: Facts) -> Hit:
@@ -813,6 +812,35 @@ def _phase(chosen: Hit, near: Sequence[Hit], lines: Sequence[Line], facts: Facts
     return own or ("compute" if chosen.cause == "buffer_limit" else "load")
 
 
+# What the lines after a refusal say of it
+# (Vulkan and CUDA refuse with the same words, whatever the memory was for)
+_PHASES = (
+    (
+        "load",
+        re.compile(
+            r"error loading model: unable to allocate|load_all_data|"
+            r"error loading model: .{0,60}buffer|load_tensors:.{0,40}failed|"
+            r"unable to allocate backend buffer"
+        ),
+    ),
+    (
+        "cache",
+        re.compile(
+            r"(?:allocate|buffer).{0,20} (?:kv|rs|KV) cache|llama_kv_cache_init\(\) "
+            r"failed"
+            r"|MoE cache buffers|DSV4 compressor|failed to initialize the memory"
+            r"|for self-attention cache"
+        ),
+    ),
+    (
+        "compute",
+        re.compile(
+            r"ggml_gallocr_reserve|failed to allocate compute|compute (?:pp|tg) "
+            r"buffers|graph_reserve|"
+            r"sched_reserve.{0,60}failed|failed to reserve"
+        ),
+    ),
+)
 _BARE = ("malloc failed: out of memory", "nvmapmem")  # lines that do not say what it was for
 
 
@@ -850,7 +878,7 @@ _WEIGHTS = re.compile(r"load_tensors|llm_load_tensors|loading model tensors")
 def _phase_after(chosen: Hit, lines: Sequence[Line]) -> str:
     """Return the phase that the lines after a refusal tell, "" if none does."""
     for line in lines[chosen.at : chosen.at + 6]:
-        for phase, pattern in PHASES:
+        for phase, pattern in _PHASES:
             if pattern.search(line.text):
                 return phase
     return ""

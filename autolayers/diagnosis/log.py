@@ -45,7 +45,7 @@ _OOM: tuple[tuple[Sign, tuple[str, ...]], ...] = (
         Sign("oom_device", "buffer of size", rf"failed to allocate {NAME} buffer of size {BYTES}"),
         (),
     ),
-    *((sign, names) for sign, names in signs().items() if sign.cause in _FULL and sign.fatal),
+    *((sign, names) for sign, names in signs().items() if sign.cause in _FULL and sign.weight >= 8),
     # llama.cpp's message after any of these
     (Sign("oom_device", "unable to allocate", rf"unable to allocate {NAME} buffer"), ()),
     (
