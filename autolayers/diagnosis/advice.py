@@ -23,8 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .decide import Verdict
     from .facts import Facts
+    from .hits import Verdict
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from ..records import dataclass, replace
 from ..units import MiB, human, mib
 from .advice import ik_type, of, vain
 from .causes import CAUSES, CauseRemedy, remedies_of
-from .decide import Verdict, decide
+from .decide import decide
 from .facts import Facts
+from .hits import Fired, Verdict
 from .lines import Line, lines, read
 from .mended import Mended, mended, with_flags
 from .slow import SlowLaunch, compared
@@ -105,10 +106,16 @@ class Diagnosis:
         """The cause on one line."""
         return said(self.verdict, self.facts)
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the --json document; sizes in bytes."""
+    @property
+    def trace(self) -> tuple[Fired, ...]:
+        """Which rules gave what, of which line, and what counts instead."""
+        return self.verdict.trace
+
+    def to_dict(self, why: bool = False) -> dict[str, object]:
+        """Return the --json document; sizes in bytes. `why`: with the trace."""
         from .. import __version__
 
+        trace = {"trace": [step.to_dict() for step in self.trace]} if why else {}
         return {
             "schema": 1,
             "autolayers": __version__,
@@ -133,6 +140,7 @@ class Diagnosis:
             "remedies": [remedy.to_dict() for remedy in self.remedies],
             "launch": self._launch(),
             "rates": self.rates.to_dict() if self.rates is not None else None,
+            **trace,
         }
 
     def _launch(self) -> dict[str, object] | None:
@@ -224,8 +232,9 @@ class Diagnosis:
         if count > 2 + 2 * len(self.facts.devices):
             yield "splits", f"{count} of the graph", f"line {line}"
 
-    def text(self) -> str:
-        """Return the page, without colours; nothing in it can steer a terminal."""
+    def text(self, why: bool = False) -> str:
+        """Return the page, without colours; nothing in it can steer a terminal. `why`: with the
+        trace."""
         rows = [self.line, ""]
         for name, value, note in self.figures():
             size = human(value) if isinstance(value, int) else value
@@ -249,6 +258,7 @@ class Diagnosis:
             )
         if self.evidence:
             rows.append(f"{'lines':<12}{', '.join(map(str, self.evidence))}")
+        rows += [f"{'why':<12}{step}" for step in self.trace if why]
         # A log is anybody's text: escape sequences in it stay visible
         return "\n".join(map(printable, rows)) + "\n"
 
@@ -395,7 +405,16 @@ def _slow(verdict: Verdict, rates: SlowLaunch) -> Verdict:
     # Only its prompts are slow
     if not detail and not rates.answers.slow:
         detail = {"part": "prompts"}
-    return replace(verdict, cause="slow", phase="run", device=None, detail=detail)
+    step = Fired("rates are compared with the predicted ones", 0, "", "slow")
+    verdict.trace[-1].overruled_by = verdict.trace[-1].overruled_by or step.rule
+    return replace(
+        verdict,
+        cause="slow",
+        phase="run",
+        device=None,
+        detail=detail,
+        trace=(*verdict.trace, step),
+    )
 
 
 def _has_flag(remedy: CauseRemedy, build: Build | None) -> bool:

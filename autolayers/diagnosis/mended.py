@@ -20,8 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from .decide import Verdict
     from .facts import Facts
+    from .hits import Verdict
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from ..model import Model
     from ..work.speed import Speed
-    from .decide import Verdict
     from .facts import Facts
+    from .hits import Verdict
 
 _SLOWER = 1.15  # below the predicted range by this is no noise of a measurement
 _FASTER = 1.3  # what another launch must promise, to be worth a restart

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from ..flags.params import Params
     from ..memory.breakdown import Usage
-    from .decide import Verdict
     from .facts import Facts
+    from .hits import Verdict
 
 # Fields of Params that say where the model lies: None and () leave them to the plan
 PLACING = {

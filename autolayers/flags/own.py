@@ -809,6 +809,12 @@ FLAGS = (
         choices=("all",),
     ),
     OwnFlag(
+        "--why",
+        "explain",
+        "",
+        "of a log: which rule gave what, of which line, and what was overruled by what",
+    ),
+    OwnFlag(
         "--table",
         "plan",
         "",
