@@ -68,7 +68,7 @@ def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
     verdict = _of_signs(log, hits, figures) if hits else _without_signs(log, figures)
     won, steps = verdict.trace[0], log.steps
     for step in (*(hit.step for hit in hits), *log.whole):
-        if step is not won and not step.overruled_by:
+        if not step.overruled_by and step is not won and step.gives != verdict.cause:
             step.overruled_by = f"line {won.line}: {won.rule}" if won.line else won.rule
     # the first signs, and the cause's own rules, which come last
     cut = steps if len(steps) <= 2 * _STEPS else [*steps[:_STEPS], *steps[-_STEPS:]]

@@ -107,7 +107,7 @@ class Fired:
 
     def __str__(self) -> str:
         where = f"line {self.line}: " if self.line else ""
-        instead = f" (overruled by {self.overruled_by})" if self.overruled_by else ""
+        instead = f" (overruled: {self.overruled_by})" if self.overruled_by else ""
         said = f": {self.text}" if self.text and self.rule.startswith("sign") else ""
         return f"{where}{self.rule} -> {self.gives}{instead}{said}"
 
