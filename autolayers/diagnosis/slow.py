@@ -11,7 +11,16 @@ from ..flags.workload import Workload
 from ..planner import Plan, plan_request
 from ..records import dataclass, replace
 from .causes import CauseRemedy
-from .working import BUFFERS, PLACING, ChangedCommand, LogInputs, Prepared, changed_launch, prepared
+from .working import (
+    BUFFERS,
+    PLACING,
+    ChangedCommand,
+    LogInputs,
+    Prepared,
+    asking,
+    changed_launch,
+    prepared,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -223,8 +232,5 @@ def _experts(model: Model, facts: Facts) -> tuple[tuple[str, str], ...]:
 def _freed(given: Prepared) -> ChangedCommand | None:
     """Plan the launch with its layers, experts and batches placed again, its context and cache as
     they were."""
-    params = replace(given.request.params, **{**PLACING, **BUFFERS})  # type: ignore[arg-type]
-    plan = plan_request(
-        given.model, given.request.asking(replace(given.request.arguments, params=params))
-    )
+    plan = plan_request(given.model, asking(given.request, **PLACING, **BUFFERS))
     return changed_launch(given, plan) if plan.fits else None
