@@ -266,8 +266,24 @@ def explain(
     launch, missing = (None, works) if isinstance(works, str) else (works, "")
     # Only where the log has the rate of an answer
     rates = compared(verdict, facts, machine, launch)
+    # a server that is well, and slower than the machine can be: by another launch, or than it is
+    # predicted
+    well = verdict.cause in ("healthy", "not_in_log")
+    if rates is not None and well and (rates.slow or rates.launch):
+        part = "launch" if rates.launch is not None else "" if rates.answers.slow else "prompts"
+        step = Fired("rates are compared with the predicted ones", 0, "", "slow")
+        for before in verdict.trace:
+            before.overruled_by = before.overruled_by or step.rule
+        verdict = replace(
+            verdict,
+            cause="slow",
+            phase="run",
+            device=None,
+            detail={"part": part} if part else {},
+            trace=(*verdict.trace, step),
+        )
     if rates is not None:
-        verdict, launch = _slow(verdict, rates), launch or rates.launch
+        launch = launch or rates.launch
     remedies = _advised(verdict, facts)
     if launch is not None:
         is_given = devices is not None or bool(own and (own.get("gpu") or own.get("machine")))
@@ -373,27 +389,6 @@ def _with_launch(
         planned = "nothing better is known than this launch, " + planned
     flags = launch.changed or launch.words
     return [CauseRemedy(tuple(flags), planned, "", launch.plan.fits, launch.words), *remedies]
-
-
-def _slow(verdict: Verdict, rates: SlowLaunch) -> Verdict:
-    """Return the verdict of a server that is well, and slower than the machine can be: by another
-    launch, or than it is predicted."""
-    if verdict.cause not in ("healthy", "not_in_log") or not (rates.slow or rates.launch):
-        return verdict
-    detail = {"part": "launch"} if rates.launch is not None else {}
-    # Only its prompts are slow
-    if not detail and not rates.answers.slow:
-        detail = {"part": "prompts"}
-    step = Fired("rates are compared with the predicted ones", 0, "", "slow")
-    verdict.trace[-1].overruled_by = verdict.trace[-1].overruled_by or step.rule
-    return replace(
-        verdict,
-        cause="slow",
-        phase="run",
-        device=None,
-        detail=detail,
-        trace=(*verdict.trace, step),
-    )
 
 
 def _contexts(facts: Facts) -> Iterator[Figure]:
@@ -512,10 +507,12 @@ def _detail(verdict: Verdict, facts: Facts) -> str:
     """Return what the sign says besides: an architecture, a flag, a file."""
     groups, cause = verdict.detail, verdict.cause
     if cause in ("old_build", "bad_model") and "what" in groups:
-        since = _first_build(groups["what"])
+        from ..model.architectures import NAMES, architecture
+
+        what = groups["what"]
+        since = architecture(what).after if what in NAMES else 0
         # e.g. ": qwen3next, which b7056 knows": the build to update to
-        first_build = f", which b{since} knows" if since else ""
-        return f": {groups['what'][:40]}{first_build}"
+        return f": {what[:40]}" + (f", which b{since + 1} knows" if since else "")
     if "type" in groups:
         return f": tensors of type {ik_type(groups['type']) or groups['type']}"
     if "tensor" in groups:
@@ -580,11 +577,3 @@ def _slot(has: dict[str, str], facts: Facts) -> str:
     keys = ("n_ctx_slot", "n_ctx_seq", "n_ctx_per_seq")
     slot = next((value for key in keys if (value := facts.values.get(key))), None)
     return has.get("has") or (str(slot) if isinstance(slot, int) else "")
-
-
-def _first_build(architecture: str) -> int:
-    """Return the first build of llama.cpp that knows an architecture, 0 where that is not known."""
-    from ..model.architectures import NAMES
-    from ..model.architectures import architecture as row
-
-    return row(architecture).after + 1 if architecture in NAMES and row(architecture).after else 0

@@ -11,7 +11,6 @@ The lines are those of logs.py; what follows here is how they add up.
 
 from __future__ import annotations
 
-import json
 import re
 
 from ..backends import HOST, canonical, signs
@@ -21,6 +20,7 @@ from ..backends.sign import BYTES, NAME, Sign
 from ..logs import LAUNCH, fields
 from ..records import dataclass, field
 from ..units import MiB
+from .lines import json_message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,9 +140,17 @@ class LaunchLog:
         elif name == "offloaded":
             self._load().offloaded = int(groups["layers"]), int(groups["of"])
         elif name == "projector":
-            self._projector(groups)
+            weights = self.projector_model
+            if "backend" in groups:
+                weights.setdefault(groups["backend"], [])
+            elif weights:
+                # Sizes follow the line that names the backend; images and sound have one each
+                weights[next(reversed(weights))].append(float(groups["mib"]))
         elif name == "device":
-            self._device(groups)
+            self.free[groups["name"]] = int(groups["mib"])
+            if groups["name"].startswith(Rpc.name):
+                behind = self.endpoints.setdefault(groups.get("description", ""), [])
+                behind.append(groups["name"])
         elif name == "breakdown":
             self.breakdown[groups["name"]] = tuple(int(groups[column]) for column in _COLUMNS)
         elif name == "host":
@@ -179,19 +187,6 @@ class LaunchLog:
             # reserved again: the new buffer replaces the old one
             sizes.clear()
         sizes.append(size)
-
-    def _projector(self, groups: dict[str, str]) -> None:
-        weights = self.projector_model
-        if "backend" in groups:
-            weights.setdefault(groups["backend"], [])
-        elif weights:
-            # Sizes follow the line that names the backend; images and sound have one each
-            weights[next(reversed(weights))].append(float(groups["mib"]))
-
-    def _device(self, groups: dict[str, str]) -> None:
-        self.free[groups["name"]] = int(groups["mib"])
-        if groups["name"].startswith(Rpc.name):
-            self.endpoints.setdefault(groups.get("description", ""), []).append(groups["name"])
 
     @property
     def out_of_memory(self) -> OutOfMemory | None:
@@ -242,22 +237,13 @@ class LogReader:
             return
         text = _PREFIX.sub("", _ESCAPE.sub("", raw.decode("utf-8", "replace")).strip(" \x00"))
         if text.startswith("{") and '"msg"' in text:  # --log-jsonl
-            text = _json_message(text)
+            text = json_message(text)
         launch = self.launch
         for name, groups in fields(text, LAUNCH):
             launch.take(name, groups)
         # Once it serves, a refusal is no failed load
         if not launch.ready and (failure := out_of_memory(text, launch.device_of)):
             launch.failures.append(failure)
-
-
-def _json_message(text: str) -> str:
-    """Return the message of a line of JSON (--log-jsonl); the text itself if it is none."""
-    try:
-        message = json.loads(text).get("msg", "")
-    except (ValueError, AttributeError, RecursionError):
-        return text
-    return message.strip() if isinstance(message, str) else ""
 
 
 def device_of(buffer: str) -> str:

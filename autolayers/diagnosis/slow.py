@@ -180,7 +180,11 @@ def compared(
             threads=facts.threads,
             splits=bool(facts.splits and facts.splits[0] >= _SPLITS),
         )
-        other = launch or _freed(given)
+        other = launch
+        # its layers, experts and batches placed again, its context and cache as they were
+        if other is None:
+            plan = plan_request(given.model, asking(given.request, **PLACING, **BUFFERS))
+            other = changed_launch(given, plan) if plan.fits else None
         if other is None or other.plan.speed.generation < _FASTER * speed.generation:
             return rates
         return replace(rates, launch=other, better=other.plan.speed.generation)
@@ -227,10 +231,3 @@ def _experts(model: Model, facts: Facts) -> tuple[tuple[str, str], ...]:
     share = facts.share_of_host("model") * facts.weights / sum(experts) if experts else 0.0
     layers = round(min(1.0, share) * model.n_layer)
     return parse(["-ncmoe", str(layers)], command=None).params.overrides if layers else ()
-
-
-def _freed(given: Prepared) -> ChangedCommand | None:
-    """Plan the launch with its layers, experts and batches placed again, its context and cache as
-    they were."""
-    plan = plan_request(given.model, asking(given.request, **PLACING, **BUFFERS))
-    return changed_launch(given, plan) if plan.fits else None
