@@ -19,7 +19,7 @@ Made by `python docs/make.py troubleshooting`; do not edit.
 
     autolayers explain server.log                 # or: journalctl -u ollama | autolayers explain -
     autolayers explain server.log -m model.gguf   # plans the launch that works on the log's machine
-    autolayers explain server.log --why           # which rule gave what, of which line
+    autolayers explain server.log --why           # the rule that counted on each line
     autolayers explain 4242                       # a running llama-server; `autolayers ps` has PIDs
     autolayers explain model.gguf --gpu 12GiB     # why this plan
 

@@ -2,7 +2,7 @@
 
 verdict = decide(lines, facts)
 verdict.cause, verdict.phase, verdict.device, verdict.bytes, verdict.fatal, verdict.evidence
-verdict.trace      # which rule gave what, of which line
+verdict.trace      # the rule that counted on each line
 
 Signs are words: what they mean the rules say (sign_rules.py). Layers, buffers and backends show
 what no line says.

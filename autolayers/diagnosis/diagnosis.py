@@ -108,7 +108,7 @@ class Diagnosis:
 
     @property
     def trace(self) -> tuple[Fired, ...]:
-        """Which rules gave what, of which line, and what counts instead."""
+        """The rules that applied, with their lines, and what counts instead."""
         return self.verdict.trace
 
     def to_dict(self, why: bool = False) -> dict[str, object]:

@@ -96,8 +96,8 @@ _LOST = "failed to load|unable to allocate|GGML_ASSERT|Aborted|failed to create|
 
 @dataclass
 class Fired:
-    """A rule of a trace that applied: `gives` what, of which line (0: of the log as a whole), and
-    what counts instead, "" where it counts itself."""
+    """A rule of a trace that applied to a line (0: to the log as a whole): what it gives, and what
+    counts instead, "" where it counts itself."""
 
     rule: str
     line: int

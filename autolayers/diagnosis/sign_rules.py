@@ -155,7 +155,7 @@ JUDGING: tuple[SignRule, ...] = (
      and (not (since := _OFFICIAL.get(int(hit.detail["type"])))
      or (hit.facts.build and since - hit.facts.build > _YEAR))),
     # one or two tensors more are a newer revision
-    ("cause", "old_build", "so many tensors are of another model", "bad_model",
+    ("cause", "old_build", "that many tensors are of another model", "bad_model",
      lambda hit: hit.word == "wrong number of tensors"
      and (not 0 < int(hit.detail["due"]) - int(hit.detail["there"]) <= 2
      or first(r"training\.", hit.log.lines))),

@@ -812,7 +812,7 @@ FLAGS = (
         "--why",
         "explain",
         "",
-        "of a log: which rule gave what, of which line, and what was overruled by what",
+        "of a log: the rule that counted on each line, and what overruled it",
     ),
     OwnFlag(
         "--table",
