@@ -228,7 +228,7 @@ _RULES: tuple[tuple[str, str, Callable[[Verdict, Facts], object]], ...] = (
     ("oom_device", "pipeline", _is("pipeline")),
     ("oom_device", "projector", _says("^projector", "part")),
     # The GPU's limit is a share of the system's memory, which a system setting raises
-    ("oom_device", "Metal", lambda verdict, facts:
+    ("oom_device", "system limit", lambda verdict, facts:
      canonical((verdict.device or "").rstrip("0123456789")) == METAL),
     ("fit_gave_up", "shortened",
      lambda verdict, facts: facts.reduced and {"longer": facts.reduced[0]}),

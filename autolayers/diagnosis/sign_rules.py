@@ -137,7 +137,7 @@ JUDGING: tuple[SignRule, ...] = (
      # pinned memory is RAM, whatever device it is for: "CUDA_Host", "CPU_Mapped", "CPU_REPACK"
      lambda hit: (name := hit.detail.get("name", "")).partition("[")[0].endswith("_Host")
      or name.startswith(BUFFERS)),
-    ("cause", "oom_device", "SYCL has no registers for the operation that a line names",
+    ("cause", "oom_device", "the driver has no registers for the operation that a line names",
      "op_unsupported", lambda hit: hit.word == "out_of_resources" and hit.says("Error OP", 3, 5)),
     ("cause", "oom_device", "over the driver's limit for one allocation", "buffer_limit",
      lambda hit: hit.sign.limit and hit.over_limit),
