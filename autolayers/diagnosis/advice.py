@@ -151,23 +151,16 @@ def _longer(verdict: Verdict, facts: Facts) -> dict[str, object] | None:
     }
 
 
-def _port(verdict: Verdict, facts: Facts) -> dict[str, object] | None:
-    """Return the port of older builds, which clients may ask, where none is given."""
-    port = Build(facts.build or NEWEST).default_port
-    is_default = port != _PORT_BEFORE and "--port" not in facts.words
-    listens = (facts.launch.url or "").endswith(f":{port}")
-    return {"before": _PORT_BEFORE, "port": port} if is_default and listens else None
-
-
-def _combined(verdict: Verdict, facts: Facts) -> dict[str, object]:
-    # -fa takes a value since b6325
-    flash = "-fa" if facts.build and Build(facts.build).bare_flash else "-fa on"
-    return {"flash": flash, "cache": verdict.detail.get("cache", "").lower()}
-
-
 def _is(part: str) -> Callable[[Verdict, Facts], object]:
     """Return the condition that the verdict is of that part."""
-    return lambda verdict, facts: verdict.detail.get("part") == part and _combined(verdict, facts)
+    return lambda verdict, facts: (
+        verdict.detail.get("part") == part
+        and {
+            # -fa takes a value since b6325
+            "flash": "-fa" if facts.build and Build(facts.build).bare_flash else "-fa on",
+            "cache": verdict.detail.get("cache", "").lower(),
+        }
+    )
 
 
 def _says(pattern: str, key: str = "why") -> Callable[[Verdict, Facts], object]:
@@ -260,7 +253,11 @@ _RULES: tuple[tuple[str, str, Callable[[Verdict, Facts], object]], ...] = (
     ("program_fault", "many inputs", lambda verdict, facts:
      {"kvo": "-kvo" if {"-nkvo", "--no-kv-offload"} & {*facts.words} else ""}),
     ("unknown", "upstream", _is("upstream")),
-    ("healthy", "new port", _port),
+    # which clients may ask, where none is given
+    ("healthy", "new port", lambda verdict, facts:
+     (port := Build(facts.build or NEWEST).default_port) != _PORT_BEFORE
+     and "--port" not in facts.words and (facts.launch.url or "").endswith(f":{port}")
+     and {"before": _PORT_BEFORE, "port": port}),
     ("start_timeout", "late", _says(".", "after")),
     ("bad_request", "no projector", _says("input is not supported|multimodal")),
     ("bad_request", "grammar", _says("rammar|repetition|rules|schema")),

@@ -54,26 +54,21 @@ class Cause:
     lines: Mapping[str, str]
 
 
-def _cause(name: str, said: list[dict[str, str]]) -> Cause:
-    title, means, line, *others = said
-    return Cause(
-        name,
-        title["text"],
-        means["text"],
-        line["text"],
+CAUSES: dict[str, Cause] = {}
+for _name, _rows in groupby(rows("diagnosis/causes.tsv"), lambda row: row["cause"]):
+    _title, _means, _line, *_others = _rows
+    CAUSES[_name] = Cause(
+        _name,
+        _title["text"],
+        _means["text"],
+        _line["text"],
         tuple(
             CauseRemedy(tuple(row["flags"].split()), row["text"], row["of"])
-            for row in others
+            for row in _others
             if row["is"] == "try"
         ),
-        {row["of"]: row["text"] for row in others if row["is"] == "line"},
+        {row["of"]: row["text"] for row in _others if row["is"] == "line"},
     )
-
-
-CAUSES = {
-    name: _cause(name, [*said])
-    for name, said in groupby(rows("diagnosis/causes.tsv"), lambda row: row["cause"])
-}
 
 
 def remedies_of(name: str, phase: str | None, build: Build | None = None) -> Iterator[CauseRemedy]:

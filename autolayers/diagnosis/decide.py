@@ -65,7 +65,17 @@ def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
     """Return the cause, with what else the log shows behind it."""
     log = Findings(lines, facts)
     hits, figures = _judged(log), [*_by_figures(log)]
-    verdict = _of_signs(log, hits, figures) if hits else _without_signs(log, figures)
+    # without words of a failure: "healthy", "unknown" or "not_in_log", or what is slow or unused
+    verdict = _of_signs(log, hits, figures) if hits else _nothing(log)
+    if not hits:
+        # Nothing is wrong with what the command wants so
+        wanted = {*facts.words}
+        for figure in figures if not verdict.fatal else ():
+            if not wanted & {*_WANTED.get(figure.detail.get("part", ""), ())}:
+                verdict = figure
+                break
+        others = tuple(figure for figure in figures if figure is not verdict)
+        verdict = replace(verdict, others=others)
     won, steps = verdict.trace[0], log.steps
     for step in (*(hit.step for hit in hits), *log.whole):
         if not step.overruled_by and step is not won and step.gives != verdict.cause:
@@ -99,21 +109,6 @@ def _of_signs(log: Findings, hits: list[Hit], figures: list[Verdict]) -> Verdict
     if verdict.fatal:
         others = {name: other for name, other in others.items() if not other.fatal}
     return replace(verdict, others=tuple(others.values())[:6])
-
-
-def _without_signs(log: Findings, figures: list[Verdict]) -> Verdict:
-    """Return what a log without words of a failure shows: figures of what is slow or unused."""
-    # "healthy", "unknown" or "not_in_log"
-    verdict = _nothing(log)
-    # Nothing is wrong with what the command wants so
-    unwanted = [
-        figure
-        for figure in figures
-        if not {*log.facts.words} & {*_WANTED.get(figure.detail.get("part", ""), ())}
-    ]
-    if unwanted and not verdict.fatal:
-        verdict = unwanted[0]
-    return replace(verdict, others=tuple(figure for figure in figures if figure is not verdict))
 
 
 def _judged(log: Findings) -> list[Hit]:

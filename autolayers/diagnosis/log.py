@@ -277,16 +277,10 @@ def out_of_memory(text: str, device_of: Callable[[str], str] = device_of) -> Out
         elif groups.get("index"):
             # Several backends share the words: the first may be wrong
             device, certain = backends[0] + groups["index"], len(backends) == 1
-        return OutOfMemory(device, _requested(groups), text[:300], certain)
-    return None
-
-
-def _requested(groups: dict[str, str]) -> int | None:
-    """Return the bytes of the allocation that a line names, None if it names none."""
-    # More digits are no size but damage
-    n_bytes, mib = groups.get("bytes") or "", groups.get("mib") or ""
-    if 0 < len(n_bytes) < _DIGITS:
-        return int(n_bytes)
-    if 0 < len(mib) < _DIGITS:
-        return round(float(mib.replace(",", ".")) * MiB)
+        # More digits are no size but damage
+        n_bytes, mib = groups.get("bytes") or "", groups.get("mib") or ""
+        requested = int(n_bytes) if 0 < len(n_bytes) < _DIGITS else None
+        if requested is None and 0 < len(mib) < _DIGITS:
+            requested = round(float(mib.replace(",", ".")) * MiB)
+        return OutOfMemory(device, requested, text[:300], certain)
     return None

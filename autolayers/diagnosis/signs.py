@@ -10,10 +10,6 @@ from ..backends import signs
 from ..backends.sign import BYTES, MIB, NAME, Sign
 from ..tables import rows
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 # what <NAME> and the like stand for in a pattern
 _PARTS = {
     "BYTES": BYTES,
@@ -23,26 +19,24 @@ _PARTS = {
     "EXIT": r"\b[eE]xit(?:ed)?(?: with)?(?: code| status)?:? ?\(?",  # before a process's code
 }
 BACKENDS = signs()  # and the names of the backends that print each
-
-
-def _signs() -> Iterator[Sign]:
-    for row in rows("diagnosis/signs.tsv"):
-        if row["cause"] == "backends":
-            yield from BACKENDS
-            continue
-        first, _, last = row["builds"].partition("-")
-        yield Sign(
-            row["cause"],
-            row["words"],
-            re.sub("<([A-Z]+)>", lambda part: _PARTS[part[1]], row["pattern"]),
-            row["phase"],
-            weight=int(row["weight"] or 9),
-            first=int(first or 0),
-            last=int(last or 0),
-        )
-
-
-SIGNS = (*_signs(),)
+SIGNS: list[Sign] = []
+for _row in rows("diagnosis/signs.tsv"):
+    _first, _, _last = _row["builds"].partition("-")
+    SIGNS += (
+        BACKENDS
+        if _row["cause"] == "backends"
+        else [
+            Sign(
+                _row["cause"],
+                _row["words"],
+                re.sub("<([A-Z]+)>", lambda part: _PARTS[part[1]], _row["pattern"]),
+                _row["phase"],
+                weight=int(_row["weight"] or 9),
+                first=int(_first or 0),
+                last=int(_last or 0),
+            )
+        ]
+    )
 # Lines that sound like a cause and are none: printed before every failed load, or when nothing is
 # wrong
 # (the first: --fit's own dry run failed, and the load fails after it by itself)
