@@ -216,7 +216,17 @@ def _by_figures(log: Findings) -> Iterator[Verdict]:
         and not {"-ngl", "--gpu-layers", "--n-gpu-layers"} & {*facts.words}
         and not Build(facts.build).knows("--fit")
     )
-    none, alone = _none_listed(log), _cpu_alone(log, loaded)
+    # the line of --list-devices after which no device comes
+    listed = re.compile(r"\s*[A-Za-z]\w{1,11}: ")
+    none = next(
+        (
+            row.number
+            for row, after in zip_longest(log.lines, log.lines[1:])
+            if row.text.strip() == "Available devices:" and not (after and listed.match(after.text))
+        ),
+        0,
+    )
+    alone = _cpu_alone(log, loaded)
     # fmt: off
     rows = (
         # "offloaded N/N layers to GPU" is also printed by a build without a GPU: buffers tell
@@ -256,15 +266,6 @@ def _by_figures(log: Findings) -> Iterator[Verdict]:
             verdict = Verdict("vram_spill", "run", name, held, False, (serves,))
             yield log.seen("the device holds more than was free", verdict)
             return
-
-
-def _none_listed(log: Findings) -> int:
-    """Return the line of --list-devices after which no device comes, 0 without."""
-    for line, after in zip_longest(log.lines, log.lines[1:]):
-        is_listed = after and re.match(r"\s*[A-Za-z]\w{1,11}: ", after.text)
-        if line.text.strip() == "Available devices:" and not is_listed:
-            return line.number
-    return 0
 
 
 def _cpu_alone(log: Findings, loaded: list[tuple[int, str]]) -> int:

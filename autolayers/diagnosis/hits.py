@@ -330,7 +330,14 @@ class Hit:
         numbers = [hit.detail["index"] for hit in self.near if "index" in hit.detail]
         if current := self.says(r"current device: (\d{1,3})", 0, NEAR):
             numbers.append(current[1])
-        if not numbers and (only := _of_command(facts)):
+        # then the command, of several devices the one with the draft model too, otherwise the first
+        given = {flag: value.split(",") for flag, value in pairwise(facts.words)}
+        main = given.get("-dev") or given.get("--device") or []
+        drafts = ("-devd", "--device-draft", "--spec-draft-device")
+        draft = [name for flag in drafts for name in given.get(flag, ())]
+        # A draft on the same device is what its memory was short for
+        only = next((name for name in main if name in draft), main[0] if main else "")
+        if not numbers and re.fullmatch(r"[A-Za-z]{2,12}\d{1,3}", only):
             return only
         if not numbers and self.cause == "gpu_build" and len(facts.devices) > 1:
             return None  # the line does not say which
@@ -364,18 +371,6 @@ def first(pattern: str, lines: Sequence[Line]) -> re.Match[str] | None:
     """Return where the first of these lines says it."""
     search = re.compile(pattern).search
     return next(filter(None, (search(line.text) for line in lines)), None)
-
-
-def _of_command(facts: Facts) -> str:
-    """Return the device that the command names; of several the one with the draft model too,
-    otherwise the first."""
-    given = {flag: value.split(",") for flag, value in pairwise(facts.words)}
-    main = given.get("-dev") or given.get("--device") or []
-    drafts = ("-devd", "--device-draft", "--spec-draft-device")
-    draft = [name for flag in drafts for name in given.get(flag, ())]
-    # A draft on the same device is what its memory was short for
-    both = [name for name in main if name in draft] or main
-    return both[0] if both and re.fullmatch(r"[A-Za-z]{2,12}\d{1,3}", both[0]) else ""
 
 
 def device_named(buffer: str, facts: Facts) -> str:

@@ -26,7 +26,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..model import Model
     from ..work.speed import Speed
     from .facts import Facts
     from .hits import Verdict
@@ -204,7 +203,14 @@ def _placed(given: Prepared, facts: Facts) -> Plan | None:
         changes["n_gpu_layers"] = facts.offloaded[0]
         # --fit moves experts and prints all layers as offloaded: how many, the weights in RAM tell
         if not params.overrides and model.is_moe and facts.offloaded[0] == facts.offloaded[1]:
-            changes["overrides"] = _experts(model, facts)
+            from ..flags.parse import parse
+
+            # e.g. "blk.12.ffn_up_exps.weight": -ncmoe of as many layers as the weights in RAM are
+            experts = [info.n_bytes for name, info in model.tensors.items() if "_exps." in name]
+            share = facts.share_of_host("model") * facts.weights / sum(experts) if experts else 0.0
+            if layers := round(min(1.0, share) * model.n_layer):
+                launch = parse(["-ncmoe", str(layers)], command=None)
+                changes["overrides"] = launch.params.overrides
     as_it_ran = replace(params, **changes)  # type: ignore[arg-type]
     arguments = replace(given.request.arguments, params=as_it_ran)
     prompt = facts.counts.get("prompt", 0)
@@ -220,14 +226,3 @@ def _prompts(speed: Speed, facts: Facts) -> _Rate | None:
     if not _PROMPT <= facts.counts.get("prompt", 0) <= _LONGEST:
         return None
     return _Rate(facts.rates["prompt"], speed.prompt, speed.prompt / speed.prompt_spread)
-
-
-def _experts(model: Model, facts: Facts) -> tuple[tuple[str, str], ...]:
-    """Return -ncmoe of as many layers as the weights in RAM are."""
-    from ..flags.parse import parse
-
-    # e.g. "blk.12.ffn_up_exps.weight"
-    experts = [info.n_bytes for name, info in model.tensors.items() if "_exps." in name]
-    share = facts.share_of_host("model") * facts.weights / sum(experts) if experts else 0.0
-    layers = round(min(1.0, share) * model.n_layer)
-    return parse(["-ncmoe", str(layers)], command=None).params.overrides if layers else ()

@@ -225,7 +225,12 @@ def prepared(verdict: Verdict, facts: Facts, inputs: LogInputs) -> Prepared | st
     words = with_model(facts.words or _logged_words(facts), path)
     arguments = parse(words, command=None)
     # The given model first, the log's file next, a bundled header last
-    model, header = inputs.model or (_model(arguments, facts) if inputs.files else None), ""
+    # none of another machine's: \\server\share would send the user's credentials there
+    model, header = inputs.model, ""
+    for name in (arguments.params.model or "", facts.model) if inputs.files else ():
+        is_local = "://" not in name and not name.startswith(("\\\\", "//"))
+        if model is None and is_local and os.path.isfile(name):
+            model = read_model(name)
     if model is None:
         # without the file, a bundled header of the same model will do
         bundled = bundled_header(facts, words)
@@ -346,21 +351,6 @@ def with_model(words: tuple[str, ...], path: str) -> tuple[str, ...]:
     if named or "://" in path or not path.endswith(".gguf"):
         return words
     return "-m", path, *words
-
-
-def _model(arguments: Arguments, facts: Facts) -> Model | None:
-    """Return the model's file where it is here, by the name that the command or the log has: none
-    of another machine's, which Windows would log in to."""
-    for name in (arguments.params.model, facts.model):
-        if (
-            name
-            and "://" not in name
-            # \\server\share: Windows would send the user's credentials there
-            and not name.startswith(("\\\\", "//"))
-            and os.path.isfile(name)
-        ):
-            return read_model(name)
-    return None
 
 
 def _without_files(params: Params, files: bool) -> Params:
