@@ -46,14 +46,14 @@ _START = re.compile(
     r"|main: build = |build: \d+ \(|build_info: b\d|llama_model_loader: loaded "
     r"meta data"
 )
-_STRUCK = (
+_STRUCK = re.compile(
     r"(?i)\berror\b|\bfailed\b|\bfatal\b|\bpanic\b|exception|abort|assert|Segmentation fault|core "
     r"dumped|terminate called|not enough space|premature|crashed|exit ?code[:=] ?[1-9]|"
     r"unexpectedly (?:stopped|exited)|"
     r"terminated: exit status|(?:exited|terminated) with (?:exit )?code (?!0\b)"
 )
 # What those who start a server say of its end: its reason is in its own log
-_STARTER = (
+_STARTER = re.compile(
     r"upstream (?:command |process )?exited (?:prematurely|unexpectedly)"
     r"|crashed without additional information|model runner has unexpectedly stopped"
     r"|exited before becoming healthy|Unknown error\. Try a different model|\(Exit code: \d"
@@ -217,12 +217,12 @@ def _by_figures(log: Findings) -> Iterator[Verdict]:
         and not Build(facts.build).knows("--fit")
     )
     # the line of --list-devices after which no device comes
-    listed = re.compile(r"\s*[A-Za-z]\w{1,11}: ")
     none = next(
         (
             row.number
             for row, after in zip_longest(log.lines, log.lines[1:])
-            if row.text.strip() == "Available devices:" and not (after and listed.match(after.text))
+            if row.text.strip() == "Available devices:"
+            and not (after and re.match(r"\s*[A-Za-z]\w{1,11}: ", after.text))
         ),
         0,
     )
@@ -295,7 +295,7 @@ def _nothing(log: Findings) -> Verdict:
     struck = [
         line
         for line in log.lines
-        if (line.level in ("E", "F") or re.search(_STRUCK, line.text))
+        if (line.level in ("E", "F") or _STRUCK.search(line.text))
         and not any(words in line.text for words in HARMLESS)
     ]
     # What was struck before it served is over

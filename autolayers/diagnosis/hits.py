@@ -39,59 +39,78 @@ _FIT = {
 }
 # What else a log says of a GPU that is not used: Ollama's discovery, the drivers, the container's
 # devices
-_NO_GPU = (
-    r"(?P<why>amdgpu is not supported.{0,60})",
-    r"(?P<why>(?:CUDA|NVIDIA) driver version is insufficient.{0,40})",
-    r"(?P<why>(?:NVIDIA |CUDA )?driver too old.{0,60})",
-    r"gpu_type=(?P<gpu>gfx\w{3,5})",
-    r"(?P<why>[pP]ermission "
-    r"denied.{0,20}/dev/(?:kfd|dri|nvidia)\S{0,30}|/dev/(?:kfd|dri|nvidia)\S{0,30}.{0,30}"
-    r"[pP]ermission denied)",
-    r"(?P<why>CUDA_VISIBLE_DEVICES:-1\b|HIP_VISIBLE_DEVICES:-1\b)",
-    r"(?P<why>(?:unable to load|failed to load|cannot open) "
-    r"\S{0,40}(?:cudart|libcuda|nvcuda|amdhip|nvml)\S{0,40})",
-    r"(?P<why>lib(?:cuda|cudart|cublas|amdhip64)\S{0,20}: cannot open shared object file)",
-    r"(?P<why>CPU does not have (?:AVX|vector)\w{0,12}.{0,40})",
+_NO_GPU = tuple(
+    map(
+        re.compile,
+        (
+            r"(?P<why>amdgpu is not supported.{0,60})",
+            r"(?P<why>(?:CUDA|NVIDIA) driver version is insufficient.{0,40})",
+            r"(?P<why>(?:NVIDIA |CUDA )?driver too old.{0,60})",
+            r"gpu_type=(?P<gpu>gfx\w{3,5})",
+            r"(?P<why>[pP]ermission "
+            r"denied.{0,20}/dev/(?:kfd|dri|nvidia)\S{0,30}|/dev/(?:kfd|dri|nvidia)\S{0,30}.{0,30}"
+            r"[pP]ermission denied)",
+            r"(?P<why>CUDA_VISIBLE_DEVICES:-1\b|HIP_VISIBLE_DEVICES:-1\b)",
+            r"(?P<why>(?:unable to load|failed to load|cannot open) "
+            r"\S{0,40}(?:cudart|libcuda|nvcuda|amdhip|nvml)\S{0,40})",
+            r"(?P<why>lib(?:cuda|cudart|cublas|amdhip64)\S{0,20}: cannot open shared object file)",
+            r"(?P<why>CPU does not have (?:AVX|vector)\w{0,12}.{0,40})",
+        ),
+    )
 )
 # What the lines after a refusal say of it
 # (Vulkan and CUDA refuse with the same words, whatever the memory was for)
 _NEXT = (
     (
         "load",
-        r"error loading model: unable to allocate|load_all_data|"
-        r"error loading model: .{0,60}buffer|load_tensors:.{0,40}failed|"
-        r"unable to allocate backend buffer",
+        re.compile(
+            r"error loading model: unable to allocate|load_all_data|"
+            r"error loading model: .{0,60}buffer|load_tensors:.{0,40}failed|"
+            r"unable to allocate backend buffer"
+        ),
     ),
     (
         "cache",
-        r"(?:allocate|buffer).{0,20} (?:kv|rs|KV) cache|llama_kv_cache_init\(\) failed"
-        r"|MoE cache buffers|DSV4 compressor|failed to initialize the memory"
-        r"|for self-attention cache",
+        re.compile(
+            r"(?:allocate|buffer).{0,20} (?:kv|rs|KV) cache|llama_kv_cache_init\(\) failed"
+            r"|MoE cache buffers|DSV4 compressor|failed to initialize the memory"
+            r"|for self-attention cache"
+        ),
     ),
     (
         "compute",
-        r"ggml_gallocr_reserve|failed to allocate compute|compute (?:pp|tg) buffers|graph_reserve|"
-        r"sched_reserve.{0,60}failed|failed to reserve",
+        re.compile(
+            r"ggml_gallocr_reserve|failed to allocate compute|compute (?:pp|tg) buffers|"
+            r"graph_reserve|sched_reserve.{0,60}failed|failed to reserve"
+        ),
     ),
 )
-SIZES = "KV buffer size|KV self size|output buffer size|compute buffer size"
-WEIGHTS = "load_tensors|llm_load_tensors|loading model tensors"
+SIZES = re.compile("KV buffer size|KV self size|output buffer size|compute buffer size")
+WEIGHTS = re.compile("load_tensors|llm_load_tensors|loading model tensors")
 _EARLY = (
-    ("warmup", "warming up the model"),
+    ("warmup", re.compile("warming up the model")),
     (
         "probe",
-        "MemGetInfo failed|returning 0/0|fitting params to device|device memory data for initial",
+        re.compile(
+            "MemGetInfo failed|returning 0/0|fitting params to device"
+            "|device memory data for initial"
+        ),
     ),
-    ("", f"{SIZES}|{WEIGHTS}"),  # past both
+    ("", re.compile(f"{SIZES.pattern}|{WEIGHTS.pattern}")),  # past both
 )
+_LOADED = re.compile(r"loaded (\w{2,12}) backend from")  # of a library of its own
 # The image encoder's own lines (tools/mtmd/clip.cpp, tools/server) beside a refusal
-_PROJECTOR = (
+_PROJECTOR = re.compile(
     r"\bclip\w{0,60}:|\bmtmd_|(?:alloc|reserve)_compute_meta|\bwarmup: |multimodal model|mmproj"
 )
-_OF_MODEL = r"llama_context|llama_init|create.context|kv cache|error loading model|llama_model_lo"
-_WARMED = r"(?:alloc|reserve)_compute_meta|\bwarmup: "
-_CRASHED = r"[Ss]egmentation fault|SIGSEGV|core dumped"
-_LOST = "failed to load|unable to allocate|GGML_ASSERT|Aborted|failed to create|llama_context"
+_OF_MODEL = re.compile(
+    r"llama_context|llama_init|create.context|kv cache|error loading model|llama_model_lo"
+)
+_WARMED = re.compile(r"(?:alloc|reserve)_compute_meta|\bwarmup: ")
+_CRASHED = re.compile(r"[Ss]egmentation fault|SIGSEGV|core dumped")
+_LOST = re.compile(
+    "failed to load|unable to allocate|GGML_ASSERT|Aborted|failed to create|llama_context"
+)
 
 
 @dataclass
@@ -163,8 +182,8 @@ class Findings:
     @property
     def loaded(self) -> list[tuple[int, str]]:
         """(line, name) of each backend that was loaded from a library of its own."""
-        found = re.compile(r"loaded (\w{2,12}) backend from")
-        return [(line.number, m[1]) for line in self.lines if (m := found.search(line.text))]
+        found = _LOADED.search
+        return [(line.number, m[1]) for line in self.lines if (m := found(line.text))]
 
 
 class Hit:
@@ -196,15 +215,17 @@ class Hit:
         else:
             setattr(self, name, value)
 
-    def says(self, pattern: str, before: int, after: int) -> re.Match[str] | None:
+    def says(self, pattern: str | re.Pattern[str], before: int, after: int) -> re.Match[str] | None:
         """Return where one of the lines around says it, `before` and `after` counted from it."""
         return first(pattern, self.log.lines[max(0, self.at - before) : self.at + after])
 
-    def done(self, before: int, after: int, rows: Sequence[tuple[str, str]], step: int = -1) -> str:
+    def done(
+        self, before: int, after: int, rows: Sequence[tuple[str, re.Pattern[str]]], step: int = -1
+    ) -> str:
         """Return what the nearest line says that a row knows; "" where none does."""
         for line in self.log.lines[max(0, self.at - before) : self.at + after][::step]:
             for name, pattern in rows:
-                if re.search(pattern, line.text):
+                if pattern.search(line.text):
                     return name
         return ""
 
@@ -367,7 +388,7 @@ class Hit:
         return ""
 
 
-def first(pattern: str, lines: Sequence[Line]) -> re.Match[str] | None:
+def first(pattern: str | re.Pattern[str], lines: Sequence[Line]) -> re.Match[str] | None:
     """Return where the first of these lines says it."""
     search = re.compile(pattern).search
     return next(filter(None, (search(line.text) for line in lines)), None)

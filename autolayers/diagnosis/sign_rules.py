@@ -80,35 +80,39 @@ _TRIED = (
     "cudaSetDevice err",
     "Dynamic LLM libraries",
 )
-_DISCOVERED = r"inference compute\b.{0,200}\blibrary=(?!cpu)|offloaded [1-9]\d*/"
+_DISCOVERED = re.compile(r"inference compute\b.{0,200}\blibrary=(?!cpu)|offloaded [1-9]\d*/")
 # What was done last before a device or a machine was gone
 _BEFORE = (
-    ("", "warming up|graph splits|Error OP|compute buffer size"),
-    ("cache", "KV buffer size|RS buffer size|KV self size"),
+    ("", re.compile("warming up|graph splits|Error OP|compute buffer size")),
+    ("cache", re.compile("KV buffer size|RS buffer size|KV self size")),
     (
         "load",
-        r"load_tensors|llm_load_tensors|loading model tensors|^\s*SYCL\d+: .{1,90} MiB\)",
+        re.compile(
+            r"load_tensors|llm_load_tensors|loading model tensors|^\s*SYCL\d+: .{1,90} MiB\)"
+        ),
     ),
 )
 # What ends a request, unless the context was not made
-_ENDED = (
+_ENDED = re.compile(
     "GGML_ASSERT|has terminated|server terminated|runtime OOM|failed to decode|graph_compute"
     "|process_ubatch|Invalid input batch|Aborted"
 )
-_AT_START = (
+_AT_START = re.compile(
     "graph_reserve|sched_reserve|failed to allocate compute|initialize the context|create.context"
     "|compute_meta|failed to reserve|retrying without|error loading llama server"
     # what Ollama says of a load; of a request it is another
     r"|process has terminated: \S"
 )
-_LOADING = (
+_LOADING = re.compile(
     "load_tensors|llm_load_|loading model|llama_model_loader|process has terminated|fitting params"
 )
 # "layer 0 is assigned to device CUDA0 but the Flash Attention tensor is ...", "... not supported by
 # CUDA0, ..."
-_LACKING = r"layer \d{1,4} is assigned to device (\S{1,40})|supported by (\S{1,40}?)[,. ]"
+_LACKING = re.compile(
+    r"layer \d{1,4} is assigned to device (\S{1,40})|supported by (\S{1,40}?)[,. ]"
+)
 # ... and that the program has ended
-GONE = (
+GONE = re.compile(
     r"(?i)(?:process|runner|server) (?:has )?(?:terminated|exited)|exit "
     r"(?:code|status):? ?(?!0\b)[\dx]|"
     r"process no longer running|"
@@ -202,7 +206,7 @@ TELLING: tuple[SignRule, ...] = (
     ("device", "op_unsupported", "the line names the buffer", None,
      lambda hit: "name" in hit.detail and device_named(hit.detail["name"], hit.facts)),
     ("device", "op_unsupported", "the line names it", None,
-     lambda hit: (found := re.search(_LACKING, hit.line.text)) and (found[1] or found[2])),
+     lambda hit: (found := _LACKING.search(hit.line.text)) and (found[1] or found[2])),
     ("device", "op_unsupported", "the log's GPU", None, lambda hit: hit.facts.gpu()),
     # -sm row on a backend without split buffers
     ("device", "bad_combo", "the line names it", None,
