@@ -112,7 +112,30 @@ class Facts:
                     named.pop(b.built_from, None)
                     named[b.name] = None
         facts.backends = tuple(named)
-        facts._complete()
+        # the sizes of cards that are known by their names
+        for name, device in list(facts.devices.items()):
+            if device.total or not device.description:
+                continue
+            cards = boards(device.description)
+            try:
+                cards = cards or [find(device.description)]
+            except UsageError:
+                continue
+            # with which a card of that name is sold
+            sizes = sorted({card.usable * MiB for card in cards})
+            # What the log shows on it is no more than it has
+            possible = [size for size in sizes if size >= facts.held(name)] or sizes[-1:]
+            if possible:
+                facts._device(name, total=possible[0])
+            if len(possible) > 1:
+                facts.sizes[name] = tuple(possible)
+        # a backend that calls its devices as the one that it is built from
+        for b, _ in BUILT_FROM:
+            if b.name in facts.backends and b.built_from not in facts.backends:
+                for name in [name for name in facts.devices if name.startswith(b.built_from)]:
+                    device = facts.devices.pop(name)
+                    renamed = b.name + name[len(b.built_from) :]
+                    facts._device(renamed, device.description, device.total, device.free)
         return facts
 
     def gpu(self, index: int = 0, printed_by: Sequence[str] = ()) -> str:
@@ -210,32 +233,6 @@ class Facts:
             source="log",
             includes_context=of.nvidia,
         )
-
-    def _complete(self) -> None:
-        """Add the sizes of cards that are known by their names, and rename the devices of a backend
-        that calls them as the one that it is built from."""
-        for name, device in list(self.devices.items()):
-            if device.total or not device.description:
-                continue
-            cards = boards(device.description)
-            try:
-                cards = cards or [find(device.description)]
-            except UsageError:
-                continue
-            # with which a card of that name is sold
-            sizes = sorted({card.usable * MiB for card in cards})
-            # What the log shows on it is no more than it has
-            possible = [size for size in sizes if size >= self.held(name)] or sizes[-1:]
-            if possible:
-                self._device(name, total=possible[0])
-            if len(possible) > 1:
-                self.sizes[name] = tuple(possible)
-        for b, _ in BUILT_FROM:
-            if b.name in self.backends and b.built_from not in self.backends:
-                for name in [name for name in self.devices if name.startswith(b.built_from)]:
-                    device = self.devices.pop(name)
-                    renamed = b.name + name[len(b.built_from) :]
-                    self._device(renamed, device.description, device.total, device.free)
 
     @property
     def sees_gpu(self) -> bool:

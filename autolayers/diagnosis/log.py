@@ -136,7 +136,20 @@ class LaunchLog:
         """Add what a line says: a field of logs.LAUNCH and its figures; other fields are not this
         record's."""
         if name == "buffer":
-            self._buffer(groups)
+            buffer, size = groups["name"], float(groups["mib"])
+            if groups["where"] in ("alloc_compute_meta", "reserve_compute_meta"):
+                self.projector[buffer] = size
+                return
+            load = self._load()
+            part = _PARTS.get(groups.get("what", "model"), "context")
+            # Weights and adapters belong to the model, whatever the number of its contexts
+            if load.contexts > 1 and part in ("context", "compute", "output"):
+                part += " (second)"  # a second context on the same weights (MTP)
+            sizes = load.buffers.setdefault(part, {}).setdefault(buffer, [])
+            if part.startswith(("compute", "output")):
+                # reserved again: the new buffer replaces the old one
+                sizes.clear()
+            sizes.append(size)
         elif name == "offloaded":
             self._load().offloaded = int(groups["layers"]), int(groups["of"])
         elif name == "projector":
@@ -171,22 +184,6 @@ class LaunchLog:
         if not self.loads:
             self.loads.append(LoadedModel())
         return self.loads[-1]
-
-    def _buffer(self, groups: dict[str, str]) -> None:
-        name, size = groups["name"], float(groups["mib"])
-        if groups["where"] in ("alloc_compute_meta", "reserve_compute_meta"):
-            self.projector[name] = size
-            return
-        load = self._load()
-        part = _PARTS.get(groups.get("what", "model"), "context")
-        # Weights and adapters belong to the model, whatever the number of its contexts
-        if load.contexts > 1 and part in ("context", "compute", "output"):
-            part += " (second)"  # a second context on the same weights (MTP)
-        sizes = load.buffers.setdefault(part, {}).setdefault(name, [])
-        if part.startswith(("compute", "output")):
-            # reserved again: the new buffer replaces the old one
-            sizes.clear()
-        sizes.append(size)
 
     @property
     def out_of_memory(self) -> OutOfMemory | None:

@@ -26,7 +26,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..work.speed import Speed
     from .facts import Facts
     from .hits import Verdict
 
@@ -171,10 +170,15 @@ def compared(
         if as_it_was is None or not as_it_was.speed.generation:
             return None
         speed, host = as_it_was.speed, facts.share_of_host("model")
+        prompts = None
+        # a prompt that is long enough to say something of its rate
+        if _PROMPT <= facts.counts.get("prompt", 0) <= _LONGEST:
+            low = speed.prompt / speed.prompt_spread
+            prompts = _Rate(facts.rates["prompt"], speed.prompt, low)
         rates = SlowLaunch(
             # The low end of the prediction's range
             _Rate(measured, speed.generation, speed.generation / speed.generation_spread),
-            _prompts(speed, facts),
+            prompts,
             in_ram=host > _IN_RAM,
             threads=facts.threads,
             splits=bool(facts.splits and facts.splits[0] >= _SPLITS),
@@ -219,10 +223,3 @@ def _placed(given: Prepared, facts: Facts) -> Plan | None:
         work = Workload(prompt, facts.counts.get("answer", 512))
         arguments = replace(arguments, own={**arguments.own, "workload": work})
     return plan_request(model, given.request.asking(arguments))
-
-
-def _prompts(speed: Speed, facts: Facts) -> _Rate | None:
-    """Return the rate of a prompt that is long enough to say something of it."""
-    if not _PROMPT <= facts.counts.get("prompt", 0) <= _LONGEST:
-        return None
-    return _Rate(facts.rates["prompt"], speed.prompt, speed.prompt / speed.prompt_spread)

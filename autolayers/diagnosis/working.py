@@ -389,24 +389,17 @@ def _machine(
     ]
     if verdict.cause != "oom_host":
         return devices or None, host
-    host = _ram_that_was_refused(verdict, facts, host)
-    return (None if host is None else devices), host
-
-
-def _ram_that_was_refused(verdict: Verdict, facts: Facts, host: Host | None) -> Host | None:
-    """Return the RAM with no more free than its refusal shows; None if its size is not known."""
-    # Ollama refuses in advance, and says what there is
+    # RAM has no more free than its refusal shows: Ollama refuses in advance, and says what there is
     if "gib" in verdict.detail and host is None:
         # "requires more system memory (20.1 GiB) than is available (14.9 GiB)"
         left = int(float(verdict.detail["left"].replace(",", ".")) * GiB)
-        return Host(left, left, "log")
-    if not verdict.bytes or not verdict.fatal or verdict.phase not in _PARTS:
-        return host
-    # what was held, and less than what was refused
-    limit = facts.held(HOST) + verdict.bytes - 1
-    if host is None:
-        return Host(limit, limit, "log")
-    return replace(host, available=min(host.available, limit))
+        host = Host(left, left, "log")
+    elif verdict.bytes and verdict.fatal and verdict.phase in _PARTS:
+        # what was held, and less than what was refused
+        limit = facts.held(HOST) + verdict.bytes - 1
+        free = limit if host is None else min(host.available, limit)
+        host = Host(limit, limit, "log") if host is None else replace(host, available=free)
+    return (None if host is None else devices), host
 
 
 def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterator[Plan]:
