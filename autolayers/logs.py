@@ -5,7 +5,7 @@ field.
         name, found                  # "offloaded", {"layers": "33", "of": "33"}
 
 A row's word is looked for first, because that is cheap; the named groups of its pattern are what
-the line says. What failed and why is no row of this table but a sign: diagnosis/signs.py and the
+the line says. What failed and why is no row of this table but a sign: diagnosis/signs.tsv and the
 backends'.
 
 Formats of src/llama-model.cpp, llama-context.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp,

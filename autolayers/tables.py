@@ -1,9 +1,10 @@
-"""Tables of numbers that are no code: CSV files of the package, which the page, docs and benchmarks
-read too.
+"""Tables that are no code: CSV files of the package, which the page, docs and benchmarks read too,
+and TSV files where the values are texts.
 
     rows("devices/cards.csv")        # [{"name": "gtx-750-ti", "mib": "2001", ...}, ...]
 
-A table has a row of names and no quotes; what a line has after a # is a remark.
+A table has a row of names and no quotes. What a line of a CSV has after a # is a remark; of a TSV a
+line that begins with one is, and empty values at a line's end are left out.
 """
 
 from __future__ import annotations
@@ -17,8 +18,13 @@ if TYPE_CHECKING:
 
 def rows(name: str) -> list[dict[str, str]]:
     """Return the rows of a table, by the names of its columns."""
-    lines = [line.partition("#")[0].rstrip() for line in text(name).splitlines()]
-    names, *records = [line.split(",") for line in lines if line]
+    lines = text(name).splitlines()
+    if name.endswith(".tsv"):
+        names, *records = [line.split("\t") for line in lines if line and line[0] != "#"]
+        records = [values + [""] * (len(names) - len(values)) for values in records]
+    else:
+        lines = [line.partition("#")[0].rstrip() for line in lines]
+        names, *records = [line.split(",") for line in lines if line]
     return [dict(zip(names, values, strict=True)) for values in records]
 
 

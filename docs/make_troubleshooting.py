@@ -19,6 +19,7 @@ Made by `python docs/make.py troubleshooting`; do not edit.
 
     autolayers explain server.log                 # or: journalctl -u ollama | autolayers explain -
     autolayers explain server.log -m model.gguf   # plans the launch that works on the log's machine
+    autolayers explain server.log --why           # the rule that counted on each line
     autolayers explain 4242                       # a running llama-server; `autolayers ps` has PIDs
     autolayers explain model.gguf --gpu 12GiB     # why this plan
 
@@ -39,7 +40,8 @@ known, they stand next to the predicted ones, with a launch that is much faster,
 
 In `--json` the causes have the names above, the rates are `rates`, and of what to try
 `remedies[].flags` is all that is typed after `llama-server` and `change` what is new of it; without
-the command both are the change.
+the command both are the change. With `--why` its `trace` has each rule that applied: `rule`, `line`
+and `text` of the log, what it `gives`, and `overruled_by` what.
 
 Builds after b9014 show no buffer sizes, no offloaded layers and no graph splits at the default
 level; `-lv 4` brings them back. *To b4500*, *from b7400*: about the last or first build that prints

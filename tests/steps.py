@@ -25,6 +25,7 @@ with warnings.catch_warnings():
 PACKAGE = Path(autolayers.__file__).parent
 _START = ("match", "fullmatch")  # these try the start of a text alone
 _METHODS = (*_START, "compile", "search", "findall", "finditer", "sub", "subn", "split")
+_SAYS = ("says", "_says", "first")  # explain's own, which search a log's lines
 _CATEGORIES = {"DIGIT": "1", "SPACE": " ", "WORD": "a"}
 _CATEGORIES |= {"NOT_DIGIT": "a", "NOT_SPACE": "a", "NOT_WORD": "-"}
 
@@ -136,7 +137,8 @@ def expressions() -> list[Expression]:
     for path, tree in trees.items():
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
             of_re = ast.unparse(call.func).partition(".")
-            if of_re[0] != "re" or of_re[2] not in _METHODS or not call.args:
+            is_says = (of_re[2] or of_re[0]) in _SAYS
+            if not (is_says or (of_re[0] == "re" and of_re[2] in _METHODS)) or not call.args:
                 continue
             try:
                 text = ast.literal_eval(call.args[0])

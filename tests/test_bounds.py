@@ -18,7 +18,7 @@ from support import HEADERS, says, swept, until
 from autolayers import cli, detect, programs
 from autolayers.devices import fleet_file
 from autolayers.diagnosis.facts import Facts
-from autolayers.diagnosis.log import LaunchLog
+from autolayers.diagnosis.lines import Line
 from autolayers.errors import UsageError
 from autolayers.memory.ecmascript import ecmascript
 from autolayers.ollama import advice
@@ -75,11 +75,10 @@ def test_the_log_of_a_stranger_ends_nothing(tmp_path: Path) -> None:
     asked = says("explain", log)
     assert "Traceback" not in asked.stderr and asked.returncode == 1
     assert "nothing failed in these lines" in asked.stdout
-    facts = Facts(LaunchLog())
-    for each in (line, line.replace("²", "9" * 5000), line.replace("²", "512")):
-        facts._figure({"key": "n_ubatch", "said": each.split()[-1]}, None)  # type: ignore[arg-type]
-        said = facts.values["n_ubatch"]
-        assert said == (512 if "512" in each else each.split()[-1])
+    # more digits than a figure of a log has are none
+    for value, taken in (("²", "²"), ("9" * 5000, None), ("512", 512)):
+        said = Line(1, line.strip().replace("²", value))
+        assert Facts.of([said]).values.get("n_ubatch") == taken
 
 
 # --- files

@@ -70,7 +70,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: set[str]) -> None:
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "autolayers").rglob("*.py")}
-    tables = {path.relative_to(ROOT).as_posix() for path in (ROOT / "autolayers").rglob("*.csv")}
+    tables = {path.relative_to(ROOT).as_posix() for path in (ROOT / "autolayers").rglob("*.[ct]sv")}
     assert len(tables) > 2 and modules | tables | {"autolayers/py.typed"} <= wheel
     info = f"autolayers-{autolayers.__version__}.dist-info"
     assert {name.split("/")[0] for name in wheel} == {

@@ -43,7 +43,6 @@ class OpenCl(Backend):
             r"|selected platform .{1,80} does not have any devices|unsupported GPU)",
             "start",
             weight=6,
-            fatal=False,
         ),
     )
     limits_are = (("mem_base_addr_align", ALIGNMENT), ("max_mem_alloc_size", SIZE))

@@ -8,7 +8,7 @@ A sign is first looked for by its `word`, in lower case and cheap, then by its `
 groups are figures: `bytes`, `mib`, `gib` (what was asked for), `name` (a buffer or a device),
 `index` (of a device). `phase`: where it always happens; "" where the lines after it tell. `weight`:
 of several signs the heaviest is the cause, of equals the first in the log: 9 says why it failed, 8
-that it failed and little of why, below that nothing failed. `first`, `last`: the builds whose
+that it failed and little of why, below that nothing ended. `first`, `last`: the builds whose
 source has the words; 0: not bounded. `limit`: the driver says the same of one allocation that is
 over its limit.
 """
@@ -29,7 +29,6 @@ class Sign:
     __slots__ = (
         "_compiled",
         "cause",
-        "fatal",
         "first",
         "last",
         "limit",
@@ -48,18 +47,11 @@ class Sign:
         phase: str = "",
         *,
         weight: int = 9,
-        fatal: bool = True,
         first: int = 0,
         last: int = 0,
         limit: bool = False,
     ) -> None:
-        self.cause, self.said, self.phase, self.weight, self.fatal = (
-            cause,
-            word,
-            phase,
-            weight,
-            fatal,
-        )
+        self.cause, self.said, self.phase, self.weight = cause, word, phase, weight
         self.word, self.pattern = word.lower(), pattern
         self.first, self.last, self.limit = first, last, limit
         self._compiled: re.Pattern[str] | None = None

@@ -222,7 +222,6 @@ class Sycl(CudaBuffers):
             r"No device of requested type|can't find any SYCL GPU",
             "start",
             weight=6,
-            fatal=False,
         ),
     )
 

@@ -57,10 +57,11 @@ def main(words: Sequence[str]) -> int:
         model=model,
         own=own,
     )
+    why = bool(arguments.own.get("why"))
     if arguments.own.get("format") == "json":
-        emit(json.dumps(answer.to_dict(), indent=1) + "\n")
+        emit(json.dumps(answer.to_dict(why), indent=1) + "\n")
     else:
-        show(diagnosis_text(answer.text(), answer.known, Style.of(sys.stdout, os.environ)))
+        show(diagnosis_text(answer.text(why), answer.known, Style.of(sys.stdout, os.environ)))
     return 0 if answer.known else 1
 
 

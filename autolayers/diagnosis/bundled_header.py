@@ -18,7 +18,7 @@ from ..records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ..model import Model
     from .facts import Facts
@@ -86,7 +86,12 @@ def bundled_header(facts: Facts, words: Sequence[str]) -> BundledHeader | None:
     """Return the bundled header with the name and the figures of the log's model; None without
     one."""
     printed = facts.printed
-    for name in _names(facts, words):
+    # What the command and the log call the model, the most certain first: the file's name is the
+    # surest, general.name is often the base model's
+    files = ("-m", "--model", "-hf", "-hfr", "--hf-repo", "-hff", "--hf-file")
+    names = [value.rpartition("/")[2] for flag, value in pairwise(words) if flag in files]
+    names.append(facts.model.replace("\\", "/").rpartition("/")[2])
+    for name in (*names, printed.get("name", "")):
         quant = _quant(name) or _quant_of(printed.get("ftype", ""))
         for bundled_name in _alike(name, quant):
             header = _agreeing(bundled_name, facts, quant)
@@ -100,16 +105,6 @@ def bundled_header(facts: Facts, words: Sequence[str]) -> BundledHeader | None:
             if name.endswith(f"-{quant}") and (header := _agreeing(name, facts, quant)):
                 return header
     return None
-
-
-def _names(facts: Facts, words: Sequence[str]) -> Iterable[str]:
-    """Yield what the command and the log call the model, the most certain first."""
-    # The file's name is the surest: general.name is often the base model's
-    for flag, value in pairwise(words):
-        if flag in ("-m", "--model", "-hf", "-hfr", "--hf-repo", "-hff", "--hf-file"):
-            yield value.rpartition("/")[2]
-    yield facts.model.replace("\\", "/").rpartition("/")[2]
-    yield facts.printed.get("name", "")
 
 
 def _quant(name: str) -> str:

@@ -15,8 +15,9 @@ from ..records import dataclass, replace
 from ..units import MiB, human, mib
 from .advice import ik_type, of, vain
 from .causes import CAUSES, CauseRemedy, remedies_of
-from .decide import Verdict, decide
+from .decide import decide
 from .facts import Facts
+from .hits import Fired, Verdict
 from .lines import Line, lines, read
 from .mended import Mended, mended, with_flags
 from .slow import SlowLaunch, compared
@@ -105,10 +106,20 @@ class Diagnosis:
         """The cause on one line."""
         return said(self.verdict, self.facts)
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the --json document; sizes in bytes."""
+    @property
+    def trace(self) -> tuple[Fired, ...]:
+        """The rules that applied, with their lines, and what counts instead."""
+        return self.verdict.trace
+
+    def to_dict(self, why: bool = False) -> dict[str, object]:
+        """Return the --json document; sizes in bytes. `why`: with the trace."""
         from .. import __version__
 
+        trace = {"trace": [step.to_dict() for step in self.trace]} if why else {}
+        # the one that works, planned or with other words
+        works = self.launch.to_dict() if self.launch is not None else None
+        if works is None and self.mended is not None:
+            works = self.mended.to_dict(self.facts.build)
         return {
             "schema": 1,
             "autolayers": __version__,
@@ -131,32 +142,22 @@ class Diagnosis:
                 for other in self.verdict.others
             ],
             "remedies": [remedy.to_dict() for remedy in self.remedies],
-            "launch": self._launch(),
+            "launch": works,
             "rates": self.rates.to_dict() if self.rates is not None else None,
+            **trace,
         }
 
-    def _launch(self) -> dict[str, object] | None:
-        """Return the launch that works, planned or with other words."""
-        if self.launch is not None:
-            return self.launch.to_dict()
-        return self.mended.to_dict(self.facts.build) if self.mended is not None else None
-
     def figures(self) -> list[Figure]:
-        """Return (name, bytes or text, a word on it) of each figure."""
-        return [
-            *self._of_device(),
-            *self._of_plan(),
-            *self._of_program(),
-            *self._of_machine(),
-            *self._of_work(),
-        ]
+        """Return (name, bytes or text, a word on it) of each figure: of the device, the plan, the
+        program, the machine and the work."""
+        return [*self._figures()]
 
-    def _of_device(self) -> Iterator[Figure]:
-        """Yield what was asked of the device, and what it has."""
-        verdict, held = self.verdict, self.facts.held(self.device or "")
-        device = self.facts.devices.get(self.device or "")
+    def _figures(self) -> Iterator[Figure]:
+        verdict, facts = self.verdict, self.facts
+        held, device = facts.held(self.device or ""), facts.devices.get(self.device or "")
+        first_line = f"line {self.evidence[0]}" if self.evidence else ""
         if verdict.bytes and verdict.cause in ("oom_device", "oom_host", "buffer_limit"):
-            yield "asked", verdict.bytes, self._first_line()
+            yield "asked", verdict.bytes, first_line
         only_free = device is not None and device.total == device.free
         if device is not None and device.free:
             # A log may say no more of a card
@@ -165,67 +166,47 @@ class Diagnosis:
         if self.device and held:
             yield "held", held, "buffers that lie there"
         if device is not None and device.total and not only_free:
-            sizes = self.facts.sizes.get(device.name, ())
+            sizes = facts.sizes.get(device.name, ())
             either = " or ".join(str(size // MiB) for size in sizes)
             unsure = f" of {either} MiB: --gpu says which" if either else ""
             yield "total", device.total, device.description + unsure
-
-    def _first_line(self) -> str:
-        """Return where the log shows it, "" if no line does."""
-        return f"line {self.evidence[0]}" if self.evidence else ""
-
-    def _of_plan(self) -> Iterator[Figure]:
-        """Yield what the planned launch shows of the one that failed."""
-        if self.launch is None:
-            return
-        if self.launch.predicted is not None and self.verdict.bytes:
+        if self.launch is not None and self.launch.predicted is not None and verdict.bytes:
             yield "predicted", self.launch.predicted, "of that part for the flags that were given"
-        if self.launch.header:
+        if self.launch is not None and self.launch.header:
             yield "model", self.launch.header, "its bundled header stands for the file's: not exact"
-
-    def _of_program(self) -> Iterator[Figure]:
-        """Yield the program's build, its reason in its own words, and its contexts."""
-        facts = self.facts
         if facts.build:
             # ik_llama.cpp counts its own builds
             old = not facts.ik and facts.build < NEWEST - _OLD
             note = f"b{NEWEST} is the newest known: some of it may be mended" if old else ""
             yield "build", f"b{facts.build}", note
-        # e.g. "CUDA driver version is insufficient for CUDA runtime version"
-        why = self.verdict.detail.get("why", "").strip().removeprefix("error: ")
-        if "path" in self.verdict.detail and not facts.ready:
-            yield "file", self.verdict.detail["path"].rpartition("/")[2], self._first_line()
-        # the line may quote the reason already
+        if "path" in verdict.detail and not facts.ready:
+            yield "file", verdict.detail["path"].rpartition("/")[2], first_line
+        # its reason in its own words, e.g. "CUDA driver version is insufficient for CUDA runtime
+        # version"; the line may quote it already
+        why = _why(verdict)
         if why and printable(why[:20]) not in self.line:
-            yield "said", why, self._first_line()
-        for text, note in _contexts(facts):
-            yield "context", text, note
-
-    def _of_machine(self) -> Iterator[Figure]:
-        """Yield what the log shows of swap, shared memory and offloaded layers."""
-        facts = self.facts
+            yield "said", why, first_line
+        yield from _contexts(facts)
         if facts.swap is not None:
             note = "free" if facts.swap else "none is free: what RAM lacks is refused"
             yield "swap", facts.swap, note
         if facts.shared:
             yield "shared", facts.shared, "its memory is the system's"
         if facts.offloaded:
-            layers, of, line = facts.offloaded
-            yield "layers", f"{layers} of {of} on the GPU", f"line {line}"
-
-    def _of_work(self) -> Iterator[Figure]:
-        """Yield rates, and a graph that is cut into many pieces."""
+            layers, of_all, line = facts.offloaded
+            yield "layers", f"{layers} of {of_all} on the GPU", f"line {line}"
         if self.rates is not None:
             yield "speed", self.rates.text, ""
             if self.rates.prompts is not None:
                 yield "prompts", self.rates.prompts.text, ""
-        count, line = self.facts.splits or (0, 0)
+        count, line = facts.splits or (0, 0)
         # more than a split per device and the way back: the CPU computes in between
-        if count > 2 + 2 * len(self.facts.devices):
+        if count > 2 + 2 * len(facts.devices):
             yield "splits", f"{count} of the graph", f"line {line}"
 
-    def text(self) -> str:
-        """Return the page, without colours; nothing in it can steer a terminal."""
+    def text(self, why: bool = False) -> str:
+        """Return the page, without colours; nothing in it can steer a terminal. `why`: with the
+        trace."""
         rows = [self.line, ""]
         for name, value, note in self.figures():
             size = human(value) if isinstance(value, int) else value
@@ -234,7 +215,10 @@ class Diagnosis:
             rows.append(f"{'also':<12}{said(other, self.facts)}")
         works = self.launch or self.mended
         for remedy in self.remedies:
-            rows.append(_tried(remedy))
+            flags = shell(remedy.flags)
+            # None: nothing was planned with it
+            fits = {True: "fits: ", False: "does not fit yet: ", None: ""}[remedy.fits]
+            rows.append(f"{'try':<12}{flags}{'   ' if flags else ''}{fits}{remedy.why}")
             # that of the launch below stands there
             if remedy.whole and (works is None or remedy.whole != works.words):
                 rows.append(f"{'':<12}{shell(['llama-server', *remedy.whole])}")
@@ -249,16 +233,9 @@ class Diagnosis:
             )
         if self.evidence:
             rows.append(f"{'lines':<12}{', '.join(map(str, self.evidence))}")
+        rows += [f"{'why':<12}{step}" for step in self.trace if why]
         # A log is anybody's text: escape sequences in it stay visible
         return "\n".join(map(printable, rows)) + "\n"
-
-
-def _tried(remedy: CauseRemedy) -> str:
-    """Return the line of something to try."""
-    flags = shell(remedy.flags)
-    # None: nothing was planned with it
-    fits = {True: "fits: ", False: "does not fit yet: ", None: ""}[remedy.fits]
-    return f"{'try':<12}{flags}{'   ' if flags else ''}{fits}{remedy.why}"
 
 
 def explain(
@@ -289,9 +266,25 @@ def explain(
     launch, missing = (None, works) if isinstance(works, str) else (works, "")
     # Only where the log has the rate of an answer
     rates = compared(verdict, facts, machine, launch)
+    # a server that is well, and slower than the machine can be: by another launch, or than it is
+    # predicted
+    well = verdict.cause in ("healthy", "not_in_log")
+    if rates is not None and well and (rates.slow or rates.launch):
+        part = "launch" if rates.launch is not None else "" if rates.answers.slow else "prompts"
+        step = Fired("rates are compared with the predicted ones", 0, "", "slow")
+        for before in verdict.trace:
+            before.overruled_by = before.overruled_by or step.rule
+        verdict = replace(
+            verdict,
+            cause="slow",
+            phase="run",
+            device=None,
+            detail={"part": part} if part else {},
+            trace=(*verdict.trace, step),
+        )
     if rates is not None:
-        verdict, launch = _slow(verdict, rates), launch or rates.launch
-    remedies = [*_far_too_large(verdict, facts), *_advised(verdict, facts)]
+        launch = launch or rates.launch
+    remedies = _advised(verdict, facts)
     if launch is not None:
         is_given = devices is not None or bool(own and (own.get("gpu") or own.get("machine")))
         remedies = _with_launch(remedies, launch, verdict.cause, is_given)
@@ -326,7 +319,17 @@ def _lines_of(logs: Sequence[object]) -> list[Line]:
     all_lines: list[Line] = []
     numbered = 0
     for log in logs:
-        first, last, dropped = _read(log)
+        if isinstance(log, (str, os.PathLike)):
+            try:
+                with opened(os.fspath(log)) as file:
+                    first, last, dropped = read(file)
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise NoLog(f"{os.fspath(log)}: {reason}") from None
+        elif isinstance(log, bytes) or hasattr(log, "read"):
+            first, last, dropped = read(BytesIO(log) if isinstance(log, bytes) else log)  # type: ignore[arg-type]
+        else:
+            raise UsageError(f"a log is a file's name, an open file or bytes, not {log!r:.60}")
         for line in lines(first, last, dropped):
             all_lines.append(Line(line.number + numbered, line.text, line.level))
         numbered += first.count(b"\n") + last.count(b"\n") + dropped
@@ -348,24 +351,26 @@ def _advised(verdict: Verdict, facts: Facts) -> list[CauseRemedy]:
         replaced = {remedy.flags for remedy in advice.remedies} - {()}
         general = [] if advice.instead else remedies
         remedies = [
-            *(remedy for remedy in advice.remedies if _has_flag(remedy, build)),
+            *(
+                remedy
+                for remedy in advice.remedies
+                # a build without the flag would refuse it
+                if not (remedy.flags and remedy.flags[0][0] == "-")
+                or build is None
+                or build.knows(remedy.flags[0])
+            ),
             *(remedy for remedy in general if remedy.flags not in replaced),
         ]
-    return [remedy for remedy in remedies if not vain(remedy, verdict, facts)]
-
-
-def _far_too_large(verdict: Verdict, facts: Facts) -> list[CauseRemedy]:
-    """Return what a buffer means that no card could hold: flags did not do what was meant."""
+    remedies = [remedy for remedy in remedies if not vain(remedy, verdict, facts)]
     device, size = facts.devices.get(verdict.device or ""), verdict.bytes or 0
-    if verdict.cause != "oom_device" or device is None or not device.total:
-        return []
-    if size <= _TIMES * device.total:
-        return []
-    why = (
-        f"{size / device.total:.0f} times the card's memory in one buffer: -ot or -cmoe matched no "
-        "tensor, or the context is not the intended one"
-    )
-    return [CauseRemedy((), why)]
+    # what a buffer means that no card could hold: flags did not do what was meant
+    if verdict.cause == "oom_device" and device and 0 < _TIMES * device.total < size:
+        why = (
+            f"{size / device.total:.0f} times the card's memory in one buffer: -ot or -cmoe "
+            "matched no tensor, or the context is not the intended one"
+        )
+        remedies.insert(0, CauseRemedy((), why))
+    return remedies
 
 
 def _with_launch(
@@ -386,43 +391,7 @@ def _with_launch(
     return [CauseRemedy(tuple(flags), planned, "", launch.plan.fits, launch.words), *remedies]
 
 
-def _slow(verdict: Verdict, rates: SlowLaunch) -> Verdict:
-    """Return the verdict of a server that is well, and slower than the machine can be: by another
-    launch, or than it is predicted."""
-    if verdict.cause not in ("healthy", "not_in_log") or not (rates.slow or rates.launch):
-        return verdict
-    detail = {"part": "launch"} if rates.launch is not None else {}
-    # Only its prompts are slow
-    if not detail and not rates.answers.slow:
-        detail = {"part": "prompts"}
-    return replace(verdict, cause="slow", phase="run", device=None, detail=detail)
-
-
-def _has_flag(remedy: CauseRemedy, build: Build | None) -> bool:
-    """Return whether a build has the remedy's flag."""
-    return (
-        build is None
-        or not remedy.flags
-        or not remedy.flags[0].startswith("-")
-        or build.knows(remedy.flags[0])
-    )
-
-
-def _read(log: object) -> tuple[bytes, bytes, int]:
-    if isinstance(log, bytes):
-        return read(BytesIO(log))
-    if isinstance(log, (str, os.PathLike)):
-        try:
-            with opened(os.fspath(log)) as file:
-                return read(file)
-        except (OSError, ValueError) as error:
-            raise NoLog(f"{os.fspath(log)}: {getattr(error, 'strerror', None) or error}") from None
-    if hasattr(log, "read"):
-        return read(log)  # type: ignore[arg-type]
-    raise UsageError(f"a log is a file's name, an open file or bytes, not {log!r:.60}")
-
-
-def _contexts(facts: Facts) -> Iterator[tuple[str, str]]:
+def _contexts(facts: Facts) -> Iterator[Figure]:
     """Yield a context that is smaller than was requested, and why."""
     requested = next(
         (
@@ -440,14 +409,14 @@ def _contexts(facts: Facts) -> Iterator[tuple[str, str]]:
     )
     slots = facts.values.get("n_seq_max") or facts.values.get("n_slots")
     if facts.reduced:
-        yield f"{facts.reduced[1]}", f"--fit made it smaller, from {facts.reduced[0]}"
+        yield "context", f"{facts.reduced[1]}", f"--fit made it smaller, from {facts.reduced[0]}"
     elif isinstance(n_ctx, int) and 0 < n_ctx < requested:
         shared = (
             f"{slots} slots share it"
             if isinstance(slots, int) and slots > 1
             else "the model was trained for less"
         )
-        yield f"{n_ctx} a slot", f"of the {requested} that -c asks for: {shared}"
+        yield "context", f"{n_ctx} a slot", f"of the {requested} that -c asks for: {shared}"
 
 
 # --- the line
@@ -458,7 +427,12 @@ def said(verdict: Verdict, facts: Facts) -> str:
     a terminal."""
     device = facts.devices.get(verdict.device or "")
     part, cause = verdict.detail.get("part", ""), CAUSES[verdict.cause]
-    size_asked, left = _asked(verdict), _left(verdict, facts)
+    left, size_asked = _left(verdict, facts), ""
+    if verdict.bytes:
+        # The line has a verb of its own where it runs, or where a limit refused it
+        runs = verdict.cause == "buffer_limit" or (part and not verdict.fatal)
+        size = _size(verdict.bytes)
+        size_asked = f" of {size}" if runs else f": {size} asked"
     line, of_device = cause.lines.get(part, cause.line), verdict.device or "the GPU"
     # A card's name says more here than "CUDA0"
     if verdict.cause == "gpu_build" and device is not None and device.description:
@@ -490,17 +464,6 @@ def said(verdict: Verdict, facts: Facts) -> str:
     return next(
         (text for detail, rest in tries if len(text := filled(detail, rest)) <= _WIDTH), cause.title
     )
-
-
-def _asked(verdict: Verdict) -> str:
-    """Return the size of the request, as a part of the line."""
-    if not verdict.bytes:
-        return ""
-    # The line has a verb of its own where it runs, or where a limit refused it
-    runs = bool(verdict.detail.get("part")) and not verdict.fatal
-    if verdict.cause == "buffer_limit" or runs:
-        return f" of {_size(verdict.bytes)}"
-    return f": {_size(verdict.bytes)} asked"
 
 
 def _left(verdict: Verdict, facts: Facts) -> str:
@@ -544,119 +507,73 @@ def _detail(verdict: Verdict, facts: Facts) -> str:
     """Return what the sign says besides: an architecture, a flag, a file."""
     groups, cause = verdict.detail, verdict.cause
     if cause in ("old_build", "bad_model") and "what" in groups:
-        since = _first_build(groups["what"])
+        from ..model.architectures import NAMES, architecture
+
+        what = groups["what"]
+        since = architecture(what).after if what in NAMES else 0
         # e.g. ": qwen3next, which b7056 knows": the build to update to
-        first_build = f", which b{since} knows" if since else ""
-        return f": {groups['what'][:40]}{first_build}"
+        return f": {what[:40]}" + (f", which b{since + 1} knows" if since else "")
     if "type" in groups:
         return f": tensors of type {ik_type(groups['type']) or groups['type']}"
     if "tensor" in groups:
         name = groups["tensor"][:40]
         is_cut = cause == "bad_file" and groups["sign"] in _ENDS
         return f": it ends before its tensor {name} does" if is_cut else f": tensor {name}"
-    rule = _DETAILS.get(cause)
-    text = rule(verdict, facts) if rule else None
-    if text is None and groups.get("why"):
-        return f": {groups['why'].strip()}"
-    return text or ""
+    for name, figure, says in _DETAILS:
+        needed = name == cause and (not figure or figure in groups)
+        if needed and (text := says(groups, verdict, facts)):
+            return str(text)
+    is_said = groups.get("why") and cause != "context_limit"
+    return f": {groups['why'].strip()}" if is_said else ""
 
 
-# --- details of one cause: None where the sign has none of them
-
-
-def _bad_flag(verdict: Verdict, facts: Facts) -> str | None:
-    if "flag" not in verdict.detail:
-        return None
-    why = verdict.detail.get("why", "").strip().removeprefix("error: ")
-    reason = f", {why}" if 0 < len(why) <= _REASON else ""
-    return f": {verdict.detail['flag'][:30]}{reason}"
-
-
-def _bad_file(verdict: Verdict, facts: Facts) -> str | None:
-    groups = verdict.detail
-    if "magic" in groups:
-        kind = _BEGINNINGS.get(groups["magic"][:4].lower(), "")
-        return f": it begins with {groups['magic'][:8]!r}{kind}"
-    if "idx" in groups:
-        return ": this is not the first part of a split model"
-    if "path" in groups and (part := re.search(r"(\d{5})-of-(\d{5})\.gguf$", groups["path"])):
-        return f": part {int(part[1])} of {int(part[2])} is missing"
-    if "status" in groups:
-        return f": its download was refused with status {groups['status']}"
-    return None
+def _why(verdict: Verdict) -> str:
+    return verdict.detail.get("why", "").strip().removeprefix("error: ")
 
 
 # of a file in a model's place
 _BEGINNINGS = {"vers": ", a pointer of Git LFS", "<!do": ", a web page", "<htm": ", a web page"}
+# (cause, figure of the sign that it needs, what is said of it): the first row that says something
+# fmt: off
+_DETAILS: tuple[tuple[str, str, Callable[[dict[str, str], Verdict, Facts], object]], ...] = (
+    ("bad_flag", "flag", lambda has, verdict, _: f": {has['flag'][:30]}"
+     + (f", {why}" if 0 < len(why := _why(verdict)) <= _REASON else "")),
+    ("bad_file", "magic", lambda has, *_: f": it begins with {has['magic'][:8]!r}"
+     + _BEGINNINGS.get(has["magic"][:4].lower(), "")),
+    ("bad_file", "idx", lambda *_: ": this is not the first part of a split model"),
+    ("bad_file", "path", lambda has, *_: (part := re.search(
+        r"(\d{5})-of-(\d{5})\.gguf$", has["path"]))
+     and f": part {int(part[1])} of {int(part[2])} is missing"),
+    ("bad_file", "status", lambda has, *_:
+     f": its download was refused with status {has['status']}"),
+    ("missing_library", "library", lambda has, *_: f": {has['library'][:40]}"),
+    ("missing_library", "symbol", lambda *_: " or of another build"),
+    ("fit_gave_up", "", lambda has, _, facts: facts.reduced and f" to {facts.reduced[1]} tokens"
+     + (f", then stopped at {has['flag']}" if has.get("flag") else "")),
+    ("fit_gave_up", "flag", lambda has, *_: f", because {has['flag']} is given"),
+    ("partial_offload", "", lambda _, __, facts: facts.offloaded
+     and facts.offloaded[0] != facts.offloaded[1]
+     and f": {facts.offloaded[0]} of {facts.offloaded[1]}"),
+    ("partial_offload", "", lambda _, verdict, facts: not facts.offloaded and verdict.bytes
+     and f", short by {_size(verdict.bytes)}"),
+    # what a request took and what its slot has
+    ("context_limit", "asked", lambda has, _, facts: (slot := _slot(has, facts))
+     and f": {has['asked']} tokens asked of a slot of {slot}"),
+    ("context_limit", "lost", lambda has, *_: f", {has['lost']} tokens"),
+    ("context_limit", "part", lambda has, _, facts: (slot := _slot(has, facts))
+     and f" after {slot} tokens"),
+    # what a request took and what the micro-batch has
+    ("batch_limit", "asked", lambda has, _, facts: f": {has['asked']} tokens"
+     + (f", -ub {batch}" if (batch := has.get("has") or facts.number("n_ubatch")) else "")),
+    ("prompt_cache", "left", lambda has, verdict, _: (limit := has["left"].partition(".")[0])
+     and f": {_size(verdict.bytes or 0)} for one, of {limit} MiB"),
+    ("wrong_port", "port", lambda has, *_: f": {has['port']}"),
+)
+# fmt: on
 
 
-def _missing_library(verdict: Verdict, facts: Facts) -> str | None:
-    if "library" in verdict.detail:
-        return f": {verdict.detail['library'][:40]}"
-    return " or of another build" if "symbol" in verdict.detail else None
-
-
-def _fit_gave_up(verdict: Verdict, facts: Facts) -> str | None:
-    flag = verdict.detail.get("flag")
-    if facts.reduced:
-        stopped = f", then stopped at {flag}" if flag else ""
-        return f" to {facts.reduced[1]} tokens{stopped}"
-    return None if flag is None else f", because {flag} is given"
-
-
-def _partial_offload(verdict: Verdict, facts: Facts) -> str | None:
-    if facts.offloaded:
-        layers, of, _ = facts.offloaded
-        return f": {layers} of {of}" if layers != of else None
-    return f", short by {_size(verdict.bytes)}" if verdict.bytes else None
-
-
-def _batch_limit(verdict: Verdict, facts: Facts) -> str | None:
-    """Return what a request took and what the micro-batch has."""
-    groups = verdict.detail
-    batch = groups.get("has") or facts.number("n_ubatch")
-    if "asked" not in groups:
-        return None
-    return f": {groups['asked']} tokens, -ub {batch}" if batch else f": {groups['asked']} tokens"
-
-
-def _prompt_cache(verdict: Verdict, facts: Facts) -> str | None:
-    limit = verdict.detail.get("left", "").partition(".")[0]
-    return f": {_size(verdict.bytes or 0)} for one, of {limit} MiB" if limit else None
-
-
-def _context_limit(verdict: Verdict, facts: Facts) -> str | None:
-    """Return what a request took and what its slot has."""
-    groups = verdict.detail
-    slot = (
-        facts.values.get("n_ctx_slot")
-        or facts.values.get("n_ctx_seq")
-        or facts.values.get("n_ctx_per_seq")
-    )
-    n_ctx = groups.get("has") or (str(slot) if isinstance(slot, int) else "")
-    if "asked" in groups and n_ctx:
-        return f": {groups['asked']} tokens asked of a slot of {n_ctx}"
-    if "lost" in groups:
-        return f", {groups['lost']} tokens"
-    return f" after {n_ctx} tokens" if "part" in groups and n_ctx else ""
-
-
-_DETAILS: dict[str, Callable[[Verdict, Facts], str | None]] = {
-    "bad_flag": _bad_flag,
-    "bad_file": _bad_file,
-    "missing_library": _missing_library,
-    "fit_gave_up": _fit_gave_up,
-    "partial_offload": _partial_offload,
-    "context_limit": _context_limit,
-    "batch_limit": _batch_limit,
-    "prompt_cache": _prompt_cache,
-    "wrong_port": lambda verdict, facts: f": {verdict.detail['port']}",
-}
-
-
-def _first_build(architecture: str) -> int:
-    """Return the first build of llama.cpp that knows an architecture, 0 where that is not known."""
-    from ..model.architectures import NAMES
-    from ..model.architectures import architecture as row
-
-    return row(architecture).after + 1 if architecture in NAMES and row(architecture).after else 0
+def _slot(has: dict[str, str], facts: Facts) -> str:
+    """Return the context of a slot, by the names of three eras of the log; "" without."""
+    keys = ("n_ctx_slot", "n_ctx_seq", "n_ctx_per_seq")
+    slot = next((value for key in keys if (value := facts.values.get(key))), None)
+    return has.get("has") or (str(slot) if isinstance(slot, int) else "")

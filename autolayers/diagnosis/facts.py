@@ -99,13 +99,43 @@ class Facts:
                 if name == "backend":
                     if groups["value"] not in hidden:
                         named.setdefault(groups["value"])
-                else:
-                    take = _TAKEN.get(name)
-                    if take is not None:
-                        take(facts, groups, line)
-            _name_built_from(line.text, named)
+                elif name in _VALUES:
+                    attribute, is_first, value = _VALUES[name]
+                    # a log may go on with another start
+                    if not (is_first and getattr(facts, attribute)):
+                        setattr(facts, attribute, value(groups, line))
+                elif name in _TAKEN:
+                    _TAKEN[name](facts, groups, line)
+            # a backend that is built from another's source instead of that one
+            for b, pattern in BUILT_FROM:
+                if b.name not in named and b.log_not not in named and pattern.search(line.text):
+                    named.pop(b.built_from, None)
+                    named[b.name] = None
         facts.backends = tuple(named)
-        facts._complete()
+        # the sizes of cards that are known by their names
+        for name, device in list(facts.devices.items()):
+            if device.total or not device.description:
+                continue
+            cards = boards(device.description)
+            try:
+                cards = cards or [find(device.description)]
+            except UsageError:
+                continue
+            # with which a card of that name is sold
+            sizes = sorted({card.usable * MiB for card in cards})
+            # What the log shows on it is no more than it has
+            possible = [size for size in sizes if size >= facts.held(name)] or sizes[-1:]
+            if possible:
+                facts._device(name, total=possible[0])
+            if len(possible) > 1:
+                facts.sizes[name] = tuple(possible)
+        # a backend that calls its devices as the one that it is built from
+        for b, _ in BUILT_FROM:
+            if b.name in facts.backends and b.built_from not in facts.backends:
+                for name in [name for name in facts.devices if name.startswith(b.built_from)]:
+                    device = facts.devices.pop(name)
+                    renamed = b.name + name[len(b.built_from) :]
+                    facts._device(renamed, device.description, device.total, device.free)
         return facts
 
     def gpu(self, index: int = 0, printed_by: Sequence[str] = ()) -> str:
@@ -116,38 +146,25 @@ class Facts:
         printing = [name for name in names if self.devices[name].backend in printed_by]
         if printing or names:
             return (printing or names)[0]
-        return self._by_backend(index, printed_by)
+        backends = [name for name in self.backends if canonical(name) in printed_by]
+        shown = next(iter(backends or self.backends or printed_by), "")
+        return f"{shown}{index if backend(canonical(shown)).numbered else ''}" if shown else ""
 
-    def _by_backend(self, index: int, printed_by: Sequence[str]) -> str:
-        """Name a GPU that the log does not show, "" where it shows no backend either."""
-        printing = [name for name in self.backends if canonical(name) in printed_by]
-        backends = printing or self.backends or printed_by
-        if not backends:
-            return ""
-        return f"{backends[0]}{index if backend(canonical(backends[0])).numbered else ''}"
-
-    # --- one line: a method for each field
-
-    def _free(self, groups: dict[str, str], _: Line) -> None:
-        self._device(groups["name"], groups.get("description", ""), free=int(groups["mib"]) * MiB)
-
-    def _listed(self, groups: dict[str, str], _: Line) -> None:
-        self._device(
-            groups["name"],
-            groups["description"],
-            int(groups["mib"]) * MiB,
-            int(groups.get("free", 0)) * MiB,
-        )
-
-    def _started_device(self, groups: dict[str, str], line: Line) -> None:
+    def take_started_device(self, groups: dict[str, str], line: Line) -> None:
         """Take a device as its backend lists it when it starts."""
         of = backend(groups["value"])
         size = int(groups.get("mib", 0)) * MiB
         # Metal prints recommendedMaxWorkingSetSize in MB of 10^6 bytes
         free = int(int(groups.get("mb", 0)) * 1e6)  # of what shares the system's memory
         name = f"{of.name}{groups.get('index', 0)}"
-        if of.old_name and self._is_old(of.old_name, name, groups, line.text):
-            name = of.old_name
+        old = of.old_name
+        # a build that calls its only device by the backend's old name
+        if old and (
+            (old in self.devices or name not in self.devices)
+            if "mb" in groups
+            else self.era == "A" or f"ggml_{old.lower()}_init" in line.text
+        ):
+            name = old
         capability = (
             (int(groups["major"]), int(groups["minor"]))
             if "major" in groups and "minor" in groups
@@ -155,14 +172,7 @@ class Facts:
         )
         self._device(name, groups.get("description", ""), size or free, free, capability)
 
-    def _is_old(self, old_name: str, name: str, groups: dict[str, str], text: str) -> bool:
-        """Return whether a line is of a build that calls its only device by the backend's old
-        name."""
-        if "mb" in groups:
-            return old_name in self.devices or name not in self.devices
-        return self.era == "A" or f"ggml_{old_name.lower()}_init" in text
-
-    def _gpu(self, groups: dict[str, str], _: Line) -> None:
+    def take_gpu(self, groups: dict[str, str], _: Line) -> None:
         """Take a GPU as Ollama's server lists it."""
         values = pairs(groups["fields"])
         library = values.get("library", "")
@@ -187,83 +197,12 @@ class Facts:
             capability,
         )
 
-    def _ram(self, groups: dict[str, str], _: Line) -> None:
-        self.ram = int(groups["mib"]) * MiB, int(groups["free"]) * MiB
-
-    def _system_memory(self, groups: dict[str, str], _: Line) -> None:
-        self.ram = size_of(groups["total"]), size_of(groups["free"])
-
-    def _swap(self, groups: dict[str, str], _: Line) -> None:
-        self.swap = size_of(groups["free"])
-
-    def _build(self, groups: dict[str, str], _: Line) -> None:
-        # The first of each figure counts: a log may go on with another start
-        self.build = self.build or int(groups.get("new") or groups["old"])
-
-    def _model(self, groups: dict[str, str], _: Line) -> None:
-        self.model = self.model or groups["path"]
-
-    def _printed(self, groups: dict[str, str], _: Line) -> None:
-        self.printed[_NAMES.get(groups["key"], groups["key"])] = groups["said"].strip()
-
-    def _figure(self, groups: dict[str, str], _: Line) -> None:
-        value = groups["said"]
-        # The last one that is printed counts
-        self.values[groups["key"]] = value if (number := whole(value)) is None else number
-
-    def _offloaded(self, groups: dict[str, str], line: Line) -> None:
-        self.offloaded = int(groups["layers"]), int(groups["of"]), line.number
-
-    def _splits(self, groups: dict[str, str], line: Line) -> None:
-        self.splits = int(groups["n"]), line.number
-
-    def _cache_types(self, groups: dict[str, str], _: Line) -> None:
-        self.cache_types.update(groups)
-
-    def _reduced(self, groups: dict[str, str], _: Line) -> None:
-        self.reduced = int(groups["before"]), int(groups["after"])
-
-    def _fits(self, *_: object) -> None:
-        self.fits = True
-
-    def _slots(self, groups: dict[str, str], _: Line) -> None:
-        self.values.update({key: int(value) for key, value in groups.items()})
-
-    def _shared(self, groups: dict[str, str], _: Line) -> None:
-        self.shared = self.shared or groups["name"].strip('"')[:60]
-
-    def _program(self, groups: dict[str, str], _: Line) -> None:
-        self.words = self.words or _words(groups["command"])
-
-    def _serving(self, _: dict[str, str], line: Line) -> None:
-        self.ready = self.ready or line.number
-
-    def _rate(self, groups: dict[str, str], line: Line) -> None:
+    def take_rate(self, groups: dict[str, str], line: Line) -> None:
         """Take what a request took; a rate of a handful of tokens says nothing."""
         self.measured = line.number
         if "n" in groups and int(groups["n"]) >= _FEW_TOKENS:
             self.rates[groups["value"]] = float(groups["rate"])
             self.counts[groups["value"]] = int(groups["n"])
-
-    def _threads(self, groups: dict[str, str], _: Line) -> None:
-        self.threads = int(groups["n"]), int(groups["total"])
-
-    def _chip(self, groups: dict[str, str], _: Line) -> None:
-        self.chip = self.chip or groups["chip"]
-
-    def _unfused(self, groups: dict[str, str], line: Line) -> None:
-        self.unfused = self.unfused or line.number
-
-    def _of_ik(self, *_: object) -> None:
-        self.ik = True
-
-    def _of_ollama(self, *_: object) -> None:
-        self.ollama = True
-
-    def _era(self, groups: dict[str, str], _: Line) -> None:
-        self.era = self.era or groups["value"]
-
-    # ---
 
     def _device(
         self,
@@ -294,29 +233,6 @@ class Facts:
             source="log",
             includes_context=of.nvidia,
         )
-
-    def _complete(self) -> None:
-        """Add the sizes of cards that are known by their names, and rename the devices of a backend
-        that calls them as the one that it is built from."""
-        for name, device in list(self.devices.items()):
-            if device.total or not device.description:
-                continue
-            sizes = _sizes(device.description)
-            # What the log shows on it is no more than it has
-            possible = [size for size in sizes if size >= self.held(name)] or sizes[-1:]
-            if possible:
-                self._device(name, total=possible[0])
-            if len(possible) > 1:
-                self.sizes[name] = tuple(possible)
-        for b, _ in BUILT_FROM:
-            if b.name in self.backends and b.built_from not in self.backends:
-                self._rename_devices(b.built_from, b.name)
-
-    def _rename_devices(self, old: str, new: str) -> None:
-        """Give the devices of one backend the name of another."""
-        for name in [name for name in self.devices if name.startswith(old)]:
-            device = self.devices.pop(name)
-            self._device(new + name[len(old) :], device.description, device.total, device.free)
 
     @property
     def sees_gpu(self) -> bool:
@@ -376,57 +292,53 @@ class Facts:
         return int(mib * MiB)
 
 
-# field of logs.ROWS -> what becomes of it
-_TAKEN: dict[str, Callable[[Facts, dict[str, str], Line], None]] = {
-    "device": Facts._free,
-    "listed": Facts._listed,
-    "started_device": Facts._started_device,
-    "gpu": Facts._gpu,
-    "ram": Facts._ram,
-    "system_memory": Facts._system_memory,
-    "swap": Facts._swap,
-    "build": Facts._build,
-    "model": Facts._model,
-    "printed": Facts._printed,
-    "figure": Facts._figure,
-    "offloaded": Facts._offloaded,
-    "offload": Facts._offloaded,
-    "splits": Facts._splits,
-    "cache_types": Facts._cache_types,
-    "reduced": Facts._reduced,
-    "slots": Facts._slots,
-    "fits": Facts._fits,
-    "shared": Facts._shared,
-    "program": Facts._program,
-    "rate": Facts._rate,
-    "unfused": Facts._unfused,
-    "chip": Facts._chip,
-    "threads": Facts._threads,
-    "ik": Facts._of_ik,
-    "ready": Facts._serving,
-    "serving": Facts._serving,
-    "ollama": Facts._of_ollama,
-    "era": Facts._era,
+def _layers(said: dict[str, str], line: Line) -> tuple[int, int, int]:
+    return int(said["layers"]), int(said["of"]), line.number
+
+
+# fmt: off
+# field of logs.ROWS -> its attribute, whether the first line that has it counts, and its value
+_VALUES: dict[str, tuple[str, bool, Callable[[dict[str, str], Line], object]]] = {
+    "ram": ("ram", False, lambda said, _: (int(said["mib"]) * MiB, int(said["free"]) * MiB)),
+    "system_memory": ("ram", False,
+                      lambda said, _: (size_of(said["total"]), size_of(said["free"]))),
+    "swap": ("swap", False, lambda said, _: size_of(said["free"])),
+    "build": ("build", True, lambda said, _: int(said.get("new") or said["old"])),
+    "model": ("model", True, lambda said, _: said["path"]),
+    "offloaded": ("offloaded", False, _layers),
+    "offload": ("offloaded", False, _layers),
+    "splits": ("splits", False, lambda said, line: (int(said["n"]), line.number)),
+    "reduced": ("reduced", False, lambda said, _: (int(said["before"]), int(said["after"]))),
+    "fits": ("fits", False, lambda *_: True),
+    "shared": ("shared", True, lambda said, _: said["name"].strip('"')[:60]),
+    "program": ("words", True, lambda said, _: _words(said["command"])),
+    "threads": ("threads", False, lambda said, _: (int(said["n"]), int(said["total"]))),
+    "chip": ("chip", True, lambda said, _: said["chip"]),
+    "unfused": ("unfused", True, lambda _, line: line.number),
+    "ready": ("ready", True, lambda _, line: line.number),
+    "serving": ("ready", True, lambda _, line: line.number),
+    "ik": ("ik", False, lambda *_: True),
+    "ollama": ("ollama", False, lambda *_: True),
+    "era": ("era", True, lambda said, _: said["value"]),
 }
-
-
-def _name_built_from(text: str, named: dict[str, None]) -> None:
-    """Name a backend that is built from another's source instead of that one."""
-    for b, pattern in BUILT_FROM:
-        if b.name not in named and b.log_not not in named and pattern.search(text):
-            named.pop(b.built_from, None)
-            named[b.name] = None
-
-
-def _sizes(description: str) -> list[int]:
-    """Return the sizes of memory, bytes, with which a card of that name is sold, smallest first."""
-    cards = boards(description)
-    if not cards:
-        try:
-            cards = [find(description)]
-        except UsageError:
-            return []
-    return sorted({card.usable * MiB for card in cards})
+# ... -> what becomes of it, where it is more
+_TAKEN: dict[str, Callable[[Facts, dict[str, str], Line], object]] = {
+    "device": lambda facts, said, _: facts._device(
+        said["name"], said.get("description", ""), free=int(said["mib"]) * MiB),
+    "listed": lambda facts, said, _: facts._device(
+        said["name"], said["description"], int(said["mib"]) * MiB, int(said.get("free", 0)) * MiB),
+    "started_device": Facts.take_started_device,
+    "gpu": Facts.take_gpu,
+    "printed": lambda facts, said, _: facts.printed.update(
+        {_NAMES.get(said["key"], said["key"]): said["said"].strip()}),
+    # the last one that is printed counts
+    "figure": lambda facts, said, _: facts.values.update(
+        {said["key"]: said["said"] if (n := whole(said["said"])) is None else n}),
+    "cache_types": lambda facts, said, _: facts.cache_types.update(said),
+    "slots": lambda facts, said, _: facts.values.update({k: int(v) for k, v in said.items()}),
+    "rate": Facts.take_rate,
+}
+# fmt: on
 
 
 def _words(text: str) -> tuple[str, ...]:

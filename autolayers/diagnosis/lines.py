@@ -116,7 +116,15 @@ def lines(first: bytes, last: bytes = b"", dropped: int = 0) -> list[Line]:
     if last:
         before = first.count(b"\n") + dropped
         numbered += [(number + before, data) for number, data in _chosen(last)]
-    return [line for number, data in _without_repeats(numbered) for line in _cleaned(number, data)]
+    seen: dict[bytes, int] = {}
+    found: list[Line] = []
+    for number, data in numbered:
+        # Time stamps, ports and sizes are digits
+        key = data[:400].translate(*_DIGITS)
+        count = seen[key] = seen.get(key, 0) + 1
+        if data and (count <= _REPEATS or len(key) < 8):
+            found += _cleaned(number, data)
+    return found
 
 
 def _plain(data: bytes) -> bytes:
@@ -172,23 +180,19 @@ def _nth_last(data: bytes, count: int) -> int:
     return at
 
 
-def _without_repeats(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    seen: dict[bytes, int] = {}
-    for number, data in numbered:
-        # Time stamps, ports and sizes are digits
-        key = data[:400].translate(*_DIGITS)
-        count = seen[key] = seen.get(key, 0) + 1
-        if data and (count <= _REPEATS or len(key) < 8):
-            yield number, data
-
-
 def _cleaned(number: int, data: bytes) -> Iterable[Line]:
-    text = data[:LONGEST].decode("utf-8", "replace")
-    if "\x1b" in text:
-        text = _ESCAPE.sub("", text)
-    text, level = _without_prefixes(_CONTROL.sub("", text).rstrip())
+    text, level = data[:LONGEST].decode("utf-8", "replace"), ""
+    text = _CONTROL.sub("", _ESCAPE.sub("", text) if "\x1b" in text else text).rstrip()
+    # What other programs wrote before it, e.g. journald before docker compose before the router
+    # before llama.cpp's own
+    for _ in range(4):
+        match = next(filter(None, (prefix.match(text) for prefix in _PREFIXES)), None)
+        if match is None:
+            break
+        level = match.groupdict().get("level") or level
+        text = text[match.end() :]
     if text.startswith("{") and '"msg"' in text:
-        text = _json_message(text)
+        text = json_message(text)
     if match := _LEVEL.search(text):
         level = match[1][0].upper()
     joined = _JOINED.split(text) if len(text) > _LONG else ()
@@ -196,36 +200,15 @@ def _cleaned(number: int, data: bytes) -> Iterable[Line]:
         yield from (Line(number, part, level) for part in joined)
         return
     yield Line(number, text, level)
-    for inner in _quoted_lines(text):
-        yield Line(number, inner.strip(), level)
-
-
-def _without_prefixes(text: str) -> tuple[str, str]:
-    """Return a line without what other programs wrote before it, and its level."""
-    level = ""
-    # e.g. journald before docker compose before the router before llama.cpp's own
-    for _ in range(4):
-        matches = (prefix.match(text) for prefix in _PREFIXES)
-        match = next(filter(None, matches), None)
-        if match is None:
-            break
-        level = match.groupdict().get("level") or level
-        text = text[match.end() :]
-    return text, level
-
-
-def _quoted_lines(text: str) -> Iterator[str]:
-    """Yield the lines that Ollama quotes: error="..." has the runner's last ones, with \\n between
-    them."""
-    if '="' not in text and "\\n" not in text:
-        return
-    for parts in _QUOTED.findall(text):
+    # What Ollama quotes: error="..." has the runner's last lines, with \n between them
+    for parts in _QUOTED.findall(text) if '="' in text or "\\n" in text else ():
         for inner in "".join(parts).replace("\\n", "\n").replace('\\"', '"').split("\n"):
             if inner and inner != text:
-                yield inner
+                yield Line(number, inner.strip(), level)
 
 
-def _json_message(text: str) -> str:
+def json_message(text: str) -> str:
+    """Return the message of a line of JSON (--log-jsonl); the text itself if it is none."""
     try:
         message = json.loads(text).get("msg", "")
     except (ValueError, AttributeError, RecursionError):

@@ -11,7 +11,6 @@ The lines are those of logs.py; what follows here is how they add up.
 
 from __future__ import annotations
 
-import json
 import re
 
 from ..backends import HOST, canonical, signs
@@ -21,6 +20,7 @@ from ..backends.sign import BYTES, NAME, Sign
 from ..logs import LAUNCH, fields
 from ..records import dataclass, field
 from ..units import MiB
+from .lines import json_message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _OOM: tuple[tuple[Sign, tuple[str, ...]], ...] = (
         Sign("oom_device", "buffer of size", rf"failed to allocate {NAME} buffer of size {BYTES}"),
         (),
     ),
-    *((sign, names) for sign, names in signs().items() if sign.cause in _FULL and sign.fatal),
+    *((sign, names) for sign, names in signs().items() if sign.cause in _FULL and sign.weight >= 8),
     # llama.cpp's message after any of these
     (Sign("oom_device", "unable to allocate", rf"unable to allocate {NAME} buffer"), ()),
     (
@@ -136,13 +136,34 @@ class LaunchLog:
         """Add what a line says: a field of logs.LAUNCH and its figures; other fields are not this
         record's."""
         if name == "buffer":
-            self._buffer(groups)
+            buffer, size = groups["name"], float(groups["mib"])
+            if groups["where"] in ("alloc_compute_meta", "reserve_compute_meta"):
+                self.projector[buffer] = size
+                return
+            load = self._load()
+            part = _PARTS.get(groups.get("what", "model"), "context")
+            # Weights and adapters belong to the model, whatever the number of its contexts
+            if load.contexts > 1 and part in ("context", "compute", "output"):
+                part += " (second)"  # a second context on the same weights (MTP)
+            sizes = load.buffers.setdefault(part, {}).setdefault(buffer, [])
+            if part.startswith(("compute", "output")):
+                # reserved again: the new buffer replaces the old one
+                sizes.clear()
+            sizes.append(size)
         elif name == "offloaded":
             self._load().offloaded = int(groups["layers"]), int(groups["of"])
         elif name == "projector":
-            self._projector(groups)
+            weights = self.projector_model
+            if "backend" in groups:
+                weights.setdefault(groups["backend"], [])
+            elif weights:
+                # Sizes follow the line that names the backend; images and sound have one each
+                weights[next(reversed(weights))].append(float(groups["mib"]))
         elif name == "device":
-            self._device(groups)
+            self.free[groups["name"]] = int(groups["mib"])
+            if groups["name"].startswith(Rpc.name):
+                behind = self.endpoints.setdefault(groups.get("description", ""), [])
+                behind.append(groups["name"])
         elif name == "breakdown":
             self.breakdown[groups["name"]] = tuple(int(groups[column]) for column in _COLUMNS)
         elif name == "host":
@@ -163,35 +184,6 @@ class LaunchLog:
         if not self.loads:
             self.loads.append(LoadedModel())
         return self.loads[-1]
-
-    def _buffer(self, groups: dict[str, str]) -> None:
-        name, size = groups["name"], float(groups["mib"])
-        if groups["where"] in ("alloc_compute_meta", "reserve_compute_meta"):
-            self.projector[name] = size
-            return
-        load = self._load()
-        part = _PARTS.get(groups.get("what", "model"), "context")
-        # Weights and adapters belong to the model, whatever the number of its contexts
-        if load.contexts > 1 and part in ("context", "compute", "output"):
-            part += " (second)"  # a second context on the same weights (MTP)
-        sizes = load.buffers.setdefault(part, {}).setdefault(name, [])
-        if part.startswith(("compute", "output")):
-            # reserved again: the new buffer replaces the old one
-            sizes.clear()
-        sizes.append(size)
-
-    def _projector(self, groups: dict[str, str]) -> None:
-        weights = self.projector_model
-        if "backend" in groups:
-            weights.setdefault(groups["backend"], [])
-        elif weights:
-            # Sizes follow the line that names the backend; images and sound have one each
-            weights[next(reversed(weights))].append(float(groups["mib"]))
-
-    def _device(self, groups: dict[str, str]) -> None:
-        self.free[groups["name"]] = int(groups["mib"])
-        if groups["name"].startswith(Rpc.name):
-            self.endpoints.setdefault(groups.get("description", ""), []).append(groups["name"])
 
     @property
     def out_of_memory(self) -> OutOfMemory | None:
@@ -242,22 +234,13 @@ class LogReader:
             return
         text = _PREFIX.sub("", _ESCAPE.sub("", raw.decode("utf-8", "replace")).strip(" \x00"))
         if text.startswith("{") and '"msg"' in text:  # --log-jsonl
-            text = _json_message(text)
+            text = json_message(text)
         launch = self.launch
         for name, groups in fields(text, LAUNCH):
             launch.take(name, groups)
         # Once it serves, a refusal is no failed load
         if not launch.ready and (failure := out_of_memory(text, launch.device_of)):
             launch.failures.append(failure)
-
-
-def _json_message(text: str) -> str:
-    """Return the message of a line of JSON (--log-jsonl); the text itself if it is none."""
-    try:
-        message = json.loads(text).get("msg", "")
-    except (ValueError, AttributeError, RecursionError):
-        return text
-    return message.strip() if isinstance(message, str) else ""
 
 
 def device_of(buffer: str) -> str:
@@ -291,16 +274,10 @@ def out_of_memory(text: str, device_of: Callable[[str], str] = device_of) -> Out
         elif groups.get("index"):
             # Several backends share the words: the first may be wrong
             device, certain = backends[0] + groups["index"], len(backends) == 1
-        return OutOfMemory(device, _requested(groups), text[:300], certain)
-    return None
-
-
-def _requested(groups: dict[str, str]) -> int | None:
-    """Return the bytes of the allocation that a line names, None if it names none."""
-    # More digits are no size but damage
-    n_bytes, mib = groups.get("bytes") or "", groups.get("mib") or ""
-    if 0 < len(n_bytes) < _DIGITS:
-        return int(n_bytes)
-    if 0 < len(mib) < _DIGITS:
-        return round(float(mib.replace(",", ".")) * MiB)
+        # More digits are no size but damage
+        n_bytes, mib = groups.get("bytes") or "", groups.get("mib") or ""
+        requested = int(n_bytes) if 0 < len(n_bytes) < _DIGITS else None
+        if requested is None and 0 < len(mib) < _DIGITS:
+            requested = round(float(mib.replace(",", ".")) * MiB)
+        return OutOfMemory(device, requested, text[:300], certain)
     return None

@@ -20,8 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from .decide import Verdict
     from .facts import Facts
+    from .hits import Verdict
 
 
 @dataclass(frozen=True)
@@ -220,20 +220,18 @@ def _combination(verdict: Verdict, given: list[Item]) -> Mended | None:
     return _with_changes(given, lambda item: None, why, ("-fa", "on"))
 
 
-def _projector(verdict: Verdict, given: list[Item]) -> Mended | None:
-    """Keep the projector in RAM, where the GPU has no room for it."""
-    if not verdict.detail.get("part", "").startswith("projector"):
-        return None
-    return _with_changes(
-        given,
-        lambda item: () if _is(item, "--mmproj-offload") else None,
-        "the projector in RAM",
-        ("--no-mmproj-offload",),
-    )
-
-
-_RULES = {
-    "oom_device": _projector,
+_RULES: dict[str, Callable[[Verdict, list[Item]], Mended | None]] = {
+    # the projector in RAM, where the GPU has no room for it
+    "oom_device": lambda verdict, given: (
+        _with_changes(
+            given,
+            lambda item: () if _is(item, "--mmproj-offload") else None,
+            "the projector in RAM",
+            ("--no-mmproj-offload",),
+        )
+        if verdict.detail.get("part", "").startswith("projector")
+        else None
+    ),
     "port_busy": _port,
     "bad_flag": _flag,
     "bad_file": _file,

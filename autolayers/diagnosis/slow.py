@@ -11,16 +11,23 @@ from ..flags.workload import Workload
 from ..planner import Plan, plan_request
 from ..records import dataclass, replace
 from .causes import CauseRemedy
-from .working import BUFFERS, PLACING, ChangedCommand, LogInputs, Prepared, changed_launch, prepared
+from .working import (
+    BUFFERS,
+    PLACING,
+    ChangedCommand,
+    LogInputs,
+    Prepared,
+    asking,
+    changed_launch,
+    prepared,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..model import Model
-    from ..work.speed import Speed
-    from .decide import Verdict
     from .facts import Facts
+    from .hits import Verdict
 
 _SLOWER = 1.15  # below the predicted range by this is no noise of a measurement
 _FASTER = 1.3  # what another launch must promise, to be worth a restart
@@ -163,15 +170,24 @@ def compared(
         if as_it_was is None or not as_it_was.speed.generation:
             return None
         speed, host = as_it_was.speed, facts.share_of_host("model")
+        prompts = None
+        # a prompt that is long enough to say something of its rate
+        if _PROMPT <= facts.counts.get("prompt", 0) <= _LONGEST:
+            low = speed.prompt / speed.prompt_spread
+            prompts = _Rate(facts.rates["prompt"], speed.prompt, low)
         rates = SlowLaunch(
             # The low end of the prediction's range
             _Rate(measured, speed.generation, speed.generation / speed.generation_spread),
-            _prompts(speed, facts),
+            prompts,
             in_ram=host > _IN_RAM,
             threads=facts.threads,
             splits=bool(facts.splits and facts.splits[0] >= _SPLITS),
         )
-        other = launch or _freed(given)
+        other = launch
+        # its layers, experts and batches placed again, its context and cache as they were
+        if other is None:
+            plan = plan_request(given.model, asking(given.request, **PLACING, **BUFFERS))
+            other = changed_launch(given, plan) if plan.fits else None
         if other is None or other.plan.speed.generation < _FASTER * speed.generation:
             return rates
         return replace(rates, launch=other, better=other.plan.speed.generation)
@@ -191,7 +207,14 @@ def _placed(given: Prepared, facts: Facts) -> Plan | None:
         changes["n_gpu_layers"] = facts.offloaded[0]
         # --fit moves experts and prints all layers as offloaded: how many, the weights in RAM tell
         if not params.overrides and model.is_moe and facts.offloaded[0] == facts.offloaded[1]:
-            changes["overrides"] = _experts(model, facts)
+            from ..flags.parse import parse
+
+            # e.g. "blk.12.ffn_up_exps.weight": -ncmoe of as many layers as the weights in RAM are
+            experts = [info.n_bytes for name, info in model.tensors.items() if "_exps." in name]
+            share = facts.share_of_host("model") * facts.weights / sum(experts) if experts else 0.0
+            if layers := round(min(1.0, share) * model.n_layer):
+                launch = parse(["-ncmoe", str(layers)], command=None)
+                changes["overrides"] = launch.params.overrides
     as_it_ran = replace(params, **changes)  # type: ignore[arg-type]
     arguments = replace(given.request.arguments, params=as_it_ran)
     prompt = facts.counts.get("prompt", 0)
@@ -200,31 +223,3 @@ def _placed(given: Prepared, facts: Facts) -> Plan | None:
         work = Workload(prompt, facts.counts.get("answer", 512))
         arguments = replace(arguments, own={**arguments.own, "workload": work})
     return plan_request(model, given.request.asking(arguments))
-
-
-def _prompts(speed: Speed, facts: Facts) -> _Rate | None:
-    """Return the rate of a prompt that is long enough to say something of it."""
-    if not _PROMPT <= facts.counts.get("prompt", 0) <= _LONGEST:
-        return None
-    return _Rate(facts.rates["prompt"], speed.prompt, speed.prompt / speed.prompt_spread)
-
-
-def _experts(model: Model, facts: Facts) -> tuple[tuple[str, str], ...]:
-    """Return -ncmoe of as many layers as the weights in RAM are."""
-    from ..flags.parse import parse
-
-    # e.g. "blk.12.ffn_up_exps.weight"
-    experts = [info.n_bytes for name, info in model.tensors.items() if "_exps." in name]
-    share = facts.share_of_host("model") * facts.weights / sum(experts) if experts else 0.0
-    layers = round(min(1.0, share) * model.n_layer)
-    return parse(["-ncmoe", str(layers)], command=None).params.overrides if layers else ()
-
-
-def _freed(given: Prepared) -> ChangedCommand | None:
-    """Plan the launch with its layers, experts and batches placed again, its context and cache as
-    they were."""
-    params = replace(given.request.params, **{**PLACING, **BUFFERS})  # type: ignore[arg-type]
-    plan = plan_request(
-        given.model, given.request.asking(replace(given.request.arguments, params=params))
-    )
-    return changed_launch(given, plan) if plan.fits else None

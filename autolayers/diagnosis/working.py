@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from ..flags.params import Params
     from ..memory.breakdown import Usage
-    from .decide import Verdict
     from .facts import Facts
+    from .hits import Verdict
 
 # Fields of Params that say where the model lies: None and () leave them to the plan
 PLACING = {
@@ -147,21 +147,34 @@ def _fitting_launch(given: Prepared, verdict: Verdict, facts: Facts) -> ChangedC
     grew = verdict.phase == "run" and verdict.cause == "oom_device"
     if grew and request.params.fit_target is None:
         # --fit-target in MiB; 2 GiB is twice the usual margin
-        request = _changed(request, fit_target=(2048,))
+        request = asking(request, fit_target=(2048,))
     usage = _usage(verdict, model, request)
     # what the memory model says of the refused part, for the flags as they were
-    predicted = None if usage is None else _part(usage, verdict)
+    predicted = None if usage is None else getattr(usage, _PARTS[verdict.phase or ""])
     devices = _refused(request.machine.devices, verdict, facts, usage)
     request = request.on(devices, request.host)
-    if predicted is not None and _is_of_another(predicted, verdict):
+    size = verdict.bytes or 0
+    # more was refused than this model has; a tenth for builds of other sizes
+    if predicted is not None and verdict.phase != "compute" and size > 1.1 * predicted:
         return _OF_ANOTHER
-    # One tensor over the limit, such as a large vocabulary's: it stays in RAM
-    if verdict.cause == "buffer_limit" and verdict.phase == "load" and verdict.bytes:
-        overrides = _too_large(model, verdict.bytes)
+    largest = "", 0
+    if verdict.cause == "buffer_limit" and verdict.phase == "load" and size:
+        # One tensor over the limit, such as a large vocabulary's: it stays in RAM. A backend splits
+        # its buffers there, and no tensor
+        overrides = tuple(
+            (f"^{re.escape(name)}$", HOST)
+            for name, info in model.header.tensors.items()
+            if info.n_bytes >= size
+        )
         if not overrides:
             return _OF_ANOTHER
-        request = _changed(request, overrides=(*overrides, *request.params.overrides))
-    for plan in _fitting(model, request, _largest_buffer(verdict)):
+        request = asking(request, overrides=(*overrides, *request.params.overrides))
+    elif verdict.cause == "buffer_limit" and verdict.phase in ("compute", "run"):
+        # drivers' limits are 4, 2 or 1 GiB
+        size = size or 4 * GiB
+        limit = next((limit for limit in (4 * GiB, 2 * GiB, GiB) if limit < size), size)
+        largest = verdict.device or "", limit
+    for plan in _fitting(model, request, largest):
         launch = changed_launch(given, plan, predicted)
         # what failed as it was given does not work
         # A plan without changes is the launch that died
@@ -170,32 +183,10 @@ def _fitting_launch(given: Prepared, verdict: Verdict, facts: Facts) -> ChangedC
     return _NO_LAUNCH
 
 
-def _changed(request: Request, **changes: Any) -> Request:
+def asking(request: Request, **changes: Any) -> Request:
     """Return the request with other values of some fields of Params."""
     params = replace(request.params, **changes)
     return request.asking(replace(request.arguments, params=params))
-
-
-def _part(usage: Usage, verdict: Verdict) -> int:
-    """Return the bytes of the part that was refused."""
-    size: int = getattr(usage, _PARTS[verdict.phase or ""])
-    return size
-
-
-def _is_of_another(predicted: int, verdict: Verdict) -> bool:
-    """Return whether more was refused than this model has."""
-    # a tenth for builds of other sizes
-    return verdict.phase != "compute" and (verdict.bytes or 0) > 1.1 * predicted
-
-
-def _too_large(model: Model, limit: int) -> tuple[tuple[str, str], ...]:
-    """Return overrides for the tensors over a limit: a backend splits its buffers there, and no
-    tensor."""
-    return tuple(
-        (f"^{re.escape(name)}$", HOST)
-        for name, info in model.header.tensors.items()
-        if info.n_bytes >= limit
-    )
 
 
 def _longer(verdict: Verdict, facts: Facts, inputs: LogInputs) -> ChangedCommand | str:
@@ -206,9 +197,7 @@ def _longer(verdict: Verdict, facts: Facts, inputs: LogInputs) -> ChangedCommand
         given = prepared(verdict, facts, inputs) if need else ""
         if isinstance(given, str):
             return ""
-        params = replace(given.request.params, n_ctx=need)
-        request = given.request.asking(replace(given.request.arguments, params=params))
-        for plan in _fitting(given.model, request, ("", 0)):
+        for plan in _fitting(given.model, asking(given.request, n_ctx=need), ("", 0)):
             if plan.params.n_ctx == need:
                 return changed_launch(given, plan)
     except (AutolayersError, OSError, ValueError, RecursionError, MemoryError):
@@ -236,7 +225,12 @@ def prepared(verdict: Verdict, facts: Facts, inputs: LogInputs) -> Prepared | st
     words = with_model(facts.words or _logged_words(facts), path)
     arguments = parse(words, command=None)
     # The given model first, the log's file next, a bundled header last
-    model, header = inputs.model or (_model(arguments, facts) if inputs.files else None), ""
+    # none of another machine's: \\server\share would send the user's credentials there
+    model, header = inputs.model, ""
+    for name in (arguments.params.model or "", facts.model) if inputs.files else ():
+        is_local = "://" not in name and not name.startswith(("\\\\", "//"))
+        if model is None and is_local and os.path.isfile(name):
+            model = read_model(name)
     if model is None:
         # without the file, a bundled header of the same model will do
         bundled = bundled_header(facts, words)
@@ -247,7 +241,15 @@ def prepared(verdict: Verdict, facts: Facts, inputs: LogInputs) -> Prepared | st
         arguments,
         # flags that the build lacks are the log's own business here
         # The log's build decides which flags and sizes hold
-        own={**_build(facts), **_but_machine(inputs.own), "strict-flags": "off"},
+        own={
+            **({"llama-build": facts.build} if facts.build else {}),
+            **{
+                key: value
+                for key, value in (inputs.own or {}).items()
+                if key not in ("gpu", "machine", "format")
+            },
+            "strict-flags": "off",
+        },
         positional=(),
     )
     # None: nothing says what memory there is
@@ -265,15 +267,36 @@ def prepared(verdict: Verdict, facts: Facts, inputs: LogInputs) -> Prepared | st
 
 
 def changed_launch(given: Prepared, plan: Plan, predicted: int | None = None) -> ChangedCommand:
-    """Return the command with what a plan changes."""
-    words, changed, dropped = _command(given.words, given.arguments, plan)
+    """Return the command with what a plan changes, without what may be secret."""
+    kept_words: list[str] = []
+    dropped: list[str] = []
+    kept_fields: set[str] = set()
+    for item in items(given.words, None):
+        row = item.flag if isinstance(item.flag, Argument) else None
+        # addresses may hold keys
+        if row is None or row.canonical in SECRET or any("://" in word for word in item.words):
+            continue
+        # files are the command's own
+        if row.field not in ("", "model", "mmproj", "model_draft", "lora", "control_vector") and (
+            getattr(plan.params, row.field) != getattr(given.arguments.params, row.field)
+        ):
+            dropped += item.words
+            continue
+        kept_words += item.words
+        kept_fields.add(row.canonical if not row.field else row.field)
+    changed: list[str] = []
+    for item in items(plan.flags, None):
+        row = item.flag if isinstance(item.flag, Argument) else None
+        # Words that the plan adds: fields that no kept word sets
+        if row is not None and row.field not in kept_fields:
+            changed += item.words
     return ChangedCommand(
         given.request.build.number,
-        words,
+        (*kept_words, *changed),
         tuple(given.request.machine.devices),
         plan,
-        changed,
-        dropped,
+        tuple(changed),
+        tuple(dropped),
         predicted,
         given.header,
     )
@@ -330,31 +353,6 @@ def with_model(words: tuple[str, ...], path: str) -> tuple[str, ...]:
     return "-m", path, *words
 
 
-def _but_machine(own: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {
-        key: value for key, value in (own or {}).items() if key not in ("gpu", "machine", "format")
-    }
-
-
-def _build(facts: Facts) -> dict[str, Any]:
-    return {"llama-build": facts.build} if facts.build else {}
-
-
-def _model(arguments: Arguments, facts: Facts) -> Model | None:
-    """Return the model's file where it is here, by the name that the command or the log has: none
-    of another machine's, which Windows would log in to."""
-    for name in (arguments.params.model, facts.model):
-        if (
-            name
-            and "://" not in name
-            # \\server\share: Windows would send the user's credentials there
-            and not name.startswith(("\\\\", "//"))
-            and os.path.isfile(name)
-        ):
-            return read_model(name)
-    return None
-
-
 def _without_files(params: Params, files: bool) -> Params:
     """Return the parameters without files that are not here, or that may not be read."""
     changes: dict[str, object] = {}
@@ -381,53 +379,27 @@ def _machine(
     if own.get("gpu") or own.get("machine"):
         request = Request.of(replace(parse((), command=None), own=dict(own)), checked=False)
         return list(request.machine.devices), inputs.host or request.host or host
-    devices = _logged_devices(facts)
-    if verdict.cause != "oom_host":
-        return devices or None, host
-    host = _ram_that_was_refused(verdict, facts, host)
-    return (None if host is None else devices), host
-
-
-def _logged_devices(facts: Facts) -> list[Device]:
-    """Return the log's devices whose memory is known."""
     # RPC devices count only if the command reaches their servers
     served = "--rpc" in facts.words
-    devices = []
-    for device in facts.devices.values():
-        if not device.total or (device.kind == "rpc" and not served):
-            continue
+    devices = [
         # Free memory where it is known, otherwise a card's own size
-        if not device.free:
-            device = replace(device, free=device.total, includes_context=False)
-        devices.append(device)
-    return devices
-
-
-def _ram_that_was_refused(verdict: Verdict, facts: Facts, host: Host | None) -> Host | None:
-    """Return the RAM with no more free than its refusal shows; None if its size is not known."""
-    # Ollama refuses in advance, and says what there is
+        device if device.free else replace(device, free=device.total, includes_context=False)
+        for device in facts.devices.values()
+        if device.total and (served or device.kind != "rpc")
+    ]
+    if verdict.cause != "oom_host":
+        return devices or None, host
+    # RAM has no more free than its refusal shows: Ollama refuses in advance, and says what there is
     if "gib" in verdict.detail and host is None:
         # "requires more system memory (20.1 GiB) than is available (14.9 GiB)"
         left = int(float(verdict.detail["left"].replace(",", ".")) * GiB)
-        return Host(left, left, "log")
-    if not verdict.bytes or not verdict.fatal or verdict.phase not in _PARTS:
-        return host
-    # what was held, and less than what was refused
-    limit = facts.held(HOST) + verdict.bytes - 1
-    if host is None:
-        return Host(limit, limit, "log")
-    return replace(host, available=min(host.available, limit))
-
-
-def _largest_buffer(verdict: Verdict) -> tuple[str, int]:
-    """Return the device whose graph buffer is to stay below a size, and that size: drivers' limits
-    are 4, 2 or 1 GiB."""
-    size = verdict.bytes or 4 * GiB
-    if verdict.cause != "buffer_limit" or verdict.phase not in ("compute", "run"):
-        return "", 0
-    return verdict.device or "", next(
-        (limit for limit in (4 * GiB, 2 * GiB, GiB) if limit < size), size
-    )
+        host = Host(left, left, "log")
+    elif verdict.bytes and verdict.fatal and verdict.phase in _PARTS:
+        # what was held, and less than what was refused
+        limit = facts.held(HOST) + verdict.bytes - 1
+        free = limit if host is None else min(host.available, limit)
+        host = Host(limit, limit, "log") if host is None else replace(host, available=free)
+    return (None if host is None else devices), host
 
 
 def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterator[Plan]:
@@ -437,7 +409,20 @@ def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterat
     tried: list[Params] = []
     refused: UsageError | None = None
     planned = False
-    for changes in _changes(bool(largest[0])):
+    # A smaller micro-batch and flash attention shrink the buffer of scores
+    batches = (None, 256, 128, 64) if largest[0] else ()
+    small = [{"n_ubatch": n, "flash_attn": "on", "n_batch": None} for n in batches]
+    # from none at all to all: the first that fits keeps most of the command. None is a field that
+    # the plan chooses again
+    each: tuple[Mapping[str, object], ...] = (
+        {},
+        *small,
+        PLACING,
+        {**PLACING, **BUFFERS},
+        *({**PLACING, **change} for change in small),
+        {**PLACING, **BUFFERS, **_CONTEXT},
+    )
+    for changes in each:
         changed = replace(params, **changes)  # type: ignore[arg-type]
         # flags that were not given change nothing when they are dropped
         if changed in tried:
@@ -461,55 +446,6 @@ def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterat
     # Only if no change of the command gave a plan at all
     if refused and not planned:
         raise refused
-
-
-def _changes(smaller_graph: bool) -> Iterator[Mapping[str, object]]:
-    """Yield changes of Params, from none at all to all of them: the first that fits keeps most of
-    the command. None is a field that the plan chooses again."""
-    # A smaller micro-batch and flash attention shrink the buffer of scores
-    batches = (None, 256, 128, 64) if smaller_graph else ()
-    small = [{"n_ubatch": n, "flash_attn": "on", "n_batch": None} for n in batches]
-    yield {}
-    yield from small
-    yield PLACING
-    yield {**PLACING, **BUFFERS}
-    yield from ({**PLACING, **change} for change in small)
-    yield {**PLACING, **BUFFERS, **_CONTEXT}
-
-
-def _command(
-    words: Sequence[str], arguments: Arguments, plan: Plan
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return (the command's words with what the plan changes, the changes alone, what they take the
-    place of), without what may be secret."""
-    kept_words: list[str] = []
-    dropped: list[str] = []
-    kept_fields: set[str] = set()
-    for item in items(words, None):
-        row = item.flag if isinstance(item.flag, Argument) else None
-        # addresses may hold keys
-        if row is None or row.canonical in SECRET or any("://" in word for word in item.words):
-            continue
-        if _differs(row.field, plan.params, arguments.params):
-            dropped += item.words
-            continue
-        kept_words += item.words
-        kept_fields.add(row.canonical if not row.field else row.field)
-    changed: list[str] = []
-    for item in items(plan.flags, None):
-        row = item.flag if isinstance(item.flag, Argument) else None
-        # Words that the plan adds: fields that no kept word sets
-        if row is not None and row.field not in kept_fields:
-            changed += item.words
-    return (*kept_words, *changed), tuple(changed), tuple(dropped)
-
-
-def _differs(field: str, planned: Params, given: Params) -> bool:
-    """Return whether a plan changes a field; files are the command's own."""
-    if not field or field in ("model", "mmproj", "model_draft", "lora", "control_vector"):
-        return False
-    different: bool = getattr(planned, field) != getattr(given, field)
-    return different
 
 
 def _refused(

@@ -809,6 +809,12 @@ FLAGS = (
         choices=("all",),
     ),
     OwnFlag(
+        "--why",
+        "explain",
+        "",
+        "of a log: the rule that counted on each line, and what overruled it",
+    ),
+    OwnFlag(
         "--table",
         "plan",
         "",

@@ -831,3 +831,45 @@ def test_what_is_free_is_not_called_a_card_s_total() -> None:
     )
     figures = {name: note for name, _, note in explained(log).figures()}
     assert "total" not in figures and "RTX 3060" in figures["free"]
+
+
+def test_a_log_shows_which_rule_counted_on_which_line(tmp_path: Path) -> None:
+    # a refusal of the host's buffer, in words that are a GPU's too
+    steps = explained(BY_ID["f006"]["log"]).trace
+    found = [(step.line, step.rule, step.gives, step.overruled_by) for step in steps]
+    host = "the buffer is the host's"
+    assert found[0] == (2, "sign 'cpu_buffer_type_alloc_buffer'", "oom_host, weight 9", "")
+    assert found[1] == (3, "sign 'alloc_tensor_range'", "oom_device, weight 9", host)
+    assert (3, host, "cause oom_host", "line 2: first of equal weight") in found
+    assert (2, "the lines after it say what was refused", "phase load", "") in found
+    assert steps[1].text.startswith("alloc_tensor_range: failed to allocate CPU buffer of size")
+    # no sign: the figures say it
+    log = next(case["log"] for case in UNSEEN if case["id"] == "ab15")
+    found = [(step.line, step.rule, step.gives, step.overruled_by) for step in explained(log).trace]
+    lists_none = "--list-devices lists none"
+    assert found == [
+        (5, lists_none, "no_gpu", ""),
+        (0, "no line says that something failed", "not_in_log", f"line 5: {lists_none}"),
+    ]
+    # of a healthy server one rule, which is what --json and the page show
+    log = (LOGS / "2025.log").read_text("utf-8")
+    answer = explained(log)
+    rule = "it serves, and no line after that says that something failed"
+    assert [(step.line, step.rule, step.gives) for step in answer.trace] == [(25, rule, "healthy")]
+    assert f"why         line 25: {rule} -> healthy" in answer.text(why=True)
+    assert answer.to_dict(why=True) == {
+        **answer.to_dict(),
+        "trace": [step.to_dict() for step in answer.trace],
+    }
+    assert "trace" not in answer.to_dict() and "why " not in answer.text()
+
+
+def test_a_trace_is_bounded_and_gives_no_key_away() -> None:
+    line = "error: invalid argument: --nope --api-key sk-12345\x1b[31m\n"
+    trace = explain((line * 9).encode()).trace
+    assert trace[0].text == "error: invalid argument: --nope --api-"
+    # alike but for their words, so that each is looked at
+    refusals = "\n".join(f"{'x' * n}: cudaMalloc failed: out of memory" for n in range(1, 300))
+    steps = explain(refusals.encode()).trace
+    assert len(steps) == 120 and steps[0].line == 1
+    assert (steps[-1].line, steps[-1].gives) == (1, "phase start")

@@ -149,7 +149,6 @@ class Cuda(CudaBuffers):
             r"failed to initialize (?:CUDA|ROCm|HIP)(?:: (?P<why>.{1,120}))?",
             "start",
             weight=6,
-            fatal=False,
         ),
         # of 2023, which ended with it
         Sign(
@@ -166,7 +165,6 @@ class Cuda(CudaBuffers):
             r"(?P<why>no (?:CUDA|ROCm)-capable device(?: is detected)?)",
             "start",
             weight=6,
-            fatal=False,
         ),
         Sign(  # cudaErrorDevicesUnavailable
             "no_gpu",
@@ -181,7 +179,6 @@ class Cuda(CudaBuffers):
             r"no (?:CUDA|ROCm) devices found",
             "start",
             weight=6,
-            fatal=False,
         ),
         Sign("bad_combo", "!(split && ne02", "", "run"),
     )
@@ -299,7 +296,7 @@ class Hip(Cuda):
     signs = (
         *Cuda.signs,
         # rocBLAS is used instead
-        Sign("op_unsupported", "blaslt error", "", "start", weight=3, fatal=False),
+        Sign("op_unsupported", "blaslt error", "", "start", weight=3),
         Sign("oom_device", "hipErrorOutOfMemory", "", "run"),
         Sign(
             "gpu_build",

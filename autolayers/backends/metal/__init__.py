@@ -109,7 +109,6 @@ class Metal(Backend):
             r"current allocated size is greater than the recommended max working set size",
             "load",
             weight=5,
-            fatal=False,
         ),
     )
 

@@ -87,11 +87,11 @@ class Vulkan(Backend):
         Sign("no_gpu", "Invalid Vulkan device index", "", "start", weight=8),
         Sign("device_lost", "waitForFences error", "", "run", weight=8),
         Sign("device_lost", "getFenceStatus at", "", "run", weight=8),
-        Sign("no_gpu", "ggml_vulkan: No devices found", "", "start", weight=6, fatal=False),
+        Sign("no_gpu", "ggml_vulkan: No devices found", "", "start", weight=6),
         # b4549 ended on it
         Sign("no_gpu", "instance of 'vk::IncompatibleDriverError", "", "start", weight=8),
-        Sign("no_gpu", "ErrorIncompatibleDriver", "", "start", weight=6, fatal=False),
-        Sign("no_gpu", "Vulkan 1.2 required", "", "start", weight=6, fatal=False),
+        Sign("no_gpu", "ErrorIncompatibleDriver", "", "start", weight=6),
+        Sign("no_gpu", "Vulkan 1.2 required", "", "start", weight=6),
     )
 
     def __init__(

@@ -67,7 +67,7 @@ _LEVELS = (6, 5, 4, 3, 2)  # of the bands, in bits
 
 # Lines of llama-perplexity, e.g. "llama_model_loader: loaded meta data with 35 key-value pairs and
 # 399 tensors from m.gguf (version GGUF V3 (latest))".
-_LOADED = re.compile(r"loaded meta data with .* tensors from (.+?) \(version")
+_LOADED = re.compile(r"loaded meta data with [^()]{0,60} tensors from (.{1,300}?) \(version")
 _SIZE = re.compile(r"file size\s+=\s+([\d.]+) (GiB|MiB) \(")
 # E.g. "Mean    KLD:   0.028123 ±   0.000412".
 _KLD = re.compile(r"Mean\s+KLD:\s+([-\d.]+)\s+±\s+([\d.]+)")
