@@ -244,6 +244,7 @@ _RULES: tuple[tuple[str, str, Callable[[Verdict, Facts], object]], ...] = (
     ("batch_limit", "micro-batch", lambda verdict, facts:
      0 < (asked := int(verdict.detail.get("asked", 0)) or facts.number("n_ctx")) < 1 << 24
      and {"size": 1 << (asked - 1).bit_length(), "asked": asked}),
+    ("pair_mismatch", "saved state", _says("stat|sav|slot|estore|incompatible|session", "part")),
     ("prompt_cache", "read again", _says(".", "part")),
     # two conversations of that size
     ("prompt_cache", "prompt cache", lambda verdict, facts: verdict.bytes

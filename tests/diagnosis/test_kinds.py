@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -421,3 +422,25 @@ def test_the_table_of_messages_is_that_of_the_sources() -> None:
     assert sorted(("llama.cpp", folder, *count) for folder, count in counts.items()) == [
         row for row in messages_csv() if row[0] == "llama.cpp"
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "srv  log: Unable to restore slot, no available space in KV cache or invalid slot save file",
+        "state_seq_set_data: error loading state: failed to restore kv cache",
+        "state_read_data: incompatible V transposition",
+        "state_seq_get_data: error saving state: out of range",
+    ],
+)
+def test_a_saved_state_is_no_projector(line: str) -> None:
+    """ "mmproj, draft or adapter is of another model" was said of a conversation that is not read."""
+    found = read(line)
+    assert found.cause == "pair_mismatch" and found.line.startswith("a saved state is of another")
+    assert not any("repository" in remedy.why for remedy in found.remedies)
+
+
+def test_no_sign_keeps_an_empty_word() -> None:
+    """Its group would be there and say nothing, so that no rule for it could hold."""
+    signs = (ROOT / "autolayers/diagnosis/signs.tsv").read_text("utf-8")
+    assert re.findall(r"\(\?P<\w+>\)", signs) == []
