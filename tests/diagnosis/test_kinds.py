@@ -427,14 +427,14 @@ def test_the_table_of_messages_is_that_of_the_sources() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "srv  log: Unable to restore slot, no available space in KV cache or invalid slot save file",
+        "srv  log: Unable to restore slot, no available space in KV cache",
         "state_seq_set_data: error loading state: failed to restore kv cache",
         "state_read_data: incompatible V transposition",
         "state_seq_get_data: error saving state: out of range",
     ],
 )
 def test_a_saved_state_is_no_projector(line: str) -> None:
-    """ "mmproj, draft or adapter is of another model" was said of a conversation that is not read."""
+    """The line of a wrong mmproj was said of a conversation that is not read."""
     found = read(line)
     assert found.cause == "pair_mismatch" and found.line.startswith("a saved state is of another")
     assert not any("repository" in remedy.why for remedy in found.remedies)
