@@ -58,9 +58,9 @@ boards, power and builds make it, and rows seldom say them. *Unseen*: the same r
 without their source; *alone*: rows that have no other source there; *near*: within x1.25. With
 all others at their floor, {floor[0]} of tokens and {floor[1]} of prompts would be near.
 
-| class | rows | floor: half | near | unseen: half | near | alone: rows | half | near |
-|---|---:|---:|---:|---:|---:|---:|---:|---:|""",
-        *(_line(row) for row in tables["floors"] if row[1] != "0"),
+| class | rows | floor: half | near | unseen: near | alone: rows | near |
+|---|---:|---:|---:|---:|---:|---:|""",
+        *(_line((*row[:4], *row[5:7], row[8])) for row in tables["floors"] if row[1] != "0"),
         f"""
 ## With one run of the machine known
 
