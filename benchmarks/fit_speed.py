@@ -727,6 +727,78 @@ def sources(rows: list[Row], predicted: list[float]) -> None:
     )
 
 
+def floors(rows: list[Row], fitted: list[float], left_out: list[float]) -> None:
+    """Shows how far sources of one GPU generation, backend and class are from each other: what a
+    right constant would still be off by. Beside it how far rows are off that are predicted without
+    their source, of those that have another one there and of those that have none."""
+    logs = [math.log(p / row.measured) for row, p in zip(rows, fitted, strict=True)]
+    offs = [abs(math.log(p / row.measured)) for row, p in zip(rows, left_out, strict=True)]
+    alike: dict[tuple, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row, log in zip(rows, logs, strict=True):
+        if row.keys:
+            alike[row.keys, row.kind, row.placement][row.source].append(log)
+    # by how much each row differs from each other source, whose weights are one together; half of
+    # the square is the other's
+    apart: list[list[tuple[float, float]]] = []
+    for row, log in zip(rows, logs, strict=True):
+        others = dict(alike[row.keys, row.kind, row.placement])
+        others.pop(row.source, None)
+        apart.append(
+            [
+                (
+                    float(numpy.median(numpy.abs(numpy.subtract(found, log)))) / math.sqrt(2),
+                    1 / len(others),
+                )
+                for found in others.values()
+            ]
+        )
+    near = math.log(1.25)
+
+    def cell(found: list[tuple[float, float]]) -> tuple[str, str]:
+        """The median as a factor, and the share within 1.25."""
+        total = sum(weight for _, weight in found)
+        within = sum(weight for off, weight in found if off <= near)
+        return (
+            (f"{quantile(found, 0.5):.2f}", f"{100 * within / total:.0f} %") if found else ("", "")
+        )
+
+    cells = []
+    for kind in ("tg", "pp"):
+        for name in (*CLASSES, *sorted({name for row in rows for name in row.backends}), "all"):
+            which = [
+                i
+                for i, row in enumerate(rows)
+                if row.kind == kind and name in (row.placement, "all", *row.backends)
+            ]
+            own = [i for i in which if apart[i]]
+            alone = [i for i in which if not apart[i]]
+            cells.append(
+                (
+                    f"{name} {kind}",
+                    str(len(own)),
+                    *cell([pair for i in own for pair in apart[i]]),
+                    *cell([(offs[i], 1.0) for i in own]),
+                    str(len(alone)),
+                    *cell([(offs[i], 1.0) for i in alone]),
+                )
+            )
+    head = ("another source", "floor", "1.25", "left out", "1.25", "none", "left out", "1.25")
+    show(
+        "How far sources of one GPU generation are from each other", "class", cells, "floors", head
+    )
+    PAGE["at_floor"] = [
+        cell(
+            [
+                pair
+                for i, row in enumerate(rows)
+                if row.kind == kind
+                for pair in apart[i] or [(offs[i], 1.0)]
+            ]
+        )
+        for kind in ("tg", "pp")
+    ]
+
+
 def in_order(rows: list[Row], predicted: list[float]) -> None:
     """Shows which of two launches of a group is predicted faster though it was measured slower, by
     more than 5 %."""
@@ -1166,6 +1238,7 @@ SHARED = speeds.Shared(
     several=1.3,
     stages=0.29,
 )
+VULKAN = speeds.Rates(0.78, 0.55, 2.0, 0.35, 0.1, 80, bf16=0.5, bf16_experts=0.45)
 START = {
     "CUDA": speeds.Rates(0.83, 0.55, 2.0, 0.45, 0.33, 23, 1.0),
     ("CUDA", "Turing"): speeds.Rates(0.8, 0.55, 2.0, 0.45, 0.33, 23, 0.2),
@@ -1175,18 +1248,18 @@ START = {
     ("CUDA", "Volta"): speeds.Rates(0.75, 0.55, 2.0, 0.3, 0.15, 23, 1.0),
     ("CUDA", "Pascal"): speeds.Rates(0.65, 0.55, 2.5, 1.3, 0.6, 23, 1.0),
     ("CUDA", "GB10"): speeds.Rates(0.85, 0.55, 2.0, 0.33, 0.25, 23, 1.0),
-    "Vulkan": speeds.Rates(0.78, 0.55, 2.0, 0.35, 0.1, 80, bf16_experts=0.45),
-    ("Vulkan", "Turing"): speeds.Rates(0.78, 0.55, 2.0, 0.5, 0.3, 80, bf16_experts=0.45),
-    ("Vulkan", "Ampere"): speeds.Rates(0.78, 0.55, 2.0, 0.5, 0.3, 80, bf16_experts=0.45),
-    ("Vulkan", "Ada"): speeds.Rates(0.85, 0.55, 2.0, 0.5, 0.3, 80, bf16_experts=0.45),
-    ("Vulkan", "Blackwell"): speeds.Rates(0.85, 0.55, 2.0, 0.5, 0.3, 80, bf16_experts=0.45),
-    ("Vulkan", "Arc"): speeds.Rates(0.75, 0.55, 3.0, 0.1, 0.05, 80, bf16_experts=0.45, chosen=0.25),
-    ("Vulkan", "Gen9"): speeds.Rates(0.58, 0.55, 2.5, 0.25, 0.08, 80, bf16_experts=0.45),
-    ("Vulkan", "RDNA2"): speeds.Rates(0.78, 0.55, 2.0, 0.35, 0.1, 190, bf16_experts=0.45),
-    ("Vulkan", "RDNA4"): speeds.Rates(0.78, 0.55, 2.0, 0.15, 0.05, 80, 1.0, 0.5, bf16_experts=0.45),
-    ("Vulkan", "Strix Halo"): speeds.Rates(
-        0.9, 0.55, 2.0, 0.33, 0.09, 80, 1.0, 0.5, bf16_experts=0.45
+    "Vulkan": VULKAN,
+    ("Vulkan", "Turing"): replace(VULKAN, matmul=0.5, attention=0.3),
+    ("Vulkan", "Ampere"): replace(VULKAN, matmul=0.5, attention=0.3),
+    ("Vulkan", "Ada"): replace(VULKAN, read=0.85, matmul=0.5, attention=0.3),
+    ("Vulkan", "Blackwell"): replace(VULKAN, read=0.85, matmul=0.5, attention=0.3),
+    ("Vulkan", "Arc"): replace(
+        VULKAN, read=0.75, kernel=3.0, matmul=0.1, attention=0.05, chosen=0.25
     ),
+    ("Vulkan", "Gen9"): replace(VULKAN, read=0.58, kernel=2.5, matmul=0.25, attention=0.08),
+    ("Vulkan", "RDNA2"): replace(VULKAN, handover=190),
+    ("Vulkan", "RDNA4"): replace(VULKAN, matmul=0.15, attention=0.05),
+    ("Vulkan", "Strix Halo"): replace(VULKAN, read=0.9, matmul=0.33, attention=0.09),
     "ROCm": speeds.Rates(0.76, 0.55, 2.2, 0.35, 0.13, 40),
     ("ROCm", "CDNA"): speeds.Rates(0.65, 0.5, 6.0, 0.6, 0.2, 40),
     ("ROCm", "RDNA3"): speeds.Rates(0.7, 0.55, 2.2, 0.5, 0.2, 40),
@@ -1266,6 +1339,7 @@ def main() -> None:
             apart(recent, left_out),
             stated.own,
         )
+        floors(recent, predicted, left_out)
         sources(recent, left_out)
         if words.docs and not (only or fields):
             page = speeds_page.render(PAGE, ORDER, len(recent))

@@ -10,8 +10,8 @@ FAR = 1.5  # a source whose median is off by more is named
 
 
 def render(tables: Mapping[str, Cells], order: Mapping[str, tuple[float, int]], rows: int) -> str:
-    """The page. `tables`: fitted, unseen, stated, more, same, other, sources and wrong, as printed;
-    `order`: right and all pairs by kind; `rows`: how many were measured."""
+    """The page. `tables`: fitted, unseen, stated, more, floors, at_floor, same, other, sources and
+    wrong, as printed; `order`: right and all pairs by kind; `rows`: how many were measured."""
     by_class = {name: {row[0]: row for row in tables[name]} for name in tables}
     fitted, unseen, stated = (by_class[name] for name in ("fitted", "unseen", "stated"))
     same, other = (by_class[name] for name in ("same", "other"))
@@ -21,6 +21,7 @@ def render(tables: Mapping[str, Cells], order: Mapping[str, tuple[float, int]], 
     added = " and ".join(f"{what} (tg x{tg}, pp x{pp})" for what, tg, pp in tables["more"])
     far = [row for row in tables["sources"] if float(row[3]) > FAR]
     near = [sum(float(row[3]) <= limit for row in tables["sources"]) for limit in (1.25, FAR)]
+    floor = [row[1] for row in tables["at_floor"]]
     lines = [
         f"""\
 # How far predicted speeds are off
@@ -48,6 +49,18 @@ to that range {added}.
         said = (*row[:2], *fitted[name][3:5], *row[2:5], stated[name][2], stated[name][4])
         lines.append(_line(said))
     lines += [
+        f"""
+## Sources of one GPU generation
+
+What a prediction that knew the generation exactly would still be off by (*floor*): the difference
+of two sources' errors in one generation, backend and class, by the square root of 2. Drivers,
+boards, power and builds make it, and rows seldom say them. *Unseen*: the same rows, predicted
+without their source; *alone*: rows that have no other source there; *near*: within x1.25. With
+all others at their floor, {floor[0]} of tokens and {floor[1]} of prompts would be near.
+
+| class | rows | floor: half | near | unseen: near | alone: rows | near |
+|---|---:|---:|---:|---:|---:|---:|""",
+        *(_line((*row[:4], *row[5:7], row[8])) for row in tables["floors"] if row[1] != "0"),
         f"""
 ## With one run of the machine known
 

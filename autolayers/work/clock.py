@@ -256,7 +256,7 @@ class Clock:
         dense, experts, multiplies, expert_multiplies, bf16 = [share * value for value in sums[:5]]
         bandwidth = device.bandwidth * rates.read
         rate = device.fp16 * rates.matmul
-        slow, slow_experts = self._bf16(rates, bf16, dense + experts * self.weights.used)
+        _, slow_experts = self._bf16(rates, bf16, dense + experts * self.weights.used)
         dense *= self.weights.low_dense
         # Reading and arithmetic overlap in part: hypot is between the larger one and the sum.
         seconds = hypot(
@@ -270,11 +270,13 @@ class Clock:
                 experts * chosen * self.weights.low / (bandwidth * rates.chosen),
                 2 * n * expert_multiplies / (rate * rates.experts),
             )
-        return seconds * slow + self._kernels(rates.kernel, sums[5], share)
+        return seconds + self._kernels(rates.kernel, sums[5], share)
 
     def _bf16(self, rates: Rates, bf16: float, read: float) -> tuple[float, float]:
-        """Return how many times slower matrices are because of the bytes that are bf16 among those
-        read, and experts once more."""
+        """Return how many times slower a prompt's matrices are because of the bytes that are bf16
+        among those read, and experts of prompts and tokens. Under Vulkan (12554) kernels for
+        matrices need VK_KHR_shader_bfloat16 and sum in f32, those for vectors widen bf16
+        themselves: a token's matrices are as quick as in f16."""
         share = bf16 / max(1.0, read)
         return 1 + (1 / rates.bf16 - 1) * share, 1 + (1 / rates.bf16_experts - 1) * share
 
@@ -299,7 +301,7 @@ class Clock:
             bandwidth *= shared.prompt_read
         slow, slow_experts = self._bf16(rates, bf16, dense + experts * self.weights.used)
         dense *= 1.0 if many else self.weights.low_dense
-        seconds = hypot(dense / bandwidth, 2 * n * multiplies / rate) * slow
+        seconds = hypot(dense / bandwidth, 2 * n * multiplies / rate) * (slow if many else 1.0)
         if experts:
             each = n * self.weights.used  # tokens per expert
             rate *= rates.experts
@@ -310,7 +312,7 @@ class Clock:
                 if many
                 else experts * touched * self.weights.low / (bandwidth * rates.chosen)
             )
-            seconds += hypot(reading, 2 * n * expert_multiplies / rate) * slow * slow_experts
+            seconds += hypot(reading, 2 * n * expert_multiplies / rate) * slow_experts
         if not many:
             return seconds + self._kernels(rates.kernel, kernels, share)
         # Activations are written and read between nodes.

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rates:
-    """`read` and `cache`: shares of the bandwidth for weights and for the KV cache, `quantised` of
-    the latter for quantised caches. `kernel`: microseconds per node of the graph. `matmul` and
-    `attention`: shares of the dense fp16 rate, `experts` of the former for many matrices with few
-    tokens each. `handover`: microseconds from the device to the CPU or back. `bf16`: relative to
-    f16's speed, `bf16_experts`: of experts, whose kernels have no bf16 of their own under Vulkan.
-    `chosen`: reading a token's experts, relative to reading one matrix. `launch`: microseconds per
-    node of a prompt, whose kernels are launched one by one. `tile`: tokens per expert at which half
-    of the experts' rate is reached."""
+    """`read` and `cache`: shares of the bandwidth for weights and for the KV cache, `quantised`
+    of the latter for quantised caches. `kernel`: microseconds per node of the graph. `matmul`
+    and `attention`: shares of the dense fp16 rate, `experts` of the former for many matrices
+    with few tokens each. `handover`: microseconds from the device to the CPU or back. `bf16`:
+    of a prompt's matrices, relative to f16's; `bf16_experts`: of experts, of tokens too, whose
+    kernels have no bf16 of their own under Vulkan. `chosen`: reading a token's experts,
+    relative to reading one matrix. `launch`: microseconds per node of a prompt, whose kernels
+    are launched one by one. `tile`: tokens per expert at which half of the experts' rate is
+    reached."""
 
     read: float
     cache: float
@@ -211,7 +212,7 @@ AGES: dict[str, tuple[Age, ...]] = {  # before, kernel, prompt, experts
 # what RAM of unknown speed adds to a doubt, where RAM decides; and GPUs of a generation
 # whose launches one source measured, or none
 UNKNOWN_RAM = {"pp": 1.05, "tg": 1.34}
-FEW_SOURCES = {"pp": 1.63, "tg": 1.20}
+FEW_SOURCES = {"pp": 1.64, "tg": 1.21}
 
 # --- end
 

@@ -6,6 +6,7 @@ benchmarks/fit_speed.py on a few rows of fixtures/speeds.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -68,6 +69,7 @@ def test_the_page_says_each_word_once(rows: list[fit_speed.Row]) -> None:
     fit_speed.doubts(rows, predicted)
     source = rows[0].source
     off = [p * (1.5 if row.source == source else 1) for row, p in zip(rows, predicted, strict=True)]
+    fit_speed.floors(rows, predicted, predicted)
     fit_speed.sources(rows, off)
     fit_speed.in_order(rows, [1.0] * len(rows))
     run = [fit_speed.weighted(f"all {kind}", [(0.3, 0.1, 1.0)]) for kind in ("tg", "pp")]
@@ -79,3 +81,18 @@ def test_the_page_says_each_word_once(rows: list[fit_speed.Row]) -> None:
     named = {line for line in page.splitlines() if "github.com" in line}
     kinds = {row.kind for row in rows if row.source == source}
     assert 0 < len(named) == len(kinds) and all(" 1.65 |" in line for line in named)
+
+
+def test_two_sources_that_differ_are_no_nearer_than_their_floor(
+    rows: list[fit_speed.Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the square of what two sources differ in is each one's: of 1.5 the factor 1.33."""
+    monkeypatch.setattr(fit_speed, "PAGE", {})
+    prompts = [row for row in rows if row.kind == "pp" and row.keys[0][0] == "CUDA"][:1]
+    other = [replace(row, source="another", measured=1.5 * row.measured) for row in prompts]
+    alone = [row for row in rows if row.kind == "tg" and row.keys[0][0] == "MTL"][:1]
+    known = [*prompts, *other, *alone]
+    fit_speed.floors(known, [1.0] * len(known), [row.measured for row in known])
+    found = {row[0]: row[1:] for row in fit_speed.PAGE["floors"]}
+    assert found["all pp"] == ("2", "1.33", "0 %", "1.00", "100 %", "0", "", "")
+    assert found["all tg"] == ("0", "", "", "", "", "1", "1.00", "100 %")
