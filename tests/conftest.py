@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -33,8 +34,10 @@ os.environ["TERM"] = "xterm"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Of sweeps each day runs another part (support.swept); the workers take the day from here
-os.environ.setdefault("AUTOLAYERS_DAY", str(datetime.date.today().toordinal()))
+# Of sweeps each day runs another part (support.of_today); the workers take the day from here. Who
+# writes recorded answers anew writes all of them
+today = "all" if "AUTOLAYERS_WRITE_BARS" in os.environ else str(datetime.date.today().toordinal())
+os.environ.setdefault("AUTOLAYERS_DAY", today)
 
 # what a plan leaves is freed at once, and models are kept: 7 % of the time
 gc.set_threshold(5_000_000, 10, 10)
@@ -88,6 +91,22 @@ def pytest_pycollect_makemodule(module_path: pathlib.Path, parent: pytest.Collec
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         )
         settings.load_profile("autolayers")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the seldom ones, slow tests of many seconds, a third runs each day (support.seldom)."""
+    from support import PARTS
+
+    day = os.environ["AUTOLAYERS_DAY"]
+    if day != "all":
+        other = [
+            item
+            for item in items
+            if item.get_closest_marker("seldom")
+            and (zlib.crc32(item.nodeid.encode()) + int(day)) % PARTS
+        ]
+        config.hook.pytest_deselected(items=other)
+        items[:] = [item for item in items if item not in {*other}]
 
 
 def pytest_collection_finish() -> None:

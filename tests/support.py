@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import atexit
-import itertools
 import json
 import os
 import re
@@ -66,6 +65,8 @@ PLAIN = in_plain_words(HEADERS)
 LOGS = TESTS / "logs"
 MiB = 1 << 20
 T = TypeVar("T")
+# Of cases of one rule that are slow, and of tests that are seldom, one in so many a day
+PARTS = 3
 
 # Of the cards that there are, one of each size and kind
 FEW_CARDS = {
@@ -172,30 +173,47 @@ def requested(
     return Request(Arguments(params), policy, TODAY, machine or Machine((), {}), None, companions)
 
 
-def few(n: int, cases: Iterable[Any]) -> list[Any]:
-    """Cases of one rule: every n-th in every run, the others with -m slow."""
-    return few_rows(n, (case if hasattr(case, "marks") else (case,) for case in cases))
+def seldom(test: Callable[..., None]) -> Callable[..., None]:
+    """A slow test of many seconds, which runs each third day (conftest.py)."""
+    return pytest.mark.slow(pytest.mark.seldom(test))
 
 
-def few_rows(n: int, rows: Iterable[Any]) -> list[Any]:
+def few(n: int, cases: Iterable[Any], parts: int = PARTS) -> list[Any]:
+    """Cases of one rule: every n-th in every run; with -m slow those of the others whose day it is
+    (of_today)."""
+    rows = (case if hasattr(case, "marks") else (case,) for case in cases)
+    return few_rows(n, rows, parts)
+
+
+def few_rows(n: int, rows: Iterable[Any], parts: int = PARTS) -> list[Any]:
     """The same of cases with several values."""
-    counted = itertools.count()
+    cases = [row if hasattr(row, "marks") else pytest.param(*row) for row in rows]
+    is_slow = [any(mark.name == "slow" for mark in case.marks) for case in cases]
+    plain = [i for i, case in enumerate(cases) if not case.marks]
+    quick = {*plain[::n], *(i for i, case in enumerate(cases) if case.marks and not is_slow[i])}
+    today = of_today([i for i in range(len(cases)) if i not in quick], parts)
     return [
-        row
-        if hasattr(row, "marks")
-        else pytest.param(*row, marks=[pytest.mark.slow] if next(counted) % n else [])
-        for row in rows
+        case
+        if i in quick or is_slow[i]
+        else pytest.param(*case.values, id=case.id, marks=pytest.mark.slow)
+        for i, case in enumerate(cases)
+        if i in quick or i in today
     ]
 
 
+def of_today(cases: Sequence[T], parts: int = PARTS) -> Sequence[T]:
+    """Every `parts`-th of these cases of one rule, each day the next ones (AUTOLAYERS_DAY, which
+    conftest.py sets and prints; "all": all of them)."""
+    day = os.environ.get("AUTOLAYERS_DAY", "0")
+    return cases if day == "all" else cases[int(day) % parts :: parts]
+
+
 def swept(cases: Iterable[T], parts: int, quick: Iterable[T] = ()) -> list[Any]:
-    """The cases of a sweep for a parametrised test: the quick ones in every run; with -m slow every
-    `parts`-th of the others, each day the next ones (AUTOLAYERS_DAY, which conftest.py sets and
-    prints; "all": all of them)."""
+    """The cases of a sweep for a parametrised test: the quick ones in every run; with -m slow those
+    of the others whose day it is (of_today)."""
     always = list(quick)
     others = [case for case in cases if case not in always]
-    day = os.environ.get("AUTOLAYERS_DAY", "0")
-    return [*always, *map(slow, others if day == "all" else others[int(day) % parts :: parts])]
+    return [*always, *map(slow, of_today(others, parts))]
 
 
 def few_and_many(

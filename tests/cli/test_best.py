@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from autolayers.bundled import published
+from autolayers.cli import best as command
 from autolayers.cli import main
+from autolayers.parallel import in_processes
 from autolayers.planner.compare import best
 
 MACHINE = ["--gpu", "rtx-3060", "--ram", "32GiB"]
@@ -28,7 +31,17 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_the_answer_the_list_and_what_is_too_large(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answer_the_list_and_what_is_too_large(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a terminal of any width: the models are planned once, and laid out for each."""
+    answers: list[Any] = []
+
+    def once(*terms: Any, **more: Any) -> list[Any]:
+        answers.extend([] if answers else in_processes(*terms, **more))
+        return answers
+
+    monkeypatch.setattr(command, "in_processes", once)
     text = said(capsys, *MACHINE)
     first, answer, *_ = text.splitlines()
     assert first == "models for chat on RTX 3060 12 GB + 32 GB RAM, 16384 tokens of context"
@@ -39,6 +52,8 @@ def test_the_answer_the_list_and_what_is_too_large(capsys: pytest.CaptureFixture
     assert "too large 1 model with this context, from 97 GiB (DeepSeek V4" in text
     assert "below Q4  Qwen3.8 27B UD-" in text
     assert "index     jakemanger/whatmodel of 20" in text
+    for columns in (20, 40, 60, 80, 200):
+        no_line_is_wider(columns, capsys, monkeypatch)
 
 
 def test_json_has_every_row_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,8 +98,7 @@ def test_what_is_refused(words: list[str], line: str, capsys: pytest.CaptureFixt
     assert line in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("columns", [20, 40, 60, 80, 200])
-def test_no_line_is_wider_than_the_terminal(
+def no_line_is_wider(
     columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But the command, which a pipe has on one line; colour only where it is wanted."""
@@ -100,7 +114,10 @@ def test_no_line_is_wider_than_the_terminal(
     assert "\x1b[1m" in said(capsys, *MACHINE)
 
 
-def test_flags_that_are_given_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_that_are_given_are_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(best, "candidates", lambda job=None: [published.MODELS[STEMS[0]]])
     answer = json.loads(
         said(capsys, *MACHINE, "-ctk", "q8_0", "-ctv", "q8_0", "-c", "8k", "--json")
     )
@@ -108,7 +125,10 @@ def test_flags_that_are_given_are_kept(capsys: pytest.CaptureFixture[str]) -> No
     assert "-ctk" in answer["command"] and "q8_0" in answer["command"]
 
 
-def test_a_machine_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_machine_without_a_gpu(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was sent to another flag."""
+    monkeypatch.setattr(best, "candidates", lambda job=None: [published.MODELS[STEMS[0]]])
     text = said(capsys, "--gpu", "none", "--ram", "32GiB")
     assert text.startswith("models for chat on the CPU + 32 GB RAM") and "in RAM" in text

@@ -276,6 +276,7 @@ def test_without_the_network_what_is_here(
     assert "refused" in err and err.endswith("these are the files on this machine\n")
 
 
+@pytest.mark.slow
 def test_the_models_of_ollamas_store_are_compared(
     chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def answer(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytes
     return run
 
 
+@pytest.mark.slow
 def test_text_json_flags_and_files_say_the_same_fleet(answer, tmp_path: Path) -> None:
     words = (ONE, "--users", "20", "--min-rate", "30")
     code, out, err = answer({"rack": {**SMALL, "count": 3}}, *words, "--format", "text")

@@ -786,6 +786,7 @@ def test_memory_that_a_far_server_holds_is_not_this_machine_s(fake, monkeypatch,
 # --- models that stay
 
 
+@pytest.mark.slow
 def test_a_model_beside_one_that_stays_has_what_that_leaves(run, fake) -> None:
     """Ollama unloads the one that was idle longest, whatever should stay, where its own guess of
     the next is more than 80 % of what is free."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import slow
+from support import swept
 
 pytest.importorskip("pyte")
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="no pty")
@@ -23,7 +24,8 @@ QUICK = ("is it any good?", "CPU or GPU?")
 
 
 @pytest.mark.parametrize(
-    "person", [each if each.asks in QUICK else slow(each) for each in made.PEOPLE]
+    "person",
+    swept(made.PEOPLE, 3, [each for each in made.PEOPLE if each.asks in QUICK]),
 )
 def test_the_answer_is_on_the_first_screen(person: Any, tmp_path: Path) -> None:
     at, said = made.answer(person, made.screen(person, tmp_path))
@@ -50,6 +52,7 @@ def test_why_another_list_differs_is_computed(stem: str, said: str) -> None:
     assert made.why(stem, rows).startswith(said)
 
 
+@cache
 def _rows() -> list[Any]:
     best, published = made.best, made.published
     job = best.JOBS["chat"]

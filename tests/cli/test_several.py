@@ -298,6 +298,7 @@ def test_a_name_that_no_preset_can_hold_is_left_out(
 # --- some stay
 
 
+@pytest.mark.slow
 def test_what_is_kept_fits_beside_every_group(
     library: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -346,21 +347,25 @@ def test_what_is_kept_fits_beside_every_group(
 # --- the router
 
 
+@pytest.mark.parametrize(
+    ("gpu", "most", "given"),
+    [
+        ("40GiB", 3, 2),
+        ("4GiB", 1, 2),
+        *(slow("40GiB", 3, given) for given in (1, 3)),
+        *(slow("4GiB", 1, given) for given in (1, 3)),
+    ],
+)
 def test_a_given_models_max_is_kept_or_refused(
-    library: Path, capfd: pytest.CaptureFixture[str]
+    gpu: str, most: int, given: int, library: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A preset for one model beside the user's --models-max 2 would run out of memory."""
     words = ["plan", *(f"{name}.gguf" for name in FILES[:3]), "--ram", "64GiB"]
-    for gpu, most in (("40GiB", 3), ("4GiB", 1)):
-        for given in range(1, 4):
-            text, err = out_of(
-                capfd,
-                *(*words, "--gpu", gpu, "--models-max", str(given), "--format", "preset"),
-                code=0 if given <= most else 2,
-            )
-            assert (f"--models-max {given}\n" in text) == (given <= most), err
-            assert (f"--models-max {given}: {most} of these 3 models fit" in err) == (given > most)
-            assert "does not belong to one model" not in err
+    words += ["--gpu", gpu, "--models-max", str(given), "--format", "preset"]
+    text, err = out_of(capfd, *words, code=0 if given <= most else 2)
+    assert (f"--models-max {given}\n" in text) == (given <= most), err
+    assert (f"--models-max {given}: {most} of these 3 models fit" in err) == (given > most)
+    assert "does not belong to one model" not in err
 
 
 @pytest.mark.parametrize(

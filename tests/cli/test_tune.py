@@ -231,6 +231,7 @@ def test_a_launch_that_cannot_be_measured_is_one_line(fakes: Fakes, does: str, l
     assert fakes.run(own=limit).returncode == 1
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_is_known(fakes: Fakes) -> None:
     fakes.scenario({"words": "-ub 1024", "does": "hang"}, {"words": ""})
     child = subprocess.Popen(
@@ -252,6 +253,7 @@ def test_an_interrupt_keeps_what_is_known(fakes: Fakes) -> None:
     assert "llama-server" in out and len(fakes.kept) == 1
 
 
+@pytest.mark.slow
 def test_a_launch_whose_logits_have_no_room_in_llama_bench_is_not_measured(fakes: Fakes) -> None:
     """llama-server keeps logits of one token a slot; llama-bench of -ub 2048 tokens, 1002 MiB for
     this vocabulary."""

@@ -8,14 +8,13 @@ import importlib
 from pathlib import Path
 
 import pytest
+from support import swept
 
 ROOT = Path(__file__).parents[2]
 FEW = 20
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(n, marks=[pytest.mark.slow] if n % FEW else []) for n in range(60)]
-)
+@pytest.mark.parametrize("number", swept(range(60), 6, range(0, 60, FEW)))
 def test_a_published_launch_is_no_faster(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     published = importlib.import_module("make_published")

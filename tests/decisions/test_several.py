@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from decisions.test_bars import SAME, cards
-from support import model
+from support import few, model
 
 from autolayers.devices import Host
 from autolayers.machine import Device
@@ -86,7 +86,9 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['ask']} {row['words']} {row['gpus']}")
+@pytest.mark.parametrize(
+    "row", few(4, ROWS), ids=lambda row: f"{row['ask']} {row['words']} {row['gpus']}"
+)
 def test_several_models_get_the_launches_they_had(
     row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -459,7 +459,7 @@ def test_a_program_that_fails_leaves_the_devices_unknown(program, body, says):
 def test_a_program_that_hangs_is_given_up_with_its_children(program, tmp_path):
     with pytest.raises(DeviceError, match="did not end within"):
         list_devices.query(
-            program(f"sleep 1000 & echo $! > {tmp_path}/child; sleep 1000"), os.environ, timeout=10
+            program(f"sleep 1000 & echo $! > {tmp_path}/child; sleep 1000"), os.environ, timeout=3
         )
     child = (tmp_path / "child").read_text().strip()
 

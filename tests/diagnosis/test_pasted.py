@@ -467,6 +467,7 @@ IN_RAM = (
 )
 
 
+@pytest.mark.slow
 def test_a_slow_server_is_compared_with_its_prediction() -> None:
     host = Host.hypothetical("64GiB")
     well = explain(served(140.0, WHOLE), host=host)

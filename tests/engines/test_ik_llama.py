@@ -50,7 +50,7 @@ MODELS = dict.fromkeys(row["model"] for row in RANDOM)
 SOME = [
     row
     for rows in sample(
-        {name: [row for row in RANDOM if row["model"] == name] for name in MODELS}, 12
+        {name: [row for row in RANDOM if row["model"] == name] for name in MODELS}, 24
     ).values()
     for row in rows
 ]
@@ -123,6 +123,7 @@ def compare(rows: list[dict[str, Any]]) -> tuple[int, list[object]]:
     return count, wrong
 
 
+@pytest.mark.slow
 def test_buffers_are_those_of_its_own_graph() -> None:
     """Dense models, mixtures, latent attention in each form, RAM, several GPUs: every eighth
     launch."""
@@ -130,6 +131,7 @@ def test_buffers_are_those_of_its_own_graph() -> None:
     assert not wrong and count >= 21
 
 
+@pytest.mark.slow
 def test_layers_that_are_cut_over_gpus() -> None:
     """-sm graph: each GPU's part of the graph, latent attention and experts in RAM too, or a
     bound."""
@@ -164,7 +166,7 @@ def test_random_launches_take_no_more_than_is_said(whole: bool) -> None:
         assert bounds or max(fixed) <= 4096, context
         equal += max(map(abs, off.values())) <= 4096
         plans += 1
-    assert plans >= (235 if whole else 36) and equal >= (200 if whole else 30)
+    assert plans >= (235 if whole else 18) and equal >= (200 if whole else 15)
 
 
 @WHOLE
@@ -262,12 +264,13 @@ def test_a_split_of_layers_is_what_the_plan_says() -> None:
     ("name", "mib", "words"),
     [
         # all of its layers, or not
-        ("qwen3-8b-q4_k_m", (6144, 4096), ["-c", "8192"]),
-        ("qwen3-8b-q4_k_m", (4096, 2048), ["-c", "8192"]),
+        slow("qwen3-8b-q4_k_m", (6144, 4096), ["-c", "8192"]),
+        slow("qwen3-8b-q4_k_m", (4096, 2048), ["-c", "8192"]),
+        ("qwen3-8b-q4_k_m:12", (1536, 1024), ["-c", "8192"]),
         slow("llama-3.3-70b-q4_k_m", (10240, 16384, 11264), ["-c", "4096"]),
-        ("qwen3-30b-a3b-q4_k_m:12", (1536, 2048), ["-c", "8192"]),
+        slow("qwen3-30b-a3b-q4_k_m:12", (1536, 2048), ["-c", "8192"]),
         slow("qwen3-30b-a3b-q4_k_m", (6144, 8192), ["-c", "8192"]),
-        ("qwen3-8b-q4_k_m", (8192, 8192), ["-c", "4096", "-sm", "graph"]),
+        ("qwen3-8b-q4_k_m:12", (4096, 4096), ["-c", "4096", "-sm", "graph"]),
     ],
 )
 def test_the_flags_of_a_plan_are_the_launch_that_it_describes(

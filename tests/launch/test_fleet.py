@@ -75,6 +75,7 @@ def slots(found: FleetPlan, model: str) -> int:
     )
 
 
+@pytest.mark.slow
 def test_compose_files_serve_the_fleet(fleet: FleetPlan) -> None:
     yaml = pytest.importorskip("yaml")
     texts = written("compose", fleet)
@@ -295,6 +296,7 @@ def test_models_whose_names_are_cut_have_services_of_their_own(fleet: FleetPlan)
     assert len({each["spec"]["selector"]["llama-model"] for each in services}) == 2
 
 
+@pytest.mark.slow
 def test_replicas_are_on_different_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both servers of a model on one node would end with it."""
     yaml = pytest.importorskip("yaml")

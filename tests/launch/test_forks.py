@@ -159,6 +159,7 @@ def test_its_words_reach_it_unchanged(program) -> None:
     assert shell.split() == words
 
 
+@pytest.mark.slow
 def test_cache_types_of_a_fork_are_planned_as_larger_ones(program) -> None:
     """Where its help lists them, or its source has them; nobody else's."""
     path = program(TURBO, NEWEST)

@@ -234,6 +234,7 @@ def test_what_cannot_be_written(
     assert out == "" and said in err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_llmkube_s_typed_fields_have_the_launch() -> None:
     """Its quotas and its status see these, not extraArgs."""
     _, service = documents("llmkube", *GPU, "-np", "2", "-ctk", "q8_0", "-ctv", "q8_0", "-fa", "on")

@@ -30,7 +30,7 @@ from autolayers.records import replace
 
 @pytest.mark.parametrize(
     "seeds",
-    swept([range(first, first + 10) for first in range(0, 320, 10)], 4, [range(5)]),
+    swept([range(first, first + 10) for first in range(0, 320, 10)], 8, [range(5)]),
     ids=str,
 )
 def test_a_launch_read_back_is_the_one_planned(seeds: range) -> None:

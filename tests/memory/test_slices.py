@@ -222,6 +222,7 @@ def test_unequal_devices_get_shares_of_their_own(
     assert (plan.flags[plan.flags.index("-ts") + 1] if "-ts" in plan.flags else None) == shares
 
 
+@pytest.mark.slow
 def test_sums_between_devices_stay_free() -> None:
     path = ROOT / "fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf"
     words = ["--gpu", "4x24GiB", "-sm", "tensor", "-c", "4096", "-ub", "1024"]

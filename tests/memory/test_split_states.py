@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import FIXTURES, gpus, says
+from support import FIXTURES, gpus, says, slow
 
 import autolayers
 from autolayers import LaunchRefused
@@ -43,10 +43,10 @@ def ends(name: str, words: str, gib: tuple[int, ...], build: int = 11549) -> str
         (E4B, "-c 8192", (24, 24, 24, 24), False),
         (E4B, "-c 8192 -ts 1,3", (12, 24), False),
         (E4B, "-c 8192 -ts 5,2,1", (32, 12, 12), False),
-        (NEXT, "-c 8192", (24, 16), True),
-        (NEXT, "-c 8192", (24, 24), True),
+        slow(NEXT, "-c 8192", (24, 16), True),
+        slow(NEXT, "-c 8192", (24, 24), True),
         (NEXT, "-c 8192", (24, 24, 24), False),
-        (NEXT, "-c 8192", (24, 24, 24, 24), True),
+        slow(NEXT, "-c 8192", (24, 24, 24, 24), True),
         (NEXT, "-c 8192 -ts 2,3", (12, 24), False),
         (NEXT, "-c 8192 -ts 5,2,2", (32, 12, 12), False),
         ("chameleon-7b", "-c 4096", (24, 24), False),
@@ -87,6 +87,7 @@ def test_a_plan_says_why_no_gpu_is_used() -> None:
     assert any("left idle: -sm tensor cannot cut layer 0" in line for line in plan.reasons)
 
 
+@pytest.mark.slow
 def test_slices_that_end_a_server_are_no_alternative() -> None:
     answer = json.loads(says(path(NEXT), "--gpu", "3xrtx-3090", "-c", "8192", "--json").stdout)
     assert answer["fits"]

@@ -340,6 +340,7 @@ def test_what_cannot_be_seen_is_set_aside(llama):
     assert less.num_gpu < free.num_gpu
 
 
+@pytest.mark.slow
 def test_two_gpus_are_split_as_llama_cpp_does_without_being_told():
     model = target("llama-3.3-70b-q4_k_m")
     two = [gpu(24), gpu(12, "CUDA1")]
@@ -556,6 +557,7 @@ def test_devices_that_its_server_does_not_use(
     assert devices == [device] * kept and len(notes) == (not kept)
 
 
+@pytest.mark.slow
 def test_a_mixture_has_the_context_and_batch_of_the_plain_plan(tmp_path: Path) -> None:
     machine = ("--gpu", "1500MiB", "--ram", "32GiB")
     path = write_gguf(tmp_path / "moe.gguf", *gguf("qwen3-30b-a3b-q4_k_m:4"))

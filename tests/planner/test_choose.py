@@ -87,7 +87,7 @@ def test_a_mixture_that_needs_ram_is_taken_at_q4(
             WHOLE,
         ),
         # no Q3 is readable with a third of it in RAM: fully on the GPU at Q2
-        (
+        slow(
             "qwen3-32b-q4_k_m",
             "--gpu rtx-3060 --ram 32GiB",
             ("iq2_xxs", "q3_K", "q4_K"),
@@ -111,7 +111,9 @@ def test_a_mixture_that_needs_ram_is_taken_at_q4(
         ),
         # a laptop without a GPU: the Q4 that reaches 8 tokens/s; of a mixture though Q3 alone does
         ("llama-3.1-8b-q4_k_m", "-dev none --ram 16GiB@60GB/s --cores 8", PURE, "q4_K", READS),
-        ("qwen3-30b-a3b-q4_k_m", "-dev none --ram 32GiB@60GB/s --cores 8", PURE, "iq4_xs", SLOW),
+        slow(
+            "qwen3-30b-a3b-q4_k_m", "-dev none --ram 32GiB@60GB/s --cores 8", PURE, "iq4_xs", SLOW
+        ),
         # a small model on it, and on a card that has space for any file of it
         ("llama-3.2-1b-q8_0", "-dev none --ram 16GiB@60GB/s --cores 8", PURE, "q8_0", READS),
         ("llama-3.2-1b-q8_0", "--gpu rtx-5090 --ram 64GiB", PURE, "q8_0", WHOLE),
@@ -230,6 +232,7 @@ def test_the_reason_is_the_rule() -> None:
     assert "the fastest that fits; it is partly in RAM" in said(choice(2.6, 30), choice(4.5, 2))
 
 
+@pytest.mark.slow
 def test_a_model_that_answers_embeddings_is_not_taken_for_one_that_writes() -> None:
     """It is the only one that is fully on the GPU."""
     files = {name: model(name) for name in ("bge-m3-f16", "qwen3-32b-q4_k_m")}

@@ -64,6 +64,7 @@ def test_a_program_that_gets_the_word_in_any_case_has_room_for_the_draft() -> No
     assert any(line.startswith("leave -md out: llama-server does not") for line in found.warnings)
 
 
+@pytest.mark.slow
 def test_a_smaller_cache_that_brings_the_draft_onto_the_gpu_is_an_alternative() -> None:
     small = str(next(FIXTURES.glob("**/qwen3-0.6b-q8_0.gguf")))
     words = ["--gpu", "rtx-4090", "--ram", "64GiB", "-c", "16k", "-md", small]

@@ -305,6 +305,7 @@ THREE = {
 EMBEDS = "nomic-embed-text-v1.5-f16"
 
 
+@pytest.mark.slow
 def test_a_fleet_plans_embeddings_for_any_number_of_users(plan) -> None:
     """llama.cpp refuses slots that do not divide the micro-batch: 66 people get 128 slots."""
     found = plan(THREE, EMBEDS, users=66, each=Users(rate=10.0))

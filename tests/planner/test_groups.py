@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support import header, model, requested, slow
+from support import header, model, of_today, requested, slow
 
 from autolayers import Device, Model, estimate
 from autolayers.api import plan_groups
@@ -107,7 +107,7 @@ def partitions(numbers: tuple[int, ...]) -> Iterator[Sets]:
                 yield ((first, *others), *found)
 
 
-@pytest.mark.parametrize(("seed", "cases"), [(0, 2), *(slow(n, 10) for n in range(10))])
+@pytest.mark.parametrize(("seed", "cases"), [(0, 2), *(slow(n, 10) for n in of_today(range(10)))])
 def test_no_other_groups_need_fewer_swaps(seed: int, cases: int) -> None:
     for number in range(cases):
         case = Case(100 * seed + number)
@@ -151,7 +151,7 @@ def assert_any_fit(found: several.AnyOf, machine: Machine) -> None:
             assert sum(plan.host.taken for plan in members) <= machine.ram - RAM_MARGIN
 
 
-@pytest.mark.parametrize(("seed", "cases"), [(0, 1), *(slow(n, 5) for n in range(6))])
+@pytest.mark.parametrize(("seed", "cases"), [(0, 1), *(slow(n, 5) for n in of_today(range(6)))])
 def test_no_more_models_may_be_loaded_at_once_whichever_they_are(seed: int, cases: int) -> None:
     for number in range(cases):
         case = Case(10_000 + 100 * seed + number)
@@ -467,6 +467,7 @@ def test_sets_of_a_matrix_fit_and_no_other_model_fits_beside_one() -> None:
     assert all(cost >= 1 for cost in found.costs)
 
 
+@pytest.mark.slow
 def test_a_small_model_is_loaded_beside_every_other_one() -> None:
     """Who alternates a large model and embeddings would read 17 GiB with each request."""
     names = (
@@ -498,7 +499,9 @@ TEN = (
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ask", "nodes"),
-    [(plan_together, 460_000), (several.plan_groups, 380_000), (matrix.plan_matrix, 1_100_000)],
+    of_today(
+        [(plan_together, 460_000), (several.plan_groups, 380_000), (matrix.plan_matrix, 1_100_000)]
+    ),
 )
 def test_ten_different_models_take_about_one_plan_s_budget(
     ask: Callable[..., Any], nodes: int, monkeypatch: pytest.MonkeyPatch

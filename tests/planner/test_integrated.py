@@ -60,6 +60,7 @@ def test_it_reads_as_fast_as_the_ram_does_where_that_is_known() -> None:
     assert plan(LLAMA, "-c 8192", igpu(RADEON)).speed.to_dict()["assumed"] == {"Vulkan0": 90e9}
 
 
+@pytest.mark.slow
 def test_the_processor_alone_is_planned_where_it_is_faster_by_more_than_predictions_are_off() -> (
     None
 ):

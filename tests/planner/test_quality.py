@@ -139,6 +139,7 @@ def test_choose_shows_the_front_and_the_measured_divergence(
     assert main(words) == 2 and "Mean KLD" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_is_taken_is_not_called_beaten(capsys: pytest.CaptureFixture[str]) -> None:
     """ "take q4_k_m: the closest to the original", and below it "another is as small, as fast and
     as close as q4_k_m"."""

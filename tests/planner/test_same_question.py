@@ -4,7 +4,7 @@ another one."""
 from __future__ import annotations
 
 import pytest
-from support import model
+from support import model, swept
 
 from autolayers.memory.estimate import Known
 from autolayers.memory.meter import Meter
@@ -21,6 +21,7 @@ MACHINES = (
     ["--gpu", "3GiB,2GiB", "--ram", "3GiB"],
 )
 MODELS = ("gpt-oss-20b-mxfp4:6", "gemma-3-12b-q4_k_m:12", "granite-4.0-h-small-q4_k_m:8")
+QUICK = [(MODELS[i], MACHINES[j]) for i, j in ((0, 0), (1, 1), (0, 2), (1, 3), (1, 4), (2, 0))]
 CASES = [(name, words) for name in MODELS for words in MACHINES] + [
     ("gemma-2-9b-q4_k_m:8", ["--gpu", "m4-16g", "--ram", "6GiB", "--ctx", "max"]),
     ("deepseek-v2-lite-q4_k_m:8", ["--gpu", "strix-halo-128g", "--ram", "6GiB", "--ctx", "max"]),
@@ -37,8 +38,9 @@ def answer(
     return plan.flags, plan.breakdown, plan.reasons, plan.warnings, plan.speed, meter.spent
 
 
-@pytest.mark.parametrize(("name", "words"), CASES)
-def test_a_question_that_was_asked_before_has_the_same_answer(name: str, words: list[str]) -> None:
+@pytest.mark.parametrize("case", swept(CASES, 3, QUICK), ids=lambda case: f"{case[0]} {case[1]}")
+def test_a_question_that_was_asked_before_has_the_same_answer(case: tuple[str, list[str]]) -> None:
+    name, words = case
     fresh = answer(name, words)
     known = Known()
     assert answer(name, words, known) == fresh

@@ -133,6 +133,7 @@ def priced(found: Plan) -> float:
 
 
 class TestDevices:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("name", "cards"),
         [
@@ -239,6 +240,7 @@ class TestContext:
         found, most = plan(name, *words.split()), plan(name, *words.split(), "--ctx", "max")
         assert found.fits and most.fits and most.breakdown.n_ctx >= found.breakdown.n_ctx
 
+    @pytest.mark.slow
     def test_as_much_as_there_is_does_not_crawl_when_it_is_full(self) -> None:
         """Layers without FFN weights hold the cache on the GPU; the whole RAM full of it is no
         better."""
@@ -323,7 +325,7 @@ def test_heads_without_a_flash_kernel_stay_on_their_gpus() -> None:
     ("name", "words"),
     [
         ("qwen3-30b-a3b-q4_k_m:8", "--gpu 3GiB --ram 32GiB"),
-        ("gpt-oss-20b-mxfp4:8", "--gpu 1700MiB,2500MiB --ram 32GiB"),
+        slow("gpt-oss-20b-mxfp4:8", "--gpu 1700MiB,2500MiB --ram 32GiB"),
         ("llama-3.1-8b-q4_k_m:8", "--gpu 1800MiB --ram 32GiB"),
         ("gemma-2-9b-q4_k_m:8", "--gpu 3GiB --ram 32GiB"),
     ],

@@ -269,6 +269,7 @@ class TestCheckpoints:
     def on(words: str) -> autolayers.Plan:
         return autolayers.plan(model("gemma-3-12b-q4_k_m"), words.split())
 
+    @pytest.mark.slow
     def test_a_gpu_that_shares_the_ram_keeps_its_layers_and_not_their_checkpoints(self) -> None:
         found = self.on("--gpu m4-16g --workload agent")
         assert found.fits and found.placement == "49 of 49 layers on the GPU"
@@ -282,6 +283,7 @@ class TestCheckpoints:
         )
         assert any("computed again from its start" in line for line in found.reasons)
 
+    @pytest.mark.slow
     def test_a_larger_context_alone_is_no_reason_but_an_alternative(self) -> None:
         from autolayers.planner import plan_request
         from autolayers.request import Request

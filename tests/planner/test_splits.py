@@ -5,7 +5,7 @@ nobody asked for.
 from __future__ import annotations
 
 import pytest
-from support import model, requested
+from support import model, requested, slow
 
 import autolayers
 from autolayers.api import fit_choice
@@ -85,9 +85,10 @@ class TestSlices:
     ("name", "words"),
     [
         # the first split that is fastest leaves 4 GiB of the second card free
-        ("llama-3.3-70b-q4_k_m", "--gpu rtx-6000-ada,rtx-3090 --ram 96GiB"),
+        slow("llama-3.3-70b-q4_k_m", "--gpu rtx-6000-ada,rtx-3090 --ram 96GiB"),
         # a larger micro-batch takes memory that the context is worth more than
-        ("gemma-3-12b-q4_k_m", "--gpu rtx-2080-ti,rtx-2080-ti,rtx-3090 --ram 64GiB -np 8"),
+        slow("gemma-3-12b-q4_k_m", "--gpu rtx-2080-ti,rtx-2080-ti,rtx-3090 --ram 64GiB -np 8"),
+        ("llama-3.1-8b-q4_k_m:8", "--gpu 3GiB,2GiB --ram 96GiB"),
     ],
 )
 def test_the_largest_context_of_several_gpus_is_no_smaller_than_fits(name: str, words: str) -> None:

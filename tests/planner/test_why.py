@@ -42,6 +42,7 @@ def test_the_chosen_one_is_the_plan_and_stands_between() -> None:
     assert more.placement in found.more
 
 
+@pytest.mark.slow
 def test_a_trace_has_what_was_measured_and_what_was_only_promised() -> None:
     """The chosen launch is among the measured ones, and no promise counts less than it."""
     words = ["--gpu", "2GiB", "--ram", "32GiB", "-c", "4096"]
@@ -80,6 +81,7 @@ def test_the_launch_that_is_explained_is_the_plan(name: str, words: list[str]) -
     assert chosen.devices == sum(row.model + row.context + row.compute for row in plan.devices)
 
 
+@pytest.mark.slow
 def test_what_fits_and_was_not_chosen_counts_no_less() -> None:
     """A prompt graph alone leaves the draft out; with -devd none more context fits."""
     draft = HEADERS / "llama-3.2-1b-q8_0.gguf"
@@ -97,6 +99,7 @@ def test_what_fits_and_was_not_chosen_counts_no_less() -> None:
     assert elsewhere and not any("-devd" in row.verdict for row in found.candidates)
 
 
+@pytest.mark.slow
 def test_no_verdict_is_a_time_that_is_the_same() -> None:
     """76.28 s beside 76.15 is not why the launch lost: half the context counts."""
     words = ["--gpu", "24GiB,16GiB,8GiB", "--ram", "64GiB"]

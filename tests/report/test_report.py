@@ -262,6 +262,7 @@ def test_a_summary_offers_no_gpu_that_nobody_sells() -> None:
     assert "MiB more than is" not in text and "GiB more than is free" in text
 
 
+@pytest.mark.slow
 def test_a_summary_says_where_llama_cpp_alone_does_the_same() -> None:
     """An alternative that is hardly longer is not called longer."""
     found = plan("qwen3-8b-q4_k_m", "--gpu rtx-3060 --ram 16GiB")
@@ -375,6 +376,7 @@ def test_neighbours_share_an_entry_below_the_layers() -> None:
     assert "   A-G CUDA0-6\n" in summary(found, Style(width=80, drawn=True, blocks=True))
 
 
+@pytest.mark.slow
 def test_all_experts_in_ram_leave_one_more_layer() -> None:
     """The next step of -cmoe is a layer, not all experts at once."""
     found = plan("deepseek-v3.1-q4_k_m", "--gpu rtx-3060 --ram 64GiB -c 8192")
@@ -608,6 +610,7 @@ def test_many_devices_are_named_as_a_range() -> None:
     assert "CUDA0-3 assumed to be 400 GB/s" in " ".join(plan_text(plan).split())
 
 
+@pytest.mark.slow
 def test_a_mac_that_could_give_its_gpu_more_is_told_how_on_the_screen() -> None:
     """The sysctl line stood in --table alone, and two warnings said one thing."""
     path = FIXTURES / "speeds/models/gpt-oss-120b-mxfp4.gguf"

@@ -228,6 +228,7 @@ def test_the_price_of_context_has_a_point_a_context_and_type() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_row_of_a_quantisation_says_what_a_click_on_it_plans() -> None:
     """A row says what a click on it plans; a model without others is estimated in other types."""
     machine = {"gpu": "12", "ram": "16"}
@@ -259,6 +260,7 @@ def test_a_row_of_a_quantisation_says_what_a_click_on_it_plans() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_quantisations_are_compared_at_one_context() -> None:
     """At the answer's; a context that is given stays."""
     machine = {"gpu": "rtx-3060", "ram": "32"}
@@ -300,6 +302,7 @@ def test_the_slider_has_the_memory_of_other_contexts() -> None:
     assert want.devices[0].used == used[0]
 
 
+@pytest.mark.slow
 def test_what_may_be_faster_is_said_at_first_sight() -> None:
     """With its range, and why the plan does not take it."""
     answer = explained(model=MODELS[1], gpu="rtx-3060", ram="32")
@@ -316,9 +319,10 @@ def test_what_may_be_faster_is_said_at_first_sight() -> None:
 @pytest.mark.parametrize(
     "question",
     [
-        {"model": MODELS[1], "gpu": "rtx-3060", "ram": "32"},
-        {"model": MODELS[1], "gpu": "rtx-3060", "ram": "32", "flags": "--temp 0.7"},
-        {"model": MODELS[1], "gpu": "8GiB", "ram": "32", "ctx": "32768", "flags": "-ngl 99"},
+        slow({"model": MODELS[1], "gpu": "rtx-3060", "ram": "32"}),
+        {"model": MODELS[0], "gpu": "rtx-3060", "ram": "32", "flags": "--temp 0.7"},
+        slow({"model": MODELS[1], "gpu": "rtx-3060", "ram": "32", "flags": "--temp 0.7"}),
+        slow({"model": MODELS[1], "gpu": "8GiB", "ram": "32", "ctx": "32768", "flags": "-ngl 99"}),
     ],
 )
 def test_what_is_tried_is_the_launch_that_was_said(question: dict[str, str]) -> None:
@@ -527,7 +531,7 @@ def test_the_card_that_webgl_names(renderer: str, card: str | None) -> None:
     assert next(iter(ask("card", name=renderer)["cards"]), None) == card
 
 
-@pytest.mark.parametrize("kind", few(2, [kind for kind in NAMES if kind != "lm-studio"]))
+@pytest.mark.parametrize("kind", few(4, [kind for kind in NAMES if kind != "lm-studio"]))
 def test_files_name_paths_that_somebody_has(kind: str) -> None:
     """The user's own, or /path/to with a note; never the folder where this runs."""
     question = {"model": "mistral-7b-q4_k_m", "gpu": "8", "ram": "32", "format": kind}
@@ -599,6 +603,7 @@ def test_a_projector_of_the_repository_is_counted_and_downloaded() -> None:
     assert refused["error"].startswith("qwen3-8b-q4_k_m: no projector is known for it")
 
 
+@pytest.mark.slow
 def test_a_list_counts_projectors() -> None:
     """A vision model's row is that of the same question with its projector, where it has to see;
     for other jobs it has none."""
@@ -651,13 +656,17 @@ def test_a_list_is_the_ranker_that_best_and_choose_have() -> None:
     assert row["order"] == list(mine.order) and row["index"] == 62.0
     assert row["context"] == mine.choice.n_ctx >= 32768 and row["flags"] == list(mine.choice.flags)
     assert row["state"] == "yes" and row["coding"] and row["source"].startswith("https://")
-    three = ask("take", model="qwen3.6-35b-a3b-q8_0", gpu="rtx-4060", ram="16")
-    assert three["worth"] == pytest.approx(three["index"] - best.POOR_COSTS, abs=0.01)
-    slow = ask("take", model="qwen3.8-27b-q8_0", gpu="rtx-4060", ram="32")
-    assert (slow["how"], slow["state"]) == ("slow", "if") and slow["order"] > row["order"]
     old = ask("take", model="llama-2-7b-q4_0", gpu="rtx-3060", ram="32")
     assert old["error"].endswith("no model of the list")
     assert "for: expected one of chat, code" in ask("take", model="x", **{"for": "y"})["error"]
+
+
+@pytest.mark.slow
+def test_a_row_of_a_list_says_what_is_poor_or_slow() -> None:
+    three = ask("take", model="qwen3.6-35b-a3b-q8_0", gpu="rtx-4060", ram="16")
+    assert three["worth"] == pytest.approx(three["index"] - best.POOR_COSTS, abs=0.01)
+    slow = ask("take", model="qwen3.8-27b-q8_0", gpu="rtx-4060", ram="32")
+    assert (slow["how"], slow["state"]) == ("slow", "if") and slow["order"] > three["order"]
 
 
 def test_what_is_larger_than_all_memory_is_not_planned() -> None:

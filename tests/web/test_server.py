@@ -242,6 +242,7 @@ def test_the_page_computes_nothing_for_a_tab_that_was_closed(
     assert asked == ["stays"]
 
 
+@pytest.mark.slow
 def test_a_page_holds_a_few_bundled_models() -> None:
     engine = Engine()
     for name in bundled.models():

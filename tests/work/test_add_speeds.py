@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support import FIXTURES
 
 sys.path.insert(0, str(FIXTURES))
 import add_speeds
 
 
+@pytest.mark.slow
 def test_a_correct_row_of_several_users_is_plausible(tmp_path: Path) -> None:
     rows = map(json.loads, (FIXTURES / "speeds" / "speeds.jsonl").read_text().splitlines())
     batched = next(row for row in rows if row["workload"].get("requests") == 16)

@@ -89,6 +89,7 @@ def test_a_plan_says_what_it_is_calibrated_by(plan) -> None:
     )
 
 
+@pytest.mark.slow
 def test_another_build_makes_them_old_and_says_so(plan) -> None:
     words = ("-ngl", "99", "-ncmoe", "99", "--json", "--llama-build", "11311")
     done = plan("moe", *words, measured=[ROW])

@@ -101,6 +101,7 @@ def test_whether_a_cache_pays_is_right_in_nine_of_ten_pairs() -> None:
 CARD, MODEL = ["rtx-3060"], "qwen3-30b-a3b-q4_k_m:12"
 
 
+@pytest.mark.slow
 def test_a_measured_rate_chooses_the_cache_or_none(tmp_path: Path) -> None:
     chosen = autolayers.plan(model(MODEL), [*machine_file(tmp_path, CARD, expert_upload=26e9)])
     cache = chosen.params.moe_cache_mib

@@ -43,6 +43,7 @@ def test_a_constant_at_its_limit_does_not_stop_the_others(rows: list[fit_speed.R
     assert numpy.all(fit.x <= constants.most) and numpy.all(fit.x >= constants.least)
 
 
+@pytest.mark.slow
 def test_rows_of_one_source_alone_are_predicted_by_the_rest(rows: list[fit_speed.Row]) -> None:
     """A source that was left out moved no constant where the fit stood at a limit: its rows were
     predicted by constants that had seen them."""

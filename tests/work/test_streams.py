@@ -189,6 +189,7 @@ def users(backend: str) -> dict[int, float]:
     return {n: rate / rates[1] for n, rate in rates.items()}
 
 
+@pytest.mark.slow
 def test_nine_users_of_a_mixture_by_radv_are_slower_than_eight() -> None:
     found = users("vulkan")
     assert found[9] < 0.85 * found[8]

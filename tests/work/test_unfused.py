@@ -56,6 +56,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 def test_when_it_is_parted_is_what_the_probes_say() -> None:
     found = set()
     for name, words, build in CASES:
