@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import HEADERS, ROOT, check_examples, model
+from support import HEADERS, ROOT, check_examples, model, seldom
 
 from autolayers.cli import main
 from autolayers.units import GiB
@@ -108,7 +108,7 @@ def test_bad_machines_are_one_line(answer) -> None:
     assert code == 2 and err.count("\n") == 1 and "pc: a machine without memory" in err
 
 
-@pytest.mark.slow
+@seldom
 def test_a_model_without_a_machine_is_named(answer) -> None:
     """One is served, the other one is named, and a machine for both."""
     large = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")

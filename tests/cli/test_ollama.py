@@ -15,7 +15,7 @@ import time
 
 import pytest
 from fake_ollama import FakeOllama, make_store
-from support import HEADERS, ROOT, command, few, few_rows, gpu, slow
+from support import HEADERS, ROOT, command, few, few_rows, gpu, seldom, slow
 
 from autolayers.devices import Device
 from autolayers.model import read_model
@@ -196,7 +196,7 @@ def test_a_killed_command_leaves_the_old_file_or_the_new_one(run, tmp_path):
         assert file.read_bytes() in (old, new)
 
 
-@pytest.mark.slow
+@seldom
 def test_plan_from_the_store_and_from_the_server_agree(run, fake, tmp_path):
     words = ("plan", "llama3.1:8b", "--gpu", "5GiB", "-c", "8192", "--json")
     planned = json.loads(run(*words, **fake.environ).stdout)
@@ -576,7 +576,7 @@ def test_the_server_s_log_says_its_gpus_and_settings(run, serving):
     )
 
 
-@pytest.mark.slow
+@seldom
 def test_free_memory_of_the_log_is_not_counted_twice(run, serving):
     """Others hold 3 of 8 GiB. The log's figure is from before anything was loaded, so that what is
     loaded now does not come on top; the last load's is newer."""
@@ -737,7 +737,7 @@ def test_the_documentation_names_no_flag_that_is_not_there(run):
     assert flags and not [flag for flag in flags if flag not in known]
 
 
-@pytest.mark.slow
+@seldom
 def test_memory_that_ollama_holds_itself_counts_as_free(fake, monkeypatch, capsys):
     from autolayers import devices, request
     from autolayers.cli.ollama import main

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from fake_rpc import FakeRpc
 from forked import HANGS, forked
-from support import HEADERS, TESTS, few, few_rows, free_port, slow, until
+from support import HEADERS, TESTS, few, few_rows, free_port, seldom, slow, until
 
 from autolayers.cli import main as command
 from autolayers.cli.run import main
@@ -1077,7 +1077,7 @@ def test_wait_starts_again_after_a_failure(fake: Fake) -> None:
     )
 
 
-@pytest.mark.slow
+@seldom
 def test_a_signal_while_waiting_ends_the_server(fake: Fake) -> None:
     fake.scenario({"serve": True, "delay": 60})
     child = fake.start(f"--gpu 1010MiB --wait llama-server -m MODEL --port {free_port()}")

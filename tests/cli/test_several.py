@@ -18,7 +18,7 @@ from pathlib import Path
 
 import launch_targets
 import pytest
-from support import HEADERS, ROOT, check_examples, gguf, model, slow, write_gguf
+from support import HEADERS, ROOT, check_examples, gguf, model, seldom, slow, write_gguf
 
 import autolayers
 from autolayers import Device
@@ -121,7 +121,7 @@ def test_groups_fit_and_are_as_large_as_can_be(
     assert found["proven"]
 
 
-@pytest.mark.slow
+@seldom
 @pytest.mark.parametrize(
     "gpu", ["8GiB", "5GiB,5GiB", pytest.param("8GiB,3GiB", marks=pytest.mark.slow)]
 )
@@ -184,7 +184,7 @@ def test_what_is_asked_for_most_shares_its_group(
         ]
 
 
-@pytest.mark.slow
+@seldom
 @pytest.mark.parametrize("gpu", [*MACHINES, "11GiB", "14GiB,7GiB"])
 def test_any_models_up_to_models_max_of_a_preset_fit(
     gpu: str, library: Path, capfd: pytest.CaptureFixture[str]
@@ -226,7 +226,7 @@ def test_named_models_take_turns_where_they_must(
     assert first == "".join(alone)
 
 
-@pytest.mark.slow
+@seldom
 @pytest.mark.parametrize(
     "form",
     [

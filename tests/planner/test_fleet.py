@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import model, slow
+from support import model, seldom, slow
 
 from autolayers.devices.fleet_file import Fleet, read
 from autolayers.errors import DoesNotFit
@@ -89,7 +89,7 @@ def check_memory(found: FleetPlan) -> None:
             assert all(size <= kind.devices[number].free for number, size in taken.items())
 
 
-@pytest.mark.slow
+@seldom
 def test_each_user_gets_what_was_promised(plan) -> None:
     found = plan(
         {"rack": machine("rtx-3060", count=2), "desk": machine("rtx-3090", "rtx-3090", ram=64)},
@@ -124,7 +124,7 @@ def test_each_user_gets_what_was_promised(plan) -> None:
     )
 
 
-@pytest.mark.slow
+@seldom
 def test_users_that_cannot_be_served_are_counted(plan) -> None:
     found = plan({"rack": machine("rtx-3060", count=2)}, EIGHT, users=100, each=Users(rate=15.0))
     assert not found.fits and 0 < found.most < 100 and found.users == (found.most,)
@@ -147,7 +147,7 @@ def test_more_models_than_gpus_share_them_within_memory(plan) -> None:
     assert all(server.slots >= 2 for server in found.servers)
 
 
-@pytest.mark.slow
+@seldom
 def test_rpc_only_where_no_machine_holds_the_model(plan) -> None:
     pair = {"a": machine("rtx-3090", ram=12), "b": machine("rtx-3090", ram=12)}
     found = plan(pair, LARGE, users=2)
@@ -160,7 +160,7 @@ def test_rpc_only_where_no_machine_holds_the_model(plan) -> None:
     assert plan({**pair, "c": machine("rtx-3060", ram=64)}, LARGE, users=1).servers[0].use is None
 
 
-@pytest.mark.slow
+@seldom
 @pytest.mark.parametrize("count", [3, slow(4)])
 def test_a_model_spans_as_few_machines_as_hold_it(count: int, plan) -> None:
     """70B of 42.5 GB on cards of 16 or 12 GiB."""
@@ -176,7 +176,7 @@ def test_a_model_spans_as_few_machines_as_hold_it(count: int, plan) -> None:
     assert sum(not places for places in found.on.values()) == 5 - count
 
 
-@pytest.mark.slow
+@seldom
 def test_a_model_that_nothing_holds_says_what_is_missing(plan) -> None:
     with pytest.raises(
         DoesNotFit,
@@ -270,7 +270,7 @@ def test_nearly_as_many_keep_a_promise_as_when_each_number_is_searched(
     assert most is not None and 1 < 0.95 * most <= option.users <= most
 
 
-@pytest.mark.slow
+@seldom
 def test_few_servers_have_many_slots_and_other_machines_are_free(plan) -> None:
     found = plan(
         {"small": machine("rtx-3060", count=120), "rack": machine("rtx-4090", count=50)},
@@ -315,7 +315,7 @@ def test_a_fleet_plans_embeddings_for_any_number_of_users(plan) -> None:
     assert all(each.slots == each.plan.breakdown.n_seq_max == 4 for each in seven.servers)
 
 
-@pytest.mark.slow
+@seldom
 def test_who_asks_for_less_is_not_served_less(plan) -> None:
     """50 people are served at 20 tokens/s, so they are where no rate is asked for."""
     asked = plan(THREE, "qwen3-30b-a3b-q4_k_m", users=50, each=Users(rate=20.0))
@@ -324,7 +324,7 @@ def test_who_asks_for_less_is_not_served_less(plan) -> None:
     assert all(server.rate >= 20 for server in found.servers)
 
 
-@pytest.mark.slow
+@seldom
 def test_a_model_has_what_another_leaves_of_the_only_gpu(plan) -> None:
     """Both are planned by `autolayers A B` on this machine: none is left without a machine."""
     found = plan({"a": machine("rtx-3090", ram=64)}, "qwen3-coder-30b-a3b-q4_k_m", EIGHT, users=2)
@@ -333,9 +333,8 @@ def test_a_model_has_what_another_leaves_of_the_only_gpu(plan) -> None:
     assert all(server.rate > 30 for server in found.servers)
 
 
-@pytest.mark.parametrize(
-    ("rate", "left_out"), [(5.0, []), pytest.param(30.0, [0], marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("rate", "left_out"), [(5.0, []), (30.0, [0])])
 def test_as_many_models_as_can_be_are_served(rate: float, left_out: list[int], plan) -> None:
     """On one small GPU the mixture has what the small models leave, with fewer users and fewer
     saved prompts; where it is too slow beside them it is left out, and no other."""
@@ -345,7 +344,7 @@ def test_as_many_models_as_can_be_are_served(rate: float, left_out: list[int], p
     check_memory(found)
 
 
-@pytest.mark.slow
+@seldom
 def test_the_smallest_model_does_not_take_the_fastest_card_alone(plan) -> None:
     """The large model stands on both large cards: it outlives either, and embeddings do too."""
     models = ("qwen3-30b-a3b-q4_k_m", EIGHT, EMBEDS)

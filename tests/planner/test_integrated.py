@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support import FIXTURES, few, model, requested
+from support import FIXTURES, few, model, requested, seldom
 
 import autolayers
 from autolayers import Device
@@ -120,7 +120,7 @@ def test_the_processor_is_proposed_where_one_rate_is_higher_on_it() -> None:
 FOUR_CORES = Host(32 * GiB, 32 * GiB, "given", cores=4)
 
 
-@pytest.mark.slow
+@seldom
 def test_tune_measures_the_processor_too() -> None:
     device = igpu(UHD)
     params, policy = read(["-c", "8192"], None)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from support import HEADERS, blocks, few_rows, header, model, requested, slow, swept
+from support import HEADERS, blocks, few_rows, header, model, requested, seldom, slow, swept
 
 import autolayers
 from autolayers import Device, LaunchRefused, estimate
@@ -52,7 +52,7 @@ def test_a_model_that_lacks_a_tensor_is_named(ask: object) -> None:
 
 
 # some in RAM, and too little of all memory
-@pytest.mark.slow
+@seldom
 @pytest.mark.parametrize("ram", [pytest.param("64GiB", marks=pytest.mark.slow), "16GiB"])
 def test_of_many_models_only_their_plans_are_kept(
     ram: str, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from math import log2
 from typing import Any
 
 import pytest
-from support import FIXTURES, RECORDED, gpu, model, slow
+from support import FIXTURES, RECORDED, gpu, model, seldom, slow
 
 import autolayers
 from autolayers import Device, UsageError
@@ -352,7 +352,7 @@ class TestSearch:
         shape = " ".join(found.flags[4:])
         assert not plan(name, f"-ngl {found.n_gpu_layers} -c {n_ctx + 256} {shape}", *cards).fits
 
-    @pytest.mark.slow
+    @seldom
     def test_a_first_card_too_small_for_anything_is_soon_given_up(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

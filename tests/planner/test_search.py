@@ -12,7 +12,7 @@ import shlex
 from math import log2
 
 import pytest
-from support import FIXTURES, few, model, slow
+from support import FIXTURES, few, model, seldom, slow
 
 import autolayers
 from autolayers import Device, Plan
@@ -133,7 +133,7 @@ def priced(found: Plan) -> float:
 
 
 class TestDevices:
-    @pytest.mark.slow
+    @seldom
     @pytest.mark.parametrize(
         ("name", "cards"),
         [

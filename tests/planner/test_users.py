@@ -9,7 +9,7 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from support import model, slow
+from support import model, seldom, slow
 
 import autolayers
 from autolayers.cli.words import warnings_of
@@ -74,7 +74,7 @@ def test_given_slots_stay_and_others_wait() -> None:
     assert few["per_request_tokens_per_second"] > each["per_request_tokens_per_second"]
 
 
-@pytest.mark.slow
+@seldom
 def test_caches_are_smaller_only_where_weights_would_leave_the_gpu() -> None:
     words = ["--gpu", "4GiB", "--ram", "64GiB", "--ctx-per-user", "8k", "--users"]
     assert served("llama-3.1-8b-q4_k_m:8", *words, "4")[0].params.cache_type_k is None
@@ -112,7 +112,7 @@ def test_the_headline_is_what_each_of_them_gets() -> None:
     assert " tokens/s for one user (" in plan_text(alone).splitlines()[1]
 
 
-@pytest.mark.slow
+@seldom
 def test_more_people_than_the_gpu_has_room_for_wait_in_the_queue() -> None:
     """200 slots would send layers to RAM, for a token in seconds to each: nobody launches that."""
     words = ["--gpu", "4GiB", "--ram", "64GiB", "--users", "200"]

@@ -7,7 +7,7 @@ import re
 import shlex
 
 import pytest
-from support import FIXTURES, HEADERS, gpu, model
+from support import FIXTURES, HEADERS, gpu, model, seldom
 
 from autolayers import plan
 from autolayers.cli import main
@@ -45,7 +45,7 @@ def keys_of(value: object, place: str = "") -> set[str]:
     return set().union(*[keys_of(each, f"{place}.{key}".strip(".")) for key, each in value.items()])
 
 
-@pytest.mark.slow
+@seldom
 def test_every_key_is_written_by_the_table(capfd: pytest.CaptureFixture[str]) -> None:
     found: set[str] = set()
     for line in LINES:

@@ -12,7 +12,6 @@ import pathlib
 import re
 import subprocess
 import sys
-from itertools import islice
 from urllib.parse import unquote
 from xml.etree import ElementTree
 from zipfile import ZipFile
@@ -24,7 +23,6 @@ import autolayers
 from autolayers import bundled
 from autolayers.bundled import published
 from autolayers.devices.cards import CARDS
-from autolayers.records import replace
 from autolayers.web import pages
 from autolayers.web.__main__ import main
 from autolayers.web.build import LISTS, PYODIDE_FILES, PYODIDE_VERSION, WHEEL
@@ -47,10 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         patch.setattr("autolayers.web.build.CHIPS", [PRESET["gpu"]])
         patch.setattr(pages, "MODELS", ("llama-3.2-1b-q8_0", "llama-3-70b-f16"))
         patch.setattr(pages, "MACHINES", ("rtx-3060", "rx-7900-xtx"))
-        known = [
-            replace(row, files=dict(islice(row.files.items(), 1)))
-            for row in (published.MODELS["qwen3.5-9b"], published.MODELS["qwen3.5-4b"])
-        ]
+        known = [published.MODELS["lfm2-8b-a1b"], published.MODELS["minicpm5-2b"]]
         patch.setattr("autolayers.planner.compare.best.candidates", lambda job: known)
         names = make(folder, lists="rtx-3060,m4-pro-24g,none", url="https://example.org/x/")
         assert {
@@ -148,7 +143,7 @@ def test_a_list_of_models_for_a_card_has_the_figures_of_plans(site: pathlib.Path
     assert set(files).isdisjoint(config["files"])
     card, mac, cpu = (json.loads((site / name).read_text()) for name in files)
     assert mac["question"]["ram"] == "" and cpu["question"]["ram"] == "32"
-    assert [row["title"] for row in mac["rows"]] == ["Qwen3.5 9B", "Qwen3.5 4B"]
+    assert [row["title"] for row in mac["rows"]] == ["MiniCPM5 2B", "LFM2 8B-A1B"]
     sizes = [(site / name).stat().st_size for name in files]
     today = sum(known.current for known in published.MODELS.values())
     assert max(sizes) * today < 30_000 * len(mac["rows"])
