@@ -180,7 +180,7 @@ def seldom(test: Callable[..., None]) -> Callable[..., None]:
 
 def few(n: int, cases: Iterable[Any], parts: int = PARTS) -> list[Any]:
     """Cases of one rule: every n-th in every run; with -m slow those of the others whose day it is
-    (of_today)."""
+    (of_today; `parts` is 1 for recorded launches: all)."""
     rows = (case if hasattr(case, "marks") else (case,) for case in cases)
     return few_rows(n, rows, parts)
 

@@ -56,12 +56,16 @@ def test_the_answer_the_list_and_what_is_too_large(
         no_line_is_wider(columns, capsys, monkeypatch)
 
 
-def test_json_has_every_row_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_row_and_its_source(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [published.MODELS[stem] for stem in (STEMS[0], "lfm2-8b-a1b", STEMS[2])]
+    monkeypatch.setattr(best, "candidates", lambda job=None: rows)
     answer = json.loads(said(capsys, *MACHINE, "--for", "code", "--json"))
     assert (answer["schema"], answer["for"], answer["n_ctx"]) == (1, "code", 32768)
     assert [row["title"].split()[0] for row in answer["models"]] == [
         "Qwen3.5",
-        "Qwen3.8",
+        "LFM2",
         "DeepSeek",
     ]
     first, _, last = answer["models"]

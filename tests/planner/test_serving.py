@@ -126,7 +126,7 @@ def test_a_number_is_right_by_itself(name: str, shares: list[float], words: str)
 
 
 test_a_number_is_right_by_itself, test_more_numbers = few_and_many(
-    8,
+    4,
     40,
     test_a_number_is_right_by_itself,
     st.sampled_from(["llama-3.2-1b-q8_0", "gpt-oss-20b-mxfp4:8", "olmoe-moe", "gemma-3-4b-q8_0:8"]),

@@ -9,7 +9,7 @@ import json
 import math
 
 import pytest
-from support import HEADERS, model, says
+from support import HEADERS, model, says, slow
 
 from autolayers.planner import plan_request
 from autolayers.planner.why import why
@@ -139,7 +139,7 @@ def test_why_marks_one_row_at_the_edges(words: list[str]) -> None:
     [
         # -wgt 1
         ("qwen3-30b-a3b-q4_k_m:4", ["--engine", "ik_llama.cpp", "--gpu", "2GiB", "-c", "4096"]),
-        ("qwen3.6-27b-q4_k_m:16", ["--llama-build", "10218", "--gpu", "3GiB", "-c", "8192"]),
+        slow("qwen3.6-27b-q4_k_m:16", ["--llama-build", "10218", "--gpu", "3GiB", "-c", "8192"]),
     ],
 )
 def test_the_flag_that_a_plan_adds_is_in_what_is_explained(name: str, words: list[str]) -> None:

@@ -23,7 +23,7 @@ from autolayers.work.unfused import parts
 
 # llama.cpp b9849 by Vulkan: GPU, -ngl, slots, prompt tokens/s (one machine each)
 MEASURED = (
-    ("rtx-3060-laptop-6g", 18, 4, 42.0),
+    slow("rtx-3060-laptop-6g", 18, 4, 42.0),
     slow("rtx-3060-laptop-6g", 20, 1, 538.4),
     slow("gtx-1070-ti", 31, 4, 120.5),
     ("gtx-1070-ti", 33, 1, 240.9),
