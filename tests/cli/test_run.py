@@ -967,7 +967,7 @@ def test_verify_reads_what_is_left_of_a_broken_log(fake: Fake, log: str) -> None
 # --- wait
 
 
-@pytest.mark.slow
+@seldom
 def test_verifys_tokens_correct_later_predictions_of_this_machine(fake: Fake) -> None:
     port = free_port()
     fake.scenario({"serve": True, "log": FINE.format(host=0, gpu="1000.00")})

@@ -201,14 +201,17 @@ def test_every_form_of_a_plan_uses_it_and_says_so(
 
 @pytest.mark.parametrize(
     ("does", "line"),
-    [
-        slow("fail", "exit code 1: main: error: failed to load model 'm.gguf'"),
-        ("hang", "it did not end within"),
-        pytest.param("kill", "ended by signal 9", marks=pytest.mark.slow),
-        pytest.param("nonsense", "no prompt of", marks=pytest.mark.slow),
-        slow("jump", "a clock jumped"),
-        pytest.param("other", "no generation of", marks=pytest.mark.slow),
-    ],
+    few_rows(
+        1,
+        [
+            slow("fail", "exit code 1: main: error: failed to load model 'm.gguf'"),
+            ("hang", "it did not end within"),
+            pytest.param("kill", "ended by signal 9", marks=pytest.mark.slow),
+            pytest.param("nonsense", "no prompt of", marks=pytest.mark.slow),
+            slow("jump", "a clock jumped"),
+            pytest.param("other", "no generation of", marks=pytest.mark.slow),
+        ],
+    ),
 )
 def test_a_launch_that_cannot_be_measured_is_one_line(fakes: Fakes, does: str, line: str) -> None:
     fakes.scenario({"words": "-ub 1024", "token": 1e5}, {"words": "", "does": does})

@@ -262,16 +262,19 @@ def test_a_split_of_layers_is_what_the_plan_says() -> None:
 
 @pytest.mark.parametrize(
     ("name", "mib", "words"),
-    [
-        # all of its layers, or not
-        slow("qwen3-8b-q4_k_m", (6144, 4096), ["-c", "8192"]),
-        slow("qwen3-8b-q4_k_m", (4096, 2048), ["-c", "8192"]),
-        ("qwen3-8b-q4_k_m:12", (1536, 1024), ["-c", "8192"]),
-        slow("llama-3.3-70b-q4_k_m", (10240, 16384, 11264), ["-c", "4096"]),
-        slow("qwen3-30b-a3b-q4_k_m:12", (1536, 2048), ["-c", "8192"]),
-        slow("qwen3-30b-a3b-q4_k_m", (6144, 8192), ["-c", "8192"]),
-        ("qwen3-8b-q4_k_m:12", (4096, 4096), ["-c", "4096", "-sm", "graph"]),
-    ],
+    few_rows(
+        1,
+        [
+            # all of its layers, or not
+            slow("qwen3-8b-q4_k_m", (6144, 4096), ["-c", "8192"]),
+            slow("qwen3-8b-q4_k_m", (4096, 2048), ["-c", "8192"]),
+            ("qwen3-8b-q4_k_m:12", (1536, 1024), ["-c", "8192"]),
+            slow("llama-3.3-70b-q4_k_m", (10240, 16384, 11264), ["-c", "4096"]),
+            slow("qwen3-30b-a3b-q4_k_m:12", (1536, 2048), ["-c", "8192"]),
+            slow("qwen3-30b-a3b-q4_k_m", (6144, 8192), ["-c", "8192"]),
+            ("qwen3-8b-q4_k_m:12", (4096, 4096), ["-c", "4096", "-sm", "graph"]),
+        ],
+    ),
 )
 def test_the_flags_of_a_plan_are_the_launch_that_it_describes(
     name: str, mib: tuple[int, ...], words: list[str]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from support import model, slow
+from support import few_rows, model, slow
 
 from autolayers.model import Model
 from autolayers.planner.compare.choose import (
@@ -77,47 +77,54 @@ def test_a_mixture_that_needs_ram_is_taken_at_q4(
 
 @pytest.mark.parametrize(
     ("name", "machine", "kinds", "take", "rule"),
-    [
-        # a dense model: the largest that is fully on the GPU at Q4 or above
-        slow(
-            "qwen3-32b-q4_k_m",
-            "--gpu rtx-3090 --ram 64GiB",
-            ("q3_K", "q5_K", "q6_K"),
-            "q5_K",
-            WHOLE,
-        ),
-        # no Q3 is readable with a third of it in RAM: fully on the GPU at Q2
-        slow(
-            "qwen3-32b-q4_k_m",
-            "--gpu rtx-3060 --ram 32GiB",
-            ("iq2_xxs", "q3_K", "q4_K"),
-            "iq2_xxs",
-            SLOW,
-        ),
-        slow(
-            "llama-3.3-70b-q4_k_m",
-            "--gpu rtx-3090 --ram 64GiB",
-            ("iq2_xxs", "q3_K"),
-            "iq2_xxs",
-            SLOW,
-        ),
-        pytest.param(
-            "llama-3.3-70b-q4_k_m",
-            "--gpu rtx-3090 --ram 64GiB",
-            PURE[1:],
-            "q2_K",
-            SLOW,
-            marks=pytest.mark.slow,
-        ),
-        # a laptop without a GPU: the Q4 that reaches 8 tokens/s; of a mixture though Q3 alone does
-        ("llama-3.1-8b-q4_k_m", "-dev none --ram 16GiB@60GB/s --cores 8", PURE, "q4_K", READS),
-        slow(
-            "qwen3-30b-a3b-q4_k_m", "-dev none --ram 32GiB@60GB/s --cores 8", PURE, "iq4_xs", SLOW
-        ),
-        # a small model on it, and on a card that has space for any file of it
-        ("llama-3.2-1b-q8_0", "-dev none --ram 16GiB@60GB/s --cores 8", PURE, "q8_0", READS),
-        ("llama-3.2-1b-q8_0", "--gpu rtx-5090 --ram 64GiB", PURE, "q8_0", WHOLE),
-    ],
+    few_rows(
+        1,
+        [
+            # a dense model: the largest that is fully on the GPU at Q4 or above
+            slow(
+                "qwen3-32b-q4_k_m",
+                "--gpu rtx-3090 --ram 64GiB",
+                ("q3_K", "q5_K", "q6_K"),
+                "q5_K",
+                WHOLE,
+            ),
+            # no Q3 is readable with a third of it in RAM: fully on the GPU at Q2
+            slow(
+                "qwen3-32b-q4_k_m",
+                "--gpu rtx-3060 --ram 32GiB",
+                ("iq2_xxs", "q3_K", "q4_K"),
+                "iq2_xxs",
+                SLOW,
+            ),
+            slow(
+                "llama-3.3-70b-q4_k_m",
+                "--gpu rtx-3090 --ram 64GiB",
+                ("iq2_xxs", "q3_K"),
+                "iq2_xxs",
+                SLOW,
+            ),
+            pytest.param(
+                "llama-3.3-70b-q4_k_m",
+                "--gpu rtx-3090 --ram 64GiB",
+                PURE[1:],
+                "q2_K",
+                SLOW,
+                marks=pytest.mark.slow,
+            ),
+            # a laptop without a GPU: the Q4 that reaches 8 tokens/s; of a mixture Q3 alone does
+            ("llama-3.1-8b-q4_k_m", "-dev none --ram 16GiB@60GB/s --cores 8", PURE, "q4_K", READS),
+            slow(
+                "qwen3-30b-a3b-q4_k_m",
+                "-dev none --ram 32GiB@60GB/s --cores 8",
+                PURE,
+                "iq4_xs",
+                SLOW,
+            ),
+            # a small model on it, and on a card that has space for any file of it
+            ("llama-3.2-1b-q8_0", "-dev none --ram 16GiB@60GB/s --cores 8", PURE, "q8_0", READS),
+            ("llama-3.2-1b-q8_0", "--gpu rtx-5090 --ram 64GiB", PURE, "q8_0", WHOLE),
+        ],
+    ),
 )
 def test_the_rule_holds_on_machines_of_all_sizes(
     name: str, machine: str, kinds: tuple[str, ...], take: str, rule: str

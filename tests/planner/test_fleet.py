@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import model, seldom, slow
+from support import few_rows, model, seldom, slow
 
 from autolayers.devices.fleet_file import Fleet, read
 from autolayers.errors import DoesNotFit
@@ -248,12 +248,15 @@ def test_a_bound_that_is_far_or_unknown_is_said(
 
 @pytest.mark.parametrize(
     ("name", "card", "rate", "ram"),
-    [
-        slow(EIGHT, "rtx-3060", 15.0, 32),
-        slow(EIGHT, "rtx-3090", 15.0, 32),  # the caches are of q8_0 in the end
-        slow("gemma-3-4b-q8_0", "rtx-4090", 20.0, 64),
-        slow("qwen3-30b-a3b-q4_k_m", "rtx-3060", 20.0, 64),  # experts in RAM
-    ],
+    few_rows(
+        1,
+        [
+            slow(EIGHT, "rtx-3060", 15.0, 32),
+            slow(EIGHT, "rtx-3090", 15.0, 32),  # the caches are of q8_0 in the end
+            slow("gemma-3-4b-q8_0", "rtx-4090", 20.0, 64),
+            slow("qwen3-30b-a3b-q4_k_m", "rtx-3060", 20.0, 64),  # experts in RAM
+        ],
+    ),
 )
 def test_nearly_as_many_keep_a_promise_as_when_each_number_is_searched(
     name: str, card: str, rate: float, ram: int, tmp_path: Path

@@ -11,7 +11,7 @@ from math import log2
 from typing import Any
 
 import pytest
-from support import FIXTURES, RECORDED, gpu, model, seldom, slow
+from support import FIXTURES, RECORDED, few_rows, gpu, model, seldom, slow
 
 import autolayers
 from autolayers import Device, UsageError
@@ -320,14 +320,17 @@ class TestSearch:
 
     @pytest.mark.parametrize(
         ("name", "mib"),
-        [
-            pytest.param(
-                "kimi-linear-48b-a3b-q4_k_m", (13679, 13679, 5211), marks=pytest.mark.slow
-            ),
-            pytest.param("kimi-linear-48b-a3b-q4_k_m", (15576, 15576), marks=pytest.mark.slow),
-            slow("kimi-linear-48b-a3b-q4_k_m:6", (4715, 4715, 1791)),
-            ("kimi-linear-48b-a3b-q4_k_m:6", (4642, 4642)),
-        ],
+        few_rows(
+            1,
+            [
+                pytest.param(
+                    "kimi-linear-48b-a3b-q4_k_m", (13679, 13679, 5211), marks=pytest.mark.slow
+                ),
+                pytest.param("kimi-linear-48b-a3b-q4_k_m", (15576, 15576), marks=pytest.mark.slow),
+                slow("kimi-linear-48b-a3b-q4_k_m:6", (4715, 4715, 1791)),
+                ("kimi-linear-48b-a3b-q4_k_m:6", (4642, 4642)),
+            ],
+        ),
     )
     def test_an_answer_that_only_the_prompt_graph_allows_gets_less_context(
         self, name: str, mib: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -527,14 +530,17 @@ def test_the_same_question_has_the_same_answer() -> None:
 
 @pytest.mark.parametrize(
     ("name", "words", "mib"),
-    [
-        (SMALL, "-fitt 0 -np 2", 8),
-        (SMALL, "-fitt 0", 4),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in ((MOE, "", 8192), (DENSE, "", 1536), (DENSE, "", 100))
-        ),
-    ],
+    few_rows(
+        1,
+        [
+            (SMALL, "-fitt 0 -np 2", 8),
+            (SMALL, "-fitt 0", 4),
+            *(
+                pytest.param(*case, marks=pytest.mark.slow)
+                for case in ((MOE, "", 8192), (DENSE, "", 1536), (DENSE, "", 100))
+            ),
+        ],
+    ),
 )
 def test_processes_explain_a_plan_as_one_does(name: str, words: str, mib: float) -> None:
     alone, shared = (

@@ -178,21 +178,24 @@ class TestMoreThanMemory:
 
     @pytest.mark.parametrize(
         ("name", "gib", "ram"),
-        [
-            slow("qwen3-30b-a3b-q4_k_m:8", (1.5,), 1.5),
-            slow("gpt-oss-20b-mxfp4:8", (1.5, 1.2), 1.5),
-            ("llama-3.3-70b-q4_k_m:8", (2,), 2),
-            *(
-                pytest.param(*case, marks=pytest.mark.slow)
-                for case in (
-                    ("qwen3-next-80b-a3b-q4_k_m", (12,), 32),
-                    ("llama-4-scout-q4_k_m", (12,), 32),
-                    ("qwen3-30b-a3b-q4_k_m", (4,), 8),
-                    ("gpt-oss-20b-mxfp4", (3, 2), 4),
-                    ("llama-3.3-70b-q4_k_m", (8,), 16),
-                )
-            ),
-        ],
+        few_rows(
+            1,
+            [
+                slow("qwen3-30b-a3b-q4_k_m:8", (1.5,), 1.5),
+                slow("gpt-oss-20b-mxfp4:8", (1.5, 1.2), 1.5),
+                ("llama-3.3-70b-q4_k_m:8", (2,), 2),
+                *(
+                    pytest.param(*case, marks=pytest.mark.slow)
+                    for case in (
+                        ("qwen3-next-80b-a3b-q4_k_m", (12,), 32),
+                        ("llama-4-scout-q4_k_m", (12,), 32),
+                        ("qwen3-30b-a3b-q4_k_m", (4,), 8),
+                        ("gpt-oss-20b-mxfp4", (3, 2), 4),
+                        ("llama-3.3-70b-q4_k_m", (8,), 16),
+                    )
+                ),
+            ],
+        ),
     )
     def test_lack_no_more_of_it_than_fits_own_answer_and_are_no_slower(
         self, name: str, gib: tuple[float, ...], ram: float
