@@ -12,7 +12,8 @@ from subprocess import run
 from typing import Any
 
 import pytest
-from support import few, model, slow, swept
+import support
+from support import few, slow, swept
 
 from autolayers import bundled
 from autolayers.bundled import published
@@ -125,7 +126,7 @@ ROW = best.BestRow(
     published.MODELS["qwen3.5-4b"],
     "qwen3.5-4b-q4_k_m",
     best.WELL,
-    assess(model("llama-3.2-1b-q8_0:1"), asked("--gpu 24GiB")),
+    assess(support.model("llama-3.2-1b-q8_0:1"), asked("--gpu 24GiB")),
 )
 
 
