@@ -106,12 +106,6 @@ def _cells(row: Sequence[int], limit: int | None, columns: Sequence[int]) -> lis
     return cells
 
 
-def strip(plan: Plan, style: Style) -> list[str]:
-    """Return a character for each layer, then what they stand for."""
-    lines, meaning = layers(plan, style)
-    return [*lines, *filter(None, [meaning])]
-
-
 def layers(plan: Plan, style: Style) -> tuple[list[str], str]:
     """Return a character for each layer: A, B, ... by device (# if there is one), in small letters
     (o) with weights in RAM, and a dot on the CPU; and what they stand for. With blocks one device's

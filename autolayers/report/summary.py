@@ -352,7 +352,7 @@ def _verdict(plan: Plan, style: Style) -> list[str]:
         generated = f"{rounded(speed.generation)} tokens/s ({low} to {high})"
         least, most = speed.prompt / speed.prompt_spread, speed.prompt * speed.prompt_spread
         rates = [generated, f"prompts {speed.prompt:.0f}/s ({rounded(least)} to {rounded(most)})"]
-    word, parts = "FITS", [*rates, _context(plan)]
+    word, parts = "FITS", [*rates, context_words(plan, _count, ",")]
     if not plan.fits:
         word, parts = "DOES NOT FIT", [shortage(plan, at_least)]
     elif plan.host.free is None:
@@ -370,17 +370,6 @@ def _flowed(lines: list[str], parts: Sequence[str], style: Style, gap: str) -> l
         else:
             lines += wrap(part, style.width, "  ", "  ")
     return lines
-
-
-def _context(plan: Plan) -> str:
-    """Return the context as context_words says it, shorter: the command has its digits."""
-    use = plan.breakdown
-    kinds = {plan.params.cache_type_k or "f16", plan.params.cache_type_v or "f16"}
-    text = f"context {_count(use.n_ctx)}"
-    if use.n_seq_max > 1:
-        each = f" ({use.n_seq_max} slots of {_count(use.n_ctx_seq)})"
-        text += f", shared by {use.n_seq_max} slots" if use.kv_unified else each
-    return text if kinds == {"f16"} else f"{text}, {'/'.join(sorted(kinds))} cache"
 
 
 def _count(tokens: int) -> str:

@@ -73,6 +73,9 @@ class Style:
         return f"\x1b[{PLACES.get(name) or _CODES[name]}m{text}\x1b[0m" if shown and text else text
 
 
+PLAIN = Style()  # on 80 columns, without colour
+
+
 def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:
     # Also on a pipe, so that `COLUMNS=120 autolayers ... | less` is as wide as that
     columns = whole(environ.get("COLUMNS", ""))

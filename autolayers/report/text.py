@@ -6,12 +6,11 @@ from __future__ import annotations
 from ..backends import backend_of
 from ..planner.prices import TOO_SLOW
 from ..quoting import shell
-from ..records import replace
 from ..units import GiB, gib, human, in_mib
 from .command import command_lines, flag_lines
 from .measured import measured_words
-from .picture import grouped, in_ranges, memory, name, names, strip
-from .table import LABEL, Style, blocks, labelled, shortened, titled, warned, wrap
+from .picture import grouped, in_ranges, layers, memory, name, names
+from .table import LABEL, PLAIN, Style, blocks, labelled, shortened, titled, warned, wrap
 from .table import tokens as tokens
 from .users import each_words, users_table
 
@@ -20,19 +19,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..planner.advice import Remedy
-    from ..planner.embedder import EmbeddingInputs
     from ..planner.plan import Alternative, Plan
     from ..work.speed import Speed
 
 LESS_SURE = 1.3  # times the plan's doubt: an alternative's is said
 # To say "a GPU of 16 GB" where a launch lacks 3.2 GiB
 SOLD = (4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 80, 96, 141, 192)  # GB of a GPU's memory
+# columns of the table: head, and the field of a row
+_COLUMNS = (
+    ("free", "free"),
+    ("weights", "model"),
+    ("KV cache", "context"),
+    ("compute", "compute"),
+    ("extra", "extra"),
+    ("margin", "margin"),
+    ("left", "remaining"),
+)
 LEAST_LOST, LOST = 0.5, 0.02  # GiB, or part of it, that a program does not get
 
 
 def plan_text(
     plan: Plan,
-    style: Style | None = None,
+    style: Style = PLAIN,
     rest: Sequence[str] = (),
     verbose: bool = False,
     command: Sequence[str] = (),
@@ -40,7 +48,6 @@ def plan_text(
     """Return the whole answer as text; `rest` are the user's words that do not affect memory, after
     the flags, and `command` those before. `verbose` adds MiB, the parts of the margins and of the
     rest, and a row for every device."""
-    style = style or Style()
     head = head_text(plan, style, rest, verbose, command)
     return head + reasons_text(plan, style, verbose, rest)
 
@@ -53,24 +60,22 @@ def head_text(
     command: Sequence[str] = (),
 ) -> str:
     """Return the answer itself: everything that is known before its reasons."""
-    told = wrap(plan.broken, style.width, "! ", "  ") if plan.broken else []
-    lines = [*_title(plan, style), *wrap(figures(plan), style.width), *told, ""]
+    verdict, colour = ("fits", "bold") if plan.fits else ("does not fit", "red")
+    # The RAM is not known, so the verdict has a condition
+    if plan.fits and plan.host.free is None:
+        verdict = f"fits if {human(plan.host.needed)} of RAM are free"
+    lines = titled(plan.model.name, verdict, style, colour, f"{plan.model.size / GiB:.1f} GiB")
+    lines += [*wrap(figures(plan), style.width), *broken(plan, style), ""]
     lines += memory(plan, style, verbose)
-    drawn = strip(plan, style)
-    lines += [*(f"{'layers' if i == 0 else '':{LABEL}}{line}" for i, line in enumerate(drawn))]
-    lines += wrap(
-        plan.placement,
-        style.width,
-        "".ljust(LABEL) if drawn else "layers".ljust(LABEL),
-        " " * LABEL,
-    )
+    drawn, meaning = layers(plan, style)
+    drawn += filter(None, [meaning])
+    lines += [f"{'' if i else 'layers':{LABEL}}{line}" for i, line in enumerate(drawn)]
+    lines += labelled("" if drawn else "layers", [plan.placement], style)
     look = "bold" if plan.fits else ""
-    lines += ["", *command_lines([*command, *plan.flags, *rest], style, look=look), ""]
-    if not plan.fits:
-        # Instead of the blank line, so that it stands with the command that cannot run
-        lines[-1:] = [
-            style(line, "red") for line in wrap("does not fit: " + shortage(plan), style.width)
-        ]
+    lines += ["", *command_lines([*command, *plan.flags, *rest], style, look=look)]
+    # Instead of the blank line, so that it stands with the command that cannot run
+    short = "" if plan.fits else f"does not fit: {shortage(plan)}"
+    lines += [style(line, "red") for line in wrap(short, style.width)]
     return "\n".join(lines) + "\n"
 
 
@@ -79,151 +84,127 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False, rest: Sequence
     assume."""
     lines: list[str] = []
     # What would fit comes first: nobody reads why something else was chosen
-    for remedy in () if plan.fits else filter(is_sold, plan.remedies):
-        lines += remedy_lines(plan, remedy, style, rest)
     if not plan.fits:
+        for remedy in filter(is_sold, plan.remedies):
+            lines += remedy_lines(plan, remedy, style, rest)
         lines.append("")
     lines += labelled("why", plan.reasons, style)
-    lines += _instead(plan, style, rest)
+    # What each alternative changes, gains and loses, then all of its flags
+    label = "instead"
+    for other in plan.alternatives:
+        lines += labelled(label, [f"{shell(other.change)}: {bought(plan, other)}"], style)
+        lines += flag_lines([*other.flags, *rest], style, LABEL + 2)
+        label = ""
+    if plan.smaller is not None:
+        lines += labelled(label, [smaller_words(plan)], style)
     lines += labelled("--fit", _fit_words(plan), style)
     if plan.elsewhere is not None:
         lines += labelled(plan.elsewhere.backend, [elsewhere_words(plan)], style)
-    lines += labelled("speed", _speed(plan) if plan.fits else [], style)
-    seen = measured_words(plan.measured, 0, plan.breakdown.n_ubatch) if plan.fits else []
-    lines += labelled("measured", seen, style)
-    table = users_table(plan.speed) if plan.fits else []
-    lines += [f"{'serve' if i == 0 else '':{LABEL}}{line}" for i, line in enumerate(table)]
+    if plan.fits:
+        lines += labelled("speed", _speed_words(plan), style)
+        seen = measured_words(plan.measured, 0, plan.breakdown.n_ubatch)
+        lines += labelled("measured", seen, style)
+        table = users_table(plan.speed)
+        lines += [f"{'' if i else 'serve':{LABEL}}{line}" for i, line in enumerate(table)]
     lines += labelled("memory", [*_memory_words(plan), *(_parts(plan) if verbose else ())], style)
     if verbose:
         lines += ["", *_table(plan, style), ""]
-    for warning in plan.warnings[bool(plan.broken) :]:  # the head says the first one
-        lines += warned(warning, style.width)
-    if plan.inexact_unsaid:
-        lines.append("! sizes are upper bounds, not exact")
-    return "\n".join(lines) + "\n" if lines else ""
+    return "\n".join([*lines, *doubts(plan, style), ""])
 
 
-def _title(plan: Plan, style: Style) -> list[str]:
-    """Return the model, and the verdict at the right edge."""
-    verdict, colour = ("fits", "bold") if plan.fits else ("does not fit", "red")
-    # The RAM is not known, so the verdict has a condition
-    if plan.fits and plan.host.free is None:
-        verdict, colour = f"fits if {human(plan.host.needed)} of RAM are free", "bold"
-    return titled(plan.model.name, verdict, style, colour, f"{plan.model.size / GiB:.1f} GiB")
+def broken(plan: Plan, style: Style) -> list[str]:
+    """Return the warning that stands with the verdict."""
+    return wrap(plan.broken, style.width, "! ", "  ") if plan.broken else []
+
+
+def doubts(plan: Plan, style: Style) -> list[str]:
+    """Return the other warnings."""
+    warnings = plan.warnings[bool(plan.broken) :]
+    lines = [line for warning in warnings for line in warned(warning, style.width)]
+    return [*lines, *["! sizes are upper bounds, not exact"] * plan.inexact_unsaid]
 
 
 def figures(plan: Plan) -> str:
-    """Return the speed and the context."""
+    """Return the speed and the context, with the prediction's uncertainty."""
+
+    def about(rate: float, spread: float, what: str) -> str:
+        return f"{tokens(rate)}{what} ({tokens(rate / spread)} to {tokens(rate * spread)})"
+
+    context, speed, inputs = context_words(plan), plan.speed, plan.inputs
     if not plan.fits:
-        return context_words(plan)
-    speed = plan.speed
+        return context
     # --users: what each of them gets
     if speed.requests is not None:
-        return f"{each_words(speed)}   {context_words(plan)}"
-    if plan.inputs is not None:
-        return (
-            f"{_inputs_words(plan.inputs, speed)}   {tokens(speed.prompt)} tokens/s   "
-            f"{context_words(plan)}"
-        )
-    generated = _span(speed.generation, speed.generation_spread)
-    prompts = _span(speed.prompt, speed.prompt_spread)
-    return (
-        f"about {tokens(speed.generation)} tokens/s {generated}   "
-        f"prompts {tokens(speed.prompt)}/s {prompts}   {context_words(plan)}"
-    )
+        return f"{each_words(speed)}   {context}"
+    if inputs is not None:
+        each = about(inputs.per_second, speed.prompt_spread, f" inputs/s of {inputs.tokens} tokens")
+        return f"about {each}   {tokens(speed.prompt)} tokens/s   {context}"
+    generated = about(speed.generation, speed.generation_spread, " tokens/s")
+    prompts = about(speed.prompt, speed.prompt_spread, "/s")
+    return f"about {generated}   prompts {prompts}   {context}"
 
 
-def _span(rate: float, spread: float) -> str:
-    """Return the range of a predicted rate."""
-    return f"({tokens(rate / spread)} to {tokens(rate * spread)})"
-
-
-def context_words(plan: Plan) -> str:
-    """Return the context, its slots, and the cache types if they are not f16."""
+def context_words(plan: Plan, count: Callable[[int], object] = int, shared: str = "") -> str:
+    """Return the context, its slots, and the cache types if they are not f16; `count` writes a
+    number of tokens, and `shared` precedes what slots share."""
     use = plan.breakdown
-    text = f"context {use.n_ctx}"
+    text = f"context {count(use.n_ctx)}"
     if use.n_seq_max > 1:
-        each = f" ({use.n_seq_max} slots of {use.n_ctx_seq})"
+        each = f" ({use.n_seq_max} slots of {count(use.n_ctx_seq)})"
         # One cache for all (any slot may take all of it), or a fixed part for each
-        text += f" shared by {use.n_seq_max} slots" if use.kv_unified else each
+        text += f"{shared} shared by {use.n_seq_max} slots" if use.kv_unified else each
     kinds = {plan.params.cache_type_k or "f16", plan.params.cache_type_v or "f16"}
     return text + ("" if kinds == {"f16"} else f", {'/'.join(sorted(kinds))} cache")
 
 
-def _inputs_words(inputs: EmbeddingInputs, speed: Speed) -> str:
-    """Return inputs per second, with the prediction's uncertainty."""
-    rate = inputs.per_second
-    span = _span(rate, speed.prompt_spread)
-    return f"about {tokens(rate)} inputs/s of {inputs.tokens} tokens {span}"
-
-
-def _speed(plan: Plan) -> list[str]:
-    speed, inputs = plan.speed, plan.inputs
-    if inputs is None:
-        return _speed_words(speed)
-    return [
-        f"predicted, not measured: {tokens(speed.prompt)} tokens/s of inputs (within "
-        f"x{speed.prompt_spread:.2f}), {1 / inputs.per_second:.3f} s for one of {inputs.tokens} "
-        "tokens" + _calibrated_words(speed) + assumed_words(speed)
-    ]
-
-
-def _speed_words(speed: Speed) -> list[str]:
+def _speed_words(plan: Plan) -> list[str]:
     """Return the prediction for the workload, and its uncertainty."""
-    work = speed.workload
-    requested = f"{work.prompt} prompt tokens, {work.generate} generated"
-    together = ""
-    if work.depth:
-        requested += f" after {work.depth}"
-    if work.requests > 1:
-        requested += f", {work.requests} requests at once"
-        together = " of all together while all answer"
-    # "" of a workload that was written as P+G@D
-    title = f"{work.name}: " if work.name else ""
+    speed, inputs = plan.speed, plan.inputs
+    basis, correction, work = "", speed.correction, speed.workload
+    # The measured launches that it is corrected by
+    if correction.runs:
+        when = f" of {correction.date[:10]}" if correction.date else ""
+        basis = f"; calibrated by {correction.runs} run{'s' * (correction.runs != 1)}{when}"
+        basis += "" if correction.own else ", other placements"
+    basis += assumed_words(speed)
+    head, prompt = "predicted, not measured: ", tokens(speed.prompt)
+    generated, read = (
+        f"(within x{spread:.2f})" for spread in (speed.generation_spread, speed.prompt_spread)
+    )
+    if inputs is not None:
+        each = f"{1 / inputs.per_second:.3f} s for one of {inputs.tokens} tokens"
+        return [f"{head}{prompt} tokens/s of inputs {read}, {each}{basis}"]
     # The flag that makes the prediction most certain, where something is assumed that one says;
     # RAM's speed counts more than the number of cores.
     names = {name for name, _ in speed.assumed}
     if "RAM" in names:
-        narrowed = "; --ram SIZE@ddr5-6000x2 (its modules) narrows the range most"
-    else:
-        narrowed = "; --cores narrows the range" if "cores" in names else ""
-    basis = _calibrated_words(speed) + assumed_words(speed) + narrowed
+        basis += "; --ram SIZE@ddr5-6000x2 (its modules) narrows the range most"
+    elif "cores" in names:
+        basis += "; --cores narrows the range"
+    # "" of a workload that was written as P+G@D
+    asked = f"for {work.name}: " if work.name else "for "
+    asked += f"{work.prompt} prompt tokens, {work.generate} generated"
+    asked += f" after {work.depth}" if work.depth else ""
+    asked += f", {work.requests} requests at once" if work.requests > 1 else ""
+    prompts = f"prompts {prompt} {read}"
     if speed.requests is not None:
-        return [
-            f"predicted, not measured: {tokens(speed.rate)} tokens/s in all, with prompts and "
-            f"waiting (within x{speed.generation_spread:.2f}); prompts {tokens(speed.prompt)} "
-            f"(within x{speed.prompt_spread:.2f})",
-            f"for {title}{requested}{basis}",
-        ]
-    return [
-        f"predicted, not measured: {tokens(speed.generation)} tokens/s{together} (within "
-        f"x{speed.generation_spread:.2f}), {tokens(speed.generation_full)} with a full context; "
-        f"prompts {tokens(speed.prompt)} (within x{speed.prompt_spread:.2f})",
-        f"for {title}{requested}: {speed.request:.1f} s{basis}",
-    ]
-
-
-def _calibrated_words(speed: Speed) -> str:
-    """Return the measured launches that the prediction is corrected by, in one phrase; "" if there
-    are none."""
-    correction = speed.correction
-    if not correction.runs:
-        return ""
-    when = f" of {correction.date[:10]}" if correction.date else ""
-    return (
-        f"; calibrated by {correction.runs} "
-        f"run{'s' * (correction.runs != 1)}{when}{'' if correction.own else ', other placements'}"
-    )
+        rate = f"{tokens(speed.rate)} tokens/s in all, with prompts and waiting {generated}"
+        return [f"{head}{rate}; {prompts}", f"{asked}{basis}"]
+    together = " of all together while all answer" if work.requests > 1 else ""
+    rate = f"{tokens(speed.generation)} tokens/s{together} {generated}"
+    full = f"{tokens(speed.generation_full)} with a full context"
+    return [f"{head}{rate}, {full}; {prompts}", f"{asked}: {speed.request:.1f} s{basis}"]
 
 
 def assumed_words(speed: Speed) -> str:
     """Return the defaults that the prediction assumes, and what makes it less sure, in one phrase;
     "" if there are none."""
-    assumed = "".join(
+    parts = [
         f"; {what} assumed to be {value}" if what else f"; {value} assumed"
         for what, value in assumptions(speed)
-    )
-    return assumed + (f"; less sure: {listed(speed.unsure)}" if speed.unsure else "")
+    ]
+    parts += [f"; less sure: {listed(speed.unsure)}"] if speed.unsure else []
+    return "".join(parts)
 
 
 def assumptions(speed: Speed) -> list[tuple[str, str]]:
@@ -273,43 +254,36 @@ def remedy_lines(
 ) -> list[str]:
     """Return one fix for a launch that does not fit, with all the flags that are typed then; where
     they take more than a line, below what they give. `card`: the GPU that has what is added."""
-    remedy = replace(remedy, flags=(*remedy.flags, *rest) if remedy.flags else ())
-    words = remedy_words(remedy, size_text, plan.breakdown.n_ctx)
+    flags = [*remedy.flags, *rest] if remedy.flags else []
+    words = remedy_words(remedy, size_text, plan.breakdown.n_ctx, shell(flags))
     whole = f"fits with {f'{card} ({words})' if card else words}"
-    if not remedy.flags or len(whole) + 2 <= style.width:
+    if not flags or len(whole) + 2 <= style.width:
         return wrap(whole, style.width, "  ", "    ")
-    words = " and ".join(_parts_of_remedy(remedy, size_text, plan.breakdown.n_ctx, "these flags"))
-    return [
-        *wrap(f"fits with {words}:", style.width, "  ", "    "),
-        *flag_lines(remedy.flags, style, 4),
-    ]
+    words = remedy_words(remedy, size_text, plan.breakdown.n_ctx, "these flags")
+    lines = wrap(f"fits with {words}:", style.width, "  ", "    ")
+    return [*lines, *flag_lines(flags, style, 4)]
 
 
-def remedy_words(remedy: Remedy, size_text: Callable[[int], str] = human, n_ctx: int = 0) -> str:
-    """Return one fix for a launch that does not fit; `size_text` writes a size, `n_ctx` is the
-    launch's context."""
+def remedy_words(
+    remedy: Remedy, size_text: Callable[[int], str] = human, n_ctx: int = 0, flags: str = ""
+) -> str:
+    """Return one fix for a launch that does not fit: flags with what they give, and the memory to
+    add, or another file. `size_text` writes a size, `n_ctx` is the launch's context, and `flags`
+    are said in place of the remedy's own."""
     if remedy.file:
-        return (
-            f"a smaller file: {remedy.type} throughout is {size_text(remedy.file)}, "
-            f"{remedy.bits_per_weight:g} bits per weight"
-        )
-    return " and ".join(_parts_of_remedy(remedy, size_text, n_ctx, shell(remedy.flags)))
-
-
-def _parts_of_remedy(
-    remedy: Remedy, size_text: Callable[[int], str], n_ctx: int, flags: str
-) -> list[str]:
-    """Return flags with what they give, and the memory to add."""
-    figures = [f"{tokens(remedy.speed)} tokens/s"] if remedy.speed else []
+        size = f"{size_text(remedy.file)}, {remedy.bits_per_weight:g} bits per weight"
+        return f"a smaller file: {remedy.type} throughout is {size}"
+    gives = [f"{tokens(remedy.speed)} tokens/s"] if remedy.speed else []
     # A context that is another one than was asked for, or than the launch would have
-    figures += [f"context {remedy.n_ctx}"] if n_ctx and remedy.n_ctx not in (0, n_ctx) else []
-    parts = [flags + (f" ({', '.join(figures)})" if figures else "")] if remedy.flags else []
-    ram = [f"{size_text(remedy.ram)} more of RAM"] if remedy.ram else []
-    # The machine has it, and other programs hold it
-    if remedy.held:
-        ram = [f"{size_text(remedy.ram)} more of RAM free (close other programs)"]
-    devices = [f"{size_text(size)} more on {device}" for device, size in remedy.devices]
-    return [*parts, *ram, *devices]
+    gives += [f"context {remedy.n_ctx}"] if n_ctx and remedy.n_ctx not in (0, n_ctx) else []
+    given = f" ({', '.join(gives)})" if gives else ""
+    parts = [f"{flags or shell(remedy.flags)}{given}"] if remedy.flags else []
+    if remedy.ram:
+        # The machine has it, and other programs hold it
+        held = " free (close other programs)" if remedy.held else ""
+        parts.append(f"{size_text(remedy.ram)} more of RAM{held}")
+    parts += [f"{size_text(size)} more on {device}" for device, size in remedy.devices]
+    return " and ".join(parts)
 
 
 def larger_card(plan: Plan, remedy: Remedy) -> str:
@@ -332,21 +306,6 @@ def is_sold(remedy: Remedy) -> bool:
     return all(size <= max(SOLD) * GiB for _, size in remedy.devices)
 
 
-def _instead(plan: Plan, style: Style, rest: Sequence[str]) -> list[str]:
-    """Return the alternatives: what each changes, gains and loses, then all of its flags."""
-    lines: list[str] = []
-    for i, other in enumerate(plan.alternatives):
-        first = ("" if i else "instead").ljust(LABEL)
-        words = f"{shell(other.change)}: {bought(plan, other)}"
-        lines += wrap(words, style.width, first, " " * LABEL)
-        lines += flag_lines([*other.flags, *rest], style, LABEL + 2)
-    if plan.smaller is not None:
-        lines += wrap(
-            smaller_words(plan), style.width, ("" if lines else "instead").ljust(LABEL), " " * LABEL
-        )
-    return lines
-
-
 def hints(plan: Plan) -> list[str]:
     """Return what is much faster, for who sees no alternatives: a flag, and a smaller file where
     the launch is too slow."""
@@ -364,26 +323,21 @@ def hints(plan: Plan) -> list[str]:
 
 def smaller_words(plan: Plan, rate: Callable[[float], str] = tokens) -> str:
     """Return a quantisation that is wholly on the GPUs, or that there is none."""
-    other = plan.smaller
+    other, now = plan.smaller, plan.speed.generation
     assert other is not None
     # There is nothing to be wholly on
     if not plan.devices:
         return "every token reads all weights from RAM: a smaller file or model is faster"
-    gpus = f"GPU{'s' * (len(plan.devices) != 1)}"
+    there = f"wholly on the GPU{'s' * (len(plan.devices) != 1)}"
     if not other.type:
         # Below that every type was tried
-        kinds = "" if plan.speed.generation < TOO_SLOW else " at Q3 or above"
-        return (
-            f"no quantisation of this model{kinds} is wholly on the {gpus} at this context: a "
-            f"smaller model is faster"
-        )
-    file = f"file of {other.type} ({other.size / GiB:.1f} GiB)"
+        kinds = "" if now < TOO_SLOW else " at Q3 or above"
+        none = f"no quantisation of this model{kinds} is {there} at this context"
+        return f"{none}: a smaller model is faster"
+    file = f"a file of {other.type} ({other.size / GiB:.1f} GiB)"
     if not other.rate:
-        return f"a {file} or a smaller model would be wholly on the {gpus}"
-    return (
-        f"a {file} is wholly on the {gpus}: about {rate(other.rate)} tokens/s instead of "
-        f"{rate(plan.speed.generation)}"
-    )
+        return f"{file} or a smaller model would be {there}"
+    return f"{file} is {there}: about {rate(other.rate)} tokens/s instead of {rate(now)}"
 
 
 def elsewhere_words(plan: Plan, rate: Callable[[float], str] = tokens) -> str:
@@ -410,22 +364,17 @@ def _fit_words(plan: Plan) -> list[str]:
         for device, usage in rival.breakdown.devices.items()
     )
     there, here = rival.speed, plan.speed
-    generated = f"{tokens(there.generation)} tokens/s"
-    if fades(there, here):
-        generated += f" ({tokens(there.generation_full)} with a full context)"
-    ending = f", {generated} and prompts {tokens(there.prompt)}"
+    full = f" ({tokens(there.generation_full)} with a full context)" * fades(there, here)
+    ending = f"{tokens(there.generation)} tokens/s{full} and prompts {tokens(there.prompt)}"
     # With users a request's own rate says less than the sum
     if here.requests is not None:
-        ending = f", {tokens(there.rate)} tokens/s in all, here {tokens(here.rate)}"
+        ending = f"{tokens(there.rate)} tokens/s in all, here {tokens(here.rate)}"
     if plan.inputs is not None:
-        ending = f", {tokens(there.prompt)} tokens/s of inputs"
+        ending = f"{tokens(there.prompt)} tokens/s of inputs"
+    text = f"llama-server's own choice: {rival.placement}, context {rival.breakdown.n_ctx}"
     if short:
-        ending = f"; {human(short)} more than is free, so that it cannot load"
-    elif not rival.fits:
-        ending += "; that breaks these margins"
-    return [
-        f"llama-server's own choice: {rival.placement}, context {rival.breakdown.n_ctx}{ending}"
-    ]
+        return [f"{text}; {human(short)} more than is free, so that it cannot load"]
+    return [f"{text}, {ending}{'' if rival.fits else '; that breaks these margins'}"]
 
 
 def fades(there: Speed, here: Speed) -> bool:
@@ -438,52 +387,38 @@ def bought(plan: Plan, other: Alternative) -> str:
     """Return an alternative's changes, its gain first."""
     here, speed = plan.speed, other.speed
     n_ctx = plan.breakdown.n_ctx
+    # A gain that nobody can be sure of says so
+    unsure = ""
+    if speed.generation_spread > LESS_SURE * here.generation_spread:
+        unsure = f" (within x{speed.generation_spread:.2f}: {assumed_words(speed)[2:]})"
+    together = " in all" if speed.requests is not None else ""
+    was, now = tokens(here.rate), tokens(speed.rate)
+    then, full = tokens(speed.generation_full), tokens(here.generation_full)
+    same = f"{then} tokens/s with a full context instead of {full}"
+    filled = "as fast" if then == full else same
     # Gains come first in the line, whichever they are
     gains: list[str] = []
     losses: list[str] = []
     if other.n_ctx != n_ctx:
-        side = gains if other.n_ctx > n_ctx else losses
-        side.append(f"context {other.n_ctx}")
+        (gains if other.n_ctx > n_ctx else losses).append(f"context {other.n_ctx}")
     # Rates that print alike are alike
-    if tokens(speed.rate) != tokens(here.rate):
+    if now != was:
         side = gains if speed.rate > here.rate else losses
-        side.append(_rate_instead(speed, here))
+        side.append(f"{now} tokens/s{together} instead of {was}{unsure}")
     # What a shorter context is for
     if other.n_ctx < n_ctx and speed.generation_full > here.generation_full * 1.5:
-        gains.insert(0, _full_instead(speed, here))
+        gains.insert(0, filled)
     slower = speed.prompt * 1.1 < here.prompt
     if not gains or slower or speed.prompt > here.prompt * 1.1:
         side = losses if slower and gains else gains
         side.append(f"prompts {tokens(speed.prompt)} instead of {tokens(here.prompt)}")
     # The price of a longer context comes as it fills
     if len(gains) + len(losses) == 1 and other.n_ctx > n_ctx:
-        losses.append(_full_instead(speed, here))
-    parts = [*gains, *losses]
-    if other.placement != plan.placement:
-        # What both placements have in common is not repeated
-        common = f"{plan.n_gpu_layers} of {plan.n_layer + 1} layers on the GPU, "
-        parts.append(other.placement.removeprefix(common))
-    if other.note:
-        parts.append(other.note)
-    return ", ".join(parts)
-
-
-def _rate_instead(speed: Speed, here: Speed) -> str:
-    """Return an alternative's rate of generated tokens, and how sure it is if much less so."""
-    together = " in all" if speed.requests is not None else ""
-    text = f"{tokens(speed.rate)} tokens/s{together} instead of {tokens(here.rate)}"
-    if speed.generation_spread > LESS_SURE * here.generation_spread:
-        # A gain that nobody can be sure of says so
-        text += f" (within x{speed.generation_spread:.2f}: {assumed_words(speed)[2:]})"
-    return text
-
-
-def _full_instead(speed: Speed, here: Speed) -> str:
-    """Return an alternative's rate with a full context, "as fast" if it prints the same."""
-    then, now = tokens(speed.generation_full), tokens(here.generation_full)
-    if then == now:
-        return "as fast"
-    return f"{then} tokens/s with a full context instead of {now}"
+        losses.append(filled)
+    # What both placements have in common is not repeated
+    common = f"{plan.n_gpu_layers} of {plan.n_layer + 1} layers on the GPU, "
+    moved = other.placement != plan.placement and other.placement.removeprefix(common)
+    return ", ".join([*gains, *losses, *filter(None, (moved, other.note))])
 
 
 # --- the breakdown
@@ -492,34 +427,21 @@ def _full_instead(speed: Speed, here: Speed) -> str:
 def _table(plan: Plan, style: Style) -> list[str]:
     """Return the memory in MiB."""
     # The column for projectors, drafts and adapters is left out where nobody has any
-    extra, host = any(device.extra for device in plan.devices), plan.host
+    extra = any(device.extra for device in plan.devices)
+    columns = [(head, field) for head, field in _COLUMNS if field != "extra" or extra]
     rows = [
-        (name([d]), d.free, d.model, d.context, d.compute, d.extra, d.margin, d.remaining)
-        for d in plan.devices
-    ]
-    every = [
-        *rows,
-        (
-            "RAM",
-            host.free,
-            host.model,
-            host.context,
-            host.compute,
-            host.extra,
-            host.margin or None,
-            host.remaining,
-        ),
-    ]
-    heads = ["MiB", "free", "weights", "KV cache", "compute", "extra", "margin", "left"]
-    columns = [i for i in range(len(heads)) if i != 5 or extra]
-    cells = [
         [
-            shortened(text, max(12, style.width // 5)),
-            *("" if size is None else in_mib(size) for size in sizes),
+            shortened(title, max(12, style.width // 5)),
+            # RAM without a margin has no cell for it
+            *(
+                "" if size is None or (title, field, size) == ("RAM", "margin", 0) else in_mib(size)
+                for _, field in columns
+                for size in [getattr(row, field)]
+            ),
         ]
-        for text, *sizes in every
+        for title, row in [*((name([d]), d) for d in plan.devices), ("RAM", plan.host)]
     ]
-    return blocks([heads[i] for i in columns], [[row[i] for i in columns] for row in cells], style)
+    return blocks(["MiB", *(head for head, _ in columns)], rows, style)
 
 
 def _memory_words(plan: Plan) -> list[str]:
@@ -527,63 +449,50 @@ def _memory_words(plan: Plan) -> list[str]:
     host = plan.host
     sentences = []
     if host.free is None:
-        growing = (
-            f", plus up to {gib(host.growing)} for the prompt cache and checkpoints"
-            if host.growing
-            else ""
-        )
+        limits = " for the prompt cache and checkpoints"
+        growing = f", plus up to {gib(host.growing)}{limits}" if host.growing else ""
         sentences.append(f"needs {gib(host.needed)} of RAM{growing} (pass --ram to check)")
     sentences += [
         f"{names(group)}: {len(group)} identical GPUs, the fullest is shown (-v shows each)"
         for group in grouped(plan.devices, False)
         if len(group) > 1
     ]
-    if host.free is None:
-        return [*sentences, *_left_out(plan)]
     parts = [f"{gib(host.shared)} of RAM are the GPU's"] if host.shared else []
     if host.growing >= GiB // 20:  # less is 0.0 in the table
-        saved = plan.saved
-        count = saved.count or 0 if saved else 0
-        some = f"{count} saved conversation{'s' * (count > 1)}"
-        saved_words = f": at least {some} of {saved.tokens} tokens" if saved and count else ""
-        parts.append(f"serving may add {_growing(plan)}{saved_words}")
-    sentences += ["; ".join(parts)] if parts else []
+        # e.g. {"prompt cache": 8589934592, "context checkpoints": ...}
+        sizes: dict[str, int] = {}
+        for extra in plan.breakdown.extras:
+            if extra.upper_limit and extra.device == "Host":
+                sizes[extra.name] = sizes.get(extra.name, 0) + extra.size
+        # Parts of less than 5 % would only make the line longer
+        large = ", ".join(name for name, size in sizes.items() if size >= host.growing / 20)
+        saved, some = plan.saved, ""
+        if saved and saved.count:
+            each = f"conversation{'s' * (saved.count > 1)} of {saved.tokens} tokens"
+            some = f": at least {saved.count} saved {each}"
+        of_what = f" ({large})" if large else ""
+        parts.append(f"serving may add up to {gib(host.growing)} of RAM{of_what}{some}")
+    if host.free is not None and parts:
+        sentences.append("; ".join(parts))
     return [*sentences, *_left_out(plan)]
-
-
-def _growing(plan: Plan) -> str:
-    """Return what RAM may grow by, and of what: the largest parts."""
-    # e.g. {"prompt cache": 8589934592, "context checkpoints": ...}
-    sizes: dict[str, int] = {}
-    for extra in plan.breakdown.extras:
-        if extra.upper_limit and extra.device == "Host":
-            sizes[extra.name] = sizes.get(extra.name, 0) + extra.size
-    # Parts of less than 5 % would only make the line longer
-    large = [name for name, size in sizes.items() if size >= plan.host.growing / 20]
-    of_what = f" ({', '.join(large)})" if large else ""
-    return f"up to {gib(plan.host.growing)} of RAM{of_what}"
 
 
 def _left_out(plan: Plan) -> list[str]:
     """Return what the system has of the RAM, and that a GPU with all its memory free drives no
     display (an RPC server reports the RAM of its machine)."""
-    host, local = (
-        plan.host,
-        [device for device in plan.devices if not backend_of(device.name).remote],
-    )
+    host = plan.host
+    local = [device for device in plan.devices if not backend_of(device.name).remote]
     parts = []
     if host.free is not None and host.total is not None and host.total > host.free:
-        parts.append(
-            f"{gib(host.total - host.free)} of {gib(host.total)} of RAM are left to the system"
-        )
+        left = f"{gib(host.total - host.free)} of {gib(host.total)} of RAM"
+        parts.append(f"{left} are left to the system")
     # --gpu 24GiB says how much to use: no word about a display
     sized = all(device.description.startswith("hypothetical") for device in plan.devices)
     empty = bool(local) and all(device.total == device.free for device in local)
     if empty and not host.shared and not sized:
         first = local[0]
-        budget = f" (--budget {first.name}={first.free // GiB - 1}GiB leaves space for one)" * (
-            first.free >= 2 * GiB
-        )
+        flag = f" (--budget {first.name}={first.free // GiB - 1}GiB leaves space for one)"
+        budget = flag * (first.free >= 2 * GiB)
         parts.append(f"nothing else is on the GPU, not even a display{budget}")
     return ["; ".join(parts)] if parts else []
 
@@ -592,21 +501,17 @@ def _parts(plan: Plan) -> list[str]:
     """Return the parts of the margins and of the rest of the breakdown."""
     lines = []
     for group in grouped(plan.devices, False):
-        row = group[0]
-        if len(row.margin_parts) > 1:
-            parts = [f"{part} {human(size)}" for part, size in row.margin_parts if size]
+        parts = [f"{part} {human(size)}" for part, size in group[0].margin_parts if size]
+        if len(group[0].margin_parts) > 1:
             lines.append(f"margin on {names(group)}: {', '.join(parts)}")
     extras = plan.breakdown.extras
-    for later, words in (
-        (False, "in addition to the model on {}"),
-        (True, "growing during use, on {}"),
-    ):
-        # upper_limit: comes with use and may never be reached; the others are there at once
+    # upper_limit: comes with use and may never be reached; the others are there at once
+    for later, words in enumerate(("in addition to the model", "growing during use,")):
         for device in dict.fromkeys(e.device for e in extras if e.upper_limit == later):
             parts = [
                 f"{e.name} {human(e.size)}{'' if e.exact else ' at most'}"
                 for e in extras
                 if (e.upper_limit, e.device) == (later, device)
             ]
-            lines.append(f"{words.format(device)}: {', '.join(parts)}")
+            lines.append(f"{words} on {device}: {', '.join(parts)}")
     return lines
