@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from ..units import GiB
-from .table import Style, blocks, shortened, table
+from .table import Style, blocks, shortened, table, widths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from ..planner.plan import DeviceRow, HostRow, LayerRow, Plan
 
 # Parts of a device's memory: head of the column, its mark in a bar (plain, and of a Unicode
-# terminal)
+# terminal), and the field of a row
 PARTS = (
-    ("weights", "#", "\u2588"),
-    ("KV", "=", "\u2593"),
-    ("compute", "+", "\u2592"),
-    ("extra", "x", "\u259e"),
-    ("GPU's", "g", "\u259a"),
-    ("grows", "~", "~"),
-    ("margin", ":", "\u2591"),
-    ("free", ".", "\u00b7"),
+    ("weights", "#", "\u2588", "model"),
+    ("KV", "=", "\u2593", "context"),
+    ("compute", "+", "\u2592", "compute"),
+    ("extra", "x", "\u259e", "extra"),
+    ("GPU's", "g", "\u259a", "shared"),
+    ("grows", "~", "~", "growing"),
+    ("margin", ":", "\u2591", "margin"),
+    ("free", ".", "\u00b7", "remaining"),
 )
 # columns that are shown although all are 0
 _ALWAYS = frozenset(("weights", "KV", "compute", "margin", "free"))
@@ -54,9 +54,8 @@ def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
     is there."""
     # Eight equal GPUs are a row, of the fullest one
     groups = grouped(plan.devices, verbose)
-    fullest = [min(group, key=lambda device: device.remaining) for group in groups]
-    rows = [_device(device) for device in fullest] + [_host(plan.host)]
-    limits = [*(device.free for device in fullest), plan.host.free]
+    devices = [min(group, key=lambda device: device.remaining) for group in groups]
+    rows = [*map(held, devices), held(plan.host)]
     # Columns in which nobody has anything are left out, except the usual ones
     shown = [
         i
@@ -64,46 +63,32 @@ def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
         if head in _ALWAYS or any(row[i] >= _SHOWN for row in rows)
     ]
     room = max(12, style.width // 4)
-    names = [shortened(text, room) for text in [*map(name, groups), "RAM"]]
-    cells = [_cells(row, limit, shown) for row, limit in zip(rows, limits, strict=True)]
+    titles = [shortened(text, room) for text in [*map(name, groups), "RAM"]]
+    cells = [[f"{row[i] / GiB:.1f}" for i in shown] for row in rows]
+    # The last figure is what is free, and of how much
+    for texts, limit in zip(cells, [*(row.free for row in devices), plan.host.free], strict=True):
+        texts[-1] = "" if limit is None else f"{texts[-1]} of {limit / GiB:.1f}"
     heads = [f"{PARTS[i][0]} {_mark(i, style)}" for i in shown]
-    # columns that names and figures need; the bar gets the rest
-    taken = max(map(len, names)) + sum(
-        2 + max(map(len, column)) for column in zip(heads, *cells, strict=True)
-    )
-    width = min(_BAR[1], style.width - taken - 4)
+    # The bar gets the columns that names and figures leave
+    left = max(map(len, titles))
+    width = min(_BAR[1], style.width - left - sum(widths(heads, *cells)) - 2 * len(heads) - 4)
+    if not style.drawn or width < _BAR[0]:
+        named = [[title, *texts] for title, texts in zip(titles, cells, strict=True)]
+        return blocks(["GiB", *(PARTS[i][0] for i in shown)], named, style)
     # Each head has its mark, so that no legend is needed
-    if style.drawn and width >= _BAR[0]:
-        return _with_bars(names, table(heads, cells, style, ()), rows, shown, width, style)
-    heads = [PARTS[i][0] for i in shown]
-    return blocks(
-        ["GiB", *heads], [[name, *row] for name, row in zip(names, cells, strict=True)], style
-    )
-
-
-def _with_bars(
-    names: Sequence[str],
-    lines: Sequence[str],
-    rows: Sequence[Sequence[int]],
-    columns: Sequence[int],
-    width: int,
-    style: Style,
-) -> list[str]:
-    left = max(map(len, [*names, "GiB"]))
-    drawn = [f"{style('GiB'.ljust(left), 'dim')}  {' ' * (width + 2)}  {lines[0]}"]
-    for text, row, line in zip(names, rows, lines[1:], strict=True):
+    first, *lines = table(heads, cells, style, ())
+    left = max(left, len("GiB"))
+    drawn = [f"{style('GiB'.ljust(left), 'dim')}  {' ' * (width + 2)}  {first}"]
+    for title, row, line in zip(titles, rows, lines, strict=True):
         # What has no column is 0.0 GiB, and gets no cell of the bar
-        sizes = [size if i in columns else 0 for i, size in enumerate(row)]
-        bar = _bar(sizes, width, style) if any(sizes) else " " * (width + 2)
-        drawn.append(f"{text.ljust(left)}  {bar}  {line}")
+        bar = _bar([row[i] * (i in shown) for i in range(len(row))], width, style)
+        drawn.append(f"{title.ljust(left)}  {bar}  {line}")
     return drawn
 
 
-def _cells(row: Sequence[int], limit: int | None, columns: Sequence[int]) -> list[str]:
-    """Return the figures in GiB; the last one is what is free, and of how much."""
-    cells = [f"{row[i] / GiB:.1f}" for i in columns]
-    cells[-1] = "" if limit is None else f"{cells[-1]} of {limit / GiB:.1f}"
-    return cells
+def held(row: DeviceRow | HostRow) -> list[int]:
+    """Return the bytes of each of the PARTS; what only RAM has is 0 of a device."""
+    return [getattr(row, field, 0) or 0 for *_, field in PARTS]
 
 
 def layers(plan: Plan, style: Style) -> tuple[list[str], str]:
@@ -128,8 +113,13 @@ def layers(plan: Plan, style: Style) -> tuple[list[str], str]:
     drawn = "".join([_layer(row, devices, whole, part) for row in rows])
     room = style.width - 10
     lines = [drawn[at : at + room] for at in range(0, len(drawn), room)]
-    named = not (alone and style.blocks)  # else the device's bar has its name
-    meaning = _meaning(whole, devices) if named else []
+    # "A CUDA0", "B CUDA1", or "A-G CUDA0-6" for three and more
+    meaning = [f"{mark} {device}" for mark, device in zip(whole, devices, strict=False)]
+    ranges = in_ranges(devices)
+    if len(ranges) == 1 < len(devices):
+        meaning = [f"{whole[0]}-{whole[len(devices) - 1]} {ranges[0]}"]
+    # The bar of a device alone has its name
+    meaning = [] if alone and style.blocks else meaning
     if any(mark in drawn for mark in part):
         meaning.append(f"{part if alone else 'small letters'} partly in RAM")
     if "." in drawn:
@@ -137,13 +127,18 @@ def layers(plan: Plan, style: Style) -> tuple[list[str], str]:
     return lines, "  ".join(meaning)
 
 
-def _meaning(marks: str, devices: Sequence[str]) -> list[str]:
-    """Return what the letters stand for: "A CUDA0", "B CUDA1", or "A-G CUDA0-6" for three and
-    more."""
-    ranges = in_ranges(devices)
-    if len(ranges) == 1 < len(devices):
-        return [f"{marks[0]}-{marks[len(devices) - 1]} {ranges[0]}"]
-    return [f"{mark} {device}" for mark, device in zip(marks, devices, strict=False)]
+def _layer(row: LayerRow, devices: Sequence[str], whole: str, part: str) -> str:
+    if row.device not in devices:
+        return "."
+    # Weights in another buffer than a GPU's: RAM, e.g. experts
+    elsewhere = any(size and buffer not in devices for buffer, size in row.buffers.items())
+    return (part if elsewhere else whole)[devices.index(row.device)]
+
+
+def filled(size: int, limit: int | None) -> str:
+    """Return what is held, and of how much where that is known."""
+    of = "" if limit is None else f" of {limit / GiB:.1f}"
+    return f"{size / GiB:.1f}{of} GiB"
 
 
 def in_ranges(devices: Sequence[str]) -> list[str]:
@@ -212,32 +207,6 @@ def names(group: Sequence[DeviceRow]) -> str:
     return first if first == last else f"{first}-{last[len(last.rstrip('0123456789')) :]}"
 
 
-def _device(device: DeviceRow) -> list[int]:
-    return [
-        device.model,
-        device.context,
-        device.compute,
-        device.extra,
-        0,
-        0,
-        device.margin,
-        device.remaining,
-    ]
-
-
-def _host(host: HostRow) -> list[int]:
-    return [
-        host.model,
-        host.context,
-        host.compute,
-        host.extra,
-        host.shared,
-        host.growing,
-        host.margin,
-        host.remaining or 0,
-    ]
-
-
 def _mark(i: int, style: Style) -> str:
     return PARTS[i][2 if style.blocks else 1]
 
@@ -246,6 +215,8 @@ def _bar(sizes: Sequence[int], width: int, style: Style) -> str:
     """Return the columns of each part: those that its share rounds to, and at least one."""
     # What is missing (a negative rest) has no columns
     total = sum(max(0, size) for size in sizes)
+    if not total:
+        return " " * (width + 2)
     shares = [max(0, size) * width / total for size in sizes]
     # At least one column each, so that no part is invisible
     counts = [max(1, int(share)) if share else 0 for share in shares]
@@ -259,11 +230,3 @@ def _bar(sizes: Sequence[int], width: int, style: Style) -> str:
         at = max(able, key=lambda i: step * (shares[i] - counts[i]))
         counts[at] += step
     return f"|{''.join(_mark(i, style) * count for i, count in enumerate(counts))}|"
-
-
-def _layer(row: LayerRow, devices: Sequence[str], whole: str, part: str) -> str:
-    if row.device not in devices:
-        return "."
-    # Weights in another buffer than a GPU's: RAM, e.g. experts
-    elsewhere = any(size and buffer not in devices for buffer, size in row.buffers.items())
-    return (part if elsewhere else whole)[devices.index(row.device)]

@@ -13,12 +13,14 @@ from math import ceil
 from ..units import GiB, at_least
 from .command import command_lines, flag_lines
 from .measured import measured_words
-from .picture import HALF, PARTS, grouped, layers, name, names, placed
-from .table import Style, rounded, shortened, warned, wrap
+from .picture import HALF, PARTS, filled, grouped, held, layers, name, names, placed
+from .table import Style, ranged, rounded, shortened, wrap
 from .text import (
     LESS_SURE,
     assumptions,
+    broken,
     context_words,
+    doubts,
     elsewhere_words,
     fades,
     figures,
@@ -31,9 +33,9 @@ from .text import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from ..planner.plan import Alternative, DeviceRow, HostRow, Plan
+    from ..planner.plan import Alternative, DeviceRow, Plan
     from ..work.speed import Speed
 
 # a cell that is filled from the left by 0 to 7 eighths
@@ -62,165 +64,169 @@ _SIZE = re.compile(r"\b\d{1,9} ?G[iB]*\b")  # of memory, in a card's name
 
 def head(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:
     """Return what is known before the alternatives."""
-    model, kind = plan.model, plan.model.quantisation
+    model, speed, name = plan.model, plan.speed, plan.model.name
+    kind = model.quantisation
     # Many names end with their quantisation already
-    in_name = kind.lower().replace("-", "_") in model.name.lower().replace("-", "_")
-    name = model.name if in_name else f"{model.name}  {kind}"
+    if kind.lower().replace("-", "_") not in name.lower().replace("-", "_"):
+        name += f"  {kind}"
     card, *cards = machine(plan).split(" + ")
     start = wrap(f"{name}  {model.size / GiB:.1f} GiB{_GAP}on {card}", style.width, "", "  ")
     # The name of a further card is not broken at a line's end
     first, *others = _flowed(start, [f"+ {each}" for each in cards], style, " ")
-    lines = [style(first, "bold"), *others, *_verdict(plan, style), ""]
-    lines += [*memory(plan, style), *_layers(plan, style)]
+    # How fast it is, without more digits than the prediction has.
+    read = ranged(speed.prompt, speed.prompt_spread, rounded, "/s")
+    read = f"{speed.prompt:.0f}{read[read.index('/s') :]}"
+    rates = [ranged(speed.generation, speed.generation_spread, rounded), f"prompts {read}"]
+    if speed.requests is not None or plan.inputs is not None:
+        # As text.py says it; the context is said after it, and shorter
+        users_words = figures(plan).removeprefix("about ").removesuffix(context_words(plan))
+        rates = users_words.strip().split(_GAP)
+    word, parts = "FITS", [*rates, context_words(plan, _count, ",")]
     if not plan.fits:
-        return "\n".join([*lines, ""]) + "\n"
-    words = [*command, *plan.flags, *rest]
-    return "\n".join([*lines, "", *command_lines(words, style, _INDENT), ""]) + "\n"
+        word, parts = "DOES NOT FIT", [shortage(plan, at_least)]
+    elif plan.host.free is None:
+        word = f"FITS if {at_least(plan.host.needed)} of RAM are free"
+    verdict, *further = _flowed([word], parts, style, _GAP)
+    # The sign alone is bold, which a white terminal shows as well
+    verdict = style(word, "bold") + verdict[len(word) :]
+    lines = [style(first, "bold"), *others, verdict, *further, *broken(plan, style), ""]
+    lines += [*memory(plan, style), *_layers(plan, style), ""]
+    if plan.fits:
+        lines += [*command_lines([*command, *plan.flags, *rest], style, _INDENT), ""]
+    return "\n".join(lines) + "\n"
 
 
 def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:
     """Return the alternatives, --fit's answer and the warnings. A plan that does not fit has its
     remedies first, then the command, which cannot run."""
+    fits, host, speed, elsewhere = plan.fits, plan.host, plan.speed, plan.elsewhere
     lines: list[str] = []
-    # "200 GiB more on CUDA0" helps nobody
-    for remedy in () if plan.fits else filter(is_sold, plan.remedies):
-        lines += remedy_lines(plan, remedy, style, rest, at_least, larger_card(plan, remedy))
-    if not plan.fits:
+    if not fits:
+        # "200 GiB more on CUDA0" helps nobody
+        for remedy in filter(is_sold, plan.remedies):
+            lines += remedy_lines(plan, remedy, style, rest, at_least, larger_card(plan, remedy))
         launch = [*command, *plan.flags, *rest]
         lines += [*([""] if lines else []), *command_lines(launch, style, _INDENT, ""), ""]
-    for line in plan.limits:
-        lines += _labelled("limit", line, style)
-    host = plan.host
     # Much of a machine's RAM: a word about what that is
-    if plan.fits and host.free is not None and 2 * host.growing > host.free:
-        lines += _labelled("grows", _GROWS, style)
-    lines += _others(plan, style, rest)
-    if plan.smaller is not None:
-        lines += _labelled("smaller", smaller_words(plan, rounded), style)
-    if plan.fit_choice is not None:
-        lines += _labelled("--fit", _rival(plan), style)
-    if plan.elsewhere is not None:
-        lines += _labelled(plan.elsewhere.backend, elsewhere_words(plan, rounded), style)
+    much = fits and host.free is not None and 2 * host.growing > host.free
+    limits = [("limit", line) for line in plan.limits]
+    lines += _labelled([*limits, ("grows", _GROWS * much)], style)
+    others = _others(plan, style, rest)
+    instead = "or, with other flags in place of all those above:"
+    lines += [*wrap(instead, style.width, "  ", "  "), *others] if others else []
     # What somebody measured on such a machine, next to the prediction
-    n_ubatch = plan.breakdown.n_ubatch
-    for words in measured_words(plan.measured, style.width, n_ubatch) if plan.fits else []:
-        lines += _labelled("measured", words, style)
-    for warning in plan.warnings[bool(plan.broken) :]:  # the verdict says the first one
-        lines += warned(warning, style.width)
-    if plan.inexact_unsaid:
-        lines.append("! sizes are upper bounds, not exact")
-    if plan.speed.assumed and plan.fits:
-        texts = (f"{what} {value}".strip() for what, value in assumptions(plan.speed))
-        lines += _labelled("assumed", ", ".join(texts), style)
-    if plan.speed.unsure and plan.fits:
-        lines += _labelled("less sure", ", ".join(plan.speed.unsure), style)
-    if not plan.fits:
-        lines += _labelled("instead", _INSTEAD, style)
-    lines += _labelled("more", "--why (how it was chosen), --table (every GiB, all reasons)", style)
-    return "\n".join(lines) + "\n"
+    seen = measured_words(plan.measured, style.width, plan.breakdown.n_ubatch) if fits else []
+    rows = [
+        ("smaller", smaller_words(plan, rounded)),
+        ("--fit", _rival(plan)),
+        (elsewhere.backend if elsewhere else "", elsewhere_words(plan, rounded)),
+        *(("measured", words) for words in seen),
+    ]
+    lines += [*_labelled(rows, style), *doubts(plan, style)]
+    assumed = ", ".join([f"{what} {value}".strip() for what, value in assumptions(speed)])
+    rows = [
+        ("assumed", assumed * fits),
+        ("less sure", ", ".join(speed.unsure) * fits),
+        ("instead", "" if fits else _INSTEAD),
+        ("more", "--why (how it was chosen), --table (every GiB, all reasons)"),
+    ]
+    return "\n".join([*lines, *_labelled(rows, style)]) + "\n"
 
 
 def _layers(plan: Plan, style: Style) -> list[str]:
     """Return the strip of layers below the bars, its meaning where there is room, and the placement
     in words."""
-    left = _INDENT + _left(plan)
+    left = _INDENT + _left(_rows(plan))
     room = style.width - left
     # layers() leaves 10 columns for a label, which stands here already
     strip, meaning = layers(plan, Style(False, room + 10, style.drawn, style.blocks))
-    # whether the strip's meaning has room on its line
-    fits_beside = len(strip) == 1 and len(strip[0]) + len(_GAP) + len(meaning) <= room
-    marks = meaning.replace(HALF, style(HALF, "ram"))
+    marks, half = meaning, style(HALF, "ram")
     lines = [placed(line, style) for line in strip]
-    if fits_beside and meaning:
-        lines[0] += _GAP + marks
-    first = f"{meaning}{_GAP}" if meaning and not fits_beside else ""
-    words = wrap(first + plan.placement, room)
+    # The strip's meaning on its line, or with the placement
+    if meaning and len(strip) == 1 and len(strip[0]) + len(_GAP) + len(meaning) <= room:
+        lines[0] += _GAP + meaning.replace(HALF, half)
+        marks = ""
     # Coloured after wrapping: an escape would count as characters
-    lines += [line.replace(HALF, style(HALF, "ram")) if first else line for line in words]
-    labels = [f"{' ' * _INDENT}layers".ljust(left), *[" " * left] * (len(lines) - 1)]
-    return [label + line for label, line in zip(labels, lines, strict=True)]
+    words = wrap(f"{marks}{_GAP}{plan.placement}" if marks else plan.placement, room)
+    lines += [line.replace(HALF, half) if marks else line for line in words]
+    labels = [f"{' ' * _INDENT}layers", *[""] * (len(lines) - 1)]
+    return [label.ljust(left) + line for label, line in zip(labels, lines, strict=True)]
 
 
 def memory(plan: Plan, style: Style) -> list[str]:
     """Return a bar for each device, and for RAM."""
-    # One bar stands for several equal GPUs: the one that fills up first
-    fullest = [min(group, key=lambda device: device.remaining) for group in _groups(plan)]
-    rows: list[tuple[str, list[int], int | None]] = [
-        (
-            title,
-            [device.model, device.context, device.compute, device.extra, 0, 0, device.margin],
-            device.free,
-        )
-        for title, device in zip(_titles(plan), fullest, strict=True)
+    rows = _rows(plan)
+    left = _left(rows)
+    amounts = [filled(sum(sizes[:-2]), limit) for _, sizes, limit in rows]
+    # What comes with use
+    grown = [
+        f"may grow by {growing / GiB:.1f}" if growing >= GiB // 20 else ""
+        for _, (*_, growing, _), _ in rows
     ]
-    rows.append(("RAM", _of_host(plan.host), plan.host.free))
-    left = _left(plan)
-    # All bars are equally wide, whatever the devices have
-    held = [_held(sizes, limit) for _, sizes, limit in rows]
-    grown = [_grown(sizes) for _, sizes, _ in rows]
-    whole = [", ".join(filter(None, amounts)) for amounts in zip(held, grown, strict=True)]
+    beside = [", ".join(filter(None, both)) for both in zip(amounts, grown, strict=True)]
     room = style.width - _INDENT - left - 3
-    narrow = room - max(map(len, whole)) < _LEAST  # then what may grow has a line of its own
-    width = min(_WIDEST, room - max(map(len, held if narrow else whole)))
+    # Without room for it, what may grow has a line of its own
+    if room - max(map(len, beside)) >= _LEAST:
+        amounts, grown = beside, [""] * len(rows)
+    # All bars are equally wide, whatever the devices have
+    width = min(_WIDEST, room - max(map(len, amounts)))
     lines = []
-    for i, (title, sizes, limit) in enumerate(rows):
-        place = "ram" if title == "RAM" else "gpu"
-        bar = (
-            style(drawn(sizes, limit, width, style), place) + "  "
-            if style.drawn and width >= _LEAST
-            else ""
-        )
-        lines.append(f"{' ' * _INDENT}{title.ljust(left)}{bar}{(held if narrow else whole)[i]}")
-        if narrow and grown[i]:
-            lines.append(" " * (_INDENT + left) + grown[i])
+    for (title, sizes, limit), amount, growth in zip(rows, amounts, grown, strict=True):
+        bar = drawn(sizes, limit, width, style) if style.drawn and width >= _LEAST else ""
+        bar = f"{style(bar, 'ram' if title == 'RAM' else 'gpu')}  " if bar else ""
+        lines.append(f"{' ' * _INDENT}{title.ljust(left)}{bar}{amount}")
+        lines += [" " * (_INDENT + left) + growth] if growth else []
     return lines
 
 
-def _groups(plan: Plan) -> list[list[DeviceRow]]:
-    return grouped(plan.devices, False)
+def _rows(plan: Plan) -> list[tuple[str, list[int], int | None]]:
+    """Return the title, the parts and the end of each bar."""
+    groups = grouped(plan.devices, False)
+    alone = len(groups) == 1 and len(groups[0]) == 1
+    rows: list[tuple[str, list[int], int | None]] = []
+    for group in groups:
+        # One bar stands for several equal GPUs: the one that fills up first
+        row = min(group, key=lambda device: device.remaining)
+        title = shortened(_product(group) if alone else name(group), 20)
+        rows.append((title, held(row)[:-1], row.free))
+    return [*rows, ("RAM", held(plan.host)[:-1], plan.host.free)]
 
 
-def _titles(plan: Plan) -> list[str]:
-    """Return the titles of the devices' bars."""
-    groups = _groups(plan)
-    return [
-        shortened(_product(group) if len(groups) == 1 and len(group) == 1 else name(group), 20)
-        for group in groups
-    ]
-
-
-def _left(plan: Plan) -> int:
+def _left(rows: Sequence[tuple[str, list[int], int | None]]) -> int:
     """Return the columns of the labels before bars and layers."""
-    return max(_LABEL, *(len(title) + 2 for title in [*_titles(plan), "RAM"]))
+    return max(_LABEL, *(len(title) + 2 for title, *_ in rows))
 
 
 def _others(plan: Plan, style: Style, rest: Sequence[str]) -> list[str]:
-    """Return the alternatives: what each gains and loses, then all of its flags."""
-    lines: list[str] = []
-    for gain, other in _best(plan):
-        # What an alternative gains and loses, in a few words; the table has all of them.
-        here, speed = plan.speed, other.speed
+    """Return the first alternative of each gain, the fastest of those that are faster: what it
+    gains and loses, then all of its flags; the table has them all. Those that are faster and longer
+    come first, and one slot, which loses nothing of one person's, beside what changes answers."""
+    here, n_ctx = plan.speed, plan.breakdown.n_ctx
+    # (gain, whether it is one slot) -> the alternative that is shown for it
+    by_gain: dict[tuple[str, bool], Alternative] = {}
+    for other in plan.alternatives:
+        faster, longer = other.speed.rate > here.rate * _NOTED, other.n_ctx > n_ctx * _LONGER
+        gain = _GAINS[faster, longer], faster and longer and "-np" in other.change
+        before = by_gain.setdefault(gain, other)
+        # Of a longer context the first one stays, of speed the fastest
+        if faster and other.speed.rate > before.speed.rate:
+            by_gain[gain] = other
+    rows: list[tuple[str, ...]] = []
+    for (label, _), other in sorted(by_gain.items(), key=lambda row: row[0][0] != "better"):
+        speed = other.speed
         # 17664 and 17920 are both 17k here, and no difference
         context = _count(other.n_ctx)
-        parts = [] if context == _count(plan.breakdown.n_ctx) else [f"context {context}"]
-        low, high = _ends(speed)
-        rate = _rate(speed)
+        parts = [] if context == _count(n_ctx) else [f"context {context}"]
         unsure = speed.generation_spread > LESS_SURE * here.generation_spread
-        if unsure:
-            rate += f" ({low} to {high})"
-        parts.append(rate)
+        span = ranged(speed.rate, speed.generation_spread, rounded, "")
+        parts.append(_rate(speed) + span[span.index(" ") :] * unsure)
         # Prompts that are read as fast as the plan's are not said, if anything else is
         alike = 1 / _PROMPTS <= speed.prompt / here.prompt <= _PROMPTS
         if not alike or (len(parts) == 1 and not unsure):
             parts.append(f"prompts {speed.prompt:.0f}/s")
-        parts += filter(None, [other.note])
-        if unsure:
-            parts.append("measure it with `autolayers tune`")
-        lines += _labelled(gain, ", ".join(parts), style)
-        words = [*other.flags, *rest]
-        lines += flag_lines(words, style, len(_below(style)))
-    head = "  or, with other flags in place of all those above:"
-    return [*wrap(head.strip(), style.width, "  ", "  "), *lines] if lines else []
+        parts += filter(None, [other.note, "measure it with `autolayers tune`" * unsure])
+        rows.append((label, ", ".join(parts), *other.flags, *rest))
+    return _labelled(rows, style)
 
 
 def _rate(speed: Speed) -> str:
@@ -230,64 +236,22 @@ def _rate(speed: Speed) -> str:
     return f"{rounded(speed.rate)} tokens/s{together}"
 
 
-def _ends(speed: Speed) -> tuple[str, str]:
-    """Return the range of the predicted rate."""
-    spread = speed.generation_spread
-    return rounded(speed.rate / spread), rounded(speed.rate * spread)
-
-
 def _rival(plan: Plan) -> str:
-    """Return what --fit would choose, in a few words."""
-    rival = plan.fit_choice
-    assert rival is not None
-    speed = rival.speed
-    shown = fades(speed, plan.speed) and speed.requests is None
-    full = f" ({rounded(speed.generation_full)} with a full one)" * shown
-    parts = [f"context {_count(rival.breakdown.n_ctx)}", _rate(speed) + full]
+    """Return what --fit would choose, in a few words; "" where it was not asked."""
+    rival, here = plan.fit_choice, plan.speed
+    if rival is None:
+        return ""
+    there = rival.speed
+    full = ""
+    if fades(there, here) and there.requests is None:
+        full = f" ({rounded(there.generation_full)} with a full one)"
     # An embedding model has no rate of generated tokens
-    parts = parts[:1] if plan.inputs is not None else parts
-    words = ", ".join([*parts, f"prompts {speed.prompt:.0f}/s"])
+    rate = f", {_rate(there)}{full}" if plan.inputs is None else ""
+    words = f"context {_count(rival.breakdown.n_ctx)}{rate}, prompts {there.prompt:.0f}/s"
+    own = f"context {_count(plan.breakdown.n_ctx)}, {_rate(here)}, prompts {here.prompt:.0f}/s"
     # The same figures twice would look like a mistake
-    # The plan's figures as those of --fit are said.
-    speed = plan.speed
-    context = f"context {_count(plan.breakdown.n_ctx)}"
-    own = f"{context}, {_rate(speed)}, prompts {speed.prompt:.0f}/s"
-    if words == own:
-        words = "the same context and rates"
-    if not rival.fits:
-        words += "; that breaks these margins"
-    return f"llama.cpp alone: {words}"
-
-
-def _best(plan: Plan) -> list[tuple[str, Alternative]]:
-    """Return the first alternative of each gain, the fastest of those that are faster; the table
-    has them all. Those that are faster and longer come first, and one slot, which loses nothing
-    of one person's, beside what changes answers."""
-    # (gain, whether it is one slot) -> the alternative that is shown for it
-    by_gain: dict[tuple[str, bool], Alternative] = {}
-    for other in plan.alternatives:
-        faster = other.speed.rate > plan.speed.rate * _NOTED
-        longer = other.n_ctx > plan.breakdown.n_ctx * _LONGER
-        gain = _GAINS[faster, longer], faster and longer and "-np" in other.change
-        before = by_gain.setdefault(gain, other)
-        # Of a longer context the first one stays, of speed the fastest
-        if faster and other.speed.rate > before.speed.rate:
-            by_gain[gain] = other
-    rows = [(gain, other) for (gain, _), other in by_gain.items()]
-    return sorted(rows, key=lambda row: row[0] != _GAINS[True, True])
-
-
-# (the last one is the margin)
-def _held(sizes: Sequence[int], limit: int | None) -> str:
-    """Return what is held at once, of how much."""
-    *held, _, _ = sizes
-    return f"{sum(held) / GiB:.1f}" + ("" if limit is None else f" of {limit / GiB:.1f}") + " GiB"
-
-
-def _grown(sizes: Sequence[int]) -> str:
-    """Return what comes with use."""
-    growing = sizes[-2]
-    return f"may grow by {growing / GiB:.1f}" if growing >= GiB // 20 else ""
+    words = "the same context and rates" if words == own else words
+    return f"llama.cpp alone: {words}{'' if rival.fits else '; that breaks these margins'}"
 
 
 def drawn(sizes: Sequence[int], limit: int | None, width: int, style: Style) -> str:
@@ -339,29 +303,6 @@ def machine(plan: Plan) -> str:
     return " + ".join(parts)
 
 
-def _verdict(plan: Plan, style: Style) -> list[str]:
-    """Return the verdict; the sign alone is bold, which a white terminal shows as well."""
-    # How fast it is, without more digits than the prediction has.
-    speed = plan.speed
-    if speed.requests is not None or plan.inputs is not None:
-        # As text.py says it; the context is said after it, and shorter
-        users_words = figures(plan).removeprefix("about ").removesuffix(context_words(plan))
-        rates = users_words.strip().split(_GAP)
-    else:
-        low, high = _ends(speed)
-        generated = f"{rounded(speed.generation)} tokens/s ({low} to {high})"
-        least, most = speed.prompt / speed.prompt_spread, speed.prompt * speed.prompt_spread
-        rates = [generated, f"prompts {speed.prompt:.0f}/s ({rounded(least)} to {rounded(most)})"]
-    word, parts = "FITS", [*rates, context_words(plan, _count, ",")]
-    if not plan.fits:
-        word, parts = "DOES NOT FIT", [shortage(plan, at_least)]
-    elif plan.host.free is None:
-        word = f"FITS if {at_least(plan.host.needed)} of RAM are free"
-    lines = _flowed([word], parts, style, _GAP)
-    told = wrap(plan.broken, style.width, "! ", "  ") if plan.broken else []
-    return [style(word, "bold") + lines[0][len(word) :], *lines[1:], *told]
-
-
 def _flowed(lines: list[str], parts: Sequence[str], style: Style, gap: str) -> list[str]:
     """Return the lines, each part after the last one or on a line of its own."""
     for part in parts:
@@ -385,25 +326,16 @@ def _product(group: Sequence[DeviceRow]) -> str:
     return product or names(group)
 
 
-def _of_host(host: HostRow) -> list[int]:
-    return [
-        host.model,
-        host.context,
-        host.compute,
-        host.extra,
-        host.shared,
-        host.growing,
-        host.margin,
-    ]
-
-
-def _labelled(label: str, text: str, style: Style) -> list[str]:
-    return wrap(text, style.width, f"{' ' * _INDENT}{label:{_LABEL}}", _below(style))
-
-
-def _below(style: Style) -> str:
-    """Return what begins the further lines of a label, less on a narrow terminal."""
-    return " " * (_INDENT + _LABEL if style.width >= _WIDE else 2 * _INDENT)
+def _labelled(rows: Iterable[tuple[str, ...]], style: Style) -> list[str]:
+    """Return each label with its text, if it has any, and flags below it."""
+    # Further lines have less before them on a narrow terminal
+    below = " " * (_INDENT + _LABEL if style.width >= _WIDE else 2 * _INDENT)
+    lines: list[str] = []
+    for label, text, *flags in rows:
+        if text:
+            lines += wrap(text, style.width, f"{' ' * _INDENT}{label:{_LABEL}}", below)
+            lines += flag_lines(flags, style, len(below)) if flags else []
+    return lines
 
 
 def summary(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:

@@ -11,7 +11,7 @@ from ..units import whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TextIO
 
 _CODES = {name: code for code, name in COLOURS.items()}
@@ -152,47 +152,40 @@ def titled(title: str, verdict: str, style: Style, colour: str, facts: str = "")
 
 
 def labelled(label: str, texts: Sequence[str], style: Style) -> list[str]:
-    """Return texts after a label, wrapped."""
+    """Return texts after a label, wrapped; nothing of empty ones."""
     lines: list[str] = []
-    for i, text in enumerate(texts):
-        lines += wrap(text, style.width, ("" if i else label).ljust(LABEL), " " * LABEL)
+    for text in filter(None, texts):
+        lines += wrap(text, style.width, ("" if lines else label).ljust(LABEL), " " * LABEL)
     return lines
+
+
+def widths(*rows: Sequence[str]) -> list[int]:
+    """Return the width of each column."""
+    return [max(len(printable(cell)) for cell in column) for column in zip(*rows, strict=True)]
 
 
 def table(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
-    style: Style | None = None,
+    style: Style = PLAIN,
     left: Sequence[int] = (0,),
     marks: Mapping[int, str] | None = None,
 ) -> list[str]:
     """Return the lines of a table: the columns in `left` flush left, the others right. Negative
     numbers are red, and rows have the style in `marks`."""
-    style = style or Style()
-    head, rows = (
-        [printable(cell) for cell in head],
-        [[printable(cell) for cell in row] for row in rows],
-    )
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    wide = widths(head, *rows)
     lines = []
-    for number, row in enumerate((head, *rows)):
+    for number, row in enumerate((head, *rows), -1):
         cells = []
-        for i, cell in enumerate(row):
-            padded = (
-                # No blanks after the last column: they would wrap on a terminal
-                cell.ljust(widths[i] if i + 1 < len(row) else 0)
-                if i in left
-                else cell.rjust(widths[i])
-            )
-            # Coloured after padding, since an escape counts as characters
-            if number == 0:
-                padded = style(padded, "dim")
+        for i, cell in enumerate(map(printable, row)):
+            # Escapes are set after padding, as they count as characters
+            # No blanks after the last column: they would wrap on a terminal
+            width = wide[i] if i + 1 < len(row) or i not in left else 0
+            padded = cell.ljust(width) if i in left else cell.rjust(width)
             # A negative size is what is missing; "-" alone is no figure
-            elif cell.startswith("-") and cell[1:2].isdigit():
-                padded = style(padded, "red")
-            elif marks and number - 1 in marks:
-                padded = style(padded, marks[number - 1])
-            cells.append(padded)
+            missing = cell.startswith("-") and cell[1:2].isdigit()
+            mark = "dim" if number < 0 else "red" if missing else (marks or {}).get(number)
+            cells.append(style(padded, mark) if mark else padded)
         lines.append("  ".join(cells).rstrip())
     return lines
 
@@ -208,20 +201,17 @@ def fitted(
     """Return the lines of a table. If it is wider than the terminal, it lacks the columns `less`;
     then the first column's texts are shortened; and if that is not enough, they are above the
     others."""
-
-    def wide(columns: Sequence[int]) -> int:
-        return sum(max(len(printable(row[i])) for row in (head, *rows)) + 2 for i in columns) - 2
-
-    # columns that still stand, as indices of head
+    # columns that still stand, as indices of head, and how wide each is with its gap
     shown = list(range(len(head)))
+    wide = [width + 2 for width in widths(head, *rows)]
     for column in less:
-        if style.bounded and wide(shown) > style.width:
+        if sum(wide[i] for i in shown) - 2 > style.columns:
             shown.remove(column)
-    heads, cells = [head[i] for i in shown], [[row[i] for i in shown] for row in rows]
+    heads, *cells = [[row[i] for i in shown] for row in (head, *rows)]
     # for the first column
-    room = style.width - wide(shown[1:]) - 2
+    room = style.columns - sum(wide[i] for i in shown[1:])
     # A name of fewer columns says nothing: stacked puts it above instead
-    if style.bounded and room >= _NAME:
+    if room >= _NAME:
         cells = [[shortened(first, room), *others] for first, *others in cells]
     return stacked(heads, cells, style, [shown.index(i) for i in left if i in shown], marks)
 
@@ -235,47 +225,48 @@ def stacked(
     first: int = 1,
 ) -> list[str]:
     """Return the lines of a table. If it is wider than the terminal, the `first` columns of each
-    row are above the others. On a pipe each row is one line."""
-    widths = [max(len(printable(row[i])) for row in (head, *rows)) for i in range(len(head))]
-    # On a pipe one row is one line, for grep and awk
-    if not style.bounded or sum(widths) + 2 * (len(widths) - 1) <= style.width:
+    row are above the others. On a pipe each row is one line, for grep and awk."""
+    if sum(widths(head, *rows)) + 2 * (len(head) - 1) <= style.columns:
         return table(head, rows, style, left, marks)
     shifted = [i - first for i in left]
     others = table(head[first:], [row[first:] for row in rows], style, shifted, marks)
     lines: list[str] = []
-    for number, (row, other) in enumerate(zip((head, *rows), others, strict=True)):
-        mark = (marks or {}).get(number - 1) if number else "dim"
+    for number, (row, other) in enumerate(zip((head, *rows), others, strict=True), -1):
+        mark = "dim" if number < 0 else (marks or {}).get(number)
         title = ": ".join(row[:first])
         # A title keeps its own indentation, which marks the chosen row
         text = title.lstrip()
-        indent = " " * (len(title) - len(text))
-        for line in wrap(text, style.width, indent, "    "):
-            lines.append(style(line, mark) if mark else line)
-        lines.append("    " + other)
+        wrapped = wrap(text, style.width, " " * (len(title) - len(text)), "    ")
+        lines += [style(line, mark) if mark else line for line in wrapped]
+        lines.append(f"    {other}")
     return lines
 
 
 def blocks(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> list[str]:
     """Return the lines of a table that is at most as wide as the terminal: further columns go to
     tables below, each after the first column."""
-    widths = [max(len(printable(row[i])) for row in (head, *rows)) for i in range(len(head))]
+    first, *others = widths(head, *rows)
     # columns of each table, as indices; the first column is repeated in all
     parts: list[list[int]] = []
-    for i in range(1, len(head)):
-        part = [*parts[-1], i] if parts else [i]
-        if parts and widths[0] + sum(2 + widths[j] for j in part) <= style.width:
-            parts[-1] = part
-        else:
-            parts.append([i])
+    room = 0
+    for i, width in enumerate(others, 1):
+        room -= width + 2
+        if room < 0 or not parts:
+            parts.append([0])
+            room = style.width - first - width - 2
+        parts[-1].append(i)
     lines: list[str] = []
     for part in parts:
-        if lines:
-            lines.append("")
-        shown = (0, *part)
-        heads = [head[i] for i in shown]
-        cells = [[row[i] for i in shown] for row in rows]
-        lines += table(heads, cells, style)
+        heads, *cells = [[row[i] for i in part] for row in (head, *rows)]
+        lines += [*([""] if lines else []), *table(heads, cells, style)]
     return lines
+
+
+def ranged(
+    rate: float, spread: float, write: Callable[[float], str], unit: str = " tokens/s"
+) -> str:
+    """Return a predicted rate, and the range that it lies in."""
+    return f"{write(rate)}{unit} ({write(rate / spread)} to {write(rate * spread)})"
 
 
 def rounded(rate: float) -> str:

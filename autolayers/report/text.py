@@ -10,7 +10,7 @@ from ..units import GiB, gib, human, in_mib
 from .command import command_lines, flag_lines
 from .measured import measured_words
 from .picture import grouped, in_ranges, layers, memory, name, names
-from .table import LABEL, PLAIN, Style, blocks, labelled, shortened, titled, warned, wrap
+from .table import LABEL, PLAIN, Style, blocks, labelled, ranged, shortened, titled, warned, wrap
 from .table import tokens as tokens
 from .users import each_words, users_table
 
@@ -95,11 +95,10 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False, rest: Sequence
         lines += labelled(label, [f"{shell(other.change)}: {bought(plan, other)}"], style)
         lines += flag_lines([*other.flags, *rest], style, LABEL + 2)
         label = ""
-    if plan.smaller is not None:
-        lines += labelled(label, [smaller_words(plan)], style)
+    lines += labelled(label, [smaller_words(plan)], style)
     lines += labelled("--fit", _fit_words(plan), style)
-    if plan.elsewhere is not None:
-        lines += labelled(plan.elsewhere.backend, [elsewhere_words(plan)], style)
+    backend = plan.elsewhere.backend if plan.elsewhere else ""
+    lines += labelled(backend, [elsewhere_words(plan)], style)
     if plan.fits:
         lines += labelled("speed", _speed_words(plan), style)
         seen = measured_words(plan.measured, 0, plan.breakdown.n_ubatch)
@@ -126,10 +125,6 @@ def doubts(plan: Plan, style: Style) -> list[str]:
 
 def figures(plan: Plan) -> str:
     """Return the speed and the context, with the prediction's uncertainty."""
-
-    def about(rate: float, spread: float, what: str) -> str:
-        return f"{tokens(rate)}{what} ({tokens(rate / spread)} to {tokens(rate * spread)})"
-
     context, speed, inputs = context_words(plan), plan.speed, plan.inputs
     if not plan.fits:
         return context
@@ -137,10 +132,11 @@ def figures(plan: Plan) -> str:
     if speed.requests is not None:
         return f"{each_words(speed)}   {context}"
     if inputs is not None:
-        each = about(inputs.per_second, speed.prompt_spread, f" inputs/s of {inputs.tokens} tokens")
+        unit = f" inputs/s of {inputs.tokens} tokens"
+        each = ranged(inputs.per_second, speed.prompt_spread, tokens, unit)
         return f"about {each}   {tokens(speed.prompt)} tokens/s   {context}"
-    generated = about(speed.generation, speed.generation_spread, " tokens/s")
-    prompts = about(speed.prompt, speed.prompt_spread, "/s")
+    generated = ranged(speed.generation, speed.generation_spread, tokens)
+    prompts = ranged(speed.prompt, speed.prompt_spread, tokens, "/s")
     return f"about {generated}   prompts {prompts}   {context}"
 
 
@@ -322,9 +318,11 @@ def hints(plan: Plan) -> list[str]:
 
 
 def smaller_words(plan: Plan, rate: Callable[[float], str] = tokens) -> str:
-    """Return a quantisation that is wholly on the GPUs, or that there is none."""
+    """Return a quantisation that is wholly on the GPUs, or that there is none; "" if not
+    asked."""
     other, now = plan.smaller, plan.speed.generation
-    assert other is not None
+    if other is None:
+        return ""
     # There is nothing to be wholly on
     if not plan.devices:
         return "every token reads all weights from RAM: a smaller file or model is faster"
@@ -341,15 +339,14 @@ def smaller_words(plan: Plan, rate: Callable[[float], str] = tokens) -> str:
 
 
 def elsewhere_words(plan: Plan, rate: Callable[[float], str] = tokens) -> str:
-    """Return what the other backend of the GPUs is predicted to reach."""
-    assert plan.elsewhere is not None
+    """Return what the other backend of the GPUs is predicted to reach; "" without one."""
+    if plan.elsewhere is None:
+        return ""
     speed = plan.elsewhere.speed
-    low, high = speed.rate / speed.generation_spread, speed.rate * speed.generation_spread
-    return (
-        f"{rate(speed.rate)} tokens/s ({rate(low)} to {rate(high)}) instead of "
-        f"{rate(plan.speed.rate)}, predicted, on the same GPU{'s' * (len(plan.devices) > 1)}: "
-        f"another build of llama.cpp; measure both"
-    )
+    there = ranged(speed.rate, speed.generation_spread, rate)
+    gpus = f"GPU{'s' * (len(plan.devices) > 1)}"
+    here = f"{rate(plan.speed.rate)}, predicted, on the same {gpus}"
+    return f"{there} instead of {here}: another build of llama.cpp; measure both"
 
 
 def _fit_words(plan: Plan) -> list[str]:
@@ -417,7 +414,7 @@ def bought(plan: Plan, other: Alternative) -> str:
         losses.append(filled)
     # What both placements have in common is not repeated
     common = f"{plan.n_gpu_layers} of {plan.n_layer + 1} layers on the GPU, "
-    moved = other.placement != plan.placement and other.placement.removeprefix(common)
+    moved = "" if other.placement == plan.placement else other.placement.removeprefix(common)
     return ", ".join([*gains, *losses, *filter(None, (moved, other.note))])
 
 

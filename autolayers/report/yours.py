@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..errors import LaunchRefused
-from ..units import GiB
 from .command import command_lines
+from .picture import filled
 from .table import Style, stacked, tokens, wrap
 from .text import shortage
 
@@ -82,10 +82,5 @@ def rows(plan: Plan) -> list[tuple[str, str]]:
         ("context", str(plan.breakdown.n_ctx)),
         ("where", plan.placement),
     ]
-    lines += [(row.name, _held(row.used, row.free)) for row in plan.devices]
-    return [*lines, ("RAM", _held(host.resident, host.free))]
-
-
-def _held(size: int, limit: int | None) -> str:
-    of = "" if limit is None else f" of {limit / GiB:.1f}"
-    return f"{size / GiB:.1f}{of} GiB"
+    lines += [(row.name, filled(row.used, row.free)) for row in plan.devices]
+    return [*lines, ("RAM", filled(host.resident, host.free))]
