@@ -9,7 +9,7 @@ from ..planner.compare.best import POOR_COSTS, SLOW, TIGHT, WELL, BestRow, Job
 from ..planner.compare.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY, wanted_ctx
 from ..units import GiB
 from .command import command_lines
-from .table import Style, fitted, labelled, rounded, wrap
+from .table import Style, fitted, labelled, ranged, rounded, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,18 +34,27 @@ def ranking_text(
     """Return the answer, the list in its order, and notes. `command` starts the first."""
     runs = [row for row in rows if row.state != NO]
     n_ctx = wanted_ctx(request)
-    lines = [
-        *wrap(
-            f"models for {job.name} on {machine_words(request)}, {n_ctx} tokens of context",
-            style.width,
-        )
-    ]
+    title = f"models for {job.name} on {machine_words(request)}, {n_ctx} tokens of context"
+    lines = wrap(title, style.width)
     lines += [style(line, "bold") for line in wrap(_answer(runs, job), style.width)]
     marks = {i: "dim" for i, row in enumerate(runs) if row.state == SLOW}
     if runs:
         marks[0] = "bold"
         head = ("  model", "index", "", "t/s*", "full*", "GiB", "file", "where", "released")
-        cells = [_cells(row, i == 0) for i, row in enumerate(runs)]
+        cells = [
+            [
+                f"{'  ' if i else '> '}{row.model.name}",
+                f"{row.quality:.1f}" if row.model.index else f"~{row.quality:.0f}",
+                _STATE[row.state],
+                rounded(row.choice.rate),
+                rounded(row.choice.full),
+                f"{row.choice.size / GiB:.1f}",
+                row.kind,
+                _WHERE[row.choice.verdict],
+                row.model.released,
+            ]
+            for i, row in enumerate(runs)
+        ]
         # Where it is too wide the date goes first, then the file, which the command names
         lines += ["", *fitted(head, cells, style, (0, 2, 6, 7), marks, less=(8, 6, 4, 5))]
     if command:
@@ -56,21 +65,6 @@ def ranking_text(
     return "\n".join(lines) + "\n"
 
 
-def _cells(row: BestRow, first: bool) -> list[str]:
-    choice = row.choice
-    return [
-        ("> " if first else "  ") + row.model.name,
-        f"{row.quality:.1f}" if row.model.index else f"~{row.quality:.0f}",
-        _STATE[row.state],
-        rounded(choice.rate),
-        rounded(choice.full),
-        f"{choice.size / GiB:.1f}",
-        row.kind,
-        _WHERE[choice.verdict],
-        row.model.released,
-    ]
-
-
 def _answer(runs: Sequence[BestRow], job: Job) -> str:
     if not runs:
         return "none fits: a smaller context (-c 4096) or a machine with more memory"
@@ -78,10 +72,8 @@ def _answer(runs: Sequence[BestRow], job: Job) -> str:
     speed = first.choice.speed
     text = f"take {first.model.name} {first.kind}: {_RUNS[first.choice.verdict]}"
     if speed:
-        low = rounded(speed.generation / speed.generation_spread)
-        high = rounded(speed.generation * speed.generation_spread)
-        text += f", {rounded(speed.generation)} tokens/s ({low} to {high}"
-        text += f"; {rounded(first.choice.full)} when its context is full)"
+        rate = ranged(speed.generation, speed.generation_spread, rounded)
+        text += f", {rate[:-1]}; {rounded(first.choice.full)} when its context is full)"
     if first.state == TIGHT:
         text += f"; {_left(first)}"
     if first.state == SLOW:
@@ -95,36 +87,31 @@ def _left(row: BestRow) -> str:
 
 
 def _notes(rows: Sequence[BestRow], runs: Sequence[BestRow], n_ctx: int) -> list[tuple[str, str]]:
-    notes = []
-    if tight := [row for row in runs if row.state == TIGHT]:
-        parts = "; ".join(f"{row.model.name}: {_left(row)}" for row in tight)
-        notes.append(("tight", parts))
-    if poor := [row for row in runs if row.state != SLOW and row.poor]:
-        names = ", ".join(f"{row.model.name} {row.kind}" for row in poor)
-        loss = f"an index is of the whole model; each bit less counts as {POOR_COSTS:.0f} points"
-        notes.append(("below Q4", f"{names}: {loss}"))
-    large = [row for row in rows if row.state == NO]
+    """Return a label and its text, which is empty where there is nothing to say."""
+    tight = "; ".join([f"{row.model.name}: {_left(row)}" for row in runs if row.state == TIGHT])
+    poor = ", ".join(
+        [f"{row.model.name} {row.kind}" for row in runs if row.state != SLOW and row.poor]
+    )
+    loss = f": an index is of the whole model; each bit less counts as {POOR_COSTS:.0f} points"
+    large, too_large = [row for row in rows if row.state == NO], ""
     if large:
-        first = large[0]
-        notes.append(
-            (
-                "too large",
-                f"{len(large)} model{'s' * (len(large) > 1)} with this context, from "
-                f"{first.choice.size / GiB:.0f} GiB ({first.model.name} {first.kind})",
-            )
-        )
-    sources = sorted({(row.model.source, row.model.dated) for row in runs if row.model.index})
-    if sources:
-        told = ", ".join(sorted({f"{_site(source)} of {dated}" for source, dated in sources}))
-        notes.append(("index", f"{told}; ~: none is published, placed by size and age"))
-    notes.append(("*", f"predicted: tokens per second, and with {n_ctx} tokens in the context"))
-    return notes
-
-
-def _site(address: str) -> str:
-    """Return whose an index is, of its page's address."""
-    parts = address.split("/")
-    return "/".join(parts[3:5]) if "github" in parts[2] else parts[2]
+        least = f"{large[0].choice.size / GiB:.0f} GiB ({large[0].model.name} {large[0].kind})"
+        many = "s" * (len(large) > 1)
+        too_large = f"{len(large)} model{many} with this context, from {least}"
+    told = set()
+    for model in [row.model for row in runs if row.model.index]:
+        # Whose an index is, of its page's address
+        parts = model.source.split("/")
+        site = "/".join(parts[3:5]) if "github" in parts[2] else parts[2]
+        told.add(f"{site} of {model.dated}")
+    none = "; ~: none is published, placed by size and age"
+    return [
+        ("tight", tight),
+        ("below Q4", poor and poor + loss),
+        ("too large", too_large),
+        ("index", f"{', '.join(sorted(told))}{none}" if told else ""),
+        ("*", f"predicted: tokens per second, and with {n_ctx} tokens in the context"),
+    ]
 
 
 def machine_words(request: Request) -> str:

@@ -25,7 +25,7 @@ from ..planner.prices import TOO_SLOW
 from ..units import GiB
 from .command import command_lines
 from .measured import measured_words
-from .table import Style, fitted, labelled, table, wrap
+from .table import PLAIN, Style, fitted, labelled, table, wrap
 from .text import tokens
 
 TYPE_CHECKING = False
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from ..planner.compare.cards import Runs
 
 _NOTE = "predicted, not measured; context: the largest at this placement, for one conversation"
+_USUAL = (
+    "over about 20 models; small ones a band worse). Larger by half a bit is nearly always closer "
+    "to the original, less is not decided by size"
+)
+_BEATEN = "another is as small, as fast and not known to be less close to the original"
 _COLUMN = {WHOLLY: "fully"}  # the table's word, if not the verdict itself
 # follows the name of a file
 _RUNS = {
@@ -53,11 +58,10 @@ def choices_text(
     advice: Recommended | None,
     n_ctx: int,
     command: Sequence[str],
-    style: Style | None = None,
+    style: Style = PLAIN,
 ) -> str:
     """Return the advice, the table, smallest file first, and the notes. `command` starts the chosen
     one."""
-    style = style or Style()
     # Indices into names and choices; the row of a file is its place in this order
     order = sorted(range(len(choices)), key=lambda i: (choices[i].size, i))
     rows, marks = [], {}
@@ -68,7 +72,7 @@ def choices_text(
             marks[at] = "bold"
         elif not choice.fits:
             marks[at] = "dim"
-        speed = choice.speed
+        speed, usual = choice.speed, choice.usual.band if choice.usual else "-"
         rows.append(
             [
                 ("> " if taken else "  ") + names[i],
@@ -79,7 +83,8 @@ def choices_text(
                 tokens(speed.prompt) if speed else "-",
                 # An embedding model generates nothing
                 "-" if speed is None or choice.inputs else tokens(speed.generation),
-                _quality(choice),
+                # A figure of --quality, otherwise what is usual for the type
+                f"{choice.measured.kld:.4f}" if choice.measured else usual,
             ]
         )
     head = ("  file", "GiB", "bits", "on the GPU", "context", "prompts*", "t/s*", "quality")
@@ -94,60 +99,28 @@ def choices_text(
     ]
     measured = choices[advice.take].beside if advice else None
     lines += labelled("measured", measured_words(measured), style)
-    for label, text in (
-        ("next", _next(names, choices, advice)),
-        ("quality", _quality_note(choices)),
-        ("beaten", _beaten(names, choices, advice)),
-        ("*", _NOTE),
-    ):
-        lines += labelled(label, [text], style) if text else []
-    return "\n".join(lines) + "\n"
-
-
-def _quality(choice: Choice) -> str:
-    """Return a measured divergence, or the band of the type."""
-    # A figure of --quality, otherwise what is usual for the type
-    if choice.measured:
-        return f"{choice.measured.kld:.4f}"
-    return choice.usual.band if choice.usual else "-"
-
-
-def _quality_note(choices: Sequence[Choice]) -> str:
     # Files of llama-perplexity's output, as they were named
     sources = sorted({choice.measured.source for choice in choices if choice.measured})
     notes = [f"measured by {', '.join(sources)}"] if sources else []
     guessed = {
-        choice.usual.type: choice.usual
+        choice.usual.type: f"{choice.usual.type} {choice.usual.least:g} to {choice.usual.most:g}"
         for choice in choices
         if choice.usual and not choice.measured
     }
     if guessed:
-        ranges = ", ".join(
-            f"{name} {each.least:g} to {each.most:g}" for name, each in guessed.items()
-        )
-        notes.append(
-            f"as is usual for the type ({ranges} over about 20 models; small ones a band worse). "
-            "Larger by half a bit is nearly always closer to the original, less is not decided by "
-            "size"
-        )
-    return f"mean KL divergence, {'; else '.join(notes)}" if notes else ""
-
-
-def _beaten(names: Sequence[str], choices: Sequence[Choice], advice: Recommended | None) -> str:
-    """Return the files that fit and are not on the front."""
+        notes.append(f"as is usual for the type ({', '.join(guessed.values())} {_USUAL}")
+    # The files that fit and are not on the front; one that does not fit is no choice anyway
     on_front = front(choices, advice.take if advice else None)
-    beaten = [
-        name
-        for name, choice, first in zip(names, choices, on_front, strict=True)
-        # One that does not fit is no choice anyway
-        if choice.fits and not first
-    ]
-    return (
-        f"another is as small, as fast and not known to be less close to the original: "
-        f"{', '.join(beaten)}"
-        if beaten
-        else ""
-    )
+    fit = zip(names, choices, on_front, strict=True)
+    beaten = ", ".join([name for name, choice, first in fit if choice.fits and not first])
+    for label, text in (
+        ("next", _next(names, choices, advice)),
+        ("quality", f"mean KL divergence, {'; else '.join(notes)}" if notes else ""),
+        ("beaten", beaten and f"{_BEATEN}: {beaten}"),
+        ("*", _NOTE),
+    ):
+        lines += labelled(label, [text], style)
+    return "\n".join(lines) + "\n"
 
 
 def advice_words(
@@ -163,29 +136,27 @@ def _taken(
 ) -> str:
     if advice is None:
         # Nothing fits: less context may help, a larger file surely not
-        smallest = min(choices, key=lambda choice: choice.size)
-        less = [choice.n_ctx for choice in choices if choice.n_ctx]
-        way = (
-            f"with less context some do: -c {max(less)}"
-            if less
-            else f"the smallest, {smallest.size / GiB:.2f} GiB, is too large for this machine; "
-            f"look for a smaller model"
-        )
+        smallest = min(choice.size for choice in choices) / GiB
+        less = max((choice.n_ctx for choice in choices), default=0)
+        way = f"with less context some do: -c {less}" if less else f"the smallest, {smallest:.2f}"
+        way += "" if less else " GiB, is too large for this machine; look for a smaller model"
         return f"none fits with {n_ctx} tokens of context; {way}"
-    first = choices[advice.take]
+    first, runs = choices[advice.take], _RUNS[choices[advice.take].verdict]
+    # Why it is taken
+    fluent = FLUENT if first.mixture else READABLE
+    closest = f"the closest to the original at {fluent:.0f} t/s or more"
+    level = f"at Q{min(first.level, GOOD)} or above" if first.level >= POOR else "that fits"
+    what = f"{closest if advice.rule == READS else f'the fastest {level}'}; it {runs}"
+    if advice.rule == WHOLE:
+        n_ctx = min(n_ctx, first.n_ctx_train or n_ctx)
+        what = f"the largest that is fully on the GPU with {n_ctx} tokens of context"
     # With one choice there is no rule to name
-    alone = sum(choice.fits for choice in choices) == 1 and advice.rule != WHOLE
-    what = (
-        f"the only one that fits; it {_RUNS[first.verdict]}"
-        if alone
-        else _rule(advice.rule, first, n_ctx)
-    )
+    elif sum(choice.fits for choice in choices) == 1:
+        what = f"the only one that fits; it {runs}"
     # A mixture with experts in RAM may be as fast as a smaller file on the GPU
     if advice.over is not None:
-        what = (
-            f"larger than {names[advice.over]}, the largest that is fully on the GPU, and no "
-            f"slower; it {_RUNS[first.verdict]}"
-        )
+        larger = f"larger than {names[advice.over]}, the largest that is fully on the GPU"
+        what = f"{larger}, and no slower; it {runs}"
     text = f"take {names[advice.take]} ({first.size / GiB:.2f} GiB): {what}"
     if first.inputs is not None:
         return f"{text}, {tokens(first.inputs.per_second)} inputs/s of {first.inputs.tokens} tokens"
@@ -194,49 +165,21 @@ def _taken(
     return text + ("; nobody waits for that: take a smaller model" if first.rate < TOO_SLOW else "")
 
 
-def _rule(rule: str, first: Choice, n_ctx: int) -> str:
-    """Return why a file is taken."""
-    if rule == WHOLE:
-        return (
-            f"the largest that is fully on the GPU with {min(n_ctx, first.n_ctx_train or n_ctx)} "
-            f"tokens of context"
-        )
-    what = f"the closest to the original at {FLUENT if first.mixture else READABLE:.0f} t/s or more"
-    if rule != READS:
-        what = "the fastest" + (
-            f" at Q{min(first.level, GOOD)} or above" if first.level >= POOR else " that fits"
-        )
-    return f"{what}; it {_RUNS[first.verdict]}"
-
-
 def _next(names: Sequence[str], choices: Sequence[Choice], advice: Recommended | None) -> str:
     if advice is None or advice.next is None:
         return ""
-    name = names[advice.next]
-    choice = choices[advice.next]
-    first = choices[advice.take]
-    text = f"{name} ({choice.size / GiB:.2f} GiB) {_RUNS[choice.verdict]}"
+    choice, first = choices[advice.next], choices[advice.take]
+    text = f"{names[advice.next]} ({choice.size / GiB:.2f} GiB) {_RUNS[choice.verdict]}"
     # The next larger file has its price, too: here the context
     if choice.verdict == NO:
-        return (
-            f"{text} with that context; with {choice.n_ctx} tokens it does"
-            if choice.n_ctx
-            else text
-        )
+        less = f" with that context; with {choice.n_ctx} tokens it does"
+        return text + less * bool(choice.n_ctx)
     if choice.verdict == PARTLY:
         text += f" ({choice.placement})"
     if choice.speed and first.speed:
-        text += (
-            f": {tokens(choice.speed.generation)} t/s instead of {tokens(first.speed.generation)}"
-        )
+        now, then = tokens(choice.speed.generation), tokens(first.speed.generation)
+        text += f": {now} t/s instead of {then}"
     return text
-
-
-def _rate(runs: Runs) -> str:
-    """Return the nearest measured rate of generated tokens."""
-    # A measured row may be of prompts alone
-    row = runs.measured.generation if runs.measured else None
-    return tokens(row.rate) if row else "-"
 
 
 # the heading of each kind's table
@@ -255,12 +198,11 @@ def cards_text(
     n_ctx: int,
     min_speed: float,
     by_kind: Mapping[str, Sequence[Runs]],
-    style: Style | None = None,
+    style: Style = PLAIN,
     command: Sequence[str] = (),
 ) -> str:
     """Return the GPUs that run a model, a table for each kind that has any, and the `command` that
     plans one of them."""
-    style = style or Style()
     speed = f" at {min_speed:g} tokens per second or more" if min_speed else ""
     title = f"{name} ({size / GiB:.2f} GiB) with {n_ctx} tokens of context{speed}"
     lines = [style(line, "bold") for line in wrap(title, style.width)]
@@ -275,18 +217,15 @@ def cards_text(
         if not rows:
             continue
         # Dozens of cards run a small model: the first ones, and those that people buy
-        shown = (
-            rows
-            if kind == which_card.EXPERTS
-            else [
-                runs
-                for i, runs in enumerate(rows)
-                if i < which_card.MOST or runs.name in which_card.USUAL
-            ]
-        )
+        experts = kind == which_card.EXPERTS
+        shown = [
+            runs
+            for i, runs in enumerate(rows)
+            if experts or i < which_card.MOST or runs.name in which_card.USUAL
+        ]
         cells = [
             [
-                f"2x {runs.name}" if runs.count == 2 else runs.name,
+                f"  2x {runs.name}" if runs.count == 2 else f"  {runs.name}",
                 f"{runs.memory * runs.count / GiB:.1f}",
                 f"{runs.left / GiB:.2f}",
                 tokens(runs.speed.prompt),
@@ -298,34 +237,25 @@ def cards_text(
         heads = ["  card", "GiB", "left", "prompts*", "t/s*"]
         if any(runs.measured for runs in shown):
             heads.append("measured")
-            cells = [[*row, _rate(runs)] for row, runs in zip(cells, shown, strict=True)]
-        if kind == which_card.EXPERTS:
+            for row, runs in zip(cells, shown, strict=True):
+                # A measured row may be of prompts alone
+                near = runs.measured.generation if runs.measured else None
+                row.append(tokens(near.rate) if near else "-")
+        if experts:
             heads += ["in RAM", "-ncmoe"]
-            cells = [
-                [*row, f"{runs.ram / GiB:.1f}", str(runs.n_cpu_moe)]
-                for row, runs in zip(cells, shown, strict=True)
-            ]
+            for row, runs in zip(cells, shown, strict=True):
+                row += [f"{runs.ram / GiB:.1f}", str(runs.n_cpu_moe)]
         lines += [
             "",
             *wrap(_KINDS[kind], style.width),
-            *table(heads, [[f"  {row[0]}", *row[1:]] for row in cells], style),
+            *table(heads, cells, style),
         ]
         if len(rows) > len(shown):
             others = ", ".join(runs.name for runs in rows if runs not in shown)
             lines += wrap(f"and, with as much memory: {others}", style.width, "  ", "  ")
     note = "predicted, not measured; left: GiB on the fullest GPU, after its margin"
     if any(runs.measured for rows in by_kind.values() for runs in rows):
-        note += (
-            "; measured: t/s of the nearest launch of this model or its twin (autolayers measured)"
-        )
-    return (
-        "\n".join(
-            [
-                *lines,
-                "",
-                *([*command_lines(command, style), ""] if command else []),
-                *labelled("*", [note], style),
-            ]
-        )
-        + "\n"
-    )
+        nearest = "t/s of the nearest launch of this model or its twin (autolayers measured)"
+        note += f"; measured: {nearest}"
+    lines += ["", *([*command_lines(command, style), ""] if command else [])]
+    return "\n".join([*lines, *labelled("*", [note], style)]) + "\n"

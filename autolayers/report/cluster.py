@@ -4,7 +4,7 @@ machines."""
 from __future__ import annotations
 
 from ..units import human
-from .table import Style, stacked, wrap
+from .table import PLAIN, Style, stacked, wrap
 from .text import plan_text, tokens
 
 TYPE_CHECKING = False
@@ -18,32 +18,36 @@ def cluster_text(
     together: ClusterPlan,
     head: str,
     commands: Mapping[str, Sequence[str]],
-    style: Style | None = None,
+    style: Style = PLAIN,
     rest: Sequence[str] = (),
 ) -> str:
     """Return the whole answer; `commands` are those of each machine's servers."""
-    style = style or Style()
     best = together.best
     lines = [*wrap(style(_decision(together, head), "bold"), style.width), ""]
     # A row a set of machines, the best first
-    rows = [_row(use, head, "> " if use is best else "  ") for use in (best, *together.others)]
+    rows = []
+    for use in (best, *together.others):
+        speed = use.plan.speed
+        cells = ["does not fit", *["-"] * 5]
+        if use.plan.fits:
+            cells = [
+                use.plan.placement.removesuffix(" on the GPU"),
+                str(use.plan.breakdown.n_ctx),
+                tokens(speed.prompt),
+                tokens(speed.generation),
+                _seconds(use),
+                f"{use.load:.0f} s" if use.load else "-",
+            ]
+        rows.append([f"{'> ' if use is best else '  '}{_names(use, head)}", *cells])
     head_row = ("  machines", "on the GPUs", "context", "prompt t/s*", "t/s*", "request*", "load*")
     lines += [*stacked(head_row, rows, style, (0, 1), first=2), ""]
-    lines += [
-        *wrap(
-            "* predicted, not measured; load: the weights over the network, the first time",
-            style.width,
-        ),
-        "",
-    ]
+    note = "* predicted, not measured; load: the weights over the network, the first time"
+    lines += [*wrap(note, style.width), ""]
     # The plan itself, as for one machine
     lines += plan_text(best.plan, style, rest).rstrip("\n").split("\n")
     for name, words in commands.items():
-        lines += [
-            "",
-            *wrap(f"on {name}, which gets {human(best.sent[name])}:", style.width),
-            *words,
-        ]
+        where = f"on {name}, which gets {human(best.sent[name])}:"
+        lines += ["", *wrap(where, style.width), *words]
     return "\n".join(lines) + "\n"
 
 
@@ -53,25 +57,22 @@ def _decision(together: ClusterPlan, head: str) -> str:
     if not best.plan.fits:
         return "it fits on no set of these machines; this is the plan that comes closest"
     text = f"{_names(best, head)}: {_seconds(best)} a request"
+    # Machines besides the head
     count = len(best.boxes)
     others = [use for use in together.others if use.plan.fits]
-    # Machines besides the head
-    fewer = [use for use in others if len(use.boxes) < count]
-    larger = [use for use in others if len(use.boxes) > count]
+    fewer = next((use for use in others if len(use.boxes) < count), None)
+    more = next((use for use in others if len(use.boxes) > count), None)
     if fewer:
-        text += f"; with fewer machines {_seconds(fewer[0])} ({_names(fewer[0], head)})"
+        text += f"; with fewer machines {_seconds(fewer)} ({_names(fewer, head)})"
     elif count:
         text += "; with fewer machines it does not fit"
-    if larger:
-        # A machine that receives no weights adds only network
-        idle = not any(larger[0].sent[box.name] for box in larger[0].boxes if box not in best.boxes)
-        text += (
-            f"; more machines would have nothing to do ({_names(larger[0], head)})"
-            if idle
-            else f"; with more machines {_seconds(larger[0])} ({_names(larger[0], head)}): the "
-            "network costs more than they gain"
-        )
-    return text
+    if more is None:
+        return text
+    # A machine that receives no weights adds only network
+    if not any(more.sent[box.name] for box in more.boxes if box not in best.boxes):
+        return f"{text}; more machines would have nothing to do ({_names(more, head)})"
+    why = "the network costs more than they gain"
+    return f"{text}; with more machines {_seconds(more)} ({_names(more, head)}): {why}"
 
 
 def _seconds(use: Use) -> str:
@@ -80,19 +81,3 @@ def _seconds(use: Use) -> str:
 
 def _names(use: Use, head: str) -> str:
     return " + ".join([head, *(box.name for box in use.boxes)])
-
-
-def _row(use: Use, head: str, mark: str) -> list[str]:
-    speed = use.plan.speed
-    start = [mark + _names(use, head)]
-    if not use.plan.fits:
-        return [*start, "does not fit", "-", "-", "-", "-", "-"]
-    return [
-        *start,
-        use.plan.placement.removesuffix(" on the GPU"),
-        str(use.plan.breakdown.n_ctx),
-        tokens(speed.prompt),
-        tokens(speed.generation),
-        _seconds(use),
-        f"{use.load:.0f} s" if use.load else "-",
-    ]

@@ -6,33 +6,30 @@ from .. import __version__
 from ..quoting import shell
 from ..units import GiB
 from .multi import model_words
-from .table import Style, labelled, stacked, warned, wrap
+from .table import PLAIN, Style, labelled, stacked, warned, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..planner.compare.fleet.answer import FleetPlan, FleetServer
+    from ..planner.compare.fleet.answer import FleetPlan
 
 # (found.next has the best first)
 _SHOWN = 4  # machines to buy
 
 
-def fleet_text(plan: FleetPlan, style: Style | None = None) -> str:
+def fleet_text(plan: FleetPlan, style: Style = PLAIN) -> str:
     """Return the whole answer."""
-    style = style or Style()
     # "20 tokens/s each and a first token within 2 s"
     promise = " and ".join(plan.wanted.each.words())
     at_least = f" with {promise}" if promise else ""
     served, wanted = sum(plan.users), plan.wanted.users
     what, are = (f"{served} users", "are") if served != 1 else ("one user", "is")
+    decision = f"{what} {are} served{at_least}"
     if wanted is not None and served < wanted:
         decision = f"{wanted} users cannot be served{at_least}: {what} can"
-    else:
-        text = f"{what} {are} served{at_least}"
-        if wanted is not None and plan.most > served:
-            text += f"; up to {plan.most} can be"
-        decision = text
+    elif wanted is not None and plan.most > served:
+        decision += f"; up to {plan.most} can be"
     lines = [*wrap(style(decision, "bold"), style.width), ""]
     head = (
         "machines",
@@ -45,24 +42,74 @@ def fleet_text(plan: FleetPlan, style: Style | None = None) -> str:
         "of its GPUs",
         "RAM at most",
     )
-    rows = [_row(plan, number, server) for number, server in enumerate(plan.servers)]
+    rows = []
+    for number, server in enumerate(plan.servers):
+        # One place a replica: the machine, or the machines of a server over RPC
+        places = [" + ".join(place.machines) for place in plan.places if place.server == number]
+        used, free = (
+            sum(getattr(row, name) for row in server.plan.devices) for name in ("used", "free")
+        )
+        # What the pod or the service may use, growth included
+        ram = server.plan.ram.limit
+        rows.append(
+            [
+                _some(list(dict.fromkeys(places))),
+                plan.names[server.model],
+                str(len(places)),
+                str(server.slots),
+                str(server.plan.breakdown.n_ctx_seq),
+                f"{server.rate:.1f}",
+                f"{server.first:.1f} s" if server.first else "-",
+                f"{used / GiB:.1f} of {free / GiB:.1f} GiB" if server.plan.devices else "-",
+                "no limit" if ram is None else f"{ram / GiB:.1f} GiB",
+            ]
+        )
     lines += [*stacked(head, rows, style, (0, 1), first=2), ""]
     lines += wrap(
         "* predicted, not measured: what each user gets at least, with all slots busy; users and "
         "context are those of one server",
         style.width,
     )
-    lines += [""]
-    lines += labelled("unserved", [each.why for each in plan.unserved], style)
-    used = [number for number, each in enumerate(plan.failing) if plan.on[each.machine]]
-    lines += labelled("fails", [_failing(plan, number) for number in used], style)
-    lines += labelled("free", _free(plan), style)
-    lines += labelled(
-        "buy", [f"{each.name}: {each.users} users" for each in plan.next[:_SHOWN]], style
-    )
-    for note in [*plan.notes, *_warnings(plan)]:
+    fails = []
+    for each in [each for each in plan.failing if plan.on[each.machine]]:
+        # They start at once: the slowest decides
+        load = max(plan.load(place.server) for place in plan.on[each.machine])
+        text = "the others have slots for all its users"
+        if each.waiting:
+            waits = f"{each.waiting} users wait" if each.waiting != 1 else "one user waits"
+            text = f"{waits} until it is back, {load:.0f} s after its start"
+        # Where it was computed what a new plan would serve
+        if each.again is not None:
+            again = f"up to {each.again} are served" if each.again else "a model is not served"
+            text += f"; planned again without it, {again}"
+        fails.append(f"{each.machine}: {text}")
+    # The machines of each kind that have no server
+    idle = [
+        (kind.title, [box.name for box in kind.machines if not plan.on[box.name]])
+        for kind in plan.fleet.kinds
+    ]
+    lines.append("")
+    for label, texts in (
+        ("unserved", [each.why for each in plan.unserved]),
+        ("fails", fails),
+        ("free", [f"{_some(names)}: {title}" for title, names in idle if names]),
+        ("buy", [f"{each.name}: {each.users} users" for each in plan.next[:_SHOWN]]),
+    ):
+        lines += labelled(label, texts, style)
+    # The warnings of the plans, each once
+    warnings = [
+        f"{plan.names[server.model]}: {warning}"
+        for server in plan.servers
+        for warning in server.plan.warnings
+    ]
+    for note in [*plan.notes, *dict.fromkeys(warnings)]:
         lines += warned(note, style.width)
     return "\n".join(lines) + "\n"
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first of the machines, and how many more there are."""
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
 def fleet_flags(plan: FleetPlan) -> str:
@@ -103,7 +150,24 @@ def to_dict(plan: FleetPlan) -> dict[str, object]:
             {"name": name, "weight": weight, "users": users}
             for name, weight, users in zip(plan.names, plan.weights, plan.users, strict=True)
         ],
-        "servers": [_server(plan, number, server) for number, server in enumerate(plan.servers)],
+        "servers": [
+            {
+                "model": plan.names[server.model],
+                "kinds": [kind for kind, _ in server.takes],
+                "gpus": sum(gpus for _, gpus in server.takes),
+                "replicas": plan.replicas(number),
+                "slots": server.slots,
+                "context": server.plan.breakdown.n_ctx_seq,
+                # share counts the server itself
+                "shares_gpu_with": server.share - 1,
+                "rpc": server.use is not None,
+                "per_user_tokens_per_second": round(server.rate, 3),
+                "seconds_to_first_token": round(server.first, 3),
+                "load_seconds": round(plan.load(number), 1),
+                "plan": server.plan.to_dict(),
+            }
+            for number, server in enumerate(plan.servers)
+        ],
         "machines": {
             name: [
                 {
@@ -132,86 +196,3 @@ def to_dict(plan: FleetPlan) -> dict[str, object]:
         ],
         "notes": list(plan.notes),
     }
-
-
-def _server(plan: FleetPlan, number: int, server: FleetServer) -> dict[str, object]:
-    return {
-        "model": plan.names[server.model],
-        "kinds": [kind for kind, _ in server.takes],
-        "gpus": sum(gpus for _, gpus in server.takes),
-        "replicas": plan.replicas(number),
-        "slots": server.slots,
-        "context": server.plan.breakdown.n_ctx_seq,
-        # share counts the server itself
-        "shares_gpu_with": server.share - 1,
-        "rpc": server.use is not None,
-        "per_user_tokens_per_second": round(server.rate, 3),
-        "seconds_to_first_token": round(server.first, 3),
-        "load_seconds": round(plan.load(number), 1),
-        "plan": server.plan.to_dict(),
-    }
-
-
-def _row(plan: FleetPlan, number: int, server: FleetServer) -> list[str]:
-    # One place a replica: the machine, or the machines of a server over RPC
-    names = [" + ".join(place.machines) for place in plan.places if place.server == number]
-    machines = list(dict.fromkeys(names))
-    shown = machines[0] if len(machines) == 1 else f"{machines[0]} and {len(machines) - 1} more"
-    used, free = (
-        sum(getattr(row, name) for row in server.plan.devices) for name in ("used", "free")
-    )
-    # What the pod or the service may use, growth included
-    ram = server.plan.ram.limit
-    return [
-        shown,
-        plan.names[server.model],
-        str(len(names)),
-        str(server.slots),
-        str(server.plan.breakdown.n_ctx_seq),
-        f"{server.rate:.1f}",
-        f"{server.first:.1f} s" if server.first else "-",
-        f"{used / GiB:.1f} of {free / GiB:.1f} GiB" if server.plan.devices else "-",
-        "no limit" if ram is None else f"{ram / GiB:.1f} GiB",
-    ]
-
-
-def _failing(plan: FleetPlan, number: int) -> str:
-    each = plan.failing[number]
-    # They start at once: the slowest decides
-    load = max(plan.load(place.server) for place in plan.on[each.machine])
-    text = (
-        f"{each.machine}: {_count(each.waiting)} until it is back, {load:.0f} s after its start"
-        if each.waiting
-        else f"{each.machine}: the others have slots for all its users"
-    )
-    # It was not computed what a new plan would serve
-    if each.again is None:
-        return text
-    again = f"up to {each.again} are served" if each.again else "a model is not served"
-    return f"{text}; planned again without it, {again}"
-
-
-def _count(users: int) -> str:
-    return f"{users} users wait" if users != 1 else "one user waits"
-
-
-def _free(plan: FleetPlan) -> list[str]:
-    """Return the machines of each kind that have no server."""
-    lines = []
-    for kind in plan.fleet.kinds:
-        names = [box.name for box in kind.machines if not plan.on[box.name]]
-        if names:
-            others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            lines.append(f"{names[0]}{others}: {kind.title}")
-    return lines
-
-
-def _warnings(plan: FleetPlan) -> Sequence[str]:
-    """Return the warnings of the plans, each once."""
-    return [
-        *dict.fromkeys(
-            f"{plan.names[server.model]}: {warning}"
-            for server in plan.servers
-            for warning in server.plan.warnings
-        )
-    ]

@@ -6,7 +6,7 @@ from ..flags.params import Params
 from ..flags.write import to_words
 from ..quoting import printable, shell
 from ..units import in_mib
-from .table import Style, blocks, warned, wrap
+from .table import PLAIN, Style, blocks, warned, wrap
 from .text import context_words, listed, shortage, tokens
 
 TYPE_CHECKING = False
@@ -21,13 +21,19 @@ if TYPE_CHECKING:
 _SLOWER = 1.02  # a request that is slower than alone by this factor is shown with both times
 
 
-def together_text(together: Together, style: Style | None = None, rest: Sequence[str] = ()) -> str:
+def together_text(together: Together, style: Style = PLAIN, rest: Sequence[str] = ()) -> str:
     """Return each model with its flags, and its memory on every device; laid out for the terminal's
     width."""
-    style = style or Style()
     lines: list[str] = []
     for i, (name, plan) in enumerate(_named(together)):
-        text = f"{plan.placement}, {context_words(plan)}, {_speed_words(together, i)}"
+        inputs, speed, alone = plan.inputs, plan.speed, together.alone
+        rate = f"{tokens(speed.generation)} tokens/s, {speed.request:.1f} s per request"
+        if inputs is not None:
+            rate = f"{tokens(inputs.per_second)} inputs/s of {inputs.tokens} tokens"
+        # By what the other models take away
+        elif alone and speed.request > alone[i] * _SLOWER:
+            rate += f" (alone {alone[i]:.1f} s)"
+        text = f"{plan.placement}, {context_words(plan)}, {rate}"
         lines += [style(name, "bold"), *wrap(text, style.width, "  ", "    ")]
         if not plan.fits:
             lines += [
@@ -42,20 +48,18 @@ def together_text(together: Together, style: Style | None = None, rest: Sequence
     for warning in of_models(together.plans, [plan.warnings for plan in together.plans]):
         lines += warned(warning, style.width)
     # A group of one model, of --swap
-    alone = len(together.plans) == 1
-    lines += [
-        style("fits" if alone else "all fit together", "bold")
-        if together.fits
-        else style("does not fit" if alone else "they do not fit together", "red")
-    ]
-    if not together.fits and not alone:
+    one = len(together.plans) == 1
+    if together.fits:
+        lines.append(style("fits" if one else "all fit together", "bold"))
+    else:
+        lines.append(style("does not fit" if one else "they do not fit together", "red"))
+    if not together.fits and not one:
         lines += wrap("--swap plans them in turns, in groups that fit", style.width)
     return "\n".join(lines) + "\n"
 
 
-def groups_text(groups: Groups, style: Style | None = None, rest: Sequence[str] = ()) -> str:
+def groups_text(groups: Groups, style: Style = PLAIN, rest: Sequence[str] = ()) -> str:
     """Return each group of models that fit together, as in together_text."""
-    style = style or Style()
     count = len(groups.groups)
     parts = []
     if groups.stay:
@@ -63,12 +67,12 @@ def groups_text(groups: Groups, style: Style | None = None, rest: Sequence[str] 
         parts.append(style("loaded all the time", "bold") + "\n\n" + text)
     for number, group in enumerate(groups.groups, 1):
         size = len(group.plans)
-        head = (
-            f"group {number} of {count}: {size} models together"
-            if size > 1
-            else f"group {number} of {count}: one model"
+        what = f"{size} models together" if size > 1 else "one model"
+        parts.append(
+            style(f"group {number} of {count}: {what}", "bold")
+            + "\n\n"
+            + together_text(group, style, rest)
         )
-        parts.append(style(head, "bold") + "\n\n" + together_text(group, style, rest))
     return "\n".join(parts)
 
 
@@ -84,21 +88,6 @@ def of_models(plans: Sequence[Plan], lines: Sequence[Sequence[str]]) -> list[str
         if line not in common
     ]
     return list(dict.fromkeys((*common, *named)))
-
-
-def _speed_words(together: Together, i: int) -> str:
-    """Return the tokens per second and the seconds of a request, and the seconds alone if these are
-    fewer."""
-    plan = together.plans[i]
-    speed, inputs = plan.speed, plan.inputs
-    if inputs is not None:
-        return f"{tokens(inputs.per_second)} inputs/s of {inputs.tokens} tokens"
-    seconds = speed.request
-    text = f"{tokens(speed.generation)} tokens/s, {seconds:.1f} s per request"
-    # By what the other models take away
-    if together.alone and seconds > together.alone[i] * _SLOWER:
-        text += f" (alone {together.alone[i]:.1f} s)"
-    return text
 
 
 def _sharing(together: Together) -> Iterator[str]:
@@ -148,15 +137,11 @@ def _bill(together: Together, style: Style) -> list[str]:
     # blocks() repeats the names in each table: they must leave room for one column
     column = max(len(cell) for row in rows for cell in row[1:])
     for cells in rows:
-        cells[0] = _cut(printable(cells[0]), style.width - 2 - column)
+        name, space = printable(cells[0]), style.width - 2 - column
+        # Shortened in the middle: names often differ at their ends
+        half = (space - 2) // 2
+        cells[0] = name if len(name) <= space else f"{name[: space - 2 - half]}..{name[-half:]}"
     return blocks(["MiB", *names, "Host"], rows, style)
-
-
-def _cut(name: str, space: int) -> str:
-    """Return a file's name in `space` columns, shortened in the middle: names often differ at their
-    ends."""
-    half = (space - 2) // 2
-    return name if len(name) <= space else f"{name[: space - 2 - half]}..{name[-half:]}"
 
 
 def model_words(plan: Plan) -> list[str]:

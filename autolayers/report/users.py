@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..units import human
+from .table import ranged, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,18 +17,13 @@ def each_words(speed: Speed) -> str:
     """Return what each of the people gets, with the prediction's uncertainty."""
     assert speed.requests is not None
     row: Mapping[str, Any] = speed.requests.to_dict()
-    # factor: how far off the rate may be, either way
-    rate, users, factor = (
-        row["per_request_tokens_per_second"],
-        row["users"],
-        speed.generation_spread,
-    )
-    each = f"for each of {users} users" if users > 1 else "for one user"
-    total = f", {row['total_tokens_per_second']:.0f} in all" if users > 1 else ""
-    return (
-        f"about {rate:.1f} tokens/s {each} ({rate / factor:.1f} to {rate * factor:.1f}){total}   "
-        f"first token within {row['seconds_to_first_token']:.1f} s"
-    )
+    users, rate = row["users"], row["per_request_tokens_per_second"]
+    each, total = "one user", ""
+    if users > 1:
+        each = f"each of {users} users"
+        total = f", {row['total_tokens_per_second']:.0f} in all"
+    span = ranged(rate, speed.generation_spread, "{:.1f}".format, f" tokens/s for {each}")
+    return f"about {span}{total}   first token within {row['seconds_to_first_token']:.1f} s"
 
 
 def users_table(speed: Speed) -> list[str]:
@@ -48,9 +44,5 @@ def users_table(speed: Speed) -> list[str]:
     ]
     if not rows:
         return []
-    rows.insert(0, ("users", "tokens/s each", "in all", "first token", "caches"))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
+    head = ("users", "tokens/s each", "in all", "first token", "caches")
+    return table(head, rows, left=())

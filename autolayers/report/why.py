@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from ..planner.why import Why
 
 
-def why_text(why: Why, style: Style | None = None) -> str:
+_PIPE = Style(width=None)  # a fact a line
+
+
+def why_text(why: Why, style: Style = _PIPE) -> str:
     """Return one line a candidate, the chosen one marked, then what would change it."""
-    style = style or Style(width=None)
     rows = [
         (
             f"{'*' if row.chosen else ' '} {row.placement}",
@@ -38,20 +40,15 @@ def why_text(why: Why, style: Style | None = None) -> str:
     texts = [text for text in (counted, why.more, why.smaller) if text]
     # On a pipe a fact is a line, without a label
     lines += labelled("with", texts, style) if style.bounded else texts
-    return "\n".join([*lines, *_trace(why, style)]) + "\n"
-
-
-def _trace(why: Why, style: Style) -> list[str]:
-    """Return all that was measured, in its order, and what was promised and never measured."""
-    if not why.tried:
-        return []
-    heads = ("measured, in this order", "context", "request", "")
+    # All that was measured, in its order, and what was promised and never measured
     tried = [
         (row.placement, str(row.n_ctx), f"{row.seconds:.2f} s", row.verdict) for row in why.tried
     ]
+    if tried:
+        heads = ("measured, in this order", "context", "request", "")
+        lines += ["", *stacked(heads, tried, style, (0, 3))]
     promised = [(each.what, f"{each.seconds:.2f} s at best") for each in why.promised]
-    lines = ["", *stacked(heads, tried, style, (0, 3))]
-    if promised:
+    if tried and promised:
         about = "promised and never measured: with their prices these count no less than the best"
         lines += ["", *stacked((about, ""), promised, style, (0,))]
-    return lines
+    return "\n".join(lines) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import LaunchRefused
 from .command import command_lines
 from .picture import filled
-from .table import Style, stacked, tokens, wrap
+from .table import PLAIN, Style, stacked, tokens, wrap
 from .text import shortage
 
 TYPE_CHECKING = False
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
 
 def yours_text(
-    yours: Plan | LaunchRefused, taken: Plan, words: Sequence[str], style: Style | None = None
+    yours: Plan | LaunchRefused, taken: Plan, words: Sequence[str], style: Style = PLAIN
 ) -> str:
     """Return the difference, both launches line by line, and the better command; `taken` is yours
     where none is better."""
-    style = style or Style()
     same = taken is yours
     lined: list[tuple[str, ...]] = [row[:2] for row in beside(taken, taken)]
     if not same:
