@@ -9,7 +9,7 @@ from ..planner.compare.best import POOR_COSTS, SLOW, TIGHT, WELL, BestRow, Job
 from ..planner.compare.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY, wanted_ctx
 from ..units import GiB
 from .command import command_lines
-from .table import Style, fitted, labelled, ranged, rounded, wrap
+from .table import Style, labelled, ranged, rounded, stacked, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def ranking_text(
             for i, row in enumerate(runs)
         ]
         # Where it is too wide the date goes first, then the file, which the command names
-        lines += ["", *fitted(head, cells, style, (0, 2, 6, 7), marks, less=(8, 6, 4, 5))]
+        lines += ["", *stacked(head, cells, style, (0, 2, 6, 7), marks, less=(8, 6, 4, 5))]
     if command:
         lines += ["", *command_lines(command, style)]
     lines.append("")

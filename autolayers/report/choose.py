@@ -25,7 +25,7 @@ from ..planner.prices import TOO_SLOW
 from ..units import GiB
 from .command import command_lines
 from .measured import measured_words
-from .table import PLAIN, Style, fitted, labelled, table, wrap
+from .table import PLAIN, Style, labelled, stacked, table, wrap
 from .text import tokens
 
 TYPE_CHECKING = False
@@ -93,7 +93,7 @@ def choices_text(
         *[style(line, "bold") for line in wrap(_taken(names, choices, advice, n_ctx), style.width)],
         "",
         # Where it is too wide the bits go first: the name says them nearly
-        *fitted(head, rows, style, (0, 3), marks, less=(2,)),
+        *stacked(head, rows, style, (0, 3), marks, less=(2,)),
         "",
         *([*command_lines(command, style), ""] if command else []),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..backends import HOST
 from ..devices.cards import CARDS
-from .table import Style, fitted, tokens
+from .table import Style, stacked, tokens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..work.measured import MeasuredRate
 
 _PLACING = ("-ngl", "-ncmoe", "-ot", "-sm", "-ts")  # flags that say where weights are
+_FACTS = ("test", "launch", "build", "date", "source")
 _MOST = 4.0  # of measured / predicted, at the plot's edges
 _HALF = 20  # columns of a half of it
 _INDENT = 16  # columns before a line of the summary
@@ -37,7 +38,20 @@ def measured_words(
         other = n_ubatch is not None and prompt.n_ubatch != n_ubatch
         batch = f" with -ub {prompt.n_ubatch}" if other else ""
         rates.append(f"prompts {tokens(prompt.rate)}/s{batch}")
-    lines = [f"{', '.join(rates)}: {_row_words(row, width)}"]
+    # What the row is of: model, cards, placement, depth, RAM, build, source and date
+    parts = [row.model, cards(row.cards)]
+    # Elsewhere all is on one device, and there is nothing to say
+    if row.placement in ("MoE in RAM", "dense partial", "multi-GPU"):
+        parts.append(placement(row))
+    parts += [f"after {row.depth} tokens"] if row.depth else []
+    # share 1: a token reads nothing from RAM, so that its speed does not count
+    parts += [f"RAM {row.ram / 1e9:.0f} GB/s"] if row.ram and row.share < 1 else []
+    parts += [f"b{row.build}"] if row.build else []
+    where = source(row)
+    # The host alone: an address is never broken
+    parts.append(where.partition("/")[0] if width and len(where) > width - _INDENT else where)
+    parts.append(f"{row.date}{' (an older, slower build)' if row.old else ''}")
+    lines = [f"{', '.join(rates)}: {', '.join(filter(None, parts))}"]
     if measured.outside:
         lines.append("that is outside the predicted range; one row alone does not move it")
     if measured.contradicting:
@@ -48,42 +62,15 @@ def measured_words(
     return lines
 
 
-def _row_words(row: MeasuredRate, width: int = 0) -> str:
-    """Return what a row is of: model, cards, placement, depth, RAM, build, source and date."""
-    parts = [row.model, cards(row.cards)]
-    # Elsewhere all is on one device, and there is nothing to say
-    if row.placement in ("MoE in RAM", "dense partial", "multi-GPU"):
-        parts.append(placement(row))
-    if row.depth:
-        parts.append(f"after {row.depth} tokens")
-    # share 1: a token reads nothing from RAM, so that its speed does not count
-    if row.ram and row.share < 1:
-        parts.append(f"RAM {row.ram / 1e9:.0f} GB/s")
-    if row.build:
-        parts.append(f"b{row.build}")
-    where = source(row)
-    # The host alone: an address is never broken
-    if width and len(where) > width - _INDENT:
-        where = where.partition("/")[0]
-    parts += [where, f"{row.date} (an older, slower build)" if row.old else row.date]
-    return ", ".join(filter(None, parts))
-
-
 def cards(names: Sequence[str]) -> str:
     """ "RTX 3060", "2 x RTX 3090", "RTX 3060 + RTX 5070 Ti", "CPU"."""
-    # In the order given
-    count = {name: names.count(name) for name in names}
-    return (
-        " + ".join(f"{n} x {_short(name)}" if n > 1 else _short(name) for name, n in count.items())
-        or HOST
-    )
-
-
-def _short(name: str) -> str:
-    """Return a card without its maker."""
-    name_sold = CARDS[name].description if name in CARDS else name
-    maker = next((maker for maker in _MAKERS if name_sold.startswith(maker)), "")
-    return name_sold.removeprefix(maker)
+    parts = []
+    # In the order given, each without its maker
+    for name in dict.fromkeys(names):
+        sold, n = CARDS[name].description if name in CARDS else name, names.count(name)
+        maker = next((maker for maker in _MAKERS if sold.startswith(maker)), "")
+        parts.append(f"{n} x " * (n > 1) + sold.removeprefix(maker))
+    return " + ".join(parts) or HOST
 
 
 def source(row: MeasuredRate) -> str:
@@ -108,19 +95,7 @@ def rows_text(rows: Sequence[MeasuredRate], style: Style, plot: bool = False) ->
     """Return a table of rows, or a plot of what is measured, as a share of what is predicted."""
     if plot:
         return "\n".join(_plot(rows)) + "\n"
-    head = (
-        "model",
-        "card",
-        "backend",
-        "",
-        "t/s",
-        "predicted",
-        "test",
-        "launch",
-        "build",
-        "date",
-        "source",
-    )
+    head = ("model", "card", "backend", "", "t/s", "predicted", *_FACTS)
     cells = [
         [
             row.model,
@@ -137,10 +112,8 @@ def rows_text(rows: Sequence[MeasuredRate], style: Style, plot: bool = False) ->
         ]
         for row in rows
     ]
-    return (
-        "\n".join(fitted(head, cells, style, (0, 1, 2, 3, 6, 7, 8, 9, 10), less=(10, 8, 7, 2)))
-        + "\n"
-    )
+    left = (0, 1, 2, 3, 6, 7, 8, 9, 10)
+    return "\n".join(stacked(head, cells, style, left, less=(10, 8, 7, 2))) + "\n"
 
 
 def _test(row: MeasuredRate) -> str:

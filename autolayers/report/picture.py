@@ -29,18 +29,16 @@ PARTS = (
 # columns that are shown although all are 0
 _ALWAYS = frozenset(("weights", "KV", "compute", "margin", "free"))
 _BAR = 10, 40  # columns of a bar, at least and at most
-_DECORATIONS = frozenset(
-    (
-        "nvidia",
-        "geforce",
-        "amd",
-        "radeon",
-        "radeon(tm)",
-        "intel(r)",
-        "arc(tm)",
-        "graphics",
-        "hypothetical",
-    )
+_DECORATIONS = (
+    "nvidia",
+    "geforce",
+    "amd",
+    "radeon",
+    "radeon(tm)",
+    "intel(r)",
+    "arc(tm)",
+    "graphics",
+    "hypothetical",
 )
 FULL, HALF = "\u2588", "\u2584"
 LETTERS = "ABCDEFGHIJKLMNOP"  # of devices

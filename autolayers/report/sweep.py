@@ -81,9 +81,9 @@ class SweepTable:
         cells |= {
             "fits": "yes" if plan.fits else "no",
             "layers": f"{plan.n_gpu_layers}/{plan.n_layer + 1}",
-            "GPU GiB": _gib(_used(plan)),
-            "margin": _gib(sum(d.margin for d in plan.devices)),
-            "RAM GiB": _gib(plan.host.resident),
+            "GPU GiB": f"{_used(plan) / GiB:.1f}",
+            "margin": f"{sum(d.margin for d in plan.devices) / GiB:.1f}",
+            "RAM GiB": f"{plan.host.resident / GiB:.1f}",
             "t/s*": tokens(plan.speed.generation),
             "full*": tokens(plan.speed.generation_full),
         }
@@ -95,10 +95,11 @@ class SweepTable:
         return f"{shown}{gap}{flags}"
 
     def _line(self, cells: dict[str, str]) -> str:
-        texts = [(cells.get(name, ""), name, width) for name, width in self.columns]
-        return self.gap.join(
-            text.ljust(width) if name in _LEFT else text.rjust(width) for text, name, width in texts
-        ).rstrip()
+        texts = [
+            f"{cells.get(name, ''):{'<' if name in _LEFT else '>'}{width}}"
+            for name, width in self.columns
+        ]
+        return self.gap.join(texts).rstrip()
 
 
 class SweepBars:
@@ -126,15 +127,7 @@ class SweepBars:
         start = f"{point.n_ctx:>7} {point.cache_type:<6} "
         if plan is None:
             return "\n".join(wrap(f"refused: {point.refusal}", self.style.width, start, "    "))
-        gpu, ram = _gib(_used(plan)), _gib(plan.host.resident)
-        rate = tokens(plan.speed.generation)
-        line = f"{start}{self._bar(plan)} {gpu:>6} + {ram:>6} GiB {rate:>6} t/s"
-        if self.layers:
-            line += f" {plan.n_gpu_layers}/{plan.n_layer + 1}".rjust(9)
-        return line if plan.fits else self.style(line, "red")
-
-    def _bar(self, plan: Plan) -> str:
-        """Return the parts of the devices' memory, and a mark where this machine's ends."""
+        # The parts of the devices' memory, and a mark where this machine's ends
         bar, end = "", 0
         for mark, part in zip("#=+", ("model", "context", "compute"), strict=True):
             # By the running sum, so that rounding does not add up
@@ -143,9 +136,14 @@ class SweepBars:
         bar = bar.ljust(self.width)
         # More than the largest machine has
         if len(bar) > self.width:
-            bar = bar[: self.width - 1] + ">"
+            bar = f"{bar[: self.width - 1]}>"
         limit = self._column(sum(d.free for d in plan.devices))
-        return f"{bar[:limit]}|{bar[limit + 1 :]}"
+        sizes = f"{_used(plan) / GiB:>6.1f} + {plan.host.resident / GiB:>6.1f} GiB"
+        rate = f"{tokens(plan.speed.generation):>6} t/s"
+        line = f"{start}{bar[:limit]}|{bar[limit + 1 :]} {sizes} {rate}"
+        if self.layers:
+            line += f" {plan.n_gpu_layers}/{plan.n_layer + 1}".rjust(9)
+        return line if plan.fits else self.style(line, "red")
 
     def _column(self, size: int) -> int:
         """Return the column of a bar at which this number of bytes ends."""
@@ -173,10 +171,6 @@ def fields(point: Point) -> list[object]:
         round(speed.generation_full, 3),
         shell(plan.flags),
     ]
-
-
-def _gib(size: int) -> str:
-    return f"{size / GiB:.1f}"
 
 
 def _used(plan: Plan) -> int:

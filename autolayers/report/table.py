@@ -190,32 +190,6 @@ def table(
     return lines
 
 
-def fitted(
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    style: Style,
-    left: Sequence[int] = (0,),
-    marks: Mapping[int, str] | None = None,
-    less: Sequence[int] = (),
-) -> list[str]:
-    """Return the lines of a table. If it is wider than the terminal, it lacks the columns `less`;
-    then the first column's texts are shortened; and if that is not enough, they are above the
-    others."""
-    # columns that still stand, as indices of head, and how wide each is with its gap
-    shown = list(range(len(head)))
-    wide = [width + 2 for width in widths(head, *rows)]
-    for column in less:
-        if sum(wide[i] for i in shown) - 2 > style.columns:
-            shown.remove(column)
-    heads, *cells = [[row[i] for i in shown] for row in (head, *rows)]
-    # for the first column
-    room = style.columns - sum(wide[i] for i in shown[1:])
-    # A name of fewer columns says nothing: stacked puts it above instead
-    if room >= _NAME:
-        cells = [[shortened(first, room), *others] for first, *others in cells]
-    return stacked(heads, cells, style, [shown.index(i) for i in left if i in shown], marks)
-
-
 def stacked(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -223,9 +197,25 @@ def stacked(
     left: Sequence[int] = (0,),
     marks: Mapping[int, str] | None = None,
     first: int = 1,
+    less: Sequence[int] = (),
 ) -> list[str]:
-    """Return the lines of a table. If it is wider than the terminal, the `first` columns of each
-    row are above the others. On a pipe each row is one line, for grep and awk."""
+    """Return the lines of a table. If it is wider than the terminal, it lacks the columns `less`;
+    then, if there are such, the first column's texts are shortened; and if that is not enough, the
+    `first` columns of each row are above the others. On a pipe each row is one line, for grep and
+    awk."""
+    # columns that still stand, as indices of head, and how wide each is with its gap
+    shown = list(range(len(head)))
+    wide = [width + 2 for width in widths(head, *rows)]
+    for column in less:
+        if sum(wide[i] for i in shown) - 2 > style.columns:
+            shown.remove(column)
+    head, *rows = [[row[i] for i in shown] for row in (head, *rows)]
+    left = [shown.index(i) for i in left if i in shown]
+    # for the first column
+    room = style.columns - sum(wide[i] for i in shown[1:])
+    # A name of fewer columns says nothing: above the others it is whole
+    if less and room >= _NAME:
+        rows = [[shortened(row[0], room), *row[1:]] for row in rows]
     if sum(widths(head, *rows)) + 2 * (len(head) - 1) <= style.columns:
         return table(head, rows, style, left, marks)
     shifted = [i - first for i in left]

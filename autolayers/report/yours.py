@@ -69,15 +69,13 @@ def difference(yours: Plan | LaunchRefused, taken: Plan) -> str:
 def rows(plan: Plan) -> list[tuple[str, str]]:
     """Return what is said of a launch, line by line."""
     speed, host = plan.speed, plan.host
-
-    def rate(value: float) -> str:
-        return tokens(value) if plan.fits else "-"
-
+    rates = (speed.generation, speed.generation_full, speed.prompt)
+    writes, full, reads = (tokens(rate) if plan.fits else "-" for rate in rates)
     lines = [
         ("fits", "yes" if plan.fits else f"no: {shortage(plan)}"),
-        ("tokens/s", rate(speed.generation)),
-        ("  with a full context", rate(speed.generation_full)),
-        ("  of a prompt", rate(speed.prompt)),
+        ("tokens/s", writes),
+        ("  with a full context", full),
+        ("  of a prompt", reads),
         ("context", str(plan.breakdown.n_ctx)),
         ("where", plan.placement),
     ]
