@@ -9,6 +9,7 @@ from ..planner.compare.best import POOR_COSTS, SLOW, TIGHT, WELL, BestRow, Job
 from ..planner.compare.choose import EXPERTS, IN_RAM, NO, PARTLY, WHOLLY, wanted_ctx
 from ..units import GiB
 from .command import command_lines
+from .picture import machine_of
 from .table import Style, labelled, ranged, rounded, stacked, wrap
 
 TYPE_CHECKING = False
@@ -117,18 +118,11 @@ def _notes(rows: Sequence[BestRow], runs: Sequence[BestRow], n_ctx: int) -> list
 def machine_words(request: Request) -> str:
     """Return the machine in a few words."""
     machine = request.machine
-    counts: dict[str, int] = {}
+    cards = []
     for device in machine.devices:
-        size = "" if device.in_ram else f" {ceil(device.total / GiB)} GB"
         # "NVIDIA GeForce" is not what people call it, and --gpu 24GiB has no name
-        name = _MAKER.sub("", device.description or device.name) + size
-        if device.description.startswith("hypothetical"):
-            name = f"a GPU of{size}"
-        counts[name] = counts.get(name, 0) + 1
-    parts = [f"{count} x {name}" if count > 1 else name for name, count in counts.items()]
-    parts = parts or ["the CPU"]
-    ram = machine.ram_total or machine.ram
-    if ram is not None:
-        shared = any(device.in_ram for device in machine.devices)
-        parts.append(f"{ram / GiB:.0f} GB {'memory' if shared else 'RAM'}")
-    return " + ".join(parts)
+        name = _MAKER.sub("", device.description or device.name)
+        name = "a GPU of" if device.description.startswith("hypothetical") else name
+        cards.append(name if device.in_ram else f"{name} {ceil(device.total / GiB)} GB")
+    shared = any(device.in_ram for device in machine.devices)
+    return machine_of(cards, machine.ram_total or machine.ram, shared)

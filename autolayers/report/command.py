@@ -20,32 +20,29 @@ def command_lines(
 ) -> list[str]:
     """Return the command in lines of the terminal's width, which a shell reads as one."""
     whole = shell(list(words))
-    # A pipe wants one line
-    if not style.drawn:
-        return [_shown(whole, style, look)]
-    # cmd and PowerShell have no backslash at a line's end
-    if os.name == "nt" or indent + len(whole) <= style.width:
-        return [_shown(" " * indent + whole, style, look)]
-    lines = [""]
-    # The words, each flag with its values.
-    groups: list[list[str]] = []
-    for word in words:
-        # "-1" is a value: a flag stays on one line with all its values
-        value = word[1:2].isdigit() or not word.startswith("-")
-        if groups and value:
-            groups[-1].append(word)
-        else:
-            groups.append([word])
-    for text in map(shell, groups):
-        room = style.width - indent - _FURTHER - len(_END) - len(lines[-1])
-        if lines[-1] and len(text) + 1 > room:
-            lines.append(text)
-        else:
-            lines[-1] += f" {text}" if lines[-1] else text
+    lines = [whole]
+    # A pipe wants one line; cmd and PowerShell have no backslash at a line's end
+    if style.drawn and os.name != "nt" and indent + len(whole) > style.width:
+        lines = [""]
+        # The words, each flag with its values.
+        groups: list[list[str]] = []
+        for word in words:
+            # "-1" is a value: a flag stays on one line with all its values
+            if groups and (word[1:2].isdigit() or not word.startswith("-")):
+                groups[-1].append(word)
+            else:
+                groups.append([word])
+        for text in map(shell, groups):
+            room = style.width - indent - _FURTHER - len(_END) - len(lines[-1])
+            if lines[-1] and len(text) + 1 > room:
+                lines.append(text)
+            else:
+                lines[-1] += f" {text}" if lines[-1] else text
+    left = " " * (indent if style.drawn else 0)
     first, *others = lines
-    indented = [" " * indent + first, *(" " * (indent + _FURTHER) + line for line in others)]
-    ends = [*[_END] * len(others), ""]
-    return [_shown(line + end, style, look) for line, end in zip(indented, ends, strict=True)]
+    shown = [left + first, *(f"{left}{' ' * _FURTHER}{line}" for line in others)]
+    shown[:-1] = [line + _END for line in shown[:-1]]
+    return [style(line, look) if look else line for line in shown]
 
 
 def flag_lines(words: Sequence[str], style: Style, indent: int) -> list[str]:
@@ -53,7 +50,3 @@ def flag_lines(words: Sequence[str], style: Style, indent: int) -> list[str]:
     if not style.drawn:
         return [" " * indent + shell(list(words))]
     return command_lines(words, style, indent, "")
-
-
-def _shown(line: str, style: Style, look: str) -> str:
-    return style(line, look) if look else line

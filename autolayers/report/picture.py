@@ -66,7 +66,7 @@ def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
     # The last figure is what is free, and of how much
     for texts, limit in zip(cells, [*(row.free for row in devices), plan.host.free], strict=True):
         texts[-1] = "" if limit is None else f"{texts[-1]} of {limit / GiB:.1f}"
-    heads = [f"{PARTS[i][0]} {_mark(i, style)}" for i in shown]
+    heads = [f"{PARTS[i][0]} {mark(i, style)}" for i in shown]
     # The bar gets the columns that names and figures leave
     left = max(map(len, titles))
     width = min(_BAR[1], style.width - left - sum(widths(heads, *cells)) - 2 * len(heads) - 4)
@@ -112,13 +112,13 @@ def layers(plan: Plan, style: Style) -> tuple[list[str], str]:
     room = style.width - 10
     lines = [drawn[at : at + room] for at in range(0, len(drawn), room)]
     # "A CUDA0", "B CUDA1", or "A-G CUDA0-6" for three and more
-    meaning = [f"{mark} {device}" for mark, device in zip(whole, devices, strict=False)]
+    meaning = [f"{letter} {device}" for letter, device in zip(whole, devices, strict=False)]
     ranges = in_ranges(devices)
     if len(ranges) == 1 < len(devices):
         meaning = [f"{whole[0]}-{whole[len(devices) - 1]} {ranges[0]}"]
     # The bar of a device alone has its name
     meaning = [] if alone and style.blocks else meaning
-    if any(mark in drawn for mark in part):
+    if any(letter in drawn for letter in part):
         meaning.append(f"{part if alone else 'small letters'} partly in RAM")
     if "." in drawn:
         meaning.append(". on the CPU")
@@ -131,6 +131,15 @@ def _layer(row: LayerRow, devices: Sequence[str], whole: str, part: str) -> str:
     # Weights in another buffer than a GPU's: RAM, e.g. experts
     elsewhere = any(size and buffer not in devices for buffer, size in row.buffers.items())
     return (part if elsewhere else whole)[devices.index(row.device)]
+
+
+def machine_of(cards: Sequence[str], ram: int | None, shared: bool) -> str:
+    """Return a machine in a few words: "2 x RTX 3060 12 GB + 32 GB RAM"."""
+    counts = {card: cards.count(card) for card in cards}
+    parts = [f"{n} x {card}" if n > 1 else card for card, n in counts.items()] or ["the CPU"]
+    if ram is not None:
+        parts.append(f"{ram / GiB:.0f} GB {'memory' if shared else 'RAM'}")
+    return " + ".join(parts)
 
 
 def filled(size: int, limit: int | None) -> str:
@@ -171,25 +180,17 @@ def placed(line: str, style: Style) -> str:
 
 def grouped(devices: Sequence[DeviceRow], verbose: bool) -> list[list[DeviceRow]]:
     """Return neighbours that share a row: identical GPUs with the same free memory."""
+
+    def kind(device: DeviceRow) -> tuple[str, int, int, bool]:
+        # A device that is not used is no twin of one that is
+        return device.description, device.total, device.free, bool(device.used)
+
     groups: list[list[DeviceRow]] = []
-    for device in devices:
-        last = groups[-1][-1] if groups else None
-        if (
-            # A device that is not used is no twin of one that is
-            last is not None
-            and not verbose
-            and (last.description, last.total, last.free, bool(last.used))
-            == (device.description, device.total, device.free, bool(device.used))
-        ):
-            groups[-1].append(device)
-        else:
-            groups.append([device])
-    return [
-        part
-        for group in groups
+    for alike in [list(group) for _, group in groupby(devices, key=kind)]:
         # Two GPUs have a row each
-        for part in ([group] if len(group) >= ALIKE else [[device] for device in group])
-    ]
+        share = len(alike) >= ALIKE and not verbose
+        groups += [alike] if share else [[device] for device in alike]
+    return groups
 
 
 def name(group: Sequence[DeviceRow]) -> str:
@@ -205,7 +206,8 @@ def names(group: Sequence[DeviceRow]) -> str:
     return first if first == last else f"{first}-{last[len(last.rstrip('0123456789')) :]}"
 
 
-def _mark(i: int, style: Style) -> str:
+def mark(i: int, style: Style) -> str:
+    """Return what a part is drawn with."""
     return PARTS[i][2 if style.blocks else 1]
 
 
@@ -227,4 +229,4 @@ def _bar(sizes: Sequence[int], width: int, style: Style) -> str:
             break
         at = max(able, key=lambda i: step * (shares[i] - counts[i]))
         counts[at] += step
-    return f"|{''.join(_mark(i, style) * count for i, count in enumerate(counts))}|"
+    return f"|{''.join(mark(i, style) * count for i, count in enumerate(counts))}|"

@@ -8,12 +8,25 @@ out of a bar.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from itertools import accumulate
 from math import ceil
 
 from ..units import GiB, at_least
 from .command import command_lines, flag_lines
 from .measured import measured_words
-from .picture import HALF, PARTS, filled, grouped, held, layers, name, names, placed
+from .picture import (
+    HALF,
+    filled,
+    grouped,
+    held,
+    layers,
+    machine_of,
+    mark,
+    name,
+    names,
+    placed,
+)
 from .table import Style, ranged, rounded, shortened, wrap
 from .text import (
     LESS_SURE,
@@ -261,18 +274,8 @@ def drawn(sizes: Sequence[int], limit: int | None, width: int, style: Style) -> 
     total = sum(sizes)
     # What is asked for may be more than the device has: then the bar is of that
     whole = max(total, limit or 0) or 1
-    marks = [PARTS[i][2 if style.blocks else 1] for i in range(len(sizes))]
-    free = PARTS[-1][2 if style.blocks else 1]
-    cells = []
-    for cell in range(width):
-        middle, end = (cell + 0.5) * whole / width, 0
-        mark = free
-        for size, of_part in zip(sizes, marks, strict=True):
-            end += size
-            if middle < end:
-                mark = of_part
-                break
-        cells.append(mark)
+    marks, ends = [mark(i, style) for i in (*range(len(sizes)), -1)], list(accumulate(sizes))
+    cells = [marks[bisect_right(ends, (cell + 0.5) * whole / width)] for cell in range(width)]
     # sizes[0] are the weights
     eighths = round(sizes[0] * width * 8 / whole)
     if style.blocks and eighths % 8 and eighths // 8 < width:
@@ -285,22 +288,14 @@ def drawn(sizes: Sequence[int], limit: int | None, width: int, style: Style) -> 
 
 def machine(plan: Plan) -> str:
     """Return the machine in a few words: "RTX 3060 + 32 GB RAM"."""
-    # "RTX 3060 12 GB" -> how many
-    kinds: dict[str, int] = {}
-    for group in grouped(plan.devices, True):
-        product = _product(group)
+    cards, host = [], plan.host
+    for device in plan.devices:
+        product = _product([device])
         # "a GPU of 24 GiB" has its size, and what shares the RAM has none of its own
-        if " of " not in product and not plan.host.shared and not _SIZE.search(product):
-            product += f" {ceil(group[0].total / GiB)} GB"
-        kinds[product] = kinds.get(product, 0) + len(group)
-    parts = [f"{count} x {product}" if count > 1 else product for product, count in kinds.items()]
-    if not parts:
-        parts.append("the CPU")
-    ram = plan.host.total or plan.host.free
-    if ram:
-        kind = "memory" if plan.host.shared else "RAM"
-        parts.append(f"{ram / GiB:.0f} GB {kind}")
-    return " + ".join(parts)
+        if " of " not in product and not host.shared and not _SIZE.search(product):
+            product += f" {ceil(device.total / GiB)} GB"
+        cards.append(product)
+    return machine_of(cards, host.total or host.free or None, bool(host.shared))
 
 
 def _flowed(lines: list[str], parts: Sequence[str], style: Style, gap: str) -> list[str]:
