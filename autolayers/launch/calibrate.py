@@ -318,14 +318,16 @@ def _devices_of(row: Mapping[str, Any], devices: Sequence[Device]) -> list[Devic
 def _missing(cards: str, own: Sequence[Device]) -> str:
     """Return the first of these cards that is not here, "" if all are."""
     for card in filter(None, map(str.strip, cards.split(","))):
-        if not any(_same(card, device.description) for device in own):
+        # Vulkan adds the driver: "AMD Radeon RX 7900 XTX (RADV NAVI31)"
+        if not any(
+            (
+                not device.description
+                or card.partition(" (")[0].strip() == device.description.partition(" (")[0].strip()
+            )
+            for device in own
+        ):
             return card
     return ""
-
-
-def _same(one: str, other: str) -> bool:
-    # Vulkan adds the driver: "AMD Radeon RX 7900 XTX (RADV NAVI31)"
-    return not other or one.partition(" (")[0].strip() == other.partition(" (")[0].strip()
 
 
 def _params(row: Mapping[str, Any]) -> Params:
