@@ -28,7 +28,7 @@ def _lines(value: object, indent: str = "") -> Iterator[str]:
                 yield f"{indent}{key}:"
                 yield from _lines(each, indent + "  ")
             elif each is not None:
-                yield f"{indent}{key}: {next(_lines(each))}"
+                yield f"{indent}{key}: {next(_lines(each))}".rstrip()
     elif isinstance(value, list):
         for each in value:
             first, *others = _lines(each, indent + "  ")
