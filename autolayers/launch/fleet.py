@@ -306,34 +306,34 @@ def _llama_swap(
 
 def _swap(machine: str, own: Sequence[_Instance]) -> str:
     patience = max(each.launch.patience for each in own)
-    lines = [f"healthCheckTimeout: {patience}", "models:"]
-    names = []
+    models: document.Document = {}
     for model, same in _by(own, lambda each: each.model).items():
         for number, each in enumerate(same):
-            name = model if not number else f"{model}-{number + 1}"
-            names.append(name)
-            shown = llama_swap.models_of([each.launch], sized=False)[0]
-            variables: list[str] = []
-            if "    env:" in shown:
-                at = shown.index("    env:")
-                shown, variables = shown[:at], shown[at + 1 :]
-            lines += [
-                f"  {yaml(name)}:",
-                *shown[shown.index("models:") + 2 :],
-                *(f"    aliases: [{yaml(f'{name}@{machine}')}]",) * (not number),
-                # llama-swap refuses further ones with 429; llama-server lets them wait for a slot
-                f"    concurrencyLimit: {_WAITING * each.server.slots}",
-            ]
+            name = yaml(model if not number else f"{model}-{number + 1}")
+            _, file, _ = llama_swap.models_of([each.launch], sized=False)
+            ((_, models[name]),) = file["models"].items()
+            variables = models[name].pop("env") or []
             if each.place.gpus:
                 # e.g. "CUDA_VISIBLE_DEVICES=1"
                 numbers = ",".join(map(str, each.place.gpus))
-                variable = f"{each.launch.reach.backend.visible}={numbers}"
-                variables.append(f"      - {yaml(variable)}")
-            lines += ["    env:", *variables] if variables else []
-    group = {"swap": False, "exclusive": True, "members": list(map(yaml, names))}
+                variables.append(yaml(f"{each.launch.reach.backend.visible}={numbers}"))
+            models[name] |= {
+                "aliases": None if number else f"[{yaml(f'{model}@{machine}')}]",
+                # llama-swap refuses further ones with 429; llama-server lets them wait for a slot
+                "concurrencyLimit": _WAITING * each.server.slots,
+                "env": variables or None,
+            }
+    group = {"swap": False, "exclusive": True, "members": [*models]}
     # All fit together, so all are loaded when llama-swap starts
-    hooks = {"on_startup": {"preload": group["members"]}}
-    return "\n".join(lines) + "\n" + document.write({"groups": {"fleet": group}, "hooks": hooks})
+    hooks = {"on_startup": {"preload": [*models]}}
+    return document.write(
+        {
+            "healthCheckTimeout": patience,
+            "models": models,
+            "groups": {"fleet": group},
+            "hooks": hooks,
+        }
+    )
 
 
 # --- the balancers
