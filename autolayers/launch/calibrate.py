@@ -319,11 +319,9 @@ def _missing(cards: str, own: Sequence[Device]) -> str:
     """Return the first of these cards that is not here, "" if all are."""
     for card in filter(None, map(str.strip, cards.split(","))):
         # Vulkan adds the driver: "AMD Radeon RX 7900 XTX (RADV NAVI31)"
+        named = card.partition(" (")[0].strip()
         if not any(
-            (
-                not device.description
-                or card.partition(" (")[0].strip() == device.description.partition(" (")[0].strip()
-            )
+            not device.description or device.description.partition(" (")[0].strip() == named
             for device in own
         ):
             return card

@@ -318,7 +318,12 @@ def _container_flags(wrapped: Sequence[str], i: int) -> tuple[list[tuple[str, st
             value = wrapped[i] if i < len(wrapped) else ""
             i += 1
         if name in ("-v", "--volume"):
-            mounts.append(_volume(value))
+            # HOST:CONTAINER[:OPTIONS], where HOST may begin with a Windows drive:
+            # C:\data:/models has a colon that separates nothing
+            has_drive = value[1:2] == ":" and value[2:3] in ("\\", "/")
+            drive = value[:2] if has_drive else ""
+            outside, colon, rest = value[len(drive) :].partition(":")
+            mounts.append((rest.partition(":")[0], drive + outside) if colon else ("", ""))
         elif name == "--mount":
             mounts.append(_mount(value))
     return mounts, i
@@ -339,15 +344,6 @@ def _mount(value: str) -> tuple[str, str]:
     inside = [fields[name] for name in ("target", "dst", "destination") if fields.get(name)]
     outside = [fields[name] for name in ("source", "src") if fields.get(name)]
     return "".join(inside[:1]), "".join(outside[:1])
-
-
-def _volume(text: str) -> tuple[str, str]:
-    """HOST:CONTAINER[:OPTIONS], where HOST may begin with a Windows drive."""
-    # C:\data:/models has a colon that separates nothing
-    has_drive = text[1:2] == ":" and text[2:3] in ("\\", "/")
-    drive = text[:2] if has_drive else ""
-    outside, colon, rest = text[len(drive) :].partition(":")
-    return (rest.partition(":")[0], drive + outside) if colon else ("", "")
 
 
 # --- the plan's flags
@@ -430,14 +426,12 @@ def _is_other(name: str, theirs: object, wanted: Params) -> bool:
 def _by_field(params: Params) -> list[tuple[str, list[str]]]:
     """Return the words of each field, in the fields' order."""
     values = {name: getattr(params, name) for name in Params.__dataclass_fields__}
+    # No devices, `()`, are a value: -dev none
     return [
-        (name, _words_of(name, value)) for name, value in values.items() if _has_value(name, value)
+        (name, _words_of(name, value))
+        for name, value in values.items()
+        if value is not None and (value != () or name in ("device", "device_draft"))
     ]
-
-
-def _has_value(name: str, value: object) -> bool:
-    """Return whether a field has a value; no devices, `()`, are one: -dev none."""
-    return value is not None and (value != () or name in ("device", "device_draft"))
 
 
 def _words_of(name: str, value: Any, build: Build | None = None) -> list[str]:
