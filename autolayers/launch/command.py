@@ -314,7 +314,9 @@ def _container_flags(wrapped: Sequence[str], i: int) -> tuple[list[tuple[str, st
     while i < len(wrapped) and wrapped[i].startswith("-") and wrapped[i] != "--":
         name, equals, value = wrapped[i].partition("=")
         i += 1
-        if not equals and not _is_switch(name):
+        # -it bundles two flags that take no value
+        bundled = not name.startswith("--") and len(name) > 2 and set(name[1:]) <= set("ditPq")
+        if not (equals or bundled or name in _CONTAINER_SWITCHES):
             value = wrapped[i] if i < len(wrapped) else ""
             i += 1
         if name in ("-v", "--volume"):
@@ -327,12 +329,6 @@ def _container_flags(wrapped: Sequence[str], i: int) -> tuple[list[tuple[str, st
         elif name == "--mount":
             mounts.append(_mount(value))
     return mounts, i
-
-
-def _is_switch(name: str) -> bool:
-    """Return whether a flag of `docker run` takes no value; -it bundles two."""
-    bundled = not name.startswith("--") and len(name) > 2 and set(name[1:]) <= set("ditPq")
-    return bundled or name in _CONTAINER_SWITCHES
 
 
 def _mount(value: str) -> tuple[str, str]:
@@ -400,7 +396,11 @@ def additions(
             # of several -ot the first match counts, so given ones stay in front
             # `spoken`, not `typed`: a variable's overrides are in the process already
             written = _words_of(name, _missing(theirs, getattr(wanted, name)), build)
-        elif name in twice or (name in given and not _is_other(name, theirs, wanted)):
+        # the plan may have another value than the given one, but not of a word that is written
+        # twice: the last one counts
+        elif name in twice or (
+            name in given and (name not in _FREE or theirs == getattr(wanted, name))
+        ):
             continue
         # as the command wrote it: a path inside the container
         elif name in FILES and command.mounts and theirs:
@@ -415,12 +415,6 @@ def additions(
             written = ["-fa"] if wanted.flash_attn == "on" else []
         words += bench.for_bench(name, written) if command.bench else written
     return [*words, *own], notes
-
-
-def _is_other(name: str, theirs: object, wanted: Params) -> bool:
-    """Return whether the plan has another value than the given one, which it may have; of a word
-    that is written twice the last one counts."""
-    return name in _FREE and theirs != getattr(wanted, name)
 
 
 def _by_field(params: Params) -> list[tuple[str, list[str]]]:

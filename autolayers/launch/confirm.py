@@ -111,7 +111,10 @@ class Referee:
         try:
             for rounds in range(1, ROUNDS + 1):
                 build, difference, shortage = self._difference(plan)
-                room = _room(plan)
+                # Bytes that the plan leaves free; of RAM of an unknown size nothing is compared
+                left = plan.host.remaining
+                room = {HOST_ROW: 1 << 60 if left is None else max(0, left)}
+                room |= {row.name: max(0, row.remaining) for row in plan.devices}
                 # The best launch stays the best with less memory, as long as it fits
                 enough = all(
                     sum(row) <= sum(added.get(name, _NOTHING)) + room.get(name, 0)
@@ -439,14 +442,6 @@ def _absolute(path: str) -> str:
     """Return a path that is the same in every folder."""
     whole = os.path.abspath(path)
     return Scaled(whole, path.scale) if isinstance(path, Scaled) else whole
-
-
-def _room(plan: Plan) -> dict[str, int]:
-    """Return the bytes that a plan leaves free, by device."""
-    left = plan.host.remaining
-    # of RAM of an unknown size nothing is compared
-    room = {HOST_ROW: 1 << 60 if left is None else max(0, left)}
-    return {**room, **{row.name: max(0, row.remaining) for row in plan.devices}}
 
 
 def _short(
