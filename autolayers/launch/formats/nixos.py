@@ -43,14 +43,13 @@ def write(launch: LaunchFile) -> str:
         'environment.LLAMA_CACHE = "/var/cache/llama-cpp";',
         'serviceConfig.CacheDirectory = "llama-cpp";',
     ]
-    lines = [*(cache if launch.downloads else []), *_readable(launch)]
+    unit = [*(cache if launch.downloads else []), *_readable(launch)]
     if launch.secrets:
         # The unit does not start without it
-        lines.append('serviceConfig.EnvironmentFile = "/etc/autolayers/llama-cpp.env";')
+        unit.append('serviceConfig.EnvironmentFile = "/etc/autolayers/llama-cpp.env";')
     for line in memory_of(launch):
         key, value = line.split("=")
-        lines.append(f'serviceConfig.{key} = "{value}";')
-    unit = lines
+        unit.append(f'serviceConfig.{key} = "{value}";')
     lines = [
         *launch.notes,
         *launch.secret_notes("the environment file (mode 600)"),
@@ -110,7 +109,7 @@ def _readable(launch: LaunchFile) -> list[str]:
         "services.llama-cpp runs as its own user, who must be able to read "
         f"{', '.join(hidden)} (chmod o+r)"
     )
-    # The unit's attributes that show it these places.
+    # The unit's attributes that show it these places
     places = [*hidden]
     homes = any(_below(place, _HOMES) for place in places)
     return [
