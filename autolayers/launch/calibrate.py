@@ -230,7 +230,10 @@ def _run(
     evaluators: dict[tuple[str, str], Evaluator],
 ) -> Run:
     prompt, generate, depth = _test(row)
-    rate = _rate(row)
+    rate = row.get("avg_ts")
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e7:
+        raise _Left("avg_ts is not a number of tokens per second")
+    rate = float(rate)
     file = model or str(row.get("model_filename", ""))
     if not os.path.isfile(file):
         raise _Left(f"{printable(file)[:200]} is not here: name the model after the file")
@@ -276,14 +279,6 @@ def _test(row: Mapping[str, Any]) -> tuple[int, int, int]:
     if max(prompt, generate) < _LEAST:
         raise _Left(f"tests of fewer than {_LEAST} tokens do not count")
     return prompt, generate, depth
-
-
-def _rate(row: Mapping[str, Any]) -> float:
-    """Return a row's tokens per second. Raises _Left."""
-    rate = row.get("avg_ts")
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e7:
-        raise _Left("avg_ts is not a number of tokens per second")
-    return float(rate)
 
 
 def _count(row: Mapping[str, Any], name: str) -> int:
