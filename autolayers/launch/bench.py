@@ -126,11 +126,6 @@ class BenchRates:
     doubt: str = ""
 
 
-def _separates(overrides: Sequence[tuple[str, str]]) -> bool:
-    """Return whether a pattern has a sign that llama-bench separates rules or launches by."""
-    return any(set(",;") & set(part) for pair in overrides for part in pair)
-
-
 def in_its_words(params: Params, flags: Collection[str]) -> tuple[list[str], list[str]]:
     """Return (words, llama-server's flags that it lacks) for a launch. `flags`: the flags that this
     build has."""
@@ -143,7 +138,10 @@ def in_its_words(params: Params, flags: Collection[str]) -> tuple[list[str], lis
             continue
         row = ROWS.get(name)
         pair = _flag_and_value(row[0], row[1](value), flags) if row else []
-        if pair and not (name == "overrides" and _separates(value)):
+        # A sign that llama-bench separates rules or launches by
+        if pair and not (
+            name == "overrides" and any(set(",;") & set(part) for pair in value for part in pair)
+        ):
             words += pair
         else:
             lacking.append(rows_of(name)[0].canonical)

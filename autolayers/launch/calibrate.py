@@ -230,7 +230,10 @@ def _run(
     evaluators: dict[tuple[str, str], Evaluator],
 ) -> Run:
     prompt, generate, depth = _test(row)
-    rate = _rate(row)
+    rate = row.get("avg_ts")
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e7:
+        raise _Left("avg_ts is not a number of tokens per second")
+    rate = float(rate)
     file = model or str(row.get("model_filename", ""))
     if not os.path.isfile(file):
         raise _Left(f"{printable(file)[:200]} is not here: name the model after the file")
@@ -278,14 +281,6 @@ def _test(row: Mapping[str, Any]) -> tuple[int, int, int]:
     return prompt, generate, depth
 
 
-def _rate(row: Mapping[str, Any]) -> float:
-    """Return a row's tokens per second. Raises _Left."""
-    rate = row.get("avg_ts")
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e7:
-        raise _Left("avg_ts is not a number of tokens per second")
-    return float(rate)
-
-
 def _count(row: Mapping[str, Any], name: str) -> int:
     value = row.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
@@ -318,14 +313,14 @@ def _devices_of(row: Mapping[str, Any], devices: Sequence[Device]) -> list[Devic
 def _missing(cards: str, own: Sequence[Device]) -> str:
     """Return the first of these cards that is not here, "" if all are."""
     for card in filter(None, map(str.strip, cards.split(","))):
-        if not any(_same(card, device.description) for device in own):
+        # Vulkan adds the driver: "AMD Radeon RX 7900 XTX (RADV NAVI31)"
+        named = card.partition(" (")[0].strip()
+        if not any(
+            not device.description or device.description.partition(" (")[0].strip() == named
+            for device in own
+        ):
             return card
     return ""
-
-
-def _same(one: str, other: str) -> bool:
-    # Vulkan adds the driver: "AMD Radeon RX 7900 XTX (RADV NAVI31)"
-    return not other or one.partition(" (")[0].strip() == other.partition(" (")[0].strip()
 
 
 def _params(row: Mapping[str, Any]) -> Params:

@@ -177,63 +177,46 @@ def _reach(box: Box, device: Device, what: str) -> Reach:
 # --- compose
 
 
-def _published(box: Box) -> str:
-    """Return the IP address at which a container's port is published; Docker takes no host name
-    there."""
-    try:
-        number = ip_address(box.bind)
-    except ValueError:
-        raise UsageError(
-            f"machine {box.name}: Docker publishes a port at an IP address, not at {box.bind}: "
-            f'give the machine an "address"'
-        ) from None
-    return f"[{number}]" if number.version == 6 else str(number)
-
-
 def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[str, str]:
     texts, needs = {}, _needs(use)
     for box in use.boxes:
-        lines = [*_comment(), f"# {_image_note(image)}", "services:"]
+        try:
+            number = ip_address(box.bind)
+        except ValueError:
+            raise UsageError(
+                f"machine {box.name}: Docker publishes a port at an IP address, not at {box.bind}: "
+                f'give the machine an "address"'
+            ) from None
+        at = f"[{number}]" if number.version == 6 else str(number)
+        services = {}
         for i, device in enumerate(box.devices):
             reach = _reach(box, device, "compose")
-            command, mib = words(box, i, "0.0.0.0"), needs[box.name, i][1].request // MiB
-            # Within the container it listens on all addresses:
-            # the published one limits who reaches it
-            at = _published(box)
-            lines += [
-                f"  rpc-{i}:",
-                f"    image: {compose(image)}",
+            # Within the container it listens on all addresses: the published one limits who
+            # reaches it
+            command, memory = words(box, i, "0.0.0.0"), f"{needs[box.name, i][1].request // MiB}m"
+            gpus = {"driver": reach.driver, "count": "all", "capabilities": "[gpu]"}
+            services[f"rpc-{i}"] = {
+                "image": compose(image),
                 # The images start llama-server
-                f"    entrypoint: [{compose('/app/' + _PROGRAM)}]",
-                f"    command: [{', '.join(map(compose, command[1:]))}]",
-                "    ports:",
-                f"      - {compose(f'{at}:{box.ports[i]}:{box.ports[i]}')}",
-                "    volumes:",
-                "      - type: volume",
-                "        source: rpc-cache",
-                "        target: /root/.cache",
-                f"    mem_limit: {mib}m",
-                "    deploy:",
-                "      resources:",
-                "        limits:",
-                f"          memory: {mib}m",
-            ]
-            if reach.driver:
-                lines += [
-                    "        reservations:",
-                    "          devices:",
-                    f"            - driver: {reach.driver}",
-                    "              count: all",
-                    "              capabilities: [gpu]",
-                ]
-            if reach.variable:
-                lines += ["    environment:", f"      - {reach.variable}"]
-            if reach.nodes:
-                lines += ["    devices:", *(f"      - {node}:{node}" for node in reach.nodes)]
-            # Also after a reboot of that machine
-            lines += ["    restart: unless-stopped"]
-        texts[f"{_folder(box.name)}/compose.yaml"] = (
-            "\n".join([*lines, "volumes:", "  rpc-cache:"]) + "\n"
+                "entrypoint": f"[{compose('/app/' + _PROGRAM)}]",
+                "command": f"[{', '.join(map(compose, command[1:]))}]",
+                "ports": [compose(f"{at}:{box.ports[i]}:{box.ports[i]}")],
+                "volumes": [{"type": "volume", "source": "rpc-cache", "target": "/root/.cache"}],
+                "mem_limit": memory,
+                "deploy": {
+                    "resources": {
+                        "limits": {"memory": memory},
+                        "reservations": {"devices": [gpus]} if reach.driver else None,
+                    }
+                },
+                "environment": [reach.variable] if reach.variable else None,
+                "devices": [f"{node}:{node}" for node in reach.nodes] or None,
+                # Also after a reboot of that machine
+                "restart": "unless-stopped",
+            }
+        texts[f"{_folder(box.name)}/compose.yaml"] = document.write(
+            {"services": services, "volumes": {"rpc-cache": ""}},
+            notes=[*_comment(), f"# {_image_note(image)}"],
         )
     head = compose_file.write(_head(use, arguments, image))
     texts[f"{_folder(cluster.head.name)}/compose.yaml"] = f"# {_image_note(image)}\n{head}"

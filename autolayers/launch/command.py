@@ -314,20 +314,21 @@ def _container_flags(wrapped: Sequence[str], i: int) -> tuple[list[tuple[str, st
     while i < len(wrapped) and wrapped[i].startswith("-") and wrapped[i] != "--":
         name, equals, value = wrapped[i].partition("=")
         i += 1
-        if not equals and not _is_switch(name):
+        # -it bundles two flags that take no value
+        bundled = not name.startswith("--") and len(name) > 2 and set(name[1:]) <= set("ditPq")
+        if not (equals or bundled or name in _CONTAINER_SWITCHES):
             value = wrapped[i] if i < len(wrapped) else ""
             i += 1
         if name in ("-v", "--volume"):
-            mounts.append(_volume(value))
+            # HOST:CONTAINER[:OPTIONS], where HOST may begin with a Windows drive:
+            # C:\data:/models has a colon that separates nothing
+            has_drive = value[1:2] == ":" and value[2:3] in ("\\", "/")
+            drive = value[:2] if has_drive else ""
+            outside, colon, rest = value[len(drive) :].partition(":")
+            mounts.append((rest.partition(":")[0], drive + outside) if colon else ("", ""))
         elif name == "--mount":
             mounts.append(_mount(value))
     return mounts, i
-
-
-def _is_switch(name: str) -> bool:
-    """Return whether a flag of `docker run` takes no value; -it bundles two."""
-    bundled = not name.startswith("--") and len(name) > 2 and set(name[1:]) <= set("ditPq")
-    return bundled or name in _CONTAINER_SWITCHES
 
 
 def _mount(value: str) -> tuple[str, str]:
@@ -339,15 +340,6 @@ def _mount(value: str) -> tuple[str, str]:
     inside = [fields[name] for name in ("target", "dst", "destination") if fields.get(name)]
     outside = [fields[name] for name in ("source", "src") if fields.get(name)]
     return "".join(inside[:1]), "".join(outside[:1])
-
-
-def _volume(text: str) -> tuple[str, str]:
-    """HOST:CONTAINER[:OPTIONS], where HOST may begin with a Windows drive."""
-    # C:\data:/models has a colon that separates nothing
-    has_drive = text[1:2] == ":" and text[2:3] in ("\\", "/")
-    drive = text[:2] if has_drive else ""
-    outside, colon, rest = text[len(drive) :].partition(":")
-    return (rest.partition(":")[0], drive + outside) if colon else ("", "")
 
 
 # --- the plan's flags
@@ -404,7 +396,11 @@ def additions(
             # of several -ot the first match counts, so given ones stay in front
             # `spoken`, not `typed`: a variable's overrides are in the process already
             written = _words_of(name, _missing(theirs, getattr(wanted, name)), build)
-        elif name in twice or (name in given and not _is_other(name, theirs, wanted)):
+        # the plan may have another value than the given one, but not of a word that is written
+        # twice: the last one counts
+        elif name in twice or (
+            name in given and (name not in _FREE or theirs == getattr(wanted, name))
+        ):
             continue
         # as the command wrote it: a path inside the container
         elif name in FILES and command.mounts and theirs:
@@ -421,23 +417,15 @@ def additions(
     return [*words, *own], notes
 
 
-def _is_other(name: str, theirs: object, wanted: Params) -> bool:
-    """Return whether the plan has another value than the given one, which it may have; of a word
-    that is written twice the last one counts."""
-    return name in _FREE and theirs != getattr(wanted, name)
-
-
 def _by_field(params: Params) -> list[tuple[str, list[str]]]:
     """Return the words of each field, in the fields' order."""
     values = {name: getattr(params, name) for name in Params.__dataclass_fields__}
+    # No devices, `()`, are a value: -dev none
     return [
-        (name, _words_of(name, value)) for name, value in values.items() if _has_value(name, value)
+        (name, _words_of(name, value))
+        for name, value in values.items()
+        if value is not None and (value != () or name in ("device", "device_draft"))
     ]
-
-
-def _has_value(name: str, value: object) -> bool:
-    """Return whether a field has a value; no devices, `()`, are one: -dev none."""
-    return value is not None and (value != () or name in ("device", "device_draft"))
 
 
 def _words_of(name: str, value: Any, build: Build | None = None) -> list[str]:

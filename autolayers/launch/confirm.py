@@ -111,7 +111,10 @@ class Referee:
         try:
             for rounds in range(1, ROUNDS + 1):
                 build, difference, shortage = self._difference(plan)
-                room = _room(plan)
+                # Bytes that the plan leaves free; of RAM of an unknown size nothing is compared
+                left = plan.host.remaining
+                room = {HOST_ROW: 1 << 60 if left is None else max(0, left)}
+                room |= {row.name: max(0, row.remaining) for row in plan.devices}
                 # The best launch stays the best with less memory, as long as it fits
                 enough = all(
                     sum(row) <= sum(added.get(name, _NOTHING)) + room.get(name, 0)
@@ -196,7 +199,28 @@ class Referee:
         """Return the build; the bytes that the tool prints above (or below) the prediction of its
         own launch, by device and part, 0 where both are the same MiB; and the bytes that the plan
         is short of at most, if anything differs. Raises NoAnswer, LaunchRefused."""
-        params = self._params(plan)
+        # The launch that the tool is asked for, in flags that it has.
+        use = plan.breakdown
+        kept = {
+            name: value
+            for name, value in vars(plan.params).items()
+            if name not in _APART and self._has(name)
+        }
+        # It has no -kvu: one cache for all slots is that of one sequence
+        sequences = 1 if use.kv_unified else use.n_seq_max
+        params = Params(
+            **{
+                **kept,
+                "lora": tuple(map(_absolute, plan.params.lora)),
+                "control_vector": tuple(map(_absolute, plan.params.control_vector)),
+                "model": self.path,
+                "n_gpu_layers": plan.n_gpu_layers,
+                "n_ctx": use.n_ctx,
+                "n_batch": use.n_batch,
+                "n_ubatch": use.n_ubatch,
+                "n_parallel": sequences,
+            }
+        )
         # What our rules say that the tool measures.
         model = plan.model.overridden(params.override_kv)
         use = Estimator(model, self.build).breakdown(
@@ -256,30 +280,6 @@ class Referee:
             more = of_sequences(plan.model, n, use.n_ctx, use.n_ubatch)
             compute = min(0, (printed + 1) * MiB + more - planned.compute)
         return model, context, compute
-
-    def _params(self, plan: Plan) -> Params:
-        """Return the launch that the tool is asked for, in flags that it has."""
-        use = plan.breakdown
-        kept = {
-            name: value
-            for name, value in vars(plan.params).items()
-            if name not in _APART and self._has(name)
-        }
-        # It has no -kvu: one cache for all slots is that of one sequence
-        sequences = 1 if use.kv_unified else use.n_seq_max
-        return Params(
-            **{
-                **kept,
-                "lora": tuple(map(_absolute, plan.params.lora)),
-                "control_vector": tuple(map(_absolute, plan.params.control_vector)),
-                "model": self.path,
-                "n_gpu_layers": plan.n_gpu_layers,
-                "n_ctx": use.n_ctx,
-                "n_batch": use.n_batch,
-                "n_ubatch": use.n_ubatch,
-                "n_parallel": sequences,
-            }
-        )
 
     def _has(self, field: str) -> bool:
         return any(self.build.knows(row.canonical) for row in rows_of(field))
@@ -442,14 +442,6 @@ def _absolute(path: str) -> str:
     """Return a path that is the same in every folder."""
     whole = os.path.abspath(path)
     return Scaled(whole, path.scale) if isinstance(path, Scaled) else whole
-
-
-def _room(plan: Plan) -> dict[str, int]:
-    """Return the bytes that a plan leaves free, by device."""
-    left = plan.host.remaining
-    # of RAM of an unknown size nothing is compared
-    room = {HOST_ROW: 1 << 60 if left is None else max(0, left)}
-    return {**room, **{row.name: max(0, row.remaining) for row in plan.devices}}
 
 
 def _short(

@@ -12,12 +12,16 @@ that a server has is never sent again.
 from __future__ import annotations
 
 import re
+from functools import partial
+from itertools import groupby
+from string import Template
 
 from ..errors import UsageError
 from ..flags.params import Params
 from ..flags.write import to_words
 from ..quoting import yaml
 from ..records import dataclass, replace
+from ..tables import text
 from . import cluster
 from .command import WrappedCommand
 from .formats import compose, document, kubernetes, llama_swap, llmkube
@@ -25,12 +29,14 @@ from .formats.launch_file import LaunchFile, plain_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TypeVar
 
     from ..flags.parse import Arguments
     from ..planner.compare.fleet.answer import FleetPlan, FleetServer, Place
 
     Say = Callable[[str], None]
+    Key = TypeVar("Key")
 
 PORT = 8080  # of a machine's first server
 _WAITING = 16  # times the slots: requests that llama-swap lets a server have
@@ -83,19 +89,6 @@ def names_of(paths: Sequence[str]) -> list[str]:
     return names
 
 
-def _refuse_same_names(kind: str, machines: Iterable[str]) -> None:
-    """Raise UsageError for machines whose files would have the same names."""
-    name_of = kubernetes.label if kind in ("kubernetes", "llmkube") else folder
-    machine_of: dict[str, str] = {}
-    for machine in machines:
-        other = machine_of.setdefault(name_of(machine), machine)
-        if other != machine:
-            raise UsageError(
-                f"the files of the machines {other!r} and {machine!r} would have the "
-                "same names: rename one"
-            )
-
-
 def files(
     kind: str, plan: FleetPlan, paths: Sequence[str], arguments: Arguments, say: Say
 ) -> dict[str, str]:
@@ -112,14 +105,21 @@ def files(
         )
     if arguments.own.get("gpumem") and kind != "kubernetes":
         raise UsageError(f"--gpumem is for --format kubernetes, not {kind}")
-    _refuse_same_names(kind, (box.name for box in plan.fleet.machines))
+    name_of = kubernetes.label if kind in ("kubernetes", "llmkube") else folder
+    names: dict[str, str] = {}
+    for box in plan.fleet.machines:
+        if (other := names.setdefault(name_of(box.name), box.name)) != box.name:
+            raise UsageError(
+                f"the files of the machines {other!r} and {box.name!r} would have the same names: "
+                "rename one"
+            )
     instances = list(_instances(plan, paths, arguments))
-    text = KINDS[kind](plan, instances, arguments)
+    found = KINDS[kind](plan, instances, arguments)
     for warning in dict.fromkeys(warning for each in instances for warning in each.launch.warnings):
         say(warning)
     if kind in ("compose", "kubernetes", "llama-swap"):
         say(_OPEN)
-    return text
+    return found
 
 
 def folder(name: str) -> str:
@@ -165,17 +165,12 @@ def _instances(
             )
 
 
-def _by_machine(instances: Sequence[_Instance]) -> dict[str, list[_Instance]]:
-    groups: dict[str, list[_Instance]] = {}
+def _by(
+    instances: Sequence[_Instance], key: Callable[[_Instance], Key]
+) -> dict[Key, list[_Instance]]:
+    groups: dict[Key, list[_Instance]] = {}
     for each in instances:
-        groups.setdefault(each.machine, []).append(each)
-    return groups
-
-
-def _by_model(instances: Sequence[_Instance]) -> dict[str, list[_Instance]]:
-    groups: dict[str, list[_Instance]] = {}
-    for each in instances:
-        groups.setdefault(each.model, []).append(each)
+        groups.setdefault(key(each), []).append(each)
     return groups
 
 
@@ -186,7 +181,7 @@ def _compose(
     plan: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
     texts: dict[str, str] = {}
-    for machine, own in _by_machine(instances).items():
+    for machine, own in _by(instances, lambda each: each.machine).items():
         if own[0].server.use is not None:
             texts |= _across("compose", plan, own[0], arguments)
             continue
@@ -210,15 +205,6 @@ def _across(kind: str, plan: FleetPlan, each: _Instance, arguments: Arguments) -
     return cluster.files(kind, use, machines, words, image)
 
 
-def _by_server(instances: Sequence[_Instance]) -> dict[tuple[int, int], list[_Instance]]:
-    """Return the instances of each sort of server that have the same port, each on another
-    machine."""
-    groups: dict[tuple[int, int], list[_Instance]] = {}
-    for each in instances:
-        groups.setdefault((each.place.server, each.port), []).append(each)
-    return groups
-
-
 def _kubernetes(
     plan: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
@@ -228,13 +214,15 @@ def _kubernetes(
     texts: dict[str, str] = {}
     documents = []
     names: dict[str, None] = {}
-    for number, group in enumerate(_by_server(instances).values()):
+    # Instances of a sort of server with the same port are each on another machine
+    sorts = _by(instances, lambda each: (each.place.server, each.port))
+    for number, group in enumerate(sorts.values()):
         first = group[0]
         if first.server.use is not None:
             for each in group:
                 texts |= {
-                    f"{kubernetes.label(each.machine)}-rpc/{path}": text
-                    for path, text in _across("kubernetes", plan, each, arguments).items()
+                    f"{kubernetes.label(each.machine)}-rpc/{path}": written
+                    for path, written in _across("kubernetes", plan, each, arguments).items()
                 }
             continue
         if first.server.share > 1 and not shares:
@@ -263,8 +251,9 @@ def _kubernetes(
         kubernetes.service(name, PORT, name, "llama-model")
         for name in names
     ]
-    text = document.write(*documents, notes=[f"# {_NODES}"])
-    return {**({"kubernetes.yaml": text} if documents else {}), **texts}
+    if not documents:
+        return texts
+    return {"kubernetes.yaml": document.write(*documents, notes=[f"# {_NODES}"]), **texts}
 
 
 def _llmkube(
@@ -297,189 +286,101 @@ def _llama_swap(
     one with them as peers. A model of several machines has there also the name MODEL@MACHINE; MODEL
     goes to the first."""
     texts = {}
-    peers = [
-        "# llama-swap sends a model's requests to one peer: MODEL@MACHINE names another one",
-        "models: {}",
-        "peers:",
-    ]
+    peers = {}
     first: set[str] = set()
-    for machine, own in _by_machine(instances).items():
+    for machine, own in _by(instances, lambda each: each.machine).items():
         texts[f"{folder(machine)}/config.yaml"] = _swap(machine, own)
-        served = list(_by_model(own))
-        peers += [
-            f"  {yaml(machine)}:",
-            f"    proxy: {yaml(f'http://{own[0].at}')}",
-            "    models:",
-            # MODEL alone is listed once, at the first machine that serves it
-            *(f"      - {yaml(name)}" for name in served if name not in first),
-            *(f"      - {yaml(f'{name}@{machine}')}" for name in served),
-        ]
+        served = list(_by(own, lambda each: each.model))
+        # MODEL alone is listed once, at the first machine that serves it
+        alone = [name for name in served if name not in first]
+        listed = [*alone, *(f"{name}@{machine}" for name in served)]
+        peers[yaml(machine)] = {
+            "proxy": yaml(f"http://{own[0].at}"),
+            "models": list(map(yaml, listed)),
+        }
         first |= set(served)
-    return {**texts, "peers/config.yaml": "\n".join(peers) + "\n"}
+    note = "# llama-swap sends a model's requests to one peer: MODEL@MACHINE names another one"
+    texts["peers/config.yaml"] = document.write({"models": {}, "peers": peers}, notes=[note])
+    return texts
 
 
 def _swap(machine: str, own: Sequence[_Instance]) -> str:
     patience = max(each.launch.patience for each in own)
-    lines = [f"healthCheckTimeout: {patience}", "models:"]
-    names = []
-    for model, same in _by_model(own).items():
+    models: document.Document = {}
+    for model, same in _by(own, lambda each: each.model).items():
         for number, each in enumerate(same):
-            name = model if not number else f"{model}-{number + 1}"
-            names.append(name)
-            text = llama_swap.models_of([each.launch], sized=False)[0]
-            variables: list[str] = []
-            if "    env:" in text:
-                at = text.index("    env:")
-                text, variables = text[:at], text[at + 1 :]
-            lines += [
-                f"  {yaml(name)}:",
-                *text[text.index("models:") + 2 :],
-                *(f"    aliases: [{yaml(f'{name}@{machine}')}]",) * (not number),
-                # llama-swap refuses further ones with 429; llama-server lets them wait for a slot
-                f"    concurrencyLimit: {_WAITING * each.server.slots}",
-            ]
+            name = yaml(model if not number else f"{model}-{number + 1}")
+            _, file, _ = llama_swap.models_of([each.launch], sized=False)
+            ((_, models[name]),) = file["models"].items()
+            variables = models[name].pop("env") or []
             if each.place.gpus:
-                shown = ",".join(map(str, each.place.gpus))
                 # e.g. "CUDA_VISIBLE_DEVICES=1"
-                variable = f"{each.launch.reach.backend.visible}={shown}"
-                variables.append(f"      - {yaml(variable)}")
-            lines += ["    env:", *variables] if variables else []
-    lines += [
-        "groups:",
-        "  fleet:",
-        "    swap: false",
-        "    exclusive: true",
-        "    members:",
-        *(f"      - {yaml(name)}" for name in names),
-        # All fit together, so all are loaded when llama-swap starts
-        "hooks:",
-        "  on_startup:",
-        "    preload:",
-        *(f"      - {yaml(name)}" for name in names),
-    ]
-    return "\n".join(lines) + "\n"
+                numbers = ",".join(map(str, each.place.gpus))
+                variables.append(yaml(f"{each.launch.reach.backend.visible}={numbers}"))
+            models[name] |= {
+                "aliases": None if number else f"[{yaml(f'{model}@{machine}')}]",
+                # llama-swap refuses further ones with 429; llama-server lets them wait for a slot
+                "concurrencyLimit": _WAITING * each.server.slots,
+                "env": variables or None,
+            }
+    group = {"swap": False, "exclusive": True, "members": [*models]}
+    # All fit together, so all are loaded when llama-swap starts
+    hooks = {"on_startup": {"preload": [*models]}}
+    return document.write(
+        {
+            "healthCheckTimeout": patience,
+            "models": models,
+            "groups": {"fleet": group},
+            "hooks": hooks,
+        }
+    )
 
 
 # --- the balancers
 
 
-def _litellm(
-    plan: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
+def _balanced(
+    file: str, plan: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
-    """config.yaml of LiteLLM's proxy: a deployment for each server."""
-    lines = ["# LITELLM_MASTER_KEY=sk-... litellm --config litellm.yaml", "model_list:"]
-    for each in instances:
-        lines += [
-            f"  - model_name: {yaml(each.model)}",
-            "    litellm_params:",
-            # LiteLLM's provider for any server with OpenAI's API
-            f"      model: {yaml(f'openai/{each.model}')}",
-            f"      api_base: {yaml(f'http://{each.at}/v1')}",
-            '      api_key: "none"',
-            f"      weight: {each.server.slots}",
-            # No more at once than it has slots: it would queue them while another one is idle
-            f"      max_parallel_requests: {each.server.slots}",
-            f"      timeout: {_SECONDS}",
-        ]
-    lines += [
-        "router_settings:",
-        "  routing_strategy: least-busy",
-        # It cannot tell a request that reached a server from one that did not
-        "  num_retries: 0",
-        "  allowed_fails: 1",
-        "  cooldown_time: 30",
-    ]
-    return {"litellm.yaml": "\n".join(lines) + "\n"}
+    """Return a template's lines, filled in. The word before each says for what it is written: each
+    server ("each"), each model, each server of that model, a model that is alone; "why": never."""
+    rows = [line.partition("|") for line in text(f"launch/balancers/{file}").splitlines()]
+    models = _by(instances, lambda each: each.model)
+    lines = []
+    for many, block in groupby(
+        (row for row in rows if row[0] != "why"), lambda row: row[0] in ("model", "server")
+    ):
+        parts = [(kind, list(group)) for kind, group in groupby(block, lambda row: row[0])]
+        for number, own in enumerate(list(models.values())[: None if many else 1]):
+            for kind, part in parts:
+                servers = {"each": instances, "server": own}.get(kind, own[:1])
+                if kind == "alone" and len(models) > 1:
+                    continue
+                for i, each in enumerate(servers):
+                    slots = each.server.slots
+                    values = {
+                        "number": number,
+                        "i": i,
+                        "at": each.at,
+                        "api": yaml(f"http://{each.at}/v1"),
+                        "name": each.model,
+                        "path": re.escape(each.model),
+                        "model": yaml(each.model),
+                        "openai": yaml(f"openai/{each.model}"),
+                        "slots": slots,
+                        "weight": min(256, slots),
+                        "seconds": _SECONDS,
+                        "listen": BALANCER,
+                    }
+                    lines += [Template(line).substitute(values) + "\n" for _, _, line in part]
+    return {file: "".join(lines)}
 
 
-def _nginx(plan: FleetPlan, instances: Sequence[_Instance], arguments: Arguments) -> dict[str, str]:
-    """Return a configuration of nginx: http://BALANCER:8000/MODEL/v1/..., of a single model without
-    its name too."""
-    models = _by_model(instances)
-    lines = ["# nginx -c $PWD/nginx.conf", "events {}", "http {"]
-    for number, own in enumerate(models.values()):
-        lines += [
-            f"  upstream model{number} {{",
-            # The fewest connections by weight, and a weight is the number of slots
-            "    least_conn;",
-            *(
-                f"    server {each.at} weight={each.server.slots} max_fails=1 fail_timeout=10s;"
-                for each in own
-            ),
-            "  }",
-        ]
-    lines += [
-        "  server {",
-        f"    listen {BALANCER};",
-        "    client_max_body_size 256m;",
-        # Tokens reach the client as they come
-        "    proxy_buffering off;",
-        "    proxy_http_version 1.1;",
-        "    proxy_connect_timeout 5s;",
-        f"    proxy_read_timeout {_SECONDS}s;",
-        "    # a server that takes no connection is passed over; a request that one has is "
-        "not sent again",
-        "    proxy_next_upstream error timeout;",
-    ]
-    for number, name in enumerate(models):
-        # With a path behind the name nginx removes /MODEL/ from the request
-        lines += [f"    location /{name}/ {{ proxy_pass http://model{number}/; }}"]
-    lines += ["    location / { proxy_pass http://model0; }"] if len(models) == 1 else []
-    return {"nginx.conf": "\n".join([*lines, "  }", "}"]) + "\n"}
-
-
-def _haproxy(
-    plan: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
-) -> dict[str, str]:
-    """Return a configuration of HAProxy: as nginx's, and requests beyond the slots of all servers
-    wait in its queue. A server that takes no connection is down at once: it has the fewest
-    requests, so all attempts of one would go there while the others are full."""
-    models = _by_model(instances)
-    lines = [
-        "# haproxy -f haproxy.cfg",
-        "defaults",
-        "  mode http",
-        "  timeout connect 5s",
-        f"  timeout client {_SECONDS}s",
-        f"  timeout server {_SECONDS}s",
-        f"  timeout queue {_SECONDS}s",
-        # redispatch 1: each retry goes to another server; retry-on
-        # conn-failure: never a request that a server has begun
-        "  retries 3",
-        "  option redispatch 1",
-        "  retry-on conn-failure",
-        "frontend fleet",
-        f"  bind :{BALANCER}",
-    ]
-    lines += [
-        f"  use_backend model{number} if {{ path_beg /{name}/ }}"
-        for number, name in enumerate(models)
-    ]
-    lines += ["  default_backend model0"] if len(models) == 1 else []
-    for number, (name, own) in enumerate(models.items()):
-        lines += [
-            f"backend model{number}",
-            "  balance leastconn",
-            "  option httpchk GET /health",
-            f"  http-request replace-path /{re.escape(name)}(/.*) \\1",
-        ]
-        lines += [
-            f"  server s{i} {each.at} check inter 2s fall 1 observe layer4 error-limit 1 "
-            # maxconn keeps requests in HAProxy's queue while
-            # all slots are taken; 256 is the largest weight
-            f"on-error mark-down maxconn {each.server.slots} weight {min(256, each.server.slots)}"
-            for i, each in enumerate(own)
-        ]
-    return {"haproxy.cfg": "\n".join(lines) + "\n"}
-
-
-_BALANCERS = ("litellm", "nginx", "haproxy")
+_BALANCERS = {"litellm": "litellm.yaml", "nginx": "nginx.conf", "haproxy": "haproxy.cfg"}
 KINDS: dict[str, Callable[[FleetPlan, Sequence[_Instance], Arguments], dict[str, str]]] = {
     "compose": _compose,
     "kubernetes": _kubernetes,
     "llmkube": _llmkube,
     "llama-swap": _llama_swap,
-    "litellm": _litellm,
-    "nginx": _nginx,
-    "haproxy": _haproxy,
+    **{kind: partial(_balanced, file) for kind, file in _BALANCERS.items()},
 }

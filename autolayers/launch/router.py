@@ -11,6 +11,7 @@ The router's own words go to every model and replace what a preset says
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 
@@ -29,7 +30,7 @@ from .formats.preset import section
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
     from ..planner import Plan
@@ -120,36 +121,24 @@ def listed(directory: str) -> list[Listed]:
 
 def _of_directory(entry: os.DirEntry[str]) -> list[Listed]:
     """Return the model of a directory, with its projector and its draft; none if there is none."""
-    files = _gguf_files(entry.path)
-    model = _model_of(files)
-    if model is None:
+    files = []
+    # None if it cannot be read
+    with contextlib.suppress(OSError):
+        inner = [each for each in os.scandir(entry.path) if each.is_file()]
+        files = sorted(each.name for each in inner if each.name.endswith(".gguf"))
+    # The router loads the last first part, otherwise the last whole file
+    own = [name for name in files if not _loaded_with_another(name)]
+    parts = [name for name in own if _FIRST in name]
+    whole = [name for name in own if not first_part(name)]
+    if not (parts or whole):
         return []
+    model = (parts or whole)[-1]
     # The router assigns as it walks, so its last projector counts
     projectors = [name for name in files if _PROJECTOR in name]
     drafts = [name for name in files if name.startswith(_DRAFTS) and name not in projectors]
     mmproj = os.path.join(entry.path, projectors[-1]) if projectors else None
     draft = os.path.join(entry.path, drafts[0]) if drafts else None
     return [Listed(entry.name, os.path.join(entry.path, model), mmproj, draft)]
-
-
-def _gguf_files(directory: str) -> list[str]:
-    """Return the names of a directory's GGUF files; none if it cannot be read."""
-    names = []
-    try:
-        for inner in os.scandir(directory):
-            if inner.is_file() and inner.name.endswith(".gguf"):
-                names.append(inner.name)
-    except OSError:
-        return []
-    return sorted(names)
-
-
-def _model_of(files: Sequence[str]) -> str | None:
-    """Return the file that the router loads: the last first part, otherwise the last whole file."""
-    own = [name for name in files if not _loaded_with_another(name)]
-    parts = [name for name in own if _FIRST in name]
-    whole = [name for name in own if not first_part(name)]
-    return next(reversed(parts or whole), None)
 
 
 def _loaded_with_another(name: str) -> bool:

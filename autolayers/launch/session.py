@@ -61,7 +61,12 @@ class Session:
         # a container does not see this environment, only what its command passes
         self.seen = {**({} if command.container else environ), **command.environ}
         read = parse(command.plannable, self.seen, self.files, command=None)
-        _say_which(read, command.program)
+        models = [value for flag, value in read.given if flag in ("-m", "--model")]
+        if len(models) > 1:
+            say(
+                f"{command.program} loads one model, the last -m: {models[-1]}, not "
+                f"{', '.join(models[:-1])}"
+            )
         # the file of -hf, if it is in a cache of this machine
         self.projector: str | None = None
         self.model_path = self._model_path(read)
@@ -318,13 +323,6 @@ class Session:
         if line:
             say(line)
         return plan
-
-
-def _say_which(read: Arguments, program: str) -> None:
-    """Say which of several models the program loads."""
-    models = [value for flag, value in read.given if flag in ("-m", "--model")]
-    if len(models) > 1:
-        say(f"{program} loads one model, the last -m: {models[-1]}, not {', '.join(models[:-1])}")
 
 
 def backend(plan: Plan) -> str:

@@ -258,11 +258,11 @@ def _wrong_device(device: object) -> str:
         if not _is_or_unknown(device.get(name), low, high):
             return f"{what}: {name} must be from {low:g} to {high:g}"
     capability = device.get("compute_capability")
-    if capability is not None and not _is_capability(capability):
+    # [major, minor]
+    if capability is not None and not (
+        isinstance(capability, list)
+        and len(capability) == 2
+        and all(_is(part, 0, 99) for part in capability)
+    ):
         return f"{what}: compute_capability must be two numbers"
     return ""
-
-
-def _is_capability(value: object) -> bool:
-    """Return whether a value is [major, minor] of a compute capability."""
-    return isinstance(value, list) and len(value) == 2 and all(_is(part, 0, 99) for part in value)

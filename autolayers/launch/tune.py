@@ -122,7 +122,9 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
         )
         # Turn 0 measures all of them, the later ones those that are close to the best or doubtful
         for turn in range(ROUNDS):
-            near = [*range(len(rivals))] if turn == 0 else _near(measured)
+            best = min((launch.seconds for launch in measured.values()), default=0.0)
+            near = [i for i in sorted(measured) if measured[i].again(best)]
+            near = near if turn else [*range(len(rivals))]
             if turn and len(near) < 2 and not any(measured[i].rates.doubt for i in near):
                 break
             for i in near:
@@ -144,12 +146,6 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
         say(f"interrupted: {len(measured)} of {len(rivals)} measured")
         return _outcome(measured, test, interrupted=True)
     return _outcome(measured, test)
-
-
-def _near(measured: Mapping[int, TunedLaunch]) -> list[int]:
-    """Return the launches that may be the best."""
-    best = min((launch.seconds for launch in measured.values()), default=0.0)
-    return [i for i in sorted(measured) if measured[i].again(best)]
 
 
 def quick(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:

@@ -121,7 +121,9 @@ def compare(
     if any(device == META for device, _ in observed):
         largest = [max(getattr(use, part) for use in devices.values()) for part in PARTS]
         devices = {META: Usage(*largest)}
-        if _caches_of_all(launch) > 1:
+        caches = launch.loads[0].buffers.get("context", {}) if launch.loads else {}
+        # Those that are cut over all devices
+        if sum(len(sizes) for name, sizes in caches.items() if launch.device_of(name) == META) > 1:
             notes[META, "context"] = "the largest part of each cache, not of one device"
     for device, usage in [*devices.items(), ("Host", predicted.host)]:
         for part in PARTS:
@@ -134,7 +136,10 @@ def compare(
     # Logits and embeddings, in RAM, a buffer of the context
     for extra in predicted.extras:
         if extra.name == "output buffer":
-            value = _sum(launch, "output")
+            output = launch.loads[0].buffers.get("output") if launch.loads else None
+            value = None
+            if output is not None:
+                value = round(sum(size for sizes in output.values() for size in sizes) * MiB)
             lines.append(VerifiedPart(extra.device, extra.name, extra.size, value, _LAST_DIGIT))
             break
     return LogComparison((*lines, *_companions(launch, predicted)), tuple(spills(launch, margins)))
@@ -149,12 +154,6 @@ def _observed(
     # No line means no buffer; but without any line of this part its level hides them
     is_printed = any(part == key[1] for _, part in observed)
     return 0 if is_printed or (observed and not predicted) else None
-
-
-def _caches_of_all(launch: LaunchLog) -> int:
-    """Return the number of caches that are cut over all devices."""
-    buffers = launch.loads[0].buffers.get("context", {}) if launch.loads else {}
-    return sum(len(sizes) for name, sizes in buffers.items() if launch.device_of(name) == META)
 
 
 def in_use(comparison: LogComparison, predicted: Breakdown, devices: int) -> LogComparison:
@@ -220,14 +219,6 @@ def _projector(launch: LaunchLog, predicted: Breakdown) -> list[VerifiedPart]:
                 )
             )
     return lines
-
-
-def _sum(launch: LaunchLog, part: str) -> int | None:
-    if not launch.loads or part not in launch.loads[0].buffers:
-        return None
-    return round(
-        sum(size for sizes in launch.loads[0].buffers[part].values() for size in sizes) * MiB
-    )
 
 
 def _verdict(line: VerifiedPart) -> str:

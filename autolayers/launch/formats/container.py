@@ -86,7 +86,16 @@ class Container:
             return inside
         folder, name = os.path.split(path)
         inside = self._folder(folder)
-        for part in _parts(name):
+        # The file and, where it is the first of a split model, the others.
+        split = re.fullmatch(r"(.*-)[0-9]{5}(-of-)([0-9]{5})(\.gguf)", name)
+        if not split:
+            parts = [name]
+        else:
+            before, of, count, ending = split.groups()
+            parts = [
+                f"{before}{number:05}{of}{count}{ending}" for number in range(1, int(count) + 1)
+            ]
+        for part in parts:
             here = os.path.join(folder, part)
             # What a link leads to, such as one of the Hub's cache, or the container would see
             # a link to nowhere
@@ -102,12 +111,3 @@ class Container:
 def _inside(folder: str, name: str) -> str:
     # Kubernetes and docker's -v take no colon there
     return f"{folder}/{name.replace(':', '-')}"
-
-
-def _parts(name: str) -> list[str]:
-    """Return the file and, where it is the first of a split model, the others."""
-    split = re.fullmatch(r"(.*-)[0-9]{5}(-of-)([0-9]{5})(\.gguf)", name)
-    if not split:
-        return [name]
-    before, of, count, ending = split.groups()
-    return [f"{before}{number:05}{of}{count}{ending}" for number in range(1, int(count) + 1)]

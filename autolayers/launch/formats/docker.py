@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ...quoting import shell
-from .container import CACHE, CACHED, Container, Mount
+from .container import CACHE, CACHED, Container
 from .launch_file import LaunchFile
 
 _KEY = "LLAMA_API_KEY"
@@ -31,7 +31,17 @@ def write(launch: LaunchFile) -> str:
     for node in launch.reach.nodes:
         words += ["--device", node]
     for mount in box.mounts.values():
-        words += _mount(mount)
+        # -v separates its fields by colons; those of --mount are a CSV row
+        if ":" in os.path.splitdrive(mount.source)[1]:
+            # e.g. --mount 'type=bind,"source=/a,b",target=/models,readonly'
+            fields = [f"source={mount.source}", f"target={mount.inside}"]
+            for at, field in enumerate(fields):
+                if set(field) & set(',"\r\n'):
+                    fields[at] = '"' + field.replace('"', '""') + '"'
+            fields += [] if mount.written else ["readonly"]
+            words += ["--mount", ",".join(["type=bind", *fields])]
+        else:
+            words += ["-v", f"{mount.source}:{mount.inside}" + ("" if mount.written else ":ro")]
         if mount.written and not mount.folder:
             launch.warnings.append(
                 f"{mount.source} must exist: docker makes a directory of what does not"
@@ -48,16 +58,3 @@ def write(launch: LaunchFile) -> str:
     # A server without its key would be open to all: the shell stops where the variable is not set
     key = f"-e {_KEY} "
     return line if os.name == "nt" else line.replace(key, f'-e {_KEY}="${{{_KEY}:?}}" ', 1)
-
-
-def _mount(mount: Mount) -> list[str]:
-    """Return -v, or --mount for a path with a colon, which separates -v's fields; --mount's fields
-    are a CSV row."""
-    if ":" not in os.path.splitdrive(mount.source)[1]:
-        return ["-v", f"{mount.source}:{mount.inside}" + ("" if mount.written else ":ro")]
-    # e.g. --mount 'type=bind,"source=/a,b",target=/models,readonly'
-    fields = [f"source={mount.source}", f"target={mount.inside}"]
-    for at, field in enumerate(fields):
-        if set(field) & set(',"\r\n'):
-            fields[at] = '"' + field.replace('"', '""') + '"'
-    return ["--mount", ",".join(["type=bind", *fields, *(() if mount.written else ("readonly",))])]

@@ -21,14 +21,17 @@ def write(*documents: Mapping[str, Any], notes: list[str] | None = None) -> str:
 
 def _lines(value: object, indent: str = "") -> Iterator[str]:
     """Yield the lines of a value. A string is a scalar as it stands in the file, so what is not
-    the format's own goes through `quoting.yaml`; a key with None is left out."""
+    the format's own goes through `quoting.yaml`; a key with None is left out, and one that starts
+    with # is a comment."""
     if isinstance(value, dict) and value:
         for key, each in value.items():
-            if isinstance(each, (dict, list)) and each:
+            if key[0] == "#":
+                yield indent + key
+            elif isinstance(each, (dict, list)) and each:
                 yield f"{indent}{key}:"
                 yield from _lines(each, indent + "  ")
             elif each is not None:
-                yield f"{indent}{key}: {next(_lines(each))}"
+                yield f"{indent}{key}: {next(_lines(each))}".rstrip()
     elif isinstance(value, list):
         for each in value:
             first, *others = _lines(each, indent + "  ")

@@ -137,7 +137,13 @@ def write(launch: LaunchFile) -> str:
         # --rope-scale 4 makes positions four times denser: a factor of 0.25 there
         "rope_freq_scale": 1 / p.rope_scale if p.rope_scale else None,
         "yarn_orig_ctx": p.yarn_orig_ctx,
-        "kv_overrides": {key: _kv_value(text) for key, text in p.override_kv} or None,
+        # TYPE:VALUE, e.g. "int:4096" of --override-kv llama.context_length=int:4096
+        "kv_overrides": {
+            key: _KV_TYPES[kind](value)
+            for key, text in p.override_kv
+            for kind, _, value in (text.partition(":"),)
+        }
+        or None,
         "numa": _NUMA[p.numa] if p.numa else None,
         "n_threads": p.n_threads,
         **_adapter(launch),
@@ -210,12 +216,6 @@ def _adapter(launch: LaunchFile) -> dict[str, object]:
         for path in launch.params.lora
         for key, value in (("lora_path", str(path)), ("lora_scale", getattr(path, "scale", 1.0)))
     }
-
-
-def _kv_value(text: str) -> object:
-    # TYPE:VALUE, e.g. "int:4096" of --override-kv llama.context_length=int:4096
-    kind, _, value = text.partition(":")
-    return _KV_TYPES[kind](value)
 
 
 def _number(kind: Kind, value: str | None) -> int | None:

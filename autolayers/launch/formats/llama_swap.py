@@ -7,11 +7,14 @@ import shlex
 
 from ...errors import UsageError
 from ...quoting import yaml
+from . import document
 from .launch_file import LaunchFile, named, sizes_note, without
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
+
+    from .document import Document
 
 
 def write(
@@ -26,56 +29,55 @@ def write(
     single model is in llama-swap's default group, which unloads all others."""
     # Of one group nothing makes room for another
     never = (*kept, *(groups[0] if len(groups) == 1 else ()))
-    lines, models = models_of(launches, sized=bool(groups), kept=never)
-    sets = (
-        {"together": models}
-        if together
-        else {
-            f"group-{number}": [models[i] for i in members]
-            for number, members in enumerate((members for members in groups if len(members) > 1), 1)
-        }
-    )
+    notes, file, models = models_of(launches, sized=bool(groups), kept=never)
+    several = [members for members in groups if len(members) > 1]
+    sets = {f"group-{number}": members for number, members in enumerate(several, 1)}
+    if together:
+        sets = {"together": range(len(models))}
     if kept:
-        sets["kept"] = [models[i] for i in kept]
+        sets["kept"] = kept
     # swap: false keeps the members loaded together; exclusive: true ends those of other groups when
     # one of these is requested
-    lines += ["groups:"] if sets else []
-    for group, names in sets.items():
-        lines += [f"  {group}:", "    swap: false"]
-        # No other group ends these, and they end none
-        stay = group == "kept" and bool(kept)
-        lines += (
-            ["    exclusive: false", "    persistent: true"] if stay else ["    exclusive: true"]
-        )
-        lines += ["    members:"]
-        lines += [f"      - {yaml(name)}" for name in names]
-    return "\n".join(lines) + "\n"
+    file["groups"] = {
+        group: {
+            "swap": False,
+            # No other group ends those that are kept, and they end none
+            "exclusive": group != "kept",
+            "persistent": True if group == "kept" else None,
+            "members": [yaml(models[i]) for i in members],
+        }
+        for group, members in sets.items()
+    } or None
+    return document.write(file, notes=notes)
 
 
 def models_of(
     launches: Sequence[LaunchFile], sized: bool, kept: Container[int] = ()
-) -> tuple[list[str], list[str]]:
-    """Return the lines of the section `models`, and the models' names. `sized`: they take turns,
-    all but the `kept` ones, so each one's memory is there, and when it is idle."""
+) -> tuple[list[str], Document, list[str]]:
+    """Return the notes, the sections up to `models`, and the models' names. `sized`: they take
+    turns, all but the `kept` ones, so each one's memory is there, and when it is idle."""
     notes = dict.fromkeys(
         note
         for launch in launches
         for note in (*launch.notes, *launch.secret_notes("llama-swap's environment"))
     )
-    models = dict(named(launches))
+    named_launches = dict(named(launches))
+    # The key's variable: llama-swap refuses a file that names one which is not set.
+    key = "LLAMA_API_KEY"
+    models: Document = {}
+    for i, (name, launch) in enumerate(named_launches.items()):
+        # The key is the name that clients send as "model"
+        models[yaml(name)] = {
+            **({f"# {sizes_note(launch)}": ""} if sized else {}),
+            "cmd": yaml(_command(launch)),
+            **_proxy(launch),
+            "env": [yaml(f"{key}=${{env.{key}}}")] if key in launch.secrets else None,
+            # Its memory is another program's then. Without it, and with 0, a model is never idle
+            "ttl": (0 if i in kept else launch.idle) if sized else None,
+        }
     # Seconds until llama-swap ends a server that does not answer; its default is 120
     patience = max((launch.patience for launch in launches), default=0)
-    lines = [*notes, f"healthCheckTimeout: {patience}", "models:"]
-    for i, (name, launch) in enumerate(models.items()):
-        # The key is the name that clients send as "model"
-        lines += [f"  {yaml(name)}:", *([f"    # {sizes_note(launch)}"] if sized else [])]
-        # The key's variable: llama-swap refuses a file that names one which is not set.
-        key = "LLAMA_API_KEY"
-        env = ["    env:", f"      - {yaml(f'{key}=${{env.{key}}}')}"] * (key in launch.secrets)
-        lines += [f"    cmd: {yaml(_command(launch))}", *_proxy(launch), *env]
-        # Its memory is another program's then. Without it, and with 0, a model is never idle
-        lines += [f"    ttl: {0 if i in kept else launch.idle}"] * sized
-    return lines, list(models)
+    return [*notes], {"healthCheckTimeout": patience, "models": models}, list(named_launches)
 
 
 def _command(launch: LaunchFile) -> str:
@@ -104,18 +106,17 @@ def _split(words: Sequence[str]) -> str:
     return shlex.join(words)
 
 
-def _proxy(launch: LaunchFile) -> list[str]:
+def _proxy(launch: LaunchFile) -> Document:
     """Return how llama-swap reaches the server, if not at http://localhost:PORT/health."""
     scheme, path = launch.health
     host = launch.host or "localhost"
     if launch.private or host in ("0.0.0.0", "::"):
         host = "localhost"
     address = f"[{host}]" if ":" in host else host
-    lines = []
-    if (scheme, host) != ("http", "localhost"):
+    usual = (scheme, host) == ("http", "localhost")
+    return {
         # where requests are sent; default http://localhost:${PORT}
-        lines.append(f"    proxy: {yaml(f'{scheme}://{address}:${{PORT}}')}")
-    if path != "/health":
+        "proxy": None if usual else yaml(f"{scheme}://{address}:${{PORT}}"),
         # asked until it answers 200, e.g. "/api/health" with --api-prefix api
-        lines.append(f"    checkEndpoint: {yaml(path)}")
-    return lines
+        "checkEndpoint": None if path == "/health" else yaml(path),
+    }

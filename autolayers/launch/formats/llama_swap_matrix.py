@@ -4,6 +4,7 @@ evicted (config.example.yaml and config-schema.json of 2026-08-22, section routi
 from __future__ import annotations
 
 from ...quoting import yaml
+from . import document
 from .launch_file import LaunchFile
 from .llama_swap import models_of
 
@@ -28,24 +29,18 @@ def write(
     sets = [(*kept, *members) for members in sets]
     # Nothing makes room for what lies in each set
     stay = set(everything).intersection(*sets)
-    lines, names = models_of(launches, sized=bool(groups), kept=stay)
-    lines += [
-        "routing:",
-        "  router:",
-        "    use: matrix",
-        "    settings:",
-        "      matrix:",
-        "        vars:",
-    ]
-    # vars: short names for the expressions below, at most 8 characters, e.g. m1: "qwen3-8b"
-    lines += [f"          m{i + 1}: {yaml(name)}" for i, name in enumerate(names)]
-    # llama-swap chooses the set with the smallest sum of evict_costs of the models that it must
-    # end; 1 is the default
-    dear = [f"          m{i + 1}: {cost}" for i, cost in enumerate(costs) if cost > 1]
-    if dear:
-        lines += ["        evict_costs:", *dear]
-    lines.append("        sets:")
-    for number, members in enumerate(sets, 1):
+    notes, file, names = models_of(launches, sized=bool(groups), kept=stay)
+    matrix = {
+        # Short names for the expressions below, at most 8 characters, e.g. m1: "qwen3-8b"
+        "vars": {f"m{i + 1}": yaml(name) for i, name in enumerate(names)},
+        # llama-swap chooses the set with the smallest sum of evict_costs of the models that it must
+        # end; 1 is the default
+        "evict_costs": {f"m{i + 1}": cost for i, cost in enumerate(costs) if cost > 1} or None,
         # e.g. set1: "m1 & m3": both at the same time
-        lines.append(f"          set{number}: {yaml(' & '.join(f'm{i + 1}' for i in members))}")
-    return "\n".join(lines) + "\n"
+        "sets": {
+            f"set{number}": yaml(" & ".join(f"m{i + 1}" for i in members))
+            for number, members in enumerate(sets, 1)
+        },
+    }
+    file["routing"] = {"router": {"use": "matrix", "settings": {"matrix": matrix}}}
+    return document.write(file, notes=notes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 
 from ...errors import UsageError
-from ...flags.parse import Item, items
+from ...flags.parse import items
 from ...flags.table import Argument
 from ...quoting import container_argument, yaml
 from .kubernetes import gpumem_of, label
@@ -83,14 +83,18 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
     ]
     # A fleet's plan belongs to one machine
     lines += ["  nodeSelector:", f"    kubernetes.io/hostname: {yaml(node)}"] if node else []
-    lines += _resources(launch.limit or launch.request, len(gpus))
+    # The operator takes hostMemory where the pod's memory, its request and its limit, is given too
+    memory = f"{launch.limit or launch.request}Mi"
+    lines += ["  resources:"]
+    lines += [f"    gpu: {len(gpus)}", f"    hostMemory: {memory}"] if gpus else []
+    lines += [] if gpus else [f"    memory: {memory}"]
     lines += [f"  containerPort: {int(launch.port)}"] if launch.arguments.value("--port") else []
     # The operator writes --model and --port itself
     words = without(launch.words, "-m", "-hf", "-hff", "-mu", "-dr", "--port")
     fields, rest = _typed(words, gpus)
-    if gpus and layers:
-        # `layers` says it
-        rest = _without_layers(rest, layers)
+    # `layers` says it
+    if gpus and layers and rest[:2] == ["-ngl", str(layers)]:
+        rest = rest[2:]
     lines += fields
     lines += ["  env:"] if launch.secrets else []
     for secret in launch.secrets:
@@ -102,28 +106,11 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
     return "\n".join([*lines, *_listed("extraArgs", map(container_argument, rest))]) + "\n"
 
 
-def _without_layers(words: list[str], layers: int) -> list[str]:
-    """Return the words behind the number of layers, where they start with it."""
-    return words[2:] if words[:2] == ["-ngl", str(layers)] else words
-
-
-def _canonical(item: Item) -> str:
-    """Return the one name of a word's flag, "" of a word without."""
-    return item.flag.canonical if isinstance(item.flag, Argument) else ""
-
-
-def _resources(mib: int, gpus: int) -> list[str]:
-    """Return the lines of the pod's memory, its request and its limit. The operator takes
-    hostMemory where both are given."""
-    lines = ["  resources:", *([f"    gpu: {gpus}"] if gpus else [])]
-    return [*lines, f"    {'hostMemory' if gpus else 'memory'}: {mib}Mi"]
-
-
 def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], list[str]]:
     """Return the lines of the fields that words have, and the words that have none. A word that is
     given twice, or that the schema does not admit, stays a word."""
     given = list(items(words))
-    names = list(map(_canonical, given))
+    names = [item.flag.canonical if isinstance(item.flag, Argument) else "" for item in given]
     lines: list[str] = []
     rest: list[str] = []
     overrides: list[str] = []

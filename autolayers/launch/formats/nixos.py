@@ -37,7 +37,19 @@ def write(launch: LaunchFile) -> str:
         launch.warnings.append(
             f"services.llama-cpp.package has the program, not {' '.join(launch.launcher)}"
         )
-    unit = _unit(launch)
+    # The attributes of the service's unit: its cache, its files and its memory.
+    cache = [
+        # The unit has ProtectSystem=strict: without a CacheDirectory no download could be written
+        'environment.LLAMA_CACHE = "/var/cache/llama-cpp";',
+        'serviceConfig.CacheDirectory = "llama-cpp";',
+    ]
+    unit = [*(cache if launch.downloads else []), *_readable(launch)]
+    if launch.secrets:
+        # The unit does not start without it
+        unit.append('serviceConfig.EnvironmentFile = "/etc/autolayers/llama-cpp.env";')
+    for line in memory_of(launch):
+        key, value = line.split("=")
+        unit.append(f'serviceConfig.{key} = "{value}";')
     lines = [
         *launch.notes,
         *launch.secret_notes("the environment file (mode 600)"),
@@ -56,23 +68,6 @@ def write(launch: LaunchFile) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def _unit(launch: LaunchFile) -> list[str]:
-    """Return the attributes of the service's unit: its cache, its files and its memory."""
-    cache = [
-        # The unit has ProtectSystem=strict: without a CacheDirectory no download could be written
-        'environment.LLAMA_CACHE = "/var/cache/llama-cpp";',
-        'serviceConfig.CacheDirectory = "llama-cpp";',
-    ]
-    lines = [*(cache if launch.downloads else []), *_readable(launch)]
-    if launch.secrets:
-        # The unit does not start without it
-        lines.append('serviceConfig.EnvironmentFile = "/etc/autolayers/llama-cpp.env";')
-    for line in memory_of(launch):
-        key, value = line.split("=")
-        lines.append(f'serviceConfig.{key} = "{value}";')
-    return lines
-
-
 def _readable(launch: LaunchFile) -> list[str]:
     """Return the unit's attributes with which the service sees the launch's files in homes and
     temporary directories. Raises UsageError for one that they cannot name."""
@@ -86,7 +81,16 @@ def _readable(launch: LaunchFile) -> list[str]:
                 "serviceConfig.StateDirectory"
             )
             return path
-        for part in _parts(launch, path):
+        # The files of a split model, or the file.
+        files = launch.plan.model.header.files
+        if path != launch.params.model or len(files) < 2:
+            parts = [path]
+        else:
+            # llama.cpp opens the other parts by their names in the same directory
+            parts = [
+                os.path.join(os.path.dirname(path), os.path.basename(file.path)) for file in files
+            ]
+        for part in parts:
             # the target of a link, where the link itself is seen
             place = part if _is_hidden(part) else os.path.realpath(part)
             if _is_hidden(place):
@@ -105,11 +109,8 @@ def _readable(launch: LaunchFile) -> list[str]:
         "services.llama-cpp runs as its own user, who must be able to read "
         f"{', '.join(hidden)} (chmod o+r)"
     )
-    return _bound([*hidden])
-
-
-def _bound(places: list[str]) -> list[str]:
-    """Return the unit's attributes that show it these places."""
+    # The unit's attributes that show it these places
+    places = [*hidden]
     homes = any(_below(place, _HOMES) for place in places)
     return [
         # The module sets true, which hides what is bound there too; "tmpfs" makes empty homes that
@@ -127,15 +128,6 @@ def _word(place: str) -> str:
 def _is_hidden(place: str) -> bool:
     """Return whether the service does not see it by itself."""
     return _below(place, (*_HOMES, *_TEMPORARY))
-
-
-def _parts(launch: LaunchFile, path: str) -> list[str]:
-    """Return the files of a split model, or the file."""
-    files = launch.plan.model.header.files
-    if path != launch.params.model or len(files) < 2:
-        return [path]
-    # llama.cpp opens the other parts by their names in the same directory
-    return [os.path.join(os.path.dirname(path), os.path.basename(file.path)) for file in files]
 
 
 def _below(path: str, roots: tuple[str, ...]) -> bool:

@@ -112,7 +112,11 @@ def _flat(words: Sequence[str]) -> Iterator[Item]:
     for item in given:
         flag = item.flag if isinstance(item.flag, Argument) else None
         if flag is None:
-            _refuse_without_name(item)
+            if not item.name:
+                raise UsageError(
+                    f"{item.words[0]!r}: not an argument of llama-server, so a preset cannot hold "
+                    "it"
+                )
             yield item
         elif flag in LEGACY and flag.field:
             yield from items(to_words(Params(**{flag.field: getattr(params, flag.field)})))
@@ -131,14 +135,6 @@ def _mixes_overrides(given: Sequence[Item]) -> bool:
     # of two -ncmoe one would be lost
     counts = [item.name for item in given if item.name in ("-ncmoe", "-ncffn")]
     return len(kinds) > 1 or len(counts) > 1
-
-
-def _refuse_without_name(item: Item) -> None:
-    """Raise UsageError for a word that is no flag."""
-    if not item.name:
-        raise UsageError(
-            f"{item.words[0]!r}: not an argument of llama-server, so a preset cannot hold it"
-        )
 
 
 def _entry(item: Item) -> tuple[str, str]:

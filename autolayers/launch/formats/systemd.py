@@ -45,6 +45,24 @@ def write(launch: LaunchFile) -> str:
             f"{program[0]}: systemd reads {program[0][0]} before a program as a "
             f"setting: give its path"
         )
+    seen: list[tuple[str, bool]] = []
+
+    def see(path: str, written: bool) -> str:
+        seen.append((path, written))
+        return path
+
+    moved(launch.words, see)
+    # A file that is not there yet is made in its directory
+    written = [path if os.path.exists(path) else os.path.dirname(path) for path, out in seen if out]
+    needs = [f"ReadWritePaths={systemd(path)}" for path in dict.fromkeys(written)]
+    # A private /tmp hides the files of this one
+    if not any(path.startswith(("/tmp/", "/var/tmp/")) for path, _ in seen):
+        needs.append("PrivateTmp=yes")
+    if not own_gpus(launch.plan):
+        needs.append("PrivateDevices=yes")
+    if "--mlock" in launch.words:
+        needs.append("LimitMEMLOCK=infinity")
+    user = _user()
     lines = [
         *launch.notes,
         "[Unit]",
@@ -53,7 +71,7 @@ def write(launch: LaunchFile) -> str:
         "After=network-online.target",
         "",
         "[Service]",
-        *_user(),
+        *user,
         *launch.secret_notes("the environment file (mode 600)"),
         # The dash: a file that is not there is no error, but where it has the key
         f"EnvironmentFile={'' if 'LLAMA_API_KEY' in launch.secrets else '-'}"
@@ -65,7 +83,10 @@ def write(launch: LaunchFile) -> str:
     lines += [
         "ExecStart=" + " ".join(systemd(word) for word in [*program, *launch.words]),
         *memory_of(launch),
-        *_hardened(launch),
+        # root keeps the right to read what is another user's, such as in a home
+        f"CapabilityBoundingSet={'' if user else 'CAP_DAC_READ_SEARCH'}",
+        *_HARD,
+        *needs,
         "Restart=on-failure",
         "RestartSec=5",
         # seconds that running requests get at SIGTERM, before SIGKILL
@@ -83,30 +104,6 @@ def memory_of(launch: LaunchFile) -> list[str]:
     if launch.limit is None:
         return []
     return [f"MemoryHigh={launch.limit - _SLACK}M", f"MemoryMax={launch.limit}M"]
-
-
-def _hardened(launch: LaunchFile) -> list[str]:
-    """Return settings that leave the service what it needs, and the files that it names."""
-    seen: list[tuple[str, bool]] = []
-
-    def see(path: str, written: bool) -> str:
-        seen.append((path, written))
-        return path
-
-    moved(launch.words, see)
-    # A file that is not there yet is made in its directory
-    written = [path if os.path.exists(path) else os.path.dirname(path) for path, out in seen if out]
-    lines = [f"ReadWritePaths={systemd(path)}" for path in dict.fromkeys(written)]
-    # A private /tmp hides the files of this one
-    if not any(path.startswith(("/tmp/", "/var/tmp/")) for path, _ in seen):
-        lines.append("PrivateTmp=yes")
-    if not own_gpus(launch.plan):
-        lines.append("PrivateDevices=yes")
-    if "--mlock" in launch.words:
-        lines.append("LimitMEMLOCK=infinity")
-    # root keeps the right to read what is another user's, such as in a home
-    rights = "" if _user() else "CAP_DAC_READ_SEARCH"
-    return [f"CapabilityBoundingSet={rights}", *_HARD, *lines]
 
 
 def _user() -> list[str]:
