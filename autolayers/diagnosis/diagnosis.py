@@ -327,7 +327,8 @@ def _lines_of(logs: Sequence[object]) -> list[Line]:
                 reason = getattr(error, "strerror", None) or error
                 raise NoLog(f"{os.fspath(log)}: {reason}") from None
         elif isinstance(log, bytes) or hasattr(log, "read"):
-            first, last, dropped = read(BytesIO(log) if isinstance(log, bytes) else log)  # type: ignore[arg-type]
+            source: Any = BytesIO(log) if isinstance(log, bytes) else log
+            first, last, dropped = read(source)
         else:
             raise UsageError(f"a log is a file's name, an open file or bytes, not {log!r:.60}")
         for line in lines(first, last, dropped):

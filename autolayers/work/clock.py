@@ -274,8 +274,8 @@ class Clock:
 
     def _bf16(self, rates: Rates, bf16: float, read: float) -> tuple[float, float]:
         """Return how many times slower a prompt's matrices are because of the bytes that are bf16
-        among those read, and experts of prompts and tokens. Under Vulkan (12554) kernels for
-        matrices need VK_KHR_shader_bfloat16 and sum in f32, those for vectors widen bf16
+        among those read, and experts of prompts and tokens. Under Vulkan (llama.cpp 12554) kernels
+        for matrices need VK_KHR_shader_bfloat16 and sum in f32, those for vectors widen bf16
         themselves: a token's matrices are as quick as in f16."""
         share = bf16 / max(1.0, read)
         return 1 + (1 / rates.bf16 - 1) * share, 1 + (1 / rates.bf16_experts - 1) * share
