@@ -82,12 +82,14 @@ def run(
     child: subprocess.Popen[bytes] | None = None
     watcher: Watcher | None = None
     early: list[int] = []  # signals that came before the child was there
-    requested = threading.Event()
+    # signals that end it; a list, because a handler that a second signal interrupts in the middle
+    # of Event.set would wait for its own lock for ever
+    requested: list[int] = []
 
     def forward(number: int, _: FrameType | None) -> None:
         # others, such as SIGUSR1, are the server's own business
         if number in _ENDING:
-            requested.set()
+            requested.append(number)
             on_end()
         if child is None:
             early.append(number)
@@ -122,11 +124,11 @@ def run(
         for number, handler in before.items():
             signal.signal(number, handler)
     # 137: a shell between us and the server
-    killed = code in (-9, 137) and not requested.is_set()
+    killed = code in (-9, 137) and not requested
     return Ended(
         128 - code if code < 0 else code,
         launch,
-        requested.is_set(),
+        bool(requested),
         killed,
         killed and _oom_kills() > kills,
         log,
@@ -136,7 +138,7 @@ def run(
 def _supervised(
     child: subprocess.Popen[bytes],
     end_all: Callable[[], None],
-    requested: threading.Event,
+    requested: list[int],
     on_ready: Callable[[LaunchLog], None] | None,
     out: IO[bytes] | None,
     err: IO[bytes] | None,
@@ -179,8 +181,8 @@ def _supervised(
     def enforce() -> None:
         """End a child that does not end when it is asked to."""
         # a second of delay at most, and no busy waiting
-        while not requested.wait(1.0):
-            if ended.is_set():
+        while not requested:
+            if ended.wait(1.0):
                 return
         if not ended.wait(_PATIENCE):
             end_group(child)
@@ -298,9 +300,13 @@ def own_group(watcher: Watcher | None = None) -> dict[str, Any]:
 
 
 def _wait(child: subprocess.Popen[bytes]) -> int:
+    """Wait for the child's end. Not in one waitpid(2): a signal that comes after Python has last
+    looked for one and before the kernel waits would be handled when the child ends by itself."""
     while True:
         try:
-            return child.wait()
+            return child.wait(1.0)
+        except subprocess.TimeoutExpired:
+            continue
         except KeyboardInterrupt:  # before the handlers are in place
             _signal(child, signal.SIGINT)
 
