@@ -35,15 +35,15 @@ import numpy
 import speeds_page
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from speed_rows import machine_of  # noqa: E402
 
 import autolayers  # noqa: E402
-from autolayers.backends import backend as row_of  # noqa: E402
 from autolayers.backends import canonical  # noqa: E402
-from autolayers.devices import completed  # noqa: E402
 from autolayers.flags.policy import read  # noqa: E402
 from autolayers.launch.speed_rows import check  # noqa: E402
-from autolayers.machine import CLASSES, OF_PEAK, Device, Host, Machine, Ratio  # noqa: E402
+from autolayers.machine import CLASSES, OF_PEAK, Ratio  # noqa: E402
 from autolayers.model import Model  # noqa: E402
 from autolayers.planner.evaluate import Evaluator  # noqa: E402
 from autolayers.records import replace  # noqa: E402
@@ -168,48 +168,6 @@ class Row:
     @property
     def backends(self) -> set[str]:
         return {key[0] for key in self.keys}
-
-
-def machine_of(data: dict) -> Machine:
-    """The machine of a row."""
-    devices = []
-    for d in data["devices"]:
-        capability = d.get("compute_capability")
-        devices.append(
-            Device(
-                d["name"],
-                d["total"],
-                d["free"],
-                d["description"],
-                canonical(d["backend"]),
-                kind="igpu" if d["unified"] and row_of(d["backend"]).has_igpu else "gpu",
-                bandwidth=d["bandwidth"],
-                compute_capability=tuple(capability) if capability else None,
-                n_sm=d.get("n_sm"),
-                fp16_tflops=d.get("fp16_tflops"),
-                unified=d["unified"],
-                includes_context=d["free"] < d["total"],
-                power_limit=d.get("power_limit"),
-                power_default=d.get("power_default"),
-            )
-        )
-    ram = data["ram"]
-    devices = list(map(completed, devices))
-    return Machine(
-        tuple(devices),
-        {d.name: d.free for d in devices},
-        ram["total"],
-        ram["total"],
-        Host(
-            ram["total"],
-            ram["total"],
-            "given",
-            ram["bandwidth"],
-            data["bus"]["bandwidth"],
-            data["cpu"]["cores"],
-            cpu=data["cpu"]["model"] or "",
-        ),
-    )
 
 
 def checked(path: Path) -> Iterator[dict]:

@@ -94,7 +94,7 @@ def pytest_pycollect_makemodule(module_path: pathlib.Path, parent: pytest.Collec
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the seldom ones, slow tests of many seconds, a third runs each day (support.seldom)."""
+    """Of the seldom ones, slow tests of many seconds, a fourth runs each day (support.seldom)."""
     from support import PARTS
 
     day = os.environ["AUTOLAYERS_DAY"]

@@ -66,7 +66,7 @@ LOGS = TESTS / "logs"
 MiB = 1 << 20
 T = TypeVar("T")
 # Of cases of one rule that are slow, and of tests that are seldom, one in so many a day
-PARTS = 3
+PARTS = 4
 
 # Of the cards that there are, one of each size and kind
 FEW_CARDS = {
@@ -174,7 +174,7 @@ def requested(
 
 
 def seldom(test: Callable[..., None]) -> Callable[..., None]:
-    """A slow test of many seconds, which runs each third day (conftest.py)."""
+    """A slow test of many seconds, which runs each fourth day (conftest.py)."""
     return pytest.mark.slow(pytest.mark.seldom(test))
 
 

@@ -32,6 +32,7 @@ MODEL = str(HEADERS / "llama-dense.gguf")
 # --- steps of an expression
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", swept([(i, 160) for i in range(160)], 32, [(0, 160)]), ids=str)
 def test_an_expression_takes_steps_in_proportion_to_a_text(part: tuple[int, int]) -> None:
     """A line of a stranger's log, 16 KB of one letter, would take minutes."""

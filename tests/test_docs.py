@@ -20,6 +20,7 @@ from autolayers.flags.own import COMMANDS, FLAGS
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.slow
 def test_made_pages_are_current() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "make.py"), "--check"],

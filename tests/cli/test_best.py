@@ -56,6 +56,7 @@ def test_the_answer_the_list_and_what_is_too_large(
         no_line_is_wider(columns, capsys, monkeypatch)
 
 
+@pytest.mark.slow
 def test_json_has_every_row_and_its_source(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

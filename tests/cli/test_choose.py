@@ -139,6 +139,7 @@ def test_each_file_is_planned_as_if_alone(
     )
 
 
+@pytest.mark.slow
 def test_the_advice_stands_above_its_table(hub, chosen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     hub(*quants(LLAMA))

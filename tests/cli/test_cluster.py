@@ -131,6 +131,7 @@ def test_systemd_units_start_each_machine(answer, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_kubernetes_manifests_start_each_machine(answer, tmp_path: Path) -> None:
     yaml, validator = pytest.importorskip("yaml"), pytest.importorskip("kubernetes_validate")
     (text,) = files(tmp_path, "kubernetes", answer).values()
@@ -234,6 +235,7 @@ def test_a_limit_of_the_head_holds(answer) -> None:
     assert code == 0 and sizes[-1] <= 3072
 
 
+@pytest.mark.slow
 def test_words_that_mean_something_to_yaml_stay_words(answer, tmp_path: Path) -> None:
     """$(NAME) is a variable of a Kubernetes container, $NAME one of a Compose file, and a line end
     ends a comment."""
@@ -253,6 +255,7 @@ def test_words_that_mean_something_to_yaml_stay_words(answer, tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 def test_secrets_are_left_out(answer) -> None:
     for form in ("flags", "text"):
         code, out, err = answer(*WORDS, "--format", form, "--port", "80", "--api-key", "hunter2")

@@ -37,6 +37,7 @@ def test_what_does_not_fit_is_said_with_what_does(capsys: pytest.CaptureFixture[
     assert "missing on CUDA0; this one does" in both["text"]
 
 
+@pytest.mark.slow
 def test_the_better_command_keeps_every_word_that_is_a_wish(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -764,6 +764,7 @@ def test_memory_that_ollama_holds_itself_counts_as_free(fake, monkeypatch, capsy
         assert json.loads(capsys.readouterr().out)["num_gpu"] == before["num_gpu"]
 
 
+@pytest.mark.slow
 def test_memory_that_a_far_server_holds_is_not_this_machine_s(fake, monkeypatch, capsys, tmp_path):
     from autolayers import devices, request
     from autolayers.cli.ollama import main

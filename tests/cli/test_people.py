@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import swept
+from support import slow, swept
 
 pytest.importorskip("pyte")
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="no pty")
@@ -42,7 +42,7 @@ def test_a_screen_without_the_answer_is_told() -> None:
 @pytest.mark.parametrize(
     ("stem", "said"),
     [
-        ("qwen3.5-4b", "the same"),
+        slow("qwen3.5-4b", "the same"),
         ("qwen3.8-27b", "slow here, "),
         ("llama-3.3-70b", "of 2024-12, 15 months older"),
     ],

@@ -107,7 +107,7 @@ def test_a_plan_is_as_fast_as_it_was(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "row",
-    few(3, [row for row in CASES if len(row["gpus"]) > 1 and row["spent"] < BRIEF])
+    few(6, [row for row in CASES if len(row["gpus"]) > 1 and row["spent"] < BRIEF])
     + of_today([slow(row) for row in CASES if len(row["gpus"]) < 2 or row["spent"] >= BRIEF]),
     ids=named,
 )
@@ -117,7 +117,7 @@ def test_a_plan_is_worth_as_much_as_it_was(row: dict[str, Any]) -> None:
     assert is_as_before(row, worth=now, spent=spent), f"{found.flags}: {now}, {spent}"
 
 
-@pytest.mark.parametrize("row", few(3, FEW), ids=named)
+@pytest.mark.parametrize("row", few(6, FEW), ids=named)
 def test_a_small_plan_is_what_it_was(row: dict[str, Any]) -> None:
     found, spent, now = planned(row)
     said: dict[str, Any] = {
@@ -132,7 +132,7 @@ def test_a_small_plan_is_what_it_was(row: dict[str, Any]) -> None:
     assert is_as_before(row, worth=now, spent=spent, **said), f"{said}: {now}, {spent}"
 
 
-@pytest.mark.parametrize("row", few(4, CASES), ids=named)
+@pytest.mark.parametrize("row", few(8, CASES), ids=named)
 def test_fit_chooses_what_it_did(row: dict[str, Any]) -> None:
     assert is_as_before(row, fit=of_fit(row))
 

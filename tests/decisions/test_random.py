@@ -11,12 +11,12 @@ from support import of_today, slow, swept
 QUICK = (
     503,  # a GPU that is too small for more than the output layer
     44399,  # nothing fits, and --fit's launch has no -ngl
-    44441,  # as 44357, with weights that -ot sends to RAM
-    47146,  # with a cache in RAM, graph buffers of a small context are much smaller
     62029,  # caches in RAM, with which the output alone is faster than the whole model
 )
 # a second or more each
 LONG = (
+    47146,  # with a cache in RAM, graph buffers of a small context are much smaller
+    44441,  # as 44357, with weights that -ot sends to RAM
     44357,  # without flash attention what operations take grows with the context
     44381,  # only the second best order of three cards has room for layers
     44477,  # a Mac whose RAM is too small for a micro-batch of 2048

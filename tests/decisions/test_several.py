@@ -87,7 +87,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    "row", few(4, ROWS), ids=lambda row: f"{row['ask']} {row['words']} {row['gpus']}"
+    "row", few(12, ROWS), ids=lambda row: f"{row['ask']} {row['words']} {row['gpus']}"
 )
 def test_several_models_get_the_launches_they_had(
     row: dict[str, Any], monkeypatch: pytest.MonkeyPatch

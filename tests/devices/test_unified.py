@@ -232,6 +232,7 @@ def test_a_system_keeps_more_of_more_ram(ram: float, gib: int) -> None:
     assert kept(int(ram * GiB)) == gib * GiB
 
 
+@pytest.mark.slow
 def test_an_8b_model_on_a_mac_with_8_gib_gets_the_ways_that_exist() -> None:
     plan = autolayers.plan(
         str(HEADERS / "llama-3.1-8b-q4_k_m.gguf"), ["--gpu", "m1-8g"], advise=True

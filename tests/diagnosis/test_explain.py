@@ -565,6 +565,7 @@ def sweep(part: int, parts: int, every: int = 1) -> list[str]:
     return wrong
 
 
+@pytest.mark.slow
 def test_every_log_with_bundled_headers_gets_a_launch_or_a_reason() -> None:
     assert sweep(0, 98, every=159) == []
 

@@ -154,6 +154,7 @@ FILES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "gpu", "kind"), FILES)
 def test_what_a_launch_file_asks_for_fits_its_program(path: str, gpu: str, kind: str) -> None:
     """The plan of the file's flags, measured as its program allocates, leaves the margin."""
@@ -250,6 +251,7 @@ def test_koboldcpp_has_a_sequence_more_than_slots() -> None:
     assert taken("qwen3-8b-q4_k_m", "koboldcpp", "-c 8192 -np 1 -ngl 0").n_seq_max == 1
 
 
+@pytest.mark.slow
 def test_front_ends_have_more_slots_than_one() -> None:
     """Jan keeps two for itself in a shared cache; LM Studio predicts four texts at once."""
     words = "-c 8192 -ngl 0"

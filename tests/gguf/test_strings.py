@@ -73,7 +73,7 @@ LENGTHS = st.one_of(
     surplus=st.integers(-300, 300),
     start=st.integers(0, 40),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @example(texts=[b""], copies=60, cut=0, surplus=0, start=0)
 def test_whole_and_cut_arrays_are_skipped_as_step_by_step(
     texts: list[bytes], copies: int, cut: int, surplus: int, start: int
@@ -93,7 +93,7 @@ def test_whole_and_cut_arrays_are_skipped_as_step_by_step(
     length=LENGTHS,
     tail=st.binary(max_size=20),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_one_length_lies(
     texts: list[bytes], copies: int, which: int, length: int, tail: bytes
 ) -> None:
@@ -113,7 +113,7 @@ def test_one_length_lies(
     which=st.integers(0, 2000),
     beyond=st.integers(-20, 20),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_string_ends_near_the_end(
     texts: list[bytes], copies: int, which: int, beyond: int
 ) -> None:
@@ -132,7 +132,7 @@ def test_a_string_ends_near_the_end(
     start=st.integers(0, 500),
     n=st.integers(0, 1000),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_bytes_are_walked_alike(buf: bytes, copies: int, start: int, n: int) -> None:
     assert (
         skip_strings(buf * copies, start, n)

@@ -196,7 +196,8 @@ def test_a_launch_that_the_tool_finds_no_room_for_is_not_called_exact(
     said = answer(words, capsys)
     assert plain["exact"] and not said["exact"] and "confirmed" not in said
     assert said["flags"] == plain["flags"]
-    assert "llama-fit-params says that this launch takes more: it may not start" in said["warnings"]  # type: ignore[operator]
+    assert isinstance(said["warnings"], list)
+    assert "llama-fit-params says that this launch takes more: it may not start" in said["warnings"]
 
 
 def test_a_second_plan_asks_nothing(

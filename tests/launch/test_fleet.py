@@ -98,6 +98,7 @@ def test_compose_files_serve_the_fleet(fleet: FleetPlan) -> None:
         )
 
 
+@pytest.mark.slow
 def test_kubernetes_manifests_serve_the_fleet(fleet: FleetPlan) -> None:
     yaml, validator = pytest.importorskip("yaml"), pytest.importorskip("kubernetes_validate")
     (text,) = written("kubernetes", fleet).values()

@@ -273,6 +273,7 @@ def test_no_gpu_is_not_claimed_of_a_program_that_lists_none(program) -> None:
     assert b"ik_llama.cpp lists none: planned for the CPU, -ngl is left to it" in done.stderr
 
 
+@pytest.mark.slow
 def test_its_image_is_not_llama_cpp_s(program) -> None:
     for kind, code in (
         ("docker", 2),
@@ -288,6 +289,7 @@ def test_its_image_is_not_llama_cpp_s(program) -> None:
         assert done.returncode == code and b"ghcr.io" not in done.stdout, kind
 
 
+@pytest.mark.slow
 def test_latent_attention_is_planned_in_each_form(program) -> None:
     for words in (("-mla", "0"), ("-mla", "1", "-fa", "off"), ("-mla", "1")):
         assert planned(program(IK), "-m", str(MLA), "-c", "4096", *words)[0] == 0

@@ -38,6 +38,7 @@ def test_vulkan_on_nvidia_asks_for_its_graphics_driver(form: str) -> None:
     assert "/dev/dri" not in text
 
 
+@pytest.mark.slow
 def test_a_fleets_balancer_lets_users_wait_and_sends_nothing_twice(tmp_path: Path) -> None:
     card = {"card": "rtx-3060"}
     machine = {"devices": [card], "host": {"total": 32 * GiB}, "address": "10.0.0.1"}

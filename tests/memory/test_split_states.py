@@ -77,6 +77,7 @@ def test_what_measures_or_is_older_is_not_refused() -> None:
     assert not ends(NEXT, "-c 8192", (24, 24, 24), Rules.checks_slices.first - 1)
 
 
+@pytest.mark.slow
 def test_a_plan_says_why_no_gpu_is_used() -> None:
     plan = autolayers.plan(
         autolayers.read_model(path(NEXT)),

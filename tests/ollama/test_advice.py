@@ -505,6 +505,7 @@ def test_a_draft_layer_drafts_four_tokens_unless_told_otherwise(llama, draft, ki
     assert replace(found, parameters={"draft_num_predict": 0}).drafting == ("", 0)
 
 
+@pytest.mark.slow
 def test_advice_is_in_ollama_s_words(llama):
     advice = explained(llama, Settings(parallel=2), [gpu(6)], num_ctx=8192)
     reasons = " ".join(advice.reasons)

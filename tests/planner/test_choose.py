@@ -66,6 +66,7 @@ def seven() -> dict[str, Model]:
         pytest.param("--gpu rtx-3090 --ram 64GiB", WHOLE, WHOLLY, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_a_mixture_that_needs_ram_is_taken_at_q4(
     machine: str, rule: str, verdict: str, seven: dict[str, Model]
 ) -> None:

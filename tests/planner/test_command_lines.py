@@ -144,7 +144,7 @@ def test_an_ordinary_command_line_ends(number: int) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="timers of processes are POSIX")
-@pytest.mark.parametrize("count", [slow("46"), "47"])
+@pytest.mark.parametrize("count", [slow("46"), slow("47")])
 def test_advice_on_a_given_context_ends(count: str) -> None:
     words = ["--gpu", "rtx-3090", "--ram", "64GiB", "-c", "32768", "-ngl", "999", "-ncffn", count]
     with limited(LIMIT):

@@ -13,10 +13,10 @@ from functools import cache
 from statistics import median
 
 import pytest
+from speed_rows import machine_of
 from support import FIXTURES, WHOLE, few, few_rows, model, slow
 
 import autolayers
-from autolayers.backends import canonical
 from autolayers.devices import Device
 from autolayers.flags.policy import read
 from autolayers.flags.workload import Workload
@@ -79,7 +79,7 @@ def speed(name: str) -> Speed:
     work = row["workload"]
     load = Workload(max(1, work["prompt"]), max(1, work["generate"]), work["depth"])
     params, _ = read(row["words"], None)
-    evaluator = Evaluator.of(model(row["model"]), machine(row["machine"]))
+    evaluator = Evaluator.of(model(row["model"]), machine_of(row["machine"]))
     use = evaluator.static(params)
     assert use is not None
     return evaluator.cost(load).predict(params, use)
@@ -91,46 +91,6 @@ def placed(row: dict) -> list[object]:
         min(int(word), model(row["model"]).hparams.n_layer) if before == "-ncmoe" else word
         for before, word in zip(("", *row["words"]), row["words"], strict=False)
     ]
-
-
-def machine(data: dict, **more: object) -> Machine:
-    devices = tuple(
-        Device(
-            d["name"],
-            d["total"],
-            d["free"],
-            d["description"],
-            canonical(d["backend"]),
-            "igpu" if d["unified"] and d["backend"] != "Metal" else "gpu",
-            bandwidth=d["bandwidth"],
-            n_sm=d.get("n_sm"),
-            compute_capability=tuple(d["compute_capability"])
-            if d.get("compute_capability")
-            else None,
-            fp16_tflops=d.get("fp16_tflops"),
-            unified=d["unified"],
-            power_limit=d.get("power_limit"),
-            power_default=d.get("power_default"),
-            **more,
-        )
-        for d in data["devices"]
-    )
-    ram = data["ram"]
-    return Machine(
-        devices,
-        {d.name: d.free for d in devices},
-        ram["total"],
-        ram["total"],
-        Host(
-            ram["total"],
-            ram["total"],
-            "given",
-            ram["bandwidth"],
-            data["bus"]["bandwidth"],
-            data["cpu"]["cores"],
-            cpu=data["cpu"]["model"] or "",
-        ),
-    )
 
 
 @pytest.mark.parametrize(
@@ -303,7 +263,7 @@ def test_what_windows_would_move_to_ram_does_not_fit(whole: bool) -> None:
         if row["group"].endswith("|6700xt|pp") and (whole or row["id"] in ("s0286", "s0288"))
     ]
     evaluator = Evaluator.of(
-        model(launches[0]["model"]), machine(launches[0]["machine"], wddm=True)
+        model(launches[0]["model"]), machine_of(launches[0]["machine"], wddm=True)
     )
     fits = {
         row["id"]: evaluator.candidate(read(row["words"], None)[0], FULL).fits for row in launches

@@ -71,6 +71,7 @@ def test_the_rate_is_that_of_the_plan_with_the_flags() -> None:
     assert with_it.fits and with_it.speed.generation == found.faster.rate
 
 
+@pytest.mark.slow
 def test_a_model_that_is_too_slow_is_told_what_its_card_holds(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

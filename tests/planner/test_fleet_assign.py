@@ -31,6 +31,7 @@ def best(sorts: list[Sort], room: list[int], weights: list[float]) -> float:
     return found
 
 
+@pytest.mark.slow
 def test_without_a_solver_one_server_after_the_other_serves_nine_in_ten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

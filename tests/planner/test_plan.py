@@ -138,6 +138,7 @@ class TestContext:
         assert plan(DENSE, "-np 4 --ctx max", gpu(80)).breakdown.n_ctx == 4 * 131072
         assert plan(DENSE, "-c 262144", gpu(80)).breakdown.n_ctx == 262144
 
+    @pytest.mark.slow
     def test_a_mixture_gets_8192_where_it_fits_and_pays_seven_per_cent_for_twice_as_much(
         self,
     ) -> None:
@@ -200,6 +201,7 @@ class TestWhatDoesNotFit:
         layer = len(found.params.overrides) - 1
         assert pattern.startswith(rf"blk\.{layer}\.ffn_(") and "down" in pattern
 
+    @pytest.mark.slow
     def test_the_plan_is_never_predicted_slower_than_fits_own(self) -> None:
         for name, size in (
             (f"{MOE}:8", 3),
@@ -291,6 +293,7 @@ class TestSeveralDevices:
         hop = SHARED.hop * 1e-6 * (512 + 2048 / 512)
         assert large.speed.request <= small.speed.request * LONG.factor**longer + hop
 
+    @pytest.mark.slow
     def test_parts_of_layers_are_spread_over_the_cards(self) -> None:
         cards = [gpu(2.8, i) for i in range(2)]
         spread = plan("lfm2-8b-a1b-q4_k_m", "-c 8192", *cards)
@@ -303,6 +306,7 @@ class TestSeveralDevices:
         for other in leading:
             assert not other.fits or (spread.speed.request < other.speed.request * 0.98)
 
+    @pytest.mark.slow
     def test_many_rules_are_written_as_few(self) -> None:
         found = plan("lfm2-8b-a1b-q4_k_m", "-c 8192", gpu(2.8, 0), gpu(2.8, 1))
         rules = found.flags[found.flags.index("-ot") + 1].split(",")

@@ -66,6 +66,7 @@ def test_a_projector_in_ram_is_proposed_where_layers_make_room_for_it(
         assert found[0].to_dict()["note"] == found[0].note
 
 
+@pytest.mark.slow
 def test_a_projector_takes_no_more_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launch's lower bound left it out, so that a search saw each one fail only when it was
     measured in full: Qwen3.8 27B on 12 GB took 76 measurements in place of 10, and found less."""

@@ -170,6 +170,7 @@ def _used(plan: Plan) -> int:
     return sum(use.model > 0 for use in plan.breakdown.devices.values())
 
 
+@pytest.mark.slow
 def test_no_plan_is_predicted_slower_than_what_fit_would_do(
     question: tuple[autolayers.Model, list[str], list[Device]],
 ) -> None:

@@ -159,6 +159,7 @@ def test_what_is_taken_is_not_called_beaten(capsys: pytest.CaptureFixture[str]) 
     assert "qwen3-30b-a3b-ud-q4_k_xl" in said and taken not in said
 
 
+@pytest.mark.slow
 def test_no_cache_type_below_q8_0_is_chosen_for_more_than_32k_unasked() -> None:
     def plan(words: str) -> autolayers.Plan:
         return autolayers.plan(

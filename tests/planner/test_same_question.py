@@ -21,7 +21,7 @@ MACHINES = (
     ["--gpu", "3GiB,2GiB", "--ram", "3GiB"],
 )
 MODELS = ("gpt-oss-20b-mxfp4:6", "gemma-3-12b-q4_k_m:12", "granite-4.0-h-small-q4_k_m:8")
-QUICK = [(MODELS[i], MACHINES[j]) for i, j in ((0, 0), (1, 1), (0, 2), (1, 3), (1, 4), (2, 0))]
+QUICK = [(MODELS[i], MACHINES[j]) for i, j in ((1, 1), (2, 0))]
 CASES = [(name, words) for name in MODELS for words in MACHINES] + [
     ("gemma-2-9b-q4_k_m:8", ["--gpu", "m4-16g", "--ram", "6GiB", "--ctx", "max"]),
     ("deepseek-v2-lite-q4_k_m:8", ["--gpu", "strix-halo-128g", "--ram", "6GiB", "--ctx", "max"]),
@@ -51,6 +51,7 @@ def test_a_question_that_was_asked_before_has_the_same_answer(case: tuple[str, l
     assert answer(name, words, known) == fresh
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [2_000, 6_000, 20_000])
 def test_a_budget_ends_a_search_at_the_same_launch(budget: int) -> None:
     """Graphs that an earlier question laid out count as if they were laid out again."""

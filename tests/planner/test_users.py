@@ -123,6 +123,7 @@ def test_more_people_than_the_gpu_has_room_for_wait_in_the_queue() -> None:
     assert answer["bytes_per_user"] == 0
 
 
+@pytest.mark.slow
 def test_too_many_are_told_how_many_can_be_served() -> None:
     plan, _ = served("llama-3.1-8b-q4_k_m:8", *DENSE, "--users", "6")
     assert not any("users at once" in line for line in plan.warnings)
@@ -139,6 +140,7 @@ def test_too_many_are_told_how_many_can_be_served() -> None:
         slow("llama-3.1-8b-q4_k_m:12", "--gpu 1500MiB --ram 8GiB --users 200"),
     ],
 )
+@pytest.mark.slow
 def test_weights_in_ram_get_the_fewest_slots_that_serve_as_much(name: str, words: str) -> None:
     """A slot for each would send the weights to RAM for their caches, or not fit at all."""
     plan, found = served(name, *words.split())
@@ -197,6 +199,7 @@ def test_no_servers_of_their_own_where_the_cards_are_not_alike_or_flags_place_th
     assert all(each.servers == 1 for each in found.alternatives)
 
 
+@pytest.mark.slow
 def test_a_promise_that_is_not_kept_is_the_second_line_and_a_warning() -> None:
     """It was said in --table alone, and a plan of 31.8 tokens/s for `--min-rate 60` was "FITS"."""
     words = [*DENSE, "--users", "30", "--ctx-per-user", "4k", "--min-rate", "120"]

@@ -201,6 +201,7 @@ def test_cards_that_are_not_tried_are_said(monkeypatch: pytest.MonkeyPatch) -> N
     assert not found[EXPERTS]
 
 
+@pytest.mark.slow
 def test_the_cards_that_people_buy_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of gpt-oss-120b the table ended at 22 GiB, and an RTX 3060 is not the fastest of its size."""
     usual = {name: CARDS[name] for name in cards.USUAL}
@@ -221,6 +222,7 @@ def test_the_cards_that_people_buy_are_there(monkeypatch: pytest.MonkeyPatch) ->
     assert example is not None and example.name == "rtx-3060"
 
 
+@pytest.mark.slow
 def test_the_fewest_experts_in_ram_are_those_of_the_range_halved() -> None:
     """Sizes say where to look, measured launches decide."""
     name = "qwen3-30b-a3b-q4_k_m:16"
@@ -241,6 +243,7 @@ def test_the_fewest_experts_in_ram_are_those_of_the_range_halved() -> None:
     assert wanted._fewest(again) == fitting[0] > 0 and len(again.evaluator.measured) <= 4
 
 
+@pytest.mark.slow
 def test_no_pair_is_of_a_card_that_runs_a_small_model_alone() -> None:
     """Cards that were not tried alone, as enough smaller ones were found, stood as pairs: 2x
     quadro-p2200 for a model of 1.2 GiB."""

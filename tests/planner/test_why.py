@@ -19,6 +19,7 @@ GEMMA = HEADERS / "gemma-2-9b-q4_k_m.gguf"
 WORDS = ["--gpu", "6GiB", "--ram", "32GiB", "-c", "4096"]
 
 
+@pytest.mark.slow
 def test_the_chosen_one_is_the_plan_and_stands_between() -> None:
     found = why(model("gemma-2-9b-q4_k_m"), request := Request.of(WORDS))
     assert found is not None

@@ -601,6 +601,7 @@ def test_the_flag_that_narrows_the_range_most_is_named() -> None:
     assert "narrows" not in said("32GiB@ddr4-3200", "--cores", "8")
 
 
+@pytest.mark.slow
 def test_many_devices_are_named_as_a_range() -> None:
     eight = [f"CUDA{i}" for i in range(8)]
     assert in_ranges(eight) == ["CUDA0-7"]

@@ -134,6 +134,7 @@ def test_pyodide_is_copied_from_a_folder_that_holds_it(
     assert config["sha256"] == {name: digest for name, (_, digest) in files.items()}
 
 
+@pytest.mark.slow
 def test_a_list_of_models_for_a_card_has_the_figures_of_plans(site: pathlib.Path) -> None:
     """At most 30 KB, the figures of single plans; the rows of a Mac have the memory that its name
     says."""

@@ -124,6 +124,7 @@ def test_the_layers_shown_are_the_plan_s_weights(name: str, flags: str) -> None:
     assert sum(row.device == "CUDA0" for row in found.layers) == found.n_gpu_layers
 
 
+@pytest.mark.slow
 def test_the_bundle_is_the_fixtures_headers() -> None:
     assert (
         subprocess.run([sys.executable, "fixtures/bundle.py", "--check"], cwd=ROOT).returncode == 0
@@ -442,6 +443,7 @@ def test_a_machine_has_no_more_ram_than_its_name_says() -> None:
     assert own["host"]["free"] == more["host"]["free"] == int(20.5 * (1 << 30))
 
 
+@pytest.mark.slow
 def test_ollamas_settings_say_where_they_are_set() -> None:
     mixture = {"model": "qwen3-30b-a3b-q4_k_m", "gpu": "rtx-3060", "ram": "32"}
     answer = ask("file", **mixture, format="ollama")
@@ -584,6 +586,7 @@ def test_projectors_are_as_large_as_published(name: str) -> None:
     assert least <= found.n_bytes <= most
 
 
+@pytest.mark.slow
 def test_a_projector_of_the_repository_is_counted_and_downloaded() -> None:
     """With it the command has no --no-mmproj, and the GPU holds more than its file; all files have
     it, and a path of one's own is named."""
@@ -638,6 +641,7 @@ def test_the_command_runs_as_pasted() -> None:
     assert "unsloth/gemma-3-4b-it-GGUF:Q4_K_M" in text and "/path/to" not in text
 
 
+@pytest.mark.slow
 def test_a_list_is_the_ranker_that_best_and_choose_have() -> None:
     """With the states and the order of its rows; a model that is not of today is none of it."""
     offer = ask("start")
@@ -952,6 +956,7 @@ def test_ram_is_sold_in_gib() -> None:
     assert set(free.values()) == {30 << 30}
 
 
+@pytest.mark.slow
 def test_no_gpu_is_this_machines_processor_where_the_page_is_served() -> None:
     """The chip "no GPU" and an empty row of a machine without one have one speed."""
     engine = Engine(load, here=True)

@@ -83,6 +83,7 @@ CUDA = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", TEXTS)
 def test_drafts_on_cuda_gain_what_was_measured(text: str) -> None:
     assert share(errors([row for row in CUDA if row["text"] == text])) >= 0.9

@@ -31,6 +31,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[fit_speed.Row]:
     return fit_speed.load([file])
 
 
+@pytest.mark.slow
 def test_a_constant_at_its_limit_does_not_stop_the_others(rows: list[fit_speed.Row]) -> None:
     fit = fit_speed.Fit(rows, None, NONE, NONE)
     constants = fit.constants
