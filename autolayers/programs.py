@@ -58,6 +58,17 @@ def ask(
 ) -> Output:
     """Return a program's output and exit code, of one that is started in this folder; afterwards
     none of its processes is left. Raises NoAnswer."""
+    with _signals() as stopped:
+        return _asked(words, environ, timeout, folder, stopped)
+
+
+def _asked(
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    timeout: float,
+    folder: str | None,
+    stopped: Sequence[int],
+) -> Output:
     import time
 
     mark = os.urandom(12).hex()
@@ -67,7 +78,9 @@ def ask(
     told = end - timeout + PATIENCE
     try:
         # poll, because a program may end while its child keeps the pipes open
-        while not output.flooded.is_set() and child.poll() is None and time.monotonic() < end:
+        while not (output.flooded.is_set() or stopped) and child.poll() is None:
+            if time.monotonic() >= end:
+                break
             if time.monotonic() > told:
                 told = end
                 for say in waiting:
@@ -86,6 +99,36 @@ def ask(
         _kill_marked(f"{_MARK}={mark}\0".encode())
     out, err = output.texts()
     return Output(child.returncode, out, err)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect the signals that would end this process, and let the first end it afterwards: what
+    was asked ends too, even if one comes while it starts. Handlers can be set in the main thread
+    alone."""
+    import signal
+    import threading
+
+    stopped: list[int] = []
+    found = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
+    # what somebody else handles, or a shell ignores (nohup), stays so
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    before = {
+        number: handler
+        for number in found
+        if number is not None and (handler := signal.getsignal(number)) in usual
+    }
+    if threading.current_thread() is not threading.main_thread():
+        before = {}
+    for number in before:
+        signal.signal(number, lambda number, _: stopped.append(number))
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if stopped:
+            raise KeyboardInterrupt if stopped[0] == signal.SIGINT else SystemExit(128 + stopped[0])
 
 
 def _started(
