@@ -453,6 +453,11 @@ def test_sources_are_listed_with_what_has_a_cause(
             False,
         ),
         ("please consider disabling jinja via --no-jinja", "template", True),
+        ("slot update: failed to process mtmd chunk, res = 1", "bad_request", False),
+        ("[graph_compute] device: 3, graph with uid 7 not found", "rpc_lost", False),
+        ("ggml_metal_library_compile_pipeline: failed to compile pipeline", "gpu_build", True),
+        ("failed to parse CLI arguments into preset", "bad_flag", True),
+        ("llg error: Parser Error: token doesn't satisfy the grammar", "bad_request", False),
         ("alloc_splits: failed to allocate graph, reserving (1)", "unknown", False),
     ],
 )
@@ -506,6 +511,7 @@ def test_an_assertion_after_full_memory_is_of_full_memory() -> None:
         "srv  log: Unable to restore slot, no available space in KV cache",
         "state_seq_set_data: error loading state: failed to restore kv cache",
         "state_read_data: incompatible V transposition",
+        "state_read_meta: invalid seq_id, 4 is out of range [0, 4)",
         "state_seq_get_data: error saving state: out of range",
     ],
 )
