@@ -58,45 +58,37 @@ def ask(
 ) -> Output:
     """Return a program's output and exit code, of one that is started in this folder; afterwards
     none of its processes is left. Raises NoAnswer."""
-    with _signals() as stopped:
-        return _asked(words, environ, timeout, folder, stopped)
-
-
-def _asked(
-    words: Sequence[str],
-    environ: Mapping[str, str],
-    timeout: float,
-    folder: str | None,
-    stopped: Sequence[int],
-) -> Output:
     import time
 
     mark = os.urandom(12).hex()
-    child = _started(words, {**environ, _MARK: mark}, folder)
-    output = _Output(child)
-    end = time.monotonic() + timeout
-    told = end - timeout + PATIENCE
-    try:
-        # poll, because a program may end while its child keeps the pipes open
-        while not (output.flooded.is_set() or stopped) and child.poll() is None:
-            if time.monotonic() >= end:
-                break
-            if time.monotonic() > told:
-                told = end
-                for say in waiting:
-                    say(words[0])
-            # a program may close its streams and stay: then there is nothing to wait for
-            open_ = next((each for each in output.readers if each.is_alive()), None)
-            time.sleep(_LOOK) if open_ is None else open_.join(_LOOK)
-        for reader in output.readers:
-            reader.join(_LEFT)
-        if output.flooded.is_set():
-            raise NoAnswer(f"it prints more than {MOST >> 20} MiB")
-        if child.poll() is None:
-            raise NoAnswer(f"it did not end within {timeout:g} s", output.texts()[0], hangs=True)
-    finally:
-        _kill(child)
-        _kill_marked(f"{_MARK}={mark}\0".encode())
+    with _signals() as stopped:
+        child = _started(words, {**environ, _MARK: mark}, folder)
+        output = _Output(child)
+        end = time.monotonic() + timeout
+        told = end - timeout + PATIENCE
+        try:
+            # poll, because a program may end while its child keeps the pipes open
+            while not (output.flooded.is_set() or stopped) and child.poll() is None:
+                if time.monotonic() >= end:
+                    break
+                if time.monotonic() > told:
+                    told = end
+                    for say in waiting:
+                        say(words[0])
+                # a program may close its streams and stay: then there is nothing to wait for
+                open_ = next((each for each in output.readers if each.is_alive()), None)
+                time.sleep(_LOOK) if open_ is None else open_.join(_LOOK)
+            for reader in output.readers:
+                reader.join(_LEFT)
+            if output.flooded.is_set():
+                raise NoAnswer(f"it prints more than {MOST >> 20} MiB")
+            if child.poll() is None:
+                raise NoAnswer(
+                    f"it did not end within {timeout:g} s", output.texts()[0], hangs=True
+                )
+        finally:
+            _kill(child)
+            _kill_marked(f"{_MARK}={mark}\0".encode())
     out, err = output.texts()
     return Output(child.returncode, out, err)
 
@@ -110,18 +102,18 @@ def _signals() -> Iterator[list[int]]:
     import threading
 
     stopped: list[int] = []
-    found = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    found = {each: signal.getsignal(each) for each in signal.valid_signals()}
     # what somebody else handles, or a shell ignores (nohup), stays so
-    usual = (signal.SIG_DFL, signal.default_int_handler)
     before = {
-        number: handler
-        for number in found
-        if number is not None and (handler := signal.getsignal(number)) in usual
+        each: handler
+        for each, handler in found.items()
+        if handler in (signal.SIG_DFL, signal.default_int_handler)
+        and getattr(each, "name", "") in names
+        and threading.current_thread() is threading.main_thread()
     }
-    if threading.current_thread() is not threading.main_thread():
-        before = {}
-    for number in before:
-        signal.signal(number, lambda number, _: stopped.append(number))
+    for each in before:
+        signal.signal(each, lambda number, _: stopped.append(number))
     try:
         yield stopped
     finally:

@@ -118,7 +118,6 @@ class Cuda(CudaBuffers):
         Sign("gpu_build", "no kernel image is available", "", "start"),
         Sign("gpu_build", "device kernel image is invalid", "", "start"),
         Sign("gpu_build", "invalid device function", "", "start"),
-        Sign("gpu_build", "support for the current GPU architecture", "", "start"),
         Sign("gpu_build", "unsupported toolchain", r"provided PTX was compiled with", "start"),
         Sign(
             "gpu_build",
@@ -128,12 +127,6 @@ class Cuda(CudaBuffers):
         ),
         # flash attention without a kernel for the cache's types or the heads' size, and others
         Sign("op_unsupported", "Unsupported KV type combination", "", "run"),
-        Sign(
-            "op_unsupported",
-            "operation not supported",
-            rf"(?:CUDA|ROCm|MUSA) error{_AT}: operation not supported",
-            "run",
-        ),
         Sign("op_unsupported", "op not supported ", r"op not supported \S{1,60} \(", "run"),
         Sign("op_unsupported", "doesn't support d_state", "", "run"),
         Sign("op_unsupported", "Only support kernel sizes", "", "run"),

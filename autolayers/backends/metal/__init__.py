@@ -102,13 +102,6 @@ class Metal(Backend):
         Sign("gpu_build", "compiling metal source", "", "start", weight=8),
         Sign("device_lost", "from a previous command buffer failure", "", "run", weight=8),
         # of its shaders
-        Sign(
-            "gpu_build",
-            "ggml_metal_library_",
-            r"ggml_metal_library_\w{4,30}: (?:error|failed|incompatible|source is NULL)",
-            "start",
-            weight=8,
-        ),
         Sign("gpu_build", "program_source:", r"program_source:\d{1,6}:\d{1,4}: error", "start"),
         Sign(
             "oom_device",
