@@ -41,6 +41,7 @@ and from the sources' messages, cause 11 (8 before), none invented, phase 3 of 3
 says too little and is not kept. Logs labelled before there was the cause program_fault have it
 among their right ones where their line is an assertion. After them 29 more (aj01 on), none of them
 seen before: cause 28 (27 by the rules before ai01), none invented, phase 15 of 15, fatal 27 of 28.
+Then 9 more that name a device (ak01 on): cause 9, none invented, phase 5 of 5, device 8 of 8.
 `quoted`: an excerpt ended within a line or before the next, which is completed as that build prints
 it, or the line is the title's.
 """
