@@ -431,8 +431,9 @@ def _is_inside(host: str) -> bool:
     from ipaddress import ip_address
 
     try:
-        # "fe80::1%eth0" has a zone after the address.
-        addresses = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
+        # "fe80::1%25eth0" has a zone after the address, which may be of no device here
+        found = socket.getaddrinfo(host.partition("%")[0], None)
+        addresses = {str(entry[4][0]).partition("%")[0] for entry in found}
     except (OSError, UnicodeError):
         return is_loopback(host)
     # a public name may resolve to a private address

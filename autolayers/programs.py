@@ -61,31 +61,66 @@ def ask(
     import time
 
     mark = os.urandom(12).hex()
-    child = _started(words, {**environ, _MARK: mark}, folder)
-    output = _Output(child)
-    end = time.monotonic() + timeout
-    told = end - timeout + PATIENCE
-    try:
-        # poll, because a program may end while its child keeps the pipes open
-        while not output.flooded.is_set() and child.poll() is None and time.monotonic() < end:
-            if time.monotonic() > told:
-                told = end
-                for say in waiting:
-                    say(words[0])
-            # a program may close its streams and stay: then there is nothing to wait for
-            open_ = next((each for each in output.readers if each.is_alive()), None)
-            time.sleep(_LOOK) if open_ is None else open_.join(_LOOK)
-        for reader in output.readers:
-            reader.join(_LEFT)
-        if output.flooded.is_set():
-            raise NoAnswer(f"it prints more than {MOST >> 20} MiB")
-        if child.poll() is None:
-            raise NoAnswer(f"it did not end within {timeout:g} s", output.texts()[0], hangs=True)
-    finally:
-        _kill(child)
-        _kill_marked(f"{_MARK}={mark}\0".encode())
+    with _signals() as stopped:
+        child = _started(words, {**environ, _MARK: mark}, folder)
+        output = _Output(child)
+        end = time.monotonic() + timeout
+        told = end - timeout + PATIENCE
+        try:
+            # poll, because a program may end while its child keeps the pipes open
+            while not (output.flooded.is_set() or stopped) and child.poll() is None:
+                if time.monotonic() >= end:
+                    break
+                if time.monotonic() > told:
+                    told = end
+                    for say in waiting:
+                        say(words[0])
+                # a program may close its streams and stay: then there is nothing to wait for
+                open_ = next((each for each in output.readers if each.is_alive()), None)
+                time.sleep(_LOOK) if open_ is None else open_.join(_LOOK)
+            for reader in output.readers:
+                reader.join(_LEFT)
+            if output.flooded.is_set():
+                raise NoAnswer(f"it prints more than {MOST >> 20} MiB")
+            if child.poll() is None:
+                raise NoAnswer(
+                    f"it did not end within {timeout:g} s", output.texts()[0], hangs=True
+                )
+        finally:
+            _kill(child)
+            _kill_marked(f"{_MARK}={mark}\0".encode())
     out, err = output.texts()
     return Output(child.returncode, out, err)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect the signals that would end this process, and let the first end it afterwards: what
+    was asked ends too, even if one comes while it starts. Handlers can be set in the main thread
+    alone."""
+    import signal
+    import threading
+
+    stopped: list[int] = []
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    found = {each: signal.getsignal(each) for each in signal.valid_signals()}
+    # what somebody else handles, or a shell ignores (nohup), stays so
+    before = {
+        each: handler
+        for each, handler in found.items()
+        if handler in (signal.SIG_DFL, signal.default_int_handler)
+        and getattr(each, "name", "") in names
+        and threading.current_thread() is threading.main_thread()
+    }
+    for each in before:
+        signal.signal(each, lambda number, _: stopped.append(number))
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if stopped:
+            raise KeyboardInterrupt if stopped[0] == signal.SIGINT else SystemExit(128 + stopped[0])
 
 
 def _started(

@@ -168,9 +168,90 @@ FINDINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("tests/test_output.py::test_a_files_name_colours_nothing_on_a_terminal",),
     ),
     (
+        "A1",
+        "keys of another type than llama.cpp reads were planned as exact",
+        (
+            "tests/model/test_keys.py::test_llama_cpp_loads_what_is_planned_and_no_more",
+            "tests/model/test_keys.py::test_a_wrong_type_is_refused_in_llama_cpps_words",
+        ),
+    ),
+    (
+        "A2",
+        "a header in an expression, and eight models, took 18 and 90 s",
+        ("tests/test_bounds.py::test_an_expression_takes_steps_in_proportion_to_a_text",),
+    ),
+    (
+        "A3",
+        "a backslash or a zone in an address led inside",
+        (
+            "tests/test_net.py::test_an_address_that_two_readers_read_differently_is_not_asked",
+            "tests/test_net.py::test_a_name_that_has_another_address_by_then_is_not_asked",
+            "tests/test_net.py::test_no_public_address_leads_inside",
+        ),
+    ),
+    (
+        "A6",
+        "digits without end, and digits that are none, were a traceback",
+        (
+            "tests/test_bounds.py::test_no_digits_end_a_reader",
+            "tests/test_bounds.py::test_the_log_of_a_stranger_ends_nothing",
+        ),
+    ),
+    (
+        "A7",
+        "pipes and devices in other people's folders hung",
+        (
+            "tests/test_bounds.py::test_a_pipe_without_a_writer_is_refused",
+            "tests/test_bounds.py::test_a_device_without_an_end_is_refused",
+        ),
+    ),
+    (
+        "A8",
+        "a program that hangs or closes its streams was waited for, its children stayed, and it "
+        "stayed where who asked it was stopped",
+        (
+            "tests/test_bounds.py::test_a_program_that_closes_its_streams_is_waited_for_without_spinning",
+            "tests/test_bounds.py::test_a_child_that_has_left_the_group_does_not_stay",
+            "tests/test_bounds.py::test_a_server_that_hangs_is_asked_once_and_named_meanwhile",
+            "tests/test_programs.py::test_what_was_asked_ends_with_who_asked",
+        ),
+    ),
+    (
+        "A9",
+        "a fleet file with a key many times took 15 s",
+        ("tests/test_bounds.py::test_a_fleet_names_the_key_that_is_there_twice",),
+    ),
+    (
+        "A10",
+        "the body of a GET was the next request, and of two headers the first counted",
+        (
+            "tests/web/test_server.py::test_the_body_of_a_get_is_no_second_request",
+            "tests/web/test_server.py::test_a_header_that_is_there_twice_is_refused",
+        ),
+    ),
+    (
         "A11",
         "the page's offline worker deleted the caches of others at its host",
         ("tests/web/test_browser.py::test_the_offline_worker_touches_only_its_own_caches",),
+    ),
+    (
+        "A12",
+        "a thread that the system's limits do not admit was a traceback",
+        (
+            "tests/test_bounds.py::test_a_thread_that_cannot_be_started_is_one_line",
+            "tests/launch/test_supervise.py::"
+            "test_a_thread_that_the_system_does_not_admit_is_what_is_said",
+        ),
+    ),
+    (
+        "left out",
+        "a driver that lies, a clock that jumps, two writers, another user's server, files beside "
+        "the model, signals, a full disk",
+        (
+            "tests/test_edges.py::test_an_edge_ends_in_an_answer_or_one_line",
+            "tests/launch/test_signals.py::test_a_stopped_command_leaves_nothing_and_says_so",
+            "tests/test_state.py::test_a_full_disk_is_one_line_and_nothing_is_lost",
+        ),
     ),
 )
 
@@ -324,7 +405,8 @@ def render() -> str:
     lines += [
         "## What an attack found, and its tests",
         "",
-        "Findings of November 2026 (F), and what was left of the round before it (H, L).",
+        "Findings of November 2026 (F, then A), what was left of the round before them (H, L), and",
+        "what the attackers had left out.",
         "",
         "| finding | was | tests |",
         "|---|---|---|",

@@ -388,6 +388,7 @@ def test_a_name_that_has_another_address_by_then_is_not_asked(
         ("8.8.8.8", "10.0.0.7", True),
         ("8.8.8.8", "[::1]", True),
         ("8.8.8.8", "[::ffff:192.168.1.1]", True),
+        ("8.8.8.8", "[fe80::1%25eth7]", True),
         ("8.8.8.8", "localhost", True),
         ("8.8.8.8", "2130706433", True),
         ("8.8.8.8", "1.1.1.1", False),

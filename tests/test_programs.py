@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from support import until
 
@@ -56,6 +60,31 @@ def test_what_a_stray_child_says_later_is_not_read_from_another_file(tmp_path: P
     finally:
         for handle in handles:
             os.close(handle)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("names", ["SIGTERM", "SIGHUP", "SIGINT SIGINT", "SIGTERM SIGHUP SIGINT"])
+def test_what_was_asked_ends_with_who_asked(tmp_path: Path, names: str) -> None:
+    """A stopped `tune` would leave llama-bench on the GPU."""
+    there = tmp_path / "there"
+    script = f"(sleep 1000 & echo $! > {there}; wait)"
+    asks = (
+        "from autolayers.programs import ask; import os; "
+        f"ask(['sh', '-c', {script!r}], os.environ, 900)"
+    )
+    asking = subprocess.Popen(
+        [sys.executable, "-c", asks], cwd=Path(__file__).parents[1], stderr=subprocess.DEVNULL
+    )
+    until(lambda: there.exists() and there.read_text().strip())
+    numbers = [getattr(signal, name) for name in names.split()]
+    for number in numbers:
+        asking.send_signal(number)
+    # of several that are there, Python hands on the one with the lowest number first
+    code = asking.wait(60)
+    assert code in [128 + each for each in numbers] or (
+        signal.SIGINT in numbers and code in (-2, 1)
+    )
+    until(lambda: not psutil.pid_exists(int(there.read_text())))
 
 
 def test_what_is_no_program() -> None:

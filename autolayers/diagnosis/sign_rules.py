@@ -133,6 +133,7 @@ def _always(hit: Hit) -> bool:
 
 
 _FULL, _LOST_GPU = "oom_device oom_host buffer_limit", "device_lost gpu_build rpc_lost"
+_ASSERTIONS, _FILLED = ("ggml_assert", ".c"), ("oom_device", "oom_host", "context_limit", "busy")
 _ARCHITECTURES = ("unknown model architecture", "unknown pre-tokenizer type")
 # of every sign; the cause "" drops it
 # fmt: off
@@ -185,6 +186,10 @@ JUDGING: tuple[SignRule, ...] = (
     ("weight", "no_gpu", "another backend has a GPU", 2,
      lambda hit: "failed to initialize" in hit.word
      and any(device.free for device in hit.facts.devices.values())),
+    # An assertion whose words no sign knows says little of why
+    ("weight", "program_fault", "full memory or a full context stands before it", 4,
+     lambda hit: hit.word in _ASSERTIONS
+     and any(other.cause in _FILLED for other in hit.around(40, 0))),
     # What stands around a refusal says what kind it was
     ("cause", "oom_device", "the same refusal as that of RAM before it", "oom_host",
      lambda hit: hit.weight == 8 and not hit.detail
@@ -228,7 +233,8 @@ TELLING: tuple[SignRule, ...] = (
     ("fatal", "oom_device", "the program ended on an assertion", True,
      lambda hit: first("GGML_ASSERT", hit.after)),
     ("phase", "context_limit", "a request was too long", "run", lambda hit: hit.stopped),
-    ("phase", _LOST_GPU, "the server served before", "run", lambda hit: hit.serves),
+    ("phase", f"{_LOST_GPU} program_fault", "the server served before", "run",
+     lambda hit: hit.serves),
     ("phase", _LOST_GPU, "what was done last before it", None,
      lambda hit: hit.done(40, 2, _BEFORE)),
     # A graph that is allocated again in a request: the server was up

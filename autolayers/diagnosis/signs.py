@@ -51,6 +51,9 @@ HARMLESS = (
     "async uploads",
     "deficit",
     "this warning is normal during memory fitting",
+    # 503 to who asks before the model is there
+    '"Loading model"',
+    "'Loading model'",
     # libraries beside the program that it was not built to load
     "failed to find ggml_backend_init",
 )

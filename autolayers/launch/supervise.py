@@ -201,7 +201,9 @@ def _supervised(
         end_all()
         deadline = time.monotonic() + _GRACE
         for thread in pumps:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            # none that the system's limits did not let start
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
     with lock:
         return code, reader.finish(), tail.data()
 

@@ -35,6 +35,13 @@ sources, cause 20, none invented, phase 12 of 13, device 17 of 17, fatal 20 and 
 what all had shown, of 29 sought further out (ag01 on: images, what clients print) cause 22, one
 invented, phase 11 and device 16 of 16; then of 12 (ah01 on) cause 10, none invented, phase 8 of 9,
 device 8 of 8.
+48 of other threads (ai01 on: containers, what clients print, assertions, grammars), labelled
+likewise: cause 32, one invented; of the 12 held out by a hash, after rules made from the other 36
+and from the sources' messages, cause 11 (8 before), none invented, phase 3 of 3, device 1 of 1. One
+says too little and is not kept. Logs labelled before there was the cause program_fault have it
+among their right ones where their line is an assertion. After them 29 more (aj01 on), none of them
+seen before: cause 28 (27 by the rules before ai01), none invented, phase 15 of 15, fatal 27 of 28.
+Then 9 more that name a device (ak01 on): cause 9, none invented, phase 5 of 5, device 8 of 8.
 `quoted`: an excerpt ended within a line or before the next, which is completed as that build prints
 it, or the line is the title's.
 """

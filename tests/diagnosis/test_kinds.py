@@ -387,6 +387,77 @@ def test_sources_are_listed_with_what_has_a_cause(
             False,
         ),
         ("failed assertion `A command encoder is already encoding'", "unknown", True),
+        ("/src/ggml/src/ggml-opt.cpp:851: GGML_ASSERT(a == b) failed", "program_fault", True),
+        ("/src/ggml/src/ggml-alloc.c:189: out of allocated_tensors", "program_fault", True),
+        (
+            'ggml-metal-context.m:301: GGML_ASSERT(dst && "newBuffer: alloc") failed',
+            "unknown",
+            True,
+        ),
+        ("CUDA error 1 at /src/ggml-cuda.cu:8893: invalid argument", "unknown", True),
+        ("gguf_init_from_reader: tensor 'x' has offset 7, expected 32", "bad_file", True),
+        ("insufficient memory (attempted to allocate  512.00 MB)", "oom_host", True),
+        (
+            "graph_compute: ggml_backend_sched_graph_compute_async failed with error -1",
+            "device_lost",
+            False,
+        ),
+        (
+            "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all",
+            "no_gpu",
+            True,
+        ),
+        (
+            "Error response from daemon: error gathering device information while adding custom "
+            'device "/dev/kfd": no such file or directory',
+            "no_gpu",
+            True,
+        ),
+        (
+            "docker: Error response from daemon: unknown or invalid runtime name: nvidia.",
+            "no_gpu",
+            True,
+        ),
+        (
+            "nvidia-container-cli: initialization error: nvml error: driver not loaded",
+            "no_gpu",
+            True,
+        ),
+        ("Unable to open /dev/kfd read-write: Permission denied", "no_gpu", False),
+        ("Failed to initialize NVML: Driver/library version mismatch", "no_gpu", False),
+        (
+            "ggml_abort: HIP kernel mul_mat_q has no device code compatible with HIP arch 1300.",
+            "gpu_build",
+            True,
+        ),
+        (
+            "ggml/src/ggml-rpc/ggml-rpc.cpp:623: Failed to connect to 10.0.0.2:50052",
+            "rpc_lost",
+            True,
+        ),
+        ("get_repo_files: error: Could not establish connection", "bad_file", True),
+        ("Unexpected empty grammar stack after accepting piece: { (90)", "bad_request", False),
+        (
+            "This server does not support embeddings. Start it with `--embeddings`",
+            "bad_combo",
+            False,
+        ),
+        (
+            "This server does not support slots action. Start it with `--slot-save-path`",
+            "bad_request",
+            False,
+        ),
+        (
+            "mtmd_tokenize: number of media markers in text (2) exceeds number of bitmaps (1)",
+            "bad_request",
+            False,
+        ),
+        ("please consider disabling jinja via --no-jinja", "template", True),
+        ("slot update: failed to process mtmd chunk, res = 1", "bad_request", False),
+        ("[graph_compute] device: 3, graph with uid 7 not found", "rpc_lost", False),
+        ("ggml_metal_library_compile_pipeline: failed to compile pipeline", "gpu_build", True),
+        ("failed to parse CLI arguments into preset", "bad_flag", True),
+        ("llg error: Parser Error: token doesn't satisfy the grammar", "bad_request", False),
         ("alloc_splits: failed to allocate graph, reserving (1)", "unknown", False),
     ],
 )
@@ -424,12 +495,23 @@ def test_the_table_of_messages_is_that_of_the_sources() -> None:
     ]
 
 
+def test_an_assertion_after_full_memory_is_of_full_memory() -> None:
+    """The check fails because a buffer is not there."""
+    full = (
+        "current allocated size is greater than the recommended max working set size",
+        "ggml/src/ggml.c:1645: GGML_ASSERT(false) failed",
+    )
+    assert (read(*full).cause, read(full[1]).cause) == ("oom_device", "program_fault")
+    assert (read(SERVES, full[1]).phase, read(full[1]).phase) == ("run", "start")
+
+
 @pytest.mark.parametrize(
     "line",
     [
         "srv  log: Unable to restore slot, no available space in KV cache",
         "state_seq_set_data: error loading state: failed to restore kv cache",
         "state_read_data: incompatible V transposition",
+        "state_read_meta: invalid seq_id, 4 is out of range [0, 4)",
         "state_seq_get_data: error saving state: out of range",
     ],
 )

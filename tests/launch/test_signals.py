@@ -99,14 +99,18 @@ def stopped(folder: Path, pick: random.Random, longest: float) -> tuple[str, int
             stdout=said,
             stderr=said,
         )
-    moment, again = pick.uniform(0, longest), pick.random() < 0.3
+    moment, again = pick.uniform(0, longest), pick.random() < 0.6
     with suppress(subprocess.TimeoutExpired):
         child.wait(moment)
     child.send_signal(number)
+    # The second comes within the handler of the first, soon after it, or while all ends
+    pause, second = pick.choice((0, 0.001, 0.1)) * pick.random(), pick.choice(SIGNALS)
     if again:
-        time.sleep(pick.uniform(0, 0.1))
-        child.send_signal(number)
-    what = f"{command}, {number.name}{' twice' if again else ''} after {moment:.2f} s"
+        if pause:
+            time.sleep(pause)
+        child.send_signal(second)
+    then = f" and {second.name} {pause:.4f} s later" if again else ""
+    what = f"{command}, {number.name}{then} after {moment:.2f} s"
     try:
         code = child.wait(LIMIT)
     except subprocess.TimeoutExpired:
@@ -129,10 +133,12 @@ def stopped(folder: Path, pick: random.Random, longest: float) -> tuple[str, int
 def right(what: str, code: int) -> bool:
     """Whether the code says that it was stopped. A server that was asked to end, by whoever runs
     it, has ended well; `prove` has one code for what it was stopped at."""
-    number = next(each for each in SIGNALS if each.name in what)
     if what.startswith("prove") and code == 130:
         return True
-    return code in (-number, 128 + number) or (what.startswith(("web", "serve")) and code == 0)
+    numbers = [each for each in SIGNALS if each.name in what]
+    return code in [*(-each for each in numbers), *(128 + each for each in numbers)] or (
+        what.startswith(("web", "serve")) and code == 0
+    )
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from autolayers.errors import AutolayersError
-from autolayers.launch import background
+from autolayers.launch import background, supervise
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="process groups")
 
@@ -175,6 +176,22 @@ def test_a_defect_while_waiting_leaves_no_server(tmp_path: Path) -> None:
     ):
         pass
     assert _gone(_pid(tmp_path))
+
+
+def test_a_thread_that_the_system_does_not_admit_is_what_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joining it was a traceback of its own (ulimit -d)."""
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    environ = {**os.environ, "HERE": str(tmp_path)}
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        supervise.run(["sh", "-c", "echo $$ > $HERE/pid; exec sleep 60"], environ)
+    # it is ended before it may have said who it is
+    assert not (tmp_path / "pid").exists() or _gone(_pid(tmp_path))
 
 
 def test_a_server_that_prints_without_end_is_ended(

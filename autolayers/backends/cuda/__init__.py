@@ -122,7 +122,7 @@ class Cuda(CudaBuffers):
         Sign(
             "gpu_build",
             "no device code compatible",
-            r"has no device code compatible with CUDA arch",
+            r"has no device code compatible with (?:CUDA|HIP|MUSA) arch",
             "start",
         ),
         # flash attention without a kernel for the cache's types or the heads' size, and others
