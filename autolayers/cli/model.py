@@ -16,27 +16,17 @@ if TYPE_CHECKING:
 
 # words of other programs, and the commands that do what they say
 # (plan takes a first word that is no command for a model, and finds no file of that name)
-_MEANT = {
-    "start": "run",
-    "serve": "run",
-    "launch": "run",
-    "server": "run",
-    "list": "ollama list",
-    "ls": "ollama list",
-    "compare": "choose",
-    "recommend": "choose",
-    "bench": "tune",
-    "benchmark": "tune",
-    "log": "explain",
-    "logs": "explain",
-    "diagnose": "explain",
-    "gpus": "devices",
-    "gpu": "devices",
-    "info": "inspect",
-    "show": "inspect",
-    "status": "ps",
-    "top": "ps",
+_WORDS = {
+    "run": "start serve launch server",
+    "ollama list": "list ls",
+    "choose": "compare recommend",
+    "tune": "bench benchmark",
+    "explain": "log logs diagnose",
+    "devices": "gpus gpu",
+    "inspect": "info show",
+    "ps": "status top",
 }
+_MEANT = {word: command for command, words in _WORDS.items() for word in words.split()}
 
 
 def load(name: str, arguments: Arguments | None = None) -> Model:
@@ -107,7 +97,12 @@ def _refuse_name(name: str) -> None:
 
 def _way_out(name: str) -> str:
     """Return what a word that is no file may have meant."""
-    command = _MEANT.get(name) or _nearest_command(name)
+    # The command that a word is nearly; None if there is none
+    command = _MEANT.get(name) or (
+        None
+        if not name.isalpha()
+        else nearest(name, [command for command in COMMANDS if " " not in command])
+    )
     if command == "plan":
         return "did you mean autolayers MODEL?"
     if command:
@@ -123,10 +118,3 @@ def _models_inside(directory: str) -> str:
     # A folder of a hundred models must not fill the terminal
     rest = " ..." if len(names) > 4 else ""
     return f"; it has {', '.join(names[:4])}{rest}"
-
-
-def _nearest_command(name: str) -> str | None:
-    """Return the command that a word is nearly; None if there is none."""
-    if not name.isalpha():
-        return None
-    return nearest(name, [command for command in COMMANDS if " " not in command])

@@ -111,7 +111,26 @@ def parse(
             if not item.flag.field:
                 rest += item.words
         elif item.flag is not None:
-            _take(texts, own, item.flag, item)
+            # Take the value of one of autolayers' own flags
+            if not item.flag.takes_value:
+                value: Any = item.value or item.flag.value
+            else:
+                # `--gpu 24GiB --gpu 8GiB` is `--gpu 24GiB,8GiB`
+                text = (
+                    f"{texts[item.flag.key]}{item.flag.adds}{item.value}"
+                    if item.flag.adds and item.flag.key in texts
+                    else item.value
+                )
+                value = _read(item.flag.read, item.name, text)
+                texts[item.flag.key] = text
+            # two names of one own flag, such as --json and --format json, may agree
+            # The first name of the flag that set a key, for the message
+            by = f"{item.flag.key} by"
+            if own.get(item.flag.key, value) != value and texts[by] != item.flag.names[0]:
+                raise UsageError(
+                    f"{texts[by]} and {item.name} contradict each other: give one of them"
+                )
+            own[item.flag.key], texts[by] = value, item.flag.names[0]
         elif item.name:
             unknown.append(item.name)
             rest += item.words
@@ -291,27 +310,6 @@ def _value(flag: Argument | OwnFlag, name: str, words: Sequence[str], i: int) ->
     if i + count > len(words):
         raise UsageError(f"{name} needs a value")
     return " ".join(words[i : i + count]), i + count
-
-
-def _take(texts: dict[str, str], own: dict[str, Any], flag: OwnFlag, item: Item) -> None:
-    """Take the value of one of autolayers' own flags."""
-    if not flag.takes_value:
-        value: Any = item.value or flag.value
-    else:
-        # `--gpu 24GiB --gpu 8GiB` is `--gpu 24GiB,8GiB`
-        text = (
-            f"{texts[flag.key]}{flag.adds}{item.value}"
-            if flag.adds and flag.key in texts
-            else item.value
-        )
-        value = _read(flag.read, item.name, text)
-        texts[flag.key] = text
-    # two names of one own flag, such as --json and --format json, may agree
-    # The first name of the flag that set a key, for the message
-    by = f"{flag.key} by"
-    if own.get(flag.key, value) != value and texts[by] != flag.names[0]:
-        raise UsageError(f"{texts[by]} and {item.name} contradict each other: give one of them")
-    own[flag.key], texts[by] = value, flag.names[0]
 
 
 def _read(read: Callable[[str], Any], name: str, text: str) -> Any:

@@ -106,7 +106,19 @@ def _words(row: Argument, value: Any, knows: Callable[[str], bool] | None) -> li
     if row.kind is LOAD_MODE and knows is not None and not knows(row.canonical):
         return list(_OLD_LOAD_MODES[value])
     if row.kind is REPOSITORY:
-        return _repository_words(value, row)
+        # -hf REPOSITORY -hff FILE for hf:USER/NAME/FILE, if the field has an argument for
+        # the file
+        # "user/name/folder/file.gguf", or "user/name:Q4_K_M" without a file
+        where = value.removeprefix("hf:")
+        file_flag = next(
+            (other.canonical for other in rows_of(row.field) if other.kind is FILE_OF), None
+        )
+        repository, file = "/".join(where.split("/")[:2]), "/".join(where.split("/")[2:])
+        return (
+            [row.canonical, repository, file_flag, file]
+            if file and file_flag
+            else [row.canonical, where]
+        )
     if row.kind is FILES:
         # --lora FILE,..., and --lora-scaled FILE:SCALE,... for those with a scale, in their order.
         words: list[str] = []
@@ -127,21 +139,6 @@ def _writer(field: str, value: Any) -> Argument:
     plain = next(row for row in rows if not row.kind.prefixes)
     return next(
         (row for row in rows if row.kind.prefixes and value.startswith(row.kind.prefixes)), plain
-    )
-
-
-def _repository_words(value: str, row: Argument) -> list[str]:
-    """-hf REPOSITORY -hff FILE for hf:USER/NAME/FILE, if the field has an argument for the file."""
-    # "user/name/folder/file.gguf", or "user/name:Q4_K_M" without a file
-    where = value.removeprefix("hf:")
-    file_flag = next(
-        (other.canonical for other in rows_of(row.field) if other.kind is FILE_OF), None
-    )
-    repository, file = "/".join(where.split("/")[:2]), "/".join(where.split("/")[2:])
-    return (
-        [row.canonical, repository, file_flag, file]
-        if file and file_flag
-        else [row.canonical, where]
     )
 
 
