@@ -29,15 +29,6 @@ if TYPE_CHECKING:
 _PROBLEMS = {"differs": "red", "failed": "red", "bound": "dim"}  # state -> colour of its lines
 
 
-def _no_program(name: str) -> int:
-    """Say why a program does not start, and return its exit code."""
-    # 126 and 127 as a shell returns them
-    exists = os.path.exists(name)
-    why = "cannot be executed" if exists else "no such program"
-    say(f"{name}: {why}; give its path with --llama-server")
-    return NOT_EXECUTABLE if exists else NOT_FOUND
-
-
 def main(words: Sequence[str]) -> int:
     """Print and keep the result of each architecture; 1 if any size differs or a load failed."""
     arguments = read("check", words)
@@ -47,7 +38,12 @@ def main(words: Sequence[str]) -> int:
     named = own.get("llama-server", "llama-server")
     program = shutil.which(named)
     if program is None:
-        return _no_program(named)
+        # Say why a program does not start, and return its exit code
+        # 126 and 127 as a shell returns them
+        exists = os.path.exists(named)
+        why = "cannot be executed" if exists else "no such program"
+        say(f"{named}: {why}; give its path with --llama-server")
+        return NOT_EXECUTABLE if exists else NOT_FOUND
     # The result is kept under this path, wherever the next plan is started
     program = os.path.abspath(program)
     # Without flags: the tiny models are launched with flags of their own
@@ -102,7 +98,21 @@ def _keep(program: str, build: Build, results: Sequence[Checked]) -> None:
 
 def _text(program: str, build: Build, results: Sequence[Checked], style: Style) -> str:
     """Return the verdict, a line for each part, and one for each architecture that differs."""
-    lines = _verdict_lines(program, build, results, style)
+    # The program with its build, and the number of equal models
+    number = f"build {build.number}" if build.number else "a build without a number"
+    # A build of an own checkout has no number that says anything
+    if build.between:
+        number += " (by its flags and architectures b{} to b{})".format(*build.between)
+    commit = f", commit {build.commit}" if build.commit else ""
+    # An architecture that this build is too old for is no failure of it
+    states = [result.state for result in results if result.state != "unknown"]
+    bad = "differs" in states or "failed" in states
+    verdict = f"{states.count('equal')} of {len(states)} models equal in every part"
+    lines = [
+        *wrap(f"{program}: {number}{commit}", style.columns),
+        style(verdict, "red" if bad else "bold"),
+        "",
+    ]
     lines += _part_lines(results, style)
     different = [result for result in results if result.state in _PROBLEMS]
     if different:
@@ -124,26 +134,6 @@ def _text(program: str, build: Build, results: Sequence[Checked], style: Style) 
     if unknown:
         lines += ["", *wrap(f"not in this build: {', '.join(unknown)}", style.columns, "", "  ")]
     return "\n".join(lines) + "\n"
-
-
-def _verdict_lines(
-    program: str, build: Build, results: Sequence[Checked], style: Style
-) -> list[str]:
-    """Return the program with its build, and the number of equal models."""
-    number = f"build {build.number}" if build.number else "a build without a number"
-    # A build of an own checkout has no number that says anything
-    if build.between:
-        number += " (by its flags and architectures b{} to b{})".format(*build.between)
-    commit = f", commit {build.commit}" if build.commit else ""
-    # An architecture that this build is too old for is no failure of it
-    states = [result.state for result in results if result.state != "unknown"]
-    bad = "differs" in states or "failed" in states
-    verdict = f"{states.count('equal')} of {len(states)} models equal in every part"
-    return [
-        *wrap(f"{program}: {number}{commit}", style.columns),
-        style(verdict, "red" if bad else "bold"),
-        "",
-    ]
 
 
 def _part_lines(results: Sequence[Checked], style: Style) -> list[str]:

@@ -32,8 +32,6 @@ from .words import other_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..flags.parse import Arguments
     from ..model import Model
     from ..planner import Machine
@@ -67,7 +65,26 @@ def main(words: list[str]) -> int:
         request = job.asked(request, "workload" in own)
     readable, models = _models(offered, arguments)
     # A plan for each file, on all cores
-    answered = _answered(readable, models, request, _measured(own.get("quality")))
+    # The offers that can be planned, each with its plan; print why the others cannot. Raises
+    # ModelError if none can.
+    measured = _measured(own.get("quality"))
+    progress = Progress(len(models), "planning ")
+
+    def work(model: Model) -> Choice:
+        return assess(model, request, measured)
+
+    progress.show()
+    answers = in_processes(work, models, done=progress.step)
+    progress.clear()
+    answered = []
+    for offer, answer in zip(readable, answers, strict=True):
+        if not isinstance(answer, AutolayersError):
+            answered.append((offer, answer))
+            continue
+        # One file that cannot be planned does not end a list of thirty
+        say(str(answer) if offer.name in str(answer) else f"{offer.name}: {answer}")
+    if not answered:
+        raise ModelError("none of these models can be planned")
     choices = [choice for _, choice in answered]
     n_ctx = wanted_ctx(request)
     advice = advise(choices, n_ctx, job.least if job else 0.0)
@@ -80,36 +97,6 @@ def main(words: list[str]) -> int:
     command = _command(answered[advice.take], arguments, form) if advice else ()
     _print(form, names, answered, request.machine, n_ctx, advice, command)
     return 0 if advice else DoesNotFit.exit_code
-
-
-def _answered(
-    offers: Sequence[Offer],
-    models: Sequence[Model],
-    request: Request,
-    measured: list[Divergence],
-) -> list[tuple[Offer, Choice]]:
-    """Return the offers that can be planned, each with its plan; print why the others cannot.
-
-    Raises ModelError if none can.
-    """
-    progress = Progress(len(models), "planning ")
-
-    def work(model: Model) -> Choice:
-        return assess(model, request, measured)
-
-    progress.show()
-    answers = in_processes(work, models, done=progress.step)
-    progress.clear()
-    answered = []
-    for offer, answer in zip(offers, answers, strict=True):
-        if not isinstance(answer, AutolayersError):
-            answered.append((offer, answer))
-            continue
-        # One file that cannot be planned does not end a list of thirty
-        say(str(answer) if offer.name in str(answer) else f"{offer.name}: {answer}")
-    if not answered:
-        raise ModelError("none of these models can be planned")
-    return answered
 
 
 def _command(taken: tuple[Offer, Choice], arguments: Arguments, form: str) -> tuple[str, ...]:
@@ -278,7 +265,14 @@ def _print(
             raise UsageError(f"--format hf: llama-server cannot download {source}")
         emit(shell(command) + "\n")
     elif form == "json":
-        advised = _advised(labels, advice, command, text)
+        # The advice as JSON has it
+        larger = advice.next if advice else None
+        advised: dict[str, object] = {
+            "take": labels[advice.take] if advice else None,
+            "words": list(command),
+            "text": text,
+            "next": None if larger is None else labels[larger],
+        }
         take = advice.take if advice else None
         emit(json.dumps(_to_dict(answered, machine, n_ctx, advised, take), indent=1) + "\n")
     else:
@@ -286,19 +280,6 @@ def _print(
         title = f"{files} on {_sizes(machine)}, context {n_ctx} or more"
         style = Style.of(sys.stdout, os.environ)
         show(choices_text(title, labels, choices, advice, n_ctx, command, style))
-
-
-def _advised(
-    labels: list[str], advice: Recommended | None, command: tuple[str, ...], text: str
-) -> dict[str, object]:
-    """Return the advice as JSON has it."""
-    larger = advice.next if advice else None
-    return {
-        "take": labels[advice.take] if advice else None,
-        "words": list(command),
-        "text": text,
-        "next": None if larger is None else labels[larger],
-    }
 
 
 def _sizes(machine: Machine) -> str:

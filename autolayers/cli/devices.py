@@ -126,11 +126,7 @@ def _table(inventory: Inventory, speeds: dict[str, Any], width: int) -> list[str
     else:
         speed = "bandwidth unknown: --measure finds it"
     rows.append(("RAM", human(host.total), human(host.available), speed, _HOST[host.source]))
-    return _laid_out(rows, width)
-
-
-def _laid_out(rows: list[tuple[str, str, str, str, str]], width: int) -> list[str]:
-    """Return the rows in columns; with their facts below their sizes if the lines are too long."""
+    # The rows in columns; with their facts below their sizes if the lines are too long
     # The last column, the source, may be of any length
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     sizes = [

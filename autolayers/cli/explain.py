@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ..flags.parse import Arguments
-
 
 def main(words: Sequence[str]) -> int:
     """Return 0 for a log that is explained, 1 for an unknown cause, 3 for no log."""
@@ -50,10 +48,22 @@ def main(words: Sequence[str]) -> int:
     # The second read would be empty, and a log without its start explains less
     if names.count("-") > 1:
         raise UsageError("standard input can be read once: give - once")
+    # Llama-server's flags among the words, as they were written, without the model's file,
+    # which is here
+    from ..flags.parse import items
+    from ..flags.table import Argument
+
+    # Unknown flags too, which may be a fork's
+    flags = [
+        item
+        for item in items(words, "explain")
+        if item.name
+        and (item.flag is None or (isinstance(item.flag, Argument) and item.flag.field != "model"))
+    ]
     answer = explain(
         # Bytes: a log may be in any encoding
         *(sys.stdin.buffer if name == "-" else name for name in names),
-        words=_launch(arguments, words),
+        words=tuple(word for item in flags for word in item.words),
         model=model,
         own=own,
     )
@@ -73,19 +83,3 @@ def _is_model(name: str) -> bool:
     except (OSError, ValueError):
         # A file that is not here yet is judged by its name
         return name != "-" and (needs_download(name) or name.lower().endswith(".gguf"))
-
-
-def _launch(arguments: Arguments, words: Sequence[str]) -> tuple[str, ...]:
-    """llama-server's flags among the words, as they were written, without the model's file, which
-    is here."""
-    from ..flags.parse import items
-    from ..flags.table import Argument
-
-    # Unknown flags too, which may be a fork's
-    flags = [
-        item
-        for item in items(words, "explain")
-        if item.name
-        and (item.flag is None or (isinstance(item.flag, Argument) and item.flag.field != "model"))
-    ]
-    return tuple(word for item in flags for word in item.words)

@@ -42,7 +42,14 @@ def main(words: list[str]) -> int:
     if form not in launches.KINDS and ("output" in own or "image" in own):
         raise UsageError(f"--output and --image need --format {', '.join(launches.KINDS)}")
     fleet = read_fleet(machines)
-    paths, weights = _weighted_once(names)
+    # The models' paths and weights. Raises UsageError for a model that is given twice.
+    # The same model twice may mean twice its users, which @2 says
+    paths, weights = weighted(names)
+    for path in paths:
+        if paths.count(path) > 1:
+            raise UsageError(
+                f"{path} is given twice: {path}@2 gives it twice the users of the others"
+            )
     models = [load(path, arguments) for path in paths]
     # The promise to each user, whichever model and machine serves them
     each = Users(None, own.get("ctx-per-user", 0), own.get("min-rate", 0.0), own.get("ttft", 0.0))
@@ -79,18 +86,6 @@ def _names(arguments: Arguments) -> tuple[str, list[str]]:
         if value:
             raise UsageError(f"fleet plans each model and its servers: omit {flag}")
     return names[0], names[1:]
-
-
-def _weighted_once(names: list[str]) -> tuple[list[str], list[float]]:
-    """Return the models' paths and weights. Raises UsageError for a model that is given twice."""
-    # The same model twice may mean twice its users, which @2 says
-    paths, weights = weighted(names)
-    for path in paths:
-        if paths.count(path) > 1:
-            raise UsageError(
-                f"{path} is given twice: {path}@2 gives it twice the users of the others"
-            )
-    return paths, weights
 
 
 def _print(plan: FleetPlan, form: str, paths: list[str], arguments: Arguments) -> None:

@@ -60,7 +60,16 @@ def main(words: Sequence[str]) -> int:
     if not shown:
         say(_nothing(names))
     if not names:
-        say(_most_helpful(devices, here))
+        # Which row would help this machine most
+        # "" stands for a device that is no known card
+        named = all(here)
+        count = len(of_cards(here)) if named else 0
+        names = here if named else [device.description or device.name for device in devices]
+        kind = wanted(names)
+        say(
+            f"{cards_words(names)}: {count} rows are measured; one of the class {kind} would help "
+            f"most: {_SHARE}"
+        )
     return 0
 
 
@@ -118,16 +127,3 @@ def _here() -> list[Device]:
         return [device for device in discover(os.environ).devices if device.kind != "rpc"]
     except AutolayersError:
         return []
-
-
-def _most_helpful(devices: list[Device], here: list[str]) -> str:
-    """Return which row would help this machine most."""
-    # "" stands for a device that is no known card
-    named = all(here)
-    count = len(of_cards(here)) if named else 0
-    names = here if named else [device.description or device.name for device in devices]
-    kind = wanted(names)
-    return (
-        f"{cards_words(names)}: {count} rows are measured; one of the class {kind} would help "
-        f"most: {_SHARE}"
-    )

@@ -91,8 +91,12 @@ class _Command:
             for word in item.words
         ]
         self.server = OllamaServer.from_environment(environ)
+        # Whether to read the log: of a local server, and not in a plan for another
+        # machine
         self.log = (
-            Log(environ, self.own.get("log")).server() if self._reads_log() else ServerLog({})
+            Log(environ, self.own.get("log")).server()
+            if self.server.is_local and ("log" in self.own or not self._elsewhere)
+            else ServerLog({})
         )
         # What is set here counts more than what the server was started with
         changed = {**self.log.settings, **environ}
@@ -103,11 +107,6 @@ class _Command:
                 changed[variable] = str(self.own[name])
         self.settings = Settings.from_environment(changed)
         self._asked: Request | None = None
-
-    def _reads_log(self) -> bool:
-        """Return whether to read the log: of a local server, and not in a plan for another
-        machine."""
-        return self.server.is_local and ("log" in self.own or not self._elsewhere)
 
     @property
     def _elsewhere(self) -> bool:
@@ -164,7 +163,8 @@ class _Command:
         notes = (*notes, *unused)
         loaded = self._loaded() if devices and self.server.is_local else []
         if loaded:
-            are = _are_loaded(loaded)
+            held_by = ", ".join(str(entry.get("name")) for entry in loaded)
+            are = f"{held_by} {'is' if len(loaded) == 1 else 'are'} loaded in Ollama"
             # /api/ps gives a sum over all GPUs: which one holds it is not known
             if len(devices) > 1:
                 notes = (*notes, f"{are} and counted as used memory: `ollama stop` frees it")
@@ -233,11 +233,6 @@ class _Command:
             return ""
 
 
-def _are_loaded(loaded: Sequence[Mapping[str, Any]]) -> str:
-    names = ", ".join(str(entry.get("name")) for entry in loaded)
-    return f"{names} {'is' if len(loaded) == 1 else 'are'} loaded in Ollama"
-
-
 def _plan(command: _Command) -> int:
     stay = [name for name in str(command.own.get("stay", "")).split(",") if name]
     for name in stay:
@@ -251,7 +246,27 @@ def _plan(command: _Command) -> int:
         target_of = from_file(what) if is_gguf(what) else _of_modelfile(command, _read(what), what)
     advice = command.advise(target_of, remote=not os.path.isfile(command.what))
     if stay:
-        advice = _beside(command, advice, stay)
+        # An answer with what Ollama needs so that these stay loaded beside the model
+        devices = command.request(remote=True).machine.devices
+        target, server = advice.target, list(advice.server)
+        given = whole(command.environ.get("OLLAMA_MAX_LOADED_MODELS", ""))
+        if len(stay) >= (given or MODELS_A_GPU * max(1, len(devices))):
+            server.append(f"OLLAMA_MAX_LOADED_MODELS={len(stay) + 1}")
+        notes = [
+            f"{name} stays: curl {command.server.url}/api/generate -d "
+            + posix([json.dumps({"model": name, "keep_alive": -1})])
+            for name in stay
+        ]
+        guess = predicted(target.model, target.model.size, advice.num_ctx * advice.parallel)
+        allowed = allowed_for(guess, devices, command.settings)
+        # A num_gpu that is not all skips that check
+        if devices and guess > allowed and advice.num_gpu in (None, advice.everything):
+            notes.append(
+                f"Ollama unloads one of those first all the same: it takes this model for "
+                f"{human(guess)}, of {human(allowed)} that it may have; num_ctx or --kv-type makes "
+                "it smaller, and a num_gpu of fewer layers is not looked at"
+            )
+        advice = replace(advice, server=tuple(server), notes=(*advice.notes, *notes))
     if "json" in command.own:
         emit(json.dumps(_as_dict(advice), indent=1) + "\n")
     # -1 is Ollama's own value for "choose it yourself"
@@ -269,30 +284,6 @@ def _plan(command: _Command) -> int:
     if "json" not in command.own:
         _say_all(advice)
     return 0 if advice.plan.fits else DoesNotFit.exit_code
-
-
-def _beside(command: _Command, advice: OllamaAdvice, stay: Sequence[str]) -> OllamaAdvice:
-    """Return an answer with what Ollama needs so that these stay loaded beside the model."""
-    devices = command.request(remote=True).machine.devices
-    target, server = advice.target, list(advice.server)
-    given = whole(command.environ.get("OLLAMA_MAX_LOADED_MODELS", ""))
-    if len(stay) >= (given or MODELS_A_GPU * max(1, len(devices))):
-        server.append(f"OLLAMA_MAX_LOADED_MODELS={len(stay) + 1}")
-    notes = [
-        f"{name} stays: curl {command.server.url}/api/generate -d "
-        + posix([json.dumps({"model": name, "keep_alive": -1})])
-        for name in stay
-    ]
-    guess = predicted(target.model, target.model.size, advice.num_ctx * advice.parallel)
-    allowed = allowed_for(guess, devices, command.settings)
-    # A num_gpu that is not all skips that check
-    if devices and guess > allowed and advice.num_gpu in (None, advice.everything):
-        notes.append(
-            f"Ollama unloads one of those first all the same: it takes this model for "
-            f"{human(guess)}, of {human(allowed)} that it may have; num_ctx or --kv-type makes it "
-            "smaller, and a num_gpu of fewer layers is not looked at"
-        )
-    return replace(advice, server=tuple(server), notes=(*advice.notes, *notes))
 
 
 def _modelfile(command: _Command) -> int:
@@ -313,7 +304,16 @@ def _modelfile(command: _Command) -> int:
     if in_place:
         raise UsageError(f"--in-place changes a Modelfile, which {what} is not: use -o FILE")
     # FROM needs a name that Ollama's server finds: an absolute path or a model's name
-    target, source = _of_model(command)
+    # The target of a GGUF file or a model's name, and what FROM names
+    # --model: where the file lies here, if FROM's name is of another machine
+    named = command.own.get("model")
+    if _is_path(command.what):
+        path = os.path.expanduser(command.what if named is None else named)
+        target, source = from_file(path), os.path.abspath(os.path.expanduser(command.what))
+    elif named:
+        target, source = from_file(named, command.what), command.what
+    else:
+        target, source = from_name(command.what, command.environ, command.server), command.what
     advice = command.advise(target)
     _must_fit(advice)
     # A minimal Modelfile with the plan in comments.
@@ -344,18 +344,6 @@ def _rewritten(command: _Command) -> int:
     _say_all(advice)
     _say_server(advice)
     return _written(command, written, advice.summary)
-
-
-def _of_model(command: _Command) -> tuple[Target, str]:
-    """Return the target of a GGUF file or a model's name, and what FROM names."""
-    # --model: where the file lies here, if FROM's name is of another machine
-    named = command.own.get("model")
-    if _is_path(command.what):
-        path = os.path.expanduser(command.what if named is None else named)
-        return from_file(path), os.path.abspath(os.path.expanduser(command.what))
-    if named:
-        return from_file(named, command.what), command.what
-    return from_name(command.what, command.environ, command.server), command.what
 
 
 def _say_server(advice: OllamaAdvice) -> None:

@@ -41,8 +41,13 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
             # Flags and launch files must name the file that starts
             arguments = replace(arguments, params=replace(arguments.params, model=first))
     # What --engine names, where it names one
+    # The program that --llama-server names. Raises UsageError where there is none.
+    server = arguments.own.get("llama-server")
+    if server and which(server) is None:
+        raise UsageError(f"--llama-server {server}: no such program")
     request = for_model(
-        model, Request.of(arguments, os.environ, program=_server(arguments), of_program=engine)
+        model,
+        Request.of(arguments, os.environ, program=(server,) if server else (), of_program=engine),
     )
     program = request.build.engine
     # llama-server's flags do not start this program
@@ -91,7 +96,14 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
         # A launch that `autolayers tune` measured is worth more than a prediction
         answer = _measured(answer, model, arguments, make, form)
     if referee is not None:
-        answer = _confirmed(referee, answer, model, form)
+        # The plan with what the installed program says of it
+        with Progress(what="asking llama-fit-params"):
+            answer, line = referee.confirmed(
+                answer, lambda less: plan_request(model, less, advise=True, processes=cores())
+            )
+        if line and form != "json":
+            say(line)
+        answer = replace(answer, found=(line, *answer.found)) if line else answer
     # -q prints nothing then, so that $(autolayers -q ...) is empty and not wrong
     if form == "number" and not answer.fits and _say_flags(arguments, make):
         return 5
@@ -231,14 +243,6 @@ def _measured(
     return replace(plan, found=(line, *plan.found)) if line else plan
 
 
-def _server(arguments: Arguments) -> tuple[str, ...]:
-    """Return the program that --llama-server names. Raises UsageError where there is none."""
-    server = arguments.own.get("llama-server")
-    if server and which(server) is None:
-        raise UsageError(f"--llama-server {server}: no such program")
-    return (server,) if server else ()
-
-
 def _referee(model: Model, request: Request) -> Referee | None:
     """Return who asks llama-fit-params: by --confirm, and on this machine where our rules are not
     proven for the build, the architecture or the backend."""
@@ -263,17 +267,6 @@ def _referee(model: Model, request: Request) -> Referee | None:
         return None
     digest = store.digest(model.path, model.header.data_offset)
     return Referee(tool, model.path, digest, request, os.environ)
-
-
-def _confirmed(referee: Referee, plan: Plan, model: Model, form: str) -> Plan:
-    """Return the plan with what the installed program says of it."""
-    with Progress(what="asking llama-fit-params"):
-        plan, line = referee.confirmed(
-            plan, lambda less: plan_request(model, less, advise=True, processes=cores())
-        )
-    if line and form != "json":
-        say(line)
-    return replace(plan, found=(line, *plan.found)) if line else plan
 
 
 def _document(plan: Plan, arguments: Arguments) -> dict[str, object]:

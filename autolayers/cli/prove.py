@@ -11,7 +11,7 @@ from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..launch import cannot_start, missing
 from ..launch import command as commands
-from ..launch.prove import Proof, Prover
+from ..launch.prove import Prover
 from ..launch.session import Session
 from ..output import emit, say, show
 from ..report.table import Style, stacked, wrap
@@ -53,34 +53,31 @@ def main(argv: Sequence[str]) -> int:
     if form:
         emit(json.dumps({"schema": 1, **proof.to_dict()}, indent=1) + "\n")
     else:
-        show(_text(proof, quick, Style.of(sys.stdout, os.environ)))
+        style = Style.of(sys.stdout, os.environ)
+        if proof.held:
+            verdict = "held" + (", filled to a quarter" if quick else ", filled to the end")
+        elif proof.interrupted:
+            verdict = "interrupted: this is what it took so far"
+        elif proof.failed:
+            verdict = f"did not hold: {proof.failed}"
+        elif proof.short:
+            verdict = (
+                f"did not hold: {', '.join(row.name for row in proof.short)} took more than it has"
+            )
+        else:
+            verdict = "did not hold: the context was not filled"
+        slots = f"{proof.slots} slot{'s' * (proof.slots != 1)}"
+        lines = wrap(style(verdict, "bold"), style.width)
+        lines += wrap(f"{proof.filled} of {proof.wanted} tokens in {slots}", style.width)
+        rows = [
+            (row.name, mib(row.predicted), _size(row.start), _size(row.end), _size(row.left))
+            for row in proof.rows
+        ]
+        heads = ("MiB", "predicted", "at the start", "at the end", "left")
+        show("\n".join([*lines, "", *stacked(heads, rows, style, (0,))]) + "\n")
     if proof.interrupted:
         return _INTERRUPTED
     return 0 if proof.held else 1
-
-
-def _text(proof: Proof, quick: bool, style: Style) -> str:
-    if proof.held:
-        verdict = "held" + (", filled to a quarter" if quick else ", filled to the end")
-    elif proof.interrupted:
-        verdict = "interrupted: this is what it took so far"
-    elif proof.failed:
-        verdict = f"did not hold: {proof.failed}"
-    elif proof.short:
-        verdict = (
-            f"did not hold: {', '.join(row.name for row in proof.short)} took more than it has"
-        )
-    else:
-        verdict = "did not hold: the context was not filled"
-    slots = f"{proof.slots} slot{'s' * (proof.slots != 1)}"
-    lines = wrap(style(verdict, "bold"), style.width)
-    lines += wrap(f"{proof.filled} of {proof.wanted} tokens in {slots}", style.width)
-    rows = [
-        (row.name, mib(row.predicted), _size(row.start), _size(row.end), _size(row.left))
-        for row in proof.rows
-    ]
-    heads = ("MiB", "predicted", "at the start", "at the end", "left")
-    return "\n".join([*lines, "", *stacked(heads, rows, style, (0,))]) + "\n"
 
 
 def _size(size: int | None) -> str:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ..diagnosis.facts import Facts
 
 _PAUSE = 2.0  # seconds
 _SHOWN = 8  # of Ollama's other models
@@ -123,28 +122,7 @@ def _ollama(inventory: Inventory) -> tuple[list[dict[str, Any]], list[dict[str, 
     # Only the log knows why layers stayed in RAM
     log = Log(os.environ)
     recent = log.recent()
-    rows = _why(loaded, explain(recent).facts if recent else None)
-    # Another machine's Ollama: its devices are not those found here
-    if not server.is_local:
-        return rows, []
-    try:
-        # The server's own environment counts more than that of this shell
-        variables = {**os.environ, **log.server().settings}
-        max_loaded = whole(variables.get("OLLAMA_MAX_LOADED_MODELS", ""))
-        # Ollama starts its servers without --rpc
-        devices = [device for device in inventory.devices if device.kind != "rpc"]
-        return rows, [
-            other.to_dict()
-            for other in other_models(
-                server, devices, Settings.from_environment(variables), loaded, max_loaded
-            )
-        ]
-    # What is loaded is still worth printing
-    except AutolayersError:
-        return rows, []
-
-
-def _why(loaded: Sequence[Mapping[str, Any]], facts: Facts | None) -> list[dict[str, Any]]:
+    facts = explain(recent).facts if recent else None
     rows = []
     for model in loaded:
         # As /api/ps has them, bytes
@@ -171,7 +149,24 @@ def _why(loaded: Sequence[Mapping[str, Any]], facts: Facts | None) -> list[dict[
                 f", {human(free)} were free" if free else ""
             )
         rows.append(row)
-    return rows
+    # Another machine's Ollama: its devices are not those found here
+    if not server.is_local:
+        return rows, []
+    try:
+        # The server's own environment counts more than that of this shell
+        variables = {**os.environ, **log.server().settings}
+        max_loaded = whole(variables.get("OLLAMA_MAX_LOADED_MODELS", ""))
+        # Ollama starts its servers without --rpc
+        devices = [device for device in inventory.devices if device.kind != "rpc"]
+        return rows, [
+            other.to_dict()
+            for other in other_models(
+                server, devices, Settings.from_environment(variables), loaded, max_loaded
+            )
+        ]
+    # What is loaded is still worth printing
+    except AutolayersError:
+        return rows, []
 
 
 def _ollama_line(row: dict[str, Any]) -> str:

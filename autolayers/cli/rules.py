@@ -133,16 +133,16 @@ def _cells(name: str, row: Comparison, with_exact: bool) -> list[str]:
         gpus = ""
     else:
         gpus = "1 GPU" if count == 1 else f"{count} GPUs"
-    return [*cells, gpus, _title(result)]
-
-
-def _title(result: Result) -> str:
-    """Return the rule's title, with notes on this result."""
+    # The rule's title, with notes on this result
     notes = [result.note] if result.note else []
     if result.as_published is not None:
         # A source whose own arithmetic does not give the figure that it prints
         notes.append(f"its source: {figure(result.as_published, result.rule.unit)}")
-    return f"{result.rule.title} ({'; '.join(notes)})" if notes else result.rule.title
+    return [
+        *cells,
+        gpus,
+        f"{result.rule.title} ({'; '.join(notes)})" if notes else result.rule.title,
+    ]
 
 
 def _explain(result: Result) -> list[str]:

@@ -66,7 +66,10 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
         return _started(command, [], own, environ)
     # ik_llama.cpp with its own --fit: a plan would contradict it
     if not kind and (why := forks.places_itself(command, environ, own.get("engine", ""))):
-        _refuse_with_plan(own, why)
+        # Raise UsageError for flags that need a plan where there is none
+        for name in ("verify", "retry", "wait"):
+            if name in own:
+                raise UsageError(f"--{name} needs a plan, and {why}")
         say(why)
         return _started(command, [], own, environ)
     # From here on the words that a plan is made for; the program still gets its own
@@ -79,7 +82,16 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     # Everything that stays the same over several attempts: model, machine, build
     session = Session(command, own, environ, planner or plan_request)
     if kind:
-        plan, added = _for_format(kind, session)
+        # The plan for the program that reads a launch file, and the words it adds
+        # make is called twice for a program with other defaults: the last words count
+        added: list[str] = []
+
+        def make(arguments: Arguments) -> Plan:
+            session.ask_for(arguments)
+            plan, added[:] = session.plan()
+            return plan
+
+        plan, _ = plan_for(kind, session.arguments, make)
         emit(write(kind, plan, session.arguments, command, added, session.seen, session.files))
         return _say_warnings(plan)
     plan, added = session.plan()
@@ -104,13 +116,6 @@ def _refuse_both(own: Mapping[str, Any]) -> None:
         # A file that starts it elsewhere cannot be watched from here
         if own.get("format") and name in own:
             raise UsageError(f"--{name} starts a program and --format does not: give one of them")
-
-
-def _refuse_with_plan(own: Mapping[str, Any], why: str) -> None:
-    """Raise UsageError for flags that need a plan where there is none."""
-    for name in ("verify", "retry", "wait"):
-        if name in own:
-            raise UsageError(f"--{name} needs a plan, and {why}")
 
 
 def _print(command: WrappedCommand, added: Sequence[str]) -> None:
@@ -163,20 +168,6 @@ def _route(
     # The preset lies in the state directory, since the router reads a file
     path = router.keep(routed, str(read.value("--models-dir")), environ)
     return _started(command, ["--models-preset", path, *routed.words], own, environ)
-
-
-def _for_format(kind: str, session: Session) -> tuple[Plan, list[str]]:
-    """Return the plan for the program that reads a launch file, and the words it adds."""
-    # make is called twice for a program with other defaults: the last words count
-    added: list[str] = []
-
-    def make(arguments: Arguments) -> Plan:
-        session.ask_for(arguments)
-        plan, added[:] = session.plan()
-        return plan
-
-    plan, _ = plan_for(kind, session.arguments, make)
-    return plan, added
 
 
 def _say_warnings(plan: Plan) -> int:

@@ -12,7 +12,7 @@ from ..flags.parse import Arguments, config_files
 from ..launch.formats import write_several
 from ..model.models import Models
 from ..output import emit, say, show
-from ..planner.several.groups import Groups, beside_router, plan_routed
+from ..planner.several.groups import beside_router, plan_routed
 from ..planner.several.kept import numbers, plan_kept, plan_turns
 from ..planner.several.matrix import plan_matrix
 from ..planner.several.multi import Together, plan_together
@@ -66,7 +66,21 @@ def at_once(names: list[str], arguments: Arguments, form: str) -> int:
 def in_turns(names: list[str], arguments: Arguments, form: str) -> int:
     """Return the models that need not all be loaded at once."""
     _refuse_number(form)
-    names, weights = _named(names, arguments)
+    # The models of directories, the others as named, and all weights
+    paths: list[str] = []
+    weights: list[float] = []
+    for name in names:
+        # Every model of the folder, each with weight 1
+        if os.path.isdir(name):
+            environ = network_environ(os.environ, arguments)
+            with Progress() as progress:
+                found, _ = offers(name, environ, progress.looking)
+            paths += [offer.source for offer in found]
+            weights += [1.0] * (len(paths) - len(weights))
+        else:
+            own, weight = weighted([name])
+            paths, weights = paths + own, weights + weight
+    names = paths
     return _take_turns(
         names, weights, _models(names, arguments), Request.of(arguments, os.environ), form
     )
@@ -149,7 +163,14 @@ def _take_turns(
         plans, refused, fits = list(groups.plans().values()), groups.refused, groups.fits
     # A ModelError has the file's name already
     reasons = [reason if names[i] in reason else f"{names[i]}: {reason}" for i, reason in refused]
-    _say_refused(names, reasons, plans)
+    # Say why models are not planned. Raises ModelError if none is.
+    # Of one model the reason is the answer: exit code 3 and not 5
+    if len(names) == 1 and reasons:
+        raise ModelError(reasons[0])
+    for line in reasons:
+        say(line)
+    if not plans:
+        raise ModelError("none of these can be planned")
     if form == "preset":
         text = _launch_file(form, plans, arguments, most=any_of.most)
     elif form == "llama-swap-matrix" and not keep:
@@ -157,7 +178,12 @@ def _take_turns(
     elif form == "flags":
         text = _lines(plans, arguments)
     elif form in ("text", "json"):
-        text = _groups(groups, form, arguments)
+        if form == "json":
+            text = json.dumps(groups.to_dict(), indent=1) + "\n"
+        else:
+            text = groups_text(
+                groups, Style.of(sys.stdout, os.environ), other_words(without_verbose(arguments)[0])
+            )
     else:
         place = {i: position for position, i in enumerate(groups.plans())}
         # members count all models, a launch file only those with a plan
@@ -166,35 +192,6 @@ def _take_turns(
         text = _launch_file(form, plans, arguments, groups=sets, kept=kept)
     _print(text, form, plans)
     return 0 if fits else 5
-
-
-def _say_refused(names: Sequence[str], reasons: Sequence[str], plans: Sequence[Plan]) -> None:
-    """Say why models are not planned. Raises ModelError if none is."""
-    # Of one model the reason is the answer: exit code 3 and not 5
-    if len(names) == 1 and reasons:
-        raise ModelError(reasons[0])
-    for line in reasons:
-        say(line)
-    if not plans:
-        raise ModelError("none of these can be planned")
-
-
-def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[float]]:
-    """Return the models of directories, the others as named, and all weights."""
-    paths: list[str] = []
-    weights: list[float] = []
-    for name in names:
-        # Every model of the folder, each with weight 1
-        if os.path.isdir(name):
-            environ = network_environ(os.environ, arguments)
-            with Progress() as progress:
-                found, _ = offers(name, environ, progress.looking)
-            paths += [offer.source for offer in found]
-            weights += [1.0] * (len(paths) - len(weights))
-        else:
-            own, weight = weighted([name])
-            paths, weights = paths + own, weights + weight
-    return paths, weights
 
 
 # --- the output
@@ -220,14 +217,6 @@ def _together(together: Together, form: str, arguments: Arguments) -> str:
         return _launch_file(form, together.plans, arguments, together=together.fits)
     return together_text(
         together, Style.of(sys.stdout, os.environ), other_words(without_verbose(arguments)[0])
-    )
-
-
-def _groups(groups: Groups, form: str, arguments: Arguments) -> str:
-    if form == "json":
-        return json.dumps(groups.to_dict(), indent=1) + "\n"
-    return groups_text(
-        groups, Style.of(sys.stdout, os.environ), other_words(without_verbose(arguments)[0])
     )
 
 

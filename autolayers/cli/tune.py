@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
         program = read_program(words, os.environ)
     # 126 or 127 where it cannot start, 1 where it is no llama-bench
     except BenchFailed as error:
-        if not _executable(name):
+        if shutil.which(name) is None:
             return cannot_start(name, missing(name))
         raise AutolayersError(str(error)) from None
     session = Session(command, own, os.environ)
@@ -78,8 +78,20 @@ def main(argv: Sequence[str]) -> int:
     if "quick" in own:
         return _quick(session, program, own)
     # The plan's launch and those that predictions cannot tell from it, five at most.
+    # Thread counts that may be better than llama.cpp's default of one per core
+    host = session.request.host
+    # Logical cores, with SMT twice the physical ones: some machines are faster with them
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return _measured(
-        session, program, rivals(Problem(session.model, session.request), _threads(session)), own
+        session,
+        program,
+        rivals(
+            Problem(session.model, session.request),
+            (usable,) if host is not None and host.cores and usable > host.cores else (),
+        ),
+        own,
     )
 
 
@@ -157,16 +169,6 @@ def _bench(session: Session, program: Program, rest: Sequence[str]) -> Bench:
     return Bench(program, session.model.size, os.environ, tuple(rest), missing)
 
 
-def _threads(session: Session) -> tuple[int, ...]:
-    """Return thread counts that may be better than llama.cpp's default of one per core."""
-    host = session.request.host
-    # Logical cores, with SMT twice the physical ones: some machines are faster with them
-    usable = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return (usable,) if host is not None and host.cores and usable > host.cores else ()
-
-
 def _bench_words(command: WrappedCommand, own: dict[str, Any]) -> tuple[str, list[str]]:
     """Return the llama-bench that was given, or the one next to the llama-server, or in PATH;
     `llama bench` for `llama serve`."""
@@ -191,10 +193,6 @@ def _bench_next_to(program: str) -> str | None:
     folders = map(os.path.dirname, (server, os.path.realpath(server)))
     near = [os.path.join(folder, name) for folder in folders]
     return next(filter(os.path.isfile, near), None)
-
-
-def _executable(name: str) -> bool:
-    return shutil.which(name) is not None
 
 
 def _named(

@@ -98,10 +98,17 @@ class Attempts:
             # what helps against another cause than memory, such as a driver's limit
             other = self._explained(outcome, smaller or request, attempt < self.retries)
             if failure is None and other is None:
-                self._ended(outcome)
+                if self.verify and not self.compared:
+                    # an aborted launch's log is incomplete: shown, not kept
+                    # a server that was ended on request has printed everything
+                    whole = outcome.launch.ready or outcome.code == 0 or outcome.requested
+                    if not self._compare(outcome.launch, whole):
+                        say("nothing to compare: its log has no buffer sizes")
                 return code
             if failure is not None and other is None:
-                _say_out_of_memory(failure)
+                # Say which device ran out of memory, and the log's line
+                device = failure.device or "an unnamed device"
+                say(f"out of memory on {device} while loading: {failure.message}")
             # The last attempt has said why it died
             if attempt == self.retries:
                 return code
@@ -220,14 +227,6 @@ class Attempts:
             return self.session.plan(other)
         except LaunchRefused:
             return best
-
-    def _ended(self, outcome: Ended) -> None:
-        if self.verify and not self.compared:
-            # an aborted launch's log is incomplete: shown, not kept
-            # a server that was ended on request has printed everything
-            whole = outcome.launch.ready or outcome.code == 0 or outcome.requested
-            if not self._compare(outcome.launch, whole):
-                say("nothing to compare: its log has no buffer sizes")
 
     def _start(self, words: list[str]) -> Ended:
         if self.wait:
@@ -463,12 +462,6 @@ def _gentler(request: Request, plan: Plan) -> Iterator[Request]:
             yield replace(request, policy=at)
         if small:
             yield replace(request, policy=replace(at, n_ctx=FIT_PARAMS_MIN_CTX))
-
-
-def _say_out_of_memory(failure: OutOfMemory) -> None:
-    """Say which device ran out of memory, and the log's line."""
-    device = failure.device or "an unnamed device"
-    say(f"out of memory on {device} while loading: {failure.message}")
 
 
 def _device(failure: OutOfMemory, predicted: Breakdown) -> str | None:

@@ -288,8 +288,14 @@ def _rate(
     """Return (tokens per second, a doubt, the row) of one test. `took`: seconds by this process's
     clock."""
     what = "prompt" if prompt else "generation"
+    # (prompt, generated, depth) of a row, in tokens
     row = next(
-        (row for row in rows if _test_of(row) == (prompt, generate, depth)),
+        (
+            row
+            for row in rows
+            if (row.get("n_prompt"), row.get("n_gen"), row.get("n_depth", 0))
+            == (prompt, generate, depth)
+        ),
         None,
     )
     if row is None:
@@ -313,11 +319,6 @@ def _rate(
     )
     # The slower one: too good a rate would win the comparison
     return tokens / slow, doubt, row
-
-
-def _test_of(row: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Return (prompt, generated, depth) of a row, in tokens."""
-    return row.get("n_prompt"), row.get("n_gen"), row.get("n_depth", 0)
 
 
 def _are_times(samples: object) -> TypeGuard[list[int]]:

@@ -170,12 +170,24 @@ def _check_one(
             refused = str(refusal)
         log, tail = load([program, "-m", path, *words], environ, os.path.dirname(path))
         # It ended before all buffers were there
-        if not _has_sizes(log):
-            if _is_unknown(tail, job):
+        # Whether a log shows all buffers. With MTP blocks a token is decoded before the
+        # server is ready, which fails on some machines after the sizes are logged.
+        if not (log.ready or (log.loads and "compute (second)" in log.loads[0].buffers)):
+            # Whether a log's end says that the build does not know the architecture
+            if _UNKNOWN.search(tail) or (job.drafts and _NOT_LOADED.search(tail)):
                 return Checked(name, model.architecture, "unknown")
             if predicted is None:
                 continue  # refused, as predicted
-            return Checked(name, model.architecture, "failed", reason=_reason(tail))
+            reasons = _REASON.findall(tail)
+            text = (reasons[-1] if reasons else tail.strip().rpartition(b"\n")[2]).decode(
+                "utf-8", "replace"
+            )
+            return Checked(
+                name,
+                model.architecture,
+                "failed",
+                reason=printable(" ".join(text.split()))[:200] or "it ended without a message",
+            )
         if predicted is None:
             return Checked(
                 name,
@@ -195,20 +207,6 @@ def _check_one(
     state = _state(parts.values(), bool(why))
     differences = tuple((*key, difference) for key, difference in parts.items())
     return Checked(name, model.architecture, state, differences, why if state == "bound" else "")
-
-
-def _has_sizes(log: LaunchLog) -> bool:
-    """Return whether a log shows all buffers.
-
-    With MTP blocks a token is decoded before the server is ready, which fails on some machines
-    after the sizes are logged.
-    """
-    return log.ready or bool(log.loads and "compute (second)" in log.loads[0].buffers)
-
-
-def _is_unknown(tail: bytes, job: _Job) -> bool:
-    """Return whether a log's end says that the build does not know the architecture."""
-    return bool(_UNKNOWN.search(tail) or (job.drafts and _NOT_LOADED.search(tail)))
 
 
 def _state(differences: Collection[int], is_bound: bool) -> str:
@@ -282,11 +280,3 @@ def _free_port() -> int:
         # Free once the socket is closed; a race for it would only fail one load
         port: int = taken.getsockname()[1]
         return port
-
-
-def _reason(tail: bytes) -> str:
-    reasons = _REASON.findall(tail)
-    text = (reasons[-1] if reasons else tail.strip().rpartition(b"\n")[2]).decode(
-        "utf-8", "replace"
-    )
-    return printable(" ".join(text.split()))[:200] or "it ended without a message"

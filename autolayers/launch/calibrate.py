@@ -229,7 +229,13 @@ def _run(
     host: Host | None,
     evaluators: dict[tuple[str, str], Evaluator],
 ) -> Run:
-    prompt, generate, depth = _test(row)
+    # (prompt, generated, depth) of a row, in tokens. Raises _Left.
+    prompt, generate, depth = (_count(row, name) for name in ("n_prompt", "n_gen", "n_depth"))
+    # -pg: one rate for both, which says nothing of either
+    if bool(prompt) == bool(generate):
+        raise _Left("tests of a prompt and an answer together do not count")
+    if max(prompt, generate) < _LEAST:
+        raise _Left(f"tests of fewer than {_LEAST} tokens do not count")
     rate = row.get("avg_ts")
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e7:
         raise _Left("avg_ts is not a number of tokens per second")
@@ -268,17 +274,6 @@ def _run(
     # e.g. "2026-08-15T09:12:33Z"
     when = str(row.get("test_time", ""))[:10]
     return replace(run, date=when if _DATE.fullmatch(when) else "")
-
-
-def _test(row: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Return (prompt, generated, depth) of a row, in tokens. Raises _Left."""
-    prompt, generate, depth = (_count(row, name) for name in ("n_prompt", "n_gen", "n_depth"))
-    # -pg: one rate for both, which says nothing of either
-    if bool(prompt) == bool(generate):
-        raise _Left("tests of a prompt and an answer together do not count")
-    if max(prompt, generate) < _LEAST:
-        raise _Left(f"tests of fewer than {_LEAST} tokens do not count")
-    return prompt, generate, depth
 
 
 def _count(row: Mapping[str, Any], name: str) -> int:

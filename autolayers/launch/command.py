@@ -387,7 +387,14 @@ def additions(
         return [], ["llama-bench fits the model itself (--fit-target): no flags are added"]
     server = command.program.startswith("llama-server") or not command.program.startswith("llama-")
     embeds = bool(wanted.embedding or wanted.reranking)
-    for name, written in _by_field(wanted):
+    # The words of each field, in the fields' order
+    values = {name: getattr(wanted, name) for name in Params.__dataclass_fields__}
+    # No devices, `()`, are a value: -dev none
+    for name, written in [
+        (name, _words_of(name, value))
+        for name, value in values.items()
+        if value is not None and (value != () or name in ("device", "device_draft"))
+    ]:
         # llama-embedding does nothing else, and its parser would refuse these words
         if embeds and not server and name in _TO_EMBED:
             continue
@@ -415,17 +422,6 @@ def additions(
             written = ["-fa"] if wanted.flash_attn == "on" else []
         words += bench.for_bench(name, written) if command.bench else written
     return [*words, *own], notes
-
-
-def _by_field(params: Params) -> list[tuple[str, list[str]]]:
-    """Return the words of each field, in the fields' order."""
-    values = {name: getattr(params, name) for name in Params.__dataclass_fields__}
-    # No devices, `()`, are a value: -dev none
-    return [
-        (name, _words_of(name, value))
-        for name, value in values.items()
-        if value is not None and (value != () or name in ("device", "device_draft"))
-    ]
 
 
 def _words_of(name: str, value: Any, build: Build | None = None) -> list[str]:

@@ -228,7 +228,19 @@ class Referee:
         )
         rows = {**use.devices, HOST_ROW: use.host}
         answer = self._answer(params)
-        _refuse_other(rows, answer.printed)
+        # Raise NoAnswer for figures of other devices, or of weights that are not the
+        # header's
+        if not answer.printed.keys() <= rows.keys():
+            names = ", ".join(sorted(answer.printed.keys() - rows.keys()))
+            raise NoAnswer(f"it sees {names[:80]}, which is not planned for")
+        if missing := [
+            name for name, use in rows.items() if use.total and name not in answer.printed
+        ]:
+            raise NoAnswer(f"it does not see {', '.join(missing)}")
+        ours = sum(use.model for use in rows.values())
+        theirs = sum(row[0] for row in answer.printed.values()) * MiB
+        if abs(ours - theirs) > ours // _SANE + len(rows) * MiB:
+            raise NoAnswer(f"its weights are {mib(theirs)}, the file's {mib(ours)}")
         seen = {name: row for name, row in rows.items() if name in answer.printed}
         difference = {
             name: tuple(
@@ -487,19 +499,6 @@ def _without(request: Request, shortage: Mapping[str, tuple[int, ...]]) -> Reque
         for name, size in request.policy.budget
     )
     return request.with_goals(budget=budget).on(devices, host)
-
-
-def _refuse_other(rows: Mapping[str, Usage], printed: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise NoAnswer for figures of other devices, or of weights that are not the header's."""
-    if not printed.keys() <= rows.keys():
-        names = ", ".join(sorted(printed.keys() - rows.keys()))
-        raise NoAnswer(f"it sees {names[:80]}, which is not planned for")
-    if missing := [name for name, use in rows.items() if use.total and name not in printed]:
-        raise NoAnswer(f"it does not see {', '.join(missing)}")
-    ours = sum(use.model for use in rows.values())
-    theirs = sum(row[0] for row in printed.values()) * MiB
-    if abs(ours - theirs) > ours // _SANE + len(rows) * MiB:
-        raise NoAnswer(f"its weights are {mib(theirs)}, the file's {mib(ours)}")
 
 
 def _failed(code: int, out: str, err: str) -> str:

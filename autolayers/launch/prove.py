@@ -277,7 +277,25 @@ class Prover(Attempts):
         params = self.plan.params
         if params.mmproj and not self.failed:
             self.now("asking about an image")
-            self.failed = self._ask("/v1/chat/completions", _about_image())
+            # A chat request with a picture of noise
+            chance = random.Random(0)
+            rows = b"".join(b"\0" + chance.randbytes(3 * _SIDE) for _ in range(_SIDE))
+            header = struct.pack(">IIBBBBB", _SIDE, _SIDE, 8, 2, 0, 0, 0)
+            parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b""))
+            png = b"\x89PNG\r\n\x1a\n" + b"".join(
+                struct.pack(">I", len(data))
+                + kind
+                + data
+                + struct.pack(">I", zlib.crc32(kind + data))
+                for kind, data in parts
+            )
+            url = "data:image/png;base64," + base64.b64encode(png).decode()
+            image = {"type": "image_url", "image_url": {"url": url}}
+            content = [{"type": "text", "text": "What is this?"}, image]
+            self.failed = self._ask(
+                "/v1/chat/completions",
+                {"messages": [{"role": "user", "content": content}], "max_tokens": 16},
+            )
         ask = self._embed if self.plan.inputs is not None else self._generate
         stop = threading.Event()
 
@@ -349,19 +367,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _about_image() -> dict[str, object]:
-    """Return a chat request with a picture of noise."""
-    chance = random.Random(0)
-    rows = b"".join(b"\0" + chance.randbytes(3 * _SIDE) for _ in range(_SIDE))
-    header = struct.pack(">IIBBBBB", _SIDE, _SIDE, 8, 2, 0, 0, 0)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b""))
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in parts
-    )
-    url = "data:image/png;base64," + base64.b64encode(png).decode()
-    image = {"type": "image_url", "image_url": {"url": url}}
-    content = [{"type": "text", "text": "What is this?"}, image]
-    return {"messages": [{"role": "user", "content": content}], "max_tokens": 16}

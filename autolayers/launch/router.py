@@ -106,7 +106,27 @@ def listed(directory: str) -> list[Listed]:
         # One model in a directory, named by it; files next
         # to the directories are models of their own
         if entry.is_dir():
-            models += _of_directory(entry)
+            # The model of a directory, with its projector and its draft; none if
+            # there is none
+            files = []
+            # None if it cannot be read
+            with contextlib.suppress(OSError):
+                inner = [each for each in os.scandir(entry.path) if each.is_file()]
+                files = sorted(each.name for each in inner if each.name.endswith(".gguf"))
+            # The router loads the last first part, otherwise the last whole file
+            own = [name for name in files if not _loaded_with_another(name)]
+            parts = [name for name in own if _FIRST in name]
+            whole = [name for name in own if not first_part(name)]
+            if parts or whole:
+                model = (parts or whole)[-1]
+                # The router assigns as it walks, so its last projector counts
+                projectors = [name for name in files if _PROJECTOR in name]
+                drafts = [
+                    name for name in files if name.startswith(_DRAFTS) and name not in projectors
+                ]
+                mmproj = os.path.join(entry.path, projectors[-1]) if projectors else None
+                draft = os.path.join(entry.path, drafts[0]) if drafts else None
+                models += [Listed(entry.name, os.path.join(entry.path, model), mmproj, draft)]
         elif (
             entry.is_file()
             and entry.name.endswith(".gguf")
@@ -117,28 +137,6 @@ def listed(directory: str) -> list[Listed]:
     if not models:
         raise ModelError(f"--models-dir {directory}: no GGUF model in it")
     return models
-
-
-def _of_directory(entry: os.DirEntry[str]) -> list[Listed]:
-    """Return the model of a directory, with its projector and its draft; none if there is none."""
-    files = []
-    # None if it cannot be read
-    with contextlib.suppress(OSError):
-        inner = [each for each in os.scandir(entry.path) if each.is_file()]
-        files = sorted(each.name for each in inner if each.name.endswith(".gguf"))
-    # The router loads the last first part, otherwise the last whole file
-    own = [name for name in files if not _loaded_with_another(name)]
-    parts = [name for name in own if _FIRST in name]
-    whole = [name for name in own if not first_part(name)]
-    if not (parts or whole):
-        return []
-    model = (parts or whole)[-1]
-    # The router assigns as it walks, so its last projector counts
-    projectors = [name for name in files if _PROJECTOR in name]
-    drafts = [name for name in files if name.startswith(_DRAFTS) and name not in projectors]
-    mmproj = os.path.join(entry.path, projectors[-1]) if projectors else None
-    draft = os.path.join(entry.path, drafts[0]) if drafts else None
-    return [Listed(entry.name, os.path.join(entry.path, model), mmproj, draft)]
 
 
 def _loaded_with_another(name: str) -> bool:

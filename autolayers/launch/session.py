@@ -96,7 +96,15 @@ class Session:
             checked=not command.bench,  # its flags differ
             of_program=command.engine or of_program(command.program),
         )
-        self._refuse_unknown(read, request.build, own)
+        # Refuse unknown flags; those that this llama.cpp has are passed on
+        for name in read.unknown:
+            # In the program's own --help, so it will not refuse the flag
+            fork = request.build.fork
+            if fork or name.partition("=")[0] in (request.build.flags or ()):
+                whose = f"of {fork}" if fork else "newer than autolayers"
+                say(f"{name} is {whose}: passed on, not part of the plan")
+            elif own.get("strict-flags") != "off":
+                refuse_of_program(name, self.command.program)
         self._refuse_of_others(request.build, own)
         # `said` prints the notes of the request, such as where the devices are from
         self.request = for_model(self.model, request).said()
@@ -209,18 +217,6 @@ class Session:
         if self.command.container or not self.command.program.startswith("llama-"):
             return None
         return shutil.which(self.command.executable)
-
-    def _refuse_unknown(self, read: Arguments, build: Build, own: Mapping[str, Any]) -> None:
-        """Refuse unknown flags; those that this llama.cpp has are passed on."""
-        for name in read.unknown:
-            # In the program's own --help, so it will not refuse the flag
-            if build.fork or name.partition("=")[0] in (build.flags or ()):
-                say(
-                    f"{name} is {'of ' + build.fork if build.fork else 'newer than autolayers'}: "
-                    "passed on, not part of the plan"
-                )
-            elif own.get("strict-flags") != "off":
-                refuse_of_program(name, self.command.program)
 
     def _refuse_of_others(self, build: Build, own: Mapping[str, Any]) -> None:
         """Refuse flags that no build of this program has; of a script or an image nothing says

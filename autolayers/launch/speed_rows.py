@@ -67,7 +67,28 @@ def rows_of(
     rows = []
     name, month = model_name(model), time.strftime("%Y-%m", time.gmtime())
     for launch in measured:
-        machine = _machine(devices, host, launch.rates.processor)
+
+        def rate_row(rate: float | None, how: str) -> dict[str, Any]:
+            return {
+                "bandwidth": rate,
+                "known": rate is not None,
+                "how": how if rate is not None else "not said",
+            }
+
+        # How a bandwidth is known, for those who fit the speed table
+        how = {"measured": "autolayers devices --measure", "smbios": "by the firmware's tables"}
+        machine = {
+            "devices": [_device(device) for device in devices],
+            "ram": {
+                "total": host.total if host else None,
+                **rate_row(
+                    host.bandwidth if host else None,
+                    how.get(host.bandwidth_source if host else "", "given"),
+                ),
+            },
+            "bus": rate_row(host.bus if host else None, how["measured"]),
+            "cpu": {"cores": host.cores if host else None, "model": launch.rates.processor or None},
+        }
         # Rows of one machine are told apart from others' without its name
         whose = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:8]
         params = replace(launch.rival.params, **_LEFT_OUT)
@@ -114,30 +135,6 @@ def model_name(model: Model) -> str:
     main_type = max(sizes, key=lambda type_: sizes[type_], default="")
     size = f"{count / 1e9:.3g}b" if count >= 1e9 else f"{count / 1e6:.3g}m"
     return f"{model.architecture}-{size}-{main_type}".lower()
-
-
-def _machine(devices: Sequence[Device], host: Host | None, processor: str) -> dict[str, Any]:
-    def rate_row(rate: float | None, how: str) -> dict[str, Any]:
-        return {
-            "bandwidth": rate,
-            "known": rate is not None,
-            "how": how if rate is not None else "not said",
-        }
-
-    # How a bandwidth is known, for those who fit the speed table
-    how = {"measured": "autolayers devices --measure", "smbios": "by the firmware's tables"}
-    return {
-        "devices": [_device(device) for device in devices],
-        "ram": {
-            "total": host.total if host else None,
-            **rate_row(
-                host.bandwidth if host else None,
-                how.get(host.bandwidth_source if host else "", "given"),
-            ),
-        },
-        "bus": rate_row(host.bus if host else None, how["measured"]),
-        "cpu": {"cores": host.cores if host else None, "model": processor or None},
-    }
 
 
 def _device(device: Device) -> dict[str, Any]:

@@ -85,23 +85,20 @@ def _trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: fl
     # One share is left for repetitions of the closest
     share = limit / (len(rivals) + 1)
     while slower * max(_seconds(rival, test) for rival in rivals) > share:
-        shorter = _shorter(test, shortest)
+        # A shorter test, whose prompt has `shortest` tokens at least; the same if it is
+        # the shortest
+        # First the depth, which is a prompt of its own before the test
+        if test.depth:
+            shorter = replace(test, depth=test.depth // 2 if test.depth > 512 else 0)
+        elif test.prompt > shortest:
+            shorter = replace(test, prompt=max(shortest, test.prompt // 2))
+        elif test.generate > 16:
+            shorter = replace(test, generate=test.generate // 2)
+        else:
+            shorter = test
         if shorter == test:
             break
         test = shorter
-    return test
-
-
-def _shorter(test: Trial, shortest: int) -> Trial:
-    """Return a shorter test, whose prompt has `shortest` tokens at least; the same if it is the
-    shortest."""
-    # First the depth, which is a prompt of its own before the test
-    if test.depth:
-        return replace(test, depth=test.depth // 2 if test.depth > 512 else 0)
-    if test.prompt > shortest:
-        return replace(test, prompt=max(shortest, test.prompt // 2))
-    if test.generate > 16:
-        return replace(test, generate=test.generate // 2)
     return test
 
 

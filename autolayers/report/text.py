@@ -107,7 +107,25 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False, rest: Sequence
         lines += [f"{'' if i else 'serve':{LABEL}}{line}" for i, line in enumerate(table)]
     lines += labelled("memory", [*_memory_words(plan), *(_parts(plan) if verbose else ())], style)
     if verbose:
-        lines += ["", *_table(plan, style), ""]
+        # The memory in MiB
+        # The column for projectors, drafts and adapters is left out where nobody has any
+        extra = any(device.extra for device in plan.devices)
+        columns = [(head, field) for head, field in _COLUMNS if field != "extra" or extra]
+        rows = [
+            [
+                shortened(title, max(12, style.width // 5)),
+                # RAM without a margin has no cell for it
+                *(
+                    ""
+                    if size is None or (title, field, size) == ("RAM", "margin", 0)
+                    else in_mib(size)
+                    for _, field in columns
+                    for size in [getattr(row, field)]
+                ),
+            ]
+            for title, row in [*((name([d]), d) for d in plan.devices), ("RAM", plan.host)]
+        ]
+        lines += ["", *blocks(["MiB", *(head for head, _ in columns)], rows, style), ""]
     return "\n".join([*lines, *doubts(plan, style), ""])
 
 
@@ -421,26 +439,6 @@ def bought(plan: Plan, other: Alternative) -> str:
 # --- the breakdown
 
 
-def _table(plan: Plan, style: Style) -> list[str]:
-    """Return the memory in MiB."""
-    # The column for projectors, drafts and adapters is left out where nobody has any
-    extra = any(device.extra for device in plan.devices)
-    columns = [(head, field) for head, field in _COLUMNS if field != "extra" or extra]
-    rows = [
-        [
-            shortened(title, max(12, style.width // 5)),
-            # RAM without a margin has no cell for it
-            *(
-                "" if size is None or (title, field, size) == ("RAM", "margin", 0) else in_mib(size)
-                for _, field in columns
-                for size in [getattr(row, field)]
-            ),
-        ]
-        for title, row in [*((name([d]), d) for d in plan.devices), ("RAM", plan.host)]
-    ]
-    return blocks(["MiB", *(head for head, _ in columns)], rows, style)
-
-
 def _memory_words(plan: Plan) -> list[str]:
     """Return what the table does not say."""
     host = plan.host
@@ -471,12 +469,8 @@ def _memory_words(plan: Plan) -> list[str]:
         parts.append(f"serving may add up to {gib(host.growing)} of RAM{of_what}{some}")
     if host.free is not None and parts:
         sentences.append("; ".join(parts))
-    return [*sentences, *_left_out(plan)]
-
-
-def _left_out(plan: Plan) -> list[str]:
-    """Return what the system has of the RAM, and that a GPU with all its memory free drives no
-    display (an RPC server reports the RAM of its machine)."""
+    # What the system has of the RAM, and that a GPU with all its memory free drives no
+    # display (an RPC server reports the RAM of its machine)
     host = plan.host
     local = [device for device in plan.devices if not backend_of(device.name).remote]
     parts = []
@@ -491,7 +485,7 @@ def _left_out(plan: Plan) -> list[str]:
         flag = f" (--budget {first.name}={first.free // GiB - 1}GiB leaves space for one)"
         budget = flag * (first.free >= 2 * GiB)
         parts.append(f"nothing else is on the GPU, not even a display{budget}")
-    return ["; ".join(parts)] if parts else []
+    return [*sentences, *(["; ".join(parts)] if parts else [])]
 
 
 def _parts(plan: Plan) -> list[str]:

@@ -65,7 +65,18 @@ class LaunchFile:
         self.shares = ""  # what divides its GPU by memory: --gpumem
         self.build = 0  # the one that its plan is for, where it was said
         # A service or container starts without this shell's variables and config files
-        settings = _said_elsewhere(command.words, environ, config_files)
+        # The settings of the environment and config files, as words. The plan's flags
+        # have all that affects memory but the model.
+        typed = parse(command.words, command=None)
+        rows = {row[0].canonical for flag, _ in typed.given if (row := lookup(flag))}
+        settings: list[str] = []
+        for flag, value in parse((), environ, config_files, command=None).given:
+            row = lookup(flag)
+            if row is None or row[0].canonical in rows or row[0].field not in ("", "model"):
+                continue
+            if row[0].field != "model" or typed.params.model is None:
+                # Fields other than the model are the plan's flags already
+                settings += [flag, *_values(row[0], value)]
         complete = parse([*command.words, *settings, *added], command=None)
         if not _downloads(complete.params.model):
             # A token of the Hub is of no use to a program that downloads nothing
@@ -234,7 +245,17 @@ class LaunchFile:
         params = self.params
         for name in Params.__dataclass_fields__:
             value = getattr(params, name)
-            if name in fields or name in _OF_THE_SERVER or not _is_set(name, value):
+            # Whether a field of Params says something; an expert cache of 0 MiB is
+            # none
+            if (
+                name in fields
+                or name in _OF_THE_SERVER
+                or not (
+                    False
+                    if value is None or value == ()
+                    else name != "moe_cache_mib" or bool(value)
+                )
+            ):
                 continue
             # The flag's name is the first word, e.g. "-ot" of ["-ot", "exps=CPU"]
             flag_name = next(iter(to_words(Params(**{name: value}))), name)
@@ -248,13 +269,6 @@ class LaunchFile:
             self.warnings.append(f"{target} has nothing like {flag}: left out")
 
 
-def _is_set(name: str, value: object) -> bool:
-    """Return whether a field of Params says something; an expert cache of 0 MiB is none."""
-    if value is None or value == ():
-        return False
-    return name != "moe_cache_mib" or bool(value)
-
-
 def _settles_projector(arguments: Arguments) -> bool:
     """Return whether a projector is named, wanted or refused."""
     if arguments.params.mmproj is not None:
@@ -264,24 +278,6 @@ def _settles_projector(arguments: Arguments) -> bool:
 
 def _downloads(model: str | None) -> bool:
     return (model or "").startswith(_ELSEWHERE)
-
-
-def _said_elsewhere(
-    words: Sequence[str], environ: Mapping[str, str] | None, config_files: Sequence[str]
-) -> list[str]:
-    """Return the settings of the environment and config files, as words. The plan's flags have all
-    that affects memory but the model."""
-    typed = parse(words, command=None)
-    rows = {row[0].canonical for flag, _ in typed.given if (row := lookup(flag))}
-    settings: list[str] = []
-    for flag, value in parse((), environ, config_files, command=None).given:
-        row = lookup(flag)
-        if row is None or row[0].canonical in rows or row[0].field not in ("", "model"):
-            continue
-        if row[0].field != "model" or typed.params.model is None:
-            # Fields other than the model are the plan's flags already
-            settings += [flag, *_values(row[0], value)]
-    return settings
 
 
 def _values(argument: Argument, text: str) -> list[str]:

@@ -70,7 +70,25 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
             # What its GPU quota counts
             f"      memory: {gpumem_of(gpus)}Mi",
         ]
-        lines += _sharding(launch, gpus)
+        # The layers of each GPU, where each has a run of them; -ts in extraArgs says it
+        # exactly
+        # The device of each repeating layer, in order, e.g. ["CUDA0", "CUDA0", "CUDA1"]
+        where = [row.device for row in launch.plan.layers if row.name.isdecimal()]
+        # The first and last place of a name.
+        runs = [
+            (where.index(row.name), len(where) - 1 - where[::-1].index(row.name))
+            for row in gpus
+            if row.name in where
+        ]
+        whole = launch.params.split_mode in (None, "layer") and 2 <= len(gpus) == len(runs)
+        # Where layers of another device lie between, no "0-17" can say it
+        if whole and all(len(set(where[first : last + 1])) == 1 for first, last in runs):
+            lines += [
+                "      sharding:",
+                "        strategy: layer",
+                "        layerSplit:",
+                *(f'          - "{first}-{last}"' for first, last in runs),
+            ]
     lines += [
         "---",
         "apiVersion: inference.llmkube.dev/v1alpha1",
@@ -120,7 +138,23 @@ def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], 
         line, value = "", item.value or ""
         # A field holds one value; the words' order would be lost if one of two became a field
         if names.count(name) == 1 and (ordered or "cmoe" not in name):
-            line = _field(name, value, bool(gpus))
+            # The line of a typed field; "": there is none for this value
+            if name in _NUMBERS:
+                field, smallest, largest = _NUMBERS[name]
+                line = (
+                    f"  {field}: {int(value)}"
+                    if value.isdecimal() and smallest <= int(value) <= largest
+                    else ""
+                )
+            elif name in _TYPES:
+                # bf16 and a fork's types stay words
+                line = f"  {_TYPES[name]}: {value}" if value in _CACHE_TYPES else ""
+            elif name == "-fa":
+                # The operator writes --flash-attn on, where the pod
+                # has a GPU; it has no way to say off or auto
+                line = "  flashAttention: true" if value == "on" and gpus else ""
+            else:
+                line = f"  {_SWITCHES[name]}: true" if name in _SWITCHES else ""
         if name == "-ot" and ordered:
             overrides.append(value)
         elif line:
@@ -130,53 +164,9 @@ def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], 
     return [*lines, *_listed("tensorOverrides", map(container_argument, overrides))], rest
 
 
-def _field(name: str, value: str, on_gpu: bool) -> str:
-    """Return the line of a typed field; "": there is none for this value."""
-    if name in _NUMBERS:
-        field, smallest, largest = _NUMBERS[name]
-        return (
-            f"  {field}: {int(value)}"
-            if value.isdecimal() and smallest <= int(value) <= largest
-            else ""
-        )
-    if name in _TYPES:
-        # bf16 and a fork's types stay words
-        return f"  {_TYPES[name]}: {value}" if value in _CACHE_TYPES else ""
-    if name == "-fa":
-        # The operator writes --flash-attn on, where the pod
-        # has a GPU; it has no way to say off or auto
-        return "  flashAttention: true" if value == "on" and on_gpu else ""
-    return f"  {_SWITCHES[name]}: true" if name in _SWITCHES else ""
-
-
 def _listed(field: str, values: Iterable[str]) -> list[str]:
     lines = [f"    - {value}" for value in values]
     return [f"  {field}:", *lines] if lines else []
-
-
-def _sharding(launch: LaunchFile, gpus: Sequence[DeviceRow]) -> list[str]:
-    """Return the layers of each GPU, where each has a run of them; -ts in extraArgs says it
-    exactly."""
-    # The device of each repeating layer, in order, e.g. ["CUDA0", "CUDA0", "CUDA1"]
-    where = [row.device for row in launch.plan.layers if row.name.isdecimal()]
-    # The first and last place of a name.
-    runs = [
-        (where.index(row.name), len(where) - 1 - where[::-1].index(row.name))
-        for row in gpus
-        if row.name in where
-    ]
-    if launch.params.split_mode not in (None, "layer") or not 2 <= len(gpus) == len(runs):
-        return []
-    # Layers of another device lie between: no "0-17" can say that
-    # Whether all are one name.
-    if not all((len(set(where[first : last + 1])) == 1) for first, last in runs):
-        return []
-    return [
-        "      sharding:",
-        "        strategy: layer",
-        "        layerSplit:",
-        *(f'          - "{first}-{last}"' for first, last in runs),
-    ]
 
 
 def _source(launch: LaunchFile) -> str:
