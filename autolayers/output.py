@@ -86,6 +86,14 @@ def emit(text: str) -> None:
     sys.stdout.buffer.write(data)
 
 
+def emit_json(document: object, indent: int = 1) -> None:
+    """Prints a document as JSON, as `emit` does."""
+    # a plan's flags alone need no JSON, and are printed in less time without it
+    import json
+
+    emit(json.dumps(document, indent=indent) + "\n")
+
+
 def clear() -> None:
     """Clears a terminal."""
     if sys.stdout.isatty():

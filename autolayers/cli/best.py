@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 
 from .. import __version__
 from ..devices.given import NO_GPU
 from ..errors import AutolayersError, DoesNotFit, UsageError
 from ..flags.check import read
-from ..output import emit, show
+from ..output import emit_json, show
 from ..parallel import in_processes
 from ..planner.compare import best
 from ..planner.compare.choose import wanted_ctx
@@ -64,9 +62,9 @@ def main(words: list[str]) -> int:
             "command": command,
             "models": [row.to_dict() for row in rows],
         }
-        emit(json.dumps(whole, indent=1) + "\n")
+        emit_json(whole)
     else:
-        style = Style.of(sys.stdout, os.environ)
+        style = Style.here()
         show(ranking_text(job, rows, request, command, style))
     return 0 if taken else DoesNotFit.exit_code
 

@@ -3,7 +3,6 @@ corrected by."""
 
 from __future__ import annotations
 
-import json
 import os
 
 from ..devices import calibrated, discover
@@ -14,7 +13,7 @@ from ..errors import AutolayersError, UsageError
 from ..launch.calibrate import keep, ratios, read_bench
 from ..machine import Ratio
 from ..machine import ratios as known_ratios
-from ..output import emit, say, show
+from ..output import emit_json, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,14 +57,14 @@ def from_file(own: dict[str, Any], words: Sequence[str]) -> int:
     else:
         # With those that the file already had: the output can take its place
         devices, host = with_ratios(devices, host, [*known_ratios(devices, host), *rows])
-        emit(json.dumps(to_dict(devices, host), indent=2) + "\n")
+        emit_json(to_dict(devices, host), 2)
     return 0
 
 
 def answer(rows: Sequence[Ratio], as_json: bool) -> None:
     """Print what was measured."""
     if as_json:
-        emit(json.dumps({"schema": 1, "measured": list(map(ratio_row, rows))}, indent=1) + "\n")
+        emit_json({"schema": 1, "measured": list(map(ratio_row, rows))})
     else:
         show("".join(f"{line}\n" for line in lines(rows)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -14,7 +13,7 @@ from ..flags.check import read
 from ..flags.params import Params
 from ..launch import NOT_EXECUTABLE, NOT_FOUND
 from ..launch.build_check import Checked, check, companions
-from ..output import emit, say, show
+from ..output import emit_json, say, show
 from ..report.table import Style, table, wrap
 from ..request import Request
 from ..store import CheckedBuild, keep, now, of_path
@@ -71,9 +70,9 @@ def main(words: Sequence[str]) -> int:
         print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
     _keep(program, build, results)
     if own.get("json"):
-        emit(json.dumps(_json(program, build, results), indent=1) + "\n")
+        emit_json(_json(program, build, results))
     else:
-        show(_text(program, build, results, Style.of(sys.stdout, os.environ)))
+        show(_text(program, build, results, Style.here()))
     return 1 if any(result.state in ("differs", "failed") for result in results) else 0
 
 

@@ -3,16 +3,14 @@ for this machine."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 
 from .. import __version__
 from ..errors import AutolayersError, DoesNotFit, ModelError, UsageError
 from ..files import opened
 from ..flags.check import read
 from ..flags.write import to_words
-from ..output import emit, say, show
+from ..output import emit, emit_json, say, show
 from ..parallel import in_processes, in_threads
 from ..planner.compare import quality
 from ..planner.compare.best import JOBS
@@ -156,21 +154,17 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
     # kind of machine -> what runs the model, the least memory first
     by_kind = find(model, request, n_ctx, min_speed, say)
     if form == "json":
-        emit(
-            json.dumps(
-                {
-                    "schema": 1,
-                    "autolayers": __version__,
-                    "model": {"path": model.path, "size": model.size},
-                    "n_ctx": n_ctx,
-                    "speed": min_speed or None,
-                    "cards": {
-                        kind: [runs.to_dict() for runs in rows] for kind, rows in by_kind.items()
-                    },
+        emit_json(
+            {
+                "schema": 1,
+                "autolayers": __version__,
+                "model": {"path": model.path, "size": model.size},
+                "n_ctx": n_ctx,
+                "speed": min_speed or None,
+                "cards": {
+                    kind: [runs.to_dict() for runs in rows] for kind, rows in by_kind.items()
                 },
-                indent=1,
-            )
-            + "\n"
+            }
         )
     else:
         # A command to try: for a card that many people have, where one is among them
@@ -199,7 +193,7 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
                 n_ctx,
                 min_speed,
                 by_kind,
-                Style.of(sys.stdout, os.environ),
+                Style.here(),
                 command,
             )
         )
@@ -274,11 +268,11 @@ def _print(
             "next": None if larger is None else labels[larger],
         }
         take = advice.take if advice else None
-        emit(json.dumps(_to_dict(answered, machine, n_ctx, advised, take), indent=1) + "\n")
+        emit_json(_to_dict(answered, machine, n_ctx, advised, take))
     else:
         files = names[0] if len(names) == 1 else f"{len(choices)} files"
         title = f"{files} on {_sizes(machine)}, context {n_ctx} or more"
-        style = Style.of(sys.stdout, os.environ)
+        style = Style.here()
         show(choices_text(title, labels, choices, advice, n_ctx, command, style))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
@@ -12,7 +11,7 @@ from ..devices.cluster_file import read as read_cluster
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..launch import cluster as launches
-from ..output import emit, say, show
+from ..output import emit, emit_json, say, show
 from ..planner.compare.cluster import ClusterPlan, plan_cluster
 from ..report.cluster import cluster_text
 from ..report.table import Style
@@ -74,12 +73,12 @@ def _print(together: ClusterPlan, cluster: Cluster, arguments: Arguments) -> Non
                 together,
                 cluster.head.name,
                 launches.commands(best),
-                Style.of(sys.stdout, os.environ),
+                Style.here(),
                 other_words(arguments),
             )
         )
     elif form == "json":
-        emit(json.dumps(together.to_dict(), indent=1) + "\n")
+        emit_json(together.to_dict())
     elif form == "flags":
         emit(" ".join([*best.plan.flags, *other_words(arguments)]) + "\n")
     else:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import sys
 
 from ..devices import Inventory, discover, measured
 from ..devices.machine_file import to_dict
@@ -13,7 +11,7 @@ from ..devices.measure import BUS, load, measure
 from ..errors import DeviceError, UsageError
 from ..flags.check import read
 from ..machine import Device, ratios
-from ..output import emit, say, show
+from ..output import emit_json, say, show
 from ..quoting import printable
 from ..records import replace
 from ..report.table import Style, wrap
@@ -72,9 +70,9 @@ def main(words: Sequence[str]) -> int:
         # Those of an earlier --measure
         speeds = load() or {}
     if own.get("json"):
-        emit(json.dumps(_json(inventory, notes, speeds), indent=2) + "\n")
+        emit_json(_json(inventory, notes, speeds), 2)
         return 0
-    style = Style.of(sys.stdout, os.environ)
+    style = Style.here()
     # style.columns has no end on a pipe, where a device is a line
     head, *rows = _table(inventory, speeds, style.columns)
     rows += lines(ratios(inventory.devices, inventory.host))

@@ -3,7 +3,6 @@ plan."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
@@ -11,7 +10,7 @@ from ..diagnosis.diagnosis import explain
 from ..errors import UsageError
 from ..files import opened
 from ..flags.check import read
-from ..output import emit, show
+from ..output import emit_json, show
 from ..report.diagnosis import diagnosis_text
 from ..report.table import Style
 from ..sources import needs_download
@@ -69,9 +68,9 @@ def main(words: Sequence[str]) -> int:
     )
     why = bool(arguments.own.get("why"))
     if arguments.own.get("format") == "json":
-        emit(json.dumps(answer.to_dict(why), indent=1) + "\n")
+        emit_json(answer.to_dict(why))
     else:
-        show(diagnosis_text(answer.text(why), answer.known, Style.of(sys.stdout, os.environ)))
+        show(diagnosis_text(answer.text(why), answer.known, Style.here()))
     return 0 if answer.known else 1
 
 

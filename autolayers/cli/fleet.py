@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
@@ -11,7 +10,7 @@ from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..flags.users import Users
 from ..launch import fleet as launches
-from ..output import emit, say, show
+from ..output import emit, emit_json, say, show
 from ..planner.compare.fleet.answer import FleetPlan, Wanted
 from ..planner.compare.fleet.plan import plan_fleet
 from ..records import replace
@@ -90,10 +89,10 @@ def _names(arguments: Arguments) -> tuple[str, list[str]]:
 
 def _print(plan: FleetPlan, form: str, paths: list[str], arguments: Arguments) -> None:
     if form == "text":
-        show(fleet_text(plan, Style.of(sys.stdout, os.environ)))
+        show(fleet_text(plan, Style.here()))
         return
     if form == "json":
-        emit(json.dumps(to_dict(plan), indent=1) + "\n")
+        emit_json(to_dict(plan))
         return
     if form == "flags":
         emit(fleet_flags(plan))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import sys
 
 from .. import __version__
 from ..devices.names import find
 from ..errors import AutolayersError, UsageError
 from ..flags.check import nearest, read
-from ..output import emit, say, show
+from ..output import emit_json, say, show
 from ..report.measured import cards as cards_words
 from ..report.measured import rows_text
 from ..report.table import Style
@@ -46,14 +44,10 @@ def main(words: Sequence[str]) -> int:
     for name in names:
         matching = _matching(matching, name)
     shown = matching
-    style = Style.of(sys.stdout, os.environ)
+    style = Style.here()
     if arguments.own.get("json"):
-        emit(
-            json.dumps(
-                {"schema": 1, "autolayers": __version__, "rows": [row.to_dict() for row in shown]},
-                indent=1,
-            )
-            + "\n"
+        emit_json(
+            {"schema": 1, "autolayers": __version__, "rows": [row.to_dict() for row in shown]}
         )
     elif shown:
         show(rows_text(shown, style, bool(arguments.own.get("plot"))))

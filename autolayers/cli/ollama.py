@@ -21,7 +21,7 @@ from ..ollama.other_models import MODELS_A_GPU, allowed_for
 from ..ollama.settings import READ, Settings, predicted, used
 from ..ollama.target import Target, from_file, from_modelfile, from_name, is_gguf
 from ..ollama.verify import verify
-from ..output import emit, say, show
+from ..output import emit, emit_json, say, show
 from ..quoting import posix, printable, shell
 from ..records import replace
 from ..request import Request
@@ -268,7 +268,7 @@ def _plan(command: _Command) -> int:
             )
         advice = replace(advice, server=tuple(server), notes=(*advice.notes, *notes))
     if "json" in command.own:
-        emit(json.dumps(_as_dict(advice), indent=1) + "\n")
+        emit_json(_as_dict(advice))
     # -1 is Ollama's own value for "choose it yourself"
     elif "quiet" in command.own:
         emit(f"{-1 if advice.num_gpu is None else advice.num_gpu}\n")
@@ -412,7 +412,7 @@ def _verify(command: _Command) -> int:
         advice, command.what, server, log=own.get("log"), environ=command.environ, say=say
     )
     if "json" in own:
-        emit(json.dumps({**_as_dict(advice), "verified": result.to_dict()}, indent=1) + "\n")
+        emit_json({**_as_dict(advice), "verified": result.to_dict()})
     else:
         _print(*result.lines)
     if result.loaded and "write" in own:
@@ -448,7 +448,7 @@ def _list(command: _Command) -> int:
             )
             sys.stdout.flush()
     if "json" in command.own:
-        emit(json.dumps(answers, indent=1) + "\n")
+        emit_json(answers)
     if not fits:
         return failed
     return 0 if all(fits) else DoesNotFit.exit_code

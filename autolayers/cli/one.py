@@ -145,7 +145,7 @@ def _in_steps(model: Model, request: Request, make: Callable[[Arguments], Plan])
         answer = next(steps)
     measured = _measured(answer, model, request.arguments, make, "text")
     arguments, verbose = without_verbose(request.arguments)
-    style = Style.of(sys.stdout, os.environ)
+    style = Style.here()
     rest = other_words(arguments)
     everything = verbose or bool(request.arguments.own.get("table"))
     # Its reasons would be those of another launch, so it is printed at once
@@ -217,7 +217,7 @@ def _why(model: Model, request: Request, form: str) -> int:
     else:
         from ..report.table import Style
 
-        show(why_text(explanation, Style.of(sys.stdout, os.environ)))
+        show(why_text(explanation, Style.here()))
     # The row that comes closest is marked where none fits, with what rules it out
     return 0 if next(row for row in explanation.candidates if row.chosen).verdict == "chosen" else 5
 
@@ -295,9 +295,7 @@ def _render(plan: Plan, form: str, arguments: Arguments) -> str:
         from ..report.text import plan_text
 
         arguments, verbose = without_verbose(arguments)
-        return plan_text(
-            plan, Style.of(sys.stdout, os.environ), other_words(arguments), verbose, _command(plan)
-        )
+        return plan_text(plan, Style.here(), other_words(arguments), verbose, _command(plan))
     from ..launch import formats
 
     return formats.write(

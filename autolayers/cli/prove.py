@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import sys
 
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
@@ -13,7 +11,7 @@ from ..launch import cannot_start, missing
 from ..launch import command as commands
 from ..launch.prove import Prover
 from ..launch.session import Session
-from ..output import emit, say, show
+from ..output import emit_json, say, show
 from ..report.table import Style, stacked, wrap
 from ..units import mib
 from .help import help_of
@@ -51,9 +49,9 @@ def main(argv: Sequence[str]) -> int:
     with Progress(what="starting") as progress:
         proof = Prover(session, plan, added, _QUICK if quick else 1.0, progress.now).prove()
     if form:
-        emit(json.dumps({"schema": 1, **proof.to_dict()}, indent=1) + "\n")
+        emit_json({"schema": 1, **proof.to_dict()})
     else:
-        style = Style.of(sys.stdout, os.environ)
+        style = Style.here()
         if proof.held:
             verdict = "held" + (", filled to a quarter" if quick else ", filled to the end")
         elif proof.interrupted:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -12,7 +11,7 @@ from ..errors import AutolayersError, UsageError
 from ..flags.check import read
 from ..launch.secrets import without_secrets
 from ..launch.servers import free_memory, look, servers
-from ..output import clear, emit, say, show
+from ..output import clear, emit_json, say, show
 from ..report.table import Style
 from ..units import human, whole
 from .ps_page import document, one_text, ps_text
@@ -35,7 +34,7 @@ def main(words: Sequence[str]) -> int:
         # A stream of documents is no JSON
         if arguments.own.get("watch"):
             raise UsageError("--watch and --json: give one of them")
-        emit(json.dumps(document(*_now()), indent=1) + "\n")
+        emit_json(document(*_now()))
         return 0
     while True:
         # Everything again: servers come and go between two looks
@@ -44,7 +43,7 @@ def main(words: Sequence[str]) -> int:
             running,
             free,
             [*map(_ollama_line, ollama), *map(_other_line, others[:_SHOWN])],
-            Style.of(sys.stdout, os.environ),
+            Style.here(),
         )
         if not arguments.own.get("watch"):
             show(text)
@@ -67,17 +66,13 @@ def print_server(pid: int, as_json: bool = False) -> int:
         )
     running = look(server, inventory)
     if as_json:
-        emit(
-            json.dumps(
-                {
-                    "schema": 1,
-                    **running.to_dict(),
-                    "free": free_memory(inventory),
-                    "without": free_memory(inventory, running),
-                },
-                indent=1,
-            )
-            + "\n"
+        emit_json(
+            {
+                "schema": 1,
+                **running.to_dict(),
+                "free": free_memory(inventory),
+                "without": free_memory(inventory, running),
+            }
         )
         return 0
     # The command is printed to be started again
@@ -90,7 +85,7 @@ def print_server(pid: int, as_json: bool = False) -> int:
             words,
             free_memory(inventory),
             free_memory(inventory, running),
-            Style.of(sys.stdout, os.environ),
+            Style.here(),
         )
     )
     return 0

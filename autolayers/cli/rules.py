@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 
 from ..errors import UsageError
 from ..flags.check import read
-from ..output import emit, say, show
+from ..output import emit_json, say, show
 from ..quoting import printable
 from ..rules.evaluate import Result, evaluate_all
 from ..rules.exact import Comparison, compare
@@ -51,7 +50,7 @@ def main(words: Sequence[str]) -> int:
     else:
         rows, refused, inputs = compare(load(path), **given)
     if arguments.own.get("json"):
-        emit(json.dumps(_json(rows, refused, inputs), indent=2) + "\n")
+        emit_json(_json(rows, refused, inputs), 2)
         return 0
     show(
         "".join(

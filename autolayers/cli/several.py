@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 
 from ..errors import ModelError, UsageError
 from ..flags.parse import Arguments, config_files
@@ -181,9 +180,7 @@ def _take_turns(
         if form == "json":
             text = json.dumps(groups.to_dict(), indent=1) + "\n"
         else:
-            text = groups_text(
-                groups, Style.of(sys.stdout, os.environ), other_words(without_verbose(arguments)[0])
-            )
+            text = groups_text(groups, Style.here(), other_words(without_verbose(arguments)[0]))
     else:
         place = {i: position for position, i in enumerate(groups.plans())}
         # members count all models, a launch file only those with a plan
@@ -215,9 +212,7 @@ def _together(together: Together, form: str, arguments: Arguments) -> str:
         return _lines(together.plans, arguments)
     if form != "text":
         return _launch_file(form, together.plans, arguments, together=together.fits)
-    return together_text(
-        together, Style.of(sys.stdout, os.environ), other_words(without_verbose(arguments)[0])
-    )
+    return together_text(together, Style.here(), other_words(without_verbose(arguments)[0]))
 
 
 def _lines(plans: Sequence[Plan], arguments: Arguments) -> str:

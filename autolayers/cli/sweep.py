@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import sys
 
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
-from ..output import emit, say, show
+from ..output import emit, emit_json, say, show
 from ..planner.compare.sweep import Case, Point, cases, sweep
 from ..records import replace
 from ..report.sweep import FIELDS, SweepBars, SweepTable, fields, title
@@ -99,7 +98,7 @@ def _json(points: Iterable[Point]) -> list[Point]:
     # One document: it cannot be printed in parts
     planned = list(points)
     answer = {"schema": 1, "points": [point.to_dict() for point in planned]}
-    emit(json.dumps(answer, indent=1) + "\n")
+    emit_json(answer)
     return planned
 
 
@@ -122,7 +121,7 @@ def _any(points: Iterable[Point]) -> bool:
 
 def _print(points: Iterator[Point], plotted: Sequence[Case]) -> Iterator[Point]:
     """Print each row as soon as it is known."""
-    style = Style.of(sys.stdout, os.environ)
+    style = Style.here()
     report = SweepBars(style, plotted) if plotted else SweepTable(style)
     before: tuple[int, str] | None = None
     for point in points:

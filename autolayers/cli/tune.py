@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 
 from .. import state
 from ..engines import engine
@@ -21,7 +20,7 @@ from ..launch.session import Session
 from ..launch.speed_rows import rows_of
 from ..launch.tune import Bench, Outcome, TunedLaunch, quick, tune
 from ..launch.tuned import key, machine_of, question_of
-from ..output import emit, say, show
+from ..output import emit, emit_json, say, show
 from ..planner import Plan, plan_request
 from ..planner.compare.rivals import Rival, of_each_class, rivals, room_in
 from ..planner.problem import Problem
@@ -292,9 +291,9 @@ def _answer(
     if own.get("share") == "-":
         pass
     elif own.get("json"):
-        emit(json.dumps(_json(measured, words), indent=1) + "\n")
+        emit_json(_json(measured, words))
     else:
-        style = Style.of(sys.stdout, os.environ)
+        style = Style.here()
         show(_table(measured, rivals, style) + style(command_line(words), "bold") + "\n")
     return 0 if plan.fits else DoesNotFit.exit_code
 
