@@ -36,7 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AutolayersError as error:
         # A program that reads stdout gets the error as JSON, a person the line on stderr
         say(str(error))
-        if _asks_for_json(words):
+        # The words may be refused ones, so they are looked at and not parsed
+        name, rest = _command_and_rest(words)
+        asked = "--json" in rest or "--format=json" in rest
+        # After `run` --json would be the program's
+        if "--json" in own_flags(_whole(name, rest)) and (
+            asked or ("--format", "json") in pairwise(rest)
+        ):
             # Print what `autolayers serve` answers for the same, for a program that reads stdout.
             import json
 
@@ -142,16 +148,6 @@ def _command_and_rest(words: list[str]) -> tuple[str, list[str]]:
     if words and words[0] in COMMANDS:
         return words[0], words[1:]
     return "plan", words
-
-
-def _asks_for_json(words: list[str]) -> bool:
-    """Return whether the words of a command that has --json ask for it."""
-    # The words may be refused ones, so they are looked at and not parsed
-    name, rest = _command_and_rest(words)
-    # After `run` --json would be the program's
-    if "--json" not in own_flags(_whole(name, rest)):
-        return False
-    return "--json" in rest or "--format=json" in rest or ("--format", "json") in pairwise(rest)
 
 
 def _whole(command: str, words: list[str]) -> str:

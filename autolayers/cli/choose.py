@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ..flags.parse import Arguments
     from ..model import Model
     from ..planner import Machine
-    from ..planner.compare.quality import Divergence
 
 # llama-perplexity prints a few lines a file: more than 16 MiB is something else
 MOST = 1 << 24  # characters of --quality
@@ -65,7 +64,19 @@ def main(words: list[str]) -> int:
     # A plan for each file, on all cores
     # The offers that can be planned, each with its plan; print why the others cannot. Raises
     # ModelError if none can.
-    measured = _measured(own.get("quality"))
+    # What llama-perplexity measured, by its output in a file. Raises UsageError.
+    path, measured = own.get("quality"), []
+    if path is not None:
+        try:
+            with opened(path) as file:
+                # A log may have anything between its lines: only those with figures are read
+                measured = quality.read(file.read(MOST).decode("utf-8", "replace"), path)
+        except OSError as error:
+            raise UsageError(f"--quality {path}: {error.strerror or error}") from None
+        if not measured:
+            raise UsageError(
+                f'--quality {path}: no line "Mean KLD"; llama-perplexity --kl-divergence prints one'
+            )
     progress = Progress(len(models), "planning ")
 
     def work(model: Model) -> Choice:
@@ -109,23 +120,6 @@ def _command(taken: tuple[Offer, Choice], arguments: Arguments, form: str) -> tu
         else ()
     )
     return offer.starts or own
-
-
-def _measured(path: str | None) -> list[Divergence]:
-    """Return what llama-perplexity measured, by its output in a file. Raises UsageError."""
-    if path is None:
-        return []
-    try:
-        with opened(path) as file:
-            # A log may have anything between its lines: only those with figures are read
-            measurements = quality.read(file.read(MOST).decode("utf-8", "replace"), path)
-    except OSError as error:
-        raise UsageError(f"--quality {path}: {error.strerror or error}") from None
-    if not measurements:
-        raise UsageError(
-            f'--quality {path}: no line "Mean KLD"; llama-perplexity --kl-divergence prints one'
-        )
-    return measurements
 
 
 def _cards(offered: list[Offer], arguments: Arguments) -> int:
@@ -268,7 +262,38 @@ def _print(
             "next": None if larger is None else labels[larger],
         }
         take = advice.take if advice else None
-        emit_json(_to_dict(answered, machine, n_ctx, advised, take))
+        # The answer for --format json; `take`: the recommended file's place
+        machines = [
+            {
+                "name": device.name,
+                "description": device.description,
+                "free": machine.limits[device.name],
+            }
+            for device in machine.devices
+        ]
+        # Whether no other file is as small, as fast and not known to be less close to the original
+        in_front = front([choice for _, choice in answered], take)
+        rows = [
+            {
+                "name": offer.name,
+                "source": offer.source,
+                "words": list(offer.words),
+                **choice.to_dict(),
+                "front": first,
+            }
+            for (offer, choice), first in zip(answered, in_front, strict=True)
+        ]
+        emit_json(
+            {
+                "schema": 1,
+                "autolayers": __version__,
+                "n_ctx": n_ctx,
+                "devices": machines,
+                "ram": machine.ram,
+                "files": rows,
+                "advice": advised,
+            }
+        )
     else:
         files = names[0] if len(names) == 1 else f"{len(choices)} files"
         title = f"{files} on {_sizes(machine)}, context {n_ctx} or more"
@@ -282,42 +307,3 @@ def _sizes(machine: Machine) -> str:
     if machine.ram is not None:
         sizes.append(f"RAM {human(machine.ram)}")
     return ", ".join(sizes)
-
-
-def _to_dict(
-    answered: list[tuple[Offer, Choice]],
-    machine: Machine,
-    n_ctx: int,
-    advised: dict[str, object],
-    take: int | None,
-) -> dict[str, object]:
-    """Return the answer for --format json; `take`: the recommended file's place."""
-    devices = [
-        {
-            "name": device.name,
-            "description": device.description,
-            "free": machine.limits[device.name],
-        }
-        for device in machine.devices
-    ]
-    # Whether no other file is as small, as fast and not known to be less close to the original
-    in_front = front([choice for _, choice in answered], take)
-    files = [
-        {
-            "name": offer.name,
-            "source": offer.source,
-            "words": list(offer.words),
-            **choice.to_dict(),
-            "front": first,
-        }
-        for (offer, choice), first in zip(answered, in_front, strict=True)
-    ]
-    return {
-        "schema": 1,
-        "autolayers": __version__,
-        "n_ctx": n_ctx,
-        "devices": devices,
-        "ram": machine.ram,
-        "files": files,
-        "advice": advised,
-    }

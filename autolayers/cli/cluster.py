@@ -6,23 +6,19 @@ import os
 import sys
 
 from .. import state
-from ..devices.cluster_file import Cluster, asked
+from ..devices.cluster_file import asked
 from ..devices.cluster_file import read as read_cluster
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..launch import cluster as launches
 from ..output import emit, emit_json, say, show
-from ..planner.compare.cluster import ClusterPlan, plan_cluster
+from ..planner.compare.cluster import plan_cluster
 from ..report.cluster import cluster_text
 from ..report.table import Style
 from ..report.text import shortage
 from ..request import Request
 from .model import load
 from .words import other_words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ..flags.parse import Arguments
 
 
 def main(words: list[str]) -> int:
@@ -52,13 +48,6 @@ def main(words: list[str]) -> int:
     ).said()
     # Sets of machines: fewer may be faster than all, since each costs network
     together = plan_cluster(model, request, cluster)
-    _print(together, cluster, arguments)
-    if not together.best.plan.fits:
-        say(f"does not fit: {shortage(together.best.plan)}")
-    return 0 if together.best.plan.fits else DoesNotFit.exit_code
-
-
-def _print(together: ClusterPlan, cluster: Cluster, arguments: Arguments) -> None:
     # The best set is printed even where it does not fit: it says what is missing
     own, best = arguments.own, together.best
     # The format that is asked for. Raises UsageError for flags that it does not take.
@@ -92,6 +81,9 @@ def _print(together: ClusterPlan, cluster: Cluster, arguments: Arguments) -> Non
     if form not in ("text", "json"):
         for warning in best.plan.warnings:
             say(warning)
+    if not together.best.plan.fits:
+        say(f"does not fit: {shortage(together.best.plan)}")
+    return 0 if together.best.plan.fits else DoesNotFit.exit_code
 
 
 def write(written: dict[str, str], directory: str | None) -> None:

@@ -70,7 +70,14 @@ def main(words: Sequence[str]) -> int:
         # Those of an earlier --measure
         speeds = load() or {}
     if own.get("json"):
-        emit_json(_json(inventory, notes, speeds), 2)
+        answer = to_dict(inventory.devices, inventory.host)
+        # to_dict is a machine file; these keys are for a reader and ignored by --machine
+        for row, device in zip(answer["devices"], inventory.devices, strict=True):
+            row["sure"] = _sureness(device)
+        answer["host"].update(
+            {**{key: speeds.get(key) for key in BUS}, "measured": speeds.get("when")}
+        )
+        emit_json({**answer, "notes": notes}, 2)
         return 0
     style = Style.here()
     # style.columns has no end on a pipe, where a device is a line
@@ -145,12 +152,3 @@ def _table(inventory: Inventory, speeds: dict[str, Any], width: int) -> list[str
             *(line for text in row[3:] if text for line in wrap(text, width, "  ", "    ")),
         ]
     return lines
-
-
-def _json(inventory: Inventory, notes: list[str], speeds: dict[str, Any]) -> dict[str, object]:
-    answer = to_dict(inventory.devices, inventory.host)
-    # to_dict is a machine file; these keys are for a reader and ignored by --machine
-    for row, device in zip(answer["devices"], inventory.devices, strict=True):
-        row["sure"] = _sureness(device)
-    answer["host"].update({**{key: speeds.get(key) for key in BUS}, "measured": speeds.get("when")})
-    return {**answer, "notes": notes}

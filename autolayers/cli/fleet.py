@@ -35,7 +35,18 @@ def main(words: list[str]) -> int:
     """Print the plan, or write the files of each machine; 5 if a user is not served, 130 if the
     search was interrupted."""
     arguments = read("fleet", words, os.environ)
-    machines, names = _names(arguments)
+    # The name of the machines and those of the models. Raises UsageError.
+    names = list(arguments.positional)
+    if len(names) < 2 or names[0].lower().endswith(".gguf"):
+        raise UsageError(
+            "name the machines and the models: autolayers fleet FILE.json|DIRECTORY "
+            "MODEL.gguf[@WEIGHT] ..."
+        )
+    # A pasted command's model or servers would be one of several, or contradict the file
+    for flag, value in (("-m", arguments.params.model), ("--rpc", arguments.params.rpc)):
+        if value:
+            raise UsageError(f"fleet plans each model and its servers: omit {flag}")
+    machines, *names = names
     own = arguments.own
     form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
     if form not in launches.KINDS and ("output" in own or "image" in own):
@@ -70,21 +81,6 @@ def main(words: list[str]) -> int:
     if plan.interrupted:
         return _INTERRUPTED
     return 0 if plan.fits else DoesNotFit.exit_code
-
-
-def _names(arguments: Arguments) -> tuple[str, list[str]]:
-    """Return the name of the machines and those of the models. Raises UsageError."""
-    names = list(arguments.positional)
-    if len(names) < 2 or names[0].lower().endswith(".gguf"):
-        raise UsageError(
-            "name the machines and the models: autolayers fleet FILE.json|DIRECTORY "
-            "MODEL.gguf[@WEIGHT] ..."
-        )
-    # A pasted command's model or servers would be one of several, or contradict the file
-    for flag, value in (("-m", arguments.params.model), ("--rpc", arguments.params.rpc)):
-        if value:
-            raise UsageError(f"fleet plans each model and its servers: omit {flag}")
-    return names[0], names[1:]
 
 
 def _print(plan: FleetPlan, form: str, paths: list[str], arguments: Arguments) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import textwrap
 
 from ..errors import UsageError
-from ..flags.own import COMMANDS, FLAGS, Command, OwnFlag
+from ..flags.own import COMMANDS, FLAGS, OwnFlag
 
 _WIDTH = 80
 _COLUMN = 26  # column of the help texts
@@ -71,8 +71,9 @@ def overview() -> str:
     )
 
 
-def _command(name: str) -> Command:
-    """Return the command of these words. Raises UsageError if there is none."""
+def help_of(name: str) -> str:
+    """Return the text of `autolayers COMMAND --help`. Raises UsageError for an unknown command."""
+    # The command of these words. Raises UsageError if there is none.
     # "ollama --help" arrives here with the flag as its second word
     words = [word for word in name.split() if not word.startswith("-")]
     # "ollama plan" before "ollama", and "run llama-server" is run
@@ -81,12 +82,6 @@ def _command(name: str) -> Command:
         # plan is what no word stands for
         names = [name for name in COMMANDS if " " not in name and name != "plan"]
         raise UsageError(f"no command {name!r}: {', '.join(names)}")
-    return command
-
-
-def help_of(name: str) -> str:
-    """Return the text of `autolayers COMMAND --help`. Raises UsageError for an unknown command."""
-    command = _command(name)
     # Its help is the overview: who writes no command gets plan
     if command.name == "plan":
         return overview()

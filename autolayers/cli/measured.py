@@ -52,7 +52,20 @@ def main(words: Sequence[str]) -> int:
     elif shown:
         show(rows_text(shown, style, bool(arguments.own.get("plot"))))
     if not shown:
-        say(_nothing(names))
+        # That nothing matches, with the card or model that a misspelt name is nearest to
+        known = [*{card for row in rows() for card in row.cards}, *{row.model for row in rows()}]
+        # e.g. "qwen3-30b" alone: there are no rows of the card
+        unknown = [name for name in names if not _matching(list(rows()), name)]
+        near = [found for name in unknown if (found := nearest(name, known))]
+        what = f"nothing is measured of {' '.join(names)}"
+        if near:
+            nothing = f"{what}; did you mean {' '.join(near)}?"
+        else:
+            # A card that nobody measured yet is one
+            words = [name for name in unknown if _card(name) is None]
+            what += f": {words[0]} is no card of --gpu list, nor a model of a row" if words else ""
+            nothing = f"{what}; a row would help: {_SHARE}"
+        say(nothing)
     if not names:
         # Which row would help this machine most
         # "" stands for a device that is no known card
@@ -65,21 +78,6 @@ def main(words: Sequence[str]) -> int:
             f"most: {_SHARE}"
         )
     return 0
-
-
-def _nothing(names: Sequence[str]) -> str:
-    """Return that nothing matches, with the card or model that a misspelt name is nearest to."""
-    known = [*{card for row in rows() for card in row.cards}, *{row.model for row in rows()}]
-    # e.g. "qwen3-30b" alone: there are no rows of the card
-    unknown = [name for name in names if not _matching(list(rows()), name)]
-    near = [found for name in unknown if (found := nearest(name, known))]
-    what = f"nothing is measured of {' '.join(names)}"
-    if near:
-        return f"{what}; did you mean {' '.join(near)}?"
-    # A card that nobody measured yet is one
-    words = [name for name in unknown if _card(name) is None]
-    what += f": {words[0]} is no card of --gpu list, nor a model of a row" if words else ""
-    return f"{what}; a row would help: {_SHARE}"
 
 
 def _matching(candidates: list[MeasuredRate], name: str) -> list[MeasuredRate]:

@@ -100,7 +100,13 @@ class _Command:
         )
         # What is set here counts more than what the server was started with
         changed = {**self.log.settings, **environ}
-        self._say_differences()
+        # Say which variables are others in the server's log
+        for variable, value in self.log.settings.items():
+            here = self.environ.get(variable, value)
+            # A user exports a variable in a shell, and the service does not see it
+            if variable in READ and here != value:
+                there = f"{value} in the server's log"
+                say(f"{variable} is {here} here and {there}: the plan uses this one")
         for name, variable in _VARIABLES.items():
             # A flag counts more than either
             if name in self.own:
@@ -133,16 +139,6 @@ class _Command:
         if not unused:
             return request
         return replace(request.on(devices, request.host), notes=(*request.notes, *unused))
-
-    def _say_differences(self) -> None:
-        """Say which variables are others in the server's log."""
-        for name, value in self.log.settings.items():
-            here = self.environ.get(name, value)
-            # A user exports a variable in a shell, and the service does not see it
-            if name in READ and here != value:
-                say(
-                    f"{name} is {here} here and {value} in the server's log: the plan uses this one"
-                )
 
     def _as_ollama_has_it(self, inventory: Inventory) -> Inventory:
         """Return this machine's devices, or those of the server's log if none is found here. Memory
@@ -307,7 +303,11 @@ def _modelfile(command: _Command) -> int:
     # The target of a GGUF file or a model's name, and what FROM names
     # --model: where the file lies here, if FROM's name is of another machine
     named = command.own.get("model")
-    if _is_path(command.what):
+    # Whether it is a file name and not a model's name
+    what = command.what
+    separated = os.sep != "/" and os.sep in what
+    written_so = separated or what.startswith((".", "/", "~")) or what.endswith(".gguf")
+    if written_so or os.path.exists(what):
         path = os.path.expanduser(command.what if named is None else named)
         target, source = from_file(path), os.path.abspath(os.path.expanduser(command.what))
     elif named:
@@ -513,14 +513,6 @@ def _must_fit(advice: OllamaAdvice) -> None:
             f"{advice.target.label} does not fit with num_ctx {advice.num_ctx}: {reason}; nothing "
             "was written"
         )
-
-
-def _is_path(what: str) -> bool:
-    """Return whether it is a file name and not a model's name."""
-    separated = os.sep != "/" and os.sep in what
-    if separated or what.startswith((".", "/", "~")) or what.endswith(".gguf"):
-        return True
-    return os.path.exists(what)
 
 
 def _read(path: str) -> bytes:

@@ -50,7 +50,34 @@ def main(words: Sequence[str]) -> int:
     else:
         rows, refused, inputs = compare(load(path), **given)
     if arguments.own.get("json"):
-        emit_json(_json(rows, refused, inputs), 2)
+        answer: dict[str, object] = {
+            "schema": 1,
+            "inputs": {
+                name: value for name in FIELDS if (value := getattr(inputs, name)) is not None
+            },
+        }
+        for name, row in rows.items():
+            result = row.result
+            # {"bytes": 168000000000, "GB": 168.0, ...} or {"layers": 25, ...}
+            entry: dict[str, object] = {result.rule.unit: round(result.value)}
+            if result.rule.unit == "bytes":
+                entry["GB"] = round(result.gb, 6)
+            if inputs.gpu is not None and result.gpus is not None:
+                entry["gpus"] = result.gpus
+            if result.as_published is not None:
+                entry["as_published"] = round(result.as_published)
+            if row.exact is not None:
+                entry["exact"] = row.exact
+                entry["error"] = row.error
+            entry |= {
+                "formula": result.rule.formula,
+                "working": result.working,
+                "assumes": result.rule.assumes,
+                "leaves_out": result.rule.leaves_out,
+            }
+            answer[name] = entry
+        answer["left_out"] = refused
+        emit_json(answer, 2)
         return 0
     show(
         "".join(
@@ -153,34 +180,3 @@ def _explain(result: Result) -> list[str]:
         f"source: {rule.source}",
     ]
     return [*lines, f"note: {rule.erratum}"] if rule.erratum else lines
-
-
-def _json(
-    rows: dict[str, Comparison], refused: dict[str, str], inputs: Inputs
-) -> dict[str, object]:
-    answer: dict[str, object] = {
-        "schema": 1,
-        "inputs": {name: value for name in FIELDS if (value := getattr(inputs, name)) is not None},
-    }
-    for name, row in rows.items():
-        result = row.result
-        # {"bytes": 168000000000, "GB": 168.0, ...} or {"layers": 25, ...}
-        entry: dict[str, object] = {result.rule.unit: round(result.value)}
-        if result.rule.unit == "bytes":
-            entry["GB"] = round(result.gb, 6)
-        if inputs.gpu is not None and result.gpus is not None:
-            entry["gpus"] = result.gpus
-        if result.as_published is not None:
-            entry["as_published"] = round(result.as_published)
-        if row.exact is not None:
-            entry["exact"] = row.exact
-            entry["error"] = row.error
-        entry |= {
-            "formula": result.rule.formula,
-            "working": result.working,
-            "assumes": result.rule.assumes,
-            "leaves_out": result.rule.leaves_out,
-        }
-        answer[name] = entry
-    answer["left_out"] = refused
-    return answer

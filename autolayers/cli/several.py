@@ -14,7 +14,7 @@ from ..output import emit, say, show
 from ..planner.several.groups import beside_router, plan_routed
 from ..planner.several.kept import numbers, plan_kept, plan_turns
 from ..planner.several.matrix import plan_matrix
-from ..planner.several.multi import Together, plan_together
+from ..planner.several.multi import plan_together
 from ..quoting import shell
 from ..report.multi import groups_text, model_words, of_models, together_text
 from ..report.table import Style
@@ -53,7 +53,17 @@ def at_once(names: list[str], arguments: Arguments, form: str) -> int:
         if not together.fits:
             say("they do not fit together: they take turns")
         return _take_turns(names, weights, models, request, form)
-    _print(_together(together, form, arguments), form, together.plans)
+    # The plans in one of the output formats; flags are one line per model, the model's path
+    # first
+    if form == "json":
+        text = json.dumps(together.to_dict(), indent=1) + "\n"
+    elif form == "flags":
+        text = _lines(together.plans, arguments)
+    elif form != "text":
+        text = _launch_file(form, together.plans, arguments, together=together.fits)
+    else:
+        text = together_text(together, Style.here(), other_words(without_verbose(arguments)[0]))
+    _print(text, form, together.plans)
     if form == "flags" and not together.fits:
         say("they do not fit together: --swap plans them in turns")
     # Two servers on one port: the second would not start
@@ -201,18 +211,6 @@ def _print(text: str, form: str, plans: Sequence[Plan]) -> None:
         return
     for line in of_models(plans, [warnings_of(plan) for plan in plans]):
         say(line)
-
-
-def _together(together: Together, form: str, arguments: Arguments) -> str:
-    """Return the plans in one of the output formats; flags are one line per model, the model's path
-    first."""
-    if form == "json":
-        return json.dumps(together.to_dict(), indent=1) + "\n"
-    if form == "flags":
-        return _lines(together.plans, arguments)
-    if form != "text":
-        return _launch_file(form, together.plans, arguments, together=together.fits)
-    return together_text(together, Style.here(), other_words(without_verbose(arguments)[0]))
 
 
 def _lines(plans: Sequence[Plan], arguments: Arguments) -> str:

@@ -44,7 +44,17 @@ def main(words: list[str]) -> int:
     try:
         # Planned one by one while rows are printed: a long sweep shows its first row at once
         points = _watched(sweep(launches), progress)
-        fits = _any(_shown(points, str(own.get("format")), launches if own.get("plot") else ()))
+        form = own.get("format")
+        shown: Iterable[Point] = points
+        if form == "json":
+            # One document: it cannot be printed in parts
+            shown = list(points)
+            emit_json({"schema": 1, "points": [point.to_dict() for point in shown]})
+        elif form == "csv":
+            shown = _csv(points)
+        else:
+            shown = _print(points, launches if own.get("plot") else ())
+        fits = _any(shown)
     finally:
         # On an error too: its line must not follow half a progress line
         progress.clear()
@@ -84,22 +94,6 @@ def _machines(arguments: Arguments) -> list[tuple[str, Request]]:
     for note in notes:
         say(note)
     return requests
-
-
-def _shown(points: Iterator[Point], form: str, plotted: Sequence[Case]) -> Iterable[Point]:
-    """Print the points in this form, and yield them."""
-    if form == "json":
-        return _json(points)
-    return _csv(points) if form == "csv" else _print(points, plotted)
-
-
-def _json(points: Iterable[Point]) -> list[Point]:
-    """Print the points as JSON, once all are planned."""
-    # One document: it cannot be printed in parts
-    planned = list(points)
-    answer = {"schema": 1, "points": [point.to_dict() for point in planned]}
-    emit_json(answer)
-    return planned
 
 
 def _watched(points: Iterator[Point], progress: Progress) -> Iterator[Point]:

@@ -75,7 +75,31 @@ def main(argv: Sequence[str]) -> int:
     # Before minutes of measuring: rates of one build say nothing about another
     _refuse_other_build(session, program, program.commit)
     if "quick" in own:
-        return _quick(session, program, own)
+        # Measure one launch of each class for the predictions of every model
+        devices = session.request.machine.devices
+        fastest = of_each_class(Problem(session.model, session.request))
+        # One launch a class of placement: its ratio corrects all predictions of that class
+        rest, lacks = _named(session.command, program, fastest)
+        if lacks:
+            say(f"llama-bench has no {', '.join(lacks)}: measuring without")
+        outcome = quick(fastest, _bench(session, program, rest), own.get("limit", _QUICK_LIMIT))
+        if not outcome.measured:
+            if outcome.interrupted:
+                return _INTERRUPTED
+            raise AutolayersError("no launch could be measured")
+        _refuse_other_build(session, program, outcome.measured[0].rates.commit)
+        shared = _share(session, outcome, own.get("share"))
+        # Without runs that are 20 times off, or whose repetitions differ
+        rows = ratios(runs_of(outcome.measured, outcome.test, devices))
+        if not rows:
+            raise AutolayersError(
+                "the measured speeds are not plausible: other programs, or another machine's clock"
+            )
+        calibrate.keep(rows, devices, os.environ)
+        # stdout has the rows then
+        if own.get("share") != "-":
+            answer(rows, bool(own.get("json")))
+        return _INTERRUPTED if outcome.interrupted else 0 if shared else AutolayersError.exit_code
     # The plan's launch and those that predictions cannot tell from it, five at most.
     # Thread counts that may be better than llama.cpp's default of one per core
     host = session.request.host
@@ -131,34 +155,6 @@ def _measured(session: Session, program: Program, rivals: list[Rival], own: dict
     code = _answer(session, best.rival, own, rivals, outcome.measured)
     # Ctrl-C keeps what was measured, and still says that it was not all
     return _INTERRUPTED if outcome.interrupted else code if shared else AutolayersError.exit_code
-
-
-def _quick(session: Session, program: Program, own: dict[str, Any]) -> int:
-    """Measure one launch of each class for the predictions of every model."""
-    devices = session.request.machine.devices
-    fastest = of_each_class(Problem(session.model, session.request))
-    # One launch a class of placement: its ratio corrects all predictions of that class
-    rest, missing = _named(session.command, program, fastest)
-    if missing:
-        say(f"llama-bench has no {', '.join(missing)}: measuring without")
-    outcome = quick(fastest, _bench(session, program, rest), own.get("limit", _QUICK_LIMIT))
-    if not outcome.measured:
-        if outcome.interrupted:
-            return _INTERRUPTED
-        raise AutolayersError("no launch could be measured")
-    _refuse_other_build(session, program, outcome.measured[0].rates.commit)
-    shared = _share(session, outcome, own.get("share"))
-    # Without runs that are 20 times off, or whose repetitions differ
-    rows = ratios(runs_of(outcome.measured, outcome.test, devices))
-    if not rows:
-        raise AutolayersError(
-            "the measured speeds are not plausible: other programs, or another machine's clock"
-        )
-    calibrate.keep(rows, devices, os.environ)
-    # stdout has the rows then
-    if own.get("share") != "-":
-        answer(rows, bool(own.get("json")))
-    return _INTERRUPTED if outcome.interrupted else 0 if shared else AutolayersError.exit_code
 
 
 def _bench(session: Session, program: Program, rest: Sequence[str]) -> Bench:
@@ -291,7 +287,24 @@ def _answer(
     if own.get("share") == "-":
         pass
     elif own.get("json"):
-        emit_json(_json(measured, words))
+        emit_json(
+            {
+                "schema": 1,
+                "command": list(words),
+                "launches": [
+                    {
+                        "placement": launch.rival.placement,
+                        "flags": to_words(replace(launch.rival.params, model=None)),
+                        "seconds": round(launch.seconds, 3),
+                        "runs": launch.runs,
+                        "prompt_tokens_per_second": launch.rates.prompt,
+                        "generation_tokens_per_second": launch.rates.token,
+                        "predicted": launch.rival.speed.to_dict(),
+                    }
+                    for launch in measured
+                ],
+            }
+        )
     else:
         style = Style.here()
         show(_table(measured, rivals, style) + style(command_line(words), "bold") + "\n")
@@ -340,22 +353,3 @@ def _table(measured: Sequence[TunedLaunch], rivals: Sequence[Rival], style: Styl
         "predicted",
     )
     return "\n".join(stacked(head, rows, style, marks={0: "bold"})) + "\n\n"
-
-
-def _json(measured: Sequence[TunedLaunch], words: Sequence[str]) -> dict[str, object]:
-    return {
-        "schema": 1,
-        "command": list(words),
-        "launches": [
-            {
-                "placement": launch.rival.placement,
-                "flags": to_words(replace(launch.rival.params, model=None)),
-                "seconds": round(launch.seconds, 3),
-                "runs": launch.runs,
-                "prompt_tokens_per_second": launch.rates.prompt,
-                "generation_tokens_per_second": launch.rates.token,
-                "predicted": launch.rival.speed.to_dict(),
-            }
-            for launch in measured
-        ],
-    }

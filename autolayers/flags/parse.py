@@ -227,7 +227,14 @@ def _item(
     if not _is_flag(words[i]):
         return Item(None, "", [words[i]]), i + 1
     name, joined = _name_and_value(words[i])
-    flag, positive = _flag(name, own, llama)
+    # The flag of a name, and whether the name switches it on
+    # an own flag hides llama-server's of the same name
+    # `ollama ... -c` is num_ctx there
+    if name in own:
+        flag, positive = own[name], True
+    else:
+        argument = lookup(name) if llama else None
+        flag, positive = argument or (None, True)
     if flag is None:
         return _unknown(words, i)
     value, end = joined or "", i + 1
@@ -261,18 +268,6 @@ def _name_and_value(word: str) -> tuple[str, str | None]:
         return word, None
     name, equals, value = word.partition("=")
     return name.replace("_", "-"), value if equals else None
-
-
-def _flag(
-    name: str, own: Mapping[str, OwnFlag], llama: bool
-) -> tuple[Argument | OwnFlag | None, bool]:
-    """Return the flag of a name, and whether the name switches it on."""
-    # an own flag hides llama-server's of the same name
-    # `ollama ... -c` is num_ctx there
-    if name in own:
-        return own[name], True
-    argument = lookup(name) if llama else None
-    return argument or (None, True)
 
 
 def _unknown(words: Sequence[str], i: int) -> tuple[Item, int]:
