@@ -27,7 +27,7 @@ from .table import ARGUMENTS, LEGACY, Argument, lookup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
 
@@ -98,13 +98,19 @@ def parse(
             _apply_section(path, sections.get(section, {}), state)
     if environ is not None:
         _read_environment(environ, state)
+    return applied(items(words, command), state)
+
+
+def applied(found: Iterable[Item], state: _State | None = None) -> Arguments:
+    """Return what items set, after what other sources set. Raises UsageError."""
+    state = state or _State()
     rest: list[str] = []
     positional: list[str] = []
     unknown: list[str] = []
     own: dict[str, Any] = {}
     # own flag's key -> its text so far, for those that add up; "KEY by" -> the flag that set it
     texts: dict[str, str] = {}
-    for item in items(words, command):
+    for item in found:
         if isinstance(item.flag, Argument):
             state.apply(item.flag, item.name, item.value, item.positive)
             # Passed on as it is: no part of the arithmetic
@@ -186,6 +192,11 @@ class Item:
         self.value = value
         self.positive = positive
 
+    @property
+    def canonical(self) -> str:
+        """The name that llama-server's flag has everywhere; "" of other words."""
+        return self.flag.canonical if isinstance(self.flag, Argument) else ""
+
 
 _SWITCHES_OF_FORK = ("--fit", "-dr", "-co", "--color")
 
@@ -227,9 +238,8 @@ def _item(
     if not _is_flag(words[i]):
         return Item(None, "", [words[i]]), i + 1
     name, joined = _name_and_value(words[i])
-    # The flag of a name, and whether the name switches it on
-    # an own flag hides llama-server's of the same name
-    # `ollama ... -c` is num_ctx there
+    # An own flag hides llama-server's of the same name: `ollama ... -c` is num_ctx there
+    flag: Argument | OwnFlag | None
     if name in own:
         flag, positive = own[name], True
     else:

@@ -7,11 +7,11 @@ import os
 
 from ...errors import UsageError
 from ...flags.params import Params
-from ...flags.parse import Item, items
+from ...flags.parse import Item
 from ...flags.table import Argument
 from ...model.quantisation import named
 from ...quoting import shell
-from .launch_file import LaunchFile, without
+from .launch_file import LaunchFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def write(launch: LaunchFile) -> str:
         configure += ["--context-size", str(params.n_ctx)]
     if params.embedding or params.reranking:
         configure += ["--mode", "reranking" if params.reranking else "embedding"]
-    words = [
-        word for item in items(without(launch.words, *_ITS_OWN)) for word in _words(launch, item)
-    ]
+    words = [word for item in launch.without(*_ITS_OWN) for word in _words(launch, item)]
     lines = [*launch.notes, shell(place), shell([*configure, model, "--", *words])]
     return "\n".join(lines) + "\n"
 

@@ -8,7 +8,7 @@ import shlex
 from ...errors import UsageError
 from ...quoting import yaml
 from . import document
-from .launch_file import LaunchFile, named, sizes_note, without
+from .launch_file import LaunchFile, named, sizes_note, words_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def models_of(
 
 def _command(launch: LaunchFile) -> str:
     # llama-swap counts ports up from its startPort and puts each in place of ${PORT}
-    words = without(launch.words, "--port")
+    words = words_of(launch.without("--port"))
     # read once: looking it up adds a warning
     program = launch.program
     for word in [*program, *words]:

@@ -7,16 +7,15 @@ from __future__ import annotations
 import re
 
 from ...errors import UsageError
-from ...flags.parse import items
-from ...flags.table import Argument
 from ...quoting import container_argument, yaml
 from .kubernetes import gpumem_of, label
-from .launch_file import LaunchFile, own_gpus, without
+from .launch_file import LaunchFile, own_gpus, paths_in, words_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ...flags.parse import Item
     from ...planner.plan import DeviceRow
 
 # The schema's enum of cacheTypeK and cacheTypeV
@@ -108,29 +107,30 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
     lines += [] if gpus else [f"    memory: {memory}"]
     lines += [f"  containerPort: {int(launch.port)}"] if launch.arguments.value("--port") else []
     # The operator writes --model and --port itself
-    words = without(launch.words, "-m", "-hf", "-hff", "-mu", "-dr", "--port")
-    fields, rest = _typed(words, gpus)
+    given = launch.without("-m", "-hf", "-hff", "-mu", "-dr", "--port")
+    fields, rest = _typed(given, gpus)
     # `layers` says it
-    if gpus and layers and rest[:2] == ["-ngl", str(layers)]:
-        rest = rest[2:]
+    if gpus and layers and rest and rest[0].words == ("-ngl", str(layers)):
+        rest = rest[1:]
     lines += fields
     lines += ["  env:"] if launch.secrets else []
     for secret in launch.secrets:
         # Not optional: a pod does not start without it
         key = f"{{name: llama-server, key: {secret}}}"
         lines += [f"    - name: {secret}", f"      valueFrom: {{secretKeyRef: {key}}}"]
-    for path in launch.unseen_files(rest):
+    for path, _ in paths_in(rest):
         launch.warnings.append(f"LLMKube's pod does not mount {path}")
-    return "\n".join([*lines, *_listed("extraArgs", map(container_argument, rest))]) + "\n"
+    return (
+        "\n".join([*lines, *_listed("extraArgs", map(container_argument, words_of(rest)))]) + "\n"
+    )
 
 
-def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], list[str]]:
+def _typed(given: Sequence[Item], gpus: Sequence[DeviceRow]) -> tuple[list[str], list[Item]]:
     """Return the lines of the fields that words have, and the words that have none. A word that is
     given twice, or that the schema does not admit, stays a word."""
-    given = list(items(words))
-    names = [item.flag.canonical if isinstance(item.flag, Argument) else "" for item in given]
+    names = [item.canonical for item in given]
     lines: list[str] = []
-    rest: list[str] = []
+    rest: list[Item] = []
     overrides: list[str] = []
     # the operator writes the experts' words before the overrides, and the first that matches counts
     ordered = "-ot" not in names or not {"-cmoe", "-ncmoe"} & set(names[names.index("-ot") :])
@@ -160,7 +160,7 @@ def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], 
         elif line:
             lines.append(line)
         else:
-            rest += item.words
+            rest.append(item)
     return [*lines, *_listed("tensorOverrides", map(container_argument, overrides))], rest
 
 

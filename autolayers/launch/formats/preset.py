@@ -58,7 +58,7 @@ def write(
             # A launch's words without the router's own, each with a warning, and
             # without -a if its name is another model's: the router accepts none twice
             words: list[str] = []
-            for item in items(launch.words):
+            for item in launch.items:
                 flag = item.flag.canonical if isinstance(item.flag, Argument) else ""
                 # The first line says --models-max
                 if flag in _ROUTERS and not (flag == "--models-max" and most):
