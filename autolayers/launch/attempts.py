@@ -236,53 +236,47 @@ class Attempts:
         self.probe_limit = Limit(_PROBE)
         return supervise.run(words, self.session.environ, on_ready, on_end=self.probe_limit.end)
 
-    def _address(self) -> tuple[str, int]:
-        """Return the host and port of the server. Raises UsageError if it chooses them itself."""
-        host, port = self.given.value("--host"), self.given.value("--port")
-        # Port 0 is any free one, which only the server learns
-        if port == "0" or (host or "").endswith(".sock"):
+    def _start_in_background(self, words: list[str]) -> Ended:
+        given, environ = self.given, self.session.environ
+        # Only the server learns its port otherwise
+        if not wait.is_known(given):
             raise UsageError(
                 "--wait needs a --host and a --port that are known before the server starts"
             )
-        return wait.address(host, port, self.session.build.default_port)
-
-    def _start_in_background(self, words: list[str]) -> Ended:
-        given, environ = self.given, self.session.environ
-        host, port = self._address()
-        secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
-        url = wait.url(host, port, secure)
+        at = wait.Address.of(given, self.session.build.default_port)
         # The other server would answer /health in place of this one, which cannot listen
-        if wait.taken(host, port):
+        if wait.taken(at):
             raise AutolayersError(
-                f"the port is in use at {url}: stop what listens there, or give another --port"
+                f"the port is in use at {at.place}: stop what listens there, or give another --port"
             )
         # what starts it otherwise (a container, a script) may not be its parent
         direct = len(self.session.command.launcher) == 1 and self.session.program() is not None
         # [the address at which the process itself listens], once it does
-        own: list[str | None] = []
+        own: list[wait.Address] = []
 
         def ready(process: int) -> bool:
-            if not wait.healthy(host, port, secure, prefix):
+            if not wait.healthy(at):
                 return False
-            own[:] = [wait.listening(process, port)]
+            host = wait.listening(process, at.port)
+            own[:] = [replace(at, host=host)] if host else []
             # A direct child must be the one that listens:
             # otherwise another process has taken the port
-            return wait.healthy(own[0], port, secure, prefix) if own[0] else not direct
+            return wait.healthy(own[0]) if own else not direct
 
-        pid, outcome = background.run(words, environ, port, ready)
+        pid, outcome = background.run(words, environ, at.port, ready)
         if pid:
             key = given.value("--api-key") or environ.get("LLAMA_API_KEY")
             rate = None
-            if own[0] or not key:  # a key goes to nobody else
+            if own or not key:  # a key goes to nobody else
                 # --api-key takes a list
                 first_key = key.split(",")[0] if key else None
                 # Two tokens show that it works; a rate that is kept needs more
                 tokens = calibrate.PROBE.generate if self.verify else 2
-                rate = wait.speed(own[0] or host, port, secure, prefix, first_key, tokens)
+                rate = wait.speed(own[0] if own else at, first_key, tokens)
             if rate and self.verify and direct:
                 self._keep_rate(rate)
             speed = f", {rate:.1f} tokens/s" if rate else ""
-            say(f"ready at {url}{prefix}{speed}, process {pid}")
+            say(f"ready at {at.url}{speed}, process {pid}")
         return outcome
 
     def _louder(self) -> list[str]:
@@ -305,11 +299,6 @@ class Attempts:
             return []
         return ["--log-colors", "on"] if sys.stdout.isatty() and sys.stderr.isatty() else []
 
-    def _has_address(self) -> bool:
-        """Return whether its port is known before it starts."""
-        is_socket = (self.given.value("--host") or "").endswith(".sock")
-        return not is_socket and self.given.value("--port") != "0"
-
     def _ready(self, launch: LaunchLog) -> None:
         self._compare(launch, True)
         if not self.wait:
@@ -324,23 +313,18 @@ class Attempts:
         if self.session.program() is None or len(self.session.command.launcher) > 1:
             return
         # Whether the server answers those alone who have its key.
-        in_words = self.given.value("--api-key") or self.given.value("--api-key-file")
+        in_words = given.value("--api-key") or given.value("--api-key-file")
         has_key = bool(in_words or self.session.environ.get("LLAMA_API_KEY"))
-        if has_key or not self._has_address():
+        if has_key or not wait.is_known(given):
             return
-        host, port = wait.address(
-            given.value("--host"), given.value("--port"), self.session.build.default_port
-        )
-        secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
+        at = wait.Address.of(given, self.session.build.default_port)
         until = time.monotonic() + _PATIENCE
         # /health answers 503 until the model is ready to serve
-        while not wait.healthy(host, port, secure, prefix):
+        while not wait.healthy(at):
             if time.monotonic() > until:
                 return
             time.sleep(0.5)
-        rate = wait.speed(
-            host, port, secure, prefix, None, calibrate.PROBE.generate, self.probe_limit
-        )
+        rate = wait.speed(at, None, calibrate.PROBE.generate, self.probe_limit)
         if rate:
             say(f"{calibrate.PROBE.generate} tokens of it: {rate:.1f} tokens/s")
             self._keep_rate(rate)

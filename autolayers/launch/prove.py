@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import os
 import random
+import socket
 import struct
 import threading
 import time
@@ -26,7 +27,7 @@ from ..devices.held import held
 from ..errors import AutolayersError, UsageError
 from ..net import Limit
 from ..output import say
-from ..records import dataclass
+from ..records import dataclass, replace
 from ..store import keep, now
 from ..units import MiB
 from . import supervise, wait
@@ -122,21 +123,20 @@ class Prover(Attempts):
     ) -> None:
         super().__init__(session, plan, added, 0, True, False)
         given = self.given
-        if given.value("--api-key-file") or not self._has_address():
+        if given.value("--api-key-file") or not wait.is_known(given):
             raise UsageError("prove asks the server: without --api-key-file, and at a known port")
         if session.program() is None or len(session.command.launcher) > 1:
             raise UsageError("prove watches a llama-server that it starts itself")
         self.now = now
-        host, port = given.value("--host"), given.value("--port")
-        if port is None:
+        self.at = wait.Address.of(given, session.build.default_port)
+        if given.value("--port") is None:
             # another server may have the usual one
-            port = str(_free_port())
-            self.added = [*added, "--port", port]
-        self.host, self.port = wait.address(host, port, session.build.default_port)
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.at = replace(self.at, port=int(probe.getsockname()[1]))
+            self.added = [*added, "--port", str(self.at.port)]
         key = given.value("--api-key") or session.environ.get("LLAMA_API_KEY")
         self.authorization = f"Bearer {key.split(',')[0]}" if key else ""
-        secure = bool(given.value("--ssl-cert-file"))
-        self.url = wait.url(self.host, self.port, secure) + (given.value("--api-prefix") or "")
         use = plan.breakdown
         self.slots = use.n_seq_max
         # with one cache for all slots they share its context
@@ -152,8 +152,8 @@ class Prover(Attempts):
 
     def prove(self) -> Proof:
         """Start, fill and end it."""
-        if wait.taken(self.host, self.port):
-            raise UsageError(f"the port is in use at {self.url}: give another --port")
+        if wait.taken(self.at):
+            raise UsageError(f"the port is in use at {self.at.url}: give another --port")
         self.run()
         outcome = self.outcome
         self._keep_beside()
@@ -204,8 +204,8 @@ class Prover(Attempts):
         until = time.monotonic() + _READY
         while time.monotonic() < until:
             for child in psutil.Process().children(recursive=True):
-                listens = wait.listening(child.pid, self.port)
-                if listens and not wait.answer("GET", self.url + "/health", Limit(5))[1]:
+                listens = wait.listening(child.pid, self.at.port)
+                if listens and not wait.answer("GET", self.at.url + "/health", Limit(5))[1]:
                     return child
             time.sleep(0.2)
         self.failed = "it did not answer at its port"
@@ -357,13 +357,5 @@ class Prover(Attempts):
 
     def _ask(self, path: str, body: object) -> str:
         """Return why a request failed, "" if it did not."""
-        url, limit = self.url + path, Limit(_LIMIT)
+        url, limit = self.at.url + path, Limit(_LIMIT)
         return wait.answer("POST", url, limit, body, self.authorization, _MOST)[1]
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -24,7 +24,7 @@ from ..planner import fit_choice
 from ..records import dataclass, field, replace
 from ..request import Request, companions_of
 from .secrets import without_secrets
-from .wait import address, listening, url
+from .wait import Address, listening
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -262,14 +262,14 @@ def _stranger(server: Server) -> str:
 def _props_and_slots(server: Server, arguments: Arguments) -> tuple[dict[str, Any], list[Any]]:
     """Return (its /props, its /slots), empty where it does not answer. Only a socket that this
     process itself listens on is asked, and gets the key."""
-    given, prefix = arguments.value("--host") or "", arguments.value("--api-prefix") or ""
-    if given.endswith(".sock") or (prefix and not _PREFIX.fullmatch(prefix)):
+    at = Address.of(arguments, TODAY.default_port)
+    is_socket = (arguments.value("--host") or "").endswith(".sock")
+    if is_socket or (at.prefix and not _PREFIX.fullmatch(at.prefix)):
         return {}, []
-    _, port = address(given, arguments.value("--port"), TODAY.default_port)
-    host = listening(server.pid, port)
+    host = listening(server.pid, at.port)
     if host is None:
         return {}, []
-    base = url(host, port, bool(arguments.value("--ssl-cert-file"))) + prefix
+    base = replace(at, host=host).url
     # The header's value with the first of its keys, "" if it has none.
     keys = arguments.value("--api-key") or server.environ.get("LLAMA_API_KEY", "")
     key = keys.partition(",")[0]
