@@ -8,6 +8,7 @@ Mirrors the handlers of llama.cpp's common/arg.cpp, stricter where those take no
 
 from __future__ import annotations
 
+from ..tables import listed
 from .params import EXPERTS_REGEX, FFN_REGEX, HOST_BUFFER, POOLING_TYPES, Scaled
 
 TYPE_CHECKING = False
@@ -408,18 +409,9 @@ def _add(read: Callable[[str], Iterable[Any]]) -> Callable[[Values, str, str], N
     return to
 
 
-_SPECULATION = (
-    "none",
-    "draft-simple",
-    "draft-eagle3",
-    "draft-mtp",
-    "draft-dflash",
-    "draft-dspark",
-    "ngram-simple",
-    "ngram-map-k",
-    "ngram-map-k4v",
-    "ngram-mod",
-    "ngram-cache",
+_SPECULATION = listed(
+    "none draft-simple draft-eagle3 draft-mtp draft-dflash draft-dspark ngram-simple ngram-map-k "
+    "ngram-map-k4v ngram-mod ngram-cache"
 )
 
 

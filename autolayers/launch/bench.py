@@ -23,6 +23,7 @@ from ..flags.table import Argument, lookup, rows_of
 from ..programs import NoAnswer, Output, ask
 from ..quoting import printable
 from ..records import dataclass
+from ..tables import listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,16 +64,7 @@ ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 # set by the test, or always fixed by a plan
 _OF_TESTS = frozenset(
-    (
-        "n_ctx",
-        "n_parallel",
-        "kv_unified",
-        "kv_unified_per_slot",
-        "warmup",
-        "fit",
-        "fit_target",
-        "fit_ctx",
-    )
+    listed("n_ctx n_parallel kv_unified kv_unified_per_slot warmup fit fit_target fit_ctx")
 )
 # flags that both have and that do not affect memory
 ALIKE = ("-C", "--cpu-strict", "--poll", "--prio")

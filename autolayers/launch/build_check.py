@@ -26,6 +26,7 @@ from ..flags.parse import parse
 from ..gguf import read_header
 from ..quoting import printable
 from ..records import dataclass, replace
+from ..tables import listed
 from .companion_files import adapter, projector
 from .supervise import end_group, own_group
 from .verify import compare, in_use
@@ -54,8 +55,8 @@ DRAFTED, SEEING = "llama-moe", "gemma3-dense"
 # device and in RAM: what sizes depend on most
 VARIANTS = (
     ("-ngl", "99", "-c", "1024", "-np", "1"),
-    ("-ngl", "99", "-c", "2048", "-np", "2", "-fa", "off", "-ub", "64"),
-    ("-ngl", "2", "-c", "4096", "-np", "4", "-nkvo"),
+    listed("-ngl 99 -c 2048 -np 2 -fa off -ub 64"),
+    listed("-ngl 2 -c 4096 -np 4 -nkvo"),
 )
 
 

@@ -27,6 +27,7 @@ from ..flags.parse import items_of_fork, parse
 from ..flags.table import lookup
 from ..flags.write import to_words
 from ..records import dataclass, replace
+from ..tables import listed
 from . import bench
 
 TYPE_CHECKING = False
@@ -41,26 +42,9 @@ if TYPE_CHECKING:
 _CONTAINERS = ("docker", "podman", "nerdctl")
 # Switches of `docker run`; each of its other options takes a value
 _CONTAINER_SWITCHES = frozenset(
-    (
-        "-d",
-        "--detach",
-        "-i",
-        "--interactive",
-        "-t",
-        "--tty",
-        "--rm",
-        "--init",
-        "--privileged",
-        "--read-only",
-        "-P",
-        "--publish-all",
-        "-q",
-        "--quiet",
-        "--no-healthcheck",
-        "--oom-kill-disable",
-        "--help",
-        "--replace",
-        "--tls-verify",
+    listed(
+        "-d --detach -i --interactive -t --tty --rm --init --privileged --read-only -P --publish-all "
+        "-q --quiet --no-healthcheck --oom-kill-disable --help --replace --tls-verify"
     )
 )
 
@@ -197,16 +181,8 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
 
 # with these llama-server loads no model: it prints and exits
 _ANSWERS = frozenset(
-    (
-        "-h",
-        "--help",
-        "--usage",
-        "--version",
-        "--license",
-        "--list-devices",
-        "-cl",
-        "--cache-list",
-        "--completion-bash",
+    listed(
+        "-h --help --usage --version --license --list-devices -cl --cache-list --completion-bash"
     )
 )
 

@@ -30,6 +30,7 @@ from ..planner.plan import Confirmed
 from ..programs import NoAnswer, Output, ask
 from ..records import lazy, replace
 from ..store import Answered, keep, read
+from ..tables import listed
 from ..units import MiB, mib
 
 TYPE_CHECKING = False
@@ -57,7 +58,7 @@ _SANE = 10  # a part of the weights by which it may differ: they are the header'
 # of the server, with figures or rules of their own: the tool's launch has them not, and no need to
 _APART = frozenset(
     (
-        *("model", "n_threads", "n_threads_batch", "numa", "warmup", "cache_ram", "cache_reuse"),
+        *listed("model n_threads n_threads_batch numa warmup cache_ram cache_reuse"),
         *("ctx_checkpoints", "fit", "fit_target", "fit_ctx", "mmproj", "mmproj_offload"),
         *("mmproj_device", "image_max_tokens", "kv_unified_per_slot", "kv_unified", "n_parallel"),
     )

@@ -21,6 +21,7 @@ from ..flags.params import Params
 from ..flags.write import to_words
 from ..machine import CLASSES, KINDS, Device, Host
 from ..records import replace
+from ..tables import listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,27 +32,13 @@ if TYPE_CHECKING:
     from ..planner.compare.rivals import Trial
     from .tune import TunedLaunch
 
-_TEXTS = ("id", "source", "date", "model", "class", "kind", "quality", "group", "note")
+_TEXTS = listed("id source date model class kind quality group note")
 # Fields of Params whose values name files or addresses, or that llama-bench's tests replace
 _LEFT_OUT: dict[str, Any] = {
     name: getattr(Params(), name)
-    for name in (
-        "model",
-        "rpc",
-        "model_draft",
-        "mmproj",
-        "lora",
-        "control_vector",
-        "override_kv",
-        "n_parallel",
-        "kv_unified",
-        "kv_unified_per_slot",
-        "fit",
-        "fit_target",
-        "fit_ctx",
-        "cache_ram",
-        "ctx_checkpoints",
-        "cache_reuse",
+    for name in listed(
+        "model rpc model_draft mmproj lora control_vector override_kv n_parallel kv_unified "
+        "kv_unified_per_slot fit fit_target fit_ctx cache_ram ctx_checkpoints cache_reuse"
     )
 }
 

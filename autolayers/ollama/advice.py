@@ -20,6 +20,7 @@ from ..gguf import read_header
 from ..planner import FitChoice, Plan, fit_choice, plan_request
 from ..records import dataclass, replace
 from ..request import Request
+from ..tables import listed
 from ..units import MiB, human
 from . import settings as rules
 
@@ -33,20 +34,13 @@ if TYPE_CHECKING:
     from .target import Target
 
 # LLAMA_ARG_* that move weights; Ollama itself passes everything else of a plan
-_PLACEMENT = ("-ngl", "-ncmoe", "-cmoe", "-ncffn", "-ot", "-ts", "-sm")
+_PLACEMENT = listed("-ngl -ncmoe -cmoe -ncffn -ot -ts -sm")
 _SERVERS = ("cache_ram", "ctx_checkpoints")
 _EXPERTS = "LLAMA_ARG_N_CPU_MOE"
 _PART_OF_A_LAYER = re.compile(r"blk\\\.\d+\\\.ffn_\([a-z_|]+\)_\(ch\|\)exps=CPU")
 # Given flags that a launch by Ollama alone would not have
-_NOT_OLLAMAS = (
-    "-fitt",
-    "--fit-target",
-    "-ngl",
-    "--n-gpu-layers",
-    "--gpu-layers",
-    "-ts",
-    "--tensor-split",
-    "--margin",
+_NOT_OLLAMAS = listed(
+    "-fitt --fit-target -ngl --n-gpu-layers --gpu-layers -ts --tensor-split --margin"
 )
 _OLD = (0, 30)  # before: its own engines, which estimate the layers themselves
 # Ollama's form of a planner's alternative, by its first word

@@ -14,6 +14,7 @@ from ..backends import Cuda
 from ..errors import UsageError
 from ..flags.kinds import CACHE_TYPES
 from ..records import dataclass
+from ..tables import listed
 from ..units import GiB, MiB
 
 TYPE_CHECKING = False
@@ -24,17 +25,10 @@ if TYPE_CHECKING:
     from ..model import Model
 
 # the server's settings that a plan depends on
-READ = (
-    "OLLAMA_NUM_PARALLEL",
-    "OLLAMA_CONTEXT_LENGTH",
-    "OLLAMA_KV_CACHE_TYPE",
-    "OLLAMA_FLASH_ATTENTION",
-    "OLLAMA_GPU_OVERHEAD",
-    "OLLAMA_SCHED_SPREAD",
-    "LLAMA_ARG_FIT_TARGET",
-    "OLLAMA_IGPU_ENABLE",
-    "OLLAMA_VULKAN",
-    "OLLAMA_LLM_LIBRARY",
+READ = listed(
+    "OLLAMA_NUM_PARALLEL OLLAMA_CONTEXT_LENGTH OLLAMA_KV_CACHE_TYPE OLLAMA_FLASH_ATTENTION "
+    "OLLAMA_GPU_OVERHEAD OLLAMA_SCHED_SPREAD LLAMA_ARG_FIT_TARGET OLLAMA_IGPU_ENABLE "
+    "OLLAMA_VULKAN OLLAMA_LLM_LIBRARY"
 )
 # Default num_ctx by the sum of all GPUs' memory: (at least, num_ctx).
 # (a 48 GB card reports a little less than 48 GiB)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from ..tables import listed
 from ..units import GiB
 from .table import Style, blocks, shortened, table, widths
 
@@ -29,17 +30,7 @@ PARTS = (
 # columns that are shown although all are 0
 _ALWAYS = frozenset(("weights", "KV", "compute", "margin", "free"))
 _BAR = 10, 40  # columns of a bar, at least and at most
-_DECORATIONS = (
-    "nvidia",
-    "geforce",
-    "amd",
-    "radeon",
-    "radeon(tm)",
-    "intel(r)",
-    "arc(tm)",
-    "graphics",
-    "hypothetical",
-)
+_DECORATIONS = listed("nvidia geforce amd radeon radeon(tm) intel(r) arc(tm) graphics hypothetical")
 FULL, HALF = "\u2588", "\u2584"
 LETTERS = "ABCDEFGHIJKLMNOP"  # of devices
 ALIKE = 3  # identical GPUs with the same free memory that share a row

@@ -11,6 +11,7 @@ from ...flags.parse import Item
 from ...flags.table import Argument
 from ...model.quantisation import named
 from ...quoting import shell
+from ...tables import listed
 from .launch_file import LaunchFile
 
 TYPE_CHECKING = False
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _TARGET = "Docker Model Runner"
 # It writes these itself, or takes them from the model in its store
-_ITS_OWN = ("-m", "-hf", "-hff", "-mu", "-dr", "-mm", "-mmu", "-c", "--embedding", "--rerank")
+_ITS_OWN = listed("-m -hf -hff -mu -dr -mm -mmu -c --embedding --rerank")
 # What it refuses of those that affect memory: paths, and what its list has not yet
 _LACKS = (
     "-ot -ncffn -ctxcp -no-kvu --no-kv-unified -md -hfd -mmdev -lzm --rpc --lora --lora-scaled "

@@ -16,6 +16,7 @@ from ...flags.write import to_words
 from ...planner.one.overrides import merged
 from ...quoting import shell
 from ...sources.huggingface import HUB
+from ...tables import listed
 from .launch_file import LaunchFile, one_sequence
 
 TYPE_CHECKING = False
@@ -41,36 +42,11 @@ _MORE_CELLS = 128
 _MAX_KV_OVERRIDES = 4
 # of Params: what its command line has a flag for, or always does in the same way
 FIELDS = frozenset(
-    (
-        "model",
-        "n_gpu_layers",
-        "n_ctx",
-        "n_batch",
-        "n_ubatch",
-        "n_parallel",
-        "kv_unified",
-        "flash_attn",
-        "cache_type_k",
-        "cache_type_v",
-        "kv_offload",
-        "swa_full",
-        "split_mode",
-        "tensor_split",
-        "main_gpu",
-        "device",
-        "overrides",
-        "load_mode",
-        "mmproj",
-        "mmproj_offload",
-        "image_max_tokens",
-        "model_draft",
-        "draft_n_max",
-        "n_gpu_layers_draft",
-        "spec_type",
-        "lora",
-        "override_kv",
-        "n_threads",
-        "n_threads_batch",
+    listed(
+        "model n_gpu_layers n_ctx n_batch n_ubatch n_parallel kv_unified flash_attn cache_type_k "
+        "cache_type_v kv_offload swa_full split_mode tensor_split main_gpu device overrides load_mode "
+        "mmproj mmproj_offload image_max_tokens model_draft draft_n_max n_gpu_layers_draft spec_type "
+        "lora override_kv n_threads n_threads_batch"
     )
 )
 # arguments that do not affect memory, and KoboldCpp's names

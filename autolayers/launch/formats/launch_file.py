@@ -17,6 +17,7 @@ from ...flags.write import to_words
 from ...net import public
 from ...quoting import printable
 from ...records import replace
+from ...tables import listed
 from ...units import MiB, human
 from ...work.figures import DISK, START
 from ..command import WrappedCommand
@@ -39,7 +40,7 @@ _HERE = ("", "127.0.0.1", "localhost", "::1")  # addresses that only this machin
 # fields of llama-server's own features, which programs that ignore these fields lack
 # (--fit, saved prompts and checkpoints are its own code, not the library's)
 _OF_THE_SERVER = frozenset(
-    ("fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints", "cache_reuse", "warmup")
+    listed("fit fit_target fit_ctx cache_ram ctx_checkpoints cache_reuse warmup")
 )
 
 

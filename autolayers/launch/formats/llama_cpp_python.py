@@ -13,6 +13,7 @@ from ...flags.kinds import POOLING, ROPE_SCALING, SPLIT_MODE, Kind
 from ...flags.params import N_BATCH, N_UBATCH, Params
 from ...ggml.types import BY_NAME
 from ...records import replace
+from ...tables import listed
 from .launch_file import LaunchFile, one_sequence
 
 TYPE_CHECKING = False
@@ -24,36 +25,11 @@ if TYPE_CHECKING:
 _TARGET = "llama-cpp-python"
 # of Params: what Llama.__init__ has an argument for
 FIELDS = frozenset(
-    (
-        "model",
-        "n_gpu_layers",
-        "n_ctx",
-        "n_batch",
-        "n_ubatch",
-        "n_parallel",
-        "kv_unified",
-        "flash_attn",
-        "cache_type_k",
-        "cache_type_v",
-        "kv_offload",
-        "op_offload",
-        "swa_full",
-        "split_mode",
-        "tensor_split",
-        "main_gpu",
-        "device",
-        "load_mode",
-        "embedding",
-        "reranking",
-        "pooling",
-        "lora",
-        "override_kv",
-        "rope_scaling",
-        "rope_scale",
-        "yarn_orig_ctx",
-        "numa",
-        "n_threads",
-        "n_threads_batch",
+    listed(
+        "model n_gpu_layers n_ctx n_batch n_ubatch n_parallel kv_unified flash_attn cache_type_k "
+        "cache_type_v kv_offload op_offload swa_full split_mode tensor_split main_gpu device "
+        "load_mode embedding reranking pooling lora override_kv rope_scaling rope_scale yarn_orig_ctx "
+        "numa n_threads n_threads_batch"
     )
 )
 # arguments that do not affect memory: (Llama's name, how its value is read)

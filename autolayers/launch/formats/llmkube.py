@@ -8,6 +8,7 @@ import re
 
 from ...errors import UsageError
 from ...quoting import container_argument, yaml
+from ...tables import listed
 from .kubernetes import gpumem_of, label
 from .launch_file import LaunchFile, own_gpus, paths_in, words_of
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ...planner.plan import DeviceRow
 
 # The schema's enum of cacheTypeK and cacheTypeV
-_CACHE_TYPES = frozenset(("f16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"))
+_CACHE_TYPES = frozenset(listed("f16 f32 q8_0 q4_0 q4_1 q5_0 q5_1 iq4_nl"))
 # numbers: the field, and the least and the most that its schema admits
 _NUMBERS = {
     "-c": ("contextSize", 128, 2097152),

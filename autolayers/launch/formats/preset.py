@@ -10,6 +10,7 @@ from ...flags.parse import Item, items, parse
 from ...flags.table import LEGACY, Argument
 from ...flags.write import to_words
 from ...quoting import ini
+from ...tables import listed
 from .launch_file import LaunchFile, named, sizes_note
 
 TYPE_CHECKING = False
@@ -17,16 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 # reserved by the router (server-models.cpp:unset_reserved_args), which ignores them in a preset
-_ROUTERS = (
-    "--port",
-    "--host",
-    "--api-key-file",
-    "--ssl-key-file",
-    "--ssl-cert-file",
-    "--models-preset",
-    "--models-dir",
-    "--models-max",
-    "--models-autoload",
+_ROUTERS = listed(
+    "--port --host --api-key-file --ssl-key-file --ssl-cert-file --models-preset --models-dir "
+    "--models-max --models-autoload"
 )
 # All of them append to llama.cpp's list of overrides, in the order of the command line
 _OVERRIDES = ("-ot", "-cmoe", "-ncmoe", "-ncffn")
