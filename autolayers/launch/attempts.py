@@ -14,8 +14,8 @@ from ..backends import HOST
 from ..detect import digest as program_digest
 from ..diagnosis.log import META, LaunchLog, OutOfMemory
 from ..errors import AutolayersError, LaunchRefused, UsageError
-from ..flags.params import FIT_PARAMS_MIN_CTX, Params
-from ..flags.parse import Arguments, parse
+from ..flags.params import FIT_PARAMS_MIN_CTX
+from ..flags.parse import parse
 from ..memory.breakdown import Breakdown, Usage
 from ..net import Limit
 from ..output import say
@@ -80,8 +80,26 @@ class Attempts:
         for attempt in range(self.retries + 1):
             # made again for each attempt, as the added words change
             # e.g. "-lv 4", which the build needs to print buffer sizes at all
+            # The words with which buffer sizes are shown: level 4 (trace)
+            chosen = self.given.value("-lv") is not None or self.given.value("-v") is not None
+            # The words for colours: the log comes through a pipe, which llama.cpp
+            # gives no colours: on where they go to a terminal after all
+            environ, given = self.session.environ, self.given.value("--log-colors") is not None
+            unwanted = environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
+            able = self.session.build.rules.log_colors and self.session.program() is not None
+            shown = sys.stdout.isatty() and sys.stderr.isatty()
+            coloured = able and shown and not (self.wait or given or unwanted)
             words = commands.complete(
-                self.session.command, [*self.added, *self._louder(), *self._coloured()]
+                self.session.command,
+                [
+                    *self.added,
+                    *(
+                        ["-lv", "4"]
+                        if self.verify and self.session.build.buffers_need_trace and not chosen
+                        else []
+                    ),
+                    *(["--log-colors", "on"] if coloured else []),
+                ],
             )
             started = self.plan
             try:
@@ -175,7 +193,21 @@ class Attempts:
             say(why_not)
             return False
         # the user decides whether to give up a flag
-        if against := _against(self.given, launch.plan.params):
+        # The given flags, variables and config-file keys that a launch does without, as
+        # they were written
+        against: dict[str, None] = {}
+        for (flag, value), written in zip(self.given.given, self.given.written, strict=True):
+            # Flags of no field do not affect memory, and files are the command's own
+            field = commands.field_of(flag)
+            if not field or field in ("model", *commands.FILES):
+                continue
+            wanted, planned = getattr(self.given.params, field), getattr(launch.plan.params, field)
+            # A plan may add overrides behind the given ones
+            if field == "overrides":
+                planned = planned[: len(wanted)]
+            if planned != wanted:
+                against[f"{written} {value}".rstrip()] = None
+        if against:
             say(f"{why_not}; a launch that fits is without the given {', '.join(against)}")
             return False
         self.plan = launch.plan
@@ -230,74 +262,52 @@ class Attempts:
 
     def _start(self, words: list[str]) -> Ended:
         if self.wait:
-            return self._start_in_background(words)
+            given, environ = self.given, self.session.environ
+            # Only the server learns its port otherwise
+            if not wait.is_known(given):
+                raise UsageError(
+                    "--wait needs a --host and a --port that are known before the server starts"
+                )
+            at = wait.Address.of(given, self.session.build.default_port)
+            # The other server would answer /health in place of this one, which cannot listen
+            if wait.taken(at):
+                raise AutolayersError(
+                    f"the port is in use at {at.place}: stop what listens there, or give another "
+                    "--port"
+                )
+            # what starts it otherwise (a container, a script) may not be its parent
+            direct = len(self.session.command.launcher) == 1 and self.session.program() is not None
+            # [the address at which the process itself listens], once it does
+            own: list[wait.Address] = []
+
+            def ready(process: int) -> bool:
+                if not wait.healthy(at):
+                    return False
+                host = wait.listening(process, at.port)
+                own[:] = [replace(at, host=host)] if host else []
+                # A direct child must be the one that listens:
+                # otherwise another process has taken the port
+                return wait.healthy(own[0]) if own else not direct
+
+            pid, outcome = background.run(words, environ, at.port, ready)
+            if pid:
+                key = given.value("--api-key") or environ.get("LLAMA_API_KEY")
+                rate = None
+                if own or not key:  # a key goes to nobody else
+                    # --api-key takes a list
+                    first_key = key.split(",")[0] if key else None
+                    # Two tokens show that it works; a rate that is kept needs more
+                    tokens = calibrate.PROBE.generate if self.verify else 2
+                    rate = wait.speed(own[0] if own else at, first_key, tokens)
+                if rate and self.verify and direct:
+                    self._keep_rate(rate)
+                speed = f", {rate:.1f} tokens/s" if rate else ""
+                say(f"ready at {at.url}{speed}, process {pid}")
+            return outcome
         on_ready = self._ready if self.verify else None
         # llama-server does not end while a client waits for its answer, and the probe is one
         self.probe_limit = Limit(_PROBE)
         return supervise.run(words, self.session.environ, on_ready, on_end=self.probe_limit.end)
-
-    def _start_in_background(self, words: list[str]) -> Ended:
-        given, environ = self.given, self.session.environ
-        # Only the server learns its port otherwise
-        if not wait.is_known(given):
-            raise UsageError(
-                "--wait needs a --host and a --port that are known before the server starts"
-            )
-        at = wait.Address.of(given, self.session.build.default_port)
-        # The other server would answer /health in place of this one, which cannot listen
-        if wait.taken(at):
-            raise AutolayersError(
-                f"the port is in use at {at.place}: stop what listens there, or give another --port"
-            )
-        # what starts it otherwise (a container, a script) may not be its parent
-        direct = len(self.session.command.launcher) == 1 and self.session.program() is not None
-        # [the address at which the process itself listens], once it does
-        own: list[wait.Address] = []
-
-        def ready(process: int) -> bool:
-            if not wait.healthy(at):
-                return False
-            host = wait.listening(process, at.port)
-            own[:] = [replace(at, host=host)] if host else []
-            # A direct child must be the one that listens:
-            # otherwise another process has taken the port
-            return wait.healthy(own[0]) if own else not direct
-
-        pid, outcome = background.run(words, environ, at.port, ready)
-        if pid:
-            key = given.value("--api-key") or environ.get("LLAMA_API_KEY")
-            rate = None
-            if own or not key:  # a key goes to nobody else
-                # --api-key takes a list
-                first_key = key.split(",")[0] if key else None
-                # Two tokens show that it works; a rate that is kept needs more
-                tokens = calibrate.PROBE.generate if self.verify else 2
-                rate = wait.speed(own[0] if own else at, first_key, tokens)
-            if rate and self.verify and direct:
-                self._keep_rate(rate)
-            speed = f", {rate:.1f} tokens/s" if rate else ""
-            say(f"ready at {at.url}{speed}, process {pid}")
-        return outcome
-
-    def _louder(self) -> list[str]:
-        """Return the words with which buffer sizes are shown: level 4 (trace)."""
-        chosen = self.given.value("-lv") is not None or self.given.value("-v") is not None
-        return (
-            ["-lv", "4"]
-            if self.verify and self.session.build.buffers_need_trace and not chosen
-            else []
-        )
-
-    def _coloured(self) -> list[str]:
-        """Return the words for colours: the log comes through a pipe, which llama.cpp gives no
-        colours: on where they go to a terminal after all."""
-        environ, given = self.session.environ, self.given.value("--log-colors") is not None
-        unwanted = environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
-        if self.wait or given or unwanted:
-            return []
-        if not self.session.build.rules.log_colors or self.session.program() is None:
-            return []
-        return ["--log-colors", "on"] if sys.stdout.isatty() and sys.stderr.isatty() else []
 
     def _ready(self, launch: LaunchLog) -> None:
         self._compare(launch, True)
@@ -399,24 +409,6 @@ def memory_failure(outcome: Ended) -> OutOfMemory | None:
     return failure
 
 
-def _against(given: Arguments, params: Params) -> list[str]:
-    """Return the given flags, variables and config-file keys that a launch does without, as they
-    were written."""
-    against: dict[str, None] = {}
-    for (flag, value), written in zip(given.given, given.written, strict=True):
-        # Flags of no field do not affect memory, and files are the command's own
-        field = commands.field_of(flag)
-        if not field or field in ("model", *commands.FILES):
-            continue
-        wanted, planned = getattr(given.params, field), getattr(params, field)
-        # A plan may add overrides behind the given ones
-        if field == "overrides":
-            planned = planned[: len(wanted)]
-        if planned != wanted:
-            against[f"{written} {value}".rstrip()] = None
-    return [*against]
-
-
 def _less(plan: Plan, than: Plan, device: str | None) -> bool:
     """Return whether a plan uses less of the device that ran out."""
     if device == HOST:
@@ -458,21 +450,6 @@ def _device(failure: OutOfMemory, predicted: Breakdown) -> str | None:
     return next((device for device in predicted.devices if device.endswith(number)), name)
 
 
-def _with_less_ram(
-    request: Request, predicted: Breakdown, launch: LaunchLog, requested: int | None
-) -> Request | None:
-    """Return the request with less RAM than the launch would have used, None if its size is
-    unknown."""
-    host = request.host
-    if host is None:
-        return None
-    limit = min(host.available, predicted.resident)
-    if requested:
-        limit = min(limit, _held(launch, "Host", predicted.host, requested) + requested)
-    # At least 64 MiB less, or the search might return the same launch
-    return request.on(request.machine.devices, replace(host, available=max(0, limit - _STEP)))
-
-
 def smaller_machine(
     request: Request, plan: Plan, launch: LaunchLog, failure: OutOfMemory
 ) -> Request | None:
@@ -484,7 +461,18 @@ def smaller_machine(
     predicted = plan.breakdown
     device = _device(failure, predicted)
     if device == "Host":
-        return _with_less_ram(request, predicted, launch, failure.requested)
+        # The request with less RAM than the launch would have used, None if its size is
+        # unknown
+        host = request.host
+        if host is None:
+            return None
+        most = min(host.available, predicted.resident)
+        if failure.requested:
+            most = min(
+                most, _held(launch, "Host", predicted.host, failure.requested) + failure.requested
+            )
+        # At least 64 MiB less, or the search might return the same launch
+        return request.on(request.machine.devices, replace(host, available=max(0, most - _STEP)))
     devices = []
     for each in request.machine.devices:
         if device is None or each.name == device:

@@ -88,7 +88,12 @@ def run(
         for number, handler in before.items():
             signal.signal(number, handler)
     code = child.wait()
-    _show_end(path)
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - _TAIL))
+        data = file.read()
+    for line in data.decode("utf-8", "backslashreplace").splitlines():
+        print(printable(line.expandtabs()), file=sys.stderr)
+    say(f"it ended before it was ready; its whole output: {path}")
     # by somebody else, such as the kernel
     killed = code == -9 and not stopped
     # A server that ends with 0 before it is ready has not done what --wait promises
@@ -165,12 +170,3 @@ class _Progress:
     def __exit__(self, *_: object) -> None:
         if self._terminal:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
-def _show_end(path: str) -> None:
-    with open(path, "rb") as log:
-        log.seek(max(0, os.path.getsize(path) - _TAIL))
-        data = log.read()
-    for line in data.decode("utf-8", "backslashreplace").splitlines():
-        print(printable(line.expandtabs()), file=sys.stderr)
-    say(f"it ended before it was ready; its whole output: {path}")

@@ -20,7 +20,7 @@ from ..flags.kinds import FLAG
 from ..flags.params import Params
 from ..flags.parse import items, parse
 from ..flags.table import Argument, lookup, rows_of
-from ..programs import NoAnswer, Output, ask
+from ..programs import NoAnswer, ask
 from ..quoting import printable
 from ..records import dataclass
 from ..tables import listed
@@ -227,7 +227,14 @@ def measure(
     # A bound for all times that its rows may claim
     took = time.monotonic() - begin
     if answer.code:
-        raise BenchFailed(_how_it_ended(answer))
+        # The signal or the exit code of a failed run, with its last line
+        if answer.code < 0:
+            memory = ", perhaps out of memory" if answer.code == -9 else ""
+            why = f"ended by signal {-answer.code}{memory}"
+        else:
+            line = _last_line(answer.err) or _last_line(answer.out) or "no message"
+            why = f"exit code {answer.code}: {line}"
+        raise BenchFailed(why)
     rows = list(rows_of_text(answer.out))
     prompt = _rate(rows, test.prompt, 0, test.depth, took)
     token = _rate(rows, 0, test.generate, test.depth, took)
@@ -263,15 +270,6 @@ def rows_of_text(text: str) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(row, dict):
             yield row
-
-
-def _how_it_ended(answer: Output) -> str:
-    """Return the signal or the exit code of a failed run, with its last line."""
-    if answer.code < 0:
-        memory = ", perhaps out of memory" if answer.code == -9 else ""
-        return f"ended by signal {-answer.code}{memory}"
-    line = _last_line(answer.err) or _last_line(answer.out) or "no message"
-    return f"exit code {answer.code}: {line}"
 
 
 def _rate(

@@ -33,7 +33,7 @@ from .verify import compare, in_use
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..builds import Build
     from ..machine import Device
@@ -159,7 +159,20 @@ def _check_one(
     parts: dict[tuple[str, str], int] = {}
     why = ""  # the prediction is an upper bound
     for variant in variants:
-        words = [*variant, *_plain(build, job.warm)]
+        # The flags that make the sizes depend only on the model: weights in their own
+        # buffers, no warmup unless `warm`, and a verbose log
+        plain = ["--override-kv", "tokenizer.ggml.model=str:none"]  # the vocabulary has only a size
+        # Mapped weights have no buffer of their own in the log; newer builds call the switch -lm
+        for flag in (("-lm", "none"), ("--no-mmap",)):
+            if build.knows(flag[0]):
+                plain += flag
+                break
+        plain += [
+            flag
+            for flag in ("--no-repack", "--no-warmup")[: 1 if job.warm else 2]
+            if build.knows(flag)
+        ]
+        words = [*variant, *(plain + (["-lv", "4"] if build.buffers_need_trace else []))]
         params = parse(words, command=None).params
         try:
             # A refusal is a prediction too: the build must refuse the launch as well
@@ -205,16 +218,12 @@ def _check_one(
             key = line.part, line.device
             # The largest difference of all launches, in either direction
             parts[key] = max(parts.get(key, 0), 0 if line.equal else difference, key=abs)
-    state = _state(parts.values(), bool(why))
+    # "equal", "differs", or "bound" where an upper bound is nowhere exceeded
+    sizes = parts.values()
+    state = "bound" if why and max(sizes, default=0) <= 0 else "differs"
+    state = state if any(sizes) else "equal"
     differences = tuple((*key, difference) for key, difference in parts.items())
     return Checked(name, model.architecture, state, differences, why if state == "bound" else "")
-
-
-def _state(differences: Collection[int], is_bound: bool) -> str:
-    """Return "equal", "differs", or "bound" where an upper bound is nowhere exceeded."""
-    if not any(differences):
-        return "equal"
-    return "bound" if is_bound and max(differences) <= 0 else "differs"
 
 
 def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple[LaunchLog, bytes]:
@@ -249,21 +258,6 @@ def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple
         child.wait()
         child.stdout.close()
     return reader.finish(), tail
-
-
-def _plain(build: Build, warm: bool) -> list[str]:
-    """Return the flags that make the sizes depend only on the model: weights in their own buffers,
-    no warmup unless `warm`, and a verbose log."""
-    words = ["--override-kv", "tokenizer.ggml.model=str:none"]  # the vocabulary has only a size
-    # Mapped weights have no buffer of their own in the log; newer builds call the switch -lm
-    for flag in (("-lm", "none"), ("--no-mmap",)):
-        if build.knows(flag[0]):
-            words += flag
-            break
-    words += [
-        flag for flag in ("--no-repack", "--no-warmup")[: 1 if warm else 2] if build.knows(flag)
-    ]
-    return words + (["-lv", "4"] if build.buffers_need_trace else [])
 
 
 def _write(folder: str, name: str, header: bytes) -> str:

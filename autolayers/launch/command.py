@@ -43,8 +43,8 @@ _CONTAINERS = ("docker", "podman", "nerdctl")
 # Switches of `docker run`; each of its other options takes a value
 _CONTAINER_SWITCHES = frozenset(
     listed(
-        "-d --detach -i --interactive -t --tty --rm --init --privileged --read-only -P --publish-all "
-        "-q --quiet --no-healthcheck --oom-kill-disable --help --replace --tls-verify"
+        "-d --detach -i --interactive -t --tty --rm --init --privileged --read-only -P "
+        "--publish-all -q --quiet --no-healthcheck --oom-kill-disable --help --replace --tls-verify"
     )
 )
 
@@ -237,21 +237,19 @@ def _basename(word: str) -> str:
     return name[:-4] if name.lower().endswith(".exe") else name
 
 
-def _is_program(word: str, after: str) -> bool:
-    """Return whether a word, and the one after it, name a program of llama.cpp."""
-    if word.startswith("-") or "=" in word or word.endswith(".gguf"):
-        return False
-    name = _basename(word)
-    commands = (*_COMMANDS, *_COMMANDS.values())
-    return name.startswith("llama-") or (name == "llama" and after in commands)
-
-
 def _program(wrapped: Sequence[str]) -> int:
     """Return the index of the program that takes llama.cpp's words: the first llama-*, otherwise
     the first word."""
     for i, word in enumerate(wrapped):
         after = wrapped[i + 1] if i + 1 < len(wrapped) else ""
-        if _is_program(word, after):
+        # Whether a word, and the one after it, name a program of llama.cpp
+        if word.startswith("-") or "=" in word or word.endswith(".gguf"):
+            found = False
+        else:
+            name = _basename(word)
+            commands = (*_COMMANDS, *_COMMANDS.values())
+            found = name.startswith("llama-") or (name == "llama" and after in commands)
+        if found:
             return i
         if word == "--" or (i and field_of(word) == "model"):
             break  # from here on words are arguments

@@ -145,7 +145,18 @@ class Referee:
         # What nothing can be planned with is not worth more than our rules
         if first.fits and not plan.fits:
             unused = f"{TOOL} was not used: no launch that it agrees to was found"
-            return _doubted(first, shortage), unused
+            # A plan that the tool disagrees with; as it is if no device could hold
+            # what it says
+            if any(sum(shortage.get(row.name, _NOTHING)) > row.total for row in first.devices):
+                doubted = first
+            else:
+                said = f"{TOOL} says that this launch takes more: it may not start"
+                doubted = replace(
+                    first,
+                    breakdown=replace(first.breakdown, exact=False),
+                    noted=(*first.noted, said),
+                )
+            return doubted, unused
         return plan, line(plan)
 
     def measured(self, model: Model, params: Params) -> Model:
@@ -320,7 +331,19 @@ class Referee:
         said = self._ask(*words, "--fit-print", "on")
         rows = _ROW.findall(said.out)
         if said.code or not rows:
-            raise NoAnswer(_failed(said.code, said.out, said.err))
+            # Why there is no answer, with the reason that the program prints
+            reason = (
+                next(
+                    (text.strip() for text in said.err.splitlines() if "error" in text.lower()), ""
+                )
+                .encode("ascii", "replace")
+                .decode()
+            )
+            if not said.code:
+                failed = "it printed no figures"
+            else:
+                failed = f"it ended with {said.code}" + (f": {reason[:120]}" if reason else "")
+            raise NoAnswer(failed)
         printed = {name: tuple(map(int, sizes)) for name, *sizes in rows}
         if len(printed) < len(rows) or HOST_ROW not in printed:
             raise NoAnswer("what it printed is not a row a device and one of the host")
@@ -435,14 +458,6 @@ def line(plan: Plan) -> str:
     return f"corrected by {who} ({parts}): an upper bound that was measured"
 
 
-def _doubted(plan: Plan, shortage: Mapping[str, tuple[int, ...]]) -> Plan:
-    """Return a plan that the tool disagrees with; as it is if no device could hold what it says."""
-    if any(sum(shortage.get(row.name, _NOTHING)) > row.total for row in plan.devices):
-        return plan
-    said = f"{TOOL} says that this launch takes more: it may not start"
-    return replace(plan, breakdown=replace(plan.breakdown, exact=False), noted=(*plan.noted, said))
-
-
 def _above(printed: int, predicted: int) -> int:
     """Return the bytes by which a printed figure differs, as the most that it may be; 0 where it
     is the same MiB, and for less of a graph's buffer than predicted (never added to)."""
@@ -500,15 +515,3 @@ def _without(request: Request, shortage: Mapping[str, tuple[int, ...]]) -> Reque
         for name, size in request.policy.budget
     )
     return request.with_goals(budget=budget).on(devices, host)
-
-
-def _failed(code: int, out: str, err: str) -> str:
-    """Return why there is no answer, with the reason that the program prints."""
-    reason = (
-        next((text.strip() for text in err.splitlines() if "error" in text.lower()), "")
-        .encode("ascii", "replace")
-        .decode()
-    )
-    if not code:
-        return "it printed no figures"
-    return f"it ended with {code}" + (f": {reason[:120]}" if reason else "")

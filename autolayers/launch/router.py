@@ -161,9 +161,24 @@ def plan_router(
     if why := request.build.lacks("--models-preset"):
         raise UsageError(f"{why}: leave out autolayers run")
     given = read.value("--models-max")
-    chosen, requests = _companions(models, request)
+    # The models whose own files can be read, and the requests of those that have some
+    chosen: list[Listed] = []
+    asked: dict[int, Request] = {}
+    for each in models:
+        try:
+            if each.mmproj or each.draft:
+                params = replace(
+                    request.params,
+                    mmproj=each.mmproj,
+                    model_draft=request.params.model_draft or each.draft,
+                )
+                companions = companions_of(params, request.arguments)
+                asked[len(chosen)] = replace(request.with_params(params), companions=companions)
+            chosen.append(each)
+        except (ModelError, LaunchRefused) as error:
+            say(f"{each.name}: {error}")
     answer = plan_routed(
-        Models([entry.path for entry in chosen], read_model), request, given, own=requests
+        Models([entry.path for entry in chosen], read_model), request, given, own=asked
     )
     for i, reason in answer.refused:
         say(reason if chosen[i].name in reason else f"{chosen[i].name}: {reason}")
@@ -187,26 +202,6 @@ def _sections(plans: Mapping[str, Plan], paths: Mapping[str, str]) -> Iterator[s
             yield section(name, ["-m", paths[name], *plan.flags])
         except UsageError as error:  # the router serves it all the same, as it stands
             say(f"{error}: left out")
-
-
-def _companions(models: list[Listed], request: Request) -> tuple[list[Listed], dict[int, Request]]:
-    """Return the models whose own files can be read, and the requests of those that have some."""
-    chosen: list[Listed] = []
-    own: dict[int, Request] = {}
-    for entry in models:
-        try:
-            if entry.mmproj or entry.draft:
-                params = replace(
-                    request.params,
-                    mmproj=entry.mmproj,
-                    model_draft=request.params.model_draft or entry.draft,
-                )
-                companions = companions_of(params, request.arguments)
-                own[len(chosen)] = replace(request.with_params(params), companions=companions)
-            chosen.append(entry)
-        except (ModelError, LaunchRefused) as error:
-            say(f"{entry.name}: {error}")
-    return chosen, own
 
 
 def keep(routed: _Routed, directory: str, environ: Mapping[str, str]) -> str:

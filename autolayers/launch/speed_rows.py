@@ -176,7 +176,18 @@ def check(row: object) -> str:
     words = row.get("words")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return "words must be a list of texts"
-    return _wrong_workload(row.get("workload"), row["kind"]) or _wrong_machine(row.get("machine"))
+    # The problem of a row's workload, "" if there is none
+    work = row.get("workload")
+    kind = row["kind"]
+    if not isinstance(work, dict) or not all(
+        _is(work.get(name), 0, 1e8) for name in ("prompt", "generate", "depth")
+    ):
+        wrong = "workload must have prompt, generate and depth in tokens"
+    elif not work["prompt" if kind == "pp" else "generate"]:
+        wrong = f"workload has no tokens for a row of kind {kind}"
+    else:
+        wrong = ""
+    return wrong or _wrong_machine(row.get("machine"))
 
 
 def _wrong_names(row: dict[str, Any]) -> str:
@@ -192,17 +203,6 @@ def _wrong_names(row: dict[str, Any]) -> str:
         return "date must be a year and a month, such as 2026-11"
     if set(row["model"]) & set("/\\") or row["model"] in ("", ".", ".."):
         return "model must be the name of a header, not a path"
-    return ""
-
-
-def _wrong_workload(work: object, kind: str) -> str:
-    """Return the problem of a row's workload, "" if there is none."""
-    if not isinstance(work, dict) or not all(
-        _is(work.get(name), 0, 1e8) for name in ("prompt", "generate", "depth")
-    ):
-        return "workload must have prompt, generate and depth in tokens"
-    if not work["prompt" if kind == "pp" else "generate"]:
-        return f"workload has no tokens for a row of kind {kind}"
     return ""
 
 

@@ -89,7 +89,16 @@ class LogComparison:
         for line in self.lines:
             observed = "-" if line.observed is None else mib(line.observed)
             title = f"{line.device} {line.part}"
-            rows.append((title, mib(line.predicted), observed, _verdict(line)))
+            # How a prediction differs from what was observed, in a word or in MiB
+            size = line.difference
+            difference = "-" if size is None else f"{'+' if size > 0 else ''}{mib(size)}"
+            if line.usual:
+                verdict = f"{difference} ({line.usual})"
+            elif line.note or not line.equal:
+                verdict = line.note or difference
+            else:
+                verdict = "below" if line.at_most else "equal"
+            rows.append((title, mib(line.predicted), observed, verdict))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []
         for title, predicted, observed, verdict in rows:
@@ -128,7 +137,14 @@ def compare(
     for device, usage in [*devices.items(), ("Host", predicted.host)]:
         for part in PARTS:
             size, key = getattr(usage, part), (device, part)
-            value = _observed(key, size, observed)
+            # The bytes of a part of a device, None if the log does not show them
+            value: int | None
+            if key in observed:
+                value = observed[key]
+            else:
+                # No line means no buffer; but without any line of this part its level hides them
+                is_printed = any(part == key[1] for _, part in observed)
+                value = 0 if is_printed or (observed and not size) else None
             tolerance, note = rounding.get(key, _LAST_DIGIT), notes.get(key, "")
             lines.append(
                 VerifiedPart(device, part, size, value, tolerance, note, at_most=part == anew)
@@ -143,17 +159,6 @@ def compare(
             lines.append(VerifiedPart(extra.device, extra.name, extra.size, value, _LAST_DIGIT))
             break
     return LogComparison((*lines, *_companions(launch, predicted)), tuple(spills(launch, margins)))
-
-
-def _observed(
-    key: tuple[str, str], predicted: int, observed: dict[tuple[str, str], int]
-) -> int | None:
-    """Return the bytes of a part of a device, None if the log does not show them."""
-    if key in observed:
-        return observed[key]
-    # No line means no buffer; but without any line of this part its level hides them
-    is_printed = any(part == key[1] for _, part in observed)
-    return 0 if is_printed or (observed and not predicted) else None
 
 
 def in_use(comparison: LogComparison, predicted: Breakdown, devices: int) -> LogComparison:
@@ -219,17 +224,6 @@ def _projector(launch: LaunchLog, predicted: Breakdown) -> list[VerifiedPart]:
                 )
             )
     return lines
-
-
-def _verdict(line: VerifiedPart) -> str:
-    """Return how a prediction differs from what was observed, in a word or in MiB."""
-    size = line.difference
-    difference = "-" if size is None else f"{'+' if size > 0 else ''}{mib(size)}"
-    if line.usual:
-        return f"{difference} ({line.usual})"
-    if line.note or not line.equal:
-        return line.note or difference
-    return "below" if line.at_most else "equal"
 
 
 def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int], bool]:

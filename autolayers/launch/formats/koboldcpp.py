@@ -21,8 +21,6 @@ from .launch_file import LaunchFile, one_sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ...flags.parse import Arguments
 
 _TARGET = "koboldcpp"
@@ -44,9 +42,9 @@ _MAX_KV_OVERRIDES = 4
 FIELDS = frozenset(
     listed(
         "model n_gpu_layers n_ctx n_batch n_ubatch n_parallel kv_unified flash_attn cache_type_k "
-        "cache_type_v kv_offload swa_full split_mode tensor_split main_gpu device overrides load_mode "
-        "mmproj mmproj_offload image_max_tokens model_draft draft_n_max n_gpu_layers_draft spec_type "
-        "lora override_kv n_threads n_threads_batch"
+        "cache_type_v kv_offload swa_full split_mode tensor_split main_gpu device overrides "
+        "load_mode mmproj mmproj_offload image_max_tokens model_draft draft_n_max "
+        "n_gpu_layers_draft spec_type lora override_kv n_threads n_threads_batch"
     )
 )
 # arguments that do not affect memory, and KoboldCpp's names
@@ -210,18 +208,16 @@ def _companions(launch: LaunchFile) -> list[str]:
     layers = 0 if p.device_draft == () else p.n_gpu_layers_draft
     if p.model_draft and layers is not None and layers >= 0:
         words += ["--draftgpulayers", str(layers)]
-    return words + _overridden(p.override_kv) + _adapter(launch)
-
-
-def _overridden(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the words of --override-kv. Raises UsageError for what koboldcpp does not take."""
-    if len(pairs) > _MAX_KV_OVERRIDES or any("," in text for _, text in pairs):
+    # The words of --override-kv. Raises UsageError for what koboldcpp does not take.
+    if len(p.override_kv) > _MAX_KV_OVERRIDES or any("," in text for _, text in p.override_kv):
         raise UsageError(
             f"koboldcpp takes at most {_MAX_KV_OVERRIDES} --override-kv, without commas"
         )
-    if not pairs:
-        return []
-    return ["--overridekv", ",".join(f"{key}={text}" for key, text in pairs)]
+    if not p.override_kv:
+        overridden = []
+    else:
+        overridden = ["--overridekv", ",".join(f"{key}={text}" for key, text in p.override_kv)]
+    return words + overridden + _adapter(launch)
 
 
 def _adapter(launch: LaunchFile) -> list[str]:

@@ -28,8 +28,8 @@ FIELDS = frozenset(
     listed(
         "model n_gpu_layers n_ctx n_batch n_ubatch n_parallel kv_unified flash_attn cache_type_k "
         "cache_type_v kv_offload op_offload swa_full split_mode tensor_split main_gpu device "
-        "load_mode embedding reranking pooling lora override_kv rope_scaling rope_scale yarn_orig_ctx "
-        "numa n_threads n_threads_batch"
+        "load_mode embedding reranking pooling lora override_kv rope_scaling rope_scale "
+        "yarn_orig_ctx numa n_threads n_threads_batch"
     )
 )
 # arguments that do not affect memory: (Llama's name, how its value is read)
@@ -140,7 +140,16 @@ def write(launch: LaunchFile) -> str:
             )
         },
     }
-    arguments |= _given(launch)
+    # The arguments of flags that a plan does not depend on. Raises UsageError.
+    values: dict[str, object] = {}
+    for flag, value in launch.arguments.given:
+        if flag in _FLAGS:
+            name, read = _FLAGS[flag]
+            try:
+                values[name] = read(value)
+            except ValueError:
+                raise UsageError(f"{flag} {value!r}: {_TARGET}'s {name} cannot be that") from None
+    arguments |= values
     launch.warnings += [
         f"Llama() serves nothing, so {name} is not used: its own server "
         "(python -m llama_cpp.server) has --api_key"
@@ -207,16 +216,3 @@ def _number(kind: Kind, value: str | None) -> int | None:
     """Return the value of llama_split_mode, llama_pooling_type or llama_rope_scaling_type, whose
     order the flags' choices have."""
     return None if value is None else kind.choices.index(value)
-
-
-def _given(launch: LaunchFile) -> dict[str, object]:
-    """Return the arguments of flags that a plan does not depend on. Raises UsageError."""
-    arguments: dict[str, object] = {}
-    for flag, value in launch.arguments.given:
-        if flag in _FLAGS:
-            name, read = _FLAGS[flag]
-            try:
-                arguments[name] = read(value)
-            except ValueError:
-                raise UsageError(f"{flag} {value!r}: {_TARGET}'s {name} cannot be that") from None
-    return arguments
