@@ -419,7 +419,14 @@ class _Question:
         extra: tuple[str, ...] = ()
         # shouldDisableMMProjOffload: an explicit partial num_gpu sends the projector to the CPU
         if self.target.vision and plan.n_gpu_layers < self.everything:
-            plan, extra = self._without_projector(n_ctx, batch, use)
+            # Plan with the projector on the CPU, where an explicit partial num_gpu
+            # sends it. More layers fit so, but never all
+            extra = ("--no-mmproj-offload",)
+            if self.ask(n_ctx, batch, use, extra).n_gpu_layers >= self.everything:
+                # All layers would be no partial offload any more,
+                # and the projector would go back to the GPU
+                extra = (*extra, "-ngl", str(self.everything - 1))
+            plan = self.ask(n_ctx, batch, use, extra)
         if plan.n_gpu_layers >= self.everything:
             return _Choice(plan, plan.n_gpu_layers, extra)
         partly = _Partly(n_ctx, batch, use, extra, plan, pin, self.left_alone(n_ctx, batch, use))
@@ -440,26 +447,15 @@ class _Question:
                 "layers",
             )
         elif own is not None or layers == plan.n_gpu_layers:
-            notes = (self._compared(layers, plan.n_gpu_layers),)
+            # Say how many layers Ollama would offload without num_gpu
+            if layers == plan.n_gpu_layers:
+                compared = f"Ollama would choose {layers} layers too: num_gpu only pins it"
+            else:
+                compared = (
+                    f"without num_gpu Ollama would offload {layers} of {self.everything} layers"
+                )
+            notes = (compared,)
         return _Choice(plan, plan.n_gpu_layers, extra, notes=notes, own=own)
-
-    def _compared(self, layers: int, planned: int) -> str:
-        """Say how many layers Ollama would offload without num_gpu."""
-        if layers == planned:
-            return f"Ollama would choose {layers} layers too: num_gpu only pins it"
-        return f"without num_gpu Ollama would offload {layers} of {self.everything} layers"
-
-    def _without_projector(
-        self, n_ctx: int, batch: int, use: Sequence[Device]
-    ) -> tuple[Plan, tuple[str, ...]]:
-        """Plan with the projector on the CPU, where an explicit partial num_gpu sends it.
-        More layers fit so, but never all. Returns the plan and its words."""
-        extra: tuple[str, ...] = ("--no-mmproj-offload",)
-        if self.ask(n_ctx, batch, use, extra).n_gpu_layers >= self.everything:
-            # All layers would be no partial offload any more,
-            # and the projector would go back to the GPU
-            extra = (*extra, "-ngl", str(self.everything - 1))
-        return self.ask(n_ctx, batch, use, extra), extra
 
     def _experts(self, partly: _Partly) -> _Choice:
         """Return a mixture of experts that does not fit."""

@@ -104,6 +104,14 @@ def verify(
         del stored["num_batch"]
     if advice.num_gpu is None and "num_gpu" not in advice.target.parameters:
         del stored["num_gpu"]
+    # The bytes on all GPUs: of the plan, or of --fit's choice if Ollama makes it; 0 if
+    # unknown
+    if advice.num_gpu is not None:
+        guess = sum(row.model + row.context + row.compute for row in advice.plan.devices)
+    else:
+        # --fit's, where num_gpu is left out
+        own = advice.own_choice
+        guess = own.breakdown.on_devices if own is not None else 0
     result = _LoadResult(
         True,
         stored,
@@ -111,7 +119,7 @@ def verify(
         max(size, on_gpu),
         on_gpu,
         # With fewer layers than planned there is nothing to compare
-        0 if failures else _predicted(advice),
+        0 if failures else guess,
         reader.offloaded() if reader else None,
         failures,
         _differences(advice, reader.arguments() if reader else ()),
@@ -186,16 +194,6 @@ def _most_layers(
     if last != works:
         loads(works)
     return works
-
-
-def _predicted(advice: OllamaAdvice) -> int:
-    """Return the bytes on all GPUs: of the plan, or of --fit's choice if Ollama makes it; 0 if
-    unknown."""
-    if advice.num_gpu is not None:
-        return sum(row.model + row.context + row.compute for row in advice.plan.devices)
-    # --fit's, where num_gpu is left out
-    own = advice.own_choice
-    return own.breakdown.on_devices if own is not None else 0
 
 
 # llama-server's flag, and the server setting that it reveals
