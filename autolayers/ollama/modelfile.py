@@ -440,17 +440,13 @@ def _value(text: str, at: int) -> tuple[str | None, int, int, int]:
             return None, at, at, end
         pieces.append(newline.group())
         stop = newline.end()
-    first, last = _bounds(text, at, end)
-    return args, first, last, end
-
-
-def _bounds(text: str, first: int, last: int) -> tuple[int, int]:
-    """Return the first and last position of what counts between these two."""
+    # The first and last position of what counts between these two
+    first, last = at, end
     while first < last and not _counts(text[first]):
         first += 1
     while last > first and not _counts(text[last - 1]):
         last -= 1
-    return first, last
+    return args, first, last, end
 
 
 def _printable(piece: str) -> str:

@@ -184,7 +184,14 @@ def from_modelfile(
             )
         base = from_file(weights[0])
     else:
-        base = _named(modelfile, name, environ, server)
+        if not name:
+            raise ModelError(f"{modelfile.source}: FROM names nothing")
+        try:
+            base = from_name(name, environ, server)
+        except (NotInStore, StoreUnreadable, NoSuchModel) as error:
+            raise ModelError(
+                f"{modelfile.source}: FROM {name}: {error}; --model PATH names its GGUF"
+            ) from None
     return replace(
         base,
         parameters={**base.parameters, **own},
@@ -215,20 +222,6 @@ def _extra(modelfile: Modelfile, kind: str, directory: str, notes: list[str]) ->
                 "not in the plan"
             )
     return paths
-
-
-def _named(
-    modelfile: Modelfile, name: str, environ: Mapping[str, str], server: OllamaServer
-) -> Target:
-    """Return the target of the model that FROM names. Raises ModelError."""
-    if not name:
-        raise ModelError(f"{modelfile.source}: FROM names nothing")
-    try:
-        return from_name(name, environ, server)
-    except (NotInStore, StoreUnreadable, NoSuchModel) as error:
-        raise ModelError(
-            f"{modelfile.source}: FROM {name}: {error}; --model PATH names its GGUF"
-        ) from None
 
 
 def _target(label: str, header: Header, **rest: Any) -> Target:
