@@ -352,13 +352,13 @@ _NUMA = ("distribute", "isolate", "numactl")
 NUMA = Kind(_set(lambda text: one_of(text, _NUMA) if text else "distribute"), str, choices=_NUMA)
 
 
-def _mmproj_device(values: Values, _: str, text: str) -> None:
-    # As the handler of -mmdev: the device, and whether there is one
-    values["mmproj_offload"] = text != "none"
-    values["mmproj_device"] = None if text == "none" else text
-
-
-MMPROJ_DEVICE = Kind(_mmproj_device, str)
+# As the handler of -mmdev: the device, and whether there is one
+MMPROJ_DEVICE = Kind(
+    lambda values, _, text: values.update(
+        mmproj_offload=text != "none", mmproj_device=None if text == "none" else text
+    ),
+    str,
+)
 
 
 # --- kinds that say where a file comes from
