@@ -15,6 +15,10 @@ import sys
 from .errors import AutolayersError
 from .quoting import printable
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 # The colours that reports use; any other escape sequence is shown as text.
 COLOURS = {
     "0": "none",
@@ -32,6 +36,12 @@ def say(text: str, *table: str) -> None:
         print("\n".join(map(printable, lines)), file=sys.stderr, flush=True)
     except OSError:
         return
+
+
+def say_all(lines: Iterable[str]) -> None:
+    """Prints each line to stderr, as `say` does."""
+    for line in lines:
+        say(line)
 
 
 def one_line(text: str) -> str:

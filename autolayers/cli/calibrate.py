@@ -13,7 +13,7 @@ from ..errors import AutolayersError, UsageError
 from ..launch.calibrate import keep, ratios, read_bench
 from ..machine import Ratio
 from ..machine import ratios as known_ratios
-from ..output import emit_json, say, show
+from ..output import emit_json, say, say_all, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ def from_file(own: dict[str, Any], words: Sequence[str]) -> int:
         inventory = discover(os.environ)
         devices, host = list(inventory.devices), inventory.host
     runs, notes = read_bench(own["bench"], model, devices, host)
-    for note in notes:
-        say(note)
+    say_all(notes)
     # The notes above have said why no row counts
     if not runs:
         raise AutolayersError(f"{own['bench']}: no row counts")

@@ -10,7 +10,7 @@ from ..errors import AutolayersError, DoesNotFit, ModelError, UsageError
 from ..files import opened
 from ..flags.check import read
 from ..flags.write import to_words
-from ..output import emit, emit_json, say, show
+from ..output import emit, emit_json, say, say_all, show
 from ..parallel import in_processes, in_threads
 from ..planner.compare import quality
 from ..planner.compare.best import JOBS
@@ -201,8 +201,7 @@ def _offered(names: list[str], arguments: Arguments) -> list[Offer]:
         with Progress() as progress:
             models, notes = offers(name, environ, progress.looking)
         listed += models
-        for note in notes:
-            say(note)
+        say_all(notes)
     return listed
 
 

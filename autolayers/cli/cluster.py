@@ -11,7 +11,7 @@ from ..devices.cluster_file import read as read_cluster
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..launch import cluster as launches
-from ..output import emit, emit_json, say, show
+from ..output import emit, emit_json, say, say_all, show
 from ..planner.compare.cluster import plan_cluster
 from ..report.cluster import cluster_text
 from ..report.table import Style
@@ -39,8 +39,7 @@ def main(words: list[str]) -> int:
     # Sizes that the running servers report now, not those of the file
     if arguments.own.get("ask"):
         cluster, notes = asked(cluster)
-        for note in notes:
-            say(note)
+        say_all(notes)
     model = load(names[1], arguments)
     # devices in the file's order, which is that of --rpc, then the head's own
     request = Request.of(
@@ -79,8 +78,7 @@ def main(words: list[str]) -> int:
             say(launches.OPEN)
         write(written, own.get("output"))
     if form not in ("text", "json"):
-        for warning in best.plan.warnings:
-            say(warning)
+        say_all(best.plan.warnings)
     if not together.best.plan.fits:
         say(f"does not fit: {shortage(together.best.plan)}")
     return 0 if together.best.plan.fits else DoesNotFit.exit_code

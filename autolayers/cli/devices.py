@@ -11,7 +11,7 @@ from ..devices.measure import BUS, load, measure
 from ..errors import DeviceError, UsageError
 from ..flags.check import read
 from ..machine import Device, ratios
-from ..output import emit_json, say, show
+from ..output import emit_json, say, say_all, show
 from ..quoting import printable
 from ..records import replace
 from ..report.table import Style, wrap
@@ -85,8 +85,7 @@ def main(words: Sequence[str]) -> int:
     rows += lines(ratios(inventory.devices, inventory.host))
     # A device's name comes from a driver or an RPC server
     show("".join(f"{line}\n" for line in (style(head, "dim"), *map(printable, rows))))
-    for note in notes:
-        say(note)
+    say_all(notes)
     return 0
 
 

@@ -10,7 +10,7 @@ from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..flags.users import Users
 from ..launch import fleet as launches
-from ..output import emit, emit_json, say, show
+from ..output import emit, emit_json, say, say_all, show
 from ..planner.compare.fleet.answer import FleetPlan, Wanted
 from ..planner.compare.fleet.plan import plan_fleet
 from ..records import replace
@@ -95,7 +95,6 @@ def _print(plan: FleetPlan, form: str, paths: list[str], arguments: Arguments) -
     else:
         write(launches.files(form, plan, paths, arguments, say), arguments.own.get("output"))
     # On stderr: text and JSON have them inside
-    for line in [*(each.why for each in plan.unserved), *plan.notes]:
-        say(line)
+    say_all([*(each.why for each in plan.unserved), *plan.notes])
     if plan.wanted.users is not None and plan.most < plan.wanted.users:
         say(f"{plan.wanted.users} users cannot be served: {sum(plan.users)} can")

@@ -21,7 +21,7 @@ from ..ollama.other_models import MODELS_A_GPU, allowed_for
 from ..ollama.settings import READ, Settings, predicted, used
 from ..ollama.target import Target, from_file, from_modelfile, from_name, is_gguf
 from ..ollama.verify import verify
-from ..output import emit, emit_json, say, show
+from ..output import emit, emit_json, say, say_all, show
 from ..quoting import posix, printable, shell
 from ..records import replace
 from ..request import Request
@@ -524,8 +524,7 @@ def _read(path: str) -> bytes:
 
 
 def _say_all(advice: OllamaAdvice) -> None:
-    for note in advice.notes:
-        say(note)
+    say_all(advice.notes)
 
 
 def _print(*lines: str) -> None:

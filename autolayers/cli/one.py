@@ -13,7 +13,7 @@ from ..errors import AutolayersError, UsageError
 from ..flags.parse import Arguments, config_files
 from ..gguf import first_part
 from ..memory.meter import Meter
-from ..output import emit, say, show
+from ..output import emit, say, say_all, show
 from ..parallel import cores
 from ..planner import Plan, plan_request
 from ..quoting import shell
@@ -127,8 +127,7 @@ def _printed(answer: Plan, form: str, arguments: Arguments) -> int:
     (show if form == "text" else emit)(_render(answer, form, arguments))
     # text and JSON carry their warnings themselves
     if form not in ("text", "json"):
-        for line in warnings_of(answer):
-            say(line)
+        say_all(warnings_of(answer))
     return 0 if answer.fits else 5
 
 

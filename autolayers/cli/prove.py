@@ -11,7 +11,7 @@ from ..launch import cannot_start, missing
 from ..launch import command as commands
 from ..launch.prove import Prover
 from ..launch.session import Session
-from ..output import emit_json, say, show
+from ..output import emit_json, say, say_all, show
 from ..report.table import Style, stacked, wrap
 from ..units import mib
 from .help import help_of
@@ -41,8 +41,7 @@ def main(argv: Sequence[str]) -> int:
     quick, form = "quick" in own, own.get("json")
     session = Session(command, {k: v for k, v in own.items() if k != "quick"}, os.environ)
     plan, added = session.plan()
-    for line in warnings_of(plan):
-        say(line)
+    say_all(warnings_of(plan))
     if not plan.fits:
         say("nothing is started: the plan does not fit")
         return DoesNotFit.exit_code

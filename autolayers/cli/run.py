@@ -17,7 +17,7 @@ from ..launch.attempts import Attempts
 from ..launch.formats import plan_for, write
 from ..launch.secrets import launcher_without_secrets, without_secrets
 from ..launch.session import Session
-from ..output import emit, say, show
+from ..output import emit, say, say_all, show
 from ..planner import Plan, plan_request
 from ..quoting import command_line
 from ..report.multi import of_models
@@ -74,8 +74,7 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
         return _started(command, [], own, environ)
     # From here on the words that a plan is made for; the program still gets its own
     command, notes = forks.understood(command, environ, own.get("engine", ""))
-    for note in notes:
-        say(note)
+    say_all(notes)
     # llama-server without a model serves a folder of them
     if not alone and (read_words := router.read_router(command, environ)) is not None:
         return _route(read_words, command, own, environ)
@@ -160,8 +159,7 @@ def _route(
         return _started(command, [], own, environ)
     routed = router.plan_router(read, command, own, environ)
     plans = list(routed.plans.values())
-    for line in of_models(plans, [warnings_of(plan) for plan in plans]):
-        say(line)
+    say_all(of_models(plans, [warnings_of(plan) for plan in plans]))
     if kind:
         emit(routed.preset)
         return 0
@@ -173,8 +171,7 @@ def _route(
 def _say_warnings(plan: Plan) -> int:
     """Print a plan's warnings and, if it does not fit, what would; the exit code if nothing is
     started."""
-    for line in warnings_of(plan):
-        say(line)
+    say_all(warnings_of(plan))
     return 0 if plan.fits else DoesNotFit.exit_code
 
 

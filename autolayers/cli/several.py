@@ -10,7 +10,7 @@ from ..errors import ModelError, UsageError
 from ..flags.parse import Arguments, config_files
 from ..launch.formats import write_several
 from ..model.models import Models
-from ..output import emit, say, show
+from ..output import emit, say, say_all, show
 from ..planner.several.groups import beside_router, plan_routed
 from ..planner.several.kept import numbers, plan_kept, plan_turns
 from ..planner.several.matrix import plan_matrix
@@ -176,8 +176,7 @@ def _take_turns(
     # Of one model the reason is the answer: exit code 3 and not 5
     if len(names) == 1 and reasons:
         raise ModelError(reasons[0])
-    for line in reasons:
-        say(line)
+    say_all(reasons)
     if not plans:
         raise ModelError("none of these can be planned")
     if form == "preset":
@@ -209,8 +208,7 @@ def _print(text: str, form: str, plans: Sequence[Plan]) -> None:
     # They carry their warnings themselves
     if form in ("text", "json"):
         return
-    for line in of_models(plans, [warnings_of(plan) for plan in plans]):
-        say(line)
+    say_all(of_models(plans, [warnings_of(plan) for plan in plans]))
 
 
 def _lines(plans: Sequence[Plan], arguments: Arguments) -> str:

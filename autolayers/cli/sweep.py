@@ -9,7 +9,7 @@ import sys
 
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
-from ..output import emit, emit_json, say, show
+from ..output import emit, emit_json, say, say_all, show
 from ..planner.compare.sweep import Case, Point, cases, sweep
 from ..records import replace
 from ..report.sweep import FIELDS, SweepBars, SweepTable, fields, title
@@ -91,8 +91,7 @@ def _machines(arguments: Arguments) -> list[tuple[str, Request]]:
         requests.append((spec or "this machine", request))
         # Every machine has notes about the same RAM and build
         notes |= dict.fromkeys(request.notes)
-    for note in notes:
-        say(note)
+    say_all(notes)
     return requests
 
 

@@ -20,7 +20,7 @@ from ..launch.session import Session
 from ..launch.speed_rows import rows_of
 from ..launch.tune import Bench, Outcome, TunedLaunch, quick, tune
 from ..launch.tuned import key, machine_of, question_of
-from ..output import emit, emit_json, say, show
+from ..output import emit, emit_json, say, say_all, show
 from ..planner import Plan, plan_request
 from ..planner.compare.rivals import Rival, of_each_class, rivals, room_in
 from ..planner.problem import Problem
@@ -280,8 +280,7 @@ def _answer(
     added, notes = commands.additions(
         session.command, plan.flags, session.build, session.seen, session.files
     )
-    for note in notes:
-        say(note)
+    say_all(notes)
     words = commands.complete(session.command, added)
     # The command would be no row
     if own.get("share") == "-":

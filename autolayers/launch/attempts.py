@@ -18,7 +18,7 @@ from ..flags.params import FIT_PARAMS_MIN_CTX
 from ..flags.parse import parse
 from ..memory.breakdown import Breakdown, Usage
 from ..net import Limit
-from ..output import say
+from ..output import say, say_all
 from ..quoting import shell
 from ..records import replace
 from ..store import CheckedBuild, Observation, keep, now, of_path
@@ -356,8 +356,7 @@ class Attempts:
             return False
         self.compared = True
         say("prediction and llama-server's own numbers:", *comparison.table().split("\n"))
-        for warning in comparison.warnings:
-            say(warning)
+        say_all(comparison.warnings)
         if whole:
             self._keep(comparison)
         return True

@@ -16,7 +16,7 @@ from ..flags.parse import Arguments, config_files, items, parse
 from ..flags.table import Argument
 from ..gguf import first_part
 from ..model import read_model
-from ..output import say
+from ..output import say, say_all
 from ..planner import Plan, plan_request
 from ..quoting import shell
 from ..records import lazy, replace
@@ -145,8 +145,7 @@ class Session:
         added, notes = commands.additions(
             self.command, plan.flags, self.build, self.seen, self.files
         )
-        for note in notes:
-            say(note)
+        say_all(notes)
         # ik_llama.cpp has no --list-devices, so no GPU seen is no proof that there is none: -ngl 0
         # would turn off one that it would use
         unseen = self.build.engine.lists_nothing and request.params.device != ()
@@ -205,8 +204,7 @@ class Session:
         cached, path, notes = hf_cache.look_up(name, self.seen)
         if not path:
             return name
-        for note in notes:
-            say(note)
+        say_all(notes)
         if read.value("--no-mmproj") is None:
             self.projector = hf_cache.projector(cached, path) or None
         return cached.files[path]
