@@ -131,8 +131,10 @@ def _named(words: list[str]) -> int:
         # help_of leaves words with dashes out, so `ollama --help` is the overview of Ollama's
         sys.stdout.write(help_of(name if name != "ollama" else f"ollama {rest[0]}"))
         return 0
-    # Before the words are checked: the list of cards needs no model
-    if _asks_for_cards(name, rest):
+    # Before the words are checked: the list of cards needs no model. A command without --gpu
+    # refuses the word as unknown
+    listed = "--gpu=list" in rest or "--gpu list" in " ".join(rest)
+    if listed and "--gpu" in own_flags(_whole(name, rest)):
         from ..devices.cards import table
 
         show(table())
@@ -156,12 +158,3 @@ def _whole(command: str, words: list[str]) -> str:
         return command
     name = " ".join(["ollama", *words[:1]])
     return name if name in COMMANDS else "ollama plan"
-
-
-def _asks_for_cards(command: str, words: list[str]) -> bool:
-    """Return whether the words of a command that plans for GPUs have --gpu list."""
-    command = _whole(command, words)
-    # A command without --gpu refuses the word as unknown
-    if "--gpu" not in own_flags(command):
-        return False
-    return "--gpu=list" in words or "--gpu list" in " ".join(words)

@@ -70,17 +70,16 @@ def answer(rows: Sequence[Ratio], as_json: bool) -> None:
 
 def lines(rows: Sequence[Ratio]) -> list[str]:
     """Return a line for each class and kind of rate."""
-    return [_line(row) for row in rows]
-
-
-def _line(row: Ratio) -> str:
-    # llama-bench's words for generated tokens and for prompts
-    kind = {"tg": "tokens", "pp": "prompts"}[row.kind]
-    backend = f", {row.backend}" if row.backend else ""
-    build = f" b{row.build}" if row.build else ""
-    runs = f"{row.n} run" if row.n == 1 else f"{row.n} runs"
-    date = f", {row.date[:10]}" if row.date else ""
-    return (
-        f"measured  {row.placement}{backend}{build}: "
-        f"{kind} at {row.ratio:.2f} of the prediction ({runs}{date})"
-    )
+    said = []
+    for row in rows:
+        # llama-bench's words for generated tokens and for prompts
+        kind = {"tg": "tokens", "pp": "prompts"}[row.kind]
+        backend = f", {row.backend}" if row.backend else ""
+        build = f" b{row.build}" if row.build else ""
+        runs = f"{row.n} run" if row.n == 1 else f"{row.n} runs"
+        date = f", {row.date[:10]}" if row.date else ""
+        said.append(
+            f"measured  {row.placement}{backend}{build}: "
+            f"{kind} at {row.ratio:.2f} of the prediction ({runs}{date})"
+        )
+    return said

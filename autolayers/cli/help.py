@@ -86,10 +86,13 @@ def help_of(name: str) -> str:
     if command.name == "plan":
         return overview()
     usage = f"usage: autolayers {command.usage}"
+    # As a sentence
+    summary = command.summary[0].upper() + command.summary[1:]
+    summary += "" if summary[-1] in "?!." else "."
     lines = [
         *textwrap.wrap(usage, _WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False),
         "",
-        _paragraph(f"{_sentence(command.summary)} {command.about}".rstrip()),
+        _paragraph(f"{summary} {command.about}".rstrip()),
         "",
     ]
     # "ollama plan" and the others, where "ollama" is asked for
@@ -101,10 +104,6 @@ def help_of(name: str) -> str:
     if below:
         lines += [*_columns(below, _COLUMN), ""]
     return "\n".join([*lines, *_columns(_flags(command.name), _COLUMN), ""])
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}{'' if text[-1] in '?!.' else '.'}"
 
 
 def spelled(flag: OwnFlag) -> str:

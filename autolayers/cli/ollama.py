@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 
 from ..devices import Inventory
 from ..errors import AutolayersError, DoesNotFit, ModelError, UsageError
@@ -130,15 +131,13 @@ class _Command:
                 )
             # amend changes found devices only: described ones are taken as they are
             request = Request.of(self.arguments, self.environ, amend=self._as_ollama_has_it)
-            self._asked = (self._without_unused(request) if self._elsewhere else request).said()
+            # A described machine, without the devices that Ollama's server does not use
+            devices, unused = used(self.settings, request.machine.devices)
+            if self._elsewhere and unused:
+                without = request.on(devices, request.host)
+                request = replace(without, notes=(*request.notes, *unused))
+            self._asked = request.said()
         return self._asked
-
-    def _without_unused(self, request: Request) -> Request:
-        """Return a described machine without the devices that Ollama's server does not use."""
-        devices, unused = used(self.settings, request.machine.devices)
-        if not unused:
-            return request
-        return replace(request.on(devices, request.host), notes=(*request.notes, *unused))
 
     def _as_ollama_has_it(self, inventory: Inventory) -> Inventory:
         """Return this machine's devices, or those of the server's log if none is found here. Memory
@@ -157,7 +156,11 @@ class _Command:
         # e.g. integrated GPUs, which Ollama leaves alone unless a variable says otherwise
         devices, unused = used(self.settings, devices)
         notes = (*notes, *unused)
-        loaded = self._loaded() if devices and self.server.is_local else []
+        loaded = []
+        with suppress(OllamaError):
+            if devices and self.server.is_local:
+                # Only what holds device memory: the rest changes no placement
+                loaded = [entry for entry in self.server.ps(_PATIENCE) if entry["size_vram"]]
         if loaded:
             held_by = ", ".join(str(entry.get("name")) for entry in loaded)
             are = f"{held_by} {'is' if len(loaded) == 1 else 'are'} loaded in Ollama"
@@ -177,14 +180,6 @@ class _Command:
                     notes = (*notes, f"{are}; the plan assumes that this memory is freed")
                     devices = [replace(card, free=min(card.total, card.free + held))]
         return Inventory(tuple(devices), inventory.host, notes)
-
-    def _loaded(self) -> list[dict[str, Any]]:
-        """Return the bytes that Ollama holds on a device now."""
-        try:
-            # Only what holds device memory: the rest changes no placement
-            return [entry for entry in self.server.ps(_PATIENCE) if entry["size_vram"]]
-        except OllamaError:
-            return []
 
     def keep(self, target: Target) -> None:
         """Take what a model holds that stays loaded from the machine, for the next one."""

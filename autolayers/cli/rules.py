@@ -9,9 +9,9 @@ from ..errors import UsageError
 from ..flags.check import read
 from ..output import emit_json, say, show
 from ..quoting import printable
-from ..rules.evaluate import Result, evaluate_all
+from ..rules.evaluate import evaluate_all
 from ..rules.exact import Comparison, compare
-from ..rules.inputs import FIELDS, TYPES, Inputs, flag
+from ..rules.inputs import FIELDS, TYPES, flag
 from ..rules.inputs import read as read_inputs
 from ..units import GiB, human
 from .model import load
@@ -79,12 +79,21 @@ def main(words: Sequence[str]) -> int:
         answer["left_out"] = refused
         emit_json(answer, 2)
         return 0
-    show(
-        "".join(
-            f"{printable(line)}\n"
-            for line in (_heading(inputs, path), *_table(rows, path is not None, explain))
+    heading = [
+        text.format(value)
+        for text, value in (
+            ("{:.4g}B parameters", None if inputs.params is None else inputs.params / 1e9),
+            ("{:g} bits", inputs.bits),
+            ("{} layers", inputs.layers),
+            (f"{inputs.batch} x {{}} tokens", inputs.sequence),
+            ("GPUs of {}", None if inputs.gpu is None else human(inputs.gpu)),
         )
-    )
+        if value is not None
+    ]
+    # The sources count so; everything else here is in GiB
+    title = (f"{path}: " if path else "") + ", ".join([*heading, "GB = 10^9 bytes"])
+    lines = (title, *_table(rows, path is not None, explain))
+    show("".join(f"{printable(line)}\n" for line in lines))
     for reason in refused.values():
         say(f"left out: {reason}")
     return 0
@@ -98,23 +107,6 @@ def _figure(word: str) -> str:
     # q4 is what people call q4_k_m
     of_it = [name for name in (word, f"{word}_k_m", f"{word}_k", f"{word}_0") if name in TYPES]
     return f"--type {of_it[0]}" if of_it else ""
-
-
-def _heading(inputs: Inputs, path: str | None) -> str:
-    parts = []
-    if inputs.params is not None:
-        parts.append(f"{inputs.params / 1e9:.4g}B parameters")
-    if inputs.bits is not None:
-        parts.append(f"{inputs.bits:g} bits")
-    if inputs.layers is not None:
-        parts.append(f"{inputs.layers} layers")
-    if inputs.sequence is not None:
-        parts.append(f"{inputs.batch} x {inputs.sequence} tokens")
-    if inputs.gpu is not None:
-        parts.append(f"GPUs of {human(inputs.gpu)}")
-    # The sources count so; everything else here is in GiB
-    parts.append("GB = 10^9 bytes")
-    return (f"{path}: " if path else "") + ", ".join(parts)
 
 
 def figure(value: float, unit: str) -> str:
@@ -141,7 +133,15 @@ def _table(rows: dict[str, Comparison], with_exact: bool, explain: bool) -> list
         # The title comes last and may be of any length
         lines.append("  ".join([*columns, title]).rstrip())
         if explain:
-            lines += [f"    {line}" for line in _explain(comparison.result)]
+            rule, working = comparison.result.rule, comparison.result.working
+            told = (
+                f"{rule.formula}  =  {working}",
+                f"assumes: {rule.assumes}",
+                f"leaves out: {rule.leaves_out}",
+                f"source: {rule.source}",
+                f"note: {rule.erratum}" if rule.erratum else "",
+            )
+            lines += [f"    {line}" for line in told if line]
     return lines
 
 
@@ -169,14 +169,3 @@ def _cells(name: str, row: Comparison, with_exact: bool) -> list[str]:
         gpus,
         f"{result.rule.title} ({'; '.join(notes)})" if notes else result.rule.title,
     ]
-
-
-def _explain(result: Result) -> list[str]:
-    rule = result.rule
-    lines = [
-        f"{rule.formula}  =  {result.working}",
-        f"assumes: {rule.assumes}",
-        f"leaves out: {rule.leaves_out}",
-        f"source: {rule.source}",
-    ]
-    return [*lines, f"note: {rule.erratum}"] if rule.erratum else lines

@@ -44,7 +44,10 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     command = commands.read(argv)
     environ = dict(os.environ)
     kind = own.get("format")
-    _refuse_both(own)
+    for name in ("verify", "retry", "wait"):
+        # A file that starts it elsewhere cannot be watched from here
+        if kind and name in own:
+            raise UsageError(f"--{name} starts a program and --format does not: give one of them")
     # e.g. koboldcpp, which knows none of llama-server's words
     program = of_program(command.program)
     if program.written_by.startswith("--format"):
@@ -57,8 +60,11 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
             "--backend: the program that is started has its own; with --format or --dry-run it "
             "says which one it is for"
         )
-    if not kind and not own.get("dry-run") and (code := _startable(command)):
-        return code
+    # The launcher's first word, as `nice -n 5 llama-server` starts nice: before any time is spent
+    # on planning
+    first = command.launcher[0]
+    if not kind and not own.get("dry-run") and not shutil.which(first):
+        return cannot_start(first, missing(first))
     # e.g. llama-server --version
     alone = commands.needs_no_plan(command)
     if alone and not kind:
@@ -107,14 +113,6 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
         return Attempts(session, plan, added, retries, verify, wait).run()
     # Nothing to watch: the server takes this process's place, and gets its signals
     return _become(commands.complete(command, added), environ)
-
-
-def _refuse_both(own: Mapping[str, Any]) -> None:
-    """Raise UsageError for --format with a flag that starts a program."""
-    for name in ("verify", "retry", "wait"):
-        # A file that starts it elsewhere cannot be watched from here
-        if own.get("format") and name in own:
-            raise UsageError(f"--{name} starts a program and --format does not: give one of them")
 
 
 def _print(command: WrappedCommand, added: Sequence[str]) -> None:
@@ -173,15 +171,6 @@ def _say_warnings(plan: Plan) -> int:
     started."""
     say_all(warnings_of(plan))
     return 0 if plan.fits else DoesNotFit.exit_code
-
-
-def _startable(command: WrappedCommand) -> int:
-    """0, or 126 or 127 with the reason on stderr, before any time is spent on planning."""
-    program = command.launcher[0]
-    # The launcher's first word: `nice -n 5 llama-server` starts nice
-    if shutil.which(program):
-        return 0
-    return cannot_start(program, missing(program))
 
 
 def _become(words: list[str], environ: dict[str, str]) -> int:

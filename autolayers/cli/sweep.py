@@ -32,7 +32,13 @@ def main(words: list[str]) -> int:
     names = list(arguments.positional) or [name for name in (params.model,) if name]
     if not names:
         raise UsageError("name a model: autolayers sweep MODEL.gguf; see autolayers sweep --help")
-    _refuse_both(arguments)
+    # Two flags that set the same side of the table
+    if "gpus" in own and "gpu" in own:
+        raise UsageError("--gpus and --gpu both set the machines: give one of them")
+    if "contexts" in own and params.n_ctx is not None:
+        raise UsageError("--contexts and -c both set the contexts: give one of them")
+    if "types" in own and params.cache_type_k is not None:
+        raise UsageError("--types and -ctk both set the cache types: give one of them")
     # (): each model's own powers of two
     contexts = own.get("contexts") or ((params.n_ctx,) if params.n_ctx else ())
     machines = _machines(arguments)
@@ -54,22 +60,12 @@ def main(words: list[str]) -> int:
             shown = _csv(points)
         else:
             shown = _print(points, launches if own.get("plot") else ())
-        fits = _any(shown)
+        # sum and not any, which would stop printing at the first that fits
+        fits = sum(point.plan is not None and point.plan.fits for point in shown) > 0
     finally:
         # On an error too: its line must not follow half a progress line
         progress.clear()
     return 0 if fits else DoesNotFit.exit_code
-
-
-def _refuse_both(arguments: Arguments) -> None:
-    """Raise UsageError for two flags that set the same side of the table."""
-    own, params = arguments.own, arguments.params
-    if "gpus" in own and "gpu" in own:
-        raise UsageError("--gpus and --gpu both set the machines: give one of them")
-    if "contexts" in own and params.n_ctx is not None:
-        raise UsageError("--contexts and -c both set the contexts: give one of them")
-    if "types" in own and params.cache_type_k is not None:
-        raise UsageError("--types and -ctk both set the cache types: give one of them")
 
 
 def _machines(arguments: Arguments) -> list[tuple[str, Request]]:
@@ -104,12 +100,6 @@ def _watched(points: Iterator[Point], progress: Progress) -> Iterator[Point]:
         # Not by step, which would print over the row that follows
         progress.done += 1
         yield point
-
-
-def _any(points: Iterable[Point]) -> bool:
-    """Return whether any of them fits; consumes all of them."""
-    # sum and not any, which would stop printing at the first that fits
-    return sum(point.plan is not None and point.plan.fits for point in points) > 0
 
 
 def _print(points: Iterator[Point], plotted: Sequence[Case]) -> Iterator[Point]:
