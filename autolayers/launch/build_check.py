@@ -232,8 +232,11 @@ def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple
     # The user's LLAMA_ARG_* would change the launch
     quiet = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
     reader, tail = LogReader(), b""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        # Free once the socket is closed; a race for it would only fail one load
+        port: int = taken.getsockname()[1]
     child = subprocess.Popen(
-        [*words, "--host", "127.0.0.1", "--port", str(_free_port())],
+        [*words, "--host", "127.0.0.1", "--port", str(port)],
         cwd=folder,
         env=quiet,
         stdin=subprocess.DEVNULL,
@@ -268,10 +271,3 @@ def _write(folder: str, name: str, header: bytes) -> str:
     # `promised`: the size that the tensors' offsets need. A hole reads as zeros and takes no space
     os.truncate(path, read_header(path).files[0].promised)
     return path
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        # Free once the socket is closed; a race for it would only fail one load
-        port: int = taken.getsockname()[1]
-        return port

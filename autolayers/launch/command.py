@@ -117,17 +117,18 @@ class WrappedCommand:
                 return outside.rstrip("/") + path[len(inside.rstrip("/")) :]
         return path
 
-    def _companion_here(self, path: str) -> str:
-        found = self.here(path)
-        return Scaled(found, path.scale) if isinstance(path, Scaled) else found
-
     def files_here(self, params: Params) -> Params:
         """`params` with the companions' paths on this machine."""
         here: dict[str, Any] = {}
         for name in FILES:
             value = getattr(params, name)
             if isinstance(value, tuple):
-                here[name] = tuple(map(self._companion_here, value))
+                here[name] = tuple(
+                    Scaled(self.here(path), path.scale)
+                    if isinstance(path, Scaled)
+                    else self.here(path)
+                    for path in value
+                )
             elif value:
                 here[name] = self.here(value)
         return replace(params, **here)
@@ -323,14 +324,6 @@ def _mount(value: str) -> tuple[str, str]:
 _FREE = ("device", "split_mode", "main_gpu")
 
 
-def _missing(given: Overrides, wanted: Overrides) -> Overrides:
-    """Return the wanted overrides that are not given: those after them, if they begin alike."""
-    # Same beginning: the plan kept the given ones in front and added its own
-    if wanted[: len(given)] == given:
-        return wanted[len(given) :]
-    return tuple(pair for pair in wanted if pair not in given)
-
-
 def additions(
     command: WrappedCommand,
     flags: Sequence[str],
@@ -354,7 +347,9 @@ def additions(
     # by field: -c, --ctx-size and LLAMA_ARG_CTX_SIZE are one
     given = {field_of(flag) for flag, _ in typed.given} - {""}
     # a flag that accumulates would add to the variable's value instead of replacing it
-    twice = {field_of(flag) for flag, _ in spoken.given if _accumulates(flag)}
+    twice = {
+        row[0].field for flag, _ in spoken.given if (row := lookup(flag)) and row[0].accumulates
+    }
     words: list[str] = []
     notes: list[str] = []
     if command.bench and bench.fits_itself(command.words):
@@ -376,7 +371,11 @@ def additions(
         if name in ("overrides", "overrides_draft"):
             # of several -ot the first match counts, so given ones stay in front
             # `spoken`, not `typed`: a variable's overrides are in the process already
-            written = _words_of(name, _missing(theirs, getattr(wanted, name)), build)
+            # Same beginning: the plan kept the given ones in front and added its own
+            pairs = getattr(wanted, name)
+            alike = pairs[: len(theirs)] == theirs
+            lacking = pairs[len(theirs) :] if alike else [p for p in pairs if p not in theirs]
+            written = _words_of(name, tuple(lacking), build)
         # the plan may have another value than the given one, but not of a word that is written
         # twice: the last one counts
         elif name in twice or (
@@ -406,11 +405,6 @@ def _words_of(name: str, value: Any, build: Build | None = None) -> list[str]:
 def field_of(flag: str) -> str:
     rows = lookup(flag)
     return rows[0].field if rows else ""
-
-
-def _accumulates(flag: str) -> bool:
-    rows = lookup(flag)
-    return rows is not None and rows[0].accumulates
 
 
 def complete(command: WrappedCommand, added: Sequence[str]) -> list[str]:

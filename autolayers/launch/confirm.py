@@ -256,7 +256,8 @@ class Referee:
         seen = {name: row for name, row in rows.items() if name in answer.printed}
         difference = {
             name: tuple(
-                _above(size, getattr(row, part))
+                # As the most that it may be; nothing where it is the same MiB
+                0 if size == getattr(row, part) // MiB else (size + 1) * MiB - getattr(row, part)
                 for part, size in zip(PARTS, answer.printed[name], strict=True)
             )
             for name, row in seen.items()
@@ -456,14 +457,6 @@ def line(plan: Plan) -> str:
         if size
     )
     return f"corrected by {who} ({parts}): an upper bound that was measured"
-
-
-def _above(printed: int, predicted: int) -> int:
-    """Return the bytes by which a printed figure differs, as the most that it may be; 0 where it
-    is the same MiB, and for less of a graph's buffer than predicted (never added to)."""
-    if printed == predicted // MiB:
-        return 0
-    return (printed + 1) * MiB - predicted
 
 
 def _absolute(path: str) -> str:

@@ -30,7 +30,7 @@ from .formats.preset import section
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
     from ..planner import Plan
@@ -189,19 +189,16 @@ def plan_router(
         )
     fitting = {name: plan for name, plan in plans.items() if plan.fits}
     paths = {entry.name: entry.path for entry in chosen}
-    text = "\n".join(["version = 1", "", *_sections(fitting, paths)])
+    sections = []
+    for name, plan in fitting.items():
+        try:
+            sections.append(section(name, ["-m", paths[name], *plan.flags]))
+        except UsageError as error:  # the router serves it all the same, as it stands
+            say(f"{error}: left out")
+    text = "\n".join(["version = 1", "", *sections])
     # Without it the router keeps four models loaded (params.models_max), fitting or not
     words = () if given else ("--models-max", str(answer.most))
     return _Routed(text, words, plans)
-
-
-def _sections(plans: Mapping[str, Plan], paths: Mapping[str, str]) -> Iterator[str]:
-    """Yield the preset's section of each model that it can hold."""
-    for name, plan in plans.items():
-        try:
-            yield section(name, ["-m", paths[name], *plan.flags])
-        except UsageError as error:  # the router serves it all the same, as it stands
-            say(f"{error}: left out")
 
 
 def keep(routed: _Routed, directory: str, environ: Mapping[str, str]) -> str:

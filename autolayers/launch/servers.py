@@ -198,12 +198,15 @@ def look(server: Server, inventory: Inventory) -> Running:
     # rss counts mapped weights as far as they are in memory
     rows.append(ServerRow("RAM", server.rss or None, use.resident if use else None))
     extras = use.extras if use else ()
+    settings = props.get("default_generation_settings")
+    said = settings.get("n_ctx") if isinstance(settings, dict) else None
     return Running(
         server,
         os.path.basename(name) or "(router)",
         state,
         busy,
-        _context(props, use),
+        # A slot's context in tokens, from the server's /props or the prediction
+        said if isinstance(said, int) else use.n_ctx_seq if use else None,
         build,
         tuple(rows),
         tuple((extra.name, extra.size) for extra in extras if extra.upper_limit),
@@ -228,15 +231,6 @@ def _rows(
         if held_bytes or predicted:
             rows.append(ServerRow(device.name, held_bytes, predicted))
     return rows
-
-
-def _context(props: dict[str, Any], use: Breakdown | None) -> int | None:
-    """Return a slot's context in tokens, from the server's /props or the prediction."""
-    settings = props.get("default_generation_settings")
-    n_ctx = settings.get("n_ctx") if isinstance(settings, dict) else None
-    if isinstance(n_ctx, int):
-        return n_ctx
-    return use.n_ctx_seq if use else None
 
 
 def _stranger(server: Server) -> str:

@@ -141,7 +141,12 @@ class Session:
         )
         # In this order: a tuned launch is corrected by what it used, and then judged
         plan = self._checked(self._corrected(self._measured(plan, request), request, advise))
-        plan = self._confirmed(plan, request)
+        if self.referee is not None:
+            # With what the llama-fit-params beside the program says of it
+            plan, line = self.referee.on(request).confirmed(
+                plan, lambda less: self.planner(self.model, less, advise=False)
+            )
+            say_all([line] if line else [])
         added, notes = commands.additions(
             self.command, plan.flags, self.build, self.seen, self.files
         )
@@ -196,14 +201,12 @@ class Session:
                 f"launch by hand with the flags that `autolayers {shell([model])}` prints"
             )
         # A container has a cache of its own
-        return model if self.command.container else self._cached(model, read)
-
-    def _cached(self, name: str, read: Arguments) -> str:
-        """Return the file that -hf uses from a cache of this machine; the name if it is not
-        downloaded yet."""
-        cached, path, notes = hf_cache.look_up(name, self.seen)
+        if self.command.container:
+            return model
+        # The file that -hf uses from a cache of this machine; the name if it is not downloaded yet
+        cached, path, notes = hf_cache.look_up(model, self.seen)
         if not path:
-            return name
+            return model
         say_all(notes)
         if read.value("--no-mmproj") is None:
             self.projector = hf_cache.projector(cached, path) or None
@@ -306,17 +309,6 @@ class Session:
                 say(f"--confirm: no {TOOL} beside {self.command.program}")
             return None
         return Referee(tool, self.model_path, self.digest, self.request, self.environ)
-
-    def _confirmed(self, plan: Plan, request: Request) -> Plan:
-        """Return the plan with what the llama-fit-params beside the program says of it."""
-        if self.referee is None:
-            return plan
-        plan, line = self.referee.on(request).confirmed(
-            plan, lambda less: self.planner(self.model, less, advise=False)
-        )
-        if line:
-            say(line)
-        return plan
 
 
 def backend(plan: Plan) -> str:

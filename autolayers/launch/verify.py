@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from ..backends import HOST
 from ..diagnosis.log import META, LaunchLog
 from ..memory.breakdown import Breakdown, Usage
@@ -10,7 +12,7 @@ from ..units import MiB, mib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 
 PARTS = ("model", "context", "compute")
@@ -240,10 +242,14 @@ def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str
             # Each of several lines, such as two caches, is rounded by itself
             tolerance[key] = tolerance.get(key, 0) + _ROUNDING * MiB * len(sizes)
     if not sums:
-        for key, size in _table_at_exit(launch):
-            # the table truncates the fraction
-            sums[key] = size * MiB + MiB // 2
-            tolerance[key] = MiB / 2
+        # The table that llama-server prints when it ends: total, free, model, context, compute
+        rows = {device: row[2:5] for device, row in launch.breakdown.items()}
+        rows |= {} if launch.host is None else {"Host": launch.host}
+        for device, row in rows.items():
+            for part, size in zip(PARTS, row, strict=True):
+                # the table truncates the fraction
+                sums[device, part] = size * MiB + MiB // 2
+                tolerance[device, part] = MiB / 2
     return (
         {key: round(total) for key, total in sums.items()},
         {key: int(error) + 1 for key, error in tolerance.items()},
@@ -251,35 +257,16 @@ def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str
     )
 
 
-def _table_at_exit(launch: LaunchLog) -> Iterator[tuple[tuple[str, str], int]]:
-    """Yield ((device, part), MiB) of the table that llama-server prints when it ends."""
-    # (total, free, model, context, compute, ...)
-    rows = {device: row[2:5] for device, row in launch.breakdown.items()}
-    if launch.host is not None:
-        rows["Host"] = launch.host
-    for device, row in rows.items():
-        for part, size in zip(PARTS, row, strict=True):
-            yield (device, part), size
-
-
 def used(launch: LaunchLog) -> dict[str, int]:
     """Device -> bytes of all its buffers in the log, of all models and contexts."""
     sums: dict[str, float] = {}
-    for name, size in _sizes(launch):
+    of_loads = (part.items() for load in launch.loads for part in load.buffers.values())
+    buffers = [*chain.from_iterable(of_loads), *launch.projector_model.items()]
+    named = [(name, sum(sizes)) for name, sizes in buffers]
+    for name, size in [*named, *launch.projector.items()]:
         device = launch.device_of(name)
         sums[device] = sums.get(device, 0) + size * MiB
     return {device: round(size) for device, size in sums.items()}
-
-
-def _sizes(launch: LaunchLog) -> Iterator[tuple[str, float]]:
-    """Yield (name, MiB) of all buffers of a name, of each part and load."""
-    for load in launch.loads:
-        for buffers in load.buffers.values():
-            for name, sizes in buffers.items():
-                yield name, sum(sizes)
-    yield from launch.projector.items()
-    for name, sizes in launch.projector_model.items():
-        yield name, sum(sizes)
 
 
 def spills(launch: LaunchLog, margins: dict[str, int] | None = None) -> list[str]:

@@ -112,17 +112,17 @@ def _readable(launch: LaunchFile) -> list[str]:
     # The unit's attributes that show it these places
     places = [*hidden]
     homes = any(_below(place, _HOMES) for place in places)
+    # As BindReadOnlyPaths= reads them back: % begins a specifier
+    quoted = [
+        nix(place if _PLAIN.fullmatch(place) else f'"{place.replace("%", "%%")}"')
+        for place in places
+    ]
     return [
         # The module sets true, which hides what is bound there too; "tmpfs" makes empty homes that
         # bind mounts can be put in (systemd.exec(5))
         *(['serviceConfig.ProtectHome = lib.mkForce "tmpfs";'] if homes else []),
-        f"serviceConfig.BindReadOnlyPaths = [ {' '.join(nix(_word(each)) for each in places)} ];",
+        f"serviceConfig.BindReadOnlyPaths = [ {' '.join(quoted)} ];",
     ]
-
-
-def _word(place: str) -> str:
-    """Return a path as BindReadOnlyPaths= reads it back: % begins a specifier."""
-    return place if _PLAIN.fullmatch(place) else f'"{place.replace("%", "%%")}"'
 
 
 def _is_hidden(place: str) -> bool:
