@@ -132,12 +132,14 @@ class Attempts:
                 return code
             # each attempt starts from what the last one taught
             has_changed, request = bool(smaller or other), other or smaller or request
-            why_not = (
-                # Without new knowledge the search would return the launch that has just failed
-                self._plan_again(request)
-                if has_changed
-                else "cannot plan again: the size of the memory is unknown"
-            )
+            # Without new knowledge the search would return the launch that has just failed
+            why_not = "cannot plan again: the size of the memory is unknown"
+            if has_changed:
+                before = (self.plan.flags, self.added)
+                self.plan, self.added = self._next(request)
+                why_not = "" if self.plan.fits else "no smaller plan fits"
+                if (self.plan.flags, self.added) == before:
+                    why_not = "cannot retry smaller: the flags you gave leave nothing to reduce"
             if why_not and not self._proposed(outcome, request, started, why_not):
                 self._explained(outcome, request, False)
                 return code
@@ -219,14 +221,6 @@ class Attempts:
             self.session.files,
         )
         return True
-
-    def _plan_again(self, request: Request) -> str:
-        """Return why there is none, if the plan is the same or does not fit."""
-        before = (self.plan.flags, self.added)
-        self.plan, self.added = self._next(request)
-        if (self.plan.flags, self.added) == before:
-            return "cannot retry smaller: the flags you gave leave nothing to reduce"
-        return "" if self.plan.fits else "no smaller plan fits"
 
     def _next(self, request: Request) -> tuple[Plan, list[str]]:
         """Return the plan for less memory. One that gives a device up is the last resort: a margin
@@ -361,38 +355,33 @@ class Attempts:
             self._keep(comparison)
         return True
 
-    def _keep_build(self, comparison: LogComparison, date: str) -> None:
-        """Add the launch to the results of `autolayers check` for this program."""
-        program, build = self.session.program(), self.session.build
-        # An upper bound differs from the log without any fault of the build
-        if program is None or self.session.another_build or not self.plan.breakdown.exact:
+    def _keep(self, comparison: LogComparison) -> None:
+        session, build = self.session, self.session.build
+        if not session.digest:
             return
+        date, program = now(), session.program()
+        flags = tuple(self.plan.flags)
+        seen = Observation(build.number, backend(self.plan), flags, comparison.differences, date)
         differences = {
             # Rounding of the log is no difference
             f"{line.part} {line.device}": line.difference
             for line in comparison.lines
             if line.difference and not line.equal
         }
-        checked = CheckedBuild(
-            program_digest(program),
-            build.number,
-            build.commit,
-            date,
-            {self.session.model.architecture: differences},
-            os.path.realpath(program),
-        )
-        keep([checked], self.session.environ, of_path(program))
-
-    def _keep(self, comparison: LogComparison) -> None:
-        digest = self.session.digest
-        if not digest:
-            return
-        date = now()
-        build, flags = self.session.build.number, tuple(self.plan.flags)
-        seen = Observation(build, backend(self.plan), flags, comparison.differences, date)
         try:
-            keep([seen], self.session.environ, digest)
-            self._keep_build(comparison, date)
+            keep([seen], session.environ, session.digest)
+            # The results of `autolayers check` for this program; an upper bound differs from the
+            # log without any fault of the build
+            if program is not None and self.plan.breakdown.exact and not session.another_build:
+                checked = CheckedBuild(
+                    program_digest(program),
+                    build.number,
+                    build.commit,
+                    date,
+                    {session.model.architecture: differences},
+                    os.path.realpath(program),
+                )
+                keep([checked], session.environ, of_path(program))
         except AutolayersError as error:
             say(f"the observation cannot be kept: {error}")
 

@@ -60,7 +60,13 @@ def run(
         with Adopter() as adopter:
             try:
                 with state.create(path) as output:
+                    # A child that outlives us, once the watcher is dismissed
+                    apart: dict[str, Any] = {
+                        "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+                    }
                     watcher = Watcher() if os.name == "posix" else None
+                    if watcher is not None:
+                        apart = {"start_new_session": True, "preexec_fn": watcher.watched}
                     child = subprocess.Popen(
                         list(words),
                         env=dict(environ),
@@ -68,7 +74,7 @@ def run(
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=subprocess.STDOUT,
-                        **_apart(watcher),
+                        **apart,
                     )
                 with open(path, "rb") as log, _Progress() as progress:
                     # Once it is ready the watcher is dismissed below, and the server lives on
@@ -102,13 +108,6 @@ def run(
     with open(path, "rb") as log:
         first, last, _ = read(log)
     return 0, Ended(shown, reader.finish(), bool(stopped), killed, False, first + last)
-
-
-def _apart(watcher: Watcher | None) -> dict[str, Any]:
-    """Return Popen's options for a child that outlives us, once the `watcher` is dismissed."""
-    if watcher is not None:
-        return {"start_new_session": True, "preexec_fn": watcher.watched}
-    return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
 
 
 def _until_ready(

@@ -28,7 +28,7 @@ from ..tables import listed
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from typing import Any, TypeGuard
+    from typing import Any
 
     from ..planner.compare.rivals import Trial
 
@@ -290,8 +290,11 @@ def _rate(
     )
     if row is None:
         raise BenchFailed(f"no {what} of {prompt or generate} tokens in its output")
-    samples = row.get("samples_ns")
-    if not _are_times(samples):
+    # Positive whole numbers, one at least
+    found = row.get("samples_ns")
+    given = found if isinstance(found, list) else []
+    samples = [ns for ns in given if isinstance(ns, int) and not isinstance(ns, bool) and ns > 0]
+    if not samples or len(samples) != len(given):
         raise BenchFailed(f"the times of its {what} are not numbers of nanoseconds")
     # Its clock may be a virtual machine's, which jumps: 5 % and 0.1 s are allowed
     if sum(samples) > 1.05e9 * took + 1e8:
@@ -309,13 +312,6 @@ def _rate(
     )
     # The slower one: too good a rate would win the comparison
     return tokens / slow, doubt, row
-
-
-def _are_times(samples: object) -> TypeGuard[list[int]]:
-    """Return whether a row's samples are positive whole numbers, one at least."""
-    if not isinstance(samples, list) or not samples:
-        return False
-    return all(isinstance(ns, int) and not isinstance(ns, bool) and ns > 0 for ns in samples)
 
 
 def _last_line(text: str) -> str:

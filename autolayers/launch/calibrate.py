@@ -294,24 +294,15 @@ def _devices_of(row: Mapping[str, Any], devices: Sequence[Device]) -> list[Devic
         own = driven(devices, gpus[0])
     except UsageError as error:
         raise _Left(str(error)) from None
-    if missing := _missing(str(row.get("gpu_info", "")), own):
-        raise _Left(f"measured with {printable(missing)[:100]}, which is not here")
+    # Vulkan adds the driver: "AMD Radeon RX 7900 XTX (RADV NAVI31)"
+    here = {device.description.partition(" (")[0].strip() for device in own}
+    for card in filter(None, map(str.strip, str(row.get("gpu_info", "")).split(","))):
+        nameless = any(not device.description for device in own)
+        if not nameless and card.partition(" (")[0].strip() not in here:
+            raise _Left(f"measured with {printable(card)[:100]}, which is not here")
     if not own:
         raise _Left(f"measured with {gpus[0]}, and no GPU is here")
     return own
-
-
-def _missing(cards: str, own: Sequence[Device]) -> str:
-    """Return the first of these cards that is not here, "" if all are."""
-    for card in filter(None, map(str.strip, cards.split(","))):
-        # Vulkan adds the driver: "AMD Radeon RX 7900 XTX (RADV NAVI31)"
-        named = card.partition(" (")[0].strip()
-        if not any(
-            not device.description or device.description.partition(" (")[0].strip() == named
-            for device in own
-        ):
-            return card
-    return ""
 
 
 def _params(row: Mapping[str, Any]) -> Params:

@@ -302,19 +302,11 @@ def _container_flags(wrapped: Sequence[str], i: int) -> tuple[list[tuple[str, st
             outside, colon, rest = value[len(drive) :].partition(":")
             mounts.append((rest.partition(":")[0], drive + outside) if colon else ("", ""))
         elif name == "--mount":
-            mounts.append(_mount(value))
+            # type=bind,source=OUTSIDE,target=INSIDE
+            given = {part.partition("=")[0]: part.partition("=")[2] for part in value.split(",")}
+            inside = given.get("target") or given.get("dst") or given.get("destination") or ""
+            mounts.append((inside, given.get("source") or given.get("src") or ""))
     return mounts, i
-
-
-def _mount(value: str) -> tuple[str, str]:
-    """Return (inside, outside) of --mount's type=bind,source=OUTSIDE,target=INSIDE."""
-    fields = {}
-    for part in value.split(","):
-        name, _, text = part.partition("=")
-        fields[name] = text
-    inside = [fields[name] for name in ("target", "dst", "destination") if fields.get(name)]
-    outside = [fields[name] for name in ("source", "src") if fields.get(name)]
-    return "".join(inside[:1]), "".join(outside[:1])
 
 
 # --- the plan's flags

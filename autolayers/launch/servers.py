@@ -123,20 +123,13 @@ def servers(only: int | None = None) -> Iterator[Server]:
         if only is not None and process.info["pid"] != only:
             continue
         words = process.info["cmdline"] or []
-        at = _program(words)
+        # The first words alone, behind a shell or a loader: later ones are arguments
+        first = list(map(os.path.basename, words[:3]))
+        at = next((i for i, word in enumerate(first) if _NAMES.search(word)), None)
+        if at is None and " ".join([*first[:1], *words[1:2]]) == "llama serve":
+            at = 1
         if at is not None:
             yield _server(process, words[at], tuple(words[at + 1 :]))
-
-
-def _program(words: Sequence[str]) -> int | None:
-    """Return the index of the word that names llama-server, None if none does."""
-    # The first words alone, behind a shell or a loader: later ones are arguments
-    for i, word in enumerate(words[:3]):
-        if _NAMES.search(os.path.basename(word)):
-            return i
-    if " ".join([*map(os.path.basename, words[:1]), *words[1:2]]) == "llama serve":
-        return 1
-    return None
 
 
 def _server(process: Any, program: str, words: tuple[str, ...]) -> Server:
@@ -182,10 +175,16 @@ def look(server: Server, inventory: Inventory) -> Running:
             server, "", "unknown", None, None, 0, (), (), (f"its words cannot be read: {error}",)
         )
     props: dict[str, Any] = {}
-    state, busy = _stranger(server), None
+    state = _stranger(server)
+    busy: tuple[int, int] | None = None
     if not state:
         props, slots = _props_and_slots(server, arguments)
-        state, busy = _state(props, slots)
+        state = "up" if props else "does not answer"
+        if props.get("loading"):
+            state = "loading"
+        elif slots and all(isinstance(slot, dict) for slot in slots):
+            busy = sum(bool(slot.get("is_processing")) for slot in slots), len(slots)
+            state = "busy" if busy[0] else "idle"
     # e.g. "b11549-0a1b2c3d"
     number = re.match(r"b(\d{3,6})", str(props.get("build_info", "")))
     build = int(number[1]) if number else 0
@@ -288,15 +287,6 @@ def _ask(address: str, authorization: str) -> object:
             return parsed if answer.status == 200 else None
     except (NetError, ValueError, RecursionError):
         return None
-
-
-def _state(props: Mapping[str, Any], slots: list[Any]) -> tuple[str, tuple[int, int] | None]:
-    if props.get("loading"):
-        return "loading", None
-    if slots and all(isinstance(slot, dict) for slot in slots):
-        busy = sum(bool(slot.get("is_processing")) for slot in slots)
-        return "busy" if busy else "idle", (busy, len(slots))
-    return ("up" if props else "does not answer"), None
 
 
 def _predicted(

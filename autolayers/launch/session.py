@@ -105,7 +105,16 @@ class Session:
                 say(f"{name} is {whose}: passed on, not part of the plan")
             elif own.get("strict-flags") != "off":
                 refuse_of_program(name, self.command.program)
-        self._refuse_of_others(request.build, own)
+        # Flags that no build of this program has; of a script or an image nothing says which
+        # program it starts
+        build, known = request.build, command.program.startswith("llama-")
+        of_script = command.container or not known
+        if not (of_script or command.bench or build.fork or own.get("strict-flags") == "off"):
+            for item in items(command.words):
+                if not isinstance(item.flag, Argument) or item.name in (build.flags or ()):
+                    continue
+                if why := build.has_not(item.flag, item.name):
+                    raise UsageError(f"{why} (--strict-flags off passes it on)")
         # `said` prints the notes of the request, such as where the devices are from
         self.request = for_model(self.model, request).said()
         if self.referee is not None:
@@ -218,19 +227,6 @@ class Session:
         if self.command.container or not self.command.program.startswith("llama-"):
             return None
         return shutil.which(self.command.executable)
-
-    def _refuse_of_others(self, build: Build, own: Mapping[str, Any]) -> None:
-        """Refuse flags that no build of this program has; of a script or an image nothing says
-        which program it starts."""
-        command = self.command
-        of_script = command.container or not command.program.startswith("llama-")
-        if of_script or command.bench or build.fork or own.get("strict-flags") == "off":
-            return
-        for item in items(command.words):
-            if not isinstance(item.flag, Argument) or item.name in (build.flags or ()):
-                continue
-            if why := build.has_not(item.flag, item.name):
-                raise UsageError(f"{why} (--strict-flags off passes it on)")
 
     def _measured(self, plan: Plan, request: Request) -> Plan:
         """Return the plan that `autolayers tune` measured to be the fastest, if it did."""

@@ -164,8 +164,17 @@ def check(row: object) -> str:
     """Return the problem of a row, "" if there is none."""
     if not isinstance(row, dict):
         return "not a JSON object"
-    if problem := _wrong_names(row):
-        return problem
+    for name in _TEXTS:
+        if not isinstance(row.get(name), str) or not row[name].isprintable():
+            return f"{name} must be a line of text"
+    if row["kind"] not in KINDS:
+        return f"kind must be {' or '.join(KINDS)}, not {row['kind'][:40]}"
+    if row["class"] not in CLASSES:
+        return f"class must be one of {', '.join(CLASSES)}, not {row['class'][:40]}"
+    if not row["date"][:4].isdecimal():
+        return "date must be a year and a month, such as 2026-11"
+    if set(row["model"]) & set("/\\") or row["model"] in ("", ".", ".."):
+        return "model must be the name of a header, not a path"
     if not _is(row.get("measured"), 1e-3, 1e7):
         return "measured must be tokens per second, from 0.001 to 10000000"
     build, driver = row.get("build"), row.get("driver", "")
@@ -188,22 +197,6 @@ def check(row: object) -> str:
     else:
         wrong = ""
     return wrong or _wrong_machine(row.get("machine"))
-
-
-def _wrong_names(row: dict[str, Any]) -> str:
-    """Return the problem of a row's texts, "" if there is none."""
-    for name in _TEXTS:
-        if not isinstance(row.get(name), str) or not row[name].isprintable():
-            return f"{name} must be a line of text"
-    if row["kind"] not in KINDS:
-        return f"kind must be {' or '.join(KINDS)}, not {row['kind'][:40]}"
-    if row["class"] not in CLASSES:
-        return f"class must be one of {', '.join(CLASSES)}, not {row['class'][:40]}"
-    if not row["date"][:4].isdecimal():
-        return "date must be a year and a month, such as 2026-11"
-    if set(row["model"]) & set("/\\") or row["model"] in ("", ".", ".."):
-        return "model must be the name of a header, not a path"
-    return ""
 
 
 def _wrong_machine(machine: object) -> str:
