@@ -15,6 +15,10 @@ import sys
 from .errors import AutolayersError
 from .quoting import printable
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 # The colours that reports use; any other escape sequence is shown as text.
 COLOURS = {
     "0": "none",
@@ -32,6 +36,12 @@ def say(text: str, *table: str) -> None:
         print("\n".join(map(printable, lines)), file=sys.stderr, flush=True)
     except OSError:
         return
+
+
+def say_all(lines: Iterable[str]) -> None:
+    """Prints each line to stderr, as `say` does."""
+    for line in lines:
+        say(line)
 
 
 def one_line(text: str) -> str:
@@ -84,6 +94,14 @@ def emit(text: str) -> None:
         ) from None
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
+
+
+def emit_json(document: object, indent: int = 1) -> None:
+    """Prints a document as JSON, as `emit` does."""
+    # a plan's flags alone need no JSON, and are printed in less time without it
+    import json
+
+    emit(json.dumps(document, indent=indent) + "\n")
 
 
 def clear() -> None:

@@ -28,6 +28,11 @@ def rows(name: str) -> list[dict[str, str]]:
     return [dict(zip(names, values, strict=True)) for values in records]
 
 
+def listed(words: str) -> tuple[str, ...]:
+    """Return the words of a text, for a table of names alone."""
+    return tuple(words.split())
+
+
 def text(name: str) -> str:
     """Return a file of the package."""
     # reads from a zip file too, and importlib.resources takes 10 ms

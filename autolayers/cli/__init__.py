@@ -36,7 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AutolayersError as error:
         # A program that reads stdout gets the error as JSON, a person the line on stderr
         say(str(error))
-        if _asks_for_json(words):
+        # The words may be refused ones, so they are looked at and not parsed
+        name, rest = _command_and_rest(words)
+        asked = "--json" in rest or "--format=json" in rest
+        # After `run` --json would be the program's
+        if "--json" in own_flags(_whole(name, rest)) and (
+            asked or ("--format", "json") in pairwise(rest)
+        ):
             # Print what `autolayers serve` answers for the same, for a program that reads stdout.
             import json
 
@@ -125,8 +131,10 @@ def _named(words: list[str]) -> int:
         # help_of leaves words with dashes out, so `ollama --help` is the overview of Ollama's
         sys.stdout.write(help_of(name if name != "ollama" else f"ollama {rest[0]}"))
         return 0
-    # Before the words are checked: the list of cards needs no model
-    if _asks_for_cards(name, rest):
+    # Before the words are checked: the list of cards needs no model. A command without --gpu
+    # refuses the word as unknown
+    listed = "--gpu=list" in rest or "--gpu list" in " ".join(rest)
+    if listed and "--gpu" in own_flags(_whole(name, rest)):
         from ..devices.cards import table
 
         show(table())
@@ -144,28 +152,9 @@ def _command_and_rest(words: list[str]) -> tuple[str, list[str]]:
     return "plan", words
 
 
-def _asks_for_json(words: list[str]) -> bool:
-    """Return whether the words of a command that has --json ask for it."""
-    # The words may be refused ones, so they are looked at and not parsed
-    name, rest = _command_and_rest(words)
-    # After `run` --json would be the program's
-    if "--json" not in own_flags(_whole(name, rest)):
-        return False
-    return "--json" in rest or "--format=json" in rest or ("--format", "json") in pairwise(rest)
-
-
 def _whole(command: str, words: list[str]) -> str:
     """Return the command's name: of Ollama's with the second word, where that is one of them."""
     if command != "ollama":
         return command
     name = " ".join(["ollama", *words[:1]])
     return name if name in COMMANDS else "ollama plan"
-
-
-def _asks_for_cards(command: str, words: list[str]) -> bool:
-    """Return whether the words of a command that plans for GPUs have --gpu list."""
-    command = _whole(command, words)
-    # A command without --gpu refuses the word as unknown
-    if "--gpu" not in own_flags(command):
-        return False
-    return "--gpu=list" in words or "--gpu list" in " ".join(words)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 
 from .. import __version__
 from ..devices.given import NO_GPU
 from ..errors import AutolayersError, DoesNotFit, UsageError
 from ..flags.check import read
-from ..output import emit, show
+from ..output import emit_json, show
 from ..parallel import in_processes
 from ..planner.compare import best
 from ..planner.compare.choose import wanted_ctx
@@ -24,7 +22,6 @@ from .words import other_words
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..bundled.published import Published
-    from ..flags.parse import Arguments
 
 
 def main(words: list[str]) -> int:
@@ -34,7 +31,13 @@ def main(words: list[str]) -> int:
         raise UsageError("best takes no model: autolayers choose compares files of one")
     job = best.JOBS[str(arguments.own.get("for") or "chat")]
     # What the user gives counts, the rest is the job's
-    request = job.asked(_request(arguments).said(), "workload" in arguments.own)
+    # The request; `--gpu none`, of a machine without one
+    if str(arguments.own.get("gpu")).strip().lower() not in NO_GPU:
+        asked = Request.of(arguments, os.environ)
+    else:
+        own = {name: value for name, value in arguments.own.items() if name != "gpu"}
+        asked = Request.of(replace(arguments, own=own), os.environ, devices=[])
+    request = job.asked(asked.said(), "workload" in arguments.own)
     models = best.candidates(job)
     progress = Progress(len(models), "planning ")
 
@@ -64,16 +67,8 @@ def main(words: list[str]) -> int:
             "command": command,
             "models": [row.to_dict() for row in rows],
         }
-        emit(json.dumps(whole, indent=1) + "\n")
+        emit_json(whole)
     else:
-        style = Style.of(sys.stdout, os.environ)
+        style = Style.here()
         show(ranking_text(job, rows, request, command, style))
     return 0 if taken else DoesNotFit.exit_code
-
-
-def _request(arguments: Arguments) -> Request:
-    """Return the request; `--gpu none`, of a machine without one."""
-    if str(arguments.own.get("gpu")).strip().lower() not in NO_GPU:
-        return Request.of(arguments, os.environ)
-    own = {name: value for name, value in arguments.own.items() if name != "gpu"}
-    return Request.of(replace(arguments, own=own), os.environ, devices=[])

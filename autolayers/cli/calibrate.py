@@ -3,7 +3,6 @@ corrected by."""
 
 from __future__ import annotations
 
-import json
 import os
 
 from ..devices import calibrated, discover
@@ -14,7 +13,7 @@ from ..errors import AutolayersError, UsageError
 from ..launch.calibrate import keep, ratios, read_bench
 from ..machine import Ratio
 from ..machine import ratios as known_ratios
-from ..output import emit, say, show
+from ..output import emit_json, say, say_all, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,8 +45,7 @@ def from_file(own: dict[str, Any], words: Sequence[str]) -> int:
         inventory = discover(os.environ)
         devices, host = list(inventory.devices), inventory.host
     runs, notes = read_bench(own["bench"], model, devices, host)
-    for note in notes:
-        say(note)
+    say_all(notes)
     # The notes above have said why no row counts
     if not runs:
         raise AutolayersError(f"{own['bench']}: no row counts")
@@ -58,31 +56,30 @@ def from_file(own: dict[str, Any], words: Sequence[str]) -> int:
     else:
         # With those that the file already had: the output can take its place
         devices, host = with_ratios(devices, host, [*known_ratios(devices, host), *rows])
-        emit(json.dumps(to_dict(devices, host), indent=2) + "\n")
+        emit_json(to_dict(devices, host), 2)
     return 0
 
 
 def answer(rows: Sequence[Ratio], as_json: bool) -> None:
     """Print what was measured."""
     if as_json:
-        emit(json.dumps({"schema": 1, "measured": list(map(ratio_row, rows))}, indent=1) + "\n")
+        emit_json({"schema": 1, "measured": list(map(ratio_row, rows))})
     else:
         show("".join(f"{line}\n" for line in lines(rows)))
 
 
 def lines(rows: Sequence[Ratio]) -> list[str]:
     """Return a line for each class and kind of rate."""
-    return [_line(row) for row in rows]
-
-
-def _line(row: Ratio) -> str:
-    # llama-bench's words for generated tokens and for prompts
-    kind = {"tg": "tokens", "pp": "prompts"}[row.kind]
-    backend = f", {row.backend}" if row.backend else ""
-    build = f" b{row.build}" if row.build else ""
-    runs = f"{row.n} run" if row.n == 1 else f"{row.n} runs"
-    date = f", {row.date[:10]}" if row.date else ""
-    return (
-        f"measured  {row.placement}{backend}{build}: "
-        f"{kind} at {row.ratio:.2f} of the prediction ({runs}{date})"
-    )
+    said = []
+    for row in rows:
+        # llama-bench's words for generated tokens and for prompts
+        kind = {"tg": "tokens", "pp": "prompts"}[row.kind]
+        backend = f", {row.backend}" if row.backend else ""
+        build = f" b{row.build}" if row.build else ""
+        runs = f"{row.n} run" if row.n == 1 else f"{row.n} runs"
+        date = f", {row.date[:10]}" if row.date else ""
+        said.append(
+            f"measured  {row.placement}{backend}{build}: "
+            f"{kind} at {row.ratio:.2f} of the prediction ({runs}{date})"
+        )
+    return said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -14,7 +13,7 @@ from ..flags.check import read
 from ..flags.params import Params
 from ..launch import NOT_EXECUTABLE, NOT_FOUND
 from ..launch.build_check import Checked, check, companions
-from ..output import emit, say, show
+from ..output import emit_json, say, show
 from ..report.table import Style, table, wrap
 from ..request import Request
 from ..store import CheckedBuild, keep, now, of_path
@@ -29,15 +28,6 @@ if TYPE_CHECKING:
 _PROBLEMS = {"differs": "red", "failed": "red", "bound": "dim"}  # state -> colour of its lines
 
 
-def _no_program(name: str) -> int:
-    """Say why a program does not start, and return its exit code."""
-    # 126 and 127 as a shell returns them
-    exists = os.path.exists(name)
-    why = "cannot be executed" if exists else "no such program"
-    say(f"{name}: {why}; give its path with --llama-server")
-    return NOT_EXECUTABLE if exists else NOT_FOUND
-
-
 def main(words: Sequence[str]) -> int:
     """Print and keep the result of each architecture; 1 if any size differs or a load failed."""
     arguments = read("check", words)
@@ -47,7 +37,12 @@ def main(words: Sequence[str]) -> int:
     named = own.get("llama-server", "llama-server")
     program = shutil.which(named)
     if program is None:
-        return _no_program(named)
+        # Say why a program does not start, and return its exit code
+        # 126 and 127 as a shell returns them
+        exists = os.path.exists(named)
+        why = "cannot be executed" if exists else "no such program"
+        say(f"{named}: {why}; give its path with --llama-server")
+        return NOT_EXECUTABLE if exists else NOT_FOUND
     # The result is kept under this path, wherever the next plan is started
     program = os.path.abspath(program)
     # Without flags: the tiny models are launched with flags of their own
@@ -75,9 +70,61 @@ def main(words: Sequence[str]) -> int:
         print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
     _keep(program, build, results)
     if own.get("json"):
-        emit(json.dumps(_json(program, build, results), indent=1) + "\n")
+        emit_json(_json(program, build, results))
     else:
-        show(_text(program, build, results, Style.of(sys.stdout, os.environ)))
+        # The verdict, a line for each part, and one for each architecture that differs
+        style = Style.here()
+        # The program with its build, and the number of equal models
+        number = f"build {build.number}" if build.number else "a build without a number"
+        # A build of an own checkout has no number that says anything
+        if build.between:
+            number += " (by its flags and architectures b{} to b{})".format(*build.between)
+        commit = f", commit {build.commit}" if build.commit else ""
+        # An architecture that this build is too old for is no failure of it
+        states = [result.state for result in results if result.state != "unknown"]
+        bad = "differs" in states or "failed" in states
+        verdict = f"{states.count('equal')} of {len(states)} models equal in every part"
+        lines = [
+            *wrap(f"{program}: {number}{commit}", style.columns),
+            style(verdict, "red" if bad else "bold"),
+            "",
+        ]
+        # A table of the parts: how many models are equal in each
+        # (device, part) -> bytes above the prediction, one of each model
+        differences: dict[tuple[str, str], list[int]] = {}
+        for each in results:
+            for part, place, difference in each.parts:
+                differences.setdefault((place, part), []).append(difference)
+        rows = [
+            (f"{place} {part}", f"{of_models.count(0)} of {len(of_models)}")
+            for (place, part), of_models in sorted(differences.items())
+        ]
+        lines += table(("part", "equal"), rows, style)
+        different = [result for result in results if result.state in _PROBLEMS]
+        if different:
+            lines.append("")
+        for result in different:
+            # The lines of one model that differs, failed or has an upper bound alone.
+            what = f"{result.state}: {result.reason}"
+            if result.state == "differs":
+                what = ", ".join(
+                    f"{part} on {device} {'+' if difference > 0 else ''}{mib(difference)}"
+                    for part, device, difference in result.parts
+                    if difference
+                )
+            wrapped = wrap(
+                f"{result.architecture} ({result.name}): {what}", style.columns, "", "  "
+            )
+            problem_lines = [style(line, _PROBLEMS[result.state]) for line in wrapped]
+            lines += problem_lines
+        # By name: a user may look for one of them
+        unknown = sorted({result.architecture for result in results if result.state == "unknown"})
+        if unknown:
+            lines += [
+                "",
+                *wrap(f"not in this build: {', '.join(unknown)}", style.columns, "", "  "),
+            ]
+        show("\n".join(lines) + "\n")
     return 1 if any(result.state in ("differs", "failed") for result in results) else 0
 
 
@@ -98,66 +145,6 @@ def _keep(program: str, build: Build, results: Sequence[Checked]) -> None:
     # The check itself is still worth its exit code
     except AutolayersError as error:
         say(f"the result cannot be kept: {error}")
-
-
-def _text(program: str, build: Build, results: Sequence[Checked], style: Style) -> str:
-    """Return the verdict, a line for each part, and one for each architecture that differs."""
-    lines = _verdict_lines(program, build, results, style)
-    lines += _part_lines(results, style)
-    different = [result for result in results if result.state in _PROBLEMS]
-    if different:
-        lines.append("")
-    for result in different:
-        # The lines of one model that differs, failed or has an upper bound alone.
-        what = f"{result.state}: {result.reason}"
-        if result.state == "differs":
-            what = ", ".join(
-                f"{part} on {device} {'+' if difference > 0 else ''}{mib(difference)}"
-                for part, device, difference in result.parts
-                if difference
-            )
-        wrapped = wrap(f"{result.architecture} ({result.name}): {what}", style.columns, "", "  ")
-        problem_lines = [style(line, _PROBLEMS[result.state]) for line in wrapped]
-        lines += problem_lines
-    # By name: a user may look for one of them
-    unknown = sorted({result.architecture for result in results if result.state == "unknown"})
-    if unknown:
-        lines += ["", *wrap(f"not in this build: {', '.join(unknown)}", style.columns, "", "  ")]
-    return "\n".join(lines) + "\n"
-
-
-def _verdict_lines(
-    program: str, build: Build, results: Sequence[Checked], style: Style
-) -> list[str]:
-    """Return the program with its build, and the number of equal models."""
-    number = f"build {build.number}" if build.number else "a build without a number"
-    # A build of an own checkout has no number that says anything
-    if build.between:
-        number += " (by its flags and architectures b{} to b{})".format(*build.between)
-    commit = f", commit {build.commit}" if build.commit else ""
-    # An architecture that this build is too old for is no failure of it
-    states = [result.state for result in results if result.state != "unknown"]
-    bad = "differs" in states or "failed" in states
-    verdict = f"{states.count('equal')} of {len(states)} models equal in every part"
-    return [
-        *wrap(f"{program}: {number}{commit}", style.columns),
-        style(verdict, "red" if bad else "bold"),
-        "",
-    ]
-
-
-def _part_lines(results: Sequence[Checked], style: Style) -> list[str]:
-    """Return a table of the parts: how many models are equal in each."""
-    # (device, part) -> bytes above the prediction, one of each model
-    differences: dict[tuple[str, str], list[int]] = {}
-    for result in results:
-        for part, device, difference in result.parts:
-            differences.setdefault((device, part), []).append(difference)
-    rows = [
-        (f"{device} {part}", f"{of_models.count(0)} of {len(of_models)}")
-        for (device, part), of_models in sorted(differences.items())
-    ]
-    return table(("part", "equal"), rows, style)
 
 
 def _json(program: str, build: Build, results: Sequence[Checked]) -> dict[str, object]:

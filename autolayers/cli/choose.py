@@ -3,16 +3,14 @@ for this machine."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 
 from .. import __version__
 from ..errors import AutolayersError, DoesNotFit, ModelError, UsageError
 from ..files import opened
 from ..flags.check import read
 from ..flags.write import to_words
-from ..output import emit, say, show
+from ..output import emit, emit_json, say, say_all, show
 from ..parallel import in_processes, in_threads
 from ..planner.compare import quality
 from ..planner.compare.best import JOBS
@@ -32,12 +30,9 @@ from .words import other_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..flags.parse import Arguments
     from ..model import Model
     from ..planner import Machine
-    from ..planner.compare.quality import Divergence
 
 # llama-perplexity prints a few lines a file: more than 16 MiB is something else
 MOST = 1 << 24  # characters of --quality
@@ -67,7 +62,38 @@ def main(words: list[str]) -> int:
         request = job.asked(request, "workload" in own)
     readable, models = _models(offered, arguments)
     # A plan for each file, on all cores
-    answered = _answered(readable, models, request, _measured(own.get("quality")))
+    # The offers that can be planned, each with its plan; print why the others cannot. Raises
+    # ModelError if none can.
+    # What llama-perplexity measured, by its output in a file. Raises UsageError.
+    path, measured = own.get("quality"), []
+    if path is not None:
+        try:
+            with opened(path) as file:
+                # A log may have anything between its lines: only those with figures are read
+                measured = quality.read(file.read(MOST).decode("utf-8", "replace"), path)
+        except OSError as error:
+            raise UsageError(f"--quality {path}: {error.strerror or error}") from None
+        if not measured:
+            raise UsageError(
+                f'--quality {path}: no line "Mean KLD"; llama-perplexity --kl-divergence prints one'
+            )
+    progress = Progress(len(models), "planning ")
+
+    def work(model: Model) -> Choice:
+        return assess(model, request, measured)
+
+    progress.show()
+    answers = in_processes(work, models, done=progress.step)
+    progress.clear()
+    answered = []
+    for offer, answer in zip(readable, answers, strict=True):
+        if not isinstance(answer, AutolayersError):
+            answered.append((offer, answer))
+            continue
+        # One file that cannot be planned does not end a list of thirty
+        say(str(answer) if offer.name in str(answer) else f"{offer.name}: {answer}")
+    if not answered:
+        raise ModelError("none of these models can be planned")
     choices = [choice for _, choice in answered]
     n_ctx = wanted_ctx(request)
     advice = advise(choices, n_ctx, job.least if job else 0.0)
@@ -82,36 +108,6 @@ def main(words: list[str]) -> int:
     return 0 if advice else DoesNotFit.exit_code
 
 
-def _answered(
-    offers: Sequence[Offer],
-    models: Sequence[Model],
-    request: Request,
-    measured: list[Divergence],
-) -> list[tuple[Offer, Choice]]:
-    """Return the offers that can be planned, each with its plan; print why the others cannot.
-
-    Raises ModelError if none can.
-    """
-    progress = Progress(len(models), "planning ")
-
-    def work(model: Model) -> Choice:
-        return assess(model, request, measured)
-
-    progress.show()
-    answers = in_processes(work, models, done=progress.step)
-    progress.clear()
-    answered = []
-    for offer, answer in zip(offers, answers, strict=True):
-        if not isinstance(answer, AutolayersError):
-            answered.append((offer, answer))
-            continue
-        # One file that cannot be planned does not end a list of thirty
-        say(str(answer) if offer.name in str(answer) else f"{offer.name}: {answer}")
-    if not answered:
-        raise ModelError("none of these models can be planned")
-    return answered
-
-
 def _command(taken: tuple[Offer, Choice], arguments: Arguments, form: str) -> tuple[str, ...]:
     """Return what starts the recommended file; for programs llama-server's flags for it alone."""
     # offer.starts: the command of the program that has it, for a model of Ollama's store
@@ -124,23 +120,6 @@ def _command(taken: tuple[Offer, Choice], arguments: Arguments, form: str) -> tu
         else ()
     )
     return offer.starts or own
-
-
-def _measured(path: str | None) -> list[Divergence]:
-    """Return what llama-perplexity measured, by its output in a file. Raises UsageError."""
-    if path is None:
-        return []
-    try:
-        with opened(path) as file:
-            # A log may have anything between its lines: only those with figures are read
-            measurements = quality.read(file.read(MOST).decode("utf-8", "replace"), path)
-    except OSError as error:
-        raise UsageError(f"--quality {path}: {error.strerror or error}") from None
-    if not measurements:
-        raise UsageError(
-            f'--quality {path}: no line "Mean KLD"; llama-perplexity --kl-divergence prints one'
-        )
-    return measurements
 
 
 def _cards(offered: list[Offer], arguments: Arguments) -> int:
@@ -169,21 +148,17 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
     # kind of machine -> what runs the model, the least memory first
     by_kind = find(model, request, n_ctx, min_speed, say)
     if form == "json":
-        emit(
-            json.dumps(
-                {
-                    "schema": 1,
-                    "autolayers": __version__,
-                    "model": {"path": model.path, "size": model.size},
-                    "n_ctx": n_ctx,
-                    "speed": min_speed or None,
-                    "cards": {
-                        kind: [runs.to_dict() for runs in rows] for kind, rows in by_kind.items()
-                    },
+        emit_json(
+            {
+                "schema": 1,
+                "autolayers": __version__,
+                "model": {"path": model.path, "size": model.size},
+                "n_ctx": n_ctx,
+                "speed": min_speed or None,
+                "cards": {
+                    kind: [runs.to_dict() for runs in rows] for kind, rows in by_kind.items()
                 },
-                indent=1,
-            )
-            + "\n"
+            }
         )
     else:
         # A command to try: for a card that many people have, where one is among them
@@ -212,7 +187,7 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
                 n_ctx,
                 min_speed,
                 by_kind,
-                Style.of(sys.stdout, os.environ),
+                Style.here(),
                 command,
             )
         )
@@ -226,8 +201,7 @@ def _offered(names: list[str], arguments: Arguments) -> list[Offer]:
         with Progress() as progress:
             models, notes = offers(name, environ, progress.looking)
         listed += models
-        for note in notes:
-            say(note)
+        say_all(notes)
     return listed
 
 
@@ -278,27 +252,52 @@ def _print(
             raise UsageError(f"--format hf: llama-server cannot download {source}")
         emit(shell(command) + "\n")
     elif form == "json":
-        advised = _advised(labels, advice, command, text)
+        # The advice as JSON has it
+        larger = advice.next if advice else None
+        advised: dict[str, object] = {
+            "take": labels[advice.take] if advice else None,
+            "words": list(command),
+            "text": text,
+            "next": None if larger is None else labels[larger],
+        }
         take = advice.take if advice else None
-        emit(json.dumps(_to_dict(answered, machine, n_ctx, advised, take), indent=1) + "\n")
+        # The answer for --format json; `take`: the recommended file's place
+        machines = [
+            {
+                "name": device.name,
+                "description": device.description,
+                "free": machine.limits[device.name],
+            }
+            for device in machine.devices
+        ]
+        # Whether no other file is as small, as fast and not known to be less close to the original
+        in_front = front([choice for _, choice in answered], take)
+        rows = [
+            {
+                "name": offer.name,
+                "source": offer.source,
+                "words": list(offer.words),
+                **choice.to_dict(),
+                "front": first,
+            }
+            for (offer, choice), first in zip(answered, in_front, strict=True)
+        ]
+        emit_json(
+            {
+                "schema": 1,
+                "autolayers": __version__,
+                "n_ctx": n_ctx,
+                "devices": machines,
+                "ram": machine.ram,
+                "files": rows,
+                "advice": advised,
+            }
+        )
     else:
         files = names[0] if len(names) == 1 else f"{len(choices)} files"
         title = f"{files} on {_sizes(machine)}, context {n_ctx} or more"
-        style = Style.of(sys.stdout, os.environ)
+        style = Style.here()
         show(choices_text(title, labels, choices, advice, n_ctx, command, style))
-
-
-def _advised(
-    labels: list[str], advice: Recommended | None, command: tuple[str, ...], text: str
-) -> dict[str, object]:
-    """Return the advice as JSON has it."""
-    larger = advice.next if advice else None
-    return {
-        "take": labels[advice.take] if advice else None,
-        "words": list(command),
-        "text": text,
-        "next": None if larger is None else labels[larger],
-    }
 
 
 def _sizes(machine: Machine) -> str:
@@ -307,42 +306,3 @@ def _sizes(machine: Machine) -> str:
     if machine.ram is not None:
         sizes.append(f"RAM {human(machine.ram)}")
     return ", ".join(sizes)
-
-
-def _to_dict(
-    answered: list[tuple[Offer, Choice]],
-    machine: Machine,
-    n_ctx: int,
-    advised: dict[str, object],
-    take: int | None,
-) -> dict[str, object]:
-    """Return the answer for --format json; `take`: the recommended file's place."""
-    devices = [
-        {
-            "name": device.name,
-            "description": device.description,
-            "free": machine.limits[device.name],
-        }
-        for device in machine.devices
-    ]
-    # Whether no other file is as small, as fast and not known to be less close to the original
-    in_front = front([choice for _, choice in answered], take)
-    files = [
-        {
-            "name": offer.name,
-            "source": offer.source,
-            "words": list(offer.words),
-            **choice.to_dict(),
-            "front": first,
-        }
-        for (offer, choice), first in zip(answered, in_front, strict=True)
-    ]
-    return {
-        "schema": 1,
-        "autolayers": __version__,
-        "n_ctx": n_ctx,
-        "devices": devices,
-        "ram": machine.ram,
-        "files": files,
-        "advice": advised,
-    }

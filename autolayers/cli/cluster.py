@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
 from .. import state
-from ..devices.cluster_file import Cluster, asked
+from ..devices.cluster_file import asked
 from ..devices.cluster_file import read as read_cluster
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..launch import cluster as launches
-from ..output import emit, say, show
-from ..planner.compare.cluster import ClusterPlan, plan_cluster
+from ..output import emit, emit_json, say, say_all, show
+from ..planner.compare.cluster import plan_cluster
 from ..report.cluster import cluster_text
 from ..report.table import Style
 from ..report.text import shortage
 from ..request import Request
 from .model import load
 from .words import other_words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ..flags.parse import Arguments
 
 
 def main(words: list[str]) -> int:
@@ -44,8 +39,7 @@ def main(words: list[str]) -> int:
     # Sizes that the running servers report now, not those of the file
     if arguments.own.get("ask"):
         cluster, notes = asked(cluster)
-        for note in notes:
-            say(note)
+        say_all(notes)
     model = load(names[1], arguments)
     # devices in the file's order, which is that of --rpc, then the head's own
     request = Request.of(
@@ -53,13 +47,6 @@ def main(words: list[str]) -> int:
     ).said()
     # Sets of machines: fewer may be faster than all, since each costs network
     together = plan_cluster(model, request, cluster)
-    _print(together, cluster, arguments)
-    if not together.best.plan.fits:
-        say(f"does not fit: {shortage(together.best.plan)}")
-    return 0 if together.best.plan.fits else DoesNotFit.exit_code
-
-
-def _print(together: ClusterPlan, cluster: Cluster, arguments: Arguments) -> None:
     # The best set is printed even where it does not fit: it says what is missing
     own, best = arguments.own, together.best
     # The format that is asked for. Raises UsageError for flags that it does not take.
@@ -74,12 +61,12 @@ def _print(together: ClusterPlan, cluster: Cluster, arguments: Arguments) -> Non
                 together,
                 cluster.head.name,
                 launches.commands(best),
-                Style.of(sys.stdout, os.environ),
+                Style.here(),
                 other_words(arguments),
             )
         )
     elif form == "json":
-        emit(json.dumps(together.to_dict(), indent=1) + "\n")
+        emit_json(together.to_dict())
     elif form == "flags":
         emit(" ".join([*best.plan.flags, *other_words(arguments)]) + "\n")
     else:
@@ -91,8 +78,10 @@ def _print(together: ClusterPlan, cluster: Cluster, arguments: Arguments) -> Non
             say(launches.OPEN)
         write(written, own.get("output"))
     if form not in ("text", "json"):
-        for warning in best.plan.warnings:
-            say(warning)
+        say_all(best.plan.warnings)
+    if not together.best.plan.fits:
+        say(f"does not fit: {shortage(together.best.plan)}")
+    return 0 if together.best.plan.fits else DoesNotFit.exit_code
 
 
 def write(written: dict[str, str], directory: str | None) -> None:

@@ -3,15 +3,13 @@ beside a better one."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 
 from ..errors import DoesNotFit, LaunchRefused
 from ..flags.check import read
 from ..launch import command as commands
 from ..launch.session import Session
-from ..output import emit, show
+from ..output import emit_json, show
 from ..planner.compare.yours import beside, is_better
 from ..records import replace
 from ..report.multi import model_words
@@ -49,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
             "yours": None if isinstance(yours, LaunchRefused) else yours.to_dict(),
             "better": better.to_dict(),
         }
-        emit(json.dumps(said, indent=1) + "\n")
+        emit_json(said)
     else:
-        show(yours_text(yours, taken, words, Style.of(sys.stdout, os.environ)))
+        show(yours_text(yours, taken, words, Style.here()))
     return 0 if taken.fits else DoesNotFit.exit_code

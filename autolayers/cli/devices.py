@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import sys
 
 from ..devices import Inventory, discover, measured
 from ..devices.machine_file import to_dict
@@ -13,7 +11,7 @@ from ..devices.measure import BUS, load, measure
 from ..errors import DeviceError, UsageError
 from ..flags.check import read
 from ..machine import Device, ratios
-from ..output import emit, say, show
+from ..output import emit_json, say, say_all, show
 from ..quoting import printable
 from ..records import replace
 from ..report.table import Style, wrap
@@ -72,16 +70,22 @@ def main(words: Sequence[str]) -> int:
         # Those of an earlier --measure
         speeds = load() or {}
     if own.get("json"):
-        emit(json.dumps(_json(inventory, notes, speeds), indent=2) + "\n")
+        answer = to_dict(inventory.devices, inventory.host)
+        # to_dict is a machine file; these keys are for a reader and ignored by --machine
+        for row, device in zip(answer["devices"], inventory.devices, strict=True):
+            row["sure"] = _sureness(device)
+        answer["host"].update(
+            {**{key: speeds.get(key) for key in BUS}, "measured": speeds.get("when")}
+        )
+        emit_json({**answer, "notes": notes}, 2)
         return 0
-    style = Style.of(sys.stdout, os.environ)
+    style = Style.here()
     # style.columns has no end on a pipe, where a device is a line
     head, *rows = _table(inventory, speeds, style.columns)
     rows += lines(ratios(inventory.devices, inventory.host))
     # A device's name comes from a driver or an RPC server
     show("".join(f"{line}\n" for line in (style(head, "dim"), *map(printable, rows))))
-    for note in notes:
-        say(note)
+    say_all(notes)
     return 0
 
 
@@ -126,11 +130,7 @@ def _table(inventory: Inventory, speeds: dict[str, Any], width: int) -> list[str
     else:
         speed = "bandwidth unknown: --measure finds it"
     rows.append(("RAM", human(host.total), human(host.available), speed, _HOST[host.source]))
-    return _laid_out(rows, width)
-
-
-def _laid_out(rows: list[tuple[str, str, str, str, str]], width: int) -> list[str]:
-    """Return the rows in columns; with their facts below their sizes if the lines are too long."""
+    # The rows in columns; with their facts below their sizes if the lines are too long
     # The last column, the source, may be of any length
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     sizes = [
@@ -151,12 +151,3 @@ def _laid_out(rows: list[tuple[str, str, str, str, str]], width: int) -> list[st
             *(line for text in row[3:] if text for line in wrap(text, width, "  ", "    ")),
         ]
     return lines
-
-
-def _json(inventory: Inventory, notes: list[str], speeds: dict[str, Any]) -> dict[str, object]:
-    answer = to_dict(inventory.devices, inventory.host)
-    # to_dict is a machine file; these keys are for a reader and ignored by --machine
-    for row, device in zip(answer["devices"], inventory.devices, strict=True):
-        row["sure"] = _sureness(device)
-    answer["host"].update({**{key: speeds.get(key) for key in BUS}, "measured": speeds.get("when")})
-    return {**answer, "notes": notes}

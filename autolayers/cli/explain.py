@@ -3,7 +3,6 @@ plan."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
@@ -11,7 +10,7 @@ from ..diagnosis.diagnosis import explain
 from ..errors import UsageError
 from ..files import opened
 from ..flags.check import read
-from ..output import emit, show
+from ..output import emit_json, show
 from ..report.diagnosis import diagnosis_text
 from ..report.table import Style
 from ..sources import needs_download
@@ -22,8 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
-
-    from ..flags.parse import Arguments
 
 
 def main(words: Sequence[str]) -> int:
@@ -50,18 +47,30 @@ def main(words: Sequence[str]) -> int:
     # The second read would be empty, and a log without its start explains less
     if names.count("-") > 1:
         raise UsageError("standard input can be read once: give - once")
+    # Llama-server's flags among the words, as they were written, without the model's file,
+    # which is here
+    from ..flags.parse import items
+    from ..flags.table import Argument
+
+    # Unknown flags too, which may be a fork's
+    flags = [
+        item
+        for item in items(words, "explain")
+        if item.name
+        and (item.flag is None or (isinstance(item.flag, Argument) and item.flag.field != "model"))
+    ]
     answer = explain(
         # Bytes: a log may be in any encoding
         *(sys.stdin.buffer if name == "-" else name for name in names),
-        words=_launch(arguments, words),
+        words=tuple(word for item in flags for word in item.words),
         model=model,
         own=own,
     )
     why = bool(arguments.own.get("why"))
     if arguments.own.get("format") == "json":
-        emit(json.dumps(answer.to_dict(why), indent=1) + "\n")
+        emit_json(answer.to_dict(why))
     else:
-        show(diagnosis_text(answer.text(why), answer.known, Style.of(sys.stdout, os.environ)))
+        show(diagnosis_text(answer.text(why), answer.known, Style.here()))
     return 0 if answer.known else 1
 
 
@@ -73,19 +82,3 @@ def _is_model(name: str) -> bool:
     except (OSError, ValueError):
         # A file that is not here yet is judged by its name
         return name != "-" and (needs_download(name) or name.lower().endswith(".gguf"))
-
-
-def _launch(arguments: Arguments, words: Sequence[str]) -> tuple[str, ...]:
-    """llama-server's flags among the words, as they were written, without the model's file, which
-    is here."""
-    from ..flags.parse import items
-    from ..flags.table import Argument
-
-    # Unknown flags too, which may be a fork's
-    flags = [
-        item
-        for item in items(words, "explain")
-        if item.name
-        and (item.flag is None or (isinstance(item.flag, Argument) and item.flag.field != "model"))
-    ]
-    return tuple(word for item in flags for word in item.words)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
@@ -11,7 +10,7 @@ from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..flags.users import Users
 from ..launch import fleet as launches
-from ..output import emit, say, show
+from ..output import emit, emit_json, say, say_all, show
 from ..planner.compare.fleet.answer import FleetPlan, Wanted
 from ..planner.compare.fleet.plan import plan_fleet
 from ..records import replace
@@ -36,13 +35,31 @@ def main(words: list[str]) -> int:
     """Print the plan, or write the files of each machine; 5 if a user is not served, 130 if the
     search was interrupted."""
     arguments = read("fleet", words, os.environ)
-    machines, names = _names(arguments)
+    # The name of the machines and those of the models. Raises UsageError.
+    names = list(arguments.positional)
+    if len(names) < 2 or names[0].lower().endswith(".gguf"):
+        raise UsageError(
+            "name the machines and the models: autolayers fleet FILE.json|DIRECTORY "
+            "MODEL.gguf[@WEIGHT] ..."
+        )
+    # A pasted command's model or servers would be one of several, or contradict the file
+    for flag, value in (("-m", arguments.params.model), ("--rpc", arguments.params.rpc)):
+        if value:
+            raise UsageError(f"fleet plans each model and its servers: omit {flag}")
+    machines, *names = names
     own = arguments.own
     form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
     if form not in launches.KINDS and ("output" in own or "image" in own):
         raise UsageError(f"--output and --image need --format {', '.join(launches.KINDS)}")
     fleet = read_fleet(machines)
-    paths, weights = _weighted_once(names)
+    # The models' paths and weights. Raises UsageError for a model that is given twice.
+    # The same model twice may mean twice its users, which @2 says
+    paths, weights = weighted(names)
+    for path in paths:
+        if paths.count(path) > 1:
+            raise UsageError(
+                f"{path} is given twice: {path}@2 gives it twice the users of the others"
+            )
     models = [load(path, arguments) for path in paths]
     # The promise to each user, whichever model and machine serves them
     each = Users(None, own.get("ctx-per-user", 0), own.get("min-rate", 0.0), own.get("ttft", 0.0))
@@ -66,46 +83,18 @@ def main(words: list[str]) -> int:
     return 0 if plan.fits else DoesNotFit.exit_code
 
 
-def _names(arguments: Arguments) -> tuple[str, list[str]]:
-    """Return the name of the machines and those of the models. Raises UsageError."""
-    names = list(arguments.positional)
-    if len(names) < 2 or names[0].lower().endswith(".gguf"):
-        raise UsageError(
-            "name the machines and the models: autolayers fleet FILE.json|DIRECTORY "
-            "MODEL.gguf[@WEIGHT] ..."
-        )
-    # A pasted command's model or servers would be one of several, or contradict the file
-    for flag, value in (("-m", arguments.params.model), ("--rpc", arguments.params.rpc)):
-        if value:
-            raise UsageError(f"fleet plans each model and its servers: omit {flag}")
-    return names[0], names[1:]
-
-
-def _weighted_once(names: list[str]) -> tuple[list[str], list[float]]:
-    """Return the models' paths and weights. Raises UsageError for a model that is given twice."""
-    # The same model twice may mean twice its users, which @2 says
-    paths, weights = weighted(names)
-    for path in paths:
-        if paths.count(path) > 1:
-            raise UsageError(
-                f"{path} is given twice: {path}@2 gives it twice the users of the others"
-            )
-    return paths, weights
-
-
 def _print(plan: FleetPlan, form: str, paths: list[str], arguments: Arguments) -> None:
     if form == "text":
-        show(fleet_text(plan, Style.of(sys.stdout, os.environ)))
+        show(fleet_text(plan, Style.here()))
         return
     if form == "json":
-        emit(json.dumps(to_dict(plan), indent=1) + "\n")
+        emit_json(to_dict(plan))
         return
     if form == "flags":
         emit(fleet_flags(plan))
     else:
         write(launches.files(form, plan, paths, arguments, say), arguments.own.get("output"))
     # On stderr: text and JSON have them inside
-    for line in [*(each.why for each in plan.unserved), *plan.notes]:
-        say(line)
+    say_all([*(each.why for each in plan.unserved), *plan.notes])
     if plan.wanted.users is not None and plan.most < plan.wanted.users:
         say(f"{plan.wanted.users} users cannot be served: {sum(plan.users)} can")

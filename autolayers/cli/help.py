@@ -6,7 +6,7 @@ from __future__ import annotations
 import textwrap
 
 from ..errors import UsageError
-from ..flags.own import COMMANDS, FLAGS, Command, OwnFlag
+from ..flags.own import COMMANDS, FLAGS, OwnFlag
 
 _WIDTH = 80
 _COLUMN = 26  # column of the help texts
@@ -71,8 +71,9 @@ def overview() -> str:
     )
 
 
-def _command(name: str) -> Command:
-    """Return the command of these words. Raises UsageError if there is none."""
+def help_of(name: str) -> str:
+    """Return the text of `autolayers COMMAND --help`. Raises UsageError for an unknown command."""
+    # The command of these words. Raises UsageError if there is none.
     # "ollama --help" arrives here with the flag as its second word
     words = [word for word in name.split() if not word.startswith("-")]
     # "ollama plan" before "ollama", and "run llama-server" is run
@@ -81,20 +82,17 @@ def _command(name: str) -> Command:
         # plan is what no word stands for
         names = [name for name in COMMANDS if " " not in name and name != "plan"]
         raise UsageError(f"no command {name!r}: {', '.join(names)}")
-    return command
-
-
-def help_of(name: str) -> str:
-    """Return the text of `autolayers COMMAND --help`. Raises UsageError for an unknown command."""
-    command = _command(name)
     # Its help is the overview: who writes no command gets plan
     if command.name == "plan":
         return overview()
     usage = f"usage: autolayers {command.usage}"
+    # As a sentence
+    summary = command.summary[0].upper() + command.summary[1:]
+    summary += "" if summary[-1] in "?!." else "."
     lines = [
         *textwrap.wrap(usage, _WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False),
         "",
-        _paragraph(f"{_sentence(command.summary)} {command.about}".rstrip()),
+        _paragraph(f"{summary} {command.about}".rstrip()),
         "",
     ]
     # "ollama plan" and the others, where "ollama" is asked for
@@ -106,10 +104,6 @@ def help_of(name: str) -> str:
     if below:
         lines += [*_columns(below, _COLUMN), ""]
     return "\n".join([*lines, *_columns(_flags(command.name), _COLUMN), ""])
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}{'' if text[-1] in '?!.' else '.'}"
 
 
 def spelled(flag: OwnFlag) -> str:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-
 from ..errors import UsageError
 from ..flags.check import read
 from ..memory.layers import model_layers
-from ..output import emit, show
+from ..output import emit_json, show
 from ..report.inspect import inspect_text
 from ..report.table import Style
 from .model import load
@@ -25,7 +21,7 @@ def main(words: list[str]) -> int:
     # -c, -ctk and -ctv decide the size of the cache that is shown
     layers = model_layers(load(names[0], arguments), arguments.params)
     if arguments.own.get("format") == "json":
-        emit(json.dumps(layers.to_dict(), indent=1) + "\n")
+        emit_json(layers.to_dict())
         return 0
-    show(inspect_text(layers, Style.of(sys.stdout, os.environ)))
+    show(inspect_text(layers, Style.here()))
     return 0

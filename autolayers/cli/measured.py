@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import sys
 
 from .. import __version__
 from ..devices.names import find
 from ..errors import AutolayersError, UsageError
 from ..flags.check import nearest, read
-from ..output import emit, say, show
+from ..output import emit_json, say, show
 from ..report.measured import cards as cards_words
 from ..report.measured import rows_text
 from ..report.table import Style
@@ -46,37 +44,40 @@ def main(words: Sequence[str]) -> int:
     for name in names:
         matching = _matching(matching, name)
     shown = matching
-    style = Style.of(sys.stdout, os.environ)
+    style = Style.here()
     if arguments.own.get("json"):
-        emit(
-            json.dumps(
-                {"schema": 1, "autolayers": __version__, "rows": [row.to_dict() for row in shown]},
-                indent=1,
-            )
-            + "\n"
+        emit_json(
+            {"schema": 1, "autolayers": __version__, "rows": [row.to_dict() for row in shown]}
         )
     elif shown:
         show(rows_text(shown, style, bool(arguments.own.get("plot"))))
     if not shown:
-        say(_nothing(names))
+        # That nothing matches, with the card or model that a misspelt name is nearest to
+        known = [*{card for row in rows() for card in row.cards}, *{row.model for row in rows()}]
+        # e.g. "qwen3-30b" alone: there are no rows of the card
+        unknown = [name for name in names if not _matching(list(rows()), name)]
+        near = [found for name in unknown if (found := nearest(name, known))]
+        what = f"nothing is measured of {' '.join(names)}"
+        if near:
+            nothing = f"{what}; did you mean {' '.join(near)}?"
+        else:
+            # A card that nobody measured yet is one
+            words = [name for name in unknown if _card(name) is None]
+            what += f": {words[0]} is no card of --gpu list, nor a model of a row" if words else ""
+            nothing = f"{what}; a row would help: {_SHARE}"
+        say(nothing)
     if not names:
-        say(_most_helpful(devices, here))
+        # Which row would help this machine most
+        # "" stands for a device that is no known card
+        named = all(here)
+        count = len(of_cards(here)) if named else 0
+        names = here if named else [device.description or device.name for device in devices]
+        kind = wanted(names)
+        say(
+            f"{cards_words(names)}: {count} rows are measured; one of the class {kind} would help "
+            f"most: {_SHARE}"
+        )
     return 0
-
-
-def _nothing(names: Sequence[str]) -> str:
-    """Return that nothing matches, with the card or model that a misspelt name is nearest to."""
-    known = [*{card for row in rows() for card in row.cards}, *{row.model for row in rows()}]
-    # e.g. "qwen3-30b" alone: there are no rows of the card
-    unknown = [name for name in names if not _matching(list(rows()), name)]
-    near = [found for name in unknown if (found := nearest(name, known))]
-    what = f"nothing is measured of {' '.join(names)}"
-    if near:
-        return f"{what}; did you mean {' '.join(near)}?"
-    # A card that nobody measured yet is one
-    words = [name for name in unknown if _card(name) is None]
-    what += f": {words[0]} is no card of --gpu list, nor a model of a row" if words else ""
-    return f"{what}; a row would help: {_SHARE}"
 
 
 def _matching(candidates: list[MeasuredRate], name: str) -> list[MeasuredRate]:
@@ -118,16 +119,3 @@ def _here() -> list[Device]:
         return [device for device in discover(os.environ).devices if device.kind != "rpc"]
     except AutolayersError:
         return []
-
-
-def _most_helpful(devices: list[Device], here: list[str]) -> str:
-    """Return which row would help this machine most."""
-    # "" stands for a device that is no known card
-    named = all(here)
-    count = len(of_cards(here)) if named else 0
-    names = here if named else [device.description or device.name for device in devices]
-    kind = wanted(names)
-    return (
-        f"{cards_words(names)}: {count} rows are measured; one of the class {kind} would help "
-        f"most: {_SHARE}"
-    )

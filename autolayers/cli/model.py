@@ -16,27 +16,17 @@ if TYPE_CHECKING:
 
 # words of other programs, and the commands that do what they say
 # (plan takes a first word that is no command for a model, and finds no file of that name)
-_MEANT = {
-    "start": "run",
-    "serve": "run",
-    "launch": "run",
-    "server": "run",
-    "list": "ollama list",
-    "ls": "ollama list",
-    "compare": "choose",
-    "recommend": "choose",
-    "bench": "tune",
-    "benchmark": "tune",
-    "log": "explain",
-    "logs": "explain",
-    "diagnose": "explain",
-    "gpus": "devices",
-    "gpu": "devices",
-    "info": "inspect",
-    "show": "inspect",
-    "status": "ps",
-    "top": "ps",
+_WORDS = {
+    "run": "start serve launch server",
+    "ollama list": "list ls",
+    "choose": "compare recommend",
+    "tune": "bench benchmark",
+    "explain": "log logs diagnose",
+    "devices": "gpus gpu",
+    "inspect": "info show",
+    "ps": "status top",
 }
+_MEANT = {word: command for command, words in _WORDS.items() for word in words.split()}
 
 
 def load(name: str, arguments: Arguments | None = None) -> Model:
@@ -74,7 +64,11 @@ def _of_the_hub(name: str) -> str:
 def _refuse_name(name: str) -> None:
     """Raise ModelError with a suggestion for a name that is not a file."""
     if os.path.isdir(name):
-        raise ModelError(f"{name}: a directory, not a model{_models_inside(name)}")
+        names = sorted(entry for entry in os.listdir(name) if entry.endswith(".gguf"))
+        # A folder of a hundred models must not fill the terminal
+        some = f"; it has {', '.join(names[:4])}" if names else ""
+        more = " ..." if len(names) > 4 else ""
+        raise ModelError(f"{name}: a directory, not a model{some}{more}")
     # A pipe or a link whose target is gone: read_model says what is wrong with it
     if os.path.lexists(name):
         return
@@ -102,31 +96,13 @@ def _refuse_name(name: str) -> None:
         if two_parts and owner[0] not in ".~" and not os.path.lexists(owner):
             raise ModelError(f"{name}: no such file; for a Hugging Face repository write hf:{name}")
         return
-    raise ModelError(f"{name}: no such file; {_way_out(name)}")
-
-
-def _way_out(name: str) -> str:
-    """Return what a word that is no file may have meant."""
-    command = _MEANT.get(name) or _nearest_command(name)
-    if command == "plan":
-        return "did you mean autolayers MODEL?"
+    # What a word may have meant: the command that it is, or nearly is
+    command = _MEANT.get(name)
+    if not command and name.isalpha():
+        command = nearest(name, [command for command in COMMANDS if " " not in command])
+    way = f"for an Ollama model write ollama:{name}, for a Hugging Face one hf:USER/REPO"
     if command:
-        return f"did you mean the command autolayers {command}?"
-    return f"for an Ollama model write ollama:{name}, for a Hugging Face one hf:USER/REPO"
-
-
-def _models_inside(directory: str) -> str:
-    """Return the first GGUF files of a directory as the end of a sentence; "" if it has none."""
-    names = sorted(entry for entry in os.listdir(directory) if entry.endswith(".gguf"))
-    if not names:
-        return ""
-    # A folder of a hundred models must not fill the terminal
-    rest = " ..." if len(names) > 4 else ""
-    return f"; it has {', '.join(names[:4])}{rest}"
-
-
-def _nearest_command(name: str) -> str | None:
-    """Return the command that a word is nearly; None if there is none."""
-    if not name.isalpha():
-        return None
-    return nearest(name, [command for command in COMMANDS if " " not in command])
+        way = f"did you mean the command autolayers {command}?"
+    if command == "plan":
+        way = "did you mean autolayers MODEL?"
+    raise ModelError(f"{name}: no such file; {way}")

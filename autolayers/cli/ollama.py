@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 
 from ..devices import Inventory
 from ..errors import AutolayersError, DoesNotFit, ModelError, UsageError
@@ -21,7 +22,7 @@ from ..ollama.other_models import MODELS_A_GPU, allowed_for
 from ..ollama.settings import READ, Settings, predicted, used
 from ..ollama.target import Target, from_file, from_modelfile, from_name, is_gguf
 from ..ollama.verify import verify
-from ..output import emit, say, show
+from ..output import emit, emit_json, say, say_all, show
 from ..quoting import posix, printable, shell
 from ..records import replace
 from ..request import Request
@@ -91,23 +92,28 @@ class _Command:
             for word in item.words
         ]
         self.server = OllamaServer.from_environment(environ)
+        # Whether to read the log: of a local server, and not in a plan for another
+        # machine
         self.log = (
-            Log(environ, self.own.get("log")).server() if self._reads_log() else ServerLog({})
+            Log(environ, self.own.get("log")).server()
+            if self.server.is_local and ("log" in self.own or not self._elsewhere)
+            else ServerLog({})
         )
         # What is set here counts more than what the server was started with
         changed = {**self.log.settings, **environ}
-        self._say_differences()
+        # Say which variables are others in the server's log
+        for variable, value in self.log.settings.items():
+            here = self.environ.get(variable, value)
+            # A user exports a variable in a shell, and the service does not see it
+            if variable in READ and here != value:
+                there = f"{value} in the server's log"
+                say(f"{variable} is {here} here and {there}: the plan uses this one")
         for name, variable in _VARIABLES.items():
             # A flag counts more than either
             if name in self.own:
                 changed[variable] = str(self.own[name])
         self.settings = Settings.from_environment(changed)
         self._asked: Request | None = None
-
-    def _reads_log(self) -> bool:
-        """Return whether to read the log: of a local server, and not in a plan for another
-        machine."""
-        return self.server.is_local and ("log" in self.own or not self._elsewhere)
 
     @property
     def _elsewhere(self) -> bool:
@@ -125,25 +131,13 @@ class _Command:
                 )
             # amend changes found devices only: described ones are taken as they are
             request = Request.of(self.arguments, self.environ, amend=self._as_ollama_has_it)
-            self._asked = (self._without_unused(request) if self._elsewhere else request).said()
+            # A described machine, without the devices that Ollama's server does not use
+            devices, unused = used(self.settings, request.machine.devices)
+            if self._elsewhere and unused:
+                without = request.on(devices, request.host)
+                request = replace(without, notes=(*request.notes, *unused))
+            self._asked = request.said()
         return self._asked
-
-    def _without_unused(self, request: Request) -> Request:
-        """Return a described machine without the devices that Ollama's server does not use."""
-        devices, unused = used(self.settings, request.machine.devices)
-        if not unused:
-            return request
-        return replace(request.on(devices, request.host), notes=(*request.notes, *unused))
-
-    def _say_differences(self) -> None:
-        """Say which variables are others in the server's log."""
-        for name, value in self.log.settings.items():
-            here = self.environ.get(name, value)
-            # A user exports a variable in a shell, and the service does not see it
-            if name in READ and here != value:
-                say(
-                    f"{name} is {here} here and {value} in the server's log: the plan uses this one"
-                )
 
     def _as_ollama_has_it(self, inventory: Inventory) -> Inventory:
         """Return this machine's devices, or those of the server's log if none is found here. Memory
@@ -162,9 +156,14 @@ class _Command:
         # e.g. integrated GPUs, which Ollama leaves alone unless a variable says otherwise
         devices, unused = used(self.settings, devices)
         notes = (*notes, *unused)
-        loaded = self._loaded() if devices and self.server.is_local else []
+        loaded = []
+        with suppress(OllamaError):
+            if devices and self.server.is_local:
+                # Only what holds device memory: the rest changes no placement
+                loaded = [entry for entry in self.server.ps(_PATIENCE) if entry["size_vram"]]
         if loaded:
-            are = _are_loaded(loaded)
+            held_by = ", ".join(str(entry.get("name")) for entry in loaded)
+            are = f"{held_by} {'is' if len(loaded) == 1 else 'are'} loaded in Ollama"
             # /api/ps gives a sum over all GPUs: which one holds it is not known
             if len(devices) > 1:
                 notes = (*notes, f"{are} and counted as used memory: `ollama stop` frees it")
@@ -181,14 +180,6 @@ class _Command:
                     notes = (*notes, f"{are}; the plan assumes that this memory is freed")
                     devices = [replace(card, free=min(card.total, card.free + held))]
         return Inventory(tuple(devices), inventory.host, notes)
-
-    def _loaded(self) -> list[dict[str, Any]]:
-        """Return the bytes that Ollama holds on a device now."""
-        try:
-            # Only what holds device memory: the rest changes no placement
-            return [entry for entry in self.server.ps(_PATIENCE) if entry["size_vram"]]
-        except OllamaError:
-            return []
 
     def keep(self, target: Target) -> None:
         """Take what a model holds that stays loaded from the machine, for the next one."""
@@ -233,11 +224,6 @@ class _Command:
             return ""
 
 
-def _are_loaded(loaded: Sequence[Mapping[str, Any]]) -> str:
-    names = ", ".join(str(entry.get("name")) for entry in loaded)
-    return f"{names} {'is' if len(loaded) == 1 else 'are'} loaded in Ollama"
-
-
 def _plan(command: _Command) -> int:
     stay = [name for name in str(command.own.get("stay", "")).split(",") if name]
     for name in stay:
@@ -251,9 +237,29 @@ def _plan(command: _Command) -> int:
         target_of = from_file(what) if is_gguf(what) else _of_modelfile(command, _read(what), what)
     advice = command.advise(target_of, remote=not os.path.isfile(command.what))
     if stay:
-        advice = _beside(command, advice, stay)
+        # An answer with what Ollama needs so that these stay loaded beside the model
+        devices = command.request(remote=True).machine.devices
+        target, server = advice.target, list(advice.server)
+        given = whole(command.environ.get("OLLAMA_MAX_LOADED_MODELS", ""))
+        if len(stay) >= (given or MODELS_A_GPU * max(1, len(devices))):
+            server.append(f"OLLAMA_MAX_LOADED_MODELS={len(stay) + 1}")
+        notes = [
+            f"{name} stays: curl {command.server.url}/api/generate -d "
+            + posix([json.dumps({"model": name, "keep_alive": -1})])
+            for name in stay
+        ]
+        guess = predicted(target.model, target.model.size, advice.num_ctx * advice.parallel)
+        allowed = allowed_for(guess, devices, command.settings)
+        # A num_gpu that is not all skips that check
+        if devices and guess > allowed and advice.num_gpu in (None, advice.everything):
+            notes.append(
+                f"Ollama unloads one of those first all the same: it takes this model for "
+                f"{human(guess)}, of {human(allowed)} that it may have; num_ctx or --kv-type makes "
+                "it smaller, and a num_gpu of fewer layers is not looked at"
+            )
+        advice = replace(advice, server=tuple(server), notes=(*advice.notes, *notes))
     if "json" in command.own:
-        emit(json.dumps(_as_dict(advice), indent=1) + "\n")
+        emit_json(_as_dict(advice))
     # -1 is Ollama's own value for "choose it yourself"
     elif "quiet" in command.own:
         emit(f"{-1 if advice.num_gpu is None else advice.num_gpu}\n")
@@ -269,30 +275,6 @@ def _plan(command: _Command) -> int:
     if "json" not in command.own:
         _say_all(advice)
     return 0 if advice.plan.fits else DoesNotFit.exit_code
-
-
-def _beside(command: _Command, advice: OllamaAdvice, stay: Sequence[str]) -> OllamaAdvice:
-    """Return an answer with what Ollama needs so that these stay loaded beside the model."""
-    devices = command.request(remote=True).machine.devices
-    target, server = advice.target, list(advice.server)
-    given = whole(command.environ.get("OLLAMA_MAX_LOADED_MODELS", ""))
-    if len(stay) >= (given or MODELS_A_GPU * max(1, len(devices))):
-        server.append(f"OLLAMA_MAX_LOADED_MODELS={len(stay) + 1}")
-    notes = [
-        f"{name} stays: curl {command.server.url}/api/generate -d "
-        + posix([json.dumps({"model": name, "keep_alive": -1})])
-        for name in stay
-    ]
-    guess = predicted(target.model, target.model.size, advice.num_ctx * advice.parallel)
-    allowed = allowed_for(guess, devices, command.settings)
-    # A num_gpu that is not all skips that check
-    if devices and guess > allowed and advice.num_gpu in (None, advice.everything):
-        notes.append(
-            f"Ollama unloads one of those first all the same: it takes this model for "
-            f"{human(guess)}, of {human(allowed)} that it may have; num_ctx or --kv-type makes it "
-            "smaller, and a num_gpu of fewer layers is not looked at"
-        )
-    return replace(advice, server=tuple(server), notes=(*advice.notes, *notes))
 
 
 def _modelfile(command: _Command) -> int:
@@ -313,7 +295,20 @@ def _modelfile(command: _Command) -> int:
     if in_place:
         raise UsageError(f"--in-place changes a Modelfile, which {what} is not: use -o FILE")
     # FROM needs a name that Ollama's server finds: an absolute path or a model's name
-    target, source = _of_model(command)
+    # The target of a GGUF file or a model's name, and what FROM names
+    # --model: where the file lies here, if FROM's name is of another machine
+    named = command.own.get("model")
+    # Whether it is a file name and not a model's name
+    what = command.what
+    separated = os.sep != "/" and os.sep in what
+    written_so = separated or what.startswith((".", "/", "~")) or what.endswith(".gguf")
+    if written_so or os.path.exists(what):
+        path = os.path.expanduser(command.what if named is None else named)
+        target, source = from_file(path), os.path.abspath(os.path.expanduser(command.what))
+    elif named:
+        target, source = from_file(named, command.what), command.what
+    else:
+        target, source = from_name(command.what, command.environ, command.server), command.what
     advice = command.advise(target)
     _must_fit(advice)
     # A minimal Modelfile with the plan in comments.
@@ -344,18 +339,6 @@ def _rewritten(command: _Command) -> int:
     _say_all(advice)
     _say_server(advice)
     return _written(command, written, advice.summary)
-
-
-def _of_model(command: _Command) -> tuple[Target, str]:
-    """Return the target of a GGUF file or a model's name, and what FROM names."""
-    # --model: where the file lies here, if FROM's name is of another machine
-    named = command.own.get("model")
-    if _is_path(command.what):
-        path = os.path.expanduser(command.what if named is None else named)
-        return from_file(path), os.path.abspath(os.path.expanduser(command.what))
-    if named:
-        return from_file(named, command.what), command.what
-    return from_name(command.what, command.environ, command.server), command.what
 
 
 def _say_server(advice: OllamaAdvice) -> None:
@@ -424,7 +407,7 @@ def _verify(command: _Command) -> int:
         advice, command.what, server, log=own.get("log"), environ=command.environ, say=say
     )
     if "json" in own:
-        emit(json.dumps({**_as_dict(advice), "verified": result.to_dict()}, indent=1) + "\n")
+        emit_json({**_as_dict(advice), "verified": result.to_dict()})
     else:
         _print(*result.lines)
     if result.loaded and "write" in own:
@@ -460,7 +443,7 @@ def _list(command: _Command) -> int:
             )
             sys.stdout.flush()
     if "json" in command.own:
-        emit(json.dumps(answers, indent=1) + "\n")
+        emit_json(answers)
     if not fits:
         return failed
     return 0 if all(fits) else DoesNotFit.exit_code
@@ -527,14 +510,6 @@ def _must_fit(advice: OllamaAdvice) -> None:
         )
 
 
-def _is_path(what: str) -> bool:
-    """Return whether it is a file name and not a model's name."""
-    separated = os.sep != "/" and os.sep in what
-    if separated or what.startswith((".", "/", "~")) or what.endswith(".gguf"):
-        return True
-    return os.path.exists(what)
-
-
 def _read(path: str) -> bytes:
     try:
         with opened(path) as stream:
@@ -544,8 +519,7 @@ def _read(path: str) -> bytes:
 
 
 def _say_all(advice: OllamaAdvice) -> None:
-    for note in advice.notes:
-        say(note)
+    say_all(advice.notes)
 
 
 def _print(*lines: str) -> None:

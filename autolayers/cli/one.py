@@ -13,7 +13,7 @@ from ..errors import AutolayersError, UsageError
 from ..flags.parse import Arguments, config_files
 from ..gguf import first_part
 from ..memory.meter import Meter
-from ..output import emit, say, show
+from ..output import emit, say, say_all, show
 from ..parallel import cores
 from ..planner import Plan, plan_request
 from ..quoting import shell
@@ -41,8 +41,13 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
             # Flags and launch files must name the file that starts
             arguments = replace(arguments, params=replace(arguments.params, model=first))
     # What --engine names, where it names one
+    # The program that --llama-server names. Raises UsageError where there is none.
+    server = arguments.own.get("llama-server")
+    if server and which(server) is None:
+        raise UsageError(f"--llama-server {server}: no such program")
     request = for_model(
-        model, Request.of(arguments, os.environ, program=_server(arguments), of_program=engine)
+        model,
+        Request.of(arguments, os.environ, program=(server,) if server else (), of_program=engine),
     )
     program = request.build.engine
     # llama-server's flags do not start this program
@@ -91,7 +96,14 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
         # A launch that `autolayers tune` measured is worth more than a prediction
         answer = _measured(answer, model, arguments, make, form)
     if referee is not None:
-        answer = _confirmed(referee, answer, model, form)
+        # The plan with what the installed program says of it
+        with Progress(what="asking llama-fit-params"):
+            answer, line = referee.confirmed(
+                answer, lambda less: plan_request(model, less, advise=True, processes=cores())
+            )
+        if line and form != "json":
+            say(line)
+        answer = replace(answer, found=(line, *answer.found)) if line else answer
     # -q prints nothing then, so that $(autolayers -q ...) is empty and not wrong
     if form == "number" and not answer.fits and _say_flags(arguments, make):
         return 5
@@ -115,8 +127,7 @@ def _printed(answer: Plan, form: str, arguments: Arguments) -> int:
     (show if form == "text" else emit)(_render(answer, form, arguments))
     # text and JSON carry their warnings themselves
     if form not in ("text", "json"):
-        for line in warnings_of(answer):
-            say(line)
+        say_all(warnings_of(answer))
     return 0 if answer.fits else 5
 
 
@@ -133,7 +144,7 @@ def _in_steps(model: Model, request: Request, make: Callable[[Arguments], Plan])
         answer = next(steps)
     measured = _measured(answer, model, request.arguments, make, "text")
     arguments, verbose = without_verbose(request.arguments)
-    style = Style.of(sys.stdout, os.environ)
+    style = Style.here()
     rest = other_words(arguments)
     everything = verbose or bool(request.arguments.own.get("table"))
     # Its reasons would be those of another launch, so it is printed at once
@@ -205,7 +216,7 @@ def _why(model: Model, request: Request, form: str) -> int:
     else:
         from ..report.table import Style
 
-        show(why_text(explanation, Style.of(sys.stdout, os.environ)))
+        show(why_text(explanation, Style.here()))
     # The row that comes closest is marked where none fits, with what rules it out
     return 0 if next(row for row in explanation.candidates if row.chosen).verdict == "chosen" else 5
 
@@ -229,14 +240,6 @@ def _measured(
     if line and form not in ("text", "json"):
         say(line)
     return replace(plan, found=(line, *plan.found)) if line else plan
-
-
-def _server(arguments: Arguments) -> tuple[str, ...]:
-    """Return the program that --llama-server names. Raises UsageError where there is none."""
-    server = arguments.own.get("llama-server")
-    if server and which(server) is None:
-        raise UsageError(f"--llama-server {server}: no such program")
-    return (server,) if server else ()
 
 
 def _referee(model: Model, request: Request) -> Referee | None:
@@ -265,17 +268,6 @@ def _referee(model: Model, request: Request) -> Referee | None:
     return Referee(tool, model.path, digest, request, os.environ)
 
 
-def _confirmed(referee: Referee, plan: Plan, model: Model, form: str) -> Plan:
-    """Return the plan with what the installed program says of it."""
-    with Progress(what="asking llama-fit-params"):
-        plan, line = referee.confirmed(
-            plan, lambda less: plan_request(model, less, advise=True, processes=cores())
-        )
-    if line and form != "json":
-        say(line)
-    return replace(plan, found=(line, *plan.found)) if line else plan
-
-
 def _document(plan: Plan, arguments: Arguments) -> dict[str, object]:
     # What a given launch has besides: a front end that builds its command would lose the port
     other = other_words(arguments)
@@ -302,9 +294,7 @@ def _render(plan: Plan, form: str, arguments: Arguments) -> str:
         from ..report.text import plan_text
 
         arguments, verbose = without_verbose(arguments)
-        return plan_text(
-            plan, Style.of(sys.stdout, os.environ), other_words(arguments), verbose, _command(plan)
-        )
+        return plan_text(plan, Style.here(), other_words(arguments), verbose, _command(plan))
     from ..launch import formats
 
     return formats.write(

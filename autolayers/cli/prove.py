@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import sys
 
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
 from ..launch import cannot_start, missing
 from ..launch import command as commands
-from ..launch.prove import Proof, Prover
+from ..launch.prove import Prover
 from ..launch.session import Session
-from ..output import emit, say, show
+from ..output import emit_json, say, say_all, show
 from ..report.table import Style, stacked, wrap
 from ..units import mib
 from .help import help_of
@@ -43,44 +41,40 @@ def main(argv: Sequence[str]) -> int:
     quick, form = "quick" in own, own.get("json")
     session = Session(command, {k: v for k, v in own.items() if k != "quick"}, os.environ)
     plan, added = session.plan()
-    for line in warnings_of(plan):
-        say(line)
+    say_all(warnings_of(plan))
     if not plan.fits:
         say("nothing is started: the plan does not fit")
         return DoesNotFit.exit_code
     with Progress(what="starting") as progress:
         proof = Prover(session, plan, added, _QUICK if quick else 1.0, progress.now).prove()
     if form:
-        emit(json.dumps({"schema": 1, **proof.to_dict()}, indent=1) + "\n")
+        emit_json({"schema": 1, **proof.to_dict()})
     else:
-        show(_text(proof, quick, Style.of(sys.stdout, os.environ)))
+        style = Style.here()
+        if proof.held:
+            verdict = "held" + (", filled to a quarter" if quick else ", filled to the end")
+        elif proof.interrupted:
+            verdict = "interrupted: this is what it took so far"
+        elif proof.failed:
+            verdict = f"did not hold: {proof.failed}"
+        elif proof.short:
+            verdict = (
+                f"did not hold: {', '.join(row.name for row in proof.short)} took more than it has"
+            )
+        else:
+            verdict = "did not hold: the context was not filled"
+        slots = f"{proof.slots} slot{'s' * (proof.slots != 1)}"
+        lines = wrap(style(verdict, "bold"), style.width)
+        lines += wrap(f"{proof.filled} of {proof.wanted} tokens in {slots}", style.width)
+        rows = [
+            (row.name, mib(row.predicted), _size(row.start), _size(row.end), _size(row.left))
+            for row in proof.rows
+        ]
+        heads = ("MiB", "predicted", "at the start", "at the end", "left")
+        show("\n".join([*lines, "", *stacked(heads, rows, style, (0,))]) + "\n")
     if proof.interrupted:
         return _INTERRUPTED
     return 0 if proof.held else 1
-
-
-def _text(proof: Proof, quick: bool, style: Style) -> str:
-    if proof.held:
-        verdict = "held" + (", filled to a quarter" if quick else ", filled to the end")
-    elif proof.interrupted:
-        verdict = "interrupted: this is what it took so far"
-    elif proof.failed:
-        verdict = f"did not hold: {proof.failed}"
-    elif proof.short:
-        verdict = (
-            f"did not hold: {', '.join(row.name for row in proof.short)} took more than it has"
-        )
-    else:
-        verdict = "did not hold: the context was not filled"
-    slots = f"{proof.slots} slot{'s' * (proof.slots != 1)}"
-    lines = wrap(style(verdict, "bold"), style.width)
-    lines += wrap(f"{proof.filled} of {proof.wanted} tokens in {slots}", style.width)
-    rows = [
-        (row.name, mib(row.predicted), _size(row.start), _size(row.end), _size(row.left))
-        for row in proof.rows
-    ]
-    heads = ("MiB", "predicted", "at the start", "at the end", "left")
-    return "\n".join([*lines, "", *stacked(heads, rows, style, (0,))]) + "\n"
 
 
 def _size(size: int | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -12,7 +11,7 @@ from ..errors import AutolayersError, UsageError
 from ..flags.check import read
 from ..launch.secrets import without_secrets
 from ..launch.servers import free_memory, look, servers
-from ..output import clear, emit, say, show
+from ..output import clear, emit_json, say, show
 from ..report.table import Style
 from ..units import human, whole
 from .ps_page import document, one_text, ps_text
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ..diagnosis.facts import Facts
 
 _PAUSE = 2.0  # seconds
 _SHOWN = 8  # of Ollama's other models
@@ -36,7 +34,7 @@ def main(words: Sequence[str]) -> int:
         # A stream of documents is no JSON
         if arguments.own.get("watch"):
             raise UsageError("--watch and --json: give one of them")
-        emit(json.dumps(document(*_now()), indent=1) + "\n")
+        emit_json(document(*_now()))
         return 0
     while True:
         # Everything again: servers come and go between two looks
@@ -45,7 +43,7 @@ def main(words: Sequence[str]) -> int:
             running,
             free,
             [*map(_ollama_line, ollama), *map(_other_line, others[:_SHOWN])],
-            Style.of(sys.stdout, os.environ),
+            Style.here(),
         )
         if not arguments.own.get("watch"):
             show(text)
@@ -68,17 +66,13 @@ def print_server(pid: int, as_json: bool = False) -> int:
         )
     running = look(server, inventory)
     if as_json:
-        emit(
-            json.dumps(
-                {
-                    "schema": 1,
-                    **running.to_dict(),
-                    "free": free_memory(inventory),
-                    "without": free_memory(inventory, running),
-                },
-                indent=1,
-            )
-            + "\n"
+        emit_json(
+            {
+                "schema": 1,
+                **running.to_dict(),
+                "free": free_memory(inventory),
+                "without": free_memory(inventory, running),
+            }
         )
         return 0
     # The command is printed to be started again
@@ -91,7 +85,7 @@ def print_server(pid: int, as_json: bool = False) -> int:
             words,
             free_memory(inventory),
             free_memory(inventory, running),
-            Style.of(sys.stdout, os.environ),
+            Style.here(),
         )
     )
     return 0
@@ -123,28 +117,7 @@ def _ollama(inventory: Inventory) -> tuple[list[dict[str, Any]], list[dict[str, 
     # Only the log knows why layers stayed in RAM
     log = Log(os.environ)
     recent = log.recent()
-    rows = _why(loaded, explain(recent).facts if recent else None)
-    # Another machine's Ollama: its devices are not those found here
-    if not server.is_local:
-        return rows, []
-    try:
-        # The server's own environment counts more than that of this shell
-        variables = {**os.environ, **log.server().settings}
-        max_loaded = whole(variables.get("OLLAMA_MAX_LOADED_MODELS", ""))
-        # Ollama starts its servers without --rpc
-        devices = [device for device in inventory.devices if device.kind != "rpc"]
-        return rows, [
-            other.to_dict()
-            for other in other_models(
-                server, devices, Settings.from_environment(variables), loaded, max_loaded
-            )
-        ]
-    # What is loaded is still worth printing
-    except AutolayersError:
-        return rows, []
-
-
-def _why(loaded: Sequence[Mapping[str, Any]], facts: Facts | None) -> list[dict[str, Any]]:
+    facts = explain(recent).facts if recent else None
     rows = []
     for model in loaded:
         # As /api/ps has them, bytes
@@ -171,7 +144,24 @@ def _why(loaded: Sequence[Mapping[str, Any]], facts: Facts | None) -> list[dict[
                 f", {human(free)} were free" if free else ""
             )
         rows.append(row)
-    return rows
+    # Another machine's Ollama: its devices are not those found here
+    if not server.is_local:
+        return rows, []
+    try:
+        # The server's own environment counts more than that of this shell
+        variables = {**os.environ, **log.server().settings}
+        max_loaded = whole(variables.get("OLLAMA_MAX_LOADED_MODELS", ""))
+        # Ollama starts its servers without --rpc
+        devices = [device for device in inventory.devices if device.kind != "rpc"]
+        return rows, [
+            other.to_dict()
+            for other in other_models(
+                server, devices, Settings.from_environment(variables), loaded, max_loaded
+            )
+        ]
+    # What is loaded is still worth printing
+    except AutolayersError:
+        return rows, []
 
 
 def _ollama_line(row: dict[str, Any]) -> str:

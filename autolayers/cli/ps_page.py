@@ -62,7 +62,16 @@ def one_text(
 
 
 def block(running: Running, style: Style) -> list[str]:
-    title = f"{running.model}   {', '.join(_facts(running))}"
+    # What it says of itself; nothing of what one that is still loading does not
+    facts = [running.state]
+    if running.slots:
+        busy, slots = running.slots
+        facts[0] += f" {busy} of {slots} slots"
+    if running.n_ctx:
+        facts.append(f"context {running.n_ctx} a slot")
+    facts += [f"b{running.build}"] if running.build else []
+    facts += [f"of {running.server.of}"] if running.server.of else []
+    title = f"{running.model}   {', '.join(facts)}"
     rows = _labelled(str(running.server.pid), title, style)
     # A wrapped second line is a continuation: not bold
     rows[0] = style(rows[0], "bold")
@@ -73,21 +82,6 @@ def block(running: Running, style: Style) -> list[str]:
     rows += table(("  device", "held", "predicted", "unaccounted"), cells, style) if cells else []
     grows = sum(amount for _, amount in running.grows)
     return rows + ([f"  may grow by {human(grows)}"] if grows else [])
-
-
-def _facts(running: Running) -> list[str]:
-    """Return what a server says of itself; nothing of what one that is still loading does not."""
-    facts = [running.state]
-    if running.slots:
-        busy, slots = running.slots
-        facts[0] += f" {busy} of {slots} slots"
-    if running.n_ctx:
-        facts.append(f"context {running.n_ctx} a slot")
-    if running.build:
-        facts.append(f"b{running.build}")
-    if running.server.of:
-        facts.append(f"of {running.server.of}")
-    return facts
 
 
 def _labelled(label: str, text: str, style: Style) -> list[str]:

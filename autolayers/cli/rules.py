@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 
 from ..errors import UsageError
 from ..flags.check import read
-from ..output import emit, say, show
+from ..output import emit_json, say, show
 from ..quoting import printable
-from ..rules.evaluate import Result, evaluate_all
+from ..rules.evaluate import evaluate_all
 from ..rules.exact import Comparison, compare
-from ..rules.inputs import FIELDS, TYPES, Inputs, flag
+from ..rules.inputs import FIELDS, TYPES, flag
 from ..rules.inputs import read as read_inputs
 from ..units import GiB, human
 from .model import load
@@ -51,14 +50,50 @@ def main(words: Sequence[str]) -> int:
     else:
         rows, refused, inputs = compare(load(path), **given)
     if arguments.own.get("json"):
-        emit(json.dumps(_json(rows, refused, inputs), indent=2) + "\n")
+        answer: dict[str, object] = {
+            "schema": 1,
+            "inputs": {
+                name: value for name in FIELDS if (value := getattr(inputs, name)) is not None
+            },
+        }
+        for name, row in rows.items():
+            result = row.result
+            # {"bytes": 168000000000, "GB": 168.0, ...} or {"layers": 25, ...}
+            entry: dict[str, object] = {result.rule.unit: round(result.value)}
+            if result.rule.unit == "bytes":
+                entry["GB"] = round(result.gb, 6)
+            if inputs.gpu is not None and result.gpus is not None:
+                entry["gpus"] = result.gpus
+            if result.as_published is not None:
+                entry["as_published"] = round(result.as_published)
+            if row.exact is not None:
+                entry["exact"] = row.exact
+                entry["error"] = row.error
+            entry |= {
+                "formula": result.rule.formula,
+                "working": result.working,
+                "assumes": result.rule.assumes,
+                "leaves_out": result.rule.leaves_out,
+            }
+            answer[name] = entry
+        answer["left_out"] = refused
+        emit_json(answer, 2)
         return 0
-    show(
-        "".join(
-            f"{printable(line)}\n"
-            for line in (_heading(inputs, path), *_table(rows, path is not None, explain))
+    heading = [
+        text.format(value)
+        for text, value in (
+            ("{:.4g}B parameters", None if inputs.params is None else inputs.params / 1e9),
+            ("{:g} bits", inputs.bits),
+            ("{} layers", inputs.layers),
+            (f"{inputs.batch} x {{}} tokens", inputs.sequence),
+            ("GPUs of {}", None if inputs.gpu is None else human(inputs.gpu)),
         )
-    )
+        if value is not None
+    ]
+    # The sources count so; everything else here is in GiB
+    title = (f"{path}: " if path else "") + ", ".join([*heading, "GB = 10^9 bytes"])
+    lines = (title, *_table(rows, path is not None, explain))
+    show("".join(f"{printable(line)}\n" for line in lines))
     for reason in refused.values():
         say(f"left out: {reason}")
     return 0
@@ -72,23 +107,6 @@ def _figure(word: str) -> str:
     # q4 is what people call q4_k_m
     of_it = [name for name in (word, f"{word}_k_m", f"{word}_k", f"{word}_0") if name in TYPES]
     return f"--type {of_it[0]}" if of_it else ""
-
-
-def _heading(inputs: Inputs, path: str | None) -> str:
-    parts = []
-    if inputs.params is not None:
-        parts.append(f"{inputs.params / 1e9:.4g}B parameters")
-    if inputs.bits is not None:
-        parts.append(f"{inputs.bits:g} bits")
-    if inputs.layers is not None:
-        parts.append(f"{inputs.layers} layers")
-    if inputs.sequence is not None:
-        parts.append(f"{inputs.batch} x {inputs.sequence} tokens")
-    if inputs.gpu is not None:
-        parts.append(f"GPUs of {human(inputs.gpu)}")
-    # The sources count so; everything else here is in GiB
-    parts.append("GB = 10^9 bytes")
-    return (f"{path}: " if path else "") + ", ".join(parts)
 
 
 def figure(value: float, unit: str) -> str:
@@ -115,7 +133,15 @@ def _table(rows: dict[str, Comparison], with_exact: bool, explain: bool) -> list
         # The title comes last and may be of any length
         lines.append("  ".join([*columns, title]).rstrip())
         if explain:
-            lines += [f"    {line}" for line in _explain(comparison.result)]
+            rule, working = comparison.result.rule, comparison.result.working
+            told = (
+                f"{rule.formula}  =  {working}",
+                f"assumes: {rule.assumes}",
+                f"leaves out: {rule.leaves_out}",
+                f"source: {rule.source}",
+                f"note: {rule.erratum}" if rule.erratum else "",
+            )
+            lines += [f"    {line}" for line in told if line]
     return lines
 
 
@@ -133,55 +159,13 @@ def _cells(name: str, row: Comparison, with_exact: bool) -> list[str]:
         gpus = ""
     else:
         gpus = "1 GPU" if count == 1 else f"{count} GPUs"
-    return [*cells, gpus, _title(result)]
-
-
-def _title(result: Result) -> str:
-    """Return the rule's title, with notes on this result."""
+    # The rule's title, with notes on this result
     notes = [result.note] if result.note else []
     if result.as_published is not None:
         # A source whose own arithmetic does not give the figure that it prints
         notes.append(f"its source: {figure(result.as_published, result.rule.unit)}")
-    return f"{result.rule.title} ({'; '.join(notes)})" if notes else result.rule.title
-
-
-def _explain(result: Result) -> list[str]:
-    rule = result.rule
-    lines = [
-        f"{rule.formula}  =  {result.working}",
-        f"assumes: {rule.assumes}",
-        f"leaves out: {rule.leaves_out}",
-        f"source: {rule.source}",
+    return [
+        *cells,
+        gpus,
+        f"{result.rule.title} ({'; '.join(notes)})" if notes else result.rule.title,
     ]
-    return [*lines, f"note: {rule.erratum}"] if rule.erratum else lines
-
-
-def _json(
-    rows: dict[str, Comparison], refused: dict[str, str], inputs: Inputs
-) -> dict[str, object]:
-    answer: dict[str, object] = {
-        "schema": 1,
-        "inputs": {name: value for name in FIELDS if (value := getattr(inputs, name)) is not None},
-    }
-    for name, row in rows.items():
-        result = row.result
-        # {"bytes": 168000000000, "GB": 168.0, ...} or {"layers": 25, ...}
-        entry: dict[str, object] = {result.rule.unit: round(result.value)}
-        if result.rule.unit == "bytes":
-            entry["GB"] = round(result.gb, 6)
-        if inputs.gpu is not None and result.gpus is not None:
-            entry["gpus"] = result.gpus
-        if result.as_published is not None:
-            entry["as_published"] = round(result.as_published)
-        if row.exact is not None:
-            entry["exact"] = row.exact
-            entry["error"] = row.error
-        entry |= {
-            "formula": result.rule.formula,
-            "working": result.working,
-            "assumes": result.rule.assumes,
-            "leaves_out": result.rule.leaves_out,
-        }
-        answer[name] = entry
-    answer["left_out"] = refused
-    return answer

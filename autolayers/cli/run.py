@@ -17,7 +17,7 @@ from ..launch.attempts import Attempts
 from ..launch.formats import plan_for, write
 from ..launch.secrets import launcher_without_secrets, without_secrets
 from ..launch.session import Session
-from ..output import emit, say, show
+from ..output import emit, say, say_all, show
 from ..planner import Plan, plan_request
 from ..quoting import command_line
 from ..report.multi import of_models
@@ -44,7 +44,10 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     command = commands.read(argv)
     environ = dict(os.environ)
     kind = own.get("format")
-    _refuse_both(own)
+    for name in ("verify", "retry", "wait"):
+        # A file that starts it elsewhere cannot be watched from here
+        if kind and name in own:
+            raise UsageError(f"--{name} starts a program and --format does not: give one of them")
     # e.g. koboldcpp, which knows none of llama-server's words
     program = of_program(command.program)
     if program.written_by.startswith("--format"):
@@ -57,8 +60,11 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
             "--backend: the program that is started has its own; with --format or --dry-run it "
             "says which one it is for"
         )
-    if not kind and not own.get("dry-run") and (code := _startable(command)):
-        return code
+    # The launcher's first word, as `nice -n 5 llama-server` starts nice: before any time is spent
+    # on planning
+    first = command.launcher[0]
+    if not kind and not own.get("dry-run") and not shutil.which(first):
+        return cannot_start(first, missing(first))
     # e.g. llama-server --version
     alone = commands.needs_no_plan(command)
     if alone and not kind:
@@ -66,20 +72,31 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
         return _started(command, [], own, environ)
     # ik_llama.cpp with its own --fit: a plan would contradict it
     if not kind and (why := forks.places_itself(command, environ, own.get("engine", ""))):
-        _refuse_with_plan(own, why)
+        # Raise UsageError for flags that need a plan where there is none
+        for name in ("verify", "retry", "wait"):
+            if name in own:
+                raise UsageError(f"--{name} needs a plan, and {why}")
         say(why)
         return _started(command, [], own, environ)
     # From here on the words that a plan is made for; the program still gets its own
     command, notes = forks.understood(command, environ, own.get("engine", ""))
-    for note in notes:
-        say(note)
+    say_all(notes)
     # llama-server without a model serves a folder of them
     if not alone and (read_words := router.read_router(command, environ)) is not None:
         return _route(read_words, command, own, environ)
     # Everything that stays the same over several attempts: model, machine, build
     session = Session(command, own, environ, planner or plan_request)
     if kind:
-        plan, added = _for_format(kind, session)
+        # The plan for the program that reads a launch file, and the words it adds
+        # make is called twice for a program with other defaults: the last words count
+        added: list[str] = []
+
+        def make(arguments: Arguments) -> Plan:
+            session.ask_for(arguments)
+            plan, added[:] = session.plan()
+            return plan
+
+        plan, _ = plan_for(kind, session.arguments, make)
         emit(write(kind, plan, session.arguments, command, added, session.seen, session.files))
         return _say_warnings(plan)
     plan, added = session.plan()
@@ -96,21 +113,6 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
         return Attempts(session, plan, added, retries, verify, wait).run()
     # Nothing to watch: the server takes this process's place, and gets its signals
     return _become(commands.complete(command, added), environ)
-
-
-def _refuse_both(own: Mapping[str, Any]) -> None:
-    """Raise UsageError for --format with a flag that starts a program."""
-    for name in ("verify", "retry", "wait"):
-        # A file that starts it elsewhere cannot be watched from here
-        if own.get("format") and name in own:
-            raise UsageError(f"--{name} starts a program and --format does not: give one of them")
-
-
-def _refuse_with_plan(own: Mapping[str, Any], why: str) -> None:
-    """Raise UsageError for flags that need a plan where there is none."""
-    for name in ("verify", "retry", "wait"):
-        if name in own:
-            raise UsageError(f"--{name} needs a plan, and {why}")
 
 
 def _print(command: WrappedCommand, added: Sequence[str]) -> None:
@@ -155,8 +157,7 @@ def _route(
         return _started(command, [], own, environ)
     routed = router.plan_router(read, command, own, environ)
     plans = list(routed.plans.values())
-    for line in of_models(plans, [warnings_of(plan) for plan in plans]):
-        say(line)
+    say_all(of_models(plans, [warnings_of(plan) for plan in plans]))
     if kind:
         emit(routed.preset)
         return 0
@@ -165,35 +166,11 @@ def _route(
     return _started(command, ["--models-preset", path, *routed.words], own, environ)
 
 
-def _for_format(kind: str, session: Session) -> tuple[Plan, list[str]]:
-    """Return the plan for the program that reads a launch file, and the words it adds."""
-    # make is called twice for a program with other defaults: the last words count
-    added: list[str] = []
-
-    def make(arguments: Arguments) -> Plan:
-        session.ask_for(arguments)
-        plan, added[:] = session.plan()
-        return plan
-
-    plan, _ = plan_for(kind, session.arguments, make)
-    return plan, added
-
-
 def _say_warnings(plan: Plan) -> int:
     """Print a plan's warnings and, if it does not fit, what would; the exit code if nothing is
     started."""
-    for line in warnings_of(plan):
-        say(line)
+    say_all(warnings_of(plan))
     return 0 if plan.fits else DoesNotFit.exit_code
-
-
-def _startable(command: WrappedCommand) -> int:
-    """0, or 126 or 127 with the reason on stderr, before any time is spent on planning."""
-    program = command.launcher[0]
-    # The launcher's first word: `nice -n 5 llama-server` starts nice
-    if shutil.which(program):
-        return 0
-    return cannot_start(program, missing(program))
 
 
 def _become(words: list[str], environ: dict[str, str]) -> int:

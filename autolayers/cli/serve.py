@@ -28,7 +28,10 @@ def main(words: list[str]) -> int:
         )
     # 0: the system picks a free port; the token is in no flag, because ps shows those
     port, given = arguments.own.get("port", 0), os.environ.get(TOKEN, "")
-    if given and not _usable(given):
+    # Whether a client can send this token in a header, and nobody guesses it
+    if given and not (
+        len(given) >= _SHORTEST and given.isascii() and given.isprintable() and " " not in given
+    ):
         raise UsageError(
             f"{TOKEN}: a token has {_SHORTEST} or more printable ASCII characters without spaces; "
             "unset it to get a new one"
@@ -45,8 +48,3 @@ def main(words: list[str]) -> int:
     with service:
         service.serve_forever()
     return 0
-
-
-def _usable(token: str) -> bool:
-    """Return whether a client can send this token in a header, and nobody guesses it."""
-    return len(token) >= _SHORTEST and token.isascii() and token.isprintable() and " " not in token

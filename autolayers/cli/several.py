@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 
 from ..errors import ModelError, UsageError
 from ..flags.parse import Arguments, config_files
 from ..launch.formats import write_several
 from ..model.models import Models
-from ..output import emit, say, show
-from ..planner.several.groups import Groups, beside_router, plan_routed
+from ..output import emit, say, say_all, show
+from ..planner.several.groups import beside_router, plan_routed
 from ..planner.several.kept import numbers, plan_kept, plan_turns
 from ..planner.several.matrix import plan_matrix
-from ..planner.several.multi import Together, plan_together
+from ..planner.several.multi import plan_together
 from ..quoting import shell
 from ..report.multi import groups_text, model_words, of_models, together_text
 from ..report.table import Style
@@ -54,7 +53,17 @@ def at_once(names: list[str], arguments: Arguments, form: str) -> int:
         if not together.fits:
             say("they do not fit together: they take turns")
         return _take_turns(names, weights, models, request, form)
-    _print(_together(together, form, arguments), form, together.plans)
+    # The plans in one of the output formats; flags are one line per model, the model's path
+    # first
+    if form == "json":
+        text = json.dumps(together.to_dict(), indent=1) + "\n"
+    elif form == "flags":
+        text = _lines(together.plans, arguments)
+    elif form != "text":
+        text = _launch_file(form, together.plans, arguments, together=together.fits)
+    else:
+        text = together_text(together, Style.here(), other_words(without_verbose(arguments)[0]))
+    _print(text, form, together.plans)
     if form == "flags" and not together.fits:
         say("they do not fit together: --swap plans them in turns")
     # Two servers on one port: the second would not start
@@ -66,7 +75,21 @@ def at_once(names: list[str], arguments: Arguments, form: str) -> int:
 def in_turns(names: list[str], arguments: Arguments, form: str) -> int:
     """Return the models that need not all be loaded at once."""
     _refuse_number(form)
-    names, weights = _named(names, arguments)
+    # The models of directories, the others as named, and all weights
+    paths: list[str] = []
+    weights: list[float] = []
+    for name in names:
+        # Every model of the folder, each with weight 1
+        if os.path.isdir(name):
+            environ = network_environ(os.environ, arguments)
+            with Progress() as progress:
+                found, _ = offers(name, environ, progress.looking)
+            paths += [offer.source for offer in found]
+            weights += [1.0] * (len(paths) - len(weights))
+        else:
+            own, weight = weighted([name])
+            paths, weights = paths + own, weights + weight
+    names = paths
     return _take_turns(
         names, weights, _models(names, arguments), Request.of(arguments, os.environ), form
     )
@@ -149,7 +172,13 @@ def _take_turns(
         plans, refused, fits = list(groups.plans().values()), groups.refused, groups.fits
     # A ModelError has the file's name already
     reasons = [reason if names[i] in reason else f"{names[i]}: {reason}" for i, reason in refused]
-    _say_refused(names, reasons, plans)
+    # Say why models are not planned. Raises ModelError if none is.
+    # Of one model the reason is the answer: exit code 3 and not 5
+    if len(names) == 1 and reasons:
+        raise ModelError(reasons[0])
+    say_all(reasons)
+    if not plans:
+        raise ModelError("none of these can be planned")
     if form == "preset":
         text = _launch_file(form, plans, arguments, most=any_of.most)
     elif form == "llama-swap-matrix" and not keep:
@@ -157,7 +186,10 @@ def _take_turns(
     elif form == "flags":
         text = _lines(plans, arguments)
     elif form in ("text", "json"):
-        text = _groups(groups, form, arguments)
+        if form == "json":
+            text = json.dumps(groups.to_dict(), indent=1) + "\n"
+        else:
+            text = groups_text(groups, Style.here(), other_words(without_verbose(arguments)[0]))
     else:
         place = {i: position for position, i in enumerate(groups.plans())}
         # members count all models, a launch file only those with a plan
@@ -168,35 +200,6 @@ def _take_turns(
     return 0 if fits else 5
 
 
-def _say_refused(names: Sequence[str], reasons: Sequence[str], plans: Sequence[Plan]) -> None:
-    """Say why models are not planned. Raises ModelError if none is."""
-    # Of one model the reason is the answer: exit code 3 and not 5
-    if len(names) == 1 and reasons:
-        raise ModelError(reasons[0])
-    for line in reasons:
-        say(line)
-    if not plans:
-        raise ModelError("none of these can be planned")
-
-
-def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[float]]:
-    """Return the models of directories, the others as named, and all weights."""
-    paths: list[str] = []
-    weights: list[float] = []
-    for name in names:
-        # Every model of the folder, each with weight 1
-        if os.path.isdir(name):
-            environ = network_environ(os.environ, arguments)
-            with Progress() as progress:
-                found, _ = offers(name, environ, progress.looking)
-            paths += [offer.source for offer in found]
-            weights += [1.0] * (len(paths) - len(weights))
-        else:
-            own, weight = weighted([name])
-            paths, weights = paths + own, weights + weight
-    return paths, weights
-
-
 # --- the output
 
 
@@ -205,30 +208,7 @@ def _print(text: str, form: str, plans: Sequence[Plan]) -> None:
     # They carry their warnings themselves
     if form in ("text", "json"):
         return
-    for line in of_models(plans, [warnings_of(plan) for plan in plans]):
-        say(line)
-
-
-def _together(together: Together, form: str, arguments: Arguments) -> str:
-    """Return the plans in one of the output formats; flags are one line per model, the model's path
-    first."""
-    if form == "json":
-        return json.dumps(together.to_dict(), indent=1) + "\n"
-    if form == "flags":
-        return _lines(together.plans, arguments)
-    if form != "text":
-        return _launch_file(form, together.plans, arguments, together=together.fits)
-    return together_text(
-        together, Style.of(sys.stdout, os.environ), other_words(without_verbose(arguments)[0])
-    )
-
-
-def _groups(groups: Groups, form: str, arguments: Arguments) -> str:
-    if form == "json":
-        return json.dumps(groups.to_dict(), indent=1) + "\n"
-    return groups_text(
-        groups, Style.of(sys.stdout, os.environ), other_words(without_verbose(arguments)[0])
-    )
+    say_all(of_models(plans, [warnings_of(plan) for plan in plans]))
 
 
 def _lines(plans: Sequence[Plan], arguments: Arguments) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import sys
 
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
-from ..output import emit, say, show
+from ..output import emit, emit_json, say, say_all, show
 from ..planner.compare.sweep import Case, Point, cases, sweep
 from ..records import replace
 from ..report.sweep import FIELDS, SweepBars, SweepTable, fields, title
@@ -33,7 +32,13 @@ def main(words: list[str]) -> int:
     names = list(arguments.positional) or [name for name in (params.model,) if name]
     if not names:
         raise UsageError("name a model: autolayers sweep MODEL.gguf; see autolayers sweep --help")
-    _refuse_both(arguments)
+    # Two flags that set the same side of the table
+    if "gpus" in own and "gpu" in own:
+        raise UsageError("--gpus and --gpu both set the machines: give one of them")
+    if "contexts" in own and params.n_ctx is not None:
+        raise UsageError("--contexts and -c both set the contexts: give one of them")
+    if "types" in own and params.cache_type_k is not None:
+        raise UsageError("--types and -ctk both set the cache types: give one of them")
     # (): each model's own powers of two
     contexts = own.get("contexts") or ((params.n_ctx,) if params.n_ctx else ())
     machines = _machines(arguments)
@@ -45,22 +50,22 @@ def main(words: list[str]) -> int:
     try:
         # Planned one by one while rows are printed: a long sweep shows its first row at once
         points = _watched(sweep(launches), progress)
-        fits = _any(_shown(points, str(own.get("format")), launches if own.get("plot") else ()))
+        form = own.get("format")
+        shown: Iterable[Point] = points
+        if form == "json":
+            # One document: it cannot be printed in parts
+            shown = list(points)
+            emit_json({"schema": 1, "points": [point.to_dict() for point in shown]})
+        elif form == "csv":
+            shown = _csv(points)
+        else:
+            shown = _print(points, launches if own.get("plot") else ())
+        # sum and not any, which would stop printing at the first that fits
+        fits = sum(point.plan is not None and point.plan.fits for point in shown) > 0
     finally:
         # On an error too: its line must not follow half a progress line
         progress.clear()
     return 0 if fits else DoesNotFit.exit_code
-
-
-def _refuse_both(arguments: Arguments) -> None:
-    """Raise UsageError for two flags that set the same side of the table."""
-    own, params = arguments.own, arguments.params
-    if "gpus" in own and "gpu" in own:
-        raise UsageError("--gpus and --gpu both set the machines: give one of them")
-    if "contexts" in own and params.n_ctx is not None:
-        raise UsageError("--contexts and -c both set the contexts: give one of them")
-    if "types" in own and params.cache_type_k is not None:
-        raise UsageError("--types and -ctk both set the cache types: give one of them")
 
 
 def _machines(arguments: Arguments) -> list[tuple[str, Request]]:
@@ -82,25 +87,8 @@ def _machines(arguments: Arguments) -> list[tuple[str, Request]]:
         requests.append((spec or "this machine", request))
         # Every machine has notes about the same RAM and build
         notes |= dict.fromkeys(request.notes)
-    for note in notes:
-        say(note)
+    say_all(notes)
     return requests
-
-
-def _shown(points: Iterator[Point], form: str, plotted: Sequence[Case]) -> Iterable[Point]:
-    """Print the points in this form, and yield them."""
-    if form == "json":
-        return _json(points)
-    return _csv(points) if form == "csv" else _print(points, plotted)
-
-
-def _json(points: Iterable[Point]) -> list[Point]:
-    """Print the points as JSON, once all are planned."""
-    # One document: it cannot be printed in parts
-    planned = list(points)
-    answer = {"schema": 1, "points": [point.to_dict() for point in planned]}
-    emit(json.dumps(answer, indent=1) + "\n")
-    return planned
 
 
 def _watched(points: Iterator[Point], progress: Progress) -> Iterator[Point]:
@@ -114,15 +102,9 @@ def _watched(points: Iterator[Point], progress: Progress) -> Iterator[Point]:
         yield point
 
 
-def _any(points: Iterable[Point]) -> bool:
-    """Return whether any of them fits; consumes all of them."""
-    # sum and not any, which would stop printing at the first that fits
-    return sum(point.plan is not None and point.plan.fits for point in points) > 0
-
-
 def _print(points: Iterator[Point], plotted: Sequence[Case]) -> Iterator[Point]:
     """Print each row as soon as it is known."""
-    style = Style.of(sys.stdout, os.environ)
+    style = Style.here()
     report = SweepBars(style, plotted) if plotted else SweepTable(style)
     before: tuple[int, str] | None = None
     for point in points:

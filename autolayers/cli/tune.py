@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 
 from .. import state
 from ..engines import engine
@@ -21,7 +20,7 @@ from ..launch.session import Session
 from ..launch.speed_rows import rows_of
 from ..launch.tune import Bench, Outcome, TunedLaunch, quick, tune
 from ..launch.tuned import key, machine_of, question_of
-from ..output import emit, say, show
+from ..output import emit, emit_json, say, say_all, show
 from ..planner import Plan, plan_request
 from ..planner.compare.rivals import Rival, of_each_class, rivals, room_in
 from ..planner.problem import Problem
@@ -69,17 +68,53 @@ def main(argv: Sequence[str]) -> int:
         program = read_program(words, os.environ)
     # 126 or 127 where it cannot start, 1 where it is no llama-bench
     except BenchFailed as error:
-        if not _executable(name):
+        if shutil.which(name) is None:
             return cannot_start(name, missing(name))
         raise AutolayersError(str(error)) from None
     session = Session(command, own, os.environ)
     # Before minutes of measuring: rates of one build say nothing about another
     _refuse_other_build(session, program, program.commit)
     if "quick" in own:
-        return _quick(session, program, own)
+        # Measure one launch of each class for the predictions of every model
+        devices = session.request.machine.devices
+        fastest = of_each_class(Problem(session.model, session.request))
+        # One launch a class of placement: its ratio corrects all predictions of that class
+        rest, lacks = _named(session.command, program, fastest)
+        if lacks:
+            say(f"llama-bench has no {', '.join(lacks)}: measuring without")
+        outcome = quick(fastest, _bench(session, program, rest), own.get("limit", _QUICK_LIMIT))
+        if not outcome.measured:
+            if outcome.interrupted:
+                return _INTERRUPTED
+            raise AutolayersError("no launch could be measured")
+        _refuse_other_build(session, program, outcome.measured[0].rates.commit)
+        shared = _share(session, outcome, own.get("share"))
+        # Without runs that are 20 times off, or whose repetitions differ
+        rows = ratios(runs_of(outcome.measured, outcome.test, devices))
+        if not rows:
+            raise AutolayersError(
+                "the measured speeds are not plausible: other programs, or another machine's clock"
+            )
+        calibrate.keep(rows, devices, os.environ)
+        # stdout has the rows then
+        if own.get("share") != "-":
+            answer(rows, bool(own.get("json")))
+        return _INTERRUPTED if outcome.interrupted else 0 if shared else AutolayersError.exit_code
     # The plan's launch and those that predictions cannot tell from it, five at most.
+    # Thread counts that may be better than llama.cpp's default of one per core
+    host = session.request.host
+    # Logical cores, with SMT twice the physical ones: some machines are faster with them
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return _measured(
-        session, program, rivals(Problem(session.model, session.request), _threads(session)), own
+        session,
+        program,
+        rivals(
+            Problem(session.model, session.request),
+            (usable,) if host is not None and host.cores and usable > host.cores else (),
+        ),
+        own,
     )
 
 
@@ -122,49 +157,11 @@ def _measured(session: Session, program: Program, rivals: list[Rival], own: dict
     return _INTERRUPTED if outcome.interrupted else code if shared else AutolayersError.exit_code
 
 
-def _quick(session: Session, program: Program, own: dict[str, Any]) -> int:
-    """Measure one launch of each class for the predictions of every model."""
-    devices = session.request.machine.devices
-    fastest = of_each_class(Problem(session.model, session.request))
-    # One launch a class of placement: its ratio corrects all predictions of that class
-    rest, missing = _named(session.command, program, fastest)
-    if missing:
-        say(f"llama-bench has no {', '.join(missing)}: measuring without")
-    outcome = quick(fastest, _bench(session, program, rest), own.get("limit", _QUICK_LIMIT))
-    if not outcome.measured:
-        if outcome.interrupted:
-            return _INTERRUPTED
-        raise AutolayersError("no launch could be measured")
-    _refuse_other_build(session, program, outcome.measured[0].rates.commit)
-    shared = _share(session, outcome, own.get("share"))
-    # Without runs that are 20 times off, or whose repetitions differ
-    rows = ratios(runs_of(outcome.measured, outcome.test, devices))
-    if not rows:
-        raise AutolayersError(
-            "the measured speeds are not plausible: other programs, or another machine's clock"
-        )
-    calibrate.keep(rows, devices, os.environ)
-    # stdout has the rows then
-    if own.get("share") != "-":
-        answer(rows, bool(own.get("json")))
-    return _INTERRUPTED if outcome.interrupted else 0 if shared else AutolayersError.exit_code
-
-
 def _bench(session: Session, program: Program, rest: Sequence[str]) -> Bench:
     """Return what measures the launches: llama-bench, in the memory that it needs itself."""
     # It keeps logits for a whole micro-batch: a launch that just fits may not fit it
     missing = room_in(engine("llama-bench"), session.model, session.request)
     return Bench(program, session.model.size, os.environ, tuple(rest), missing)
-
-
-def _threads(session: Session) -> tuple[int, ...]:
-    """Return thread counts that may be better than llama.cpp's default of one per core."""
-    host = session.request.host
-    # Logical cores, with SMT twice the physical ones: some machines are faster with them
-    usable = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return (usable,) if host is not None and host.cores and usable > host.cores else ()
 
 
 def _bench_words(command: WrappedCommand, own: dict[str, Any]) -> tuple[str, list[str]]:
@@ -191,10 +188,6 @@ def _bench_next_to(program: str) -> str | None:
     folders = map(os.path.dirname, (server, os.path.realpath(server)))
     near = [os.path.join(folder, name) for folder in folders]
     return next(filter(os.path.isfile, near), None)
-
-
-def _executable(name: str) -> bool:
-    return shutil.which(name) is not None
 
 
 def _named(
@@ -287,16 +280,32 @@ def _answer(
     added, notes = commands.additions(
         session.command, plan.flags, session.build, session.seen, session.files
     )
-    for note in notes:
-        say(note)
+    say_all(notes)
     words = commands.complete(session.command, added)
     # The command would be no row
     if own.get("share") == "-":
         pass
     elif own.get("json"):
-        emit(json.dumps(_json(measured, words), indent=1) + "\n")
+        emit_json(
+            {
+                "schema": 1,
+                "command": list(words),
+                "launches": [
+                    {
+                        "placement": launch.rival.placement,
+                        "flags": to_words(replace(launch.rival.params, model=None)),
+                        "seconds": round(launch.seconds, 3),
+                        "runs": launch.runs,
+                        "prompt_tokens_per_second": launch.rates.prompt,
+                        "generation_tokens_per_second": launch.rates.token,
+                        "predicted": launch.rival.speed.to_dict(),
+                    }
+                    for launch in measured
+                ],
+            }
+        )
     else:
-        style = Style.of(sys.stdout, os.environ)
+        style = Style.here()
         show(_table(measured, rivals, style) + style(command_line(words), "bold") + "\n")
     return 0 if plan.fits else DoesNotFit.exit_code
 
@@ -343,22 +352,3 @@ def _table(measured: Sequence[TunedLaunch], rivals: Sequence[Rival], style: Styl
         "predicted",
     )
     return "\n".join(stacked(head, rows, style, marks={0: "bold"})) + "\n\n"
-
-
-def _json(measured: Sequence[TunedLaunch], words: Sequence[str]) -> dict[str, object]:
-    return {
-        "schema": 1,
-        "command": list(words),
-        "launches": [
-            {
-                "placement": launch.rival.placement,
-                "flags": to_words(replace(launch.rival.params, model=None)),
-                "seconds": round(launch.seconds, 3),
-                "runs": launch.runs,
-                "prompt_tokens_per_second": launch.rates.prompt,
-                "generation_tokens_per_second": launch.rates.token,
-                "predicted": launch.rival.speed.to_dict(),
-            }
-            for launch in measured
-        ],
-    }

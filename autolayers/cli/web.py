@@ -37,19 +37,16 @@ def main(words: list[str]) -> int:
     # for this user alone, as its file
     with server, TemporaryDirectory(prefix="autolayers-") as folder:
         if not arguments.own.get("no-browser"):
-            webbrowser.open(_door(server.url, Path(folder)).as_uri())
+            # A file that leads to the page: everybody sees a browser's command line,
+            # which must not have the token
+            path = Path(folder) / "open.html"
+            # The mode comes before the content: nobody else reads it in between
+            path.touch(mode=0o600)
+            path.write_text(
+                '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
+                f'<meta http-equiv="refresh" content="0;url={server.url}">'
+                f'<a href="{server.url}">autolayers</a>\n'
+            )
+            webbrowser.open(path.as_uri())
         server.serve_forever()
     return 0
-
-
-def _door(url: str, folder: Path) -> Path:
-    """Return a file that leads to the page: everybody sees a browser's command line, which must not
-    have the token."""
-    path = folder / "open.html"
-    # The mode comes before the content: nobody else reads it in between
-    path.touch(mode=0o600)
-    path.write_text(
-        '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><meta '
-        f'http-equiv="refresh" content="0;url={url}"><a href="{url}">autolayers</a>\n'
-    )
-    return path

@@ -47,36 +47,27 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
         # (LLAMA_ARG_CTX_SIZE of a service must not contradict --ctx of one question)
         typed = arguments if environ is None else parse(words, command=command)
         # What is given is never silently ignored
-        _refuse_two_models(typed)
+        given = [value for flag, value in typed.given if flag in ("-m", "--model")]
+        if len(two := list(dict.fromkeys(given))[:2]) > 1:
+            raise UsageError(
+                f"{' and '.join(shell(['-m', name]) for name in two)}: llama-server loads the last "
+                "one; give one of them, or both without -m to plan them together"
+            )
         refuse_contradictions(arguments.own, typed.params)
         if typed.params.model and command not in ("ollama modelfile", "explain"):
             # the first word of a cluster or fleet is the machines' file
             models = arguments.positional[command in ("cluster", "fleet") :]
-            _refuse_another_model(typed.params.model, models)
+            if models and typed.params.model not in models:
+                # In the words of the user, who wrote -hf USER/REPO
+                name, other = typed.params.model, models[0]
+                flag = shell(["-hf", name[3:]] if name.startswith("hf:") else ["-m", name])
+                # the command for `run`, without the word
+                if other.rpartition("/")[2] in ("llama-server", "llama-cli", "llama-bench"):
+                    raise UsageError(
+                        f"{other} is a program: autolayers run {shell([other])} {flag}"
+                    )
+                raise UsageError(f"{other} and {flag} are two models: give one of them")
     return arguments
-
-
-def _refuse_another_model(typed: str, models: Sequence[str]) -> None:
-    """Raise UsageError if the words without a flag name another model than -m or -hf."""
-    if not models or typed in models:
-        return
-    # In the words of the user, who wrote -hf USER/REPO
-    given = shell(["-hf", typed[3:]] if typed.startswith("hf:") else ["-m", typed])
-    # the command for `run`, without the word
-    if models[0].rpartition("/")[2] in ("llama-server", "llama-cli", "llama-bench"):
-        raise UsageError(f"{models[0]} is a program: autolayers run {shell([models[0]])} {given}")
-    raise UsageError(f"{models[0]} and {given} are two models: give one of them")
-
-
-def _refuse_two_models(typed: Arguments) -> None:
-    """Raise UsageError for two -m: llama-server would load the last."""
-    models = list(dict.fromkeys(value for flag, value in typed.given if flag in ("-m", "--model")))
-    if len(models) > 1:
-        first, second = (shell(["-m", name]) for name in models[:2])
-        raise UsageError(
-            f"{first} and {second}: llama-server loads the last one; give one of them, or both "
-            "without -m to plan them together"
-        )
 
 
 def _without_parts(names: Sequence[str]) -> tuple[str, ...]:
@@ -97,10 +88,6 @@ def _without_parts(names: Sequence[str]) -> tuple[str, ...]:
         # The shards of this model that were seen: a second 00001 is the model again
         numbers |= {part[2]} if part else set()
     return tuple(whole)
-
-
-def _suggestion(near: str | None) -> str:
-    return f"; did you mean {near}?" if near else ""
 
 
 def refuse_contradictions(own: Mapping[str, Any], typed: Params) -> None:
@@ -136,12 +123,18 @@ def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
     # What another program's flag is called here, "" where it is none of `flags`.
     # "--backend cpu" may be offered only where the command has --backend
     meant = _OTHERS.get(flag, "")
-    instead = _suggestion(
-        (meant if meant.partition(" ")[0] in flags else "")
-        or nearest(flag, own if owners else flags)
-    )
+    near = meant if meant.partition(" ")[0] in flags else ""
+    near = near or nearest(flag, own if owners else flags) or ""
+    instead = f"; did you mean {near}?" if near else ""
     if owners:
-        raise UsageError(f"{flag} is no flag of {title(command)}: {_listed(owners)} it{instead}")
+        # Ollama's commands by their common name where all of them do: five would fill the line
+        ollama = [command for command in COMMANDS if command.startswith("ollama ")]
+        whole = set(ollama) <= set(owners)
+        *names, last = dict.fromkeys(
+            "ollama" if whole and owner in ollama else owner for owner in owners
+        )
+        have = f"{', '.join(names)} and {last} have" if names else f"{last} has"
+        raise UsageError(f"{flag} is no flag of {title(command)}: {have} it{instead}")
     # --strict-flags off: a newer llama.cpp may know it, so it is passed on
     if strict:
         instead = (
@@ -198,15 +191,3 @@ def title(command: str) -> str:
 
 def _llama_names() -> list[str]:
     return [name for row in ARGUMENTS for name in (*row.names, *row.negated)]
-
-
-def _listed(commands: Sequence[str]) -> str:
-    """ "run has", "plan, run and ollama have": Ollama's commands by their common name where all of
-    them do."""
-    # Five of them would fill the line
-    ollama = [command for command in COMMANDS if command.startswith("ollama ")]
-    all_of_ollama = set(ollama) <= set(commands)
-    *names, last = dict.fromkeys(
-        "ollama" if all_of_ollama and command in ollama else command for command in commands
-    )
-    return f"{', '.join(names)} and {last} have" if names else f"{last} has"

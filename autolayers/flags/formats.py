@@ -1,7 +1,9 @@
-"""The files that --format can write: one row each. Help, choices and documentation are made from
-them, and autolayers.launch.formats has a module for each."""
+"""The files that --format can write: one row each in formats.tsv. Help, choices and documentation
+are made from them, and autolayers.launch.formats has a module for each."""
 
 from __future__ import annotations
+
+from ..tables import rows
 
 
 class Format:
@@ -11,39 +13,9 @@ class Format:
 
     __slots__ = ("about", "gpu", "name", "several", "starts")
 
-    def __init__(
-        self, name: str, about: str, several: bool = False, starts: bool = False, gpu: str = ""
-    ) -> None:
-        self.name, self.about, self.several, self.starts = name, about, several, starts
-        self.gpu = gpu
+    def __init__(self, name: str, several: str, starts: str, gpu: str, about: str) -> None:
+        self.name, self.about, self.gpu = name, about, gpu
+        self.several, self.starts = bool(several), bool(starts)
 
 
-# In the order in which --help and the completion list them
-FORMATS = {
-    row.name: row
-    for row in (
-        Format("systemd", "a systemd service", starts=True, gpu="linux"),
-        Format("docker", "a `docker run` command", gpu="image"),
-        Format("compose", "a Compose file", gpu="image"),
-        Format("llama-swap", "a llama-swap configuration", several=True, starts=True),
-        Format("preset", "a preset of llama-server's router (--models-preset)", several=True),
-        Format("llama-cpp-python", "Python code for llama-cpp-python"),
-        Format("koboldcpp", "a KoboldCpp command", gpu="koboldcpp"),
-        Format(
-            "llama-swap-matrix",
-            "a llama-swap configuration with its matrix: every set of models that fits",
-            several=True,
-            starts=True,
-        ),
-        Format("nixos", "a NixOS configuration (services.llama-cpp)", gpu="nixpkgs"),
-        Format("kubernetes", "a Deployment and a Service of Kubernetes", gpu="image"),
-        Format(
-            "kserve",
-            "a ServingRuntime and an InferenceService of KServe, for the processor",
-            gpu="image",
-        ),
-        Format("docker-model", "commands for Docker Model Runner", gpu="docker_model"),
-        Format("gpustack", "a deployment of GPUStack 2", gpu="linux"),
-        Format("llmkube", "a Model and an InferenceService of LLMKube", gpu="llmkube"),
-    )
-}
+FORMATS = {row["name"]: Format(**row) for row in rows("flags/formats.tsv")}

@@ -20,10 +20,32 @@ def words_of(flags: Mapping[str, object], command: str = "plan") -> list[str]:
     ['--gpu', 'rtx-3060,8GiB', '--ctx', '8192', '--no-mmap']
     """
     words: list[str] = []
+    # In the order given: what llama-server adds up (-ot) depends on it
     for name, value in flags.items():
-        if value is not None:
-            # In the order given: what llama-server adds up (-ot) depends on it
-            words += _words(name, value, command)
+        if value is None:
+            continue
+        flag, switch = _flag(name, command)
+        # Before numbers: True is an int in Python
+        if isinstance(value, bool):
+            negated = f"--no-{name.replace('_', '-')}"
+            # True of a switch is its own word: embedding=True
+            if value and switch:
+                words.append(flag)
+            # mmap=False is --no-mmap, where llama-server has such a word
+            elif not value and lookup(negated):
+                words.append(negated)
+            # False of a switch without a negation is its default
+            elif value or not switch:
+                raise WrongType(f"{name}={value}: {flag} takes a value")
+        elif switch:
+            raise WrongType(f"{name} is True or False, not {value!r:.60}")
+        # As all of llama-server's lists are written: gpu=["rtx-3060", "8GiB"]
+        elif isinstance(value, (list, tuple)) and value and all(map(_is_plain, value)):
+            words += [flag, ",".join(map(str, value))]
+        elif _is_plain(value):
+            words += [flag, str(value)]
+        else:
+            raise WrongType(f"{name} is a number, a text or a list of them, not {value!r:.60}")
     return words
 
 
@@ -34,31 +56,6 @@ def is_flag(name: str, command: str = "plan") -> bool:
     except WrongType:
         return False
     return True
-
-
-def _words(name: str, value: object, command: str) -> list[str]:
-    flag, switch = _flag(name, command)
-    # Before numbers: True is an int in Python
-    if isinstance(value, bool):
-        # True of a switch is its own word: embedding=True
-        if value and switch:
-            return [flag]
-        negated = f"--no-{name.replace('_', '-')}"
-        # mmap=False is --no-mmap, where llama-server has such a word
-        if not value and lookup(negated):
-            return [negated]
-        # False of a switch without a negation is its default
-        if not value and switch:
-            return []
-        raise WrongType(f"{name}={value}: {flag} takes a value")
-    if switch:
-        raise WrongType(f"{name} is True or False, not {value!r:.60}")
-    # As all of llama-server's lists are written: gpu=["rtx-3060", "8GiB"]
-    if isinstance(value, (list, tuple)) and value and all(_is_plain(item) for item in value):
-        return [flag, ",".join(map(str, value))]
-    if not _is_plain(value):
-        raise WrongType(f"{name} is a number, a text or a list of them, not {value!r:.60}")
-    return [flag, str(value)]
 
 
 def _is_plain(value: object) -> bool:

@@ -8,6 +8,7 @@ Mirrors the handlers of llama.cpp's common/arg.cpp, stricter where those take no
 
 from __future__ import annotations
 
+from ..tables import listed
 from .params import EXPERTS_REGEX, FFN_REGEX, HOST_BUFFER, POOLING_TYPES, Scaled
 
 TYPE_CHECKING = False
@@ -107,17 +108,11 @@ def number(text: str, low: int, high: int = 2**31 - 1, what: str = "") -> int:
     except ValueError:
         # Below the range, so that it is refused with the same message
         value = low - 1
-    if not low <= value <= high:
-        raise Bad(what or _expected(value, low, high))
-    return value
-
-
-def _expected(value: int, low: int, high: int) -> str:
-    """Return what a number should have been; the limit that it does not break is left out."""
-    if value > high:
-        return f"a whole number, {low} to {high}"
-    # A flag whose least value is below 0 takes nearly all of them
-    return "a whole number" if low < 0 else f"a whole number, {low} or more"
+    if low <= value <= high:
+        return value
+    # The limit that it does not break is left out; one whose least is below 0 takes nearly all
+    limits = f", {low} to {high}" if value > high else "" if low < 0 else f", {low} or more"
+    raise Bad(what or f"a whole number{limits}")
 
 
 # a context of 16k is 16384 tokens, as people write it
@@ -147,10 +142,6 @@ def one_of(text: str, allowed: Iterable[str]) -> str:
 def boolean(text: str) -> bool:
     """on, enabled, true, 1, and their opposites, as llama.cpp reads them. Raises Bad."""
     return one_of(text, TRUE + FALSE) in TRUE
-
-
-def _plain_tokens(text: str) -> str:
-    return str(tokens(text, 0)) if text[-1:].lower() in _FACTORS else text
 
 
 def _float(text: str) -> float:
@@ -219,10 +210,6 @@ def _ratios(text: str) -> tuple[float, ...]:
     if any(ratio < 0 for ratio in ratios):
         raise Bad("proportions such as 3,1")
     return ratios
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(number(part, 0) for part in text.replace("/", ",").split(","))
 
 
 def _csv(text: str) -> list[str]:
@@ -298,10 +285,6 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if "," in text or text.startswith('"') else text
 
 
-def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
-    return ",".join(f"{pattern}={buffer_type}" for pattern, buffer_type in pairs)
-
-
 def _ratio(ratio: float) -> str:
     # short where that is the same number
     return f"{ratio:g}" if float(f"{ratio:g}") == ratio else repr(ratio)
@@ -334,7 +317,11 @@ PAIR = Kind(_set(str), str, words=2)
 # handler_int: std::stoi, so 32 bits
 INT = Kind(_set(lambda text: number(text, -(2**31))), str)
 COUNT = Kind(_set(lambda text: number(text, 0, 2**32 - 1)), str)
-TOKENS = Kind(COUNT.read, str, plain=_plain_tokens)  # of "16k" llama.cpp would read 16
+TOKENS = Kind(  # of "16k" llama.cpp would read 16
+    COUNT.read,
+    str,
+    plain=lambda text: str(tokens(text, 0)) if text[-1:].lower() in _FACTORS else text,
+)
 POSITIVE = Kind(_set(lambda text: number(text, 1)), str)
 SCALE = Kind(_set(_scale), str)
 # --rope-freq-scale 0.25 is --rope-scale 4; written as the latter
@@ -349,7 +336,9 @@ DEVICES = Kind(
 )
 # () is "none": no device at all, and not "all of them"
 RATIOS = Kind(_set(_ratios), lambda value: ",".join(map(_ratio, value)))
-COUNTS = Kind(_set(_counts), _comma)
+COUNTS = Kind(
+    _set(lambda text: tuple(number(part, 0) for part in text.replace("/", ",").split(","))), _comma
+)
 OLD_DRAFT = Kind(_set(lambda text: number(text, 0)))
 CACHE_TYPE = choice(*CACHE_TYPES)
 POOLING = choice(*POOLING_TYPES)
@@ -363,13 +352,13 @@ _NUMA = ("distribute", "isolate", "numactl")
 NUMA = Kind(_set(lambda text: one_of(text, _NUMA) if text else "distribute"), str, choices=_NUMA)
 
 
-def _mmproj_device(values: Values, _: str, text: str) -> None:
-    # As the handler of -mmdev: the device, and whether there is one
-    values["mmproj_offload"] = text != "none"
-    values["mmproj_device"] = None if text == "none" else text
-
-
-MMPROJ_DEVICE = Kind(_mmproj_device, str)
+# As the handler of -mmdev: the device, and whether there is one
+MMPROJ_DEVICE = Kind(
+    lambda values, _, text: values.update(
+        mmproj_offload=text != "none", mmproj_device=None if text == "none" else text
+    ),
+    str,
+)
 
 
 # --- kinds that say where a file comes from
@@ -408,18 +397,9 @@ def _add(read: Callable[[str], Iterable[Any]]) -> Callable[[Values, str, str], N
     return to
 
 
-_SPECULATION = (
-    "none",
-    "draft-simple",
-    "draft-eagle3",
-    "draft-mtp",
-    "draft-dflash",
-    "draft-dspark",
-    "ngram-simple",
-    "ngram-map-k",
-    "ngram-map-k4v",
-    "ngram-mod",
-    "ngram-cache",
+_SPECULATION = listed(
+    "none draft-simple draft-eagle3 draft-mtp draft-dflash draft-dspark ngram-simple ngram-map-k "
+    "ngram-map-k4v ngram-mod ngram-cache"
 )
 
 
@@ -431,21 +411,23 @@ def _speculation(text: str) -> list[str]:
     return ["none"] if "none" in names else names
 
 
-def _move_files(text: str, move: Callable[[str], str]) -> str:
-    return ",".join(_quoted(move(path)) for path in _csv(text))
-
-
 def _with_scales(files: Iterable[Scaled]) -> str:
     return ",".join(_quoted(f"{file}:{_ratio(file.scale)}") for file in files)
 
 
-def _move_scaled(text: str, move: Callable[[str], str]) -> str:
-    return _with_scales(Scaled(move(file), file.scale) for file in _scaled(text))
-
-
 NAMES = Kind(_add(_names), _comma, adds=True)
-FILES = Kind(_add(_csv), lambda value: ",".join(map(_quoted, value)), adds=True, paths=_move_files)
-SCALED = Kind(_add(_scaled), _with_scales, adds=True, paths=_move_scaled)
+FILES = Kind(
+    _add(_csv),
+    lambda value: ",".join(map(_quoted, value)),
+    adds=True,
+    paths=lambda text, move: ",".join(_quoted(move(path)) for path in _csv(text)),
+)
+SCALED = Kind(
+    _add(_scaled),
+    _with_scales,
+    adds=True,
+    paths=lambda text, move: _with_scales(Scaled(move(file), file.scale) for file in _scaled(text)),
+)
 KV_OVERRIDES = Kind(
     _add(_kv_overrides),
     lambda value: ",".join(_quoted(f"{key}={text}") for key, text in value),
@@ -453,7 +435,7 @@ KV_OVERRIDES = Kind(
 )
 SPECULATION = Kind(_add(_speculation), _comma, adds=True, choices=_SPECULATION)
 DEFAULT_SPECULATION = Kind(_add(lambda _: ["ngram-mod"]), words=0, adds=True)
-OVERRIDES = Kind(_add(_overrides), _pairs, adds=True)
+OVERRIDES = Kind(_add(_overrides), lambda pairs: _comma(map("=".join, pairs)), adds=True)
 EXPERTS = Kind(_add(lambda _: [(EXPERTS_REGEX, HOST_BUFFER)]), words=0, adds=True)
 EXPERTS_OF = Kind(_add(lambda text: _on_cpu(EXPERTS_REGEX, text)), adds=True)
 FFN_OF = Kind(_add(lambda text: _on_cpu(FFN_REGEX, text)), adds=True)

@@ -27,7 +27,7 @@ from .table import ARGUMENTS, LEGACY, Argument, lookup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
 
@@ -98,20 +98,45 @@ def parse(
             _apply_section(path, sections.get(section, {}), state)
     if environ is not None:
         _read_environment(environ, state)
+    return applied(items(words, command), state)
+
+
+def applied(found: Iterable[Item], state: _State | None = None) -> Arguments:
+    """Return what items set, after what other sources set. Raises UsageError."""
+    state = state or _State()
     rest: list[str] = []
     positional: list[str] = []
     unknown: list[str] = []
     own: dict[str, Any] = {}
     # own flag's key -> its text so far, for those that add up; "KEY by" -> the flag that set it
     texts: dict[str, str] = {}
-    for item in items(words, command):
+    for item in found:
         if isinstance(item.flag, Argument):
             state.apply(item.flag, item.name, item.value, item.positive)
             # Passed on as it is: no part of the arithmetic
             if not item.flag.field:
                 rest += item.words
         elif item.flag is not None:
-            _take(texts, own, item.flag, item)
+            # Take the value of one of autolayers' own flags
+            if not item.flag.takes_value:
+                value: Any = item.value or item.flag.value
+            else:
+                # `--gpu 24GiB --gpu 8GiB` is `--gpu 24GiB,8GiB`
+                text = (
+                    f"{texts[item.flag.key]}{item.flag.adds}{item.value}"
+                    if item.flag.adds and item.flag.key in texts
+                    else item.value
+                )
+                value = _read(item.flag.read, item.name, text)
+                texts[item.flag.key] = text
+            # two names of one own flag, such as --json and --format json, may agree
+            # The first name of the flag that set a key, for the message
+            by = f"{item.flag.key} by"
+            if own.get(item.flag.key, value) != value and texts[by] != item.flag.names[0]:
+                raise UsageError(
+                    f"{texts[by]} and {item.name} contradict each other: give one of them"
+                )
+            own[item.flag.key], texts[by] = value, item.flag.names[0]
         elif item.name:
             unknown.append(item.name)
             rest += item.words
@@ -167,6 +192,11 @@ class Item:
         self.value = value
         self.positive = positive
 
+    @property
+    def canonical(self) -> str:
+        """The name that llama-server's flag has everywhere; "" of other words."""
+        return self.flag.canonical if isinstance(self.flag, Argument) else ""
+
 
 _SWITCHES_OF_FORK = ("--fit", "-dr", "-co", "--color")
 
@@ -205,67 +235,44 @@ def _item(
 ) -> tuple[Item, int]:
     """Return the flag or plain word at `i`, and the index after it; `llama`: may be one of
     llama-server's."""
-    if not _is_flag(words[i]):
-        return Item(None, "", [words[i]]), i + 1
-    name, joined = _name_and_value(words[i])
-    flag, positive = _flag(name, own, llama)
+    word = words[i]
+    if not _is_flag(word):
+        return Item(None, "", [word]), i + 1
+    name, joined = word, None
+    if word.startswith("--"):
+        # With dashes for underscores, and the value after its "="
+        name, equals, value = word.partition("=")
+        name, joined = name.replace("_", "-"), value if equals else None
+    # An own flag hides llama-server's of the same name: `ollama ... -c` is num_ctx there
+    flag: Argument | OwnFlag | None
+    if name in own:
+        flag, positive = own[name], True
+    else:
+        argument = lookup(name) if llama else None
+        flag, positive = argument or (None, True)
     if flag is None:
-        return _unknown(words, i)
-    value, end = joined or "", i + 1
+        # Passed on as two words, which every build of llama.cpp reads
+        if joined is not None:
+            return Item(None, word, [name, joined]), i + 1
+        # a guess, so that a newer llama.cpp's flags keep their value with them
+        has_value = i + 1 < len(words) and not _is_flag(words[i + 1])
+        return Item(None, word, words[i : i + 1 + has_value]), i + 1 + has_value
     # llama.cpp knows no joined value, so nobody can have meant one
     choices = flag.choices if isinstance(flag, OwnFlag) else ()
     if not flag.takes_value and joined is not None and joined not in choices:
         but = f" but {', '.join(choices)}" if choices else ""
         raise UsageError(f"{name} takes no value{but}, got {joined!r}")
+    value, end = joined or "", i + 1
     if flag.takes_value and joined is None:
         value, end = _value(flag, name, words, i + 1)
     # llama.cpp knows no --flag=value
     written = words[i:end] if joined is None else [name, value]
-    # 16k becomes 16384, which llama.cpp reads too
-    plain = _plain(flag, name, value)
-    if plain != value:
-        value, written = plain, [name, plain]
+    if isinstance(flag, Argument) and flag.kind.plain is not None:
+        # 16k becomes 16384, which llama.cpp reads too
+        plain: str = _read(flag.kind.plain, name, value)
+        if plain != value:
+            value, written = plain, [name, plain]
     return Item(flag, name, written, value, positive), end
-
-
-def _plain(flag: Argument | OwnFlag, name: str, value: str) -> str:
-    """Return a value as llama-server reads it."""
-    if not isinstance(flag, Argument) or flag.kind.plain is None:
-        return value
-    plain: str = _read(flag.kind.plain, name, value)
-    return plain
-
-
-def _name_and_value(word: str) -> tuple[str, str | None]:
-    """Return a flag's name with dashes for underscores, and the value after its "="."""
-    if not word.startswith("--"):
-        return word, None
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-"), value if equals else None
-
-
-def _flag(
-    name: str, own: Mapping[str, OwnFlag], llama: bool
-) -> tuple[Argument | OwnFlag | None, bool]:
-    """Return the flag of a name, and whether the name switches it on."""
-    # an own flag hides llama-server's of the same name
-    # `ollama ... -c` is num_ctx there
-    if name in own:
-        return own[name], True
-    argument = lookup(name) if llama else None
-    return argument or (None, True)
-
-
-def _unknown(words: Sequence[str], i: int) -> tuple[Item, int]:
-    """Return the unknown flag at `i` with the word after it, if that may be its value."""
-    name, joined = _name_and_value(words[i])
-    # Passed on as two words, which every build of llama.cpp reads
-    if joined is not None:
-        return Item(None, words[i], [name, joined]), i + 1
-    # a guess, so that a newer llama.cpp's flags keep their value with them
-    has_value = i + 1 < len(words) and not _is_flag(words[i + 1])
-    end = i + 2 if has_value else i + 1
-    return Item(None, words[i], words[i:end]), end
 
 
 def _is_flag(word: str) -> bool:
@@ -291,27 +298,6 @@ def _value(flag: Argument | OwnFlag, name: str, words: Sequence[str], i: int) ->
     if i + count > len(words):
         raise UsageError(f"{name} needs a value")
     return " ".join(words[i : i + count]), i + count
-
-
-def _take(texts: dict[str, str], own: dict[str, Any], flag: OwnFlag, item: Item) -> None:
-    """Take the value of one of autolayers' own flags."""
-    if not flag.takes_value:
-        value: Any = item.value or flag.value
-    else:
-        # `--gpu 24GiB --gpu 8GiB` is `--gpu 24GiB,8GiB`
-        text = (
-            f"{texts[flag.key]}{flag.adds}{item.value}"
-            if flag.adds and flag.key in texts
-            else item.value
-        )
-        value = _read(flag.read, item.name, text)
-        texts[flag.key] = text
-    # two names of one own flag, such as --json and --format json, may agree
-    # The first name of the flag that set a key, for the message
-    by = f"{flag.key} by"
-    if own.get(flag.key, value) != value and texts[by] != flag.names[0]:
-        raise UsageError(f"{texts[by]} and {item.name} contradict each other: give one of them")
-    own[flag.key], texts[by] = value, flag.names[0]
 
 
 def _read(read: Callable[[str], Any], name: str, text: str) -> Any:
@@ -408,8 +394,14 @@ def _apply_section(path: str, section: Mapping[str, str], state: _State) -> None
     """Apply the known keys of a section, in the order of the arguments' first names."""
     arguments = []
     for key, value in section.items():
-        # Unknown keys are skipped: all of llama.cpp's programs share the file
-        argument = _config_key(key)
+        # "ctx-size", "c" and "LLAMA_ARG_CTX_SIZE" are the same key
+        argument = lookup("--" + key) or lookup("-" + key)
+        if argument is None:
+            argument = next(((row, True) for row in ARGUMENTS if row.env and row.env == key), None)
+        # Unknown keys are skipped: all of llama.cpp's programs share the file; flags that are
+        # gone have no key
+        elif argument[0] in LEGACY:
+            argument = None
         if argument is not None:
             arguments.append((*argument, key, value))
     # common_preset keeps its options in a std::map by the argument's names
@@ -419,12 +411,3 @@ def _apply_section(path: str, section: Mapping[str, str], state: _State) -> None
             state.apply(row, name, "", (value in TRUE) == positive)
         else:
             state.apply(row, name, value if row.takes_value else "")
-
-
-def _config_key(key: str) -> tuple[Argument, bool] | None:
-    # "ctx-size", "c" and "LLAMA_ARG_CTX_SIZE" are the same key
-    argument = lookup("--" + key) or lookup("-" + key)
-    if argument is not None:
-        # flags that are gone have no key
-        return None if argument[0] in LEGACY else argument
-    return next(((row, True) for row in ARGUMENTS if row.env and row.env == key), None)

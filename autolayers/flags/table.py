@@ -77,90 +77,18 @@ class Argument:
         return f"Argument({' '.join(self.names)!r})"
 
 
-# Flags that stand for a whole launch: common/arg.cpp sets these fields of common_params
-_PRESETS = {
-    "--embd-bge-small-en-default": preset(
-        model="hf:ggml-org/bge-small-en-v1.5-Q8_0-GGUF/bge-small-en-v1.5-q8_0.gguf",
-        n_ctx=512,
-        pooling="none",
-        embedding=True,
-    ),
-    "--embd-e5-small-en-default": preset(
-        model="hf:ggml-org/e5-small-v2-Q8_0-GGUF/e5-small-v2-q8_0.gguf",
-        n_ctx=512,
-        pooling="none",
-        embedding=True,
-    ),
-    "--embd-gte-small-default": preset(
-        model="hf:ggml-org/gte-small-Q8_0-GGUF/gte-small-q8_0.gguf",
-        n_ctx=512,
-        pooling="none",
-        embedding=True,
-    ),
-    "--embd-gemma-default": preset(
-        model="hf:ggml-org/embeddinggemma-300M-qat-q4_0-GGUF/embeddinggemma-300M-qat-Q4_0.gguf",
-        n_ubatch=2048,
-        n_batch=2048,
-        n_parallel=32,
-        n_ctx=65536,
-        embedding=True,
-    ),
-    "--fim-qwen-1.5b-default": preset(
-        model="hf:ggml-org/Qwen2.5-Coder-1.5B-Q8_0-GGUF/qwen2.5-coder-1.5b-q8_0.gguf",
-        n_ubatch=1024,
-        n_batch=1024,
-        n_ctx=0,
-    ),
-    "--fim-qwen-3b-default": preset(
-        model="hf:ggml-org/Qwen2.5-Coder-3B-Q8_0-GGUF/qwen2.5-coder-3b-q8_0.gguf",
-        n_ubatch=1024,
-        n_batch=1024,
-        n_ctx=0,
-    ),
-    "--fim-qwen-7b-default": preset(
-        model="hf:ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF/qwen2.5-coder-7b-q8_0.gguf",
-        n_ubatch=1024,
-        n_batch=1024,
-        n_ctx=0,
-    ),
-    "--fim-qwen-7b-spec": preset(
-        model="hf:ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF/qwen2.5-coder-7b-q8_0.gguf",
-        model_draft="hf:ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF/qwen2.5-coder-0.5b-q8_0.gguf",
-        n_ubatch=1024,
-        n_batch=1024,
-        n_ctx=0,
-    ),
-    "--fim-qwen-14b-spec": preset(
-        model="hf:ggml-org/Qwen2.5-Coder-14B-Q8_0-GGUF/qwen2.5-coder-14b-q8_0.gguf",
-        model_draft="hf:ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF/qwen2.5-coder-0.5b-q8_0.gguf",
-        n_ubatch=1024,
-        n_batch=1024,
-        n_ctx=0,
-    ),
-    "--fim-qwen-30b-default": preset(
-        model="hf:ggml-org/Qwen3-Coder-30B-A3B-Instruct-Q8_0-GGUF/"
-        "qwen3-coder-30b-a3b-instruct-q8_0.gguf",
-        n_ubatch=1024,
-        n_batch=1024,
-        n_ctx=0,
-    ),
-    "--gpt-oss-20b-default": preset(
-        model="hf:ggml-org/gpt-oss-20b-GGUF/gpt-oss-20b-mxfp4.gguf",
-        n_ubatch=2048,
-        n_batch=32768,
-        n_parallel=2,
-        n_ctx=262144,
-    ),
-    "--gpt-oss-120b-default": preset(
-        model="hf:ggml-org/gpt-oss-120b-GGUF",
-        n_ubatch=2048,
-        n_batch=32768,
-        n_parallel=2,
-        n_ctx=262144,
-    ),
-    "--vision-gemma-4b-default": preset(model="hf:ggml-org/gemma-3-4b-it-qat-GGUF", n_ctx=0),
-    "--vision-gemma-12b-default": preset(model="hf:ggml-org/gemma-3-12b-it-qat-GGUF", n_ctx=0),
-}
+def _preset(row: dict[str, str]) -> Kind:
+    """Return what a flag of presets.csv sets; numbers are whole, and embedding is a switch."""
+    given = {name: text for name, text in row.items() if text and name != "flag"}
+    return preset(
+        **{
+            name: text == "True" if name == "embedding" else int(text) if text.isdigit() else text
+            for name, text in given.items()
+        }
+    )
+
+
+_PRESETS = {row["flag"]: _preset(row) for row in rows("flags/presets.csv")}
 
 
 def _read(name: str) -> tuple[Argument, ...]:

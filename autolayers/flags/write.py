@@ -86,8 +86,13 @@ def _is_written(row: Argument, value: Any, params: Params) -> bool:
     # () of -dev is "--device none", of every other list it is nothing
     if value == () and row.kind is not DEVICES:
         return False
-    # several arguments may set one field: one of them says this value
-    if _writer(row.field, value) is not row:
+    # Several arguments may set one field, and one of them says this value: model is -m, but
+    # "hf:..." of the same field is -hf, "https://..." is -mu
+    others = [other for other in rows_of(row.field) if other.kind.write is not None]
+    plain = next(other for other in others if not other.kind.prefixes)
+    with_prefix = [other for other in others if other.kind.prefixes]
+    says = (other for other in with_prefix if value.startswith(other.kind.prefixes))
+    if next(says, plain) is not row:
         return False
     # -mmdev sets both fields: one word says it
     if row.field == "mmproj_offload" and value:
@@ -106,7 +111,19 @@ def _words(row: Argument, value: Any, knows: Callable[[str], bool] | None) -> li
     if row.kind is LOAD_MODE and knows is not None and not knows(row.canonical):
         return list(_OLD_LOAD_MODES[value])
     if row.kind is REPOSITORY:
-        return _repository_words(value, row)
+        # -hf REPOSITORY -hff FILE for hf:USER/NAME/FILE, if the field has an argument for
+        # the file
+        # "user/name/folder/file.gguf", or "user/name:Q4_K_M" without a file
+        where = value.removeprefix("hf:")
+        file_flag = next(
+            (other.canonical for other in rows_of(row.field) if other.kind is FILE_OF), None
+        )
+        repository, file = "/".join(where.split("/")[:2]), "/".join(where.split("/")[2:])
+        return (
+            [row.canonical, repository, file_flag, file]
+            if file and file_flag
+            else [row.canonical, where]
+        )
     if row.kind is FILES:
         # --lora FILE,..., and --lora-scaled FILE:SCALE,... for those with a scale, in their order.
         words: list[str] = []
@@ -118,31 +135,6 @@ def _words(row: Argument, value: Any, knows: Callable[[str], bool] | None) -> li
         return words
     assert row.kind.write is not None  # only such rows have words
     return [row.canonical, row.kind.write(value)]
-
-
-def _writer(field: str, value: Any) -> Argument:
-    """Return the argument of a field that expresses this value."""
-    rows = [row for row in rows_of(field) if row.kind.write is not None]
-    # model is -m, but "hf:..." of the same field is -hf, "https://..." is -mu
-    plain = next(row for row in rows if not row.kind.prefixes)
-    return next(
-        (row for row in rows if row.kind.prefixes and value.startswith(row.kind.prefixes)), plain
-    )
-
-
-def _repository_words(value: str, row: Argument) -> list[str]:
-    """-hf REPOSITORY -hff FILE for hf:USER/NAME/FILE, if the field has an argument for the file."""
-    # "user/name/folder/file.gguf", or "user/name:Q4_K_M" without a file
-    where = value.removeprefix("hf:")
-    file_flag = next(
-        (other.canonical for other in rows_of(row.field) if other.kind is FILE_OF), None
-    )
-    repository, file = "/".join(where.split("/")[:2]), "/".join(where.split("/")[2:])
-    return (
-        [row.canonical, repository, file_flag, file]
-        if file and file_flag
-        else [row.canonical, where]
-    )
 
 
 def _override_words(
@@ -167,7 +159,11 @@ def _override_words(
             pending = []
             i += length
         else:
-            pending.append(_pattern_and_buffer(*pairs[i]))
+            pattern, buffer_type = pairs[i]
+            # parse_tensor_buffer_overrides splits at every comma, then at the first "="
+            if "," in pattern + buffer_type or "=" in pattern:
+                raise ValueError(f"-ot cannot express {pattern}={buffer_type}")
+            pending.append(f"{pattern}={buffer_type}")
             i += 1
     return words + _one_flag(row, pending)
 
@@ -175,14 +171,6 @@ def _override_words(
 def _one_flag(row: Argument, values: list[str]) -> list[str]:
     """Return the words of one flag with all of these values; none without a value."""
     return [row.canonical, ",".join(values)] if values else []
-
-
-def _pattern_and_buffer(pattern: str, buffer_type: str) -> str:
-    """Return an override as -ot takes it. Raises ValueError if it cannot."""
-    # parse_tensor_buffer_overrides splits at every comma, then at the first "="
-    if "," in pattern + buffer_type or "=" in pattern:
-        raise ValueError(f"-ot cannot express {pattern}={buffer_type}")
-    return f"{pattern}={buffer_type}"
 
 
 def _short_form(

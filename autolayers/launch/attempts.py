@@ -14,11 +14,11 @@ from ..backends import HOST
 from ..detect import digest as program_digest
 from ..diagnosis.log import META, LaunchLog, OutOfMemory
 from ..errors import AutolayersError, LaunchRefused, UsageError
-from ..flags.params import FIT_PARAMS_MIN_CTX, Params
-from ..flags.parse import Arguments, parse
+from ..flags.params import FIT_PARAMS_MIN_CTX
+from ..flags.parse import parse
 from ..memory.breakdown import Breakdown, Usage
 from ..net import Limit
-from ..output import say
+from ..output import say, say_all
 from ..quoting import shell
 from ..records import replace
 from ..store import CheckedBuild, Observation, keep, now, of_path
@@ -80,8 +80,26 @@ class Attempts:
         for attempt in range(self.retries + 1):
             # made again for each attempt, as the added words change
             # e.g. "-lv 4", which the build needs to print buffer sizes at all
+            # The words with which buffer sizes are shown: level 4 (trace)
+            chosen = self.given.value("-lv") is not None or self.given.value("-v") is not None
+            # The words for colours: the log comes through a pipe, which llama.cpp
+            # gives no colours: on where they go to a terminal after all
+            environ, given = self.session.environ, self.given.value("--log-colors") is not None
+            unwanted = environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
+            able = self.session.build.rules.log_colors and self.session.program() is not None
+            shown = sys.stdout.isatty() and sys.stderr.isatty()
+            coloured = able and shown and not (self.wait or given or unwanted)
             words = commands.complete(
-                self.session.command, [*self.added, *self._louder(), *self._coloured()]
+                self.session.command,
+                [
+                    *self.added,
+                    *(
+                        ["-lv", "4"]
+                        if self.verify and self.session.build.buffers_need_trace and not chosen
+                        else []
+                    ),
+                    *(["--log-colors", "on"] if coloured else []),
+                ],
             )
             started = self.plan
             try:
@@ -98,21 +116,30 @@ class Attempts:
             # what helps against another cause than memory, such as a driver's limit
             other = self._explained(outcome, smaller or request, attempt < self.retries)
             if failure is None and other is None:
-                self._ended(outcome)
+                if self.verify and not self.compared:
+                    # an aborted launch's log is incomplete: shown, not kept
+                    # a server that was ended on request has printed everything
+                    whole = outcome.launch.ready or outcome.code == 0 or outcome.requested
+                    if not self._compare(outcome.launch, whole):
+                        say("nothing to compare: its log has no buffer sizes")
                 return code
             if failure is not None and other is None:
-                _say_out_of_memory(failure)
+                # Say which device ran out of memory, and the log's line
+                device = failure.device or "an unnamed device"
+                say(f"out of memory on {device} while loading: {failure.message}")
             # The last attempt has said why it died
             if attempt == self.retries:
                 return code
             # each attempt starts from what the last one taught
             has_changed, request = bool(smaller or other), other or smaller or request
-            why_not = (
-                # Without new knowledge the search would return the launch that has just failed
-                self._plan_again(request)
-                if has_changed
-                else "cannot plan again: the size of the memory is unknown"
-            )
+            # Without new knowledge the search would return the launch that has just failed
+            why_not = "cannot plan again: the size of the memory is unknown"
+            if has_changed:
+                before = (self.plan.flags, self.added)
+                self.plan, self.added = self._next(request)
+                why_not = "" if self.plan.fits else "no smaller plan fits"
+                if (self.plan.flags, self.added) == before:
+                    why_not = "cannot retry smaller: the flags you gave leave nothing to reduce"
             if why_not and not self._proposed(outcome, request, started, why_not):
                 self._explained(outcome, request, False)
                 return code
@@ -168,7 +195,21 @@ class Attempts:
             say(why_not)
             return False
         # the user decides whether to give up a flag
-        if against := _against(self.given, launch.plan.params):
+        # The given flags, variables and config-file keys that a launch does without, as
+        # they were written
+        against: dict[str, None] = {}
+        for (flag, value), written in zip(self.given.given, self.given.written, strict=True):
+            # Flags of no field do not affect memory, and files are the command's own
+            field = commands.field_of(flag)
+            if not field or field in ("model", *commands.FILES):
+                continue
+            wanted, planned = getattr(self.given.params, field), getattr(launch.plan.params, field)
+            # A plan may add overrides behind the given ones
+            if field == "overrides":
+                planned = planned[: len(wanted)]
+            if planned != wanted:
+                against[f"{written} {value}".rstrip()] = None
+        if against:
             say(f"{why_not}; a launch that fits is without the given {', '.join(against)}")
             return False
         self.plan = launch.plan
@@ -180,14 +221,6 @@ class Attempts:
             self.session.files,
         )
         return True
-
-    def _plan_again(self, request: Request) -> str:
-        """Return why there is none, if the plan is the same or does not fit."""
-        before = (self.plan.flags, self.added)
-        self.plan, self.added = self._next(request)
-        if (self.plan.flags, self.added) == before:
-            return "cannot retry smaller: the flags you gave leave nothing to reduce"
-        return "" if self.plan.fits else "no smaller plan fits"
 
     def _next(self, request: Request) -> tuple[Plan, list[str]]:
         """Return the plan for less memory. One that gives a device up is the last resort: a margin
@@ -221,95 +254,54 @@ class Attempts:
         except LaunchRefused:
             return best
 
-    def _ended(self, outcome: Ended) -> None:
-        if self.verify and not self.compared:
-            # an aborted launch's log is incomplete: shown, not kept
-            # a server that was ended on request has printed everything
-            whole = outcome.launch.ready or outcome.code == 0 or outcome.requested
-            if not self._compare(outcome.launch, whole):
-                say("nothing to compare: its log has no buffer sizes")
-
     def _start(self, words: list[str]) -> Ended:
         if self.wait:
-            return self._start_in_background(words)
+            given, environ = self.given, self.session.environ
+            # Only the server learns its port otherwise
+            if not wait.is_known(given):
+                raise UsageError(
+                    "--wait needs a --host and a --port that are known before the server starts"
+                )
+            at = wait.Address.of(given, self.session.build.default_port)
+            # The other server would answer /health in place of this one, which cannot listen
+            if wait.taken(at):
+                raise AutolayersError(
+                    f"the port is in use at {at.place}: stop what listens there, or give another "
+                    "--port"
+                )
+            # what starts it otherwise (a container, a script) may not be its parent
+            direct = len(self.session.command.launcher) == 1 and self.session.program() is not None
+            # [the address at which the process itself listens], once it does
+            own: list[wait.Address] = []
+
+            def ready(process: int) -> bool:
+                if not wait.healthy(at):
+                    return False
+                host = wait.listening(process, at.port)
+                own[:] = [replace(at, host=host)] if host else []
+                # A direct child must be the one that listens:
+                # otherwise another process has taken the port
+                return wait.healthy(own[0]) if own else not direct
+
+            pid, outcome = background.run(words, environ, at.port, ready)
+            if pid:
+                key = given.value("--api-key") or environ.get("LLAMA_API_KEY")
+                rate = None
+                if own or not key:  # a key goes to nobody else
+                    # --api-key takes a list
+                    first_key = key.split(",")[0] if key else None
+                    # Two tokens show that it works; a rate that is kept needs more
+                    tokens = calibrate.PROBE.generate if self.verify else 2
+                    rate = wait.speed(own[0] if own else at, first_key, tokens)
+                if rate and self.verify and direct:
+                    self._keep_rate(rate)
+                speed = f", {rate:.1f} tokens/s" if rate else ""
+                say(f"ready at {at.url}{speed}, process {pid}")
+            return outcome
         on_ready = self._ready if self.verify else None
         # llama-server does not end while a client waits for its answer, and the probe is one
         self.probe_limit = Limit(_PROBE)
         return supervise.run(words, self.session.environ, on_ready, on_end=self.probe_limit.end)
-
-    def _address(self) -> tuple[str, int]:
-        """Return the host and port of the server. Raises UsageError if it chooses them itself."""
-        host, port = self.given.value("--host"), self.given.value("--port")
-        # Port 0 is any free one, which only the server learns
-        if port == "0" or (host or "").endswith(".sock"):
-            raise UsageError(
-                "--wait needs a --host and a --port that are known before the server starts"
-            )
-        return wait.address(host, port, self.session.build.default_port)
-
-    def _start_in_background(self, words: list[str]) -> Ended:
-        given, environ = self.given, self.session.environ
-        host, port = self._address()
-        secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
-        url = wait.url(host, port, secure)
-        # The other server would answer /health in place of this one, which cannot listen
-        if wait.taken(host, port):
-            raise AutolayersError(
-                f"the port is in use at {url}: stop what listens there, or give another --port"
-            )
-        # what starts it otherwise (a container, a script) may not be its parent
-        direct = len(self.session.command.launcher) == 1 and self.session.program() is not None
-        # [the address at which the process itself listens], once it does
-        own: list[str | None] = []
-
-        def ready(process: int) -> bool:
-            if not wait.healthy(host, port, secure, prefix):
-                return False
-            own[:] = [wait.listening(process, port)]
-            # A direct child must be the one that listens:
-            # otherwise another process has taken the port
-            return wait.healthy(own[0], port, secure, prefix) if own[0] else not direct
-
-        pid, outcome = background.run(words, environ, port, ready)
-        if pid:
-            key = given.value("--api-key") or environ.get("LLAMA_API_KEY")
-            rate = None
-            if own[0] or not key:  # a key goes to nobody else
-                # --api-key takes a list
-                first_key = key.split(",")[0] if key else None
-                # Two tokens show that it works; a rate that is kept needs more
-                tokens = calibrate.PROBE.generate if self.verify else 2
-                rate = wait.speed(own[0] or host, port, secure, prefix, first_key, tokens)
-            if rate and self.verify and direct:
-                self._keep_rate(rate)
-            speed = f", {rate:.1f} tokens/s" if rate else ""
-            say(f"ready at {url}{prefix}{speed}, process {pid}")
-        return outcome
-
-    def _louder(self) -> list[str]:
-        """Return the words with which buffer sizes are shown: level 4 (trace)."""
-        chosen = self.given.value("-lv") is not None or self.given.value("-v") is not None
-        return (
-            ["-lv", "4"]
-            if self.verify and self.session.build.buffers_need_trace and not chosen
-            else []
-        )
-
-    def _coloured(self) -> list[str]:
-        """Return the words for colours: the log comes through a pipe, which llama.cpp gives no
-        colours: on where they go to a terminal after all."""
-        environ, given = self.session.environ, self.given.value("--log-colors") is not None
-        unwanted = environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
-        if self.wait or given or unwanted:
-            return []
-        if not self.session.build.rules.log_colors or self.session.program() is None:
-            return []
-        return ["--log-colors", "on"] if sys.stdout.isatty() and sys.stderr.isatty() else []
-
-    def _has_address(self) -> bool:
-        """Return whether its port is known before it starts."""
-        is_socket = (self.given.value("--host") or "").endswith(".sock")
-        return not is_socket and self.given.value("--port") != "0"
 
     def _ready(self, launch: LaunchLog) -> None:
         self._compare(launch, True)
@@ -325,23 +317,18 @@ class Attempts:
         if self.session.program() is None or len(self.session.command.launcher) > 1:
             return
         # Whether the server answers those alone who have its key.
-        in_words = self.given.value("--api-key") or self.given.value("--api-key-file")
+        in_words = given.value("--api-key") or given.value("--api-key-file")
         has_key = bool(in_words or self.session.environ.get("LLAMA_API_KEY"))
-        if has_key or not self._has_address():
+        if has_key or not wait.is_known(given):
             return
-        host, port = wait.address(
-            given.value("--host"), given.value("--port"), self.session.build.default_port
-        )
-        secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
+        at = wait.Address.of(given, self.session.build.default_port)
         until = time.monotonic() + _PATIENCE
         # /health answers 503 until the model is ready to serve
-        while not wait.healthy(host, port, secure, prefix):
+        while not wait.healthy(at):
             if time.monotonic() > until:
                 return
             time.sleep(0.5)
-        rate = wait.speed(
-            host, port, secure, prefix, None, calibrate.PROBE.generate, self.probe_limit
-        )
+        rate = wait.speed(at, None, calibrate.PROBE.generate, self.probe_limit)
         if rate:
             say(f"{calibrate.PROBE.generate} tokens of it: {rate:.1f} tokens/s")
             self._keep_rate(rate)
@@ -363,44 +350,38 @@ class Attempts:
             return False
         self.compared = True
         say("prediction and llama-server's own numbers:", *comparison.table().split("\n"))
-        for warning in comparison.warnings:
-            say(warning)
+        say_all(comparison.warnings)
         if whole:
             self._keep(comparison)
         return True
 
-    def _keep_build(self, comparison: LogComparison, date: str) -> None:
-        """Add the launch to the results of `autolayers check` for this program."""
-        program, build = self.session.program(), self.session.build
-        # An upper bound differs from the log without any fault of the build
-        if program is None or self.session.another_build or not self.plan.breakdown.exact:
+    def _keep(self, comparison: LogComparison) -> None:
+        session, build = self.session, self.session.build
+        if not session.digest:
             return
+        date, program = now(), session.program()
+        flags = tuple(self.plan.flags)
+        seen = Observation(build.number, backend(self.plan), flags, comparison.differences, date)
         differences = {
             # Rounding of the log is no difference
             f"{line.part} {line.device}": line.difference
             for line in comparison.lines
             if line.difference and not line.equal
         }
-        checked = CheckedBuild(
-            program_digest(program),
-            build.number,
-            build.commit,
-            date,
-            {self.session.model.architecture: differences},
-            os.path.realpath(program),
-        )
-        keep([checked], self.session.environ, of_path(program))
-
-    def _keep(self, comparison: LogComparison) -> None:
-        digest = self.session.digest
-        if not digest:
-            return
-        date = now()
-        build, flags = self.session.build.number, tuple(self.plan.flags)
-        seen = Observation(build, backend(self.plan), flags, comparison.differences, date)
         try:
-            keep([seen], self.session.environ, digest)
-            self._keep_build(comparison, date)
+            keep([seen], session.environ, session.digest)
+            # The results of `autolayers check` for this program; an upper bound differs from the
+            # log without any fault of the build
+            if program is not None and self.plan.breakdown.exact and not session.another_build:
+                checked = CheckedBuild(
+                    program_digest(program),
+                    build.number,
+                    build.commit,
+                    date,
+                    {session.model.architecture: differences},
+                    os.path.realpath(program),
+                )
+                keep([checked], session.environ, of_path(program))
         except AutolayersError as error:
             say(f"the observation cannot be kept: {error}")
 
@@ -414,24 +395,6 @@ def memory_failure(outcome: Ended) -> OutOfMemory | None:
     if failure is None and outcome.oom_killed:
         return OutOfMemory("Host", None, "the kernel killed it")
     return failure
-
-
-def _against(given: Arguments, params: Params) -> list[str]:
-    """Return the given flags, variables and config-file keys that a launch does without, as they
-    were written."""
-    against: dict[str, None] = {}
-    for (flag, value), written in zip(given.given, given.written, strict=True):
-        # Flags of no field do not affect memory, and files are the command's own
-        field = commands.field_of(flag)
-        if not field or field in ("model", *commands.FILES):
-            continue
-        wanted, planned = getattr(given.params, field), getattr(params, field)
-        # A plan may add overrides behind the given ones
-        if field == "overrides":
-            planned = planned[: len(wanted)]
-        if planned != wanted:
-            against[f"{written} {value}".rstrip()] = None
-    return [*against]
 
 
 def _less(plan: Plan, than: Plan, device: str | None) -> bool:
@@ -465,12 +428,6 @@ def _gentler(request: Request, plan: Plan) -> Iterator[Request]:
             yield replace(request, policy=replace(at, n_ctx=FIT_PARAMS_MIN_CTX))
 
 
-def _say_out_of_memory(failure: OutOfMemory) -> None:
-    """Say which device ran out of memory, and the log's line."""
-    device = failure.device or "an unnamed device"
-    say(f"out of memory on {device} while loading: {failure.message}")
-
-
 def _device(failure: OutOfMemory, predicted: Breakdown) -> str | None:
     """Return the plan's name of the device that ran out of memory: ROCm prints CUDA names."""
     name = failure.device
@@ -479,21 +436,6 @@ def _device(failure: OutOfMemory, predicted: Breakdown) -> str | None:
     # "CUDA1" of a ROCm build's log means ROCm1
     number = name.lstrip(string.ascii_letters)
     return next((device for device in predicted.devices if device.endswith(number)), name)
-
-
-def _with_less_ram(
-    request: Request, predicted: Breakdown, launch: LaunchLog, requested: int | None
-) -> Request | None:
-    """Return the request with less RAM than the launch would have used, None if its size is
-    unknown."""
-    host = request.host
-    if host is None:
-        return None
-    limit = min(host.available, predicted.resident)
-    if requested:
-        limit = min(limit, _held(launch, "Host", predicted.host, requested) + requested)
-    # At least 64 MiB less, or the search might return the same launch
-    return request.on(request.machine.devices, replace(host, available=max(0, limit - _STEP)))
 
 
 def smaller_machine(
@@ -507,7 +449,18 @@ def smaller_machine(
     predicted = plan.breakdown
     device = _device(failure, predicted)
     if device == "Host":
-        return _with_less_ram(request, predicted, launch, failure.requested)
+        # The request with less RAM than the launch would have used, None if its size is
+        # unknown
+        host = request.host
+        if host is None:
+            return None
+        most = min(host.available, predicted.resident)
+        if failure.requested:
+            most = min(
+                most, _held(launch, "Host", predicted.host, failure.requested) + failure.requested
+            )
+        # At least 64 MiB less, or the search might return the same launch
+        return request.on(request.machine.devices, replace(host, available=max(0, most - _STEP)))
     devices = []
     for each in request.machine.devices:
         if device is None or each.name == device:

@@ -60,7 +60,13 @@ def run(
         with Adopter() as adopter:
             try:
                 with state.create(path) as output:
+                    # A child that outlives us, once the watcher is dismissed
+                    apart: dict[str, Any] = {
+                        "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+                    }
                     watcher = Watcher() if os.name == "posix" else None
+                    if watcher is not None:
+                        apart = {"start_new_session": True, "preexec_fn": watcher.watched}
                     child = subprocess.Popen(
                         list(words),
                         env=dict(environ),
@@ -68,7 +74,7 @@ def run(
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=subprocess.STDOUT,
-                        **_apart(watcher),
+                        **apart,
                     )
                 with open(path, "rb") as log, _Progress() as progress:
                     # Once it is ready the watcher is dismissed below, and the server lives on
@@ -88,7 +94,12 @@ def run(
         for number, handler in before.items():
             signal.signal(number, handler)
     code = child.wait()
-    _show_end(path)
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - _TAIL))
+        data = file.read()
+    for line in data.decode("utf-8", "backslashreplace").splitlines():
+        print(printable(line.expandtabs()), file=sys.stderr)
+    say(f"it ended before it was ready; its whole output: {path}")
     # by somebody else, such as the kernel
     killed = code == -9 and not stopped
     # A server that ends with 0 before it is ready has not done what --wait promises
@@ -97,13 +108,6 @@ def run(
     with open(path, "rb") as log:
         first, last, _ = read(log)
     return 0, Ended(shown, reader.finish(), bool(stopped), killed, False, first + last)
-
-
-def _apart(watcher: Watcher | None) -> dict[str, Any]:
-    """Return Popen's options for a child that outlives us, once the `watcher` is dismissed."""
-    if watcher is not None:
-        return {"start_new_session": True, "preexec_fn": watcher.watched}
-    return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
 
 
 def _until_ready(
@@ -165,12 +169,3 @@ class _Progress:
     def __exit__(self, *_: object) -> None:
         if self._terminal:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
-def _show_end(path: str) -> None:
-    with open(path, "rb") as log:
-        log.seek(max(0, os.path.getsize(path) - _TAIL))
-        data = log.read()
-    for line in data.decode("utf-8", "backslashreplace").splitlines():
-        print(printable(line.expandtabs()), file=sys.stderr)
-    say(f"it ended before it was ready; its whole output: {path}")

@@ -20,14 +20,15 @@ from ..flags.kinds import FLAG
 from ..flags.params import Params
 from ..flags.parse import items, parse
 from ..flags.table import Argument, lookup, rows_of
-from ..programs import NoAnswer, Output, ask
+from ..programs import NoAnswer, ask
 from ..quoting import printable
 from ..records import dataclass
+from ..tables import listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from typing import Any, TypeGuard
+    from typing import Any
 
     from ..planner.compare.rivals import Trial
 
@@ -63,16 +64,7 @@ ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 # set by the test, or always fixed by a plan
 _OF_TESTS = frozenset(
-    (
-        "n_ctx",
-        "n_parallel",
-        "kv_unified",
-        "kv_unified_per_slot",
-        "warmup",
-        "fit",
-        "fit_target",
-        "fit_ctx",
-    )
+    listed("n_ctx n_parallel kv_unified kv_unified_per_slot warmup fit fit_target fit_ctx")
 )
 # flags that both have and that do not affect memory
 ALIKE = ("-C", "--cpu-strict", "--poll", "--prio")
@@ -235,7 +227,14 @@ def measure(
     # A bound for all times that its rows may claim
     took = time.monotonic() - begin
     if answer.code:
-        raise BenchFailed(_how_it_ended(answer))
+        # The signal or the exit code of a failed run, with its last line
+        if answer.code < 0:
+            memory = ", perhaps out of memory" if answer.code == -9 else ""
+            why = f"ended by signal {-answer.code}{memory}"
+        else:
+            line = _last_line(answer.err) or _last_line(answer.out) or "no message"
+            why = f"exit code {answer.code}: {line}"
+        raise BenchFailed(why)
     rows = list(rows_of_text(answer.out))
     prompt = _rate(rows, test.prompt, 0, test.depth, took)
     token = _rate(rows, 0, test.generate, test.depth, took)
@@ -273,29 +272,29 @@ def rows_of_text(text: str) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _how_it_ended(answer: Output) -> str:
-    """Return the signal or the exit code of a failed run, with its last line."""
-    if answer.code < 0:
-        memory = ", perhaps out of memory" if answer.code == -9 else ""
-        return f"ended by signal {-answer.code}{memory}"
-    line = _last_line(answer.err) or _last_line(answer.out) or "no message"
-    return f"exit code {answer.code}: {line}"
-
-
 def _rate(
     rows: Sequence[dict[str, Any]], prompt: int, generate: int, depth: int, took: float
 ) -> tuple[float, str, dict[str, Any]]:
     """Return (tokens per second, a doubt, the row) of one test. `took`: seconds by this process's
     clock."""
     what = "prompt" if prompt else "generation"
+    # (prompt, generated, depth) of a row, in tokens
     row = next(
-        (row for row in rows if _test_of(row) == (prompt, generate, depth)),
+        (
+            row
+            for row in rows
+            if (row.get("n_prompt"), row.get("n_gen"), row.get("n_depth", 0))
+            == (prompt, generate, depth)
+        ),
         None,
     )
     if row is None:
         raise BenchFailed(f"no {what} of {prompt or generate} tokens in its output")
-    samples = row.get("samples_ns")
-    if not _are_times(samples):
+    # Positive whole numbers, one at least
+    found = row.get("samples_ns")
+    given = found if isinstance(found, list) else []
+    samples = [ns for ns in given if isinstance(ns, int) and not isinstance(ns, bool) and ns > 0]
+    if not samples or len(samples) != len(given):
         raise BenchFailed(f"the times of its {what} are not numbers of nanoseconds")
     # Its clock may be a virtual machine's, which jumps: 5 % and 0.1 s are allowed
     if sum(samples) > 1.05e9 * took + 1e8:
@@ -313,18 +312,6 @@ def _rate(
     )
     # The slower one: too good a rate would win the comparison
     return tokens / slow, doubt, row
-
-
-def _test_of(row: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Return (prompt, generated, depth) of a row, in tokens."""
-    return row.get("n_prompt"), row.get("n_gen"), row.get("n_depth", 0)
-
-
-def _are_times(samples: object) -> TypeGuard[list[int]]:
-    """Return whether a row's samples are positive whole numbers, one at least."""
-    if not isinstance(samples, list) or not samples:
-        return False
-    return all(isinstance(ns, int) and not isinstance(ns, bool) and ns > 0 for ns in samples)
 
 
 def _last_line(text: str) -> str:

@@ -26,13 +26,14 @@ from ..flags.parse import parse
 from ..gguf import read_header
 from ..quoting import printable
 from ..records import dataclass, replace
+from ..tables import listed
 from .companion_files import adapter, projector
 from .supervise import end_group, own_group
 from .verify import compare, in_use
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..builds import Build
     from ..machine import Device
@@ -54,8 +55,8 @@ DRAFTED, SEEING = "llama-moe", "gemma3-dense"
 # device and in RAM: what sizes depend on most
 VARIANTS = (
     ("-ngl", "99", "-c", "1024", "-np", "1"),
-    ("-ngl", "99", "-c", "2048", "-np", "2", "-fa", "off", "-ub", "64"),
-    ("-ngl", "2", "-c", "4096", "-np", "4", "-nkvo"),
+    listed("-ngl 99 -c 2048 -np 2 -fa off -ub 64"),
+    listed("-ngl 2 -c 4096 -np 4 -nkvo"),
 )
 
 
@@ -158,7 +159,20 @@ def _check_one(
     parts: dict[tuple[str, str], int] = {}
     why = ""  # the prediction is an upper bound
     for variant in variants:
-        words = [*variant, *_plain(build, job.warm)]
+        # The flags that make the sizes depend only on the model: weights in their own
+        # buffers, no warmup unless `warm`, and a verbose log
+        plain = ["--override-kv", "tokenizer.ggml.model=str:none"]  # the vocabulary has only a size
+        # Mapped weights have no buffer of their own in the log; newer builds call the switch -lm
+        for flag in (("-lm", "none"), ("--no-mmap",)):
+            if build.knows(flag[0]):
+                plain += flag
+                break
+        plain += [
+            flag
+            for flag in ("--no-repack", "--no-warmup")[: 1 if job.warm else 2]
+            if build.knows(flag)
+        ]
+        words = [*variant, *(plain + (["-lv", "4"] if build.buffers_need_trace else []))]
         params = parse(words, command=None).params
         try:
             # A refusal is a prediction too: the build must refuse the launch as well
@@ -170,12 +184,24 @@ def _check_one(
             refused = str(refusal)
         log, tail = load([program, "-m", path, *words], environ, os.path.dirname(path))
         # It ended before all buffers were there
-        if not _has_sizes(log):
-            if _is_unknown(tail, job):
+        # Whether a log shows all buffers. With MTP blocks a token is decoded before the
+        # server is ready, which fails on some machines after the sizes are logged.
+        if not (log.ready or (log.loads and "compute (second)" in log.loads[0].buffers)):
+            # Whether a log's end says that the build does not know the architecture
+            if _UNKNOWN.search(tail) or (job.drafts and _NOT_LOADED.search(tail)):
                 return Checked(name, model.architecture, "unknown")
             if predicted is None:
                 continue  # refused, as predicted
-            return Checked(name, model.architecture, "failed", reason=_reason(tail))
+            reasons = _REASON.findall(tail)
+            text = (reasons[-1] if reasons else tail.strip().rpartition(b"\n")[2]).decode(
+                "utf-8", "replace"
+            )
+            return Checked(
+                name,
+                model.architecture,
+                "failed",
+                reason=printable(" ".join(text.split()))[:200] or "it ended without a message",
+            )
         if predicted is None:
             return Checked(
                 name,
@@ -192,30 +218,12 @@ def _check_one(
             key = line.part, line.device
             # The largest difference of all launches, in either direction
             parts[key] = max(parts.get(key, 0), 0 if line.equal else difference, key=abs)
-    state = _state(parts.values(), bool(why))
+    # "equal", "differs", or "bound" where an upper bound is nowhere exceeded
+    sizes = parts.values()
+    state = "bound" if why and max(sizes, default=0) <= 0 else "differs"
+    state = state if any(sizes) else "equal"
     differences = tuple((*key, difference) for key, difference in parts.items())
     return Checked(name, model.architecture, state, differences, why if state == "bound" else "")
-
-
-def _has_sizes(log: LaunchLog) -> bool:
-    """Return whether a log shows all buffers.
-
-    With MTP blocks a token is decoded before the server is ready, which fails on some machines
-    after the sizes are logged.
-    """
-    return log.ready or bool(log.loads and "compute (second)" in log.loads[0].buffers)
-
-
-def _is_unknown(tail: bytes, job: _Job) -> bool:
-    """Return whether a log's end says that the build does not know the architecture."""
-    return bool(_UNKNOWN.search(tail) or (job.drafts and _NOT_LOADED.search(tail)))
-
-
-def _state(differences: Collection[int], is_bound: bool) -> str:
-    """Return "equal", "differs", or "bound" where an upper bound is nowhere exceeded."""
-    if not any(differences):
-        return "equal"
-    return "bound" if is_bound and max(differences) <= 0 else "differs"
 
 
 def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple[LaunchLog, bytes]:
@@ -224,8 +232,11 @@ def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple
     # The user's LLAMA_ARG_* would change the launch
     quiet = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
     reader, tail = LogReader(), b""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        # Free once the socket is closed; a race for it would only fail one load
+        port: int = taken.getsockname()[1]
     child = subprocess.Popen(
-        [*words, "--host", "127.0.0.1", "--port", str(_free_port())],
+        [*words, "--host", "127.0.0.1", "--port", str(port)],
         cwd=folder,
         env=quiet,
         stdin=subprocess.DEVNULL,
@@ -252,21 +263,6 @@ def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple
     return reader.finish(), tail
 
 
-def _plain(build: Build, warm: bool) -> list[str]:
-    """Return the flags that make the sizes depend only on the model: weights in their own buffers,
-    no warmup unless `warm`, and a verbose log."""
-    words = ["--override-kv", "tokenizer.ggml.model=str:none"]  # the vocabulary has only a size
-    # Mapped weights have no buffer of their own in the log; newer builds call the switch -lm
-    for flag in (("-lm", "none"), ("--no-mmap",)):
-        if build.knows(flag[0]):
-            words += flag
-            break
-    words += [
-        flag for flag in ("--no-repack", "--no-warmup")[: 1 if warm else 2] if build.knows(flag)
-    ]
-    return words + (["-lv", "4"] if build.buffers_need_trace else [])
-
-
 def _write(folder: str, name: str, header: bytes) -> str:
     """Return the path of a new file with this header, and a hole for the weights."""
     path = os.path.join(folder, f"{name}.gguf")
@@ -275,18 +271,3 @@ def _write(folder: str, name: str, header: bytes) -> str:
     # `promised`: the size that the tensors' offsets need. A hole reads as zeros and takes no space
     os.truncate(path, read_header(path).files[0].promised)
     return path
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        # Free once the socket is closed; a race for it would only fail one load
-        port: int = taken.getsockname()[1]
-        return port
-
-
-def _reason(tail: bytes) -> str:
-    reasons = _REASON.findall(tail)
-    text = (reasons[-1] if reasons else tail.strip().rpartition(b"\n")[2]).decode(
-        "utf-8", "replace"
-    )
-    return printable(" ".join(text.split()))[:200] or "it ended without a message"

@@ -212,7 +212,57 @@ def read_bench(
         )
     for row in rows:
         try:
-            runs.append(_run(row, model, devices, host, evaluators))
+            # (prompt, generated, depth) of a row, in tokens. Raises _Left.
+            prompt, generate, depth = (
+                _count(row, name) for name in ("n_prompt", "n_gen", "n_depth")
+            )
+            # -pg: one rate for both, which says nothing of either
+            if bool(prompt) == bool(generate):
+                raise _Left("tests of a prompt and an answer together do not count")
+            if max(prompt, generate) < _LEAST:
+                raise _Left(f"tests of fewer than {_LEAST} tokens do not count")
+            rate = row.get("avg_ts")
+            if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e7:
+                raise _Left("avg_ts is not a number of tokens per second")
+            rate = float(rate)
+            weights = model or str(row.get("model_filename", ""))
+            if not os.path.isfile(weights):
+                raise _Left(
+                    f"{printable(weights)[:200]} is not here: name the model after the file"
+                )
+            own = _devices_of(row, devices)
+            key = weights, ",".join(device.name for device in own)
+            # Rows of one file and the same devices share an evaluator, whose graphs are slow
+            if key not in evaluators:
+                machine = Machine.of(own, host, None, {})
+                evaluators[key] = Evaluator.of(read_model(weights), replace(machine, measured=()))
+            evaluator = evaluators[key]
+            # llama-bench makes each test's context as long as the test
+            params = replace(_params(row), n_ctx=prompt + generate + depth)
+            use = evaluator.static(params)
+            if use is None:
+                raise _Left(
+                    f"llama.cpp would refuse it: {evaluator.refusal or LaunchRefused('unknown')}"
+                )
+            cost = evaluator.cost()
+            clock = cost.clock(params, use)
+            run = _run_of(
+                "pp" if prompt else "tg",
+                rate,
+                clock,
+                cost.kind(clock),
+                Trial(prompt, generate, depth),
+                _count(row, "build_number"),
+                own,
+            )
+            if not run.plausible:
+                raise _Left(
+                    f"{rate:.4g} tokens per second are {run.ratio:.3g} of the prediction: not of "
+                    "this machine or model"
+                )
+            # e.g. "2026-08-15T09:12:33Z"
+            when = str(row.get("test_time", ""))[:10]
+            runs.append(replace(run, date=when if _DATE.fullmatch(when) else ""))
         except _Left as why:
             notes.setdefault(str(why))
     return runs, list(notes)
@@ -220,65 +270,6 @@ def read_bench(
 
 class _Left(Exception):
     """Why a row does not count."""
-
-
-def _run(
-    row: Mapping[str, Any],
-    model: str | None,
-    devices: Sequence[Device],
-    host: Host | None,
-    evaluators: dict[tuple[str, str], Evaluator],
-) -> Run:
-    prompt, generate, depth = _test(row)
-    rate = row.get("avg_ts")
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e7:
-        raise _Left("avg_ts is not a number of tokens per second")
-    rate = float(rate)
-    file = model or str(row.get("model_filename", ""))
-    if not os.path.isfile(file):
-        raise _Left(f"{printable(file)[:200]} is not here: name the model after the file")
-    own = _devices_of(row, devices)
-    key = file, ",".join(device.name for device in own)
-    # Rows of one file and the same devices share an evaluator, whose graphs are the slow part
-    if key not in evaluators:
-        machine = Machine.of(own, host, None, {})
-        evaluators[key] = Evaluator.of(read_model(file), replace(machine, measured=()))
-    evaluator = evaluators[key]
-    # llama-bench makes each test's context as long as the test
-    params = replace(_params(row), n_ctx=prompt + generate + depth)
-    use = evaluator.static(params)
-    if use is None:
-        raise _Left(f"llama.cpp would refuse it: {evaluator.refusal or LaunchRefused('unknown')}")
-    cost = evaluator.cost()
-    clock = cost.clock(params, use)
-    run = _run_of(
-        "pp" if prompt else "tg",
-        rate,
-        clock,
-        cost.kind(clock),
-        Trial(prompt, generate, depth),
-        _count(row, "build_number"),
-        own,
-    )
-    if not run.plausible:
-        raise _Left(
-            f"{rate:.4g} tokens per second are {run.ratio:.3g} of the prediction: not of "
-            "this machine or model"
-        )
-    # e.g. "2026-08-15T09:12:33Z"
-    when = str(row.get("test_time", ""))[:10]
-    return replace(run, date=when if _DATE.fullmatch(when) else "")
-
-
-def _test(row: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Return (prompt, generated, depth) of a row, in tokens. Raises _Left."""
-    prompt, generate, depth = (_count(row, name) for name in ("n_prompt", "n_gen", "n_depth"))
-    # -pg: one rate for both, which says nothing of either
-    if bool(prompt) == bool(generate):
-        raise _Left("tests of a prompt and an answer together do not count")
-    if max(prompt, generate) < _LEAST:
-        raise _Left(f"tests of fewer than {_LEAST} tokens do not count")
-    return prompt, generate, depth
 
 
 def _count(row: Mapping[str, Any], name: str) -> int:
@@ -303,24 +294,15 @@ def _devices_of(row: Mapping[str, Any], devices: Sequence[Device]) -> list[Devic
         own = driven(devices, gpus[0])
     except UsageError as error:
         raise _Left(str(error)) from None
-    if missing := _missing(str(row.get("gpu_info", "")), own):
-        raise _Left(f"measured with {printable(missing)[:100]}, which is not here")
+    # Vulkan adds the driver: "AMD Radeon RX 7900 XTX (RADV NAVI31)"
+    here = {device.description.partition(" (")[0].strip() for device in own}
+    for card in filter(None, map(str.strip, str(row.get("gpu_info", "")).split(","))):
+        nameless = any(not device.description for device in own)
+        if not nameless and card.partition(" (")[0].strip() not in here:
+            raise _Left(f"measured with {printable(card)[:100]}, which is not here")
     if not own:
         raise _Left(f"measured with {gpus[0]}, and no GPU is here")
     return own
-
-
-def _missing(cards: str, own: Sequence[Device]) -> str:
-    """Return the first of these cards that is not here, "" if all are."""
-    for card in filter(None, map(str.strip, cards.split(","))):
-        # Vulkan adds the driver: "AMD Radeon RX 7900 XTX (RADV NAVI31)"
-        named = card.partition(" (")[0].strip()
-        if not any(
-            not device.description or device.description.partition(" (")[0].strip() == named
-            for device in own
-        ):
-            return card
-    return ""
 
 
 def _params(row: Mapping[str, Any]) -> Params:

@@ -27,6 +27,7 @@ from ..flags.parse import items_of_fork, parse
 from ..flags.table import lookup
 from ..flags.write import to_words
 from ..records import dataclass, replace
+from ..tables import listed
 from . import bench
 
 TYPE_CHECKING = False
@@ -41,26 +42,9 @@ if TYPE_CHECKING:
 _CONTAINERS = ("docker", "podman", "nerdctl")
 # Switches of `docker run`; each of its other options takes a value
 _CONTAINER_SWITCHES = frozenset(
-    (
-        "-d",
-        "--detach",
-        "-i",
-        "--interactive",
-        "-t",
-        "--tty",
-        "--rm",
-        "--init",
-        "--privileged",
-        "--read-only",
-        "-P",
-        "--publish-all",
-        "-q",
-        "--quiet",
-        "--no-healthcheck",
-        "--oom-kill-disable",
-        "--help",
-        "--replace",
-        "--tls-verify",
+    listed(
+        "-d --detach -i --interactive -t --tty --rm --init --privileged --read-only -P "
+        "--publish-all -q --quiet --no-healthcheck --oom-kill-disable --help --replace --tls-verify"
     )
 )
 
@@ -133,17 +117,18 @@ class WrappedCommand:
                 return outside.rstrip("/") + path[len(inside.rstrip("/")) :]
         return path
 
-    def _companion_here(self, path: str) -> str:
-        found = self.here(path)
-        return Scaled(found, path.scale) if isinstance(path, Scaled) else found
-
     def files_here(self, params: Params) -> Params:
         """`params` with the companions' paths on this machine."""
         here: dict[str, Any] = {}
         for name in FILES:
             value = getattr(params, name)
             if isinstance(value, tuple):
-                here[name] = tuple(map(self._companion_here, value))
+                here[name] = tuple(
+                    Scaled(self.here(path), path.scale)
+                    if isinstance(path, Scaled)
+                    else self.here(path)
+                    for path in value
+                )
             elif value:
                 here[name] = self.here(value)
         return replace(params, **here)
@@ -197,16 +182,8 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
 
 # with these llama-server loads no model: it prints and exits
 _ANSWERS = frozenset(
-    (
-        "-h",
-        "--help",
-        "--usage",
-        "--version",
-        "--license",
-        "--list-devices",
-        "-cl",
-        "--cache-list",
-        "--completion-bash",
+    listed(
+        "-h --help --usage --version --license --list-devices -cl --cache-list --completion-bash"
     )
 )
 
@@ -261,21 +238,19 @@ def _basename(word: str) -> str:
     return name[:-4] if name.lower().endswith(".exe") else name
 
 
-def _is_program(word: str, after: str) -> bool:
-    """Return whether a word, and the one after it, name a program of llama.cpp."""
-    if word.startswith("-") or "=" in word or word.endswith(".gguf"):
-        return False
-    name = _basename(word)
-    commands = (*_COMMANDS, *_COMMANDS.values())
-    return name.startswith("llama-") or (name == "llama" and after in commands)
-
-
 def _program(wrapped: Sequence[str]) -> int:
     """Return the index of the program that takes llama.cpp's words: the first llama-*, otherwise
     the first word."""
     for i, word in enumerate(wrapped):
         after = wrapped[i + 1] if i + 1 < len(wrapped) else ""
-        if _is_program(word, after):
+        # Whether a word, and the one after it, name a program of llama.cpp
+        if word.startswith("-") or "=" in word or word.endswith(".gguf"):
+            found = False
+        else:
+            name = _basename(word)
+            commands = (*_COMMANDS, *_COMMANDS.values())
+            found = name.startswith("llama-") or (name == "llama" and after in commands)
+        if found:
             return i
         if word == "--" or (i and field_of(word) == "model"):
             break  # from here on words are arguments
@@ -327,19 +302,11 @@ def _container_flags(wrapped: Sequence[str], i: int) -> tuple[list[tuple[str, st
             outside, colon, rest = value[len(drive) :].partition(":")
             mounts.append((rest.partition(":")[0], drive + outside) if colon else ("", ""))
         elif name == "--mount":
-            mounts.append(_mount(value))
+            # type=bind,source=OUTSIDE,target=INSIDE
+            given = {part.partition("=")[0]: part.partition("=")[2] for part in value.split(",")}
+            inside = given.get("target") or given.get("dst") or given.get("destination") or ""
+            mounts.append((inside, given.get("source") or given.get("src") or ""))
     return mounts, i
-
-
-def _mount(value: str) -> tuple[str, str]:
-    """Return (inside, outside) of --mount's type=bind,source=OUTSIDE,target=INSIDE."""
-    fields = {}
-    for part in value.split(","):
-        name, _, text = part.partition("=")
-        fields[name] = text
-    inside = [fields[name] for name in ("target", "dst", "destination") if fields.get(name)]
-    outside = [fields[name] for name in ("source", "src") if fields.get(name)]
-    return "".join(inside[:1]), "".join(outside[:1])
 
 
 # --- the plan's flags
@@ -347,14 +314,6 @@ def _mount(value: str) -> tuple[str, str]:
 
 # Given as llama.cpp's own default they forbid no other launch (frames.plain), so the plan's counts.
 _FREE = ("device", "split_mode", "main_gpu")
-
-
-def _missing(given: Overrides, wanted: Overrides) -> Overrides:
-    """Return the wanted overrides that are not given: those after them, if they begin alike."""
-    # Same beginning: the plan kept the given ones in front and added its own
-    if wanted[: len(given)] == given:
-        return wanted[len(given) :]
-    return tuple(pair for pair in wanted if pair not in given)
 
 
 def additions(
@@ -380,14 +339,23 @@ def additions(
     # by field: -c, --ctx-size and LLAMA_ARG_CTX_SIZE are one
     given = {field_of(flag) for flag, _ in typed.given} - {""}
     # a flag that accumulates would add to the variable's value instead of replacing it
-    twice = {field_of(flag) for flag, _ in spoken.given if _accumulates(flag)}
+    twice = {
+        row[0].field for flag, _ in spoken.given if (row := lookup(flag)) and row[0].accumulates
+    }
     words: list[str] = []
     notes: list[str] = []
     if command.bench and bench.fits_itself(command.words):
         return [], ["llama-bench fits the model itself (--fit-target): no flags are added"]
     server = command.program.startswith("llama-server") or not command.program.startswith("llama-")
     embeds = bool(wanted.embedding or wanted.reranking)
-    for name, written in _by_field(wanted):
+    # The words of each field, in the fields' order
+    values = {name: getattr(wanted, name) for name in Params.__dataclass_fields__}
+    # No devices, `()`, are a value: -dev none
+    for name, written in [
+        (name, _words_of(name, value))
+        for name, value in values.items()
+        if value is not None and (value != () or name in ("device", "device_draft"))
+    ]:
         # llama-embedding does nothing else, and its parser would refuse these words
         if embeds and not server and name in _TO_EMBED:
             continue
@@ -395,7 +363,11 @@ def additions(
         if name in ("overrides", "overrides_draft"):
             # of several -ot the first match counts, so given ones stay in front
             # `spoken`, not `typed`: a variable's overrides are in the process already
-            written = _words_of(name, _missing(theirs, getattr(wanted, name)), build)
+            # Same beginning: the plan kept the given ones in front and added its own
+            pairs = getattr(wanted, name)
+            alike = pairs[: len(theirs)] == theirs
+            lacking = pairs[len(theirs) :] if alike else [p for p in pairs if p not in theirs]
+            written = _words_of(name, tuple(lacking), build)
         # the plan may have another value than the given one, but not of a word that is written
         # twice: the last one counts
         elif name in twice or (
@@ -417,17 +389,6 @@ def additions(
     return [*words, *own], notes
 
 
-def _by_field(params: Params) -> list[tuple[str, list[str]]]:
-    """Return the words of each field, in the fields' order."""
-    values = {name: getattr(params, name) for name in Params.__dataclass_fields__}
-    # No devices, `()`, are a value: -dev none
-    return [
-        (name, _words_of(name, value))
-        for name, value in values.items()
-        if value is not None and (value != () or name in ("device", "device_draft"))
-    ]
-
-
 def _words_of(name: str, value: Any, build: Build | None = None) -> list[str]:
     """Return a field's value in llama-server's words, in a build's where one is given."""
     return to_words(replace(Params(), **{name: value}), build.knows if build else None)
@@ -436,11 +397,6 @@ def _words_of(name: str, value: Any, build: Build | None = None) -> list[str]:
 def field_of(flag: str) -> str:
     rows = lookup(flag)
     return rows[0].field if rows else ""
-
-
-def _accumulates(flag: str) -> bool:
-    rows = lookup(flag)
-    return rows is not None and rows[0].accumulates
 
 
 def complete(command: WrappedCommand, added: Sequence[str]) -> list[str]:

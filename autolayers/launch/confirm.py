@@ -30,6 +30,7 @@ from ..planner.plan import Confirmed
 from ..programs import NoAnswer, Output, ask
 from ..records import lazy, replace
 from ..store import Answered, keep, read
+from ..tables import listed
 from ..units import MiB, mib
 
 TYPE_CHECKING = False
@@ -57,7 +58,7 @@ _SANE = 10  # a part of the weights by which it may differ: they are the header'
 # of the server, with figures or rules of their own: the tool's launch has them not, and no need to
 _APART = frozenset(
     (
-        *("model", "n_threads", "n_threads_batch", "numa", "warmup", "cache_ram", "cache_reuse"),
+        *listed("model n_threads n_threads_batch numa warmup cache_ram cache_reuse"),
         *("ctx_checkpoints", "fit", "fit_target", "fit_ctx", "mmproj", "mmproj_offload"),
         *("mmproj_device", "image_max_tokens", "kv_unified_per_slot", "kv_unified", "n_parallel"),
     )
@@ -144,7 +145,18 @@ class Referee:
         # What nothing can be planned with is not worth more than our rules
         if first.fits and not plan.fits:
             unused = f"{TOOL} was not used: no launch that it agrees to was found"
-            return _doubted(first, shortage), unused
+            # A plan that the tool disagrees with; as it is if no device could hold
+            # what it says
+            if any(sum(shortage.get(row.name, _NOTHING)) > row.total for row in first.devices):
+                doubted = first
+            else:
+                said = f"{TOOL} says that this launch takes more: it may not start"
+                doubted = replace(
+                    first,
+                    breakdown=replace(first.breakdown, exact=False),
+                    noted=(*first.noted, said),
+                )
+            return doubted, unused
         return plan, line(plan)
 
     def measured(self, model: Model, params: Params) -> Model:
@@ -228,11 +240,24 @@ class Referee:
         )
         rows = {**use.devices, HOST_ROW: use.host}
         answer = self._answer(params)
-        _refuse_other(rows, answer.printed)
+        # Raise NoAnswer for figures of other devices, or of weights that are not the
+        # header's
+        if not answer.printed.keys() <= rows.keys():
+            names = ", ".join(sorted(answer.printed.keys() - rows.keys()))
+            raise NoAnswer(f"it sees {names[:80]}, which is not planned for")
+        if missing := [
+            name for name, use in rows.items() if use.total and name not in answer.printed
+        ]:
+            raise NoAnswer(f"it does not see {', '.join(missing)}")
+        ours = sum(use.model for use in rows.values())
+        theirs = sum(row[0] for row in answer.printed.values()) * MiB
+        if abs(ours - theirs) > ours // _SANE + len(rows) * MiB:
+            raise NoAnswer(f"its weights are {mib(theirs)}, the file's {mib(ours)}")
         seen = {name: row for name, row in rows.items() if name in answer.printed}
         difference = {
             name: tuple(
-                _above(size, getattr(row, part))
+                # As the most that it may be; nothing where it is the same MiB
+                0 if size == getattr(row, part) // MiB else (size + 1) * MiB - getattr(row, part)
                 for part, size in zip(PARTS, answer.printed[name], strict=True)
             )
             for name, row in seen.items()
@@ -307,7 +332,19 @@ class Referee:
         said = self._ask(*words, "--fit-print", "on")
         rows = _ROW.findall(said.out)
         if said.code or not rows:
-            raise NoAnswer(_failed(said.code, said.out, said.err))
+            # Why there is no answer, with the reason that the program prints
+            reason = (
+                next(
+                    (text.strip() for text in said.err.splitlines() if "error" in text.lower()), ""
+                )
+                .encode("ascii", "replace")
+                .decode()
+            )
+            if not said.code:
+                failed = "it printed no figures"
+            else:
+                failed = f"it ended with {said.code}" + (f": {reason[:120]}" if reason else "")
+            raise NoAnswer(failed)
         printed = {name: tuple(map(int, sizes)) for name, *sizes in rows}
         if len(printed) < len(rows) or HOST_ROW not in printed:
             raise NoAnswer("what it printed is not a row a device and one of the host")
@@ -422,22 +459,6 @@ def line(plan: Plan) -> str:
     return f"corrected by {who} ({parts}): an upper bound that was measured"
 
 
-def _doubted(plan: Plan, shortage: Mapping[str, tuple[int, ...]]) -> Plan:
-    """Return a plan that the tool disagrees with; as it is if no device could hold what it says."""
-    if any(sum(shortage.get(row.name, _NOTHING)) > row.total for row in plan.devices):
-        return plan
-    said = f"{TOOL} says that this launch takes more: it may not start"
-    return replace(plan, breakdown=replace(plan.breakdown, exact=False), noted=(*plan.noted, said))
-
-
-def _above(printed: int, predicted: int) -> int:
-    """Return the bytes by which a printed figure differs, as the most that it may be; 0 where it
-    is the same MiB, and for less of a graph's buffer than predicted (never added to)."""
-    if printed == predicted // MiB:
-        return 0
-    return (printed + 1) * MiB - predicted
-
-
 def _absolute(path: str) -> str:
     """Return a path that is the same in every folder."""
     whole = os.path.abspath(path)
@@ -487,28 +508,3 @@ def _without(request: Request, shortage: Mapping[str, tuple[int, ...]]) -> Reque
         for name, size in request.policy.budget
     )
     return request.with_goals(budget=budget).on(devices, host)
-
-
-def _refuse_other(rows: Mapping[str, Usage], printed: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise NoAnswer for figures of other devices, or of weights that are not the header's."""
-    if not printed.keys() <= rows.keys():
-        names = ", ".join(sorted(printed.keys() - rows.keys()))
-        raise NoAnswer(f"it sees {names[:80]}, which is not planned for")
-    if missing := [name for name, use in rows.items() if use.total and name not in printed]:
-        raise NoAnswer(f"it does not see {', '.join(missing)}")
-    ours = sum(use.model for use in rows.values())
-    theirs = sum(row[0] for row in printed.values()) * MiB
-    if abs(ours - theirs) > ours // _SANE + len(rows) * MiB:
-        raise NoAnswer(f"its weights are {mib(theirs)}, the file's {mib(ours)}")
-
-
-def _failed(code: int, out: str, err: str) -> str:
-    """Return why there is no answer, with the reason that the program prints."""
-    reason = (
-        next((text.strip() for text in err.splitlines() if "error" in text.lower()), "")
-        .encode("ascii", "replace")
-        .decode()
-    )
-    if not code:
-        return "it printed no figures"
-    return f"it ended with {code}" + (f": {reason[:120]}" if reason else "")

@@ -289,7 +289,35 @@ def _llama_swap(
     peers = {}
     first: set[str] = set()
     for machine, own in _by(instances, lambda each: each.machine).items():
-        texts[f"{folder(machine)}/config.yaml"] = _swap(machine, own)
+        patience = max(each.launch.patience for each in own)
+        models: document.Document = {}
+        for model, same in _by(own, lambda each: each.model).items():
+            for number, each in enumerate(same):
+                name = yaml(model if not number else f"{model}-{number + 1}")
+                _, file, _ = llama_swap.models_of([each.launch], sized=False)
+                ((_, models[name]),) = file["models"].items()
+                variables = models[name].pop("env") or []
+                if each.place.gpus:
+                    # e.g. "CUDA_VISIBLE_DEVICES=1"
+                    numbers = ",".join(map(str, each.place.gpus))
+                    variables.append(yaml(f"{each.launch.reach.backend.visible}={numbers}"))
+                models[name] |= {
+                    "aliases": None if number else f"[{yaml(f'{model}@{machine}')}]",
+                    # llama-swap refuses further ones with 429; llama-server lets them wait
+                    "concurrencyLimit": _WAITING * each.server.slots,
+                    "env": variables or None,
+                }
+        group = {"swap": False, "exclusive": True, "members": [*models]}
+        # All fit together, so all are loaded when llama-swap starts
+        hooks = {"on_startup": {"preload": [*models]}}
+        texts[f"{folder(machine)}/config.yaml"] = document.write(
+            {
+                "healthCheckTimeout": patience,
+                "models": models,
+                "groups": {"fleet": group},
+                "hooks": hooks,
+            }
+        )
         served = list(_by(own, lambda each: each.model))
         # MODEL alone is listed once, at the first machine that serves it
         alone = [name for name in served if name not in first]
@@ -302,38 +330,6 @@ def _llama_swap(
     note = "# llama-swap sends a model's requests to one peer: MODEL@MACHINE names another one"
     texts["peers/config.yaml"] = document.write({"models": {}, "peers": peers}, notes=[note])
     return texts
-
-
-def _swap(machine: str, own: Sequence[_Instance]) -> str:
-    patience = max(each.launch.patience for each in own)
-    models: document.Document = {}
-    for model, same in _by(own, lambda each: each.model).items():
-        for number, each in enumerate(same):
-            name = yaml(model if not number else f"{model}-{number + 1}")
-            _, file, _ = llama_swap.models_of([each.launch], sized=False)
-            ((_, models[name]),) = file["models"].items()
-            variables = models[name].pop("env") or []
-            if each.place.gpus:
-                # e.g. "CUDA_VISIBLE_DEVICES=1"
-                numbers = ",".join(map(str, each.place.gpus))
-                variables.append(yaml(f"{each.launch.reach.backend.visible}={numbers}"))
-            models[name] |= {
-                "aliases": None if number else f"[{yaml(f'{model}@{machine}')}]",
-                # llama-swap refuses further ones with 429; llama-server lets them wait for a slot
-                "concurrencyLimit": _WAITING * each.server.slots,
-                "env": variables or None,
-            }
-    group = {"swap": False, "exclusive": True, "members": [*models]}
-    # All fit together, so all are loaded when llama-swap starts
-    hooks = {"on_startup": {"preload": [*models]}}
-    return document.write(
-        {
-            "healthCheckTimeout": patience,
-            "models": models,
-            "groups": {"fleet": group},
-            "hooks": hooks,
-        }
-    )
 
 
 # --- the balancers

@@ -16,6 +16,7 @@ from ..flags.write import to_words
 from ..planner.plan import Faster, Reasons, Smaller
 from ..records import replace
 from ..store import Planned
+from ..tables import listed
 from ..units import MiB
 from . import tuned
 
@@ -29,18 +30,7 @@ if TYPE_CHECKING:
 _MORE = 256 * MiB  # of a device: less than a layer of most models that do not fit
 _MORE_RAM = 16  # a part of all RAM, which varies more than a GPU's memory
 # own flags that say what to do with a plan, not what to plan
-_APART = (
-    "confirm",
-    "dry-run",
-    "format",
-    "gpumem",
-    "help",
-    "replan",
-    "retry",
-    "strict-flags",
-    "verify",
-    "wait",
-)
+_APART = listed("confirm dry-run format gpumem help replan retry strict-flags verify wait")
 
 
 def question_of(request: Request) -> str:

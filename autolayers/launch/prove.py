@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import os
 import random
+import socket
 import struct
 import threading
 import time
@@ -26,7 +27,7 @@ from ..devices.held import held
 from ..errors import AutolayersError, UsageError
 from ..net import Limit
 from ..output import say
-from ..records import dataclass
+from ..records import dataclass, replace
 from ..store import keep, now
 from ..units import MiB
 from . import supervise, wait
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..diagnosis.log import LaunchLog
     from ..planner import Plan
     from .session import Session
     from .supervise import Ended
@@ -122,21 +122,20 @@ class Prover(Attempts):
     ) -> None:
         super().__init__(session, plan, added, 0, True, False)
         given = self.given
-        if given.value("--api-key-file") or not self._has_address():
+        if given.value("--api-key-file") or not wait.is_known(given):
             raise UsageError("prove asks the server: without --api-key-file, and at a known port")
         if session.program() is None or len(session.command.launcher) > 1:
             raise UsageError("prove watches a llama-server that it starts itself")
         self.now = now
-        host, port = given.value("--host"), given.value("--port")
-        if port is None:
+        self.at = wait.Address.of(given, session.build.default_port)
+        if given.value("--port") is None:
             # another server may have the usual one
-            port = str(_free_port())
-            self.added = [*added, "--port", port]
-        self.host, self.port = wait.address(host, port, session.build.default_port)
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.at = replace(self.at, port=int(probe.getsockname()[1]))
+            self.added = [*added, "--port", str(self.at.port)]
         key = given.value("--api-key") or session.environ.get("LLAMA_API_KEY")
         self.authorization = f"Bearer {key.split(',')[0]}" if key else ""
-        secure = bool(given.value("--ssl-cert-file"))
-        self.url = wait.url(self.host, self.port, secure) + (given.value("--api-prefix") or "")
         use = plan.breakdown
         self.slots = use.n_seq_max
         # with one cache for all slots they share its context
@@ -152,21 +151,57 @@ class Prover(Attempts):
 
     def prove(self) -> Proof:
         """Start, fill and end it."""
-        if wait.taken(self.host, self.port):
-            raise UsageError(f"the port is in use at {self.url}: give another --port")
+        if wait.taken(self.at):
+            raise UsageError(f"the port is in use at {self.at.url}: give another --port")
         self.run()
         outcome = self.outcome
-        self._keep_beside()
+        # Keep what drivers say that the process held besides llama.cpp's buffers, for the
+        # margins of later plans
+        use = self.plan.breakdown
+        extras = use.extra_by_device()
+        date, build = now(), self.session.build.number
+        seen = [
+            beside_of(device, build, max(0, self.end[device.name] - predicted), date)
+            for device in self.session.request.machine.devices
+            if device.name in self.end and device.name in use.devices
+            for predicted in [use.devices[device.name].total + extras.get(device.name, 0)]
+        ]
+        try:
+            keep(seen, self.session.environ)
+        except AutolayersError as error:
+            say(f"what was seen cannot be kept: {error}")
         interrupted = outcome is not None and outcome.requested
         if not (self.failed or interrupted) and not any(self.filled):
             self.failed = "the server ended before it answered"
+        # The devices that the plan uses, and RAM
+        launch = None if outcome is None else outcome.launch
+        use = self.plan.breakdown
+        extras = use.extra_by_device()
+        printed = {} if launch is None else launch.breakdown
+        rows = []
+        for name, usage in use.devices.items():
+            end = self.end.get(name)
+            # llama.cpp's own table, where no driver tells: total, free, model, context, compute
+            if end is None and name in printed:
+                end = sum(printed[name][2:5]) * MiB
+            limit = self.session.request.machine.limits.get(name)
+            margins = sum(row.margin for row in self.plan.devices if row.name == name)
+            predicted = usage.total + extras.get(name, 0)
+            # the margin is for what llama.cpp does not count
+            room = None if limit is None else limit if name in self.end else limit - margins
+            rows.append(ProvedRow(name, predicted, room, self.start.get(name), end))
+        host = self.plan.host
+        limit = None if host.free is None else host.free + host.margin
+        rows.append(
+            ProvedRow("RAM", host.resident, limit, self.start.get(HOST), self.end.get(HOST))
+        )
         return Proof(
             self.slots,
             self.slots * self.tokens,
             sum(self.filled),
             "" if interrupted else self.failed,
             interrupted,
-            tuple(self._rows(None if outcome is None else outcome.launch)),
+            tuple(rows),
         )
 
     def _start(self, words: list[str]) -> Ended:
@@ -184,7 +219,43 @@ class Prover(Attempts):
             process = self._process()
             if process is not None:
                 self.start = self._sizes(process)
-                self._fill(process)
+                params = self.plan.params
+                if params.mmproj and not self.failed:
+                    self.now("asking about an image")
+                    # A chat request with a picture of noise
+                    chance = random.Random(0)
+                    rows = b"".join(b"\0" + chance.randbytes(3 * _SIDE) for _ in range(_SIDE))
+                    header = struct.pack(">IIBBBBB", _SIDE, _SIDE, 8, 2, 0, 0, 0)
+                    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b""))
+                    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+                        struct.pack(">I", len(data))
+                        + kind
+                        + data
+                        + struct.pack(">I", zlib.crc32(kind + data))
+                        for kind, data in parts
+                    )
+                    url = "data:image/png;base64," + base64.b64encode(png).decode()
+                    image = {"type": "image_url", "image_url": {"url": url}}
+                    content = [{"type": "text", "text": "What is this?"}, image]
+                    self.failed = self._ask(
+                        "/v1/chat/completions",
+                        {"messages": [{"role": "user", "content": content}], "max_tokens": 16},
+                    )
+                ask = self._embed if self.plan.inputs is not None else self._generate
+                stop = threading.Event()
+
+                def watch() -> None:
+                    while not stop.wait(0.2):
+                        self._watch(process)
+
+                watcher = threading.Thread(target=watch, daemon=True)
+                watcher.start()
+                with ThreadPoolExecutor(self.slots) as pool:
+                    for failure in pool.map(ask, range(self.slots)):
+                        self.failed = self.failed or failure
+                stop.set()
+                watcher.join()
+                self._watch(process)
         finally:
             # one that dies of a request says why in its log
             until = time.monotonic() + (_ENDS if self.failed else 0)
@@ -204,8 +275,8 @@ class Prover(Attempts):
         until = time.monotonic() + _READY
         while time.monotonic() < until:
             for child in psutil.Process().children(recursive=True):
-                listens = wait.listening(child.pid, self.port)
-                if listens and not wait.answer("GET", self.url + "/health", Limit(5))[1]:
+                listens = wait.listening(child.pid, self.at.port)
+                if listens and not wait.answer("GET", self.at.url + "/health", Limit(5))[1]:
                     return child
             time.sleep(0.2)
         self.failed = "it did not answer at its port"
@@ -230,69 +301,7 @@ class Prover(Attempts):
         for name, size in self._sizes(process).items():
             self.end[name] = max(size, self.end.get(name, 0))
 
-    def _rows(self, launch: LaunchLog | None) -> list[ProvedRow]:
-        """Return the devices that the plan uses, and RAM."""
-        use = self.plan.breakdown
-        extras = use.extra_by_device()
-        printed = {} if launch is None else launch.breakdown
-        rows = []
-        for name, usage in use.devices.items():
-            end = self.end.get(name)
-            # llama.cpp's own table, where no driver tells: total, free, model, context, compute
-            if end is None and name in printed:
-                end = sum(printed[name][2:5]) * MiB
-            limit = self.session.request.machine.limits.get(name)
-            margins = sum(row.margin for row in self.plan.devices if row.name == name)
-            predicted = usage.total + extras.get(name, 0)
-            # the margin is for what llama.cpp does not count
-            room = None if limit is None else limit if name in self.end else limit - margins
-            rows.append(ProvedRow(name, predicted, room, self.start.get(name), end))
-        host = self.plan.host
-        limit = None if host.free is None else host.free + host.margin
-        rows.append(
-            ProvedRow("RAM", host.resident, limit, self.start.get(HOST), self.end.get(HOST))
-        )
-        return rows
-
-    def _keep_beside(self) -> None:
-        """Keep what drivers say that the process held besides llama.cpp's buffers, for the margins
-        of later plans."""
-        use = self.plan.breakdown
-        extras = use.extra_by_device()
-        date, build = now(), self.session.build.number
-        seen = [
-            beside_of(device, build, max(0, self.end[device.name] - predicted), date)
-            for device in self.session.request.machine.devices
-            if device.name in self.end and device.name in use.devices
-            for predicted in [use.devices[device.name].total + extras.get(device.name, 0)]
-        ]
-        try:
-            keep(seen, self.session.environ)
-        except AutolayersError as error:
-            say(f"what was seen cannot be kept: {error}")
-
     # --- requests
-
-    def _fill(self, process: Any) -> None:
-        params = self.plan.params
-        if params.mmproj and not self.failed:
-            self.now("asking about an image")
-            self.failed = self._ask("/v1/chat/completions", _about_image())
-        ask = self._embed if self.plan.inputs is not None else self._generate
-        stop = threading.Event()
-
-        def watch() -> None:
-            while not stop.wait(0.2):
-                self._watch(process)
-
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        with ThreadPoolExecutor(self.slots) as pool:
-            for failure in pool.map(ask, range(self.slots)):
-                self.failed = self.failed or failure
-        stop.set()
-        watcher.join()
-        self._watch(process)
 
     def _generate(self, slot: int) -> str:
         """Fill one slot, and answer at its end; return what failed."""
@@ -339,29 +348,5 @@ class Prover(Attempts):
 
     def _ask(self, path: str, body: object) -> str:
         """Return why a request failed, "" if it did not."""
-        url, limit = self.url + path, Limit(_LIMIT)
+        url, limit = self.at.url + path, Limit(_LIMIT)
         return wait.answer("POST", url, limit, body, self.authorization, _MOST)[1]
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _about_image() -> dict[str, object]:
-    """Return a chat request with a picture of noise."""
-    chance = random.Random(0)
-    rows = b"".join(b"\0" + chance.randbytes(3 * _SIDE) for _ in range(_SIDE))
-    header = struct.pack(">IIBBBBB", _SIDE, _SIDE, 8, 2, 0, 0, 0)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b""))
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in parts
-    )
-    url = "data:image/png;base64," + base64.b64encode(png).decode()
-    image = {"type": "image_url", "image_url": {"url": url}}
-    content = [{"type": "text", "text": "What is this?"}, image]
-    return {"messages": [{"role": "user", "content": content}], "max_tokens": 16}

@@ -30,7 +30,7 @@ from .formats.preset import section
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
     from ..planner import Plan
@@ -106,7 +106,27 @@ def listed(directory: str) -> list[Listed]:
         # One model in a directory, named by it; files next
         # to the directories are models of their own
         if entry.is_dir():
-            models += _of_directory(entry)
+            # The model of a directory, with its projector and its draft; none if
+            # there is none
+            files = []
+            # None if it cannot be read
+            with contextlib.suppress(OSError):
+                inner = [each for each in os.scandir(entry.path) if each.is_file()]
+                files = sorted(each.name for each in inner if each.name.endswith(".gguf"))
+            # The router loads the last first part, otherwise the last whole file
+            own = [name for name in files if not _loaded_with_another(name)]
+            parts = [name for name in own if _FIRST in name]
+            whole = [name for name in own if not first_part(name)]
+            if parts or whole:
+                model = (parts or whole)[-1]
+                # The router assigns as it walks, so its last projector counts
+                projectors = [name for name in files if _PROJECTOR in name]
+                drafts = [
+                    name for name in files if name.startswith(_DRAFTS) and name not in projectors
+                ]
+                mmproj = os.path.join(entry.path, projectors[-1]) if projectors else None
+                draft = os.path.join(entry.path, drafts[0]) if drafts else None
+                models += [Listed(entry.name, os.path.join(entry.path, model), mmproj, draft)]
         elif (
             entry.is_file()
             and entry.name.endswith(".gguf")
@@ -117,28 +137,6 @@ def listed(directory: str) -> list[Listed]:
     if not models:
         raise ModelError(f"--models-dir {directory}: no GGUF model in it")
     return models
-
-
-def _of_directory(entry: os.DirEntry[str]) -> list[Listed]:
-    """Return the model of a directory, with its projector and its draft; none if there is none."""
-    files = []
-    # None if it cannot be read
-    with contextlib.suppress(OSError):
-        inner = [each for each in os.scandir(entry.path) if each.is_file()]
-        files = sorted(each.name for each in inner if each.name.endswith(".gguf"))
-    # The router loads the last first part, otherwise the last whole file
-    own = [name for name in files if not _loaded_with_another(name)]
-    parts = [name for name in own if _FIRST in name]
-    whole = [name for name in own if not first_part(name)]
-    if not (parts or whole):
-        return []
-    model = (parts or whole)[-1]
-    # The router assigns as it walks, so its last projector counts
-    projectors = [name for name in files if _PROJECTOR in name]
-    drafts = [name for name in files if name.startswith(_DRAFTS) and name not in projectors]
-    mmproj = os.path.join(entry.path, projectors[-1]) if projectors else None
-    draft = os.path.join(entry.path, drafts[0]) if drafts else None
-    return [Listed(entry.name, os.path.join(entry.path, model), mmproj, draft)]
 
 
 def _loaded_with_another(name: str) -> bool:
@@ -163,9 +161,24 @@ def plan_router(
     if why := request.build.lacks("--models-preset"):
         raise UsageError(f"{why}: leave out autolayers run")
     given = read.value("--models-max")
-    chosen, requests = _companions(models, request)
+    # The models whose own files can be read, and the requests of those that have some
+    chosen: list[Listed] = []
+    asked: dict[int, Request] = {}
+    for each in models:
+        try:
+            if each.mmproj or each.draft:
+                params = replace(
+                    request.params,
+                    mmproj=each.mmproj,
+                    model_draft=request.params.model_draft or each.draft,
+                )
+                companions = companions_of(params, request.arguments)
+                asked[len(chosen)] = replace(request.with_params(params), companions=companions)
+            chosen.append(each)
+        except (ModelError, LaunchRefused) as error:
+            say(f"{each.name}: {error}")
     answer = plan_routed(
-        Models([entry.path for entry in chosen], read_model), request, given, own=requests
+        Models([entry.path for entry in chosen], read_model), request, given, own=asked
     )
     for i, reason in answer.refused:
         say(reason if chosen[i].name in reason else f"{chosen[i].name}: {reason}")
@@ -176,39 +189,16 @@ def plan_router(
         )
     fitting = {name: plan for name, plan in plans.items() if plan.fits}
     paths = {entry.name: entry.path for entry in chosen}
-    text = "\n".join(["version = 1", "", *_sections(fitting, paths)])
+    sections = []
+    for name, plan in fitting.items():
+        try:
+            sections.append(section(name, ["-m", paths[name], *plan.flags]))
+        except UsageError as error:  # the router serves it all the same, as it stands
+            say(f"{error}: left out")
+    text = "\n".join(["version = 1", "", *sections])
     # Without it the router keeps four models loaded (params.models_max), fitting or not
     words = () if given else ("--models-max", str(answer.most))
     return _Routed(text, words, plans)
-
-
-def _sections(plans: Mapping[str, Plan], paths: Mapping[str, str]) -> Iterator[str]:
-    """Yield the preset's section of each model that it can hold."""
-    for name, plan in plans.items():
-        try:
-            yield section(name, ["-m", paths[name], *plan.flags])
-        except UsageError as error:  # the router serves it all the same, as it stands
-            say(f"{error}: left out")
-
-
-def _companions(models: list[Listed], request: Request) -> tuple[list[Listed], dict[int, Request]]:
-    """Return the models whose own files can be read, and the requests of those that have some."""
-    chosen: list[Listed] = []
-    own: dict[int, Request] = {}
-    for entry in models:
-        try:
-            if entry.mmproj or entry.draft:
-                params = replace(
-                    request.params,
-                    mmproj=entry.mmproj,
-                    model_draft=request.params.model_draft or entry.draft,
-                )
-                companions = companions_of(params, request.arguments)
-                own[len(chosen)] = replace(request.with_params(params), companions=companions)
-            chosen.append(entry)
-        except (ModelError, LaunchRefused) as error:
-            say(f"{entry.name}: {error}")
-    return chosen, own
 
 
 def keep(routed: _Routed, directory: str, environ: Mapping[str, str]) -> str:

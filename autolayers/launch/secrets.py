@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from ..flags.parse import items_of_fork
+from ..flags.parse import Item, items_of_fork
 from ..flags.table import Argument
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from .command import WrappedCommand
 
@@ -24,9 +24,15 @@ _VARIABLES = ("LLAMA_API_KEY", "HF_TOKEN")
 
 def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return (the words without secrets, the environment variables that carry them instead)."""
-    public: list[str] = []
+    public, names = public_items(items_of_fork(words))
+    return [word for item in public for word in item.words], names
+
+
+def public_items(found: Iterable[Item]) -> tuple[list[Item], list[str]]:
+    """Return the same for words that are read already."""
+    public: list[Item] = []
     names: list[str] = []
-    for item in items_of_fork(words):
+    for item in found:
         row = item.flag if isinstance(item.flag, Argument) else None
         # e.g. -mu https://user:password@host/model.gguf
         if row and (
@@ -35,7 +41,7 @@ def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
         ):
             names.append(row.env)
         else:
-            public += item.words
+            public.append(item)
     return public, names
 
 

@@ -24,7 +24,7 @@ from ..planner import fit_choice
 from ..records import dataclass, field, replace
 from ..request import Request, companions_of
 from .secrets import without_secrets
-from .wait import address, listening, url
+from .wait import Address, listening
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,20 +123,13 @@ def servers(only: int | None = None) -> Iterator[Server]:
         if only is not None and process.info["pid"] != only:
             continue
         words = process.info["cmdline"] or []
-        at = _program(words)
+        # The first words alone, behind a shell or a loader: later ones are arguments
+        first = list(map(os.path.basename, words[:3]))
+        at = next((i for i, word in enumerate(first) if _NAMES.search(word)), None)
+        if at is None and " ".join([*first[:1], *words[1:2]]) == "llama serve":
+            at = 1
         if at is not None:
             yield _server(process, words[at], tuple(words[at + 1 :]))
-
-
-def _program(words: Sequence[str]) -> int | None:
-    """Return the index of the word that names llama-server, None if none does."""
-    # The first words alone, behind a shell or a loader: later ones are arguments
-    for i, word in enumerate(words[:3]):
-        if _NAMES.search(os.path.basename(word)):
-            return i
-    if " ".join([*map(os.path.basename, words[:1]), *words[1:2]]) == "llama serve":
-        return 1
-    return None
 
 
 def _server(process: Any, program: str, words: tuple[str, ...]) -> Server:
@@ -182,10 +175,16 @@ def look(server: Server, inventory: Inventory) -> Running:
             server, "", "unknown", None, None, 0, (), (), (f"its words cannot be read: {error}",)
         )
     props: dict[str, Any] = {}
-    state, busy = _stranger(server), None
+    state = _stranger(server)
+    busy: tuple[int, int] | None = None
     if not state:
         props, slots = _props_and_slots(server, arguments)
-        state, busy = _state(props, slots)
+        state = "up" if props else "does not answer"
+        if props.get("loading"):
+            state = "loading"
+        elif slots and all(isinstance(slot, dict) for slot in slots):
+            busy = sum(bool(slot.get("is_processing")) for slot in slots), len(slots)
+            state = "busy" if busy[0] else "idle"
     # e.g. "b11549-0a1b2c3d"
     number = re.match(r"b(\d{3,6})", str(props.get("build_info", "")))
     build = int(number[1]) if number else 0
@@ -198,12 +197,15 @@ def look(server: Server, inventory: Inventory) -> Running:
     # rss counts mapped weights as far as they are in memory
     rows.append(ServerRow("RAM", server.rss or None, use.resident if use else None))
     extras = use.extras if use else ()
+    settings = props.get("default_generation_settings")
+    said = settings.get("n_ctx") if isinstance(settings, dict) else None
     return Running(
         server,
         os.path.basename(name) or "(router)",
         state,
         busy,
-        _context(props, use),
+        # A slot's context in tokens, from the server's /props or the prediction
+        said if isinstance(said, int) else use.n_ctx_seq if use else None,
         build,
         tuple(rows),
         tuple((extra.name, extra.size) for extra in extras if extra.upper_limit),
@@ -230,15 +232,6 @@ def _rows(
     return rows
 
 
-def _context(props: dict[str, Any], use: Breakdown | None) -> int | None:
-    """Return a slot's context in tokens, from the server's /props or the prediction."""
-    settings = props.get("default_generation_settings")
-    n_ctx = settings.get("n_ctx") if isinstance(settings, dict) else None
-    if isinstance(n_ctx, int):
-        return n_ctx
-    return use.n_ctx_seq if use else None
-
-
 def _stranger(server: Server) -> str:
     """Return why a server is not asked: it belongs to somebody else, or its address means another
     one here; "" if it is this user's own. Its words come from who started it, and its key is for it
@@ -262,14 +255,14 @@ def _stranger(server: Server) -> str:
 def _props_and_slots(server: Server, arguments: Arguments) -> tuple[dict[str, Any], list[Any]]:
     """Return (its /props, its /slots), empty where it does not answer. Only a socket that this
     process itself listens on is asked, and gets the key."""
-    given, prefix = arguments.value("--host") or "", arguments.value("--api-prefix") or ""
-    if given.endswith(".sock") or (prefix and not _PREFIX.fullmatch(prefix)):
+    at = Address.of(arguments, TODAY.default_port)
+    is_socket = (arguments.value("--host") or "").endswith(".sock")
+    if is_socket or (at.prefix and not _PREFIX.fullmatch(at.prefix)):
         return {}, []
-    _, port = address(given, arguments.value("--port"), TODAY.default_port)
-    host = listening(server.pid, port)
+    host = listening(server.pid, at.port)
     if host is None:
         return {}, []
-    base = url(host, port, bool(arguments.value("--ssl-cert-file"))) + prefix
+    base = replace(at, host=host).url
     # The header's value with the first of its keys, "" if it has none.
     keys = arguments.value("--api-key") or server.environ.get("LLAMA_API_KEY", "")
     key = keys.partition(",")[0]
@@ -294,15 +287,6 @@ def _ask(address: str, authorization: str) -> object:
             return parsed if answer.status == 200 else None
     except (NetError, ValueError, RecursionError):
         return None
-
-
-def _state(props: Mapping[str, Any], slots: list[Any]) -> tuple[str, tuple[int, int] | None]:
-    if props.get("loading"):
-        return "loading", None
-    if slots and all(isinstance(slot, dict) for slot in slots):
-        busy = sum(bool(slot.get("is_processing")) for slot in slots)
-        return "busy" if busy else "idle", (busy, len(slots))
-    return ("up" if props else "does not answer"), None
 
 
 def _predicted(

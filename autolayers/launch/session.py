@@ -16,7 +16,7 @@ from ..flags.parse import Arguments, config_files, items, parse
 from ..flags.table import Argument
 from ..gguf import first_part
 from ..model import read_model
-from ..output import say
+from ..output import say, say_all
 from ..planner import Plan, plan_request
 from ..quoting import shell
 from ..records import lazy, replace
@@ -96,8 +96,25 @@ class Session:
             checked=not command.bench,  # its flags differ
             of_program=command.engine or of_program(command.program),
         )
-        self._refuse_unknown(read, request.build, own)
-        self._refuse_of_others(request.build, own)
+        # Refuse unknown flags; those that this llama.cpp has are passed on
+        for name in read.unknown:
+            # In the program's own --help, so it will not refuse the flag
+            fork = request.build.fork
+            if fork or name.partition("=")[0] in (request.build.flags or ()):
+                whose = f"of {fork}" if fork else "newer than autolayers"
+                say(f"{name} is {whose}: passed on, not part of the plan")
+            elif own.get("strict-flags") != "off":
+                refuse_of_program(name, self.command.program)
+        # Flags that no build of this program has; of a script or an image nothing says which
+        # program it starts
+        build, known = request.build, command.program.startswith("llama-")
+        of_script = command.container or not known
+        if not (of_script or command.bench or build.fork or own.get("strict-flags") == "off"):
+            for item in items(command.words):
+                if not isinstance(item.flag, Argument) or item.name in (build.flags or ()):
+                    continue
+                if why := build.has_not(item.flag, item.name):
+                    raise UsageError(f"{why} (--strict-flags off passes it on)")
         # `said` prints the notes of the request, such as where the devices are from
         self.request = for_model(self.model, request).said()
         if self.referee is not None:
@@ -133,12 +150,16 @@ class Session:
         )
         # In this order: a tuned launch is corrected by what it used, and then judged
         plan = self._checked(self._corrected(self._measured(plan, request), request, advise))
-        plan = self._confirmed(plan, request)
+        if self.referee is not None:
+            # With what the llama-fit-params beside the program says of it
+            plan, line = self.referee.on(request).confirmed(
+                plan, lambda less: self.planner(self.model, less, advise=False)
+            )
+            say_all([line] if line else [])
         added, notes = commands.additions(
             self.command, plan.flags, self.build, self.seen, self.files
         )
-        for note in notes:
-            say(note)
+        say_all(notes)
         # ik_llama.cpp has no --list-devices, so no GPU seen is no proof that there is none: -ngl 0
         # would turn off one that it would use
         unseen = self.build.engine.lists_nothing and request.params.device != ()
@@ -189,16 +210,13 @@ class Session:
                 f"launch by hand with the flags that `autolayers {shell([model])}` prints"
             )
         # A container has a cache of its own
-        return model if self.command.container else self._cached(model, read)
-
-    def _cached(self, name: str, read: Arguments) -> str:
-        """Return the file that -hf uses from a cache of this machine; the name if it is not
-        downloaded yet."""
-        cached, path, notes = hf_cache.look_up(name, self.seen)
+        if self.command.container:
+            return model
+        # The file that -hf uses from a cache of this machine; the name if it is not downloaded yet
+        cached, path, notes = hf_cache.look_up(model, self.seen)
         if not path:
-            return name
-        for note in notes:
-            say(note)
+            return model
+        say_all(notes)
         if read.value("--no-mmproj") is None:
             self.projector = hf_cache.projector(cached, path) or None
         return cached.files[path]
@@ -209,31 +227,6 @@ class Session:
         if self.command.container or not self.command.program.startswith("llama-"):
             return None
         return shutil.which(self.command.executable)
-
-    def _refuse_unknown(self, read: Arguments, build: Build, own: Mapping[str, Any]) -> None:
-        """Refuse unknown flags; those that this llama.cpp has are passed on."""
-        for name in read.unknown:
-            # In the program's own --help, so it will not refuse the flag
-            if build.fork or name.partition("=")[0] in (build.flags or ()):
-                say(
-                    f"{name} is {'of ' + build.fork if build.fork else 'newer than autolayers'}: "
-                    "passed on, not part of the plan"
-                )
-            elif own.get("strict-flags") != "off":
-                refuse_of_program(name, self.command.program)
-
-    def _refuse_of_others(self, build: Build, own: Mapping[str, Any]) -> None:
-        """Refuse flags that no build of this program has; of a script or an image nothing says
-        which program it starts."""
-        command = self.command
-        of_script = command.container or not command.program.startswith("llama-")
-        if of_script or command.bench or build.fork or own.get("strict-flags") == "off":
-            return
-        for item in items(command.words):
-            if not isinstance(item.flag, Argument) or item.name in (build.flags or ()):
-                continue
-            if why := build.has_not(item.flag, item.name):
-                raise UsageError(f"{why} (--strict-flags off passes it on)")
 
     def _measured(self, plan: Plan, request: Request) -> Plan:
         """Return the plan that `autolayers tune` measured to be the fastest, if it did."""
@@ -312,17 +305,6 @@ class Session:
                 say(f"--confirm: no {TOOL} beside {self.command.program}")
             return None
         return Referee(tool, self.model_path, self.digest, self.request, self.environ)
-
-    def _confirmed(self, plan: Plan, request: Request) -> Plan:
-        """Return the plan with what the llama-fit-params beside the program says of it."""
-        if self.referee is None:
-            return plan
-        plan, line = self.referee.on(request).confirmed(
-            plan, lambda less: self.planner(self.model, less, advise=False)
-        )
-        if line:
-            say(line)
-        return plan
 
 
 def backend(plan: Plan) -> str:

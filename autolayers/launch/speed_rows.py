@@ -21,6 +21,7 @@ from ..flags.params import Params
 from ..flags.write import to_words
 from ..machine import CLASSES, KINDS, Device, Host
 from ..records import replace
+from ..tables import listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,27 +32,13 @@ if TYPE_CHECKING:
     from ..planner.compare.rivals import Trial
     from .tune import TunedLaunch
 
-_TEXTS = ("id", "source", "date", "model", "class", "kind", "quality", "group", "note")
+_TEXTS = listed("id source date model class kind quality group note")
 # Fields of Params whose values name files or addresses, or that llama-bench's tests replace
 _LEFT_OUT: dict[str, Any] = {
     name: getattr(Params(), name)
-    for name in (
-        "model",
-        "rpc",
-        "model_draft",
-        "mmproj",
-        "lora",
-        "control_vector",
-        "override_kv",
-        "n_parallel",
-        "kv_unified",
-        "kv_unified_per_slot",
-        "fit",
-        "fit_target",
-        "fit_ctx",
-        "cache_ram",
-        "ctx_checkpoints",
-        "cache_reuse",
+    for name in listed(
+        "model rpc model_draft mmproj lora control_vector override_kv n_parallel kv_unified "
+        "kv_unified_per_slot fit fit_target fit_ctx cache_ram ctx_checkpoints cache_reuse"
     )
 }
 
@@ -67,7 +54,28 @@ def rows_of(
     rows = []
     name, month = model_name(model), time.strftime("%Y-%m", time.gmtime())
     for launch in measured:
-        machine = _machine(devices, host, launch.rates.processor)
+
+        def rate_row(rate: float | None, how: str) -> dict[str, Any]:
+            return {
+                "bandwidth": rate,
+                "known": rate is not None,
+                "how": how if rate is not None else "not said",
+            }
+
+        # How a bandwidth is known, for those who fit the speed table
+        how = {"measured": "autolayers devices --measure", "smbios": "by the firmware's tables"}
+        machine = {
+            "devices": [_device(device) for device in devices],
+            "ram": {
+                "total": host.total if host else None,
+                **rate_row(
+                    host.bandwidth if host else None,
+                    how.get(host.bandwidth_source if host else "", "given"),
+                ),
+            },
+            "bus": rate_row(host.bus if host else None, how["measured"]),
+            "cpu": {"cores": host.cores if host else None, "model": launch.rates.processor or None},
+        }
         # Rows of one machine are told apart from others' without its name
         whose = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:8]
         params = replace(launch.rival.params, **_LEFT_OUT)
@@ -116,30 +124,6 @@ def model_name(model: Model) -> str:
     return f"{model.architecture}-{size}-{main_type}".lower()
 
 
-def _machine(devices: Sequence[Device], host: Host | None, processor: str) -> dict[str, Any]:
-    def rate_row(rate: float | None, how: str) -> dict[str, Any]:
-        return {
-            "bandwidth": rate,
-            "known": rate is not None,
-            "how": how if rate is not None else "not said",
-        }
-
-    # How a bandwidth is known, for those who fit the speed table
-    how = {"measured": "autolayers devices --measure", "smbios": "by the firmware's tables"}
-    return {
-        "devices": [_device(device) for device in devices],
-        "ram": {
-            "total": host.total if host else None,
-            **rate_row(
-                host.bandwidth if host else None,
-                how.get(host.bandwidth_source if host else "", "given"),
-            ),
-        },
-        "bus": rate_row(host.bus if host else None, how["measured"]),
-        "cpu": {"cores": host.cores if host else None, "model": processor or None},
-    }
-
-
 def _device(device: Device) -> dict[str, Any]:
     """Return a device without identifying data: an RPC server's description is its address."""
     remote = device.kind == "rpc"
@@ -180,23 +164,6 @@ def check(row: object) -> str:
     """Return the problem of a row, "" if there is none."""
     if not isinstance(row, dict):
         return "not a JSON object"
-    if problem := _wrong_names(row):
-        return problem
-    if not _is(row.get("measured"), 1e-3, 1e7):
-        return "measured must be tokens per second, from 0.001 to 10000000"
-    build, driver = row.get("build"), row.get("driver", "")
-    if not _is_or_unknown(build, 1, 1e7) or isinstance(build, float):
-        return "build must be llama.cpp's build number, null if unknown"
-    if not isinstance(driver, str) or not driver.isprintable():
-        return "driver must be its version"
-    words = row.get("words")
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        return "words must be a list of texts"
-    return _wrong_workload(row.get("workload"), row["kind"]) or _wrong_machine(row.get("machine"))
-
-
-def _wrong_names(row: dict[str, Any]) -> str:
-    """Return the problem of a row's texts, "" if there is none."""
     for name in _TEXTS:
         if not isinstance(row.get(name), str) or not row[name].isprintable():
             return f"{name} must be a line of text"
@@ -208,18 +175,28 @@ def _wrong_names(row: dict[str, Any]) -> str:
         return "date must be a year and a month, such as 2026-11"
     if set(row["model"]) & set("/\\") or row["model"] in ("", ".", ".."):
         return "model must be the name of a header, not a path"
-    return ""
-
-
-def _wrong_workload(work: object, kind: str) -> str:
-    """Return the problem of a row's workload, "" if there is none."""
+    if not _is(row.get("measured"), 1e-3, 1e7):
+        return "measured must be tokens per second, from 0.001 to 10000000"
+    build, driver = row.get("build"), row.get("driver", "")
+    if not _is_or_unknown(build, 1, 1e7) or isinstance(build, float):
+        return "build must be llama.cpp's build number, null if unknown"
+    if not isinstance(driver, str) or not driver.isprintable():
+        return "driver must be its version"
+    words = row.get("words")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        return "words must be a list of texts"
+    # The problem of a row's workload, "" if there is none
+    work = row.get("workload")
+    kind = row["kind"]
     if not isinstance(work, dict) or not all(
         _is(work.get(name), 0, 1e8) for name in ("prompt", "generate", "depth")
     ):
-        return "workload must have prompt, generate and depth in tokens"
-    if not work["prompt" if kind == "pp" else "generate"]:
-        return f"workload has no tokens for a row of kind {kind}"
-    return ""
+        wrong = "workload must have prompt, generate and depth in tokens"
+    elif not work["prompt" if kind == "pp" else "generate"]:
+        wrong = f"workload has no tokens for a row of kind {kind}"
+    else:
+        wrong = ""
+    return wrong or _wrong_machine(row.get("machine"))
 
 
 def _wrong_machine(machine: object) -> str:

@@ -21,7 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ..flags.workload import Workload
 
 CLOSE = 1.1  # launches within this of the best are measured again
 ROUNDS = 3
@@ -71,40 +70,6 @@ class Outcome:
     interrupted: bool = False
 
 
-def _trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: float = 1.0) -> Trial:
-    """Return the test that the slowest launch should finish in its share of the limit, if all are
-    `slower` times slower than predicted: the workload's depth and prompt, shortened if they take
-    too long, the prompt never below a micro-batch. It fits in every launch's context, so that
-    llama-bench needs no larger cache than the launch."""
-    n_ctx = min(rival.n_ctx_seq for rival in rivals)
-    generate = min(work.generate, TOKENS, max(1, n_ctx // 2))
-    prompt = max(1, min(work.prompt, n_ctx - generate))
-    widest = max(rival.params.n_ubatch or N_UBATCH for rival in rivals)
-    shortest = min(prompt, widest)
-    test = Trial(prompt, generate, min(work.depth, max(0, n_ctx - prompt - generate)))
-    # One share is left for repetitions of the closest
-    share = limit / (len(rivals) + 1)
-    while slower * max(_seconds(rival, test) for rival in rivals) > share:
-        shorter = _shorter(test, shortest)
-        if shorter == test:
-            break
-        test = shorter
-    return test
-
-
-def _shorter(test: Trial, shortest: int) -> Trial:
-    """Return a shorter test, whose prompt has `shortest` tokens at least; the same if it is the
-    shortest."""
-    # First the depth, which is a prompt of its own before the test
-    if test.depth:
-        return replace(test, depth=test.depth // 2 if test.depth > 512 else 0)
-    if test.prompt > shortest:
-        return replace(test, prompt=max(shortest, test.prompt // 2))
-    if test.generate > 16:
-        return replace(test, generate=test.generate // 2)
-    return test
-
-
 def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
     """Measure each launch once, then those near the best again while there is time; a line on
     stderr for each. A short test of the first launch determines the length of the tests."""
@@ -115,7 +80,35 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
     try:
         work = rivals[0].speed.workload
         slower = _probe(rivals, bench, end)
-        test = _trial_for(work, rivals, max(1.0, end - time.monotonic()), slower)
+        # The test that the slowest launch should finish in its share of the limit, if all
+        # are `slower` times slower than predicted: the workload's depth and prompt,
+        # shortened if they take too long, the prompt never below a micro-batch. It fits
+        # in every launch's context, so that llama-bench needs no larger cache than the
+        # launch.
+        n_ctx = min(rival.n_ctx_seq for rival in rivals)
+        generate = min(work.generate, TOKENS, max(1, n_ctx // 2))
+        prompt = max(1, min(work.prompt, n_ctx - generate))
+        widest = max(rival.params.n_ubatch or N_UBATCH for rival in rivals)
+        shortest = min(prompt, widest)
+        trial = Trial(prompt, generate, min(work.depth, max(0, n_ctx - prompt - generate)))
+        # One share is left for repetitions of the closest
+        share = (max(1.0, end - time.monotonic())) / (len(rivals) + 1)
+        while slower * max(_seconds(rival, trial) for rival in rivals) > share:
+            # A shorter test, whose prompt has `shortest` tokens at least; the same if it is
+            # the shortest
+            # First the depth, which is a prompt of its own before the test
+            if trial.depth:
+                shorter = replace(trial, depth=trial.depth // 2 if trial.depth > 512 else 0)
+            elif trial.prompt > shortest:
+                shorter = replace(trial, prompt=max(shortest, trial.prompt // 2))
+            elif trial.generate > 16:
+                shorter = replace(trial, generate=trial.generate // 2)
+            else:
+                shorter = trial
+            if shorter == trial:
+                break
+            trial = shorter
+        test = trial
         say(
             f"measuring {len(rivals)} launches: prompts of {test.prompt} tokens, {test.generate} "
             f"generated, {test.depth} before them; at most {limit:g} s"
@@ -141,7 +134,15 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
                 result = _measure(i, rivals, bench, test, left, slower)
                 took[i] = time.monotonic() - begin
                 if result is not None:
-                    measured[i] = _better(measured.get(i), result)
+                    # Combine two measurements of a launch
+                    before = measured.get(i)
+                    if before is None:
+                        better = result
+                    else:
+                        quicker = before if before.seconds <= result.seconds else result
+                        # Other programs make a run slower, never faster
+                        better = replace(quicker, runs=before.runs + 1)
+                    measured[i] = better
     except KeyboardInterrupt:
         say(f"interrupted: {len(measured)} of {len(rivals)} measured")
         return _outcome(measured, test, interrupted=True)
@@ -234,15 +235,6 @@ def _measure(
     doubt = f" ({rates.doubt})" if rates.doubt else ""
     say(f"{head}: {rates.token:.4g} tokens/s, prompts {rates.prompt:.4g}{doubt}")
     return TunedLaunch(rival, rates, rival.seconds(rates.prompt, rates.token, test))
-
-
-def _better(before: TunedLaunch | None, now: TunedLaunch) -> TunedLaunch:
-    """Combine two measurements of a launch."""
-    if before is None:
-        return now
-    quicker = before if before.seconds <= now.seconds else now
-    # Other programs make a run slower, never faster
-    return replace(quicker, runs=before.runs + 1)
 
 
 def _seconds(rival: Rival, test: Trial) -> float:

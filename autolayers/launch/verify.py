@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from ..backends import HOST
 from ..diagnosis.log import META, LaunchLog
 from ..memory.breakdown import Breakdown, Usage
@@ -10,7 +12,7 @@ from ..units import MiB, mib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 
 PARTS = ("model", "context", "compute")
@@ -89,7 +91,16 @@ class LogComparison:
         for line in self.lines:
             observed = "-" if line.observed is None else mib(line.observed)
             title = f"{line.device} {line.part}"
-            rows.append((title, mib(line.predicted), observed, _verdict(line)))
+            # How a prediction differs from what was observed, in a word or in MiB
+            size = line.difference
+            difference = "-" if size is None else f"{'+' if size > 0 else ''}{mib(size)}"
+            if line.usual:
+                verdict = f"{difference} ({line.usual})"
+            elif line.note or not line.equal:
+                verdict = line.note or difference
+            else:
+                verdict = "below" if line.at_most else "equal"
+            rows.append((title, mib(line.predicted), observed, verdict))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []
         for title, predicted, observed, verdict in rows:
@@ -128,7 +139,14 @@ def compare(
     for device, usage in [*devices.items(), ("Host", predicted.host)]:
         for part in PARTS:
             size, key = getattr(usage, part), (device, part)
-            value = _observed(key, size, observed)
+            # The bytes of a part of a device, None if the log does not show them
+            value: int | None
+            if key in observed:
+                value = observed[key]
+            else:
+                # No line means no buffer; but without any line of this part its level hides them
+                is_printed = any(part == key[1] for _, part in observed)
+                value = 0 if is_printed or (observed and not size) else None
             tolerance, note = rounding.get(key, _LAST_DIGIT), notes.get(key, "")
             lines.append(
                 VerifiedPart(device, part, size, value, tolerance, note, at_most=part == anew)
@@ -143,17 +161,6 @@ def compare(
             lines.append(VerifiedPart(extra.device, extra.name, extra.size, value, _LAST_DIGIT))
             break
     return LogComparison((*lines, *_companions(launch, predicted)), tuple(spills(launch, margins)))
-
-
-def _observed(
-    key: tuple[str, str], predicted: int, observed: dict[tuple[str, str], int]
-) -> int | None:
-    """Return the bytes of a part of a device, None if the log does not show them."""
-    if key in observed:
-        return observed[key]
-    # No line means no buffer; but without any line of this part its level hides them
-    is_printed = any(part == key[1] for _, part in observed)
-    return 0 if is_printed or (observed and not predicted) else None
 
 
 def in_use(comparison: LogComparison, predicted: Breakdown, devices: int) -> LogComparison:
@@ -221,17 +228,6 @@ def _projector(launch: LaunchLog, predicted: Breakdown) -> list[VerifiedPart]:
     return lines
 
 
-def _verdict(line: VerifiedPart) -> str:
-    """Return how a prediction differs from what was observed, in a word or in MiB."""
-    size = line.difference
-    difference = "-" if size is None else f"{'+' if size > 0 else ''}{mib(size)}"
-    if line.usual:
-        return f"{difference} ({line.usual})"
-    if line.note or not line.equal:
-        return line.note or difference
-    return "below" if line.at_most else "equal"
-
-
 def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int], bool]:
     """Return (bytes per device and part, tolerance of each, whether host weights are mapped)."""
     sums: dict[tuple[str, str], float] = {}
@@ -246,10 +242,14 @@ def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str
             # Each of several lines, such as two caches, is rounded by itself
             tolerance[key] = tolerance.get(key, 0) + _ROUNDING * MiB * len(sizes)
     if not sums:
-        for key, size in _table_at_exit(launch):
-            # the table truncates the fraction
-            sums[key] = size * MiB + MiB // 2
-            tolerance[key] = MiB / 2
+        # The table that llama-server prints when it ends: total, free, model, context, compute
+        rows = {device: row[2:5] for device, row in launch.breakdown.items()}
+        rows |= {} if launch.host is None else {"Host": launch.host}
+        for device, row in rows.items():
+            for part, size in zip(PARTS, row, strict=True):
+                # the table truncates the fraction
+                sums[device, part] = size * MiB + MiB // 2
+                tolerance[device, part] = MiB / 2
     return (
         {key: round(total) for key, total in sums.items()},
         {key: int(error) + 1 for key, error in tolerance.items()},
@@ -257,35 +257,16 @@ def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str
     )
 
 
-def _table_at_exit(launch: LaunchLog) -> Iterator[tuple[tuple[str, str], int]]:
-    """Yield ((device, part), MiB) of the table that llama-server prints when it ends."""
-    # (total, free, model, context, compute, ...)
-    rows = {device: row[2:5] for device, row in launch.breakdown.items()}
-    if launch.host is not None:
-        rows["Host"] = launch.host
-    for device, row in rows.items():
-        for part, size in zip(PARTS, row, strict=True):
-            yield (device, part), size
-
-
 def used(launch: LaunchLog) -> dict[str, int]:
     """Device -> bytes of all its buffers in the log, of all models and contexts."""
     sums: dict[str, float] = {}
-    for name, size in _sizes(launch):
+    of_loads = (part.items() for load in launch.loads for part in load.buffers.values())
+    buffers = [*chain.from_iterable(of_loads), *launch.projector_model.items()]
+    named = [(name, sum(sizes)) for name, sizes in buffers]
+    for name, size in [*named, *launch.projector.items()]:
         device = launch.device_of(name)
         sums[device] = sums.get(device, 0) + size * MiB
     return {device: round(size) for device, size in sums.items()}
-
-
-def _sizes(launch: LaunchLog) -> Iterator[tuple[str, float]]:
-    """Yield (name, MiB) of all buffers of a name, of each part and load."""
-    for load in launch.loads:
-        for buffers in load.buffers.values():
-            for name, sizes in buffers.items():
-                yield name, sum(sizes)
-    yield from launch.projector.items()
-    for name, sizes in launch.projector_model.items():
-        yield name, sum(sizes)
 
 
 def spills(launch: LaunchLog, margins: dict[str, int] | None = None) -> list[str]:

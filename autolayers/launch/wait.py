@@ -11,36 +11,60 @@ import json
 import socket
 
 from ..net import Limit, NetError, request
+from ..records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..flags.parse import Arguments
+
 _MAX_ANSWER = 1 << 16  # bytes
 _CONNECT = 5  # seconds for a connection
 
 
-def address(host: str | None, port: str | None, default: int) -> tuple[str, int]:
-    """Return the address of a llama-server with these --host and --port: a wildcard means this
-    machine. `default`: the port if none is given."""
-    name = host or "127.0.0.1"
-    number = (
-        int(port) if port and port.isascii() and port.isdecimal() and len(port) < 6 else default
-    )
-    # an address to listen on is none to connect to
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name), number
+@dataclass(frozen=True)
+class Address:
+    """Where a server is reached: this machine for a wildcard; `prefix`: of --api-prefix."""
+
+    host: str
+    port: int
+    secure: bool = False
+    prefix: str = ""
+
+    @classmethod
+    def of(cls, given: Arguments, default: int) -> Address:
+        """Return that of a llama-server with these flags. `default`: the port if none is given."""
+        name, port = given.value("--host") or "127.0.0.1", given.value("--port") or ""
+        number = int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else default
+        secure = bool(given.value("--ssl-cert-file"))
+        return cls(_reachable(name), number, secure, given.value("--api-prefix") or "")
+
+    @property
+    def place(self) -> str:
+        """Its URL without the prefix, an IPv6 address in brackets."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.secure else 'http'}://{name}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return self.place + self.prefix
 
 
-def url(host: str, port: int, secure: bool = False) -> str:
-    """Return the address of a server, an IPv6 one in brackets."""
-    name = f"[{host}]" if ":" in host else host
-    return f"{'https' if secure else 'http'}://{name}:{port}"
+def is_known(given: Arguments) -> bool:
+    """Return whether a server's port is known before it starts: 0 is any free one."""
+    return given.value("--port") != "0" and not (given.value("--host") or "").endswith(".sock")
 
 
-def taken(host: str, port: int) -> bool:
+def _reachable(host: str) -> str:
+    """Return the address to connect to of one to listen on."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def taken(at: Address) -> bool:
     """Return whether something listens there, whatever it answers."""
     try:
-        socket.create_connection((host, port), _CONNECT).close()
+        socket.create_connection((at.host, at.port), _CONNECT).close()
     except OSError:
         return False
     return True
@@ -63,26 +87,20 @@ def listening(process: int, port: int) -> str | None:
             )
             for row in connections:
                 if row.status == psutil.CONN_LISTEN and row.laddr.port == port:
-                    return address(row.laddr.ip, None, port)[0]
+                    return _reachable(row.laddr.ip)
     # A server in a container belongs to another user
     except (psutil.Error, OSError):
         pass
     return None
 
 
-def healthy(host: str, port: int, secure: bool = False, prefix: str = "") -> bool:
+def healthy(at: Address) -> bool:
     """Ask once, for at most 5 s."""
-    return answer("GET", url(host, port, secure) + prefix + "/health", Limit(5))[0] is not None
+    return answer("GET", at.url + "/health", Limit(5))[0] is not None
 
 
 def speed(
-    host: str,
-    port: int,
-    secure: bool = False,
-    prefix: str = "",
-    key: str | None = None,
-    n: int = 2,
-    limit: Limit | None = None,
+    at: Address, key: str | None = None, n: int = 2, limit: Limit | None = None
 ) -> float | None:
     """Return the tokens per second of n tokens generated after a short prompt; None without an
     answer within the limit, 60 s by default."""
@@ -91,7 +109,7 @@ def speed(
     body = {"prompt": "Hello", "n_predict": n, "cache_prompt": False, "ignore_eos": n > 2}
     said, _ = answer(
         "POST",
-        url(host, port, secure) + prefix + "/completion",
+        at.url + "/completion",
         limit or Limit(60),
         body,
         f"Bearer {key}" if key else "",

@@ -20,6 +20,7 @@ from ..gguf import read_header
 from ..planner import FitChoice, Plan, fit_choice, plan_request
 from ..records import dataclass, replace
 from ..request import Request
+from ..tables import listed
 from ..units import MiB, human
 from . import settings as rules
 
@@ -33,20 +34,13 @@ if TYPE_CHECKING:
     from .target import Target
 
 # LLAMA_ARG_* that move weights; Ollama itself passes everything else of a plan
-_PLACEMENT = ("-ngl", "-ncmoe", "-cmoe", "-ncffn", "-ot", "-ts", "-sm")
+_PLACEMENT = listed("-ngl -ncmoe -cmoe -ncffn -ot -ts -sm")
 _SERVERS = ("cache_ram", "ctx_checkpoints")
 _EXPERTS = "LLAMA_ARG_N_CPU_MOE"
 _PART_OF_A_LAYER = re.compile(r"blk\\\.\d+\\\.ffn_\([a-z_|]+\)_\(ch\|\)exps=CPU")
 # Given flags that a launch by Ollama alone would not have
-_NOT_OLLAMAS = (
-    "-fitt",
-    "--fit-target",
-    "-ngl",
-    "--n-gpu-layers",
-    "--gpu-layers",
-    "-ts",
-    "--tensor-split",
-    "--margin",
+_NOT_OLLAMAS = listed(
+    "-fitt --fit-target -ngl --n-gpu-layers --gpu-layers -ts --tensor-split --margin"
 )
 _OLD = (0, 30)  # before: its own engines, which estimate the layers themselves
 # Ollama's form of a planner's alternative, by its first word
@@ -160,14 +154,6 @@ def _parts(row: DeviceRow | HostRow) -> str:
     return ", ".join(parts)
 
 
-def _left_out(target: Target, plan: Plan) -> list[str]:
-    """Say which files are not in the plan."""
-    companions = (*target.projectors, *target.adapters, *filter(None, (target.draft,)))
-    if not companions or plan.breakdown.extras:
-        return []
-    return [f"the memory of {', '.join(companions)} is not in these numbers"]
-
-
 def advise(
     target: Target,
     settings: Settings,
@@ -216,8 +202,26 @@ def advise(
         )
     # Ollama might still choose another batch for the same context
     pin_batch = question.pinned(n_ctx, batch, use, plan, num_batch is not None, num_ctx == "max")
-    notes += _left_out(target, plan)
-    notes += _about_settings(settings, devices, use, choice.num_gpu, version)
+    # Say which files are not in the plan
+    companions = (*target.projectors, *target.adapters, *filter(None, (target.draft,)))
+    if companions and not plan.breakdown.extras:
+        notes += [f"the memory of {', '.join(companions)} is not in these numbers"]
+    if is_old(version):
+        notes.append(
+            f"Ollama {version} still has its own engines, whose buffers differ from llama.cpp's: "
+            "num_gpu means the same there, but these numbers need 0.30 or later"
+        )
+    if settings.gpu_overhead:
+        notes.append(
+            "OLLAMA_GPU_OVERHEAD reserves nothing since Ollama 0.30: LLAMA_ARG_FIT_TARGET=MiB on "
+            "the server does (where num_gpu is not set)"
+        )
+    if len(use) < len(devices):
+        notes.append(f"Ollama puts it on {', '.join(device.name for device in use)} alone")
+    if use and choice.num_gpu is not None:
+        notes.append(
+            "clients that send their own num_ctx or num_batch reload the model and undo this plan"
+        )
     return OllamaAdvice(
         target,
         plan,
@@ -316,7 +320,13 @@ class _Question:
         # Num_ctx as Ollama uses the given one, the Modelfile's or its own.
         model, vision = self.target.model, self.target.vision
         own = self.target.parameters.get("num_ctx")
-        wanted = self._wanted(num_ctx, own)
+        # The context that was given, or that is the Modelfile's `own`
+        wanted: int | None
+        if isinstance(num_ctx, int):
+            # 0 on the command line is the trained context
+            wanted = num_ctx or self.target.model.n_ctx_train
+        else:
+            wanted = max(0, own) if isinstance(own, int) and not isinstance(own, bool) else None
         n_ctx = rules.default_context(self.settings, self.devices) if wanted is None else wanted
         n_ctx = rules.clamped(n_ctx, model, vision)
         # 0 reads like automatic, and is clamped to the minimum
@@ -336,13 +346,6 @@ class _Question:
             target.model, target.size, n_ctx * self.parallel, use, self.flash
         )
         return n_ctx, batch, use
-
-    def _wanted(self, num_ctx: int | str | None, own: object) -> int | None:
-        """Return the context that was given, or that is the Modelfile's `own`."""
-        if isinstance(num_ctx, int):
-            # 0 on the command line is the trained context
-            return num_ctx or self.target.model.n_ctx_train
-        return max(0, own) if isinstance(own, int) and not isinstance(own, bool) else None
 
     @property
     def context_is_said(self) -> bool:
@@ -416,7 +419,14 @@ class _Question:
         extra: tuple[str, ...] = ()
         # shouldDisableMMProjOffload: an explicit partial num_gpu sends the projector to the CPU
         if self.target.vision and plan.n_gpu_layers < self.everything:
-            plan, extra = self._without_projector(n_ctx, batch, use)
+            # Plan with the projector on the CPU, where an explicit partial num_gpu
+            # sends it. More layers fit so, but never all
+            extra = ("--no-mmproj-offload",)
+            if self.ask(n_ctx, batch, use, extra).n_gpu_layers >= self.everything:
+                # All layers would be no partial offload any more,
+                # and the projector would go back to the GPU
+                extra = (*extra, "-ngl", str(self.everything - 1))
+            plan = self.ask(n_ctx, batch, use, extra)
         if plan.n_gpu_layers >= self.everything:
             return _Choice(plan, plan.n_gpu_layers, extra)
         partly = _Partly(n_ctx, batch, use, extra, plan, pin, self.left_alone(n_ctx, batch, use))
@@ -431,28 +441,21 @@ class _Question:
             return self._several(partly, own, layers)
         notes: tuple[str, ...] = ()
         if extra:
-            notes = (_projector_on_cpu(plan.n_gpu_layers),)
+            notes = (
+                f"num_gpu {plan.n_gpu_layers} sends the projector to the CPU, as any partial "
+                "num_gpu does; without num_gpu Ollama keeps it on the GPU and offloads fewer "
+                "layers",
+            )
         elif own is not None or layers == plan.n_gpu_layers:
-            notes = (self._compared(layers, plan.n_gpu_layers),)
+            # Say how many layers Ollama would offload without num_gpu
+            if layers == plan.n_gpu_layers:
+                compared = f"Ollama would choose {layers} layers too: num_gpu only pins it"
+            else:
+                compared = (
+                    f"without num_gpu Ollama would offload {layers} of {self.everything} layers"
+                )
+            notes = (compared,)
         return _Choice(plan, plan.n_gpu_layers, extra, notes=notes, own=own)
-
-    def _compared(self, layers: int, planned: int) -> str:
-        """Say how many layers Ollama would offload without num_gpu."""
-        if layers == planned:
-            return f"Ollama would choose {layers} layers too: num_gpu only pins it"
-        return f"without num_gpu Ollama would offload {layers} of {self.everything} layers"
-
-    def _without_projector(
-        self, n_ctx: int, batch: int, use: Sequence[Device]
-    ) -> tuple[Plan, tuple[str, ...]]:
-        """Plan with the projector on the CPU, where an explicit partial num_gpu sends it.
-        More layers fit so, but never all. Returns the plan and its words."""
-        extra: tuple[str, ...] = ("--no-mmproj-offload",)
-        if self.ask(n_ctx, batch, use, extra).n_gpu_layers >= self.everything:
-            # All layers would be no partial offload any more,
-            # and the projector would go back to the GPU
-            extra = (*extra, "-ngl", str(self.everything - 1))
-        return self.ask(n_ctx, batch, use, extra), extra
 
     def _experts(self, partly: _Partly) -> _Choice:
         """Return a mixture of experts that does not fit."""
@@ -465,7 +468,21 @@ class _Question:
             return _Choice(plan, plan.n_gpu_layers, partly.extra, notes=(why,), own=own)
         # Whole layers in RAM cost attention too; experts alone cost less
         launch = partly.n_ctx, partly.batch, partly.use
-        server, words = _server_settings(self.ask(*launch, layers=False))
+        # The environment of `ollama serve` that places this model as planned, and the
+        # same as llama-server's flags. It applies to every model served.
+        values: dict[str, str] = {}
+        flags: dict[str, str] = {}
+        for flag, name, value in _placing(self.ask(*launch, layers=False)):
+            if flag == "-ot" and _PART_OF_A_LAYER.match(value):
+                # a regex would need quoting for whatever starts the server: the layer's other
+                # experts move too
+                flag, name, value = ("-ncmoe", _EXPERTS, str(int(values.get(_EXPERTS, "0")) + 1))
+            # Several -ot are one variable, separated by commas; a switch's value is 1
+            appends = name in values and flag == "-ot"
+            values[name] = f"{values[name]},{value}" if appends else value or "1"
+            flags[flag] = values[name] if value else ""
+        server = tuple(f"{name}={value}" for name, value in values.items())
+        words = tuple(filter(None, chain.from_iterable(flags.items())))
         exact = self.ask(*launch, words, layers=False)
         # LLAMA_ARG_FIT_TARGET is in whole MiB: rounded up
         margins = ",".join(str(-(-row.margin // MiB)) for row in exact.devices)
@@ -623,24 +640,6 @@ def _placing(plan: Plan) -> Iterator[tuple[str, str, str]]:
             yield flag, row[0].env, value
 
 
-def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the environment of `ollama serve` that places this model as planned, and the same as
-    llama-server's flags. It applies to every model served."""
-    values: dict[str, str] = {}
-    words: dict[str, str] = {}
-    for flag, name, value in _placing(plan):
-        if flag == "-ot" and _PART_OF_A_LAYER.match(value):
-            # a regex would need quoting for whatever starts the server: the layer's other experts
-            # move too
-            flag, name, value = ("-ncmoe", _EXPERTS, str(int(values.get(_EXPERTS, "0")) + 1))
-        # Several -ot are one variable, separated by commas; a switch's value is 1
-        appends = name in values and flag == "-ot"
-        values[name] = f"{values[name]},{value}" if appends else value or "1"
-        words[flag] = values[name] if value else ""
-    variables = tuple(f"{name}={value}" for name, value in values.items())
-    return variables, tuple(filter(None, chain.from_iterable(words.items())))
-
-
 def _in_ollamas_words(warning: str) -> str:
     """Reword a planner's line that names a flag which Ollama lacks."""
     flag, _, rest = warning.partition(" ")
@@ -658,40 +657,6 @@ def is_old(version: str) -> bool:
     numbers = re.match(r"v?(\d{1,9})\.(\d{1,9})(?!\d)", version, re.ASCII)
     old = numbers is not None and (int(numbers[1]), int(numbers[2])) < _OLD
     return old and version != "0.0.0"
-
-
-def _about_settings(
-    settings: Settings,
-    devices: Sequence[Device],
-    use: Sequence[Device],
-    num_gpu: int | None,
-    version: str,
-) -> list[str]:
-    notes = []
-    if is_old(version):
-        notes.append(
-            f"Ollama {version} still has its own engines, whose buffers differ from llama.cpp's: "
-            "num_gpu means the same there, but these numbers need 0.30 or later"
-        )
-    if settings.gpu_overhead:
-        notes.append(
-            "OLLAMA_GPU_OVERHEAD reserves nothing since Ollama 0.30: LLAMA_ARG_FIT_TARGET=MiB on "
-            "the server does (where num_gpu is not set)"
-        )
-    if len(use) < len(devices):
-        notes.append(f"Ollama puts it on {', '.join(device.name for device in use)} alone")
-    if use and num_gpu is not None:
-        notes.append(
-            "clients that send their own num_ctx or num_batch reload the model and undo this plan"
-        )
-    return notes
-
-
-def _projector_on_cpu(layers: int) -> str:
-    return (
-        f"num_gpu {layers} sends the projector to the CPU, as any partial num_gpu does; without "
-        "num_gpu Ollama keeps it on the GPU and offloads fewer layers"
-    )
 
 
 def _whole(value: object) -> int | None:

@@ -142,18 +142,18 @@ class Log:
         """Return the words of the last llama-server started since, and what it said."""
         words: tuple[str, ...] = ()
         launch = LaunchLog()
-        for line in lines_with(self._text(), _LOAD):
+        for line in lines_with(
+            self._tail(self._start, _TAIL)
+            if self.path
+            else self._journal(["-n", "20000", f"--since=@{self._since}"]),
+            _LOAD,
+        ):
             for name, groups in fields(line, _LOAD):
                 if name == "started":
                     # Another start: what came before belongs to an earlier load
                     words, launch = tuple(plain(groups["command"]).split()[1:]), LaunchLog()
                 launch.take(name, groups)
         return words, launch
-
-    def _text(self) -> str:
-        if self.path:
-            return self._tail(self._start, _TAIL)
-        return self._journal(["-n", "20000", f"--since=@{self._since}"])
 
     def _tail(self, start: int, limit: int) -> str:
         """Return the file's bytes from an offset on, at most its last `limit`."""

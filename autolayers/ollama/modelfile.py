@@ -21,6 +21,7 @@ from .. import __version__
 from ..errors import AutolayersError, UsageError
 from ..quoting import printable
 from ..records import dataclass
+from ..tables import listed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,18 +31,8 @@ if TYPE_CHECKING:
 
 MAX_SIZE = 16 << 20  # bytes; licences and long templates are far smaller
 
-_COMMANDS = (
-    "from",
-    "license",
-    "template",
-    "system",
-    "adapter",
-    "draft",
-    "renderer",
-    "parser",
-    "parameter",
-    "message",
-    "requires",
+_COMMANDS = listed(
+    "from license template system adapter draft renderer parser parameter message requires"
 )
 _ROLES = ("system", "user", "assistant")
 # the name of a command once read; a PARAMETER of that name *is* that command
@@ -49,46 +40,22 @@ _ROLES = ("system", "user", "assistant")
 _NOT_PARAMETERS = frozenset(("model", *_COMMANDS)) - {"from", "parameter"}
 
 _INTEGERS = frozenset(
-    [
-        "num_ctx",
-        "num_batch",
-        "num_gpu",
-        "main_gpu",
-        "num_thread",
-        "draft_num_predict",
-        "num_keep",
-        "seed",
-        "num_predict",
-        "top_k",
-        "repeat_last_n",
-    ]
+    listed(
+        "num_ctx num_batch num_gpu main_gpu num_thread draft_num_predict num_keep seed num_predict "
+        "top_k repeat_last_n"
+    )
 )
 _FLOATS = frozenset(
-    [
-        "top_p",
-        "min_p",
-        "typical_p",
-        "temperature",
-        "repeat_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-    ]
+    listed("top_p min_p typical_p temperature repeat_penalty presence_penalty frequency_penalty")
 )
 _BOOLEANS = frozenset(["use_mmap"])
 _LISTS = frozenset(["stop"])
 # Ollama accepts these with a warning and drops them
 _DEPRECATED = frozenset(
-    [
-        "penalize_newline",
-        "low_vram",
-        "f16_kv",
-        "logits_all",
-        "vocab_only",
-        "use_mlock",
-        "mirostat",
-        "mirostat_tau",
-        "mirostat_eta",
-    ]
+    listed(
+        "penalize_newline low_vram f16_kv logits_all vocab_only use_mlock mirostat mirostat_tau "
+        "mirostat_eta"
+    )
 )
 _TRUTH = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
@@ -473,17 +440,13 @@ def _value(text: str, at: int) -> tuple[str | None, int, int, int]:
             return None, at, at, end
         pieces.append(newline.group())
         stop = newline.end()
-    first, last = _bounds(text, at, end)
-    return args, first, last, end
-
-
-def _bounds(text: str, first: int, last: int) -> tuple[int, int]:
-    """Return the first and last position of what counts between these two."""
+    # The first and last position of what counts between these two
+    first, last = at, end
     while first < last and not _counts(text[first]):
         first += 1
     while last > first and not _counts(text[last - 1]):
         last -= 1
-    return first, last
+    return args, first, last, end
 
 
 def _printable(piece: str) -> str:

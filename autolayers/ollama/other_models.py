@@ -60,8 +60,13 @@ def other_models(
     # Without a GPU the CPU counts as one
     full = len(names) >= (most or MODELS_A_GPU * max(1, len(devices)))
     for model in _installed(server, names):
+        arch = str(model.info.get("general.architecture"))
         n_ctx = model.given.get("num_ctx") or default_context(settings, devices)
-        guess = _guess(model.info, model.size, n_ctx, settings)
+        trained = model.info.get(f"{arch}.context_length")
+        n_ctx = min(n_ctx, trained) if isinstance(trained, int) and trained > 0 else n_ctx
+        # Embedding models have a single slot, whatever OLLAMA_NUM_PARALLEL says
+        slots = 1 if f"{arch}.pooling_type" in model.info else settings.parallel
+        guess = guessed(model.info, arch, model.size, n_ctx * slots)
         allowed = allowed_for(guess, devices, settings)
         # An explicit partial num_gpu skips the check, and may run out of memory
         keeps = not full and (guess <= allowed or model.is_partial or not devices)
@@ -100,15 +105,6 @@ def _installed(server: OllamaServer, loaded: Sequence[str]) -> Iterator[_Install
             continue
         given = _GIVEN.findall(str(shown.get("parameters") or ""))
         yield _Installed(name, size, info, {key: int(value) for key, value in given})
-
-
-def _guess(info: Mapping[str, Any], size: int, n_ctx: int, settings: Settings) -> int:
-    arch = str(info.get("general.architecture"))
-    trained = info.get(f"{arch}.context_length")
-    n_ctx = min(n_ctx, trained) if isinstance(trained, int) and trained > 0 else n_ctx
-    # Embedding models have a single slot, whatever OLLAMA_NUM_PARALLEL says
-    single = f"{arch}.pooling_type" in info
-    return guessed(info, arch, size, n_ctx * (1 if single else settings.parallel))
 
 
 def allowed_for(guess: int, devices: Sequence[Device], settings: Settings) -> int:

@@ -14,6 +14,7 @@ from ..backends import Cuda
 from ..errors import UsageError
 from ..flags.kinds import CACHE_TYPES
 from ..records import dataclass
+from ..tables import listed
 from ..units import GiB, MiB
 
 TYPE_CHECKING = False
@@ -24,22 +25,16 @@ if TYPE_CHECKING:
     from ..model import Model
 
 # the server's settings that a plan depends on
-READ = (
-    "OLLAMA_NUM_PARALLEL",
-    "OLLAMA_CONTEXT_LENGTH",
-    "OLLAMA_KV_CACHE_TYPE",
-    "OLLAMA_FLASH_ATTENTION",
-    "OLLAMA_GPU_OVERHEAD",
-    "OLLAMA_SCHED_SPREAD",
-    "LLAMA_ARG_FIT_TARGET",
-    "OLLAMA_IGPU_ENABLE",
-    "OLLAMA_VULKAN",
-    "OLLAMA_LLM_LIBRARY",
+READ = listed(
+    "OLLAMA_NUM_PARALLEL OLLAMA_CONTEXT_LENGTH OLLAMA_KV_CACHE_TYPE OLLAMA_FLASH_ATTENTION "
+    "OLLAMA_GPU_OVERHEAD OLLAMA_SCHED_SPREAD LLAMA_ARG_FIT_TARGET OLLAMA_IGPU_ENABLE "
+    "OLLAMA_VULKAN OLLAMA_LLM_LIBRARY"
 )
 # Default num_ctx by the sum of all GPUs' memory: (at least, num_ctx).
 # (a 48 GB card reports a little less than 48 GiB)
 _CONTEXTS = ((47 * GiB, 262144), (23 * GiB, 32768), (0, 4096))
 _MIN_CONTEXT, _MIN_VISION_CONTEXT = 4, 2048
+_MARGINS = re.compile(r"\d{1,9}(,\d{1,9})*")
 _DIGITS = 18  # of a number, which Go keeps in 64 bits
 
 # integrated GPUs that it uses by default (defaultIntegratedROCmGFXTargets)
@@ -96,7 +91,14 @@ class Settings:
                 else text(name) not in ("0", "f", "F", "false", "False", "FALSE")
             )
 
-        kv_cache_type = _cache_type(text("OLLAMA_KV_CACHE_TYPE").lower())
+        # The type, None for "". Raises UsageError for one that llama-server refuses.
+        kind = text("OLLAMA_KV_CACHE_TYPE").lower()
+        if kind and kind not in CACHE_TYPES:
+            raise UsageError(
+                f"OLLAMA_KV_CACHE_TYPE {kind!r}: expected one of {', '.join(CACHE_TYPES)}"
+            )
+        kv_cache_type = kind or None
+        margins = text("LLAMA_ARG_FIT_TARGET")
         return cls(
             # 0 counts as 1
             parallel=max(1, number("OLLAMA_NUM_PARALLEL") or 1),
@@ -105,26 +107,13 @@ class Settings:
             flash_attention=truth("OLLAMA_FLASH_ATTENTION"),
             gpu_overhead=number("OLLAMA_GPU_OVERHEAD") or 0,
             spread=bool(truth("OLLAMA_SCHED_SPREAD")),
-            fit_target=_margins(text("LLAMA_ARG_FIT_TARGET")),
+            # A list with commas; anything else is none
+            fit_target=tuple(map(int, margins.split(","))) if _MARGINS.fullmatch(margins) else (),
             integrated=bool(truth("OLLAMA_IGPU_ENABLE")),
             vulkan=truth("OLLAMA_VULKAN") is not False,
             library=text("OLLAMA_LLM_LIBRARY").lower(),
             ignored=tuple(ignored),
         )
-
-
-def _cache_type(name: str) -> str | None:
-    """Return the type, None for "". Raises UsageError for one that llama-server refuses."""
-    if name and name not in CACHE_TYPES:
-        raise UsageError(f"OLLAMA_KV_CACHE_TYPE {name!r}: expected one of {', '.join(CACHE_TYPES)}")
-    return name or None
-
-
-def _margins(text: str) -> tuple[int, ...]:
-    """Return the numbers of a list with commas; none if it is no such list."""
-    if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", text):
-        return ()
-    return tuple(map(int, text.split(",")))
 
 
 def used(settings: Settings, devices: Sequence[Device]) -> tuple[list[Device], list[str]]:
@@ -232,7 +221,11 @@ def automatic_batch(
     if not devices:
         return batch
     guess, free = predicted(model, size, n_ctx), _free(devices)
-    while not _has_space(batch, guess, free):
+    # Down the list until it fits: the smallest always does
+    while batch in _SPACE:
+        share, surcharge = _SPACE[batch]
+        if guess <= share * free and guess + surcharge <= PACKED * free:
+            break
         batch //= 2
     return batch
 
@@ -240,23 +233,6 @@ def automatic_batch(
 def _free(devices: Sequence[Device]) -> int:
     """Return the bytes free on all of them."""
     return sum(device.free for device in devices)
-
-
-def _has_space(batch: int, guess: int, free: int) -> bool:
-    if batch not in _SPACE:
-        return True
-    share, surcharge = _SPACE[batch]
-    return guess <= share * free and guess + surcharge <= PACKED * free
-
-
-def _groups(devices: Sequence[Device]) -> list[list[Device]]:
-    """Return the GPUs of each backend; no integrated ones where there are others."""
-    groups: dict[tuple[bool, str], list[Device]] = {}
-    for device in devices:
-        # CUDA, ROCm and Vulkan are never mixed
-        groups.setdefault((device.kind != "igpu", device.backend), []).append(device)
-    discrete = [group for (is_discrete, _), group in groups.items() if is_discrete]
-    return discrete or list(groups.values())
 
 
 def visible_devices(
@@ -272,7 +248,12 @@ def visible_devices(
     backend (discrete before integrated, then the most free memory)."""
     if not devices:
         return []
-    groups = _groups(devices)
+    # The GPUs of each backend, which are never mixed; no integrated ones where there are others
+    by_kind: dict[tuple[bool, str], list[Device]] = {}
+    for device in devices:
+        by_kind.setdefault((device.kind != "igpu", device.backend), []).append(device)
+    discrete = [group for (is_discrete, _), group in by_kind.items() if is_discrete]
+    groups = discrete or list(by_kind.values())
     largest = max(groups, key=_free)
     # main_gpu 0 counts as given, and makes it a single GPU
     if main_gpu is not None and len(devices) > 1 and 0 <= main_gpu < len(largest):

@@ -150,7 +150,24 @@ def from_modelfile(
     """
     own = modelfile.parameters()
     # With `model` given FROM need not be found here
-    files, name = _weights(modelfile, directory, model is None)
+    # The files that FROM names, and the name of the last FROM without one. Not `resolve`: no
+    # file is looked for. Raises ModelError for a path without a file.
+    resolve = model is None
+    files: list[str] = []
+    name = ""
+    for command in modelfile.named("model"):
+        paths = _files(_path(command.args, directory), command.args) if resolve else []
+        files += paths
+        if paths:
+            continue
+        name = command.args
+        # Whether FROM can only mean a file: no model name begins or ends like that.
+        if resolve and (
+            name.startswith((".", "/", "~"))
+            or name.partition(" #")[0].rstrip().lower().endswith(".gguf")
+        ):
+            hint = " (comments need their own line)" if " #" in name else ""
+            raise ModelError(f"{modelfile.source}:{command.line}: FROM {name}: no such file{hint}")
     notes: list[str] = []
     adapter = _extra(modelfile, "adapter", directory, notes)
     draft = _extra(modelfile, "draft", directory, notes)
@@ -167,7 +184,14 @@ def from_modelfile(
             )
         base = from_file(weights[0])
     else:
-        base = _named(modelfile, name, environ, server)
+        if not name:
+            raise ModelError(f"{modelfile.source}: FROM names nothing")
+        try:
+            base = from_name(name, environ, server)
+        except (NotInStore, StoreUnreadable, NoSuchModel) as error:
+            raise ModelError(
+                f"{modelfile.source}: FROM {name}: {error}; --model PATH names its GGUF"
+            ) from None
     return replace(
         base,
         parameters={**base.parameters, **own},
@@ -176,29 +200,6 @@ def from_modelfile(
         draft=next(iter(draft), base.draft),
         notes=(*base.notes, *notes),
     )
-
-
-def _weights(modelfile: Modelfile, directory: str, resolve: bool) -> tuple[list[str], str]:
-    """Return the files that FROM names, and the name of the last FROM without one.
-
-    Not `resolve`: no file is looked for. Raises ModelError for a path without a file.
-    """
-    files: list[str] = []
-    name = ""
-    for command in modelfile.named("model"):
-        paths = _files(_path(command.args, directory), command.args) if resolve else []
-        files += paths
-        if paths:
-            continue
-        name = command.args
-        # Whether FROM can only mean a file: no model name begins or ends like that.
-        if resolve and (
-            name.startswith((".", "/", "~"))
-            or name.partition(" #")[0].rstrip().lower().endswith(".gguf")
-        ):
-            hint = " (comments need their own line)" if " #" in name else ""
-            raise ModelError(f"{modelfile.source}:{command.line}: FROM {name}: no such file{hint}")
-    return files, name
 
 
 def _extra(modelfile: Modelfile, kind: str, directory: str, notes: list[str]) -> list[str]:
@@ -221,20 +222,6 @@ def _extra(modelfile: Modelfile, kind: str, directory: str, notes: list[str]) ->
                 "not in the plan"
             )
     return paths
-
-
-def _named(
-    modelfile: Modelfile, name: str, environ: Mapping[str, str], server: OllamaServer
-) -> Target:
-    """Return the target of the model that FROM names. Raises ModelError."""
-    if not name:
-        raise ModelError(f"{modelfile.source}: FROM names nothing")
-    try:
-        return from_name(name, environ, server)
-    except (NotInStore, StoreUnreadable, NoSuchModel) as error:
-        raise ModelError(
-            f"{modelfile.source}: FROM {name}: {error}; --model PATH names its GGUF"
-        ) from None
 
 
 def _target(label: str, header: Header, **rest: Any) -> Target:

@@ -84,7 +84,17 @@ def verify(
         return _LoadResult(False, options, (line, *failures[-1:]), failures=failures)
     reader = trials.reader
     # Asked at once: keep_alive may end
-    entry = _loaded(server, name)
+    # The entry of /api/ps: by name, otherwise by digest, otherwise the only one (another name
+    # of the same weights)
+    entries = server.ps()
+    wanted = Name.parse(name)
+    digests = {str(entry.get("digest")) for entry in server.tags() if _is(entry, wanted)}
+    by_name = [entry for entry in entries if _is(entry, wanted)]
+    # Names of one blob share a runner, and /api/ps shows the first of them
+    by_digest = [entry for entry in entries if str(entry.get("digest")) in digests]
+    only = entries if len(entries) == 1 else []
+    matching = by_name or by_digest or only
+    entry = matching[0] if matching else {}
     size, size_vram = entry.get("size", 0), entry.get("size_vram", 0)
     # /api/ps has one figure per kind of buffer: of two caches, the last
     on_gpu = max(size_vram, reader.on_gpu() if reader and size_vram else 0)
@@ -94,6 +104,14 @@ def verify(
         del stored["num_batch"]
     if advice.num_gpu is None and "num_gpu" not in advice.target.parameters:
         del stored["num_gpu"]
+    # The bytes on all GPUs: of the plan, or of --fit's choice if Ollama makes it; 0 if
+    # unknown
+    if advice.num_gpu is not None:
+        guess = sum(row.model + row.context + row.compute for row in advice.plan.devices)
+    else:
+        # --fit's, where num_gpu is left out
+        own = advice.own_choice
+        guess = own.breakdown.on_devices if own is not None else 0
     result = _LoadResult(
         True,
         stored,
@@ -101,7 +119,7 @@ def verify(
         max(size, on_gpu),
         on_gpu,
         # With fewer layers than planned there is nothing to compare
-        0 if failures else _predicted(advice),
+        0 if failures else guess,
         reader.offloaded() if reader else None,
         failures,
         _differences(advice, reader.arguments() if reader else ()),
@@ -178,16 +196,6 @@ def _most_layers(
     return works
 
 
-def _predicted(advice: OllamaAdvice) -> int:
-    """Return the bytes on all GPUs: of the plan, or of --fit's choice if Ollama makes it; 0 if
-    unknown."""
-    if advice.num_gpu is not None:
-        return sum(row.model + row.context + row.compute for row in advice.plan.devices)
-    # --fit's, where num_gpu is left out
-    own = advice.own_choice
-    return own.breakdown.on_devices if own is not None else 0
-
-
 # llama-server's flag, and the server setting that it reveals
 _SETTINGS = (
     ("-np", "OLLAMA_NUM_PARALLEL"),
@@ -216,20 +224,6 @@ def _differences(advice: OllamaAdvice, arguments: Sequence[str]) -> tuple[str, .
                 f"has {ours or '(nothing)'}: {setting} differs there"
             )
     return tuple(lines)
-
-
-def _loaded(server: OllamaServer, name: str) -> Mapping[str, Any]:
-    """Return the entry of /api/ps: by name, otherwise by digest, otherwise the only one (another
-    name of the same weights)."""
-    entries = server.ps()
-    wanted = Name.parse(name)
-    digests = {str(entry.get("digest")) for entry in server.tags() if _is(entry, wanted)}
-    by_name = [entry for entry in entries if _is(entry, wanted)]
-    # Names of one blob share a runner, and /api/ps shows the first of them
-    by_digest = [entry for entry in entries if str(entry.get("digest")) in digests]
-    only = entries if len(entries) == 1 else []
-    matching = by_name or by_digest or only
-    return matching[0] if matching else {}
 
 
 def _is(entry: Mapping[str, Any], name: Name) -> bool:
@@ -266,14 +260,10 @@ def _warnings(result: _LoadResult, advice: OllamaAdvice, entry: Mapping[str, Any
     if isinstance(context, int) and context and context != advice.num_ctx:
         yield f"num_ctx is {context}, not {advice.num_ctx} as planned"
     planned = advice.num_gpu is not None and advice.num_gpu >= advice.everything
-    if planned and not result.failures and _is_partial(result):
+    if planned and not result.failures and (result.size > 0 and not result.whole):
         yield "the plan has all layers on the GPU"
     if not advice.plan.fits:
         yield "the plan does not fit: it may run out of memory in use"
-
-
-def _is_partial(result: _LoadResult) -> bool:
-    return result.size > 0 and not result.whole
 
 
 def _placed(result: _LoadResult, advice: OllamaAdvice) -> Iterator[str]:

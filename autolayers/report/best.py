@@ -61,7 +61,31 @@ def ranking_text(
     if command:
         lines += ["", *command_lines(command, style)]
     lines.append("")
-    for label, text in _notes(rows, runs, n_ctx):
+    # A label and its text, which is empty where there is nothing to say
+    tight = "; ".join([f"{row.model.name}: {_left(row)}" for row in runs if row.state == TIGHT])
+    poor = ", ".join(
+        [f"{row.model.name} {row.kind}" for row in runs if row.state != SLOW and row.poor]
+    )
+    loss = f": an index is of the whole model; each bit less counts as {POOR_COSTS:.0f} points"
+    large, too_large = [row for row in rows if row.state == NO], ""
+    if large:
+        least = f"{large[0].choice.size / GiB:.0f} GiB ({large[0].model.name} {large[0].kind})"
+        many = "s" * (len(large) > 1)
+        too_large = f"{len(large)} model{many} with this context, from {least}"
+    told = set()
+    for model in [row.model for row in runs if row.model.index]:
+        # Whose an index is, of its page's address
+        parts = model.source.split("/")
+        site = "/".join(parts[3:5]) if "github" in parts[2] else parts[2]
+        told.add(f"{site} of {model.dated}")
+    none = "; ~: none is published, placed by size and age"
+    for label, text in [
+        ("tight", tight),
+        ("below Q4", poor and poor + loss),
+        ("too large", too_large),
+        ("index", f"{', '.join(sorted(told))}{none}" if told else ""),
+        ("*", f"predicted: tokens per second, and with {n_ctx} tokens in the context"),
+    ]:
         lines += labelled(label, [text], style)
     return "\n".join(lines) + "\n"
 
@@ -85,34 +109,6 @@ def _answer(runs: Sequence[BestRow], job: Job) -> str:
 def _left(row: BestRow) -> str:
     place = "RAM" if row.choice.few_ram else "the GPU's memory"
     return f"{max(0, row.choice.few or 0) / GiB:.1f} GiB of {place} left beyond the margin"
-
-
-def _notes(rows: Sequence[BestRow], runs: Sequence[BestRow], n_ctx: int) -> list[tuple[str, str]]:
-    """Return a label and its text, which is empty where there is nothing to say."""
-    tight = "; ".join([f"{row.model.name}: {_left(row)}" for row in runs if row.state == TIGHT])
-    poor = ", ".join(
-        [f"{row.model.name} {row.kind}" for row in runs if row.state != SLOW and row.poor]
-    )
-    loss = f": an index is of the whole model; each bit less counts as {POOR_COSTS:.0f} points"
-    large, too_large = [row for row in rows if row.state == NO], ""
-    if large:
-        least = f"{large[0].choice.size / GiB:.0f} GiB ({large[0].model.name} {large[0].kind})"
-        many = "s" * (len(large) > 1)
-        too_large = f"{len(large)} model{many} with this context, from {least}"
-    told = set()
-    for model in [row.model for row in runs if row.model.index]:
-        # Whose an index is, of its page's address
-        parts = model.source.split("/")
-        site = "/".join(parts[3:5]) if "github" in parts[2] else parts[2]
-        told.add(f"{site} of {model.dated}")
-    none = "; ~: none is published, placed by size and age"
-    return [
-        ("tight", tight),
-        ("below Q4", poor and poor + loss),
-        ("too large", too_large),
-        ("index", f"{', '.join(sorted(told))}{none}" if told else ""),
-        ("*", f"predicted: tokens per second, and with {n_ctx} tokens in the context"),
-    ]
 
 
 def machine_words(request: Request) -> str:

@@ -94,7 +94,26 @@ def placement(row: MeasuredRate) -> str:
 def rows_text(rows: Sequence[MeasuredRate], style: Style, plot: bool = False) -> str:
     """Return a table of rows, or a plot of what is measured, as a share of what is predicted."""
     if plot:
-        return "\n".join(_plot(rows)) + "\n"
+        # A line a row: where its rate lies between a quarter and four times the
+        # prediction
+        from math import log  # on demand
+
+        names = [f"{row.model} {cards(row.cards)} {_test(row)}" for row in rows]
+        width = max([*map(len, names), 0])
+        lines = [
+            f"{'measured / predicted'.ljust(width)}  1/4{' ' * (_HALF - 3)}1{' ' * (_HALF - 1)}4"
+        ]
+        for name, row in zip(names, rows, strict=True):
+            ratio = row.rate / row.predicted
+            # By ratio, -1 to 1: half and twice are equally far from the middle
+            place = log(ratio) / log(_MOST)
+            # beyond the edges at the edge
+            at = round(_HALF * (1 + max(-1.0, min(1.0, place))))
+            marks = [" "] * (2 * _HALF + 1)
+            marks[_HALF] = "|"
+            marks[at] = "*"
+            lines.append(f"{name.ljust(width)}  {''.join(marks)} {ratio:.2f}")
+        return "\n".join(lines) + "\n"
     head = ("model", "card", "backend", "", "t/s", "predicted", *_FACTS)
     cells = [
         [
@@ -121,23 +140,3 @@ def _test(row: MeasuredRate) -> str:
     # "pp512" and "tg128 @ 8192"
     n = row.prompt if row.kind == "pp" else row.generate
     return f"{row.kind}{n}" + (f" @ {row.depth}" if row.depth else "")
-
-
-def _plot(rows: Sequence[MeasuredRate]) -> list[str]:
-    """Return a line a row: where its rate lies between a quarter and four times the prediction."""
-    from math import log  # on demand
-
-    names = [f"{row.model} {cards(row.cards)} {_test(row)}" for row in rows]
-    width = max([*map(len, names), 0])
-    lines = [f"{'measured / predicted'.ljust(width)}  1/4{' ' * (_HALF - 3)}1{' ' * (_HALF - 1)}4"]
-    for name, row in zip(names, rows, strict=True):
-        ratio = row.rate / row.predicted
-        # By ratio, -1 to 1: half and twice are equally far from the middle
-        place = log(ratio) / log(_MOST)
-        # beyond the edges at the edge
-        at = round(_HALF * (1 + max(-1.0, min(1.0, place))))
-        marks = [" "] * (2 * _HALF + 1)
-        marks[_HALF] = "|"
-        marks[at] = "*"
-        lines.append(f"{name.ljust(width)}  {''.join(marks)} {ratio:.2f}")
-    return lines

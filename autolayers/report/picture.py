@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from ..tables import listed
 from ..units import GiB
 from .table import Style, blocks, shortened, table, widths
 
@@ -29,17 +30,7 @@ PARTS = (
 # columns that are shown although all are 0
 _ALWAYS = frozenset(("weights", "KV", "compute", "margin", "free"))
 _BAR = 10, 40  # columns of a bar, at least and at most
-_DECORATIONS = (
-    "nvidia",
-    "geforce",
-    "amd",
-    "radeon",
-    "radeon(tm)",
-    "intel(r)",
-    "arc(tm)",
-    "graphics",
-    "hypothetical",
-)
+_DECORATIONS = listed("nvidia geforce amd radeon radeon(tm) intel(r) arc(tm) graphics hypothetical")
 FULL, HALF = "\u2588", "\u2584"
 LETTERS = "ABCDEFGHIJKLMNOP"  # of devices
 ALIKE = 3  # identical GPUs with the same free memory that share a row
@@ -79,7 +70,26 @@ def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
     drawn = [f"{style('GiB'.ljust(left), 'dim')}  {' ' * (width + 2)}  {first}"]
     for title, row, line in zip(titles, rows, lines, strict=True):
         # What has no column is 0.0 GiB, and gets no cell of the bar
-        bar = _bar([row[i] * (i in shown) for i in range(len(row))], width, style)
+        # The columns of each part: those that its share rounds to, and at least one
+        sizes = [row[i] * (i in shown) for i in range(len(row))]
+        # What is missing (a negative rest) has no columns
+        total = sum(max(0, size) for size in sizes)
+        if not total:
+            bar = " " * (width + 2)
+        else:
+            shares = [max(0, size) * width / total for size in sizes]
+            # At least one column each, so that no part is invisible
+            counts = [max(1, int(share)) if share else 0 for share in shares]
+            # One column after another, where it is the least wrong
+            while sum(counts) != width:
+                step = 1 if sum(counts) < width else -1
+                able = [i for i, count in enumerate(counts) if shares[i] and count + step > 0]
+                # More parts than columns
+                if not able:
+                    break
+                at = max(able, key=lambda i: step * (shares[i] - counts[i]))
+                counts[at] += step
+            bar = f"|{''.join(mark(i, style) * count for i, count in enumerate(counts))}|"
         drawn.append(f"{title.ljust(left)}  {bar}  {line}")
     return drawn
 
@@ -209,24 +219,3 @@ def names(group: Sequence[DeviceRow]) -> str:
 def mark(i: int, style: Style) -> str:
     """Return what a part is drawn with."""
     return PARTS[i][2 if style.blocks else 1]
-
-
-def _bar(sizes: Sequence[int], width: int, style: Style) -> str:
-    """Return the columns of each part: those that its share rounds to, and at least one."""
-    # What is missing (a negative rest) has no columns
-    total = sum(max(0, size) for size in sizes)
-    if not total:
-        return " " * (width + 2)
-    shares = [max(0, size) * width / total for size in sizes]
-    # At least one column each, so that no part is invisible
-    counts = [max(1, int(share)) if share else 0 for share in shares]
-    # One column after another, where it is the least wrong
-    while sum(counts) != width:
-        step = 1 if sum(counts) < width else -1
-        able = [i for i, count in enumerate(counts) if shares[i] and count + step > 0]
-        # More parts than columns
-        if not able:
-            break
-        at = max(able, key=lambda i: step * (shares[i] - counts[i]))
-        counts[at] += step
-    return f"|{''.join(mark(i, style) * count for i, count in enumerate(counts))}|"

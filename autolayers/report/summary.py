@@ -13,8 +13,7 @@ from itertools import accumulate
 from math import ceil
 
 from ..units import GiB, at_least
-from .command import command_lines, flag_lines
-from .measured import measured_words
+from .command import command_lines
 from .picture import (
     HALF,
     filled,
@@ -29,48 +28,28 @@ from .picture import (
 )
 from .table import Style, ranged, rounded, shortened, wrap
 from .text import (
-    LESS_SURE,
-    assumptions,
+    SHORT,
     broken,
     context_words,
-    doubts,
-    elsewhere_words,
-    fades,
     figures,
     is_sold,
     larger_card,
     remedy_lines,
+    said,
     shortage,
-    smaller_words,
+    written,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from ..planner.plan import Alternative, DeviceRow, Plan
-    from ..work.speed import Speed
+    from ..planner.plan import DeviceRow, Plan
 
 # a cell that is filled from the left by 0 to 7 eighths
 _EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589"
-_INDENT, _LABEL = 2, 11
-_NOTED = 1.02  # times the plan's rate: faster
-_LONGER = 1.05  # times the plan's context: longer
-# (faster, longer) -> its label
-_GAINS = {
-    (True, True): "better",
-    (True, False): "faster",
-    (False, True): "longer",
-    (False, False): "instead",
-}
 _LIMIT = "|"  # where a device ends, in a bar of more than it has
 _LEAST, _WIDEST = 10, 60  # columns of a bar
-_PROMPTS = 1.1  # times the plan's rate: prompts are read faster
-_INSTEAD = "`autolayers best` for the same machine lists the models of today that run there"
-_GROWS = (
-    "RAM, as conversations are saved (prompt cache, checkpoints): -cram MIB and -ctxcp N limit it"
-)
-_WIDE = 60  # columns, from which on the lines of a label stand beside it
 _GAP = "   "  # between the parts of a line
 _SIZE = re.compile(r"\b\d{1,9} ?G[iB]*\b")  # of memory, in a card's name
 
@@ -94,9 +73,9 @@ def head(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
         # As text.py says it; the context is said after it, and shorter
         users_words = figures(plan).removeprefix("about ").removesuffix(context_words(plan))
         rates = users_words.strip().split(_GAP)
-    word, parts = "FITS", [*rates, context_words(plan, _count, ",")]
+    word, parts = "FITS", [*rates, context_words(plan, SHORT)]
     if not plan.fits:
-        word, parts = "DOES NOT FIT", [shortage(plan, at_least)]
+        word, parts = "DOES NOT FIT", [shortage(plan, SHORT)]
     elif plan.host.free is None:
         word = f"FITS if {at_least(plan.host.needed)} of RAM are free"
     verdict, *further = _flowed([word], parts, style, _GAP)
@@ -105,51 +84,27 @@ def head(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
     lines = [style(first, "bold"), *others, verdict, *further, *broken(plan, style), ""]
     lines += [*memory(plan, style), *_layers(plan, style), ""]
     if plan.fits:
-        lines += [*command_lines([*command, *plan.flags, *rest], style, _INDENT), ""]
+        lines += [*command_lines([*command, *plan.flags, *rest], style, SHORT.indent), ""]
     return "\n".join(lines) + "\n"
 
 
 def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:
     """Return the alternatives, --fit's answer and the warnings. A plan that does not fit has its
     remedies first, then the command, which cannot run."""
-    fits, host, speed, elsewhere = plan.fits, plan.host, plan.speed, plan.elsewhere
     lines: list[str] = []
-    if not fits:
+    if not plan.fits:
         # "200 GiB more on CUDA0" helps nobody
         for remedy in filter(is_sold, plan.remedies):
-            lines += remedy_lines(plan, remedy, style, rest, at_least, larger_card(plan, remedy))
+            lines += remedy_lines(plan, remedy, style, rest, SHORT, larger_card(plan, remedy))
         launch = [*command, *plan.flags, *rest]
-        lines += [*([""] if lines else []), *command_lines(launch, style, _INDENT, ""), ""]
-    # Much of a machine's RAM: a word about what that is
-    much = fits and host.free is not None and 2 * host.growing > host.free
-    limits = [("limit", line) for line in plan.limits]
-    lines += _labelled([*limits, ("grows", _GROWS * much)], style)
-    others = _others(plan, style, rest)
-    instead = "or, with other flags in place of all those above:"
-    lines += [*wrap(instead, style.width, "  ", "  "), *others] if others else []
-    # What somebody measured on such a machine, next to the prediction
-    seen = measured_words(plan.measured, style.width, plan.breakdown.n_ubatch) if fits else []
-    rows = [
-        ("smaller", smaller_words(plan, rounded)),
-        ("--fit", _rival(plan)),
-        (elsewhere.backend if elsewhere else "", elsewhere_words(plan, rounded)),
-        *(("measured", words) for words in seen),
-    ]
-    lines += [*_labelled(rows, style), *doubts(plan, style)]
-    assumed = ", ".join([f"{what} {value}".strip() for what, value in assumptions(speed)])
-    rows = [
-        ("assumed", assumed * fits),
-        ("less sure", ", ".join(speed.unsure) * fits),
-        ("instead", "" if fits else _INSTEAD),
-        ("more", "--why (how it was chosen), --table (every GiB, all reasons)"),
-    ]
-    return "\n".join([*lines, *_labelled(rows, style)]) + "\n"
+        lines += [*([""] if lines else []), *command_lines(launch, style, SHORT.indent, ""), ""]
+    return "\n".join([*lines, *written(said(plan, SHORT, style, rest), SHORT, style)]) + "\n"
 
 
 def _layers(plan: Plan, style: Style) -> list[str]:
     """Return the strip of layers below the bars, its meaning where there is room, and the placement
     in words."""
-    left = _INDENT + _left(_rows(plan))
+    left = SHORT.indent + _left(_rows(plan))
     room = style.width - left
     # layers() leaves 10 columns for a label, which stands here already
     strip, meaning = layers(plan, Style(False, room + 10, style.drawn, style.blocks))
@@ -162,7 +117,7 @@ def _layers(plan: Plan, style: Style) -> list[str]:
     # Coloured after wrapping: an escape would count as characters
     words = wrap(f"{marks}{_GAP}{plan.placement}" if marks else plan.placement, room)
     lines += [line.replace(HALF, half) if marks else line for line in words]
-    labels = [f"{' ' * _INDENT}layers", *[""] * (len(lines) - 1)]
+    labels = [f"{' ' * SHORT.indent}layers", *[""] * (len(lines) - 1)]
     return [label.ljust(left) + line for label, line in zip(labels, lines, strict=True)]
 
 
@@ -177,7 +132,7 @@ def memory(plan: Plan, style: Style) -> list[str]:
         for _, (*_, growing, _), _ in rows
     ]
     beside = [", ".join(filter(None, both)) for both in zip(amounts, grown, strict=True)]
-    room = style.width - _INDENT - left - 3
+    room = style.width - SHORT.indent - left - 3
     # Without room for it, what may grow has a line of its own
     if room - max(map(len, beside)) >= _LEAST:
         amounts, grown = beside, [""] * len(rows)
@@ -187,8 +142,8 @@ def memory(plan: Plan, style: Style) -> list[str]:
     for (title, sizes, limit), amount, growth in zip(rows, amounts, grown, strict=True):
         bar = drawn(sizes, limit, width, style) if style.drawn and width >= _LEAST else ""
         bar = f"{style(bar, 'ram' if title == 'RAM' else 'gpu')}  " if bar else ""
-        lines.append(f"{' ' * _INDENT}{title.ljust(left)}{bar}{amount}")
-        lines += [" " * (_INDENT + left) + growth] if growth else []
+        lines.append(f"{' ' * SHORT.indent}{title.ljust(left)}{bar}{amount}")
+        lines += [" " * (SHORT.indent + left) + growth] if growth else []
     return lines
 
 
@@ -207,64 +162,7 @@ def _rows(plan: Plan) -> list[tuple[str, list[int], int | None]]:
 
 def _left(rows: Sequence[tuple[str, list[int], int | None]]) -> int:
     """Return the columns of the labels before bars and layers."""
-    return max(_LABEL, *(len(title) + 2 for title, *_ in rows))
-
-
-def _others(plan: Plan, style: Style, rest: Sequence[str]) -> list[str]:
-    """Return the first alternative of each gain, the fastest of those that are faster: what it
-    gains and loses, then all of its flags; the table has them all. Those that are faster and longer
-    come first, and one slot, which loses nothing of one person's, beside what changes answers."""
-    here, n_ctx = plan.speed, plan.breakdown.n_ctx
-    # (gain, whether it is one slot) -> the alternative that is shown for it
-    by_gain: dict[tuple[str, bool], Alternative] = {}
-    for other in plan.alternatives:
-        faster, longer = other.speed.rate > here.rate * _NOTED, other.n_ctx > n_ctx * _LONGER
-        gain = _GAINS[faster, longer], faster and longer and "-np" in other.change
-        before = by_gain.setdefault(gain, other)
-        # Of a longer context the first one stays, of speed the fastest
-        if faster and other.speed.rate > before.speed.rate:
-            by_gain[gain] = other
-    rows: list[tuple[str, ...]] = []
-    for (label, _), other in sorted(by_gain.items(), key=lambda row: row[0][0] != "better"):
-        speed = other.speed
-        # 17664 and 17920 are both 17k here, and no difference
-        context = _count(other.n_ctx)
-        parts = [] if context == _count(n_ctx) else [f"context {context}"]
-        unsure = speed.generation_spread > LESS_SURE * here.generation_spread
-        span = ranged(speed.rate, speed.generation_spread, rounded, "")
-        parts.append(_rate(speed) + span[span.index(" ") :] * unsure)
-        # Prompts that are read as fast as the plan's are not said, if anything else is
-        alike = 1 / _PROMPTS <= speed.prompt / here.prompt <= _PROMPTS
-        if not alike or (len(parts) == 1 and not unsure):
-            parts.append(f"prompts {speed.prompt:.0f}/s")
-        parts += filter(None, [other.note, "measure it with `autolayers tune`" * unsure])
-        rows.append((label, ", ".join(parts), *other.flags, *rest))
-    return _labelled(rows, style)
-
-
-def _rate(speed: Speed) -> str:
-    together = " of all together" if speed.workload.requests > 1 else ""
-    # --users: what all of them get, as the verdict says it
-    together = " in all" if speed.requests is not None else together
-    return f"{rounded(speed.rate)} tokens/s{together}"
-
-
-def _rival(plan: Plan) -> str:
-    """Return what --fit would choose, in a few words; "" where it was not asked."""
-    rival, here = plan.fit_choice, plan.speed
-    if rival is None:
-        return ""
-    there = rival.speed
-    full = ""
-    if fades(there, here) and there.requests is None:
-        full = f" ({rounded(there.generation_full)} with a full one)"
-    # An embedding model has no rate of generated tokens
-    rate = f", {_rate(there)}{full}" if plan.inputs is None else ""
-    words = f"context {_count(rival.breakdown.n_ctx)}{rate}, prompts {there.prompt:.0f}/s"
-    own = f"context {_count(plan.breakdown.n_ctx)}, {_rate(here)}, prompts {here.prompt:.0f}/s"
-    # The same figures twice would look like a mistake
-    words = "the same context and rates" if words == own else words
-    return f"llama.cpp alone: {words}{'' if rival.fits else '; that breaks these margins'}"
+    return max(SHORT.label, *(len(title) + 2 for title, *_ in rows))
 
 
 def drawn(sizes: Sequence[int], limit: int | None, width: int, style: Style) -> str:
@@ -308,29 +206,12 @@ def _flowed(lines: list[str], parts: Sequence[str], style: Style, gap: str) -> l
     return lines
 
 
-def _count(tokens: int) -> str:
-    # Below 10k a thousand tokens more or less count
-    return f"{tokens // 1024}k" if tokens >= 10 * 1024 else str(tokens)
-
-
 def _product(group: Sequence[DeviceRow]) -> str:
     device, product = group[0], name(group).removeprefix(names(group)).strip()
     # Of --gpu 24GiB there is no product's name
     if device.description.startswith("hypothetical"):
         return f"a GPU of {device.total / GiB:.4g} GiB"
     return product or names(group)
-
-
-def _labelled(rows: Iterable[tuple[str, ...]], style: Style) -> list[str]:
-    """Return each label with its text, if it has any, and flags below it."""
-    # Further lines have less before them on a narrow terminal
-    below = " " * (_INDENT + _LABEL if style.width >= _WIDE else 2 * _INDENT)
-    lines: list[str] = []
-    for label, text, *flags in rows:
-        if text:
-            lines += wrap(text, style.width, f"{' ' * _INDENT}{label:{_LABEL}}", below)
-            lines += flag_lines(flags, style, len(below)) if flags else []
-    return lines
 
 
 def summary(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:

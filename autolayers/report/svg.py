@@ -1,21 +1,17 @@
-"""Text of a terminal as a picture to post: `--picture plan.svg`, or plan.png where librsvg's
-program is."""
+"""Text of a terminal as a picture to post: `--picture plan.svg`."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from html import escape
 from pathlib import Path
 
-from ..errors import AutolayersError, UsageError
+from ..errors import UsageError
 from ..state import write
 from .look import GPU, INK, MARK, PAPER, RAM, SOFT
 from .picture import FULL, HALF
 from .table import PLACES
 
-_ENDINGS = (".svg", ".png")
 # pixels of a character's width, a line's height and the edge, for a font of 15 px
 _CELL, _LINE, _MARGIN = 9, 20, 20
 # code of an escape -> colour of the text; a summary has no other codes
@@ -26,37 +22,14 @@ _PAINT = {
     **{PLACES[name]: colour for name, colour in (("gpu", GPU), ("ram", RAM))},
 }
 _CODE = re.compile(r"\x1b\[(\d+)m")
-_MOST = 60  # seconds for librsvg
 
 
 def write_picture(text: str, path: str) -> None:
-    """Write the text to the file of that name, which ends in .svg or .png. Raises UsageError for
-    another ending, AutolayersError where it cannot be made or written, OSError."""
-    ending = Path(path).suffix.lower()
-    if ending not in _ENDINGS:
-        raise UsageError(f"--picture {path}: expected a name that ends in .svg or .png")
-    if ending == ".svg":
-        write(path, svg(text).encode())
-        return
-    # Python's standard library cannot draw
-    program = shutil.which("rsvg-convert")
-    if program is None:
-        raise AutolayersError(
-            f"--picture {path}: a PNG needs rsvg-convert (package librsvg2-bin); or write a .svg"
-        )
-    done = subprocess.run(
-        # Twice the size: sites that scale a picture down keep it sharp
-        [program, "--zoom", "2"],
-        input=svg(text).encode(),
-        capture_output=True,
-        timeout=_MOST,
-        check=False,
-    )
-    if done.returncode:
-        raise AutolayersError(
-            f"--picture {path}: rsvg-convert failed: {done.stderr.decode(errors='replace').strip()}"
-        )
-    write(path, done.stdout)
+    """Write the text to the file of that name, which ends in .svg. Raises UsageError for another
+    ending, AutolayersError where it cannot be written, OSError."""
+    if Path(path).suffix.lower() != ".svg":
+        raise UsageError(f"--picture {path}: expected a name that ends in .svg")
+    write(path, svg(text).encode())
 
 
 def svg(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..quoting import printable, shell
+from ..tables import listed
 from ..units import GiB
 from .table import Style, wrap
 from .text import tokens
@@ -31,21 +32,9 @@ _LEFT = ("cache",)
 # columns; below it the layers give way to the bar
 _LEAST_BAR = 16
 
-FIELDS = (
-    "model",
-    "machine",
-    "context",
-    "cache_type",
-    "fits",
-    "n_gpu_layers",
-    "n_layer",
-    "device_bytes",
-    "margin_bytes",
-    "ram_bytes",
-    "prompt_tokens_per_second",
-    "tokens_per_second",
-    "tokens_per_second_full_context",
-    "flags",
+FIELDS = listed(
+    "model machine context cache_type fits n_gpu_layers n_layer device_bytes margin_bytes "
+    "ram_bytes prompt_tokens_per_second tokens_per_second tokens_per_second_full_context flags"
 )
 
 

@@ -67,6 +67,11 @@ class Style:
         )
         return cls(coloured, width, shown, blocks)
 
+    @classmethod
+    def here(cls) -> Style:
+        """Return that of standard output."""
+        return cls.of(sys.stdout, os.environ)
+
     def __call__(self, text: str, name: str) -> str:
         text = printable(text)
         shown = self.painted if name in PLACES else self.on

@@ -6,21 +6,35 @@ from __future__ import annotations
 from ..backends import backend_of
 from ..planner.prices import TOO_SLOW
 from ..quoting import shell
-from ..units import GiB, gib, human, in_mib
+from ..records import dataclass
+from ..units import GiB, at_least, gib, human, in_mib
 from .command import command_lines, flag_lines
 from .measured import measured_words
 from .picture import grouped, in_ranges, layers, memory, name, names
-from .table import LABEL, PLAIN, Style, blocks, labelled, ranged, shortened, titled, warned, wrap
+from .table import (
+    LABEL,
+    PLAIN,
+    Style,
+    blocks,
+    labelled,
+    ranged,
+    rounded,
+    shortened,
+    titled,
+    warned,
+    wrap,
+)
 from .table import tokens as tokens
 from .users import each_words, users_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ..planner.advice import Remedy
     from ..planner.plan import Alternative, Plan
     from ..work.speed import Speed
+
 
 LESS_SURE = 1.3  # times the plan's doubt: an alternative's is said
 # To say "a GPU of 16 GB" where a launch lacks 3.2 GiB
@@ -35,7 +49,46 @@ _COLUMNS = (
     ("margin", "margin"),
     ("left", "remaining"),
 )
+_NOTED = 1.02  # times the plan's rate: faster
+_LONGER = 1.05  # times the plan's context: longer
+# (faster, longer) -> its label
+_GAINS = {
+    (True, True): "better",
+    (True, False): "faster",
+    (False, True): "longer",
+    (False, False): "instead",
+}
+_PROMPTS = 1.1  # times the plan's rate: prompts are read faster
+_INSTEAD = "`autolayers best` for the same machine lists the models of today that run there"
+_GROWS = (
+    "RAM, as conversations are saved (prompt cache, checkpoints): -cram MIB and -ctxcp N limit it"
+)
+_OTHERS = "or, with other flags in place of all those above:"
+_WIDE = 60  # columns, from which on the lines of a label stand beside it
 LEAST_LOST, LOST = 0.5, 0.02  # GiB, or part of it, that a program does not get
+
+
+@dataclass(frozen=True)
+class Level:
+    """How much is said: what writes rates, sizes and contexts, what comes before slots that share
+    one, and the columns before a label and of it."""
+
+    rate: Callable[[float], str]
+    size: Callable[[int], str]
+    count: Callable[[int], object]
+    shared: str
+    indent: int
+    label: int
+
+
+def thousands(count: int) -> str:
+    """Return a number of tokens in thousands."""
+    # Below 10k a thousand tokens more or less count
+    return f"{count // 1024}k" if count >= 10 * 1024 else str(count)
+
+
+FULL = Level(tokens, human, int, "", 0, LABEL)
+SHORT = Level(rounded, at_least, thousands, ",", 2, 11)
 
 
 def plan_text(
@@ -88,27 +141,94 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False, rest: Sequence
         for remedy in filter(is_sold, plan.remedies):
             lines += remedy_lines(plan, remedy, style, rest)
         lines.append("")
-    lines += labelled("why", plan.reasons, style)
-    # What each alternative changes, gains and loses, then all of its flags
-    label = "instead"
-    for other in plan.alternatives:
-        lines += labelled(label, [f"{shell(other.change)}: {bought(plan, other)}"], style)
-        lines += flag_lines([*other.flags, *rest], style, LABEL + 2)
-        label = ""
-    lines += labelled(label, [smaller_words(plan)], style)
-    lines += labelled("--fit", _fit_words(plan), style)
-    backend = plan.elsewhere.backend if plan.elsewhere else ""
-    lines += labelled(backend, [elsewhere_words(plan)], style)
-    if plan.fits:
-        lines += labelled("speed", _speed_words(plan), style)
-        seen = measured_words(plan.measured, 0, plan.breakdown.n_ubatch)
-        lines += labelled("measured", seen, style)
-        table = users_table(plan.speed)
-        lines += [f"{'' if i else 'serve':{LABEL}}{line}" for i, line in enumerate(table)]
-    lines += labelled("memory", [*_memory_words(plan), *(_parts(plan) if verbose else ())], style)
+    return "\n".join([*lines, *written(said(plan, FULL, style, rest, verbose), FULL, style)]) + "\n"
+
+
+def said(
+    plan: Plan, level: Level, style: Style, rest: Sequence[str] = (), verbose: bool = False
+) -> Iterator[tuple[str, ...] | list[str]]:
+    """Yield what is said below a plan's command: a label, its text, and the flags below that; or
+    lines as they are."""
+    short, fits = level is SHORT, plan.fits
+    if short:
+        yield from (("limit", line) for line in plan.limits)
+        # Much of a machine's RAM: a word about what that is
+        much = fits and plan.host.free is not None and 2 * plan.host.growing > plan.host.free
+        yield "grows", _GROWS * much
+        others = short_alternatives(plan)
+        yield wrap(_OTHERS, style.width, "  ", "  ") if others else []
+    else:
+        yield from (("why", reason) for reason in plan.reasons)
+        # What each alternative changes, gains and loses
+        others = [
+            ("instead", f"{shell(other.change)}: {bought(plan, other)}", *other.flags)
+            for other in plan.alternatives
+        ]
+    yield from ((*other, *rest) for other in others)
+    yield "smaller" if short else "instead", smaller_words(plan, level)
+    yield "--fit", fit_in_short(plan) if short else _fit_words(plan)
+    yield plan.elsewhere.backend if plan.elsewhere else "", elsewhere_words(plan, level)
+    if fits:
+        yield from (("speed", words) for words in ([] if short else _speed_words(plan)))
+        # What somebody measured on such a machine, next to the prediction
+        width = style.width if short else 0
+        for words in measured_words(plan.measured, width, plan.breakdown.n_ubatch):
+            yield "measured", words
+    if not short:
+        if fits:
+            table = users_table(plan.speed)
+            yield [f"{'' if i else 'serve':{LABEL}}{line}" for i, line in enumerate(table)]
+        for words in [*_memory_words(plan), *(_parts(plan) if verbose else ())]:
+            yield "memory", words
     if verbose:
-        lines += ["", *_table(plan, style), ""]
-    return "\n".join([*lines, *doubts(plan, style), ""])
+        # The memory in MiB
+        # The column for projectors, drafts and adapters is left out where nobody has any
+        extra = any(device.extra for device in plan.devices)
+        columns = [(head, field) for head, field in _COLUMNS if field != "extra" or extra]
+        rows = [
+            [
+                shortened(title, max(12, style.width // 5)),
+                # RAM without a margin has no cell for it
+                *(
+                    ""
+                    if size is None or (title, field, size) == ("RAM", "margin", 0)
+                    else in_mib(size)
+                    for _, field in columns
+                    for size in [getattr(row, field)]
+                ),
+            ]
+            for title, row in [*((name([d]), d) for d in plan.devices), ("RAM", plan.host)]
+        ]
+        yield ["", *blocks(["MiB", *(head for head, _ in columns)], rows, style), ""]
+    yield doubts(plan, style)
+    if short:
+        assumed = [f"{what} {value}".strip() for what, value in assumptions(plan.speed)]
+        yield "assumed", ", ".join(assumed) * fits
+        yield "less sure", ", ".join(plan.speed.unsure) * fits
+        yield "instead", "" if fits else _INSTEAD
+        yield "more", "--why (how it was chosen), --table (every GiB, all reasons)"
+
+
+def written(
+    rows: Iterable[tuple[str, ...] | list[str]], level: Level, style: Style
+) -> Iterator[str]:
+    """Yield the lines of what is said. In full a label stands once before its texts."""
+    # Further lines have less before them on a narrow terminal
+    narrow = level is SHORT and style.width < _WIDE
+    below = 2 * level.indent if narrow else level.indent + level.label
+    last = ""
+    for row in rows:
+        if isinstance(row, list):
+            yield from row
+            continue
+        label, text, *flags = row
+        if not text:
+            continue
+        shown = "" if level is FULL and label == last else label
+        first = f"{' ' * level.indent}{shown:{level.label}}"
+        yield from wrap(text, style.width, first, " " * below)
+        yield from flag_lines(flags, style, below + 2 * (level is FULL)) if flags else ()
+        last = label
 
 
 def broken(plan: Plan, style: Style) -> list[str]:
@@ -140,15 +260,14 @@ def figures(plan: Plan) -> str:
     return f"about {generated}   prompts {prompts}   {context}"
 
 
-def context_words(plan: Plan, count: Callable[[int], object] = int, shared: str = "") -> str:
-    """Return the context, its slots, and the cache types if they are not f16; `count` writes a
-    number of tokens, and `shared` precedes what slots share."""
-    use = plan.breakdown
+def context_words(plan: Plan, level: Level = FULL) -> str:
+    """Return the context, its slots, and the cache types if they are not f16."""
+    use, count = plan.breakdown, level.count
     text = f"context {count(use.n_ctx)}"
     if use.n_seq_max > 1:
         each = f" ({use.n_seq_max} slots of {count(use.n_ctx_seq)})"
         # One cache for all (any slot may take all of it), or a fixed part for each
-        text += f"{shared} shared by {use.n_seq_max} slots" if use.kv_unified else each
+        text += f"{level.shared} shared by {use.n_seq_max} slots" if use.kv_unified else each
     kinds = {plan.params.cache_type_k or "f16", plan.params.cache_type_v or "f16"}
     return text + ("" if kinds == {"f16"} else f", {'/'.join(sorted(kinds))} cache")
 
@@ -226,17 +345,17 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def shortage(plan: Plan, size_text: Callable[[int], str] = human) -> str:
-    """Return the missing memory per device, as text; `size_text` writes a size."""
+def shortage(plan: Plan, level: Level = FULL) -> str:
+    """Return the missing memory per device, as text."""
     parts = [
-        f"{size_text(-d.remaining)} missing on {d.name}"
+        f"{level.size(-d.remaining)} missing on {d.name}"
         for d in plan.devices
         # A GPU without anything of the launch lacks nothing
         if d.used and d.remaining < 0
     ]
     # None: the RAM is not known
     if plan.host.remaining is not None and plan.host.remaining < 0:
-        parts.append(f"{size_text(-plan.host.remaining)} missing in RAM")
+        parts.append(f"{level.size(-plan.host.remaining)} missing in RAM")
     return ", ".join(parts) or "no placement fits"
 
 
@@ -245,27 +364,26 @@ def remedy_lines(
     remedy: Remedy,
     style: Style,
     rest: Sequence[str],
-    size_text: Callable[[int], str] = human,
+    level: Level = FULL,
     card: str = "",
 ) -> list[str]:
     """Return one fix for a launch that does not fit, with all the flags that are typed then; where
     they take more than a line, below what they give. `card`: the GPU that has what is added."""
     flags = [*remedy.flags, *rest] if remedy.flags else []
-    words = remedy_words(remedy, size_text, plan.breakdown.n_ctx, shell(flags))
+    words = remedy_words(remedy, level, plan.breakdown.n_ctx, shell(flags))
     whole = f"fits with {f'{card} ({words})' if card else words}"
     if not flags or len(whole) + 2 <= style.width:
         return wrap(whole, style.width, "  ", "    ")
-    words = remedy_words(remedy, size_text, plan.breakdown.n_ctx, "these flags")
+    words = remedy_words(remedy, level, plan.breakdown.n_ctx, "these flags")
     lines = wrap(f"fits with {words}:", style.width, "  ", "    ")
     return [*lines, *flag_lines(flags, style, 4)]
 
 
-def remedy_words(
-    remedy: Remedy, size_text: Callable[[int], str] = human, n_ctx: int = 0, flags: str = ""
-) -> str:
+def remedy_words(remedy: Remedy, level: Level = FULL, n_ctx: int = 0, flags: str = "") -> str:
     """Return one fix for a launch that does not fit: flags with what they give, and the memory to
-    add, or another file. `size_text` writes a size, `n_ctx` is the launch's context, and `flags`
-    are said in place of the remedy's own."""
+    add, or another file. `n_ctx` is the launch's context, and `flags` are said in place of the
+    remedy's own."""
+    size_text = level.size
     if remedy.file:
         size = f"{size_text(remedy.file)}, {remedy.bits_per_weight:g} bits per weight"
         return f"a smaller file: {remedy.type} throughout is {size}"
@@ -317,10 +435,10 @@ def hints(plan: Plan) -> list[str]:
     return lines
 
 
-def smaller_words(plan: Plan, rate: Callable[[float], str] = tokens) -> str:
+def smaller_words(plan: Plan, level: Level = FULL) -> str:
     """Return a quantisation that is wholly on the GPUs, or that there is none; "" if not
     asked."""
-    other, now = plan.smaller, plan.speed.generation
+    other, now, rate = plan.smaller, plan.speed.generation, level.rate
     if other is None:
         return ""
     # There is nothing to be wholly on
@@ -338,22 +456,22 @@ def smaller_words(plan: Plan, rate: Callable[[float], str] = tokens) -> str:
     return f"{file} is {there}: about {rate(other.rate)} tokens/s instead of {rate(now)}"
 
 
-def elsewhere_words(plan: Plan, rate: Callable[[float], str] = tokens) -> str:
+def elsewhere_words(plan: Plan, level: Level = FULL) -> str:
     """Return what the other backend of the GPUs is predicted to reach; "" without one."""
     if plan.elsewhere is None:
         return ""
-    speed = plan.elsewhere.speed
+    speed, rate = plan.elsewhere.speed, level.rate
     there = ranged(speed.rate, speed.generation_spread, rate)
     gpus = f"GPU{'s' * (len(plan.devices) > 1)}"
     here = f"{rate(plan.speed.rate)}, predicted, on the same {gpus}"
     return f"{there} instead of {here}: another build of llama.cpp; measure both"
 
 
-def _fit_words(plan: Plan) -> list[str]:
-    """Return --fit's own answer."""
+def _fit_words(plan: Plan) -> str:
+    """Return --fit's own answer; "" where it was not asked."""
     rival = plan.fit_choice
     if rival is None:
-        return []
+        return ""
     # A device that the plan does not have counts as full
     free = {device.name: device.free for device in plan.devices}
     short = sum(
@@ -370,8 +488,8 @@ def _fit_words(plan: Plan) -> list[str]:
         ending = f"{tokens(there.prompt)} tokens/s of inputs"
     text = f"llama-server's own choice: {rival.placement}, context {rival.breakdown.n_ctx}"
     if short:
-        return [f"{text}; {human(short)} more than is free, so that it cannot load"]
-    return [f"{text}, {ending}{'' if rival.fits else '; that breaks these margins'}"]
+        return f"{text}; {human(short)} more than is free, so that it cannot load"
+    return f"{text}, {ending}{'' if rival.fits else '; that breaks these margins'}"
 
 
 def fades(there: Speed, here: Speed) -> bool:
@@ -418,27 +536,64 @@ def bought(plan: Plan, other: Alternative) -> str:
     return ", ".join([*gains, *losses, *filter(None, (moved, other.note))])
 
 
+def short_alternatives(plan: Plan) -> list[tuple[str, ...]]:
+    """Return the first alternative of each gain, the fastest of those that are faster: what it
+    gains and loses, then all of its flags; the table has them all. Those that are faster and longer
+    come first, and one slot, which loses nothing of one person's, beside what changes answers."""
+    here, n_ctx = plan.speed, plan.breakdown.n_ctx
+    # (gain, whether it is one slot) -> the alternative that is shown for it
+    by_gain: dict[tuple[str, bool], Alternative] = {}
+    for other in plan.alternatives:
+        faster, longer = other.speed.rate > here.rate * _NOTED, other.n_ctx > n_ctx * _LONGER
+        gain = _GAINS[faster, longer], faster and longer and "-np" in other.change
+        before = by_gain.setdefault(gain, other)
+        # Of a longer context the first one stays, of speed the fastest
+        if faster and other.speed.rate > before.speed.rate:
+            by_gain[gain] = other
+    rows: list[tuple[str, ...]] = []
+    for (label, _), other in sorted(by_gain.items(), key=lambda row: row[0][0] != "better"):
+        speed = other.speed
+        # 17664 and 17920 are both 17k here, and no difference
+        context = thousands(other.n_ctx)
+        parts = [] if context == thousands(n_ctx) else [f"context {context}"]
+        unsure = speed.generation_spread > LESS_SURE * here.generation_spread
+        span = ranged(speed.rate, speed.generation_spread, rounded, "")
+        parts.append(_rate(speed) + span[span.index(" ") :] * unsure)
+        # Prompts that are read as fast as the plan's are not said, if anything else is
+        alike = 1 / _PROMPTS <= speed.prompt / here.prompt <= _PROMPTS
+        if not alike or (len(parts) == 1 and not unsure):
+            parts.append(f"prompts {speed.prompt:.0f}/s")
+        parts += filter(None, [other.note, "measure it with `autolayers tune`" * unsure])
+        rows.append((label, ", ".join(parts), *other.flags))
+    return rows
+
+
+def _rate(speed: Speed) -> str:
+    together = " of all together" if speed.workload.requests > 1 else ""
+    # --users: what all of them get, as the verdict says it
+    together = " in all" if speed.requests is not None else together
+    return f"{rounded(speed.rate)} tokens/s{together}"
+
+
+def fit_in_short(plan: Plan) -> str:
+    """Return what --fit would choose, in a few words; "" where it was not asked."""
+    rival, here = plan.fit_choice, plan.speed
+    if rival is None:
+        return ""
+    there = rival.speed
+    full = ""
+    if fades(there, here) and there.requests is None:
+        full = f" ({rounded(there.generation_full)} with a full one)"
+    # An embedding model has no rate of generated tokens
+    rate = f", {_rate(there)}{full}" if plan.inputs is None else ""
+    words = f"context {thousands(rival.breakdown.n_ctx)}{rate}, prompts {there.prompt:.0f}/s"
+    own = f"context {thousands(plan.breakdown.n_ctx)}, {_rate(here)}, prompts {here.prompt:.0f}/s"
+    # The same figures twice would look like a mistake
+    words = "the same context and rates" if words == own else words
+    return f"llama.cpp alone: {words}{'' if rival.fits else '; that breaks these margins'}"
+
+
 # --- the breakdown
-
-
-def _table(plan: Plan, style: Style) -> list[str]:
-    """Return the memory in MiB."""
-    # The column for projectors, drafts and adapters is left out where nobody has any
-    extra = any(device.extra for device in plan.devices)
-    columns = [(head, field) for head, field in _COLUMNS if field != "extra" or extra]
-    rows = [
-        [
-            shortened(title, max(12, style.width // 5)),
-            # RAM without a margin has no cell for it
-            *(
-                "" if size is None or (title, field, size) == ("RAM", "margin", 0) else in_mib(size)
-                for _, field in columns
-                for size in [getattr(row, field)]
-            ),
-        ]
-        for title, row in [*((name([d]), d) for d in plan.devices), ("RAM", plan.host)]
-    ]
-    return blocks(["MiB", *(head for head, _ in columns)], rows, style)
 
 
 def _memory_words(plan: Plan) -> list[str]:
@@ -471,12 +626,8 @@ def _memory_words(plan: Plan) -> list[str]:
         parts.append(f"serving may add up to {gib(host.growing)} of RAM{of_what}{some}")
     if host.free is not None and parts:
         sentences.append("; ".join(parts))
-    return [*sentences, *_left_out(plan)]
-
-
-def _left_out(plan: Plan) -> list[str]:
-    """Return what the system has of the RAM, and that a GPU with all its memory free drives no
-    display (an RPC server reports the RAM of its machine)."""
+    # What the system has of the RAM, and that a GPU with all its memory free drives no
+    # display (an RPC server reports the RAM of its machine)
     host = plan.host
     local = [device for device in plan.devices if not backend_of(device.name).remote]
     parts = []
@@ -491,7 +642,7 @@ def _left_out(plan: Plan) -> list[str]:
         flag = f" (--budget {first.name}={first.free // GiB - 1}GiB leaves space for one)"
         budget = flag * (first.free >= 2 * GiB)
         parts.append(f"nothing else is on the GPU, not even a display{budget}")
-    return ["; ".join(parts)] if parts else []
+    return [*sentences, *(["; ".join(parts)] if parts else [])]
 
 
 def _parts(plan: Plan) -> list[str]:

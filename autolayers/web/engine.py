@@ -45,7 +45,7 @@ from ..records import replace
 from ..report.summary import summary
 from ..report.svg import svg
 from ..report.table import Style
-from ..report.text import bought, larger_card, remedy_words
+from ..report.text import SHORT, bought, larger_card, remedy_words
 from ..report.yours import beside as lined
 from ..report.yours import difference
 from ..request import Request, with_draft_checked
@@ -550,7 +550,7 @@ class Engine:
                     "flags": flags_to_try(question, remedy.flags) if remedy.flags else [],
                     "change": remedy.change,
                     "words": larger_card(plan, remedy)
-                    or remedy_words(replace(remedy, flags=remedy.change), at_least),
+                    or remedy_words(replace(remedy, flags=remedy.change), SHORT),
                 }
                 for remedy in plan.remedies
             ]

@@ -13,8 +13,8 @@ from __future__ import annotations
 from ..ollama.settings import is_embedding
 from ..quoting import posix
 from ..report.table import rounded as rate
-from ..report.text import assumed_words, shortage
-from ..units import GiB, at_least, human
+from ..report.text import SHORT, assumed_words, shortage
+from ..units import GiB, human
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def verdict(plan: Plan) -> dict[str, Any]:
     if not plan.fits:
         return {
             "state": "no",
-            "title": f"Does not fit: {shortage(plan, at_least)}",
+            "title": f"Does not fit: {shortage(plan, SHORT)}",
             "parts": [],
             "numbers": [],
             "plain": "",

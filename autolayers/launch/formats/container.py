@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 from ...errors import UsageError
-from .launch_file import LaunchFile, moved, without
+from .launch_file import LaunchFile, moved, words_of
 
 _IMAGE = "ghcr.io/ggml-org/llama.cpp:server"
 CACHE = "llama-cache"  # the volume for what is downloaded
@@ -37,11 +37,11 @@ class Container:
         self._folders: dict[str, str] = {}
         # Within the container the server must listen on all addresses, or the published port
         # reaches nothing; who may connect is decided by `published`
-        words = without(launch.words, "--host")
+        found = launch.without("--host")
         own = ["--host", "0.0.0.0"]
         # The port too: what llama-server listens on without it has changed
         own += [] if launch.arguments.value("--port") else ["--port", launch.port]
-        self.words = [*moved(words, self._mounted), *own]
+        self.words = [*words_of(moved(found, self._mounted)), *own]
         launch.refuse_unreached(kind)
         # The backend's ending chooses the image, e.g. ":server-cuda", ":server-vulkan"
         build = f"-b{launch.build}" if launch.build else ""

@@ -7,11 +7,12 @@ import os
 
 from ...errors import UsageError
 from ...flags.params import Params
-from ...flags.parse import Item, items
+from ...flags.parse import Item
 from ...flags.table import Argument
 from ...model.quantisation import named
 from ...quoting import shell
-from .launch_file import LaunchFile, without
+from ...tables import listed
+from .launch_file import LaunchFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _TARGET = "Docker Model Runner"
 # It writes these itself, or takes them from the model in its store
-_ITS_OWN = ("-m", "-hf", "-hff", "-mu", "-dr", "-mm", "-mmu", "-c", "--embedding", "--rerank")
+_ITS_OWN = listed("-m -hf -hff -mu -dr -mm -mmu -c --embedding --rerank")
 # What it refuses of those that affect memory: paths, and what its list has not yet
 _LACKS = (
     "-ot -ncffn -ctxcp -no-kvu --no-kv-unified -md -hfd -mmdev -lzm --rpc --lora --lora-scaled "
@@ -54,9 +55,7 @@ def write(launch: LaunchFile) -> str:
         configure += ["--context-size", str(params.n_ctx)]
     if params.embedding or params.reranking:
         configure += ["--mode", "reranking" if params.reranking else "embedding"]
-    words = [
-        word for item in items(without(launch.words, *_ITS_OWN)) for word in _words(launch, item)
-    ]
+    words = [word for item in launch.without(*_ITS_OWN) for word in _words(launch, item)]
     lines = [*launch.notes, shell(place), shell([*configure, model, "--", *words])]
     return "\n".join(lines) + "\n"
 

@@ -5,7 +5,7 @@ variables, bytes; without them by 1.2 times the weights."""
 from __future__ import annotations
 
 from ...quoting import yaml
-from .launch_file import LaunchFile, own_gpus, without
+from .launch_file import LaunchFile, own_gpus, words_of
 
 # GPUStack's worker picks the address and the port, and routes by the deployment's own name
 _ITS_OWN = ("--host", "--port", "-a")
@@ -19,7 +19,7 @@ def write(launch: LaunchFile) -> str:
         if launch.arguments.value(flag) is not None:
             launch.warnings.append(f"GPUStack says {flag} itself: left out")
     launch.starts_keyless("GPUStack's users have keys of their own; or set it in env")
-    words = without(launch.words, "-m", "-hf", "-hff", "-mu", "-dr", *_ITS_OWN)
+    words = words_of(launch.without("-m", "-hf", "-hff", "-mu", "-dr", *_ITS_OWN))
     if launch.hub_file:
         repository, file = launch.hub_file
         source = [

@@ -16,6 +16,7 @@ from ...flags.write import to_words
 from ...planner.one.overrides import merged
 from ...quoting import shell
 from ...sources.huggingface import HUB
+from ...tables import listed
 from .launch_file import LaunchFile, one_sequence
 
 TYPE_CHECKING = False
@@ -41,36 +42,11 @@ _MORE_CELLS = 128
 _MAX_KV_OVERRIDES = 4
 # of Params: what its command line has a flag for, or always does in the same way
 FIELDS = frozenset(
-    (
-        "model",
-        "n_gpu_layers",
-        "n_ctx",
-        "n_batch",
-        "n_ubatch",
-        "n_parallel",
-        "kv_unified",
-        "flash_attn",
-        "cache_type_k",
-        "cache_type_v",
-        "kv_offload",
-        "swa_full",
-        "split_mode",
-        "tensor_split",
-        "main_gpu",
-        "device",
-        "overrides",
-        "load_mode",
-        "mmproj",
-        "mmproj_offload",
-        "image_max_tokens",
-        "model_draft",
-        "draft_n_max",
-        "n_gpu_layers_draft",
-        "spec_type",
-        "lora",
-        "override_kv",
-        "n_threads",
-        "n_threads_batch",
+    listed(
+        "model n_gpu_layers n_ctx n_batch n_ubatch n_parallel kv_unified flash_attn cache_type_k "
+        "cache_type_v kv_offload swa_full split_mode tensor_split main_gpu device overrides "
+        "load_mode mmproj mmproj_offload image_max_tokens model_draft draft_n_max "
+        "n_gpu_layers_draft spec_type lora override_kv n_threads n_threads_batch"
     )
 )
 # arguments that do not affect memory, and KoboldCpp's names
@@ -99,107 +75,124 @@ def write(launch: LaunchFile) -> str:
     express."""
     launch.check_expressed(FIELDS, _FLAGS, _TARGET)
     p, use = launch.params, launch.plan.breakdown
-    # --contextsize for a cache of `n_ctx` cells.
-    n_ctx = use.n_ctx
     smallest, largest = _CONTEXTS
-    if not smallest <= n_ctx - _MORE_CELLS <= largest:
+    if not smallest <= use.n_ctx - _MORE_CELLS <= largest:
         raise UsageError(
             f"koboldcpp's --contextsize is {smallest} to {largest} and {_MORE_CELLS} cells are "
-            f"added to it: {n_ctx} is impossible, plan with -c {largest} or less"
+            f"added to it: {use.n_ctx} is impossible, plan with -c {largest} or less"
         )
-    words = [
-        "koboldcpp",
-        "--model",
-        _model(launch),
-        *_devices(launch),
-        # llama.cpp's -ngl. -1 is never written: it starts
-        # KoboldCpp's own --autofit, which chooses again
-        "--gpulayers",
-        str(999 if p.n_gpu_layers is None or p.n_gpu_layers < 0 else p.n_gpu_layers),
-        "--contextsize",
-        str(n_ctx - _MORE_CELLS),
-    ]
-    if p.tensor_split:
-        # separate words there, not "3,1"
-        words += ["--tensor_split", *(f"{ratio:g}" for ratio in p.tensor_split)]
-    words += _attention(launch) + _overrides(p)
-    if use.n_ubatch not in _BATCHES:
+    # It downloads from a link, and knows no hf:
+    model = launch.model
+    if model.startswith("hf:") and model.lower().endswith(".gguf"):
+        parts = model[3:].split("/")
+        model = f"{HUB}/{'/'.join(parts[:2])}/resolve/main/{'/'.join(parts[2:])}"
+    elif ":" in model[2:] and model.startswith(("hf:", "docker:")):
         raise UsageError(
-            f"koboldcpp's --batchsize is one of {', '.join(map(str, _BATCHES))}, not "
-            f"{use.n_ubatch}: plan with one of these as -ub"
+            f"koboldcpp loads files and links, not {model}: name one file, hf:USER/REPO/FILE.gguf"
         )
-    if p.n_threads is not None and p.n_threads > 0:
-        words += ["--threads", str(p.n_threads)]
-    mode = p.load_mode or "auto"
-    if mode == "dio":
-        raise UsageError("koboldcpp has nothing like -lm dio: plan without it")
-    # llama.cpp's auto maps the file where it can; KoboldCpp does not without the flag
-    loading = (["--usemmap"] if mode in ("auto", "mmap", "mmap+mlock") else []) + (
-        ["--usemlock"] if "mlock" in mode else []
-    )
-    words += ["--batchsize", str(use.n_ubatch), *loading, *_companions(launch), *_rest(launch)]
-    line = shell(words)
+    k, v, mode = p.cache_type_k or "f16", p.cache_type_v or "f16", p.load_mode or "auto"
+    values = dict(launch.arguments.given)
+    certificate, key = values.get("--ssl-cert-file"), values.get("--ssl-key-file")
+    split = p.split_mode not in (None, "none", "layer") and p.device != ()
+    kept = len(p.override_kv) > _MAX_KV_OVERRIDES or any("," in text for _, text in p.override_kv)
+    for wrong, why in (
+        (split, f"'s layers cannot be split as -sm {p.split_mode} does: plan without it"),
+        (
+            k != v or k not in _CACHE,
+            f"'s cache is {', '.join(_CACHE)} for both K and V, not {k} and {v}",
+        ),
+        (
+            use.n_ubatch not in _BATCHES,
+            f"'s --batchsize is one of {', '.join(map(str, _BATCHES))}, not {use.n_ubatch}: plan "
+            "with one of these as -ub",
+        ),
+        (mode == "dio", " has nothing like -lm dio: plan without it"),
+        (
+            set(p.spec_type) - {"draft-simple"},
+            f" has nothing like --spec-type {','.join(p.spec_type)}: plan without it",
+        ),
+        (kept, f" takes at most {_MAX_KV_OVERRIDES} --override-kv, without commas"),
+        (len(p.lora) > 1, f" takes one adapter, not {len(p.lora)}"),
+        (
+            bool(certificate) != bool(key),
+            "'s --ssl takes a certificate and a key: give --ssl-cert-file and --ssl-key-file",
+        ),
+    ):
+        if wrong:
+            raise UsageError(f"koboldcpp{why}")
+    if p.swa_full:
+        launch.warnings.append(
+            "koboldcpp since 1.114 always makes a small cache for sliding windows: --swa-full "
+            "works with older versions only"
+        )
+    names = [device.name for device in launch.plan.devices]
+    # Its own default is all of them; -devd none keeps the draft in RAM
+    layers = 0 if p.device_draft == () else p.n_gpu_layers_draft
+    drafted = p.model_draft and layers is not None and layers >= 0
+    windows = not p.swa_full and launch.plan.model.hparams.is_swa_any
+    threads = p.n_threads is not None and p.n_threads > 0
+    scales = [f"{path.scale:g}" for path in p.lora if isinstance(path, Scaled)]
+    # Its default is to listen on all addresses and another port: nobody else in the network was
+    # meant to reach it
+    values = {"--host": "127.0.0.1", "--port": launch.port, **values}
+    rest = [(_FLAGS[flag], values[flag]) for flag in _FLAGS if flag in values and _FLAGS[flag]]
+    # What is written, and where: words that are there if the first is
+    rows: list[tuple[object, Sequence[object]]] = [
+        (True, ["koboldcpp", "--model", model]),
+        # -dev none
+        (p.device == (), ["--usecpu"]),
+        (p.device != (), launch.reach.backend.koboldcpp or ()),
+        # llama.cpp's names, e.g. CUDA0,CUDA1
+        (p.device, ["--device", ",".join(p.device or ())]),
+        # -sm none puts all on one device, -mg or the first
+        (
+            p.split_mode == "none" and p.device != (),
+            ["--device", *names[max(0, p.main_gpu or 0) :][:1]],
+        ),
+        # llama.cpp's -ngl. -1 is never written: it starts KoboldCpp's own --autofit, which chooses
+        # again
+        (
+            True,
+            [
+                "--gpulayers",
+                999 if p.n_gpu_layers is None or p.n_gpu_layers < 0 else p.n_gpu_layers,
+            ],
+        ),
+        (True, ["--contextsize", use.n_ctx - _MORE_CELLS]),
+        # separate words there, not "3,1"
+        (p.tensor_split, ["--tensor_split", *(f"{ratio:g}" for ratio in p.tensor_split or ())]),
+        (True, ["--flashattention" if use.flash_attn else "--noflashattention"]),
+        # Padding 0: a window's cache as small as llama.cpp's. Its own default lets a chat be
+        # rewound that far
+        (windows, ["--useswa", "--swapadding", 0]),
+        (True, _CACHE[k]),
+        # the cache in RAM, as -nkvo
+        (p.kv_offload is False, ["--lowvram"]),
+        (True, _overrides(p)),
+        (threads, ["--threads", p.n_threads]),
+        (True, ["--batchsize", use.n_ubatch]),
+        # llama.cpp's auto maps the file where it can; KoboldCpp does not without the flag
+        (mode in ("auto", "mmap", "mmap+mlock"), ["--usemmap"]),
+        ("mlock" in mode, ["--usemlock"]),
+        (p.mmproj, ["--mmproj", p.mmproj]),
+        (p.model_draft, ["--draftmodel", p.model_draft]),
+        # The projector computes on the CPU
+        (p.mmproj_offload is False, ["--mmprojcpu"]),
+        (p.image_max_tokens is not None, ["--visionmaxtokens", p.image_max_tokens]),
+        (p.draft_n_max is not None, ["--draftamount", p.draft_n_max]),
+        (drafted, ["--draftgpulayers", layers]),
+        (p.override_kv, ["--overridekv", ",".join(map("=".join, p.override_kv))]),
+        (p.lora, ["--lora", *p.lora]),
+        (scales, ["--loramult", *scales]),
+        *((True, [name, value] if value else [name]) for name, value in rest),
+        (certificate, ["--ssl", certificate, key]),
+    ]
+    line = shell([str(word) for given, words in rows if given for word in words])
     # --password is what clients send as the key
     # the shell stops if it is not set: no server without its key
     if "LLAMA_API_KEY" in launch.secrets:
         line += " --password " + ("%LLAMA_API_KEY%" if os.name == "nt" else '"${LLAMA_API_KEY:?}"')
     return line + "\n"
-
-
-def _model(launch: LaunchFile) -> str:
-    model = launch.model
-    if model.startswith(("http://", "https://")):
-        return model
-    # It downloads from a link, and knows no hf:
-    if model.startswith("hf:") and model.lower().endswith(".gguf"):
-        parts = model[3:].split("/")
-        return f"{HUB}/{'/'.join(parts[:2])}/resolve/main/{'/'.join(parts[2:])}"
-    if ":" in model[2:] and model.startswith(("hf:", "docker:")):
-        raise UsageError(
-            f"koboldcpp loads files and links, not {model}: name one file, hf:USER/REPO/FILE.gguf"
-        )
-    return model
-
-
-def _devices(launch: LaunchFile) -> list[str]:
-    p, words = launch.params, list(launch.reach.backend.koboldcpp or ())
-    if p.device == ():
-        # -dev none
-        return ["--usecpu"]
-    # llama.cpp's names, e.g. CUDA0,CUDA1
-    if p.device:
-        words += ["--device", ",".join(p.device)]
-    if p.split_mode == "none":
-        # -sm none puts all on one device, -mg or the first
-        names = [device.name for device in launch.plan.devices]
-        words += ["--device", names[max(0, p.main_gpu or 0)]]
-    elif p.split_mode not in (None, "layer"):
-        raise UsageError(
-            f"koboldcpp's layers cannot be split as -sm {p.split_mode} does: plan without it"
-        )
-    return words
-
-
-def _attention(launch: LaunchFile) -> list[str]:
-    p, use = launch.params, launch.plan.breakdown
-    words = ["--flashattention"] if use.flash_attn else ["--noflashattention"]
-    # Padding 0: a window's cache as small as llama.cpp's.
-    # Its own default lets a chat be rewound that far
-    if not p.swa_full and launch.plan.model.hparams.is_swa_any:
-        words += ["--useswa", "--swapadding", "0"]
-    elif p.swa_full:
-        launch.warnings.append(
-            "koboldcpp since 1.114 always makes a small cache for sliding windows: --swa-full "
-            "works with older versions only"
-        )
-    k, v = p.cache_type_k or "f16", p.cache_type_v or "f16"
-    if k != v or k not in _CACHE:
-        raise UsageError(
-            f"koboldcpp's cache is {', '.join(_CACHE)} for both K and V, not {k} and {v}"
-        )
-    words += _CACHE[k]
-    # --lowvram: the cache in RAM, as -nkvo
-    return [*words, "--lowvram"] if p.kv_offload is False else words
 
 
 def _overrides(p: Params) -> list[str]:
@@ -212,67 +205,3 @@ def _overrides(p: Params) -> list[str]:
     # a pattern for many layers instead of one for each
     pairs = [f"{pattern}={buffer}" for pattern, buffer in merged(p.overrides, ())]
     return ["--overridetensors", ",".join(pairs)] if words else []
-
-
-def _companions(launch: LaunchFile) -> list[str]:
-    p, words = launch.params, []
-    for flag, path in (("--mmproj", p.mmproj), ("--draftmodel", p.model_draft)):
-        if path:
-            words += [flag, path]
-    # The projector computes on the CPU
-    if p.mmproj_offload is False:
-        words.append("--mmprojcpu")
-    if p.image_max_tokens is not None:
-        words += ["--visionmaxtokens", str(p.image_max_tokens)]
-    if set(p.spec_type) - {"draft-simple"}:
-        raise UsageError(
-            f"koboldcpp has nothing like --spec-type {','.join(p.spec_type)}: plan without it"
-        )
-    if p.draft_n_max is not None:
-        words += ["--draftamount", str(p.draft_n_max)]
-    # Its own default is all of them; -devd none keeps the draft in RAM
-    layers = 0 if p.device_draft == () else p.n_gpu_layers_draft
-    if p.model_draft and layers is not None and layers >= 0:
-        words += ["--draftgpulayers", str(layers)]
-    return words + _overridden(p.override_kv) + _adapter(launch)
-
-
-def _overridden(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the words of --override-kv. Raises UsageError for what koboldcpp does not take."""
-    if len(pairs) > _MAX_KV_OVERRIDES or any("," in text for _, text in pairs):
-        raise UsageError(
-            f"koboldcpp takes at most {_MAX_KV_OVERRIDES} --override-kv, without commas"
-        )
-    if not pairs:
-        return []
-    return ["--overridekv", ",".join(f"{key}={text}" for key, text in pairs)]
-
-
-def _adapter(launch: LaunchFile) -> list[str]:
-    if len(launch.params.lora) > 1:
-        raise UsageError(f"koboldcpp takes one adapter, not {len(launch.params.lora)}")
-    words = [word for path in launch.params.lora for word in ("--lora", str(path))]
-    scales = [path.scale for path in launch.params.lora if isinstance(path, Scaled)]
-    return [*words, *(word for scale in scales for word in ("--loramult", f"{scale:g}"))]
-
-
-def _rest(launch: LaunchFile) -> list[str]:
-    """Return the arguments that do not affect memory, the last of each. KoboldCpp's default is to
-    listen on all addresses and another port."""
-    values = dict(launch.arguments.given)
-    # Nobody else in the network was meant to reach it
-    values.setdefault("--host", "127.0.0.1")
-    values.setdefault("--port", launch.port)
-    words: list[str] = []
-    for flag, name in _FLAGS.items():
-        if flag in values and name:
-            words += [name, values[flag]] if values[flag] else [name]
-    certificate, key = values.get("--ssl-cert-file"), values.get("--ssl-key-file")
-    if certificate or key:
-        if not (certificate and key):
-            raise UsageError(
-                "koboldcpp's --ssl takes a certificate and a key: give --ssl-cert-file and "
-                "--ssl-key-file"
-            )
-        words += ["--ssl", certificate, key]
-    return words

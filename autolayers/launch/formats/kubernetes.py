@@ -135,6 +135,22 @@ def container(pod: Pod) -> Document:
         for number, mount in enumerate(pod.mounts)
     ]
     mounts += [{"name": "cache", "mountPath": CACHED}] if pod.cached else []
+    # Requests and limits: a pod that exceeds its limit is killed, and only it
+    # Device plugins read limits; Kubernetes sets the request of such a resource to the same
+    limits: Document = {}
+    if pod.gpu and pod.shares != KAI:  # which counts the GPU itself
+        limits[pod.gpu] = pod.gpus
+    if pod.gpu and pod.shares == HAMI:
+        # HAMi: MiB of each GPU that the pod may allocate
+        limits["nvidia.com/gpumem"] = pod.gpumem
+    if pod.ram.limit is not None:
+        limits["memory"] = f"{pod.ram.limit // MiB}Mi"
+    requests = {
+        "memory": f"{pod.ram.request // MiB}Mi",
+        # Without one it gets what others leave
+        "cpu": f'"{pod.threads}"',
+        "ephemeral-storage": f"{-(-pod.disk // MiB)}Mi" if pod.disk else None,
+    }
     return {
         "name": pod.name,
         "image": yaml(pod.image),
@@ -150,7 +166,7 @@ def container(pod: Pod) -> Document:
             "capabilities": None if pod.user is None else {"drop": "[ALL]"},
         },
         "ports": [{"containerPort": pod.port, "hostPort": pod.node_port or None}],
-        "resources": _resources(pod),
+        "resources": {"requests": requests, "limits": limits or None},
         # The pod is not ready, and gets no requests, before /health answers; llama-server answers
         # 503 while it loads
         "startupProbe": {
@@ -167,26 +183,6 @@ def container(pod: Pod) -> Document:
 
 def _words(words: Sequence[str]) -> list[str]:
     return list(map(container_argument, words))
-
-
-def _resources(pod: Pod) -> Document:
-    """Return requests and limits: a pod that exceeds its limit is killed, and only it."""
-    # Device plugins read limits; Kubernetes sets the request of such a resource to the same
-    limits: Document = {}
-    if pod.gpu and pod.shares != KAI:  # which counts the GPU itself
-        limits[pod.gpu] = pod.gpus
-    if pod.gpu and pod.shares == HAMI:
-        # HAMi: MiB of each GPU that the pod may allocate
-        limits["nvidia.com/gpumem"] = pod.gpumem
-    if pod.ram.limit is not None:
-        limits["memory"] = f"{pod.ram.limit // MiB}Mi"
-    requests = {
-        "memory": f"{pod.ram.request // MiB}Mi",
-        # Without one it gets what others leave
-        "cpu": f'"{pod.threads}"',
-        "ephemeral-storage": f"{-(-pod.disk // MiB)}Mi" if pod.disk else None,
-    }
-    return {"requests": requests, "limits": limits or None}
 
 
 def volumes(pod: Pod) -> list[Document]:
@@ -220,14 +216,19 @@ def _user(launch: LaunchFile, box: Container) -> int | None:
     if os.getuid():
         return os.getuid()
     # Written by root: nobody, where everyone may read; a model that is not here is taken for such
-    return _NOBODY if all(_public(mount.source) for mount in box.mounts.values()) else None
-
-
-def _public(path: str) -> bool:
-    """Return whether everyone may read a file."""
-    if os.path.exists(path):
-        return bool(os.stat(path).st_mode & 0o004)
-    return path.endswith(".gguf")
+    # Whether everyone may read a file
+    return (
+        _NOBODY
+        if all(
+            (
+                bool(os.stat(mount.source).st_mode & 0o004)
+                if os.path.exists(mount.source)
+                else mount.source.endswith(".gguf")
+            )
+            for mount in box.mounts.values()
+        )
+        else None
+    )
 
 
 def pod_of(launch: LaunchFile, shares: str = "", name: str = "llama-server") -> Pod:

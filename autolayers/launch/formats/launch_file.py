@@ -1,4 +1,5 @@
-"""A launch for the writers: words without secrets, their Params, and a name."""
+"""A launch for the writers: its words as items, read once and without secrets, their Params, and a
+name."""
 
 from __future__ import annotations
 
@@ -10,21 +11,22 @@ from functools import partial
 from ...backends import HOST, backend_of
 from ...errors import UsageError
 from ...flags.params import Params
-from ...flags.parse import Arguments, items, parse
+from ...flags.parse import Arguments, Item, applied, items, items_of_fork, parse
 from ...flags.table import Argument, lookup
 from ...flags.write import to_words
 from ...net import public
 from ...quoting import printable
 from ...records import replace
+from ...tables import listed
 from ...units import MiB, human
 from ...work.figures import DISK, START
 from ..command import WrappedCommand
-from ..secrets import launcher_without_secrets, without_secrets
+from ..secrets import launcher_without_secrets, public_items
 from .reach import Reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from ...planner import Plan
     from ...planner.plan import DeviceRow
@@ -38,7 +40,7 @@ _HERE = ("", "127.0.0.1", "localhost", "::1")  # addresses that only this machin
 # fields of llama-server's own features, which programs that ignore these fields lack
 # (--fit, saved prompts and checkpoints are its own code, not the library's)
 _OF_THE_SERVER = frozenset(
-    ("fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints", "cache_reuse", "warmup")
+    listed("fit fit_target fit_ctx cache_ram ctx_checkpoints cache_reuse warmup")
 )
 
 
@@ -64,32 +66,36 @@ class LaunchFile:
         self.image = ""  # of a container, empty: llama.cpp's own
         self.shares = ""  # what divides its GPU by memory: --gpumem
         self.build = 0  # the one that its plan is for, where it was said
+        # Its words are read once; from here on they are items
+        given = list(items_of_fork(command.words))
         # A service or container starts without this shell's variables and config files
-        settings = _said_elsewhere(command.words, environ, config_files)
-        complete = parse([*command.words, *settings, *added], command=None)
+        settings = list(items(_said_elsewhere(given, environ, config_files)))
+        planned = list(items(added))
+        complete = applied([*given, *settings, *planned])
         if not _downloads(complete.params.model):
             # A token of the Hub is of no use to a program that downloads nothing
-            settings = without(settings, "-hft")
-        words = [*command.words, *settings, *added]
+            settings = [item for item in settings if item.canonical != "-hft"]
+        found = [*given, *settings, *planned]
         if not command.container:  # its launcher has another working directory
             # A service starts in another directory, so a relative path would name nothing
-            words = moved(words, lambda path, _: os.path.abspath(path))
-        if (complete.params.model or "").startswith("hf:") and not _settles_projector(complete):
+            found = moved(found, lambda path, _: os.path.abspath(path))
+        if (complete.params.model or "").startswith("hf:") and not (
+            complete.params.mmproj is not None
+            or any(complete.value(flag) is not None for flag in ("--mmproj-auto", "--no-mmproj"))
+        ):
             # -hf would load a projector that is not in the plan
-            words.append("--no-mmproj")
+            found += items(["--no-mmproj"])
         # `names`: e.g. ["LLAMA_API_KEY"], which llama-server reads in place of --api-key
-        self.words, names = without_secrets(words)
+        self.items, names = public_items(found)
         self.launcher, launcher_names = launcher_without_secrets(command)
         self.secrets = list(dict.fromkeys([*names, *launcher_names]))
-        # Parsed again: writers look words up in what they are going to write
-        self.arguments = parse(self.words, command=None)
+        # Without the secrets: writers look words up in what they are going to write
+        self.arguments = applied(self.items)
         self.params = self.arguments.params
         self.host = self.arguments.value("--host")
         self.port = self.arguments.value("--port") or _PORT
-        # Raise UsageError for what is no port.
-        port = self.port
-        if not re.fullmatch("[0-9]{1,5}", port) or int(port) >= 1 << 16:
-            raise UsageError(f"--port {port}: a port is a number, 0 to 65535")
+        if not re.fullmatch("[0-9]{1,5}", self.port) or int(self.port) >= 1 << 16:
+            raise UsageError(f"--port {self.port}: a port is a number, 0 to 65535")
         self.warnings: list[str] = []
         self.ram = plan.ram
         if self.ram.limit is None:
@@ -117,6 +123,15 @@ class LaunchFile:
         """Raise UsageError for GPUs that a format cannot give to its program."""
         if own_gpus(self.plan) and not self.image:
             self.reach.refuse(kind)
+
+    @property
+    def words(self) -> list[str]:
+        """llama-server's words."""
+        return words_of(self.items)
+
+    def without(self, *flags: str) -> list[Item]:
+        """Return the items without these arguments of llama-server, by their canonical names."""
+        return [item for item in self.items if item.canonical not in flags]
 
     @property
     def name(self) -> str:
@@ -158,17 +173,6 @@ class LaunchFile:
         read = self.plan.model.path.replace("\\", "/")
         file = re.search(r"(?:/snapshots/[^/]+/|/resolve/[^/]+/|^hf:[^/]+/[^/]+/)(.+)", read)
         return (found[1], file[1]) if file and file[1].endswith(".gguf") else None
-
-    def unseen_files(self, words: Sequence[str]) -> list[str]:
-        """Return the paths of this machine in words for a pod that mounts none of them."""
-        paths: list[str] = []
-
-        def seen(path: str, _: bool) -> str:
-            paths.append(path)
-            return path
-
-        moved(words, seen)
-        return paths
 
     @property
     def downloads(self) -> bool:
@@ -234,7 +238,17 @@ class LaunchFile:
         params = self.params
         for name in Params.__dataclass_fields__:
             value = getattr(params, name)
-            if name in fields or name in _OF_THE_SERVER or not _is_set(name, value):
+            # Whether a field of Params says something; an expert cache of 0 MiB is
+            # none
+            if (
+                name in fields
+                or name in _OF_THE_SERVER
+                or not (
+                    False
+                    if value is None or value == ()
+                    else name != "moe_cache_mib" or bool(value)
+                )
+            ):
                 continue
             # The flag's name is the first word, e.g. "-ot" of ["-ot", "exps=CPU"]
             flag_name = next(iter(to_words(Params(**{name: value}))), name)
@@ -248,48 +262,32 @@ class LaunchFile:
             self.warnings.append(f"{target} has nothing like {flag}: left out")
 
 
-def _is_set(name: str, value: object) -> bool:
-    """Return whether a field of Params says something; an expert cache of 0 MiB is none."""
-    if value is None or value == ():
-        return False
-    return name != "moe_cache_mib" or bool(value)
-
-
-def _settles_projector(arguments: Arguments) -> bool:
-    """Return whether a projector is named, wanted or refused."""
-    if arguments.params.mmproj is not None:
-        return True
-    return any(arguments.value(flag) is not None for flag in ("--mmproj-auto", "--no-mmproj"))
-
-
 def _downloads(model: str | None) -> bool:
     return (model or "").startswith(_ELSEWHERE)
 
 
 def _said_elsewhere(
-    words: Sequence[str], environ: Mapping[str, str] | None, config_files: Sequence[str]
+    given: Sequence[Item], environ: Mapping[str, str] | None, config_files: Sequence[str]
 ) -> list[str]:
     """Return the settings of the environment and config files, as words. The plan's flags have all
     that affects memory but the model."""
-    typed = parse(words, command=None)
-    rows = {row[0].canonical for flag, _ in typed.given if (row := lookup(flag))}
+    flags = {item.canonical for item in given}
+    named = applied(given).params.model is not None
     settings: list[str] = []
     for flag, value in parse((), environ, config_files, command=None).given:
-        row = lookup(flag)
-        if row is None or row[0].canonical in rows or row[0].field not in ("", "model"):
+        row, _ = lookup(flag) or (None, True)
+        # Fields other than the model are the plan's flags already
+        if row is None or row.canonical in flags or row.field not in ("", "model"):
             continue
-        if row[0].field != "model" or typed.params.model is None:
-            # Fields other than the model are the plan's flags already
-            settings += [flag, *_values(row[0], value)]
+        if row.field == "model" and named:
+            continue
+        settings.append(flag)
+        if row.kind.words > 1:
+            # --control-vector-layer-range START END; a variable or config file has both in one text
+            settings += value.split(" ", 1)
+        elif row.takes_value:
+            settings.append(value)
     return settings
-
-
-def _values(argument: Argument, text: str) -> list[str]:
-    """Return the words behind a flag."""
-    if argument.kind.words > 1:
-        # --control-vector-layer-range START END; a variable or config file has both in one text
-        return text.split(" ", 1)
-    return [text] if argument.takes_value else []
 
 
 def own_gpus(plan: Plan) -> list[DeviceRow]:
@@ -311,27 +309,36 @@ def one_sequence(arguments: Arguments, target: str) -> Params:
     return replace(arguments.params, n_parallel=1)
 
 
-def moved(words: Sequence[str], where: Callable[[str, bool], str]) -> list[str]:
-    """Return the words with each path of this machine replaced by `where(path, whether it is
+def moved(found: Iterable[Item], where: Callable[[str, bool], str]) -> list[Item]:
+    """Return the items with each path of this machine replaced by `where(path, whether it is
     written to)`."""
-    new_words: list[str] = []
-    for item in items(words):
+    new_items: list[Item] = []
+    for item in found:
         kind = item.flag.kind if isinstance(item.flag, Argument) else None
-        if (
-            kind is None
-            or kind.paths is None
-            or not item.value
-            or item.value.startswith(_ELSEWHERE)
-        ):
-            new_words += item.words
-        else:
-            new_words += [
-                # `paths` is the kind's own way to find paths in a value, e.g. FILE:SCALE of
-                # --lora-scaled
-                item.words[0],
-                kind.paths(item.value, partial(_new_path, where, kind.written)),
-            ]
-    return new_words
+        if kind and kind.paths and item.value and not item.value.startswith(_ELSEWHERE):
+            # `paths` is the kind's own way to find paths in a value, e.g. FILE:SCALE of
+            # --lora-scaled
+            value = kind.paths(item.value, partial(_new_path, where, kind.written))
+            item = Item(item.flag, item.name, [item.words[0], value], value, item.positive)
+        new_items.append(item)
+    return new_items
+
+
+def paths_in(found: Iterable[Item]) -> list[tuple[str, bool]]:
+    """Return the paths of this machine, each with whether it is written to."""
+    paths: list[tuple[str, bool]] = []
+
+    def seen(path: str, written: bool) -> str:
+        paths.append((path, written))
+        return path
+
+    moved(found, seen)
+    return paths
+
+
+def words_of(found: Iterable[Item]) -> list[str]:
+    """Return the words of items, as llama-server reads them."""
+    return [word for item in found for word in item.words]
 
 
 def _new_path(where: Callable[[str, bool], str], written: bool, path: str) -> str:
@@ -374,13 +381,3 @@ def sizes_note(launch: LaunchFile) -> str:
         )
         + f"; a swap reads {plan.model.size / DISK:.1f} s at {DISK / 1e9:g} GB/s"
     )
-
-
-def without(words: Sequence[str], *flags: str) -> list[str]:
-    """Return the words without these arguments of llama-server, by their canonical names."""
-    return [
-        word
-        for item in items(words)
-        if not (isinstance(item.flag, Argument) and item.flag.canonical in flags)
-        for word in item.words
-    ]

@@ -13,6 +13,7 @@ from ...flags.kinds import POOLING, ROPE_SCALING, SPLIT_MODE, Kind
 from ...flags.params import N_BATCH, N_UBATCH, Params
 from ...ggml.types import BY_NAME
 from ...records import replace
+from ...tables import listed
 from .launch_file import LaunchFile, one_sequence
 
 TYPE_CHECKING = False
@@ -24,36 +25,11 @@ if TYPE_CHECKING:
 _TARGET = "llama-cpp-python"
 # of Params: what Llama.__init__ has an argument for
 FIELDS = frozenset(
-    (
-        "model",
-        "n_gpu_layers",
-        "n_ctx",
-        "n_batch",
-        "n_ubatch",
-        "n_parallel",
-        "kv_unified",
-        "flash_attn",
-        "cache_type_k",
-        "cache_type_v",
-        "kv_offload",
-        "op_offload",
-        "swa_full",
-        "split_mode",
-        "tensor_split",
-        "main_gpu",
-        "device",
-        "load_mode",
-        "embedding",
-        "reranking",
-        "pooling",
-        "lora",
-        "override_kv",
-        "rope_scaling",
-        "rope_scale",
-        "yarn_orig_ctx",
-        "numa",
-        "n_threads",
-        "n_threads_batch",
+    listed(
+        "model n_gpu_layers n_ctx n_batch n_ubatch n_parallel kv_unified flash_attn cache_type_k "
+        "cache_type_v kv_offload op_offload swa_full split_mode tensor_split main_gpu device "
+        "load_mode embedding reranking pooling lora override_kv rope_scaling rope_scale "
+        "yarn_orig_ctx numa n_threads n_threads_batch"
     )
 )
 # arguments that do not affect memory: (Llama's name, how its value is read)
@@ -107,8 +83,17 @@ def write(launch: LaunchFile) -> str:
     express."""
     launch.check_expressed(FIELDS, _FLAGS, _TARGET)
     p, use = launch.params, launch.plan.breakdown
-    mapped, locked = _load_mode(p)
+    # (use_mmap, use_mlock)
+    mode = p.load_mode or "auto"
+    if mode == "dio":
+        raise UsageError(f"{_TARGET} has nothing like -lm dio: plan without it")
+    mapped = mode in ("auto", "mmap", "mmap+mlock")
+    if mapped and p.lora:
+        raise UsageError(f"{_TARGET} does not map a model with an adapter: plan with -lm none")
+    mapped, locked = (mapped, "mlock" in mode)
     split_mode, main_gpu = _devices(launch)
+    if len(launch.params.lora) > 1:
+        raise UsageError(f"{_TARGET} takes one adapter, not {len(launch.params.lora)}")
     arguments: dict[str, object] = {
         # -1 is all layers there; its default, 0, is none
         "n_gpu_layers": -1 if p.n_gpu_layers is None or p.n_gpu_layers < 0 else p.n_gpu_layers,
@@ -146,16 +131,46 @@ def write(launch: LaunchFile) -> str:
         or None,
         "numa": _NUMA[p.numa] if p.numa else None,
         "n_threads": p.n_threads,
-        **_adapter(launch),
+        **{
+            key: value
+            for path in launch.params.lora
+            for key, value in (
+                ("lora_path", str(path)),
+                ("lora_scale", getattr(path, "scale", 1.0)),
+            )
+        },
     }
-    arguments |= _given(launch)
+    # The arguments of flags that a plan does not depend on. Raises UsageError.
+    values: dict[str, object] = {}
+    for flag, value in launch.arguments.given:
+        if flag in _FLAGS:
+            name, read = _FLAGS[flag]
+            try:
+                values[name] = read(value)
+            except ValueError:
+                raise UsageError(f"{flag} {value!r}: {_TARGET}'s {name} cannot be that") from None
+    arguments |= values
     launch.warnings += [
         f"Llama() serves nothing, so {name} is not used: its own server "
         "(python -m llama_cpp.server) has --api_key"
         for name in launch.secrets
         if name == "LLAMA_API_KEY"
     ]
-    function, lines = _source(launch.model)
+    if launch.model.startswith("hf:"):
+        repository, _, tag = launch.model[3:].partition(":")
+        parts = repository.split("/")
+        # hf:USER/REPO/FILE.gguf names a file; hf:USER/REPO:Q4_K_M is a pattern for from_pretrained
+        file = "/".join(parts[2:]) or (f"*{tag}*.gguf" if tag else "*.gguf")
+        function, lines = (
+            "Llama.from_pretrained",
+            [f"repo_id={'/'.join(parts[:2])!r}", f"filename={file!r}"],
+        )
+    else:
+        if "://" in launch.model or launch.model.startswith("docker:"):
+            raise UsageError(
+                f"{_TARGET} loads files and hf: models, not {launch.model}: download it first"
+            )
+        function, lines = "Llama", [f"model_path={launch.model!r}"]
     lines += [
         f"{name}={_literal(name, value)}" for name, value in arguments.items() if value is not None
     ]
@@ -179,17 +194,6 @@ def _embeds(params: Params) -> bool:
     return bool(params.embedding or params.reranking)
 
 
-def _load_mode(p: Params) -> tuple[bool, bool]:
-    """Return (use_mmap, use_mlock)."""
-    mode = p.load_mode or "auto"
-    if mode == "dio":
-        raise UsageError(f"{_TARGET} has nothing like -lm dio: plan without it")
-    mapped = mode in ("auto", "mmap", "mmap+mlock")
-    if mapped and p.lora:
-        raise UsageError(f"{_TARGET} does not map a model with an adapter: plan with -lm none")
-    return mapped, "mlock" in mode
-
-
 def _devices(launch: LaunchFile) -> tuple[int | None, int | None]:
     """Return (split_mode, main_gpu), which can select one device or none of several."""
     p = launch.params
@@ -208,42 +212,7 @@ def _devices(launch: LaunchFile) -> tuple[int | None, int | None]:
     raise UsageError(f"{_TARGET} has nothing like -dev {','.join(p.device)}: plan without it")
 
 
-def _adapter(launch: LaunchFile) -> dict[str, object]:
-    if len(launch.params.lora) > 1:
-        raise UsageError(f"{_TARGET} takes one adapter, not {len(launch.params.lora)}")
-    return {
-        key: value
-        for path in launch.params.lora
-        for key, value in (("lora_path", str(path)), ("lora_scale", getattr(path, "scale", 1.0)))
-    }
-
-
 def _number(kind: Kind, value: str | None) -> int | None:
     """Return the value of llama_split_mode, llama_pooling_type or llama_rope_scaling_type, whose
     order the flags' choices have."""
     return None if value is None else kind.choices.index(value)
-
-
-def _source(model: str) -> tuple[str, list[str]]:
-    if model.startswith("hf:"):
-        repository, _, tag = model[3:].partition(":")
-        parts = repository.split("/")
-        # hf:USER/REPO/FILE.gguf names a file; hf:USER/REPO:Q4_K_M is a pattern for from_pretrained
-        file = "/".join(parts[2:]) or (f"*{tag}*.gguf" if tag else "*.gguf")
-        return "Llama.from_pretrained", [f"repo_id={'/'.join(parts[:2])!r}", f"filename={file!r}"]
-    if "://" in model or model.startswith("docker:"):
-        raise UsageError(f"{_TARGET} loads files and hf: models, not {model}: download it first")
-    return "Llama", [f"model_path={model!r}"]
-
-
-def _given(launch: LaunchFile) -> dict[str, object]:
-    """Return the arguments of flags that a plan does not depend on. Raises UsageError."""
-    arguments: dict[str, object] = {}
-    for flag, value in launch.arguments.given:
-        if flag in _FLAGS:
-            name, read = _FLAGS[flag]
-            try:
-                arguments[name] = read(value)
-            except ValueError:
-                raise UsageError(f"{flag} {value!r}: {_TARGET}'s {name} cannot be that") from None
-    return arguments

@@ -8,7 +8,7 @@ import shlex
 from ...errors import UsageError
 from ...quoting import yaml
 from . import document
-from .launch_file import LaunchFile, named, sizes_note, without
+from .launch_file import LaunchFile, named, sizes_note, words_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,10 +67,20 @@ def models_of(
     models: Document = {}
     for i, (name, launch) in enumerate(named_launches.items()):
         # The key is the name that clients send as "model"
+        # How llama-swap reaches the server, if not at http://localhost:PORT/health
+        scheme, path = launch.health
+        host = launch.host or "localhost"
+        if launch.private or host in ("0.0.0.0", "::"):
+            host = "localhost"
+        address = f"[{host}]" if ":" in host else host
+        usual = (scheme, host) == ("http", "localhost")
         models[yaml(name)] = {
             **({f"# {sizes_note(launch)}": ""} if sized else {}),
             "cmd": yaml(_command(launch)),
-            **_proxy(launch),
+            # where requests are sent; default http://localhost:${PORT}
+            "proxy": None if usual else yaml(f"{scheme}://{address}:${{PORT}}"),
+            # asked until it answers 200, e.g. "/api/health" with --api-prefix api
+            "checkEndpoint": None if path == "/health" else yaml(path),
             "env": [yaml(f"{key}=${{env.{key}}}")] if key in launch.secrets else None,
             # Its memory is another program's then. Without it, and with 0, a model is never idle
             "ttl": (0 if i in kept else launch.idle) if sized else None,
@@ -82,7 +92,7 @@ def models_of(
 
 def _command(launch: LaunchFile) -> str:
     # llama-swap counts ports up from its startPort and puts each in place of ${PORT}
-    words = without(launch.words, "--port")
+    words = words_of(launch.without("--port"))
     # read once: looking it up adds a warning
     program = launch.program
     for word in [*program, *words]:
@@ -104,19 +114,3 @@ def _split(words: Sequence[str]) -> str:
 
         return list2cmdline(words)
     return shlex.join(words)
-
-
-def _proxy(launch: LaunchFile) -> Document:
-    """Return how llama-swap reaches the server, if not at http://localhost:PORT/health."""
-    scheme, path = launch.health
-    host = launch.host or "localhost"
-    if launch.private or host in ("0.0.0.0", "::"):
-        host = "localhost"
-    address = f"[{host}]" if ":" in host else host
-    usual = (scheme, host) == ("http", "localhost")
-    return {
-        # where requests are sent; default http://localhost:${PORT}
-        "proxy": None if usual else yaml(f"{scheme}://{address}:${{PORT}}"),
-        # asked until it answers 200, e.g. "/api/health" with --api-prefix api
-        "checkEndpoint": None if path == "/health" else yaml(path),
-    }

@@ -7,20 +7,20 @@ from __future__ import annotations
 import re
 
 from ...errors import UsageError
-from ...flags.parse import items
-from ...flags.table import Argument
 from ...quoting import container_argument, yaml
+from ...tables import listed
 from .kubernetes import gpumem_of, label
-from .launch_file import LaunchFile, own_gpus, without
+from .launch_file import LaunchFile, own_gpus, paths_in, words_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ...flags.parse import Item
     from ...planner.plan import DeviceRow
 
 # The schema's enum of cacheTypeK and cacheTypeV
-_CACHE_TYPES = frozenset(("f16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"))
+_CACHE_TYPES = frozenset(listed("f16 f32 q8_0 q4_0 q4_1 q5_0 q5_1 iq4_nl"))
 # numbers: the field, and the least and the most that its schema admits
 _NUMBERS = {
     "-c": ("contextSize", 128, 2097152),
@@ -70,7 +70,25 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
             # What its GPU quota counts
             f"      memory: {gpumem_of(gpus)}Mi",
         ]
-        lines += _sharding(launch, gpus)
+        # The layers of each GPU, where each has a run of them; -ts in extraArgs says it
+        # exactly
+        # The device of each repeating layer, in order, e.g. ["CUDA0", "CUDA0", "CUDA1"]
+        where = [row.device for row in launch.plan.layers if row.name.isdecimal()]
+        # The first and last place of a name.
+        runs = [
+            (where.index(row.name), len(where) - 1 - where[::-1].index(row.name))
+            for row in gpus
+            if row.name in where
+        ]
+        whole = launch.params.split_mode in (None, "layer") and 2 <= len(gpus) == len(runs)
+        # Where layers of another device lie between, no "0-17" can say it
+        if whole and all(len(set(where[first : last + 1])) == 1 for first, last in runs):
+            lines += [
+                "      sharding:",
+                "        strategy: layer",
+                "        layerSplit:",
+                *(f'          - "{first}-{last}"' for first, last in runs),
+            ]
     lines += [
         "---",
         "apiVersion: inference.llmkube.dev/v1alpha1",
@@ -90,29 +108,30 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
     lines += [] if gpus else [f"    memory: {memory}"]
     lines += [f"  containerPort: {int(launch.port)}"] if launch.arguments.value("--port") else []
     # The operator writes --model and --port itself
-    words = without(launch.words, "-m", "-hf", "-hff", "-mu", "-dr", "--port")
-    fields, rest = _typed(words, gpus)
+    given = launch.without("-m", "-hf", "-hff", "-mu", "-dr", "--port")
+    fields, rest = _typed(given, gpus)
     # `layers` says it
-    if gpus and layers and rest[:2] == ["-ngl", str(layers)]:
-        rest = rest[2:]
+    if gpus and layers and rest and rest[0].words == ("-ngl", str(layers)):
+        rest = rest[1:]
     lines += fields
     lines += ["  env:"] if launch.secrets else []
     for secret in launch.secrets:
         # Not optional: a pod does not start without it
         key = f"{{name: llama-server, key: {secret}}}"
         lines += [f"    - name: {secret}", f"      valueFrom: {{secretKeyRef: {key}}}"]
-    for path in launch.unseen_files(rest):
+    for path, _ in paths_in(rest):
         launch.warnings.append(f"LLMKube's pod does not mount {path}")
-    return "\n".join([*lines, *_listed("extraArgs", map(container_argument, rest))]) + "\n"
+    return (
+        "\n".join([*lines, *_listed("extraArgs", map(container_argument, words_of(rest)))]) + "\n"
+    )
 
 
-def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], list[str]]:
+def _typed(given: Sequence[Item], gpus: Sequence[DeviceRow]) -> tuple[list[str], list[Item]]:
     """Return the lines of the fields that words have, and the words that have none. A word that is
     given twice, or that the schema does not admit, stays a word."""
-    given = list(items(words))
-    names = [item.flag.canonical if isinstance(item.flag, Argument) else "" for item in given]
+    names = [item.canonical for item in given]
     lines: list[str] = []
-    rest: list[str] = []
+    rest: list[Item] = []
     overrides: list[str] = []
     # the operator writes the experts' words before the overrides, and the first that matches counts
     ordered = "-ot" not in names or not {"-cmoe", "-ncmoe"} & set(names[names.index("-ot") :])
@@ -120,63 +139,35 @@ def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], 
         line, value = "", item.value or ""
         # A field holds one value; the words' order would be lost if one of two became a field
         if names.count(name) == 1 and (ordered or "cmoe" not in name):
-            line = _field(name, value, bool(gpus))
+            # The line of a typed field; "": there is none for this value
+            if name in _NUMBERS:
+                field, smallest, largest = _NUMBERS[name]
+                line = (
+                    f"  {field}: {int(value)}"
+                    if value.isdecimal() and smallest <= int(value) <= largest
+                    else ""
+                )
+            elif name in _TYPES:
+                # bf16 and a fork's types stay words
+                line = f"  {_TYPES[name]}: {value}" if value in _CACHE_TYPES else ""
+            elif name == "-fa":
+                # The operator writes --flash-attn on, where the pod
+                # has a GPU; it has no way to say off or auto
+                line = "  flashAttention: true" if value == "on" and gpus else ""
+            else:
+                line = f"  {_SWITCHES[name]}: true" if name in _SWITCHES else ""
         if name == "-ot" and ordered:
             overrides.append(value)
         elif line:
             lines.append(line)
         else:
-            rest += item.words
+            rest.append(item)
     return [*lines, *_listed("tensorOverrides", map(container_argument, overrides))], rest
-
-
-def _field(name: str, value: str, on_gpu: bool) -> str:
-    """Return the line of a typed field; "": there is none for this value."""
-    if name in _NUMBERS:
-        field, smallest, largest = _NUMBERS[name]
-        return (
-            f"  {field}: {int(value)}"
-            if value.isdecimal() and smallest <= int(value) <= largest
-            else ""
-        )
-    if name in _TYPES:
-        # bf16 and a fork's types stay words
-        return f"  {_TYPES[name]}: {value}" if value in _CACHE_TYPES else ""
-    if name == "-fa":
-        # The operator writes --flash-attn on, where the pod
-        # has a GPU; it has no way to say off or auto
-        return "  flashAttention: true" if value == "on" and on_gpu else ""
-    return f"  {_SWITCHES[name]}: true" if name in _SWITCHES else ""
 
 
 def _listed(field: str, values: Iterable[str]) -> list[str]:
     lines = [f"    - {value}" for value in values]
     return [f"  {field}:", *lines] if lines else []
-
-
-def _sharding(launch: LaunchFile, gpus: Sequence[DeviceRow]) -> list[str]:
-    """Return the layers of each GPU, where each has a run of them; -ts in extraArgs says it
-    exactly."""
-    # The device of each repeating layer, in order, e.g. ["CUDA0", "CUDA0", "CUDA1"]
-    where = [row.device for row in launch.plan.layers if row.name.isdecimal()]
-    # The first and last place of a name.
-    runs = [
-        (where.index(row.name), len(where) - 1 - where[::-1].index(row.name))
-        for row in gpus
-        if row.name in where
-    ]
-    if launch.params.split_mode not in (None, "layer") or not 2 <= len(gpus) == len(runs):
-        return []
-    # Layers of another device lie between: no "0-17" can say that
-    # Whether all are one name.
-    if not all((len(set(where[first : last + 1])) == 1) for first, last in runs):
-        return []
-    return [
-        "      sharding:",
-        "        strategy: layer",
-        "        layerSplit:",
-        *(f'          - "{first}-{last}"' for first, last in runs),
-    ]
 
 
 def _source(launch: LaunchFile) -> str:

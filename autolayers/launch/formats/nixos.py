@@ -8,7 +8,7 @@ import re
 
 from ...errors import UsageError
 from ...quoting import nix
-from .launch_file import LaunchFile, moved, without
+from .launch_file import LaunchFile, moved, words_of
 from .systemd import memory_of
 
 # What the service does not see: its unit has ProtectHome and PrivateTmp (systemd.exec(5))
@@ -26,10 +26,10 @@ def write(launch: LaunchFile) -> str:
     # The attributes of the host and the port that are given.
     host = [f"host = {nix(launch.host)};"] if launch.host else []
     own = [*host, *([f"port = {int(launch.port)};"] if launch.arguments.value("--port") else [])]
-    words = without(launch.words, "--host", "--port")
+    own_flags = ["--host", "--port"]
     if not launch.downloads and launch.params.model is not None:
         own.insert(0, f"model = {nix(launch.model)};")
-        words = without(words, "-m")
+        own_flags.append("-m")
     if variant := launch.reach.backend.nixpkgs:
         own.insert(0, f"package = pkgs.llama-cpp.override {{ {variant} = true; }};")
     # The module starts ${package}/bin/llama-server; a wrapper such as numactl cannot be named
@@ -59,7 +59,7 @@ def write(launch: LaunchFile) -> str:
         "    enable = true;",
         *(f"    {line}" for line in own),
         "    extraFlags = [",
-        *(f"      {nix(word)}" for word in words),
+        *(f"      {nix(word)}" for word in words_of(launch.without(*own_flags))),
         "    ];",
         "  };",
     ]
@@ -97,8 +97,8 @@ def _readable(launch: LaunchFile) -> list[str]:
                 hidden[place] = None
         return path
 
-    # `moved` calls `seen` with each path in the words; the words themselves stay
-    moved(launch.words, seen)
+    # `moved` calls `seen` with each path; the words themselves stay
+    moved(launch.items, seen)
     for place in filter(_UNTOLD.search, hidden):
         raise UsageError(
             f"services.llama-cpp does not see {place}: move the file, such as to /var/lib"
@@ -112,17 +112,17 @@ def _readable(launch: LaunchFile) -> list[str]:
     # The unit's attributes that show it these places
     places = [*hidden]
     homes = any(_below(place, _HOMES) for place in places)
+    # As BindReadOnlyPaths= reads them back: % begins a specifier
+    quoted = [
+        nix(place if _PLAIN.fullmatch(place) else f'"{place.replace("%", "%%")}"')
+        for place in places
+    ]
     return [
         # The module sets true, which hides what is bound there too; "tmpfs" makes empty homes that
         # bind mounts can be put in (systemd.exec(5))
         *(['serviceConfig.ProtectHome = lib.mkForce "tmpfs";'] if homes else []),
-        f"serviceConfig.BindReadOnlyPaths = [ {' '.join(nix(_word(each)) for each in places)} ];",
+        f"serviceConfig.BindReadOnlyPaths = [ {' '.join(quoted)} ];",
     ]
-
-
-def _word(place: str) -> str:
-    """Return a path as BindReadOnlyPaths= reads it back: % begins a specifier."""
-    return place if _PLAIN.fullmatch(place) else f'"{place.replace("%", "%%")}"'
 
 
 def _is_hidden(place: str) -> bool:

@@ -10,6 +10,7 @@ from ...flags.parse import Item, items, parse
 from ...flags.table import LEGACY, Argument
 from ...flags.write import to_words
 from ...quoting import ini
+from ...tables import listed
 from .launch_file import LaunchFile, named, sizes_note
 
 TYPE_CHECKING = False
@@ -17,16 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 # reserved by the router (server-models.cpp:unset_reserved_args), which ignores them in a preset
-_ROUTERS = (
-    "--port",
-    "--host",
-    "--api-key-file",
-    "--ssl-key-file",
-    "--ssl-cert-file",
-    "--models-preset",
-    "--models-dir",
-    "--models-max",
-    "--models-autoload",
+_ROUTERS = listed(
+    "--port --host --api-key-file --ssl-key-file --ssl-cert-file --models-preset --models-dir "
+    "--models-max --models-autoload"
 )
 # All of them append to llama.cpp's list of overrides, in the order of the command line
 _OVERRIDES = ("-ot", "-cmoe", "-ncmoe", "-ncffn")
@@ -55,7 +49,21 @@ def write(
         # For the reader: the router itself counts models, not bytes
         title = f"# {sizes_note(launch)}\n" if sized else ""
         try:
-            sections.append(title + section(name, _of_one_model(launch, name, most)))
+            # A launch's words without the router's own, each with a warning, and
+            # without -a if its name is another model's: the router accepts none twice
+            words: list[str] = []
+            for item in launch.items:
+                flag = item.flag.canonical if isinstance(item.flag, Argument) else ""
+                # The first line says --models-max
+                if flag in _ROUTERS and not (flag == "--models-max" and most):
+                    launch.warnings.append(
+                        f"{item.name} does not belong to one model: give it to the router "
+                        "(llama-server --models-preset FILE)"
+                    )
+                # A section's name is the model's name, and the router sets the child's alias to it
+                if flag not in _ROUTERS and (flag != "-a" or name == launch.name):
+                    words += item.words
+            sections.append(title + section(name, words))
         except UsageError as error:  # the others of a directory can be served
             if len(launches) == 1:
                 raise
@@ -67,24 +75,6 @@ def write(
     head = [f"# llama-server --models-preset FILE --models-max {most}"] if most else []
     # `version` is reserved for later changes of the form (common_preset_context::load_from_ini)
     return "\n".join(["version = 1", "", *head, *notes, *sections])
-
-
-def _of_one_model(launch: LaunchFile, name: str, most: int) -> list[str]:
-    """Return a launch's words without the router's own, each with a warning, and without -a if its
-    name is another model's: the router accepts none twice."""
-    words: list[str] = []
-    for item in items(launch.words):
-        flag = item.flag.canonical if isinstance(item.flag, Argument) else ""
-        # The first line says --models-max
-        if flag in _ROUTERS and not (flag == "--models-max" and most):
-            launch.warnings.append(
-                f"{item.name} does not belong to one model: give it to the router "
-                "(llama-server --models-preset FILE)"
-            )
-        # A section's name is the model's name, and the router sets the child's alias to it
-        if flag not in _ROUTERS and (flag != "-a" or name == launch.name):
-            words += item.words
-    return words
 
 
 def section(name: str, words: Sequence[str]) -> str:
@@ -108,7 +98,13 @@ def _flat(words: Sequence[str]) -> Iterator[Item]:
     per argument, in its own order."""
     params = parse(words, command=None).params
     given = list(items(words))
-    mixed = _mixes_overrides(given)
+    # Whether overrides must become one argument to keep their meaning
+    names = [item.flag.canonical for item in given if isinstance(item.flag, Argument)]
+    kinds = {name for name in names if name in _OVERRIDES}
+    # The first override that matches a tensor counts: mixed kinds lose their order in a preset, and
+    # of two -ncmoe one would be lost
+    counts = [item.name for item in given if item.name in ("-ncmoe", "-ncffn")]
+    mixed = len(kinds) > 1 or len(counts) > 1
     for item in given:
         flag = item.flag if isinstance(item.flag, Argument) else None
         if flag is None:
@@ -125,16 +121,6 @@ def _flat(words: Sequence[str]) -> Iterator[Item]:
     if mixed:
         text = ",".join(f"{pattern}={buffer}" for pattern, buffer in params.overrides)
         yield from items(["-ot", text])
-
-
-def _mixes_overrides(given: Sequence[Item]) -> bool:
-    """Return whether overrides must become one argument to keep their meaning."""
-    names = [item.flag.canonical for item in given if isinstance(item.flag, Argument)]
-    kinds = {name for name in names if name in _OVERRIDES}
-    # The first override that matches a tensor counts: mixed kinds lose their order in a preset, and
-    # of two -ncmoe one would be lost
-    counts = [item.name for item in given if item.name in ("-ncmoe", "-ncffn")]
-    return len(kinds) > 1 or len(counts) > 1
 
 
 def _entry(item: Item) -> tuple[str, str]:

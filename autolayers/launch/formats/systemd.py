@@ -6,7 +6,7 @@ import os
 
 from ...errors import UsageError
 from ...quoting import systemd
-from .launch_file import LaunchFile, moved, own_gpus, plain_name
+from .launch_file import LaunchFile, own_gpus, paths_in, plain_name
 
 # docs/rack.md: pages of the model's file go first, so the server slows down before it dies.
 # MiB between slower and killed, of what is counted for the program itself
@@ -45,13 +45,7 @@ def write(launch: LaunchFile) -> str:
             f"{program[0]}: systemd reads {program[0][0]} before a program as a "
             f"setting: give its path"
         )
-    seen: list[tuple[str, bool]] = []
-
-    def see(path: str, written: bool) -> str:
-        seen.append((path, written))
-        return path
-
-    moved(launch.words, see)
+    seen = paths_in(launch.items)
     # A file that is not there yet is made in its directory
     written = [path if os.path.exists(path) else os.path.dirname(path) for path, out in seen if out]
     needs = [f"ReadWritePaths={systemd(path)}" for path in dict.fromkeys(written)]
