@@ -28,6 +28,20 @@ def rows(name: str) -> list[dict[str, str]]:
     return [dict(zip(names, values, strict=True)) for values in records]
 
 
+def typed(value: str) -> Any:
+    """Return the number that a value is, or whether it is yes or no, otherwise the value."""
+    if value in ("yes", "no"):
+        return value == "yes"
+    try:
+        return int(value)
+    except ValueError:
+        pass
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
 def text(name: str) -> str:
     """Return a file of the package."""
     # reads from a zip file too, and importlib.resources takes 10 ms
