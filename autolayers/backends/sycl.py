@@ -251,7 +251,23 @@ class Sycl(CudaBuffers):
             return False
         if op.op == "FLASH_ATTN_EXT":
             self.undecided = self.unprobed
-            return _flash_attn(op, self.one_dnn)
+            # whether ggml_sycl_get_best_fattn_kernel has one; `one_dnn`: including oneDNN's
+            q, k, v = op.src[:3]
+            mask, alibi, softcap = _facts(op)
+            if self.one_dnn and q.ne[1] >= 32 and _one_dnn(op, True):
+                return True
+            grouped = q.ne[2] >= 2 * k.ne[2] and mask is not None and not alibi
+            plain = not softcap and len(op.src) < 5
+            if grouped and plain and _mkl(q, k, v):
+                return True
+            # whether a kernel of llama.cpp's own reads these types and heads
+            if k.type != v.type or k.type not in _FLASH_ATTN:
+                return False
+            if mask is not None and mask.ne[2] != 1:
+                return False
+            if k.ne[0] == 576:
+                return grouped and _latent(q, k, v, mask)
+            return k.ne[0] in _HEADS and v.ne[0] == k.ne[0]
         rule = _RULES.get(op.op)
         return rule is not None and rule(op)
 
@@ -308,42 +324,18 @@ def _one_dnn(op: Tensor, prompt: bool) -> bool:
     mask, alibi, softcap = _facts(op)
     if alibi or softcap or len(op.src) > 4:
         return False
-    if not _is_one_of_halves(mask) or v.ne[0] != k.ne[0] or q.ne[3] != 1:
+    # whether there is one mask, of f16, for all heads and sequences
+    if (
+        not (mask is not None and mask.type == "f16" and mask.ne[2:] == (1, 1))
+        or v.ne[0] != k.ne[0]
+        or q.ne[3] != 1
+    ):
         return False
     halves = k.type == v.type == "f16"
     if not halves and not {k.type, v.type} <= _ONEDNN:
         return False
     # Whether a prompt is long enough for oneDNN, by the type of its keys and values.
     return not prompt or (q.ne[1] >= 32 and (halves or k.ne[1] >= 1024))
-
-
-def _is_one_of_halves(mask: Tensor | None) -> bool:
-    """Return whether there is one mask, of f16, for all heads and sequences."""
-    return mask is not None and mask.type == "f16" and mask.ne[2:] == (1, 1)
-
-
-def _flash_attn(op: Tensor, one_dnn: bool) -> bool:
-    """Return whether ggml_sycl_get_best_fattn_kernel has one; `one_dnn`: including oneDNN's."""
-    q, k, v = op.src[:3]
-    mask, alibi, softcap = _facts(op)
-    if one_dnn and q.ne[1] >= 32 and _one_dnn(op, True):
-        return True
-    grouped = q.ne[2] >= 2 * k.ne[2] and mask is not None and not alibi
-    plain = not softcap and len(op.src) < 5
-    if grouped and plain and _mkl(q, k, v):
-        return True
-    return _has_kernel(q, k, v, mask, grouped)
-
-
-def _has_kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, grouped: bool) -> bool:
-    """Return whether a kernel of llama.cpp's own reads these types and heads."""
-    if k.type != v.type or k.type not in _FLASH_ATTN:
-        return False
-    if mask is not None and mask.ne[2] != 1:
-        return False
-    if k.ne[0] == 576:
-        return grouped and _latent(q, k, v, mask)
-    return k.ne[0] in _HEADS and v.ne[0] == k.ne[0]
 
 
 def _latent(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:

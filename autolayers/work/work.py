@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ..memory.graphs.scheduled import Steps
     from ..memory.weights import PlacedTensor, Placement, WeightGroup
     from ..model import Model
-    from ..model.model import Weight
 
 HOST = "Host"
 
@@ -176,7 +175,18 @@ class WeightCosts:
             info = weight.info
             row = rows.setdefault(weight.block, [])
             rest = info.name.partition(".")[2].partition(".")[2]
-            if self._is_negligible(weight):
+            # whether a token reads nothing worth counting of a weight
+            # MTP blocks take no part in plain generation
+            if weight.layer == "repeating" and weight.block >= self.n_layer:
+                is_negligible = True
+            else:
+                # only single rows of tables are read, and rope factors are tiny
+                table = weight.layer == "input" or (
+                    weight.layer == "output" and weight.op == "GET_ROWS"
+                )
+                is_other_table = table and weight.info.name != "token_embd.weight"
+                is_negligible = is_other_table or weight.op in ("NONE", "ROPE")
+            if is_negligible:
                 row.append((rest, None))
                 continue
             expert = weight.op == "MUL_MAT_ID" and hparams.n_expert > 0
@@ -207,16 +217,6 @@ class WeightCosts:
         self.low_core = core / max(1, every) if core else 1.0
         # a processor's arithmetic on these types, relative to most
         self.core_rate = computed / on_core if on_core else 1.0
-
-    def _is_negligible(self, weight: Weight) -> bool:
-        """Return whether a token reads nothing worth counting of a weight."""
-        # MTP blocks take no part in plain generation
-        if weight.layer == "repeating" and weight.block >= self.n_layer:
-            return True
-        # only single rows of tables are read, and rope factors are tiny
-        table = weight.layer == "input" or (weight.layer == "output" and weight.op == "GET_ROWS")
-        is_other_table = table and weight.info.name != "token_embd.weight"
-        return is_other_table or weight.op in ("NONE", "ROPE")
 
     def of(self, step: Step) -> Reads | None:
         """Return what a step reads; of the input's table only single rows, which are negligible."""
@@ -568,7 +568,11 @@ class Homes:
                     # not of repacked ones (CPU_REPACK), whose layout only the CPU reads.
                     may_copy = self.op_offload and tensor.buffer != REPACK
                     if may_copy and place == HOST and step.place:
-                        place = self._first(step.place) or HOST
+                        # the first of the launch's devices that is one of these, "" for none
+                        place = (
+                            next((name for name, bit in self.bits.items() if step.place & bit), "")
+                            or HOST
+                        )
             elif step.kind == CACHE:
                 place = memory = cache
             else:
@@ -576,26 +580,18 @@ class Homes:
                 place = HOST if home != HOST and step.place & self.bits[home] else ""
             places.append(place)
             memories.append(memory)
-        _spread(places)
+        # assigns nodes without a place to a neighbour's: a device's before the CPU's, the previous
+        # one's first
+        # First devices' places spread, then those that are left get the CPU's.
+        for skip in (HOST, ""):
+            for order in (range(len(places)), range(len(places) - 1, -1, -1)):
+                current = ""
+                for i in order:
+                    if places[i]:
+                        current = "" if places[i] == skip else places[i]
+                    elif current:
+                        places[i] = current
         sums = _Sums(self.weights)
         for step, place, memory in zip(steps, places, memories, strict=True):
             sums.add(step, place or home, memory)
         return sums
-
-    def _first(self, bits: int) -> str:
-        """Return the first of the launch's devices that is one of these, "" for none."""
-        return next((name for name, bit in self.bits.items() if bits & bit), "")
-
-
-def _spread(places: list[str]) -> None:
-    """Assigns nodes without a place to a neighbour's: a device's before the CPU's, the previous
-    one's first."""
-    # First devices' places spread, then those that are left get the CPU's.
-    for skip in (HOST, ""):
-        for order in (range(len(places)), range(len(places) - 1, -1, -1)):
-            current = ""
-            for i in order:
-                if places[i]:
-                    current = "" if places[i] == skip else places[i]
-                elif current:
-                    places[i] = current

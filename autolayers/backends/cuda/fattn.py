@@ -51,11 +51,7 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) ->
         return "none"
     if lacks(k, v, ratio, rules, all_quants):
         return "none"
-    return _fastest_kernel(q, k, v, grouped, cc)
-
-
-def _fastest_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool, cc: int) -> str:
-    """Return the kernel that a GPU runs, of those that are compiled for these heads and types."""
+    # the kernel that a GPU runs, of those that are compiled for these heads and types
     if cc >= AMD:
         head, ratio = q.ne[0], q.ne[2] // k.ne[2]
         # of an unknown GPU, the kernel that needs more memory
@@ -162,14 +158,12 @@ def with_converted_cache(
     kernel = flash_kernel(t, cc, rules, all_quants)
     if kernel == "none":
         return size
-    all_types = kernel == "vec" and not _falls_back(t.src[0], k, v)
+    # whether no vector kernel is compiled for these types and heads: it then reads f16
+    all_types = kernel == "vec" and not (
+        k.type != v.type or k.type not in _VEC or t.src[0].ne[0] not in _VECTOR_HEADS
+    )
     for cache in (k,) if is_part_of(v, k) else (k, v):
         read = cache.type != "f32" if all_types else cache.type == "f16"
         if not read:
             size = -(-size // 128) * 128 + 2 * cache.nelements
     return size
-
-
-def _falls_back(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Return whether no vector kernel is compiled for these types and heads: it then reads f16."""
-    return k.type != v.type or k.type not in _VEC or q.ne[0] not in _VECTOR_HEADS

@@ -212,7 +212,13 @@ def _topk_moe(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> 
     last = idxs[0] + len(fusion.ops_all) - 1
     if not group or last - (fusion.ops_all[-1] == "RESHAPE") != idxs[-1]:
         return False
-    if not _chooses(group) or not _chosen_shapes(group):
+    # whether softmax, probabilities, order, ids and weights read one another
+    softmax, probs, order, ids, chosen = group[:5]
+    if len(softmax.src) > 1 or not probs.src[0] is order.src[0] is softmax:
+        chooses = False
+    else:
+        chooses = ids.src[0] is order and chosen.src[0] is probs and chosen.src[1] is ids
+    if not chooses or not _chosen_shapes(group):
         return False
     # with the division by the sum: sum, clamp and division are three more
     normalised = len(idxs) >= 6
@@ -236,14 +242,6 @@ def _chosen_shapes(group: Sequence[Tensor]) -> bool:
     if out.ne != (1, ids.ne[0], n_tokens, 1) or ids.nb[:2] != (4, 4 * n_expert):
         return False
     return logits.contiguous() and out.contiguous()
-
-
-def _chooses(group: Sequence[Tensor]) -> bool:
-    """Return whether softmax, probabilities, order, ids and weights read one another."""
-    softmax, probs, order, ids, chosen = group[:5]
-    if len(softmax.src) > 1 or not probs.src[0] is order.src[0] is softmax:
-        return False
-    return ids.src[0] is order and chosen.src[0] is probs and chosen.src[1] is ids
 
 
 def _normalises(group: Sequence[Tensor]) -> bool:

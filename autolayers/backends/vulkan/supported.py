@@ -147,8 +147,11 @@ def _mul_mat(op: Tensor, limits: Limits) -> bool:
     batched = a if op.op == "MUL_MAT" else op.src[2]
     if a.type not in _MUL_MAT or batched.ne[3] != b.ne[3]:
         return False
+    # whether activations of half precision are multiplied by a matrix of this type
     return (
-        _is_read(a, ("f32", "f16", "bf16")) and _is_read(b, ("f32", "f16")) and _types_match(a, b)
+        _is_read(a, ("f32", "f16", "bf16"))
+        and _is_read(b, ("f32", "f16"))
+        and (b.type not in ("f16", "bf16") or (a.type == "bf16") == (b.type == "bf16"))
     )
 
 
@@ -157,11 +160,6 @@ def _is_read(t: Tensor, plain: tuple[str, ...]) -> bool:
     gaps."""
     # quantised matrices are bound as they lie, so rows must follow each other
     return t.type in plain or _dim01_contiguous(t)
-
-
-def _types_match(a: Tensor, b: Tensor) -> bool:
-    """Return whether activations of half precision are multiplied by a matrix of this type."""
-    return b.type not in ("f16", "bf16") or (a.type == "bf16") == (b.type == "bf16")
 
 
 def _dim01_contiguous(t: Tensor) -> bool:

@@ -108,7 +108,17 @@ class _States:
         if not tensor.nelements:
             return _State(_UNKNOWN)
         if tensor.op == "NONE":
-            return self._stored(tensor)
+            # the state of a weight, a cache or an input
+            if tensor.view_src is not None:
+                return self.of(tensor.view_src)
+            buffer = tensor.buffer
+            # in RAM: copied to every device
+            if buffer is None or buffer.device != 0 or not tensor.name:
+                return _State(_MIRRORED)
+            if tensor.name.endswith("ffn_down_exps.bias"):
+                return _State(_PARTIAL)
+            axis, segments = self.slices.parts(tensor.name, tensor.type, tensor.ne)
+            return _State(_MIRRORED) if axis < 0 else _State(axis, segments)
         # a result of the CPU is copied to all devices
         if tensor.backend != 0:
             return _State(_MIRRORED)
@@ -117,38 +127,24 @@ class _States:
         _hold(all(s.axis != _UNKNOWN for s in own), "a source is empty")
         state = _RULES.get(tensor.op, _scalar)(tensor, sources)
         if state.cut:
-            _take_over(tensor, sources, state)
+            # give a result the ratio of its first source that is cut, which the others must have
+            # too
+            n = tensor.ne[state.axis]
+            cut = [(s, t) for s, t in zip(sources, tensor.src, strict=True) if s.cut]
+            _hold(bool(cut), "no source is cut")
+            times = state.times
+            for i, (source, of) in enumerate(cut):
+                whole, sums = of.ne[source.axis], source.sums()
+                if i == 0:
+                    _hold(
+                        all(s * n % (whole * times) == 0 for s in sums), "the parts do not divide"
+                    )
+                    state.segments = [(times, [s * n // (whole * times) for s in sums])]
+                    continue
+                mine = state.segments[0][1]
+                same = all(a * times * whole == b * n for a, b in zip(mine, sums, strict=True))
+                _hold(same, "its sources are cut at different places")
         return state
-
-    def _stored(self, tensor: Tensor) -> _State:
-        """Return the state of a weight, a cache or an input."""
-        if tensor.view_src is not None:
-            return self.of(tensor.view_src)
-        buffer = tensor.buffer
-        # in RAM: copied to every device
-        if buffer is None or buffer.device != 0 or not tensor.name:
-            return _State(_MIRRORED)
-        if tensor.name.endswith("ffn_down_exps.bias"):
-            return _State(_PARTIAL)
-        axis, segments = self.slices.parts(tensor.name, tensor.type, tensor.ne)
-        return _State(_MIRRORED) if axis < 0 else _State(axis, segments)
-
-
-def _take_over(tensor: Tensor, sources: Sequence[_State], state: _State) -> None:
-    """Give a result the ratio of its first source that is cut, which the others must have too."""
-    n = tensor.ne[state.axis]
-    cut = [(s, t) for s, t in zip(sources, tensor.src, strict=True) if s.cut]
-    _hold(bool(cut), "no source is cut")
-    times = state.times
-    for i, (source, of) in enumerate(cut):
-        whole, sums = of.ne[source.axis], source.sums()
-        if i == 0:
-            _hold(all(s * n % (whole * times) == 0 for s in sums), "the parts do not divide")
-            state.segments = [(times, [s * n // (whole * times) for s in sums])]
-            continue
-        mine = state.segments[0][1]
-        same = all(a * times * whole == b * n for a, b in zip(mine, sums, strict=True))
-        _hold(same, "its sources are cut at different places")
 
 
 def _equal(a: _State, b: _State) -> bool:

@@ -477,7 +477,16 @@ class Builder:
                 g.mul_mat(v, self._weighted(g.mul_mat(k, q), mask, sinks, softcap)), 0, 2, 1, 3
             )
         else:
-            merged = g.permute(self._by_heads(k, q, v, mask, softcap), 0, 2, 1, 3)
+            # attend with one head after the other, and join the results
+            joined = None
+            for i in range(q.ne[2]):
+                # -amb: the scores of all heads at once would be larger than it allows
+                kq = g.mul_mat(some_heads(g, k, i, 1), some_heads(g, q, i, 1))
+                kq = self._weighted(kq, mask, None, softcap)
+                part = g.mul_mat(some_heads(g, v, i, 1), kq)
+                joined = part if joined is None else g.concat(joined, part, 2)
+            assert joined is not None
+            merged = g.permute(joined, 0, 2, 1, 3)
         cur = g.cont(merged, wide, self.tokens)
         # -nkvo without flash attention: kqv_merged_cont is given to the CPU by the callback
         if not self.context.offload_kqv:
@@ -488,18 +497,6 @@ class Builder:
         if softcap:
             return Tensor("SOFT_CAP_MAX", kq.type, kq.ne, (kq, mask))
         return self.graph.soft_max(kq, mask, sinks)
-
-    def _by_heads(self, k: Tensor, q: Tensor, v: Tensor, mask: Tensor, softcap: bool) -> Tensor:
-        """Attend with one head after the other, and join the results."""
-        g, joined = self.graph, None
-        for i in range(q.ne[2]):
-            # -amb: the scores of all heads at once would be larger than it allows
-            kq = g.mul_mat(some_heads(g, k, i, 1), some_heads(g, q, i, 1))
-            kq = self._weighted(kq, mask, None, softcap)
-            part = g.mul_mat(some_heads(g, v, i, 1), kq)
-            joined = part if joined is None else g.concat(joined, part, 2)
-        assert joined is not None
-        return joined
 
     def std_attention(
         self,
