@@ -15,6 +15,7 @@ import itertools
 from ..backends import REPACK, backend_of
 from ..memory.graphs.scheduled import ATTENTION, CACHE, INPUT, OUTPUT, WEIGHT, Step
 from ..records import dataclass, lazy, replace
+from ..tables import rows
 from .streams import STATE
 
 TYPE_CHECKING = False
@@ -28,50 +29,13 @@ if TYPE_CHECKING:
 
 HOST = "Host"
 
-# matrix kernels' rate by type of the weights, as a share of q4_K's (benchmarks/fit_speed.py)
-_TYPE_WORK = {
-    "f32": 0.5,
-    "f16": 0.99,
-    "bf16": 1.05,
-    "q8_0": 1.02,
-    "q6_K": 0.75,
-    "q5_K": 1.0,
-    "q4_K": 1.0,
-    "q3_K": 0.87,
-    "q2_K": 0.8,
-    "q4_0": 0.95,
-    "q5_0": 0.95,
-    "q4_1": 0.95,
-    "q5_1": 0.95,
-    "mxfp4": 1.2,
-}
-# reading a token's matrices of types that are unpacked slower than they are read, by llama.cpp's
-# mul_mat_vec kernels
-_TYPE_READ = {
-    "q2_K": 1.3,
-    "iq1_s": 1.3,
-    "iq1_m": 1.3,
-    "iq2_xxs": 1.3,
-    "iq2_xs": 1.3,
-    "iq2_s": 1.3,
-    "iq3_xxs": 1.25,
-    "iq3_s": 1.25,
-    "iq4_nl": 1.15,
-    "iq4_xs": 1.1,
-}
-# the same on a CPU core, whose kernels look codes of these types up one after another
-_TYPE_READ_CORE = {
-    "iq1_s": 4.0,
-    "iq1_m": 4.0,
-    "iq2_xxs": 4.0,
-    "iq2_xs": 4.0,
-    "iq2_s": 4.0,
-    "iq3_xxs": 4.0,
-    "iq3_s": 4.0,
-}
-# A processor's arithmetic by type, relative to its other kernels: rows of Q4_0 are repacked for
-# matrix instructions (CPU_REPACK: a Ryzen 7950X, a Graviton4), few processors multiply bf16
-_TYPE_WORK_CORE = {"q4_0": 2.8, "bf16": 0.5}
+
+def _by_type(column: str) -> dict[str, float]:
+    return {row["type"]: float(row[column]) for row in rows("work/types.csv") if row[column]}
+
+
+_TYPE_WORK, _TYPE_READ = _by_type("work"), _by_type("read")
+_TYPE_READ_CORE, _TYPE_WORK_CORE = _by_type("read_core"), _by_type("work_core")
 _KERNELS_UNKNOWN = 2.5  # per matrix, if the architecture's graph is unknown
 # A device whose work begins or ends at the CPU cannot start kernels while others run. A visit of
 # _MANY kernels or more costs a full handover each way, a shorter one at least _LEAST of it

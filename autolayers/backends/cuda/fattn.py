@@ -7,7 +7,6 @@ from __future__ import annotations
 from ...ggml.tensor import Tensor, block_size
 from ..backend import is_part_of, types_of
 from .fattn_before import by_head, lacks
-from .kv_types import KV_TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ _VECTOR_HEADS = frozenset((64, 128, 256))
 _SAME_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
 # heads of keys that share them: (heads of values, what the number that shares is a multiple of)
 _GROUPED_HEADS = {192: (128, 8), 320: (256, 32), 512: (512, 1), 576: (512, 1)}
-_KV, _VEC = types_of(KV_TYPES, "FLASH_ATTN_EXT"), types_of(KV_TYPES, "VEC")
+_KV, _VEC = types_of("CUDA", "FLASH_ATTN_EXT"), types_of("CUDA", "VEC")
 
 
 def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) -> str:

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from ...builds import Rule, Rules
 from ...ggml.tensor import VIEW_OPS, Tensor
+from ..backend import types_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,29 +25,8 @@ EMPTY = VIEW_OPS | {"NONE"}
 _MOE_MOST_USED = 8  # GGML_METAL_MOE_REDUCE_MAX_EXPERTS
 _MOE_MOST_EXPERTS = 1024  # GGML_METAL_TOPK_MOE_MAX_EXPERTS
 # ggml_metal_mul_mv_mma_type_supported; since Rules.metal_products_of_all the others too
-_PRODUCTS = frozenset(
-    ("f32", "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q5_K", "q6_K")
-)
-_OTHER_PRODUCTS = frozenset(
-    (
-        "bf16",
-        "q1_0",
-        "q2_0",
-        "mxfp4",
-        "q2_K",
-        "q3_K",
-        "iq2_xxs",
-        "iq2_xs",
-        "iq2_s",
-        "iq3_xxs",
-        "iq3_s",
-        "iq1_s",
-        "iq1_m",
-        "iq4_nl",
-        "iq4_xs",
-        "tq2_0",
-    )
-)
+_PRODUCTS = types_of("MTL", "PRODUCTS")
+_OTHER_PRODUCTS = types_of("MTL", "OTHER_PRODUCTS")
 
 
 class _Fusion:

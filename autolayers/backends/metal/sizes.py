@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
 from ..backend import is_part_of, types_of
-from .kv_types import KV_TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _SPARSE_HEADS = frozenset(
         (576, 512),
     )
 )
-_SPARSE_TYPES = types_of(KV_TYPES, "SPARSE")
+_SPARSE_TYPES = types_of("MTL", "SPARSE")
 
 
 def scratch(t: Tensor, size: int, rules: Rules) -> int:
