@@ -74,13 +74,6 @@ NO_VOCABULARY = ("none", "no_vocab")  # values of tokenizer.ggml.model
 _GLM_5_2_INDEXERS = (1, 1) + (1, 0, 0, 0) * 19
 
 
-def _in_window(il: int, period: int, dense_first: bool) -> bool:
-    """Return whether a layer is not the full one of its period; without a period none is full."""
-    if period == 0:
-        return True
-    return il % period != 0 if dense_first else il % period < period - 1
-
-
 class Hparams:
     """Everything is read at construction except FIELDS, which are read on demand."""
 
@@ -506,8 +499,13 @@ class Hparams:
             return (False,) * self.n_layer_all
         # a number is a period: the last layer of each is full
         period = self._size("attention.sliding_window_pattern", window.period)
+        # whether a layer is not the full one of its period; without a period none is full
         return tuple(
-            il < self.n_layer and _in_window(il, period, window.dense_first)
+            il < self.n_layer
+            and (
+                period == 0
+                or (il % period != 0 if window.dense_first else il % period < period - 1)
+            )
             for il in range(self.n_layer_all)
         )
 

@@ -37,7 +37,14 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) ->
     if not rules.flash_by_kernel:
         return "mma" if by_head(q, k, v, mask, cc if cc < AMD else 0, rules) else "none"
     ratio = q.ne[2] // k.ne[2]
-    grouped = ratio >= 2 and not alibi and _shares_keys(q, k, v, mask)
+    # whether a kernel may compute the heads that share keys together (gqa_opt_applies)
+    grouped = (
+        ratio >= 2
+        and not alibi
+        and mask is not None
+        and k.ne[1] % _KQ_STRIDE == 0
+        and not any(unaligned(t) for t in (q, k, v, mask))
+    )
     # Whether a kernel is compiled for heads of these sizes.
     k_head = k.ne[0]
     v_head = v.ne[0]
@@ -72,7 +79,9 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) ->
 
 def _plain_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> str:
     """Return the kernel of a GPU without tensor cores for these heads."""
-    return "vec" if _has_vector(q, k) and _few_columns(q, k, v, grouped) else "tile"
+    # the vector kernel is faster than tiles
+    few = q.ne[1] <= 2 if _is_quantised(k, v) else q.ne[1] == 1 and not grouped
+    return "vec" if few and _has_vector(q, k) else "tile"
 
 
 def _has_vector(q: Tensor, k: Tensor) -> bool:
@@ -84,23 +93,9 @@ def _is_quantised(k: Tensor, v: Tensor) -> bool:
     return block_size(k.type) > 1 or block_size(v.type) > 1
 
 
-def _few_columns(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> bool:
-    """Return whether the vector kernel is faster than tiles."""
-    if _is_quantised(k, v):
-        return q.ne[1] <= 2
-    return q.ne[1] == 1 and not grouped
-
-
 def unaligned(t: Tensor) -> bool:
     """Return whether rows of plain numbers begin elsewhere than at multiples of 16 bytes."""
     return block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:])
-
-
-def _shares_keys(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
-    """Whether a kernel may compute the heads that share keys together (gqa_opt_applies)."""
-    if mask is None or k.ne[1] % _KQ_STRIDE:
-        return False
-    return not any(unaligned(t) for t in (q, k, v, mask))
 
 
 def _has_types(k: Tensor, v: Tensor, mask: Tensor | None) -> bool:

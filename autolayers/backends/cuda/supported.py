@@ -141,20 +141,12 @@ def _indexer(op: Tensor, rules: Rules) -> bool:
     return not unaligned(q) and not unaligned(k)
 
 
-def _glu(op: Tensor) -> bool:
-    if op.src[0].type == "bf16" and op.param in ("SWIGLU_OAI", "SWIGLU_CLAMP"):
-        return False
-    return op.param in GLU and op.src[0].contiguous(1)
-
-
-def _unary(op: Tensor, rules: Rules) -> bool:
-    if op.param == "XIELU" and op.src[0].type == "bf16":
-        return False
-    return op.param in UNARY and (rules.strided_unary or op.src[0].contiguous())
-
-
 _RULES: dict[str, Callable[[Tensor], bool]] = {
-    "GLU": _glu,
+    "GLU": lambda op: (
+        not (op.src[0].type == "bf16" and op.param in ("SWIGLU_OAI", "SWIGLU_CLAMP"))
+        and op.param in GLU
+        and op.src[0].contiguous(1)
+    ),
     "MUL_MAT": _mul_mat,
     "MUL_MAT_ID": _mul_mat,
     "SET_ROWS": _set_rows,
@@ -187,7 +179,11 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     "MEAN": lambda op: op.src[0].type == op.type == "f32" and op.src[0].contiguous_rows(),
 }
 _DATED: dict[str, Callable[[Tensor, Rules], bool]] = {
-    "UNARY": _unary,
+    "UNARY": lambda op, rules: (
+        not (op.param == "XIELU" and op.src[0].type == "bf16")
+        and op.param in UNARY
+        and (rules.strided_unary or op.src[0].contiguous())
+    ),
     "CLAMP": lambda op, rules: not rules.strided_unary or op.src[0].contiguous_rows(),
     "SET": lambda op, rules: (
         rules.cuda_sets

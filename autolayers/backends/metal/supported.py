@@ -65,10 +65,6 @@ def _arithmetic(op: Tensor) -> bool:
     return _float_rows(op) and op.src[1].contiguous_rows() and op.src[0].type == op.src[1].type
 
 
-def _concat(op: Tensor) -> bool:
-    return op.type == op.src[0].type == op.src[1].type and op.type in _CONCAT
-
-
 def _mul_mat(op: Tensor) -> bool:
     """Mirror ggml_metal_supports_mul_mat_op."""
     a, b = op.src[0], op.src[1]
@@ -165,7 +161,7 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     **dict.fromkeys(("DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST"), _hyper_connections),
     "UNARY": lambda op: op.param in UNARY and _float_rows(op),
     "GLU": lambda op: op.param in GLU and op.src[0].contiguous(1) and op.src[0].type in _FLOATS,
-    "CONCAT": _concat,
+    "CONCAT": lambda op: op.type == op.src[0].type == op.src[1].type and op.type in _CONCAT,
     "LIGHTNING_INDEXER": _indexer,
     "SET_ROWS": _set_rows,
     "ACC": lambda op: _rows(op) and op.src[1].contiguous_rows() and op.src[0].type == "f32",

@@ -142,15 +142,6 @@ def _soft_max(op: Tensor, limits: Limits) -> bool:
     return _plain_f32(op, limits) and (not masked or op.src[1].type in _FLOATS)
 
 
-def _argsort(op: Tensor, limits: Limits) -> bool:
-    if not op.contiguous() or not op.src[0].contiguous():
-        return False
-    # large sorts need the memory model; small ones fit into a workgroup
-    return limits.vulkan_memory_model or op.ne[0] <= 1 << min(
-        _workgroup_log2(limits), _ARGSORT_LOG2
-    )
-
-
 def _workgroup_log2(limits: Limits) -> int:
     return limits.max_compute_workgroup_invocations.bit_length() - 1
 
@@ -257,7 +248,15 @@ _RULES: dict[str, Callable[[Tensor, Limits], bool]] = {
     "OUT_PROD": lambda op, _: (
         all(t.type == "f32" for t in (op, *op.src)) and all(t.contiguous() for t in op.src)
     ),
-    "ARGSORT": _argsort,
+    # large sorts need the memory model; small ones fit into a workgroup
+    "ARGSORT": lambda op, limits: (
+        op.contiguous()
+        and op.src[0].contiguous()
+        and (
+            limits.vulkan_memory_model
+            or op.ne[0] <= 1 << min(_workgroup_log2(limits), _ARGSORT_LOG2)
+        )
+    ),
     "TOP_K": lambda op, _: op.contiguous() and op.src[0].contiguous(),
     "UPSCALE": _f32_source,
     "PAD": _f32_source,

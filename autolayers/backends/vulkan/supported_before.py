@@ -26,12 +26,6 @@ def _multiplied(op: Tensor, limits: Limits, rules: Rules) -> bool:
     )
 
 
-def _copied(op: Tensor, limits: Limits, rules: Rules) -> bool:
-    if op.type == "bf16":
-        return rules.vulkan_bf16
-    return rules.vulkan_small_types or block_size(op.type) == 1
-
-
 def _flash_attn(op: Tensor, limits: Limits, rules: Rules) -> bool:
     k, v = op.src[1], op.src[2]
     if not (limits.cooperative_matrix2 or rules.vulkan_flash_anywhere):
@@ -61,7 +55,11 @@ def _has_heads(k_head: int, v_head: int, rules: Rules) -> bool:
 BEFORE: dict[str, Callable[[Tensor, Limits, Rules], bool]] = {
     "MUL_MAT": _multiplied,
     "MUL_MAT_ID": _multiplied,
-    "CPY": _copied,
+    "CPY": lambda op, _, rules: (
+        rules.vulkan_bf16
+        if op.type == "bf16"
+        else rules.vulkan_small_types or block_size(op.type) == 1
+    ),
     "FLASH_ATTN_EXT": _flash_attn,
     "GET_ROWS": lambda op, _, rules: rules.vulkan_k_rows or not op.src[0].type.endswith("_K"),
 }

@@ -263,10 +263,6 @@ def _view(tensor: Tensor, sources: Sequence[_State]) -> _State:
     return _copy(state)
 
 
-def _cpy(tensor: Tensor, sources: Sequence[_State]) -> _State:
-    return _reshape(tensor, sources) if sources[0].cut else _generic(tensor, sources)
-
-
 def _moved(state: _State, axis: int) -> _State:
     _hold(state.single or state.times == 1, "a cut of several parts in another order")
     return _State(axis, times=state.times)
@@ -282,12 +278,6 @@ def _permute(tensor: Tensor, sources: Sequence[_State]) -> _State:
 def _transpose(tensor: Tensor, sources: Sequence[_State]) -> _State:
     state = sources[0]
     return _moved(state, state.axis ^ 1) if state.axis < 2 else _copy(state)
-
-
-def _get_rows(tensor: Tensor, sources: Sequence[_State]) -> _State:
-    if sources[0].axis == 0 and sources[1].axis == _MIRRORED:
-        return _copy(sources[0])
-    return _scalar(tensor, sources)
 
 
 def _set_rows(tensor: Tensor, sources: Sequence[_State]) -> _State:
@@ -354,13 +344,19 @@ _RULES: dict[str, Callable[[Tensor, Sequence[_State]], _State]] = {
     "CONCAT": _concat,
     "MUL_MAT": _mul_mat,
     "MUL_MAT_ID": _mul_mat,
-    "CPY": _cpy,
+    "CPY": lambda tensor, sources: (
+        _reshape(tensor, sources) if sources[0].cut else _generic(tensor, sources)
+    ),
     "CONT": _reshape,
     "RESHAPE": _reshape,
     "VIEW": _view,
     "PERMUTE": _permute,
     "TRANSPOSE": _transpose,
-    "GET_ROWS": _get_rows,
+    "GET_ROWS": lambda tensor, sources: (
+        _copy(sources[0])
+        if sources[0].axis == 0 and sources[1].axis == _MIRRORED
+        else _scalar(tensor, sources)
+    ),
     "SET_ROWS": _set_rows,
     "ROPE": _rope,
     "ROPE_BACK": _rope,

@@ -334,10 +334,6 @@ def _openelm(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Ten
     return q, k, g.reshape(v, head * kv, b.tokens)
 
 
-def _whole(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:
-    return b.qkv_normed(il, cur)
-
-
 def _minimax(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:
     g, hp = b.graph, b.hp
     q, k, v = (g.mul_mat(b.need(il, f"attn_{part}.weight"), cur) for part in "qkv")
@@ -357,7 +353,7 @@ _QKV = {
     "glm4": _glm4,
     "phi3": _phi3,
     "openelm": _openelm,
-    "whole": _whole,
+    "whole": lambda b, il, cur, _: b.qkv_normed(il, cur),
     "minimax": _minimax,
 }
 
