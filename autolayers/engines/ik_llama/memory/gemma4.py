@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....ggml.tensor import Tensor
+from .graph import Experts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def gemma4(b: Builder) -> Tensor:
             routed = b.norm(attended, b.of(il, "pre_ffw_norm_2.weight"))
             scaled = b.norm(attended, b.need(il, "ffn_gate_inp.scale"))
             logits = b.graph.mul_mat(b.need(il, "ffn_gate_inp.weight"), scaled)
-            routed = b.moe(il, routed, "GELU", normalised=True, bias=False, logits=logits)
+            routed = b.moe(il, routed, Experts("GELU", normalised=True, bias=False), logits=logits)
             norms = [b.need(il, f"post_ffw_norm_{i}.weight") for i in (1, 2)]
             sources = (dense, norms[0], routed, norms[1])
             both = Tensor("FUSED_RMS_RMS_ADD", "f32", dense.ne, sources)
