@@ -258,7 +258,12 @@ def estimate(
     words = _all(params, flags)
     build_used: Build | int | None = build
     # Records and Params need nothing of the machine: no device is asked.
-    given = _records(devices)
+    # the devices if all of them are records, otherwise None
+    if not isinstance(devices, (list, tuple)):
+        given = None
+    else:
+        records = [device for device in devices if isinstance(device, Device)]
+        given = records if len(records) == len(devices) else None
     if isinstance(words, Params) and given is not None:
         params = words
         companions = companions_of(words)
@@ -310,14 +315,6 @@ def _asked(
         _refuse_unused(request, function, _PRINTED, "prints nothing")
         _refuse_unused(request, function, unused, "plans each context")
     return request
-
-
-def _records(devices: Sequence[Device | str] | None) -> list[Device] | None:
-    """Return the devices if all of them are records, otherwise None."""
-    if not isinstance(devices, (list, tuple)):
-        return None
-    records = [device for device in devices if isinstance(device, Device)]
-    return records if len(records) == len(devices) else None
 
 
 def _weighed(weights: Sequence[float], count: int) -> Sequence[float]:

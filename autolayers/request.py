@@ -93,7 +93,11 @@ class Request:
             of_program = words_engine or of_program
         arguments = arguments_of(words, environ)
         policy = read_policy(arguments.own)
-        _check_one_source(policy, devices)
+        # refuse if a flag and `devices` both set the devices
+        # neither would be the one that was meant
+        for name, value in (("--gpu", policy.gpu), ("--machine", policy.machine)):
+            if value is not None and devices is not None:
+                raise UsageError(f"{name} and devices= both set the devices: give one of them")
         # the build decides which flags there are, so it comes before them
         build = _of_engine(_build(policy, program, environ), policy, of_program)
         policy = replace(policy, build=_planned_for(build))
@@ -119,11 +123,17 @@ class Request:
         if program and _needs_quants(params, policy, build):
             machine_devices = _with_quants(machine_devices, program[-1])
         host = _host(machine_host, machine_devices, policy, params)
+        # a note if --ram is more than the machine has whose RAM the GPU shares
+        shared = _shared(machine_devices) if machine_host is None else None
+        more_than_shared = []
+        if shared and policy.ram and policy.ram > shared:
+            counted = f"a machine with this GPU counts {human(shared)}, which the GPU shares"
+            more_than_shared = [f"--ram {human(policy.ram)}: {counted}"]
         notes = (
             *_without_gpus(notes, build, machine_devices, params, policy),
             *old,
             *doubts,
-            *_more_than_shared(machine_devices, machine_host, policy),
+            *more_than_shared,
             *_cores_here(machine_host, host, policy),
         )
         return cls(
@@ -214,14 +224,6 @@ def _old_speeds(old: Sequence[Ratio], number: int) -> str:
         f"the measured speeds{when} are old: of b{last.build}, not of "
         f"{f'b{number}' if number else 'this build'} (tune --quick measures again)"
     )
-
-
-def _check_one_source(policy: Policy, devices: Sequence[Device | str] | None) -> None:
-    """Raises UsageError if a flag and `devices` both set the devices."""
-    # neither would be the one that was meant
-    for name, value in (("--gpu", policy.gpu), ("--machine", policy.machine)):
-        if value is not None and devices is not None:
-            raise UsageError(f"{name} and devices= both set the devices: give one of them")
 
 
 def _under_backend(devices: Sequence[Device], policy: Policy) -> Sequence[Device]:
@@ -471,17 +473,6 @@ def _shared(devices: Sequence[Device]) -> int | None:
     return next((device.ram for device in devices if device.in_ram and device.ram), None)
 
 
-def _more_than_shared(devices: Sequence[Device], host: Host | None, policy: Policy) -> list[str]:
-    """Return a note if --ram is more than the machine has whose RAM the GPU shares."""
-    shared = _shared(devices) if host is None else None
-    if not shared or not policy.ram or policy.ram <= shared:
-        return []
-    return [
-        f"--ram {human(policy.ram)}: a machine with this GPU counts {human(shared)}, which the GPU "
-        "shares"
-    ]
-
-
 def _cores_here(here: Host | None, host: Host | None, policy: Policy) -> list[str]:
     """Return a note if a machine with more RAM than this one is planned with the cores of this
     one."""
@@ -550,7 +541,9 @@ def companions_of(params: Params, words: object = ()) -> Companions:
     projector = _projector(params.mmproj, environ) if params.mmproj else None
     loras = tuple(map(_adapter, params.lora))
     for path in params.control_vector:
-        _check_control_vector(path)
+        if not is_control_vector(read_header(path)):
+            wrong = "not a control vector, whose tensors are named direction.N"
+            raise LaunchRefused(f"--control-vector {path}: {wrong}")
     draft = read_model(open_source(params.model_draft, environ)) if params.model_draft else None
     return Companions(projector, draft, loras)
 
@@ -570,13 +563,6 @@ def _adapter(path: str) -> Header:
     if not is_adapter(adapter):
         raise LaunchRefused(f"--lora {path}: not an adapter (general.type is not adapter)")
     return adapter
-
-
-def _check_control_vector(path: str) -> None:
-    if not is_control_vector(read_header(path)):
-        raise LaunchRefused(
-            f"--control-vector {path}: not a control vector, whose tensors are named direction.N"
-        )
 
 
 def for_model(model: Model, request: Request) -> Request:

@@ -33,6 +33,20 @@ def listed(words: str) -> tuple[str, ...]:
     return tuple(words.split())
 
 
+def typed(value: str) -> Any:
+    """Return the number that a value is, or whether it is yes or no, otherwise the value."""
+    if value in ("yes", "no"):
+        return value == "yes"
+    try:
+        return int(value)
+    except ValueError:
+        pass
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
 def text(name: str) -> str:
     """Return a file of the package."""
     # reads from a zip file too, and importlib.resources takes 10 ms

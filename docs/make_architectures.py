@@ -34,7 +34,7 @@ _HEAD = f"""# Architectures
 Made by `python docs/make.py architectures`; do not edit.
 
 llama.cpp's build {NEWEST} has {{all_of}} architectures, the rows of
-`autolayers/model/architectures.py`. Weights and caches are exact to the byte, and compute buffers
+`autolayers/model/architectures.tsv`. Weights and caches are exact to the byte, and compute buffers
 are modelled{{others}}.
 An architecture without a row is planned as a transformer with a full cache in every layer, and is
 never called exact.

@@ -15,6 +15,7 @@ from __future__ import annotations
 from ..builds import NEWEST_RULES, Rule, Rules
 from ..ggml.tensor import ENDLESS, Buffer, Tensor, row_size
 from ..ggml.types import BY_NAME, IK_NAMES, is_quantised
+from ..tables import rows
 from ..units import MiB
 from .ops import DEFAULT_TARGET, Ops, Parts
 
@@ -31,6 +32,14 @@ if TYPE_CHECKING:
 
 HYPER_CONNECTIONS = ("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST")
 OFFLOAD_MIN_BATCH = 32  # GGML_OP_OFFLOAD_MIN_BATCH
+# activations that all backends have, and those that gate
+_UNARY_TEXT = """
+ABS SGN NEG STEP GELU SILU RELU SIGMOID HARDSIGMOID HARDSWISH GELU_ERF GELU_QUICK TANH EXP EXPM1
+SOFTPLUS ELU XIELU FLOOR CEIL ROUND TRUNC
+"""
+_GLU_TEXT = "REGLU GEGLU SWIGLU SWIGLU_OAI GEGLU_ERF GEGLU_QUICK SWIGLU_CLAMP"
+UNARY, GLU = frozenset(_UNARY_TEXT.split()), frozenset(_GLU_TEXT.split())
+_TYPES = rows("backends/types.tsv")
 NVIDIA = ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN")  # words in the names of its GPUs
 # Head sizes of keys and values for which CUDA, Vulkan, Metal and SYCL all have flash attention
 # kernels, whatever the grouping of heads.
@@ -275,9 +284,16 @@ class Backend:
         return 0
 
 
-def types_of(kv_types: Mapping[str, str], op: str) -> frozenset[str]:
-    """Return the types whose row in a backend's table of KV cache types has that word."""
-    return frozenset([name for name, ops in kv_types.items() if op in ops.split()])
+def always(backend: str) -> frozenset[str]:
+    """Return the operations that a backend runs whatever their sources (ops.tsv)."""
+    return frozenset(
+        [row["op"] for row in rows("backends/ops.tsv") if backend in row["backends"].split()]
+    )
+
+
+def types_of(backend: str, op: str) -> frozenset[str]:
+    """Return the types whose line in types.tsv has that word for a backend."""
+    return frozenset([row["type"] for row in _TYPES if op in row[backend].split()])
 
 
 def is_part_of(v: Tensor, k: Tensor) -> bool:

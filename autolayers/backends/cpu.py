@@ -71,28 +71,28 @@ class Cpu(Backend):
         # ggml_backend_cpu_device_supports_op asks extra buffer types about the first four sources
         for source in op.src[:4]:
             if source.buffer is not None and source.buffer.repack:
-                return _repack_supports(op, self.rules)
+                # whether a repacked matrix is multiplied: some types, a multiple of eight rows,
+                # times f32
+                weight = op.src[0]
+                ne = weight.ne
+                # ggml_n_dims
+                n_dims = 4 if ne[3] > 1 else 3 if ne[2] > 1 else 2 if ne[1] > 1 else 1
+                types, dims = (
+                    (_REPACKED_FIRST, {"MUL_MAT": 2})
+                    if self.rules.repacks_first
+                    else (_REPACKED, _REPACKED_DIMS)
+                )
+                repacked = (
+                    weight.buffer is not None and weight.buffer.repack and weight.type in types
+                )
+                rows_of_eight = ne[1] % 8 == 0 and n_dims == dims.get(op.op)
+                return repacked and rows_of_eight and op.src[1].type == "f32"
         # every other operation has a CPU implementation: it is the fallback of all graphs
         rule = _RULES.get(kind)
         return rule is None or rule(op)
 
     def supports_buft(self, buffer: Buffer) -> bool:
         return buffer.host or buffer.repack
-
-
-def _repack_supports(op: Tensor, rules: Rules) -> bool:
-    """Return whether a repacked matrix is multiplied: some types, a multiple of eight rows, times
-    f32."""
-    weight = op.src[0]
-    ne = weight.ne
-    # ggml_n_dims
-    n_dims = 4 if ne[3] > 1 else 3 if ne[2] > 1 else 2 if ne[1] > 1 else 1
-    types, dims = (
-        (_REPACKED_FIRST, {"MUL_MAT": 2}) if rules.repacks_first else (_REPACKED, _REPACKED_DIMS)
-    )
-    repacked = weight.buffer is not None and weight.buffer.repack and weight.type in types
-    rows_of_eight = ne[1] % 8 == 0 and n_dims == dims.get(op.op)
-    return repacked and rows_of_eight and op.src[1].type == "f32"
 
 
 def _multiplies(op: Tensor) -> bool:

@@ -11,7 +11,16 @@ from ..builds import NEWEST_RULES, Rule, Rules
 from ..ggml.tensor import Tensor, block_size
 from ..records import replace
 from ..units import MiB
-from .backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, SIZE, is_part_of, types_of
+from .backend import (
+    GLU,
+    HYPER_CONNECTIONS,
+    OFFLOAD_MIN_BATCH,
+    SIZE,
+    UNARY,
+    always,
+    is_part_of,
+    types_of,
+)
 from .cuda import CudaBuffers
 from .ops import TEMPORARIES
 from .sign import BYTES, Sign
@@ -24,133 +33,17 @@ if TYPE_CHECKING:
     from ..machine import Device
     from .ops import Ops, Parts
 
-_UNARY = frozenset(
-    (
-        "SGN",
-        "ABS",
-        "NEG",
-        "STEP",
-        "RELU",
-        "HARDSIGMOID",
-        "TANH",
-        "GELU",
-        "SILU",
-        "SIGMOID",
-        "HARDSWISH",
-        "GELU_QUICK",
-        "GELU_ERF",
-        "EXP",
-        "EXPM1",
-        "SOFTPLUS",
-        "ELU",
-        "XIELU",
-        "CEIL",
-        "FLOOR",
-        "ROUND",
-        "TRUNC",
-    )
-)
-_GLU = frozenset(
-    ("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP")
-)
 _NO_KERNEL = frozenset(("tq1_0", "tq2_0"))
-# What it does with each type of a KV cache: ONEDNN converts it for oneDNN's flash attention (which
-# takes two f16 too)
-KV_TYPES = {
-    "f32": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER ONEDNN",
-    "f16": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER",
-    "bf16": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER",
-    "q8_0": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER ONEDNN",
-    "q4_0": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER ONEDNN",
-    "q4_1": "GET_ROWS LIGHTNING_INDEXER ONEDNN",
-    "iq4_nl": "GET_ROWS LIGHTNING_INDEXER",
-    "q5_0": "GET_ROWS LIGHTNING_INDEXER ONEDNN",
-    "q5_1": "GET_ROWS LIGHTNING_INDEXER ONEDNN",
-    "f8_e4m3": "",  # its kernels were not seen
-}
-_GET_ROWS = types_of(KV_TYPES, "GET_ROWS") | {
-    "i32",
-    "q1_0",
-    "mxfp4",
-    "nvfp4",
-    "iq2_xxs",
-    "iq2_xs",
-    "iq2_s",
-    "iq3_xxs",
-    "iq1_s",
-    "iq1_m",
-    "iq3_s",
-    "iq4_xs",
-    "q2_K",
-    "q3_K",
-    "q4_K",
-    "q5_K",
-    "q6_K",
-}
+_GET_ROWS = types_of("SYCL", "GET_ROWS")
 _INDEXER, _FLASH_ATTN = (
-    types_of(KV_TYPES, "LIGHTNING_INDEXER"),
-    types_of(KV_TYPES, "FLASH_ATTN_EXT"),
+    types_of("SYCL", "LIGHTNING_INDEXER"),
+    types_of("SYCL", "FLASH_ATTN_EXT"),
 )
-_ONEDNN = types_of(KV_TYPES, "ONEDNN")
+_ONEDNN = types_of("SYCL", "ONEDNN")
 # heads of keys, with values of the same size
 _HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256, 512))
 _TOP_K = 32  # at most this many results of TOP_K, before Rules.sycl_top_k
-_ALWAYS = frozenset(
-    (
-        "CONV_2D",
-        "CONV_2D_DW",
-        "CONV_TRANSPOSE_2D",
-        "CONCAT",
-        "DUP",
-        "ARGMAX",
-        "NONE",
-        "RESHAPE",
-        "VIEW",
-        "PERMUTE",
-        "TRANSPOSE",
-        "ADD",
-        "ADD1",
-        "ADD_ID",
-        "SUB",
-        "COUNT_EQUAL",
-        "MUL",
-        "DIV",
-        "REPEAT",
-        "SQR",
-        "SQRT",
-        "SIN",
-        "COS",
-        "CLAMP",
-        "LOG",
-        "NORM",
-        "L2_NORM",
-        "GROUP_NORM",
-        "RMS_NORM",
-        "SCALE",
-        "CONT",
-        "DIAG_MASK_INF",
-        "SOFT_MAX",
-        "ROPE",
-        "ROPE_BACK",
-        "IM2COL",
-        "UPSCALE",
-        "ARGSORT",
-        "POOL_1D",
-        "POOL_2D",
-        "ACC",
-        "PAD",
-        "LEAKY_RELU",
-        "CPY",
-        "TIMESTEP_EMBEDDING",
-        "RWKV_WKV6",
-        "RWKV_WKV7",
-        "GATED_LINEAR_ATTN",
-        "GATED_DELTA_NET",
-        "FILL",
-        "CUMSUM",
-        "DIAG",
-    )
-)
+_ALWAYS = always("SYCL")
 _WARP = 16  # GGML_SYCL_WARP_SIZE
 # What an Arc Pro B70 had taken beyond llama.cpp's buffers once a model was loaded
 _AT_LOAD = 1220 * MiB
@@ -251,7 +144,23 @@ class Sycl(CudaBuffers):
             return False
         if op.op == "FLASH_ATTN_EXT":
             self.undecided = self.unprobed
-            return _flash_attn(op, self.one_dnn)
+            # whether ggml_sycl_get_best_fattn_kernel has one; `one_dnn`: including oneDNN's
+            q, k, v = op.src[:3]
+            mask, alibi, softcap = _facts(op)
+            if self.one_dnn and q.ne[1] >= 32 and _one_dnn(op, True):
+                return True
+            grouped = q.ne[2] >= 2 * k.ne[2] and mask is not None and not alibi
+            plain = not softcap and len(op.src) < 5
+            if grouped and plain and _mkl(q, k, v):
+                return True
+            # whether a kernel of llama.cpp's own reads these types and heads
+            if k.type != v.type or k.type not in _FLASH_ATTN:
+                return False
+            if mask is not None and mask.ne[2] != 1:
+                return False
+            if k.ne[0] == 576:
+                return grouped and _latent(q, k, v, mask)
+            return k.ne[0] in _HEADS and v.ne[0] == k.ne[0]
         rule = _RULES.get(op.op)
         return rule is not None and rule(op)
 
@@ -308,42 +217,18 @@ def _one_dnn(op: Tensor, prompt: bool) -> bool:
     mask, alibi, softcap = _facts(op)
     if alibi or softcap or len(op.src) > 4:
         return False
-    if not _is_one_of_halves(mask) or v.ne[0] != k.ne[0] or q.ne[3] != 1:
+    # whether there is one mask, of f16, for all heads and sequences
+    if (
+        not (mask is not None and mask.type == "f16" and mask.ne[2:] == (1, 1))
+        or v.ne[0] != k.ne[0]
+        or q.ne[3] != 1
+    ):
         return False
     halves = k.type == v.type == "f16"
     if not halves and not {k.type, v.type} <= _ONEDNN:
         return False
     # Whether a prompt is long enough for oneDNN, by the type of its keys and values.
     return not prompt or (q.ne[1] >= 32 and (halves or k.ne[1] >= 1024))
-
-
-def _is_one_of_halves(mask: Tensor | None) -> bool:
-    """Return whether there is one mask, of f16, for all heads and sequences."""
-    return mask is not None and mask.type == "f16" and mask.ne[2:] == (1, 1)
-
-
-def _flash_attn(op: Tensor, one_dnn: bool) -> bool:
-    """Return whether ggml_sycl_get_best_fattn_kernel has one; `one_dnn`: including oneDNN's."""
-    q, k, v = op.src[:3]
-    mask, alibi, softcap = _facts(op)
-    if one_dnn and q.ne[1] >= 32 and _one_dnn(op, True):
-        return True
-    grouped = q.ne[2] >= 2 * k.ne[2] and mask is not None and not alibi
-    plain = not softcap and len(op.src) < 5
-    if grouped and plain and _mkl(q, k, v):
-        return True
-    return _has_kernel(q, k, v, mask, grouped)
-
-
-def _has_kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, grouped: bool) -> bool:
-    """Return whether a kernel of llama.cpp's own reads these types and heads."""
-    if k.type != v.type or k.type not in _FLASH_ATTN:
-        return False
-    if mask is not None and mask.ne[2] != 1:
-        return False
-    if k.ne[0] == 576:
-        return grouped and _latent(q, k, v, mask)
-    return k.ne[0] in _HEADS and v.ne[0] == k.ne[0]
 
 
 def _latent(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
@@ -415,8 +300,8 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     **dict.fromkeys((*HYPER_CONNECTIONS, "SET", "CONV_TRANSPOSE_1D"), _all_f32),
     **dict.fromkeys(("SUM", "SUM_ROWS", "MEAN"), lambda op: op.src[0].contiguous()),
     **dict.fromkeys(("ROLL", "ARANGE"), lambda op: op.type == "f32"),
-    "UNARY": lambda op: op.param in _UNARY,
-    "GLU": lambda op: op.param in _GLU and op.src[0].contiguous(1),
+    "UNARY": lambda op: op.param in UNARY,
+    "GLU": lambda op: op.param in GLU and op.src[0].contiguous(1),
     "OUT_PROD": lambda op: op.type == op.src[0].type == op.src[1].type == "f32",
     "GET_ROWS": lambda op: op.src[0].type in _GET_ROWS,
     "SET_ROWS": lambda op: op.type not in _NO_KERNEL and op.src[0].type in ("f32", "f16", "bf16"),

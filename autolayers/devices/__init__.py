@@ -79,7 +79,14 @@ def discover(
         program = llama_server
         from . import list_devices
 
-        far, silent = _unavailable(rpc)
+        # what `remote` finds where a server is busy or dead, otherwise nothing
+        far: list[Device] = []
+        silent: list[str] = []
+        if rpc:
+            from .rpc import unavailable
+
+            if unavailable(rpc):
+                far, silent = remote(rpc)
         if silent:  # with them the program would list nothing, or wait
             environ = {name: value for name, value in environ.items() if name != "LLAMA_ARG_RPC"}
         try:
@@ -178,15 +185,6 @@ def remote(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
     from .rpc import query
 
     return query(endpoints)
-
-
-def _unavailable(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
-    """Return what `remote` finds where a server is busy or dead, otherwise nothing."""
-    if not endpoints:
-        return [], []
-    from .rpc import unavailable
-
-    return remote(endpoints) if unavailable(endpoints) else ([], [])
 
 
 def described(path: str) -> tuple[list[Device], Host | None]:

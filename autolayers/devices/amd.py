@@ -34,7 +34,15 @@ def query(environ: Mapping[str, str], root: str = "/") -> tuple[list[Device], li
     # an empty list hides all; other masks cannot be applied, as the order is not known
     if mask and environ[mask] in ("", "-1"):
         return [], [f"{mask}={environ[mask]} hides every AMD GPU"] if cards else []
-    notes = _order_notes(cards, mask)
+    # a note if ROCm may number the GPUs otherwise
+    if not cards or (len(cards) == 1 and not mask):
+        notes = []
+    else:
+        applied = f", and {mask} is not applied" if mask else ""
+        notes = [
+            f"the order of AMD GPUs is the kernel's{applied}; "
+            "only llama-server's own list is certain"
+        ]
     discrete = [card for card in cards if card.kind == "gpu"]
     # llama.cpp drops integrated GPUs if there is another one
     return [replace(card, name=f"{Hip.name}{i}") for i, card in enumerate(discrete or cards)], notes
@@ -50,16 +58,6 @@ def _cards(root: str) -> list[Device]:
     # card10 comes after card9
     names.sort(key=lambda name: int(name[len("card") :]))
     return [card for name in names if (card := _card(f"{base}/{name}/device", root))]
-
-
-def _order_notes(cards: list[Device], mask: str | None) -> list[str]:
-    """Return a note if ROCm may number the GPUs otherwise."""
-    if not cards or (len(cards) == 1 and not mask):
-        return []
-    applied = f", and {mask} is not applied" if mask else ""
-    return [
-        f"the order of AMD GPUs is the kernel's{applied}; only llama-server's own list is certain"
-    ]
 
 
 def _card(path: str, root: str) -> Device | None:

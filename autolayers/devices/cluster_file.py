@@ -28,11 +28,11 @@ from ..parallel import in_threads
 from ..records import dataclass, replace
 from ..units import human
 from .machine_file import parse
-from .rpc_protocol import ServedDevice, ask
+from .rpc_protocol import ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
 
@@ -122,7 +122,26 @@ def read(path: str) -> Cluster:
             f'{path}: "head" must be the name of the box where llama-server runs: '
             f"{', '.join(boxes)}"
         )
-    links = _links(path, data.get("links", []), head, boxes)
+    # the links between the head and the other machines
+    rows = data.get("links", [])
+    if not isinstance(rows, list):
+        raise UsageError(f"{path}: links must be a list")
+    links: dict[str, tuple[float, float]] = {}
+    for number, row in enumerate(rows, 1):
+        what = f"{path}: link {number}"
+        _known(path, row, _LINK, f"link {number}")
+        ends = row.get("between")
+        if (
+            not isinstance(ends, list)
+            or len(ends) != 2
+            or any(not isinstance(end, str) or end not in boxes for end in ends)
+        ):
+            raise UsageError(f'{what}: "between" must be the names of two boxes')
+        if head in ends:  # llama.cpp copies between two servers through the head
+            links[ends[ends[0] == head]] = (
+                rate_of(row.get("bandwidth"), what),
+                time_of(row.get("latency"), what),
+            )
     read_boxes = {name: _box(path, name, row, links.get(name)) for name, row in boxes.items()}
     # the head's own devices need no link
     first = read_boxes.pop(head)
@@ -168,7 +187,10 @@ def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
         device, endpoint = box.devices[i], box.endpoints[i]
         if isinstance(answer, DeviceError):
             notes.append(f"box {box.name}: {answer}: left out")
-        elif isinstance(answer, list) and not _can_be(answer, device):
+        # whether a server's devices can be the one that the file has
+        elif isinstance(answer, list) and not (
+            len(answer) == 1 and answer[0].total <= _LARGER * device.total
+        ):
             reported = human(answer[0].total) if len(answer) == 1 else f"{len(answer)} devices"
             notes.append(
                 f"box {box.name}: {endpoint} reports {reported}, but the file has one device of "
@@ -189,11 +211,6 @@ def _with_devices(box: Box, served: list[tuple[Device, int]]) -> Box:
     """Return the box with these devices and their ports only."""
     devices, ports = zip(*served, strict=True)
     return replace(box, devices=devices, ports=ports)
-
-
-def _can_be(answer: list[ServedDevice], device: Device) -> bool:
-    """Return whether a server's devices can be the one that the file has."""
-    return len(answer) == 1 and answer[0].total <= _LARGER * device.total
 
 
 def _is_address(value: object) -> bool:
@@ -230,31 +247,6 @@ def _box(path: str, name: str, row: Any, link: tuple[float, float] | None) -> Bo
     return Box(
         name, tuple(devices), host, address, tuple(range(port, port + len(devices))), bind, link
     )
-
-
-def _links(
-    path: str, rows: Any, head: str, boxes: Mapping[str, Any]
-) -> dict[str, tuple[float, float]]:
-    """Return the links between the head and the other machines."""
-    if not isinstance(rows, list):
-        raise UsageError(f"{path}: links must be a list")
-    links: dict[str, tuple[float, float]] = {}
-    for number, row in enumerate(rows, 1):
-        what = f"{path}: link {number}"
-        _known(path, row, _LINK, f"link {number}")
-        ends = row.get("between")
-        if (
-            not isinstance(ends, list)
-            or len(ends) != 2
-            or any(not isinstance(end, str) or end not in boxes for end in ends)
-        ):
-            raise UsageError(f'{what}: "between" must be the names of two boxes')
-        if head in ends:  # llama.cpp copies between two servers through the head
-            links[ends[ends[0] == head]] = (
-                rate_of(row.get("bandwidth"), what),
-                time_of(row.get("latency"), what),
-            )
-    return links
 
 
 def rate_of(value: Any, what: str) -> float:

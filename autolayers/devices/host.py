@@ -60,7 +60,24 @@ def cores(root: str = "/") -> int | None:
     """Return the physical cores that this process may use at once, of Intel's hybrids the fast
     ones, on which alone llama.cpp computes by default (common_cpu_get_num_math); None if
     unknown."""
-    physical = _cores(root)
+    # the physical cores of its CPUs, whatever the limit of its control group
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    # Intel's hybrids list their fast CPUs here; other machines lack the file
+    fast = _cpus(file_text(root, "sys/devices/cpu_core/cpus"))
+    count, cores = _cpuinfo(root, fast)
+    if fast:
+        usable = len(fast & os.sched_getaffinity(0)) or usable
+    if not usable or (not count and root != "/"):
+        physical = None
+    elif not count and sys.platform in ("darwin", "win32"):  # the system counts threads
+        import psutil
+
+        physical = min(usable, psutil.cpu_count(logical=False) or usable)
+    elif not cores or not count:
+        physical = usable
+    else:
+        # in proportion: an affinity mask may have one of a core's two threads
+        physical = max(1, min(len(cores), round(usable * len(cores) / count)))
     # a quota of two CPUs makes eight cores two
     return None if physical is None else min(physical, quota(root))
 
@@ -94,26 +111,6 @@ def _cpus(text: str) -> set[int]:
             return set()
         numbers |= set(range(int(first), int(last) + 1))
     return numbers
-
-
-def _cores(root: str) -> int | None:
-    """Return the physical cores of its CPUs, whatever the limit of its control group."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    # Intel's hybrids list their fast CPUs here; other machines lack the file
-    fast = _cpus(file_text(root, "sys/devices/cpu_core/cpus"))
-    count, cores = _cpuinfo(root, fast)
-    if fast:
-        usable = len(fast & os.sched_getaffinity(0)) or usable
-    if not usable or (not count and root != "/"):
-        return None
-    if not count and sys.platform in ("darwin", "win32"):  # the system counts threads
-        import psutil
-
-        return min(usable, psutil.cpu_count(logical=False) or usable)
-    if not cores or not count:
-        return usable
-    # in proportion: an affinity mask may have one of a core's two threads
-    return max(1, min(len(cores), round(usable * len(cores) / count)))
 
 
 def _psutil() -> tuple[int, int, str]:

@@ -122,18 +122,8 @@ def parse(text: str) -> tuple[list[Device], list[str]]:
                 warning=warning,
             )
         )
-    return _as_used(listed, notes)
-
-
-def _kind(description: str, total: int) -> str:
-    """Return gpu, or igpu if it is a part of the processor."""
-    card = described(description, total // MiB)
-    return "igpu" if is_integrated(description) and (card is None or card.unified) else "gpu"
-
-
-def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list[str]]:
-    """Return the devices that llama.cpp uses: RPC first, then GPUs without duplicates of another
-    backend, then integrated GPUs if there is no other GPU."""
+    # the devices that llama.cpp uses: RPC first, then GPUs without duplicates of another backend,
+    # then integrated GPUs if there is no other GPU
     gpus: list[Device] = []
     remote = [device for device in listed if device.kind == "rpc"]
     for device in listed:
@@ -156,6 +146,12 @@ def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list
         else:
             notes.append(f"{device.name} is {twin.name} again and is left out")
     return remote + _discrete_first(gpus, notes), notes
+
+
+def _kind(description: str, total: int) -> str:
+    """Return gpu, or igpu if it is a part of the processor."""
+    card = described(description, total // MiB)
+    return "igpu" if is_integrated(description) and (card is None or card.unified) else "gpu"
 
 
 def _discrete_first(gpus: list[Device], notes: list[str]) -> list[Device]:

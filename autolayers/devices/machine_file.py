@@ -116,7 +116,15 @@ def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
         value = data.get("devices", [])
         if not isinstance(value, list):
             raise _Wrong("devices must be a list")
-        devices = _devices(value)
+        if len(value) > MAX_DEVICES:
+            raise _Wrong(f"{len(value)} devices: llama.cpp uses at most {MAX_DEVICES}")
+        devices: list[Device] = []
+        for number, row in enumerate(value, 1):
+            device = _device(row, f"device {number}", devices)
+            # -dev, budgets and plans name devices
+            if device.name in {other.name for other in devices}:
+                raise _Wrong(f"two devices are called {device.name}")
+            devices.append(device)
         host = _host(data["host"]) if data.get("host") is not None else None
         if not devices and host is None:
             raise _Wrong("neither devices nor a host")
@@ -161,19 +169,6 @@ def _without(row: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in _OF_HERE}
 
 
-def _devices(rows: list[Any]) -> list[Device]:
-    if len(rows) > MAX_DEVICES:
-        raise _Wrong(f"{len(rows)} devices: llama.cpp uses at most {MAX_DEVICES}")
-    devices: list[Device] = []
-    for number, row in enumerate(rows, 1):
-        device = _device(row, f"device {number}", devices)
-        # -dev, budgets and plans name devices
-        if device.name in {other.name for other in devices}:
-            raise _Wrong(f"two devices are called {device.name}")
-        devices.append(device)
-    return devices
-
-
 def _device(row: Any, what: str, before: list[Device]) -> Device:
     if not isinstance(row, dict):
         raise _Wrong(f"{what} is not an object")
@@ -205,7 +200,32 @@ def _device(row: Any, what: str, before: list[Device]) -> Device:
     card = _card(row.get("card"), values, what)
     if card is None and not values.get("total"):
         raise _Wrong(f'{what}: neither "total" bytes of memory nor a "card"')
-    return _complete(card, values, what, before)
+    # the device with the file's figures, completed from `card`. Raises _Wrong if they contradict
+    # each other.
+    # the backend's name. Raises _Wrong for one that is not known, or its limits.
+    backend = values.get("backend") or (card.backend if card else None)
+    if backend is None:
+        backend = backend_of(values["name"]).name if values.get("name") else DEFAULT.name
+    backend = canonical(backend)
+    if backend not in BACKENDS:
+        raise _Wrong(f"{what}: backend {backend!r} (known: {', '.join(BACKENDS)})")
+    if refused := row_of(backend).wrong_limits(values.get("limits", {})):
+        raise _Wrong(f"{what}: limits: {refused}")
+    # numbered by backend, as llama.cpp numbers them
+    used = sum(other.backend == backend for other in before)
+    name = values.get("name") or f"{backend}{used}"
+    # a name decides the backend in llama.cpp's own flags
+    named = backend_of(name)
+    if named.name in BACKENDS and named.name != backend:
+        raise _Wrong(f"{what}: called {name}, but its backend is {backend}")
+    total, free = _memory(card, values, what)
+    values = {**values, "name": name, "backend": backend, "total": total, "free": free}
+    if values.get("unified", card.unified if card else False) and row_of(backend).has_igpu:
+        # llama.cpp lists a GPU that shares the RAM as another kind
+        values.setdefault("kind", "igpu")
+    if values.get("kind", "gpu") not in ("gpu", "igpu", "rpc"):
+        raise _Wrong(f"{what}: kind must be gpu, igpu or rpc")
+    return completed(Device(**values)) if card is None else _changed(card, values)
 
 
 def _check_numbers(
@@ -227,29 +247,6 @@ def _check_type(
     for key in keys:
         if key in values and not isinstance(values[key], kind):
             raise _Wrong(f"{what}: {key} must be {name}")
-
-
-def _complete(
-    card: Device | None, values: dict[str, Any], what: str, before: list[Device]
-) -> Device:
-    """Return the device with the file's figures, completed from `card`. Raises _Wrong if they
-    contradict each other."""
-    backend = _backend(card, values, what)
-    # numbered by backend, as llama.cpp numbers them
-    used = sum(other.backend == backend for other in before)
-    name = values.get("name") or f"{backend}{used}"
-    # a name decides the backend in llama.cpp's own flags
-    named = backend_of(name)
-    if named.name in BACKENDS and named.name != backend:
-        raise _Wrong(f"{what}: called {name}, but its backend is {backend}")
-    total, free = _memory(card, values, what)
-    values = {**values, "name": name, "backend": backend, "total": total, "free": free}
-    if values.get("unified", card.unified if card else False) and row_of(backend).has_igpu:
-        # llama.cpp lists a GPU that shares the RAM as another kind
-        values.setdefault("kind", "igpu")
-    if values.get("kind", "gpu") not in ("gpu", "igpu", "rpc"):
-        raise _Wrong(f"{what}: kind must be gpu, igpu or rpc")
-    return completed(Device(**values)) if card is None else _changed(card, values)
 
 
 def _changed(card: Device, values: dict[str, Any]) -> Device:
@@ -275,19 +272,6 @@ def _card(name: object, values: Mapping[str, Any], what: str) -> Device | None:
         if values.get("total"):
             return None
         raise _Wrong(f"{what}: {error}") from None
-
-
-def _backend(card: Device | None, values: dict[str, Any], what: str) -> str:
-    """Return the backend's name. Raises _Wrong for one that is not known, or its limits."""
-    backend = values.get("backend") or (card.backend if card else None)
-    if backend is None:
-        backend = backend_of(values["name"]).name if values.get("name") else DEFAULT.name
-    backend = canonical(backend)
-    if backend not in BACKENDS:
-        raise _Wrong(f"{what}: backend {backend!r} (known: {', '.join(BACKENDS)})")
-    if refused := row_of(backend).wrong_limits(values.get("limits", {})):
-        raise _Wrong(f"{what}: limits: {refused}")
-    return backend
 
 
 def _memory(card: Device | None, values: dict[str, Any], what: str) -> tuple[int, int]:

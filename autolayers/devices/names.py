@@ -136,7 +136,11 @@ def _candidates(name: str) -> list[str]:
         return [key]
     if sized := [key for key, card in CARDS.items() if _plain(card.description) == wanted]:
         return sized
-    return _with_words(_words(name))
+    # the words of a name as a key has them, without its maker
+    words = _normal(name).split()
+    return _with_words(
+        {_letters(word) for word in words} - {"nvidia", "geforce", "amd", "intel", "apple", ""}
+    )
 
 
 def _with_words(words: set[str]) -> list[str]:
@@ -255,12 +259,6 @@ def _bare(letters: str) -> str:
     for word in _OPTIONAL:
         letters = letters.removeprefix(word)
     return letters
-
-
-def _words(name: str) -> set[str]:
-    """Return the words of a name as a key has them, without its maker."""
-    words = _normal(name).split()
-    return {_letters(word) for word in words} - {"nvidia", "geforce", "amd", "intel", "apple", ""}
 
 
 def _form(description: str) -> str:

@@ -13,6 +13,7 @@ import sys
 
 from ..machine import OF_PEAK
 from ..records import dataclass
+from ..tables import rows
 from .system import file_text
 
 # A core's arithmetic on weights, relative to AVX2's: of rows of processors with and without them
@@ -42,36 +43,16 @@ class Processor:
     transfers: int = 0
 
 
-# As the makers' data sheets say; an Arm core's part number as /proc/cpuinfo has it
-PROCESSORS = (
-    Processor(r"Graviton ?4|part 0xd4f", "i8mm", 12, 5600),
-    Processor(r"Graviton ?3|part 0xd40", "i8mm", 8, 4800),
-    Processor(r"Graviton ?2|Altra|part 0xd0c", "asimddp", 8, 3200),
-    Processor(r"EPYC 9\w\w5", "avx512_vnni", 12, 6000),
-    Processor(r"EPYC 8\w\w4", "avx512_vnni", 6, 4800),
-    Processor(r"EPYC 9\w\w4", "avx512_vnni", 12, 4800),
-    Processor(r"EPYC 7\w\w[23]", "avx2", 8, 3200),
-    Processor(r"EPYC 7\w\w1", "avx2", 8, 2666),
-    Processor(r"Xeon.{0,40} 6[79]\d\d\w?P", "amx_int8", 12, 6400),
-    Processor(r"Xeon.{0,40} [3-8]5\d\d\b", "amx_int8", 8, 5600),
-    Processor(r"Xeon.{0,40} [3-8]4\d\d\b", "amx_int8", 8, 4800),
-    Processor(r"Xeon.{0,40} [3-8]3\d\d\b", "avx512_vnni", 8, 3200),
-    Processor(r"Xeon.{0,40} [3-8]2\d\d\b", "avx512_vnni", 6, 2933),
-    Processor(r"Xeon.{0,40} [3-8]1\d\d\b", "avx2", 6, 2666),
-    Processor(r"E5-[124]6\d\d\w* v[34]", "avx2", 4, 2400),
-    Processor(r"E5-[124]6\d\d", "avx", 4, 1600),
-    Processor(r"Threadripper PRO [79]", "avx512_vnni", 8, 5200),
-    Processor(r"Threadripper PRO", "avx2", 8, 3200),
-    Processor(r"Threadripper [79]", "avx512_vnni", 4, 5200),
-    Processor(r"Threadripper", "avx2", 4, 3200),
-    Processor(r"Ryzen.{0,40} (7\d[4-9]\d|8\d\d\d|9\d\d\d|AI)", "avx512_vnni"),
-    Processor(r"Ryzen", "avx2"),
-    Processor(r"i\d-1[2-4]\d\d|Core.{0,40} Ultra", "avx_vnni"),
-    Processor(r"i\d-[4-9]\d\d\d|i\d-1[01]\d\d", "avx2"),
-    Processor(r"i\d-[23]\d\d\d", "avx"),
-    Processor(r"Apple M1|Cortex-A7[68]|part 0xd0b", "asimddp"),
-    Processor(r"Apple M|Snapdragon X|Neoverse V", "i8mm"),
-    Processor(r"Cortex-A72|part 0xd08", "asimd"),
+PROCESSORS = tuple(
+    [
+        Processor(
+            row["pattern"],
+            row["instructions"],
+            int(row["channels"] or 0),
+            int(row["transfers"] or 0),
+        )
+        for row in rows("devices/processors.tsv")
+    ]
 )
 
 

@@ -209,7 +209,21 @@ def read_start(window: ReadWindow) -> tuple[int, int, int]:
         raise window.error(f"not a GGUF file: {_of_no_gguf(window.buf)}")
     window.pos = 4
     version = window.u32()
-    _check_version(window, version)
+    # refuse a version that llama.cpp does not read
+    if version == 0:
+        raise window.error("GGUF version 0 does not exist")
+    # 3 in the other byte order is 0x03000000
+    if version & 0xFFFF == 0:
+        raise window.error("big-endian GGUF; llama.cpp on this machine needs a little-endian one")
+    if version == 1:
+        raise window.error(
+            "GGUF version 1 is no longer supported by llama.cpp; get a newer conversion of the "
+            "model"
+        )
+    if version > 3:
+        raise window.error(
+            f"GGUF version {version} is newer than version 3, the latest known; update autolayers"
+        )
     # version 1 had 32 bits here; _check_version has refused it
     n_tensors, n_keys = window.u64(), window.u64()
     if n_tensors > _MAX_TENSORS:
@@ -231,24 +245,6 @@ def _of_no_gguf(start: bytes | bytearray) -> str:
     if start[8:10] == b'{"':
         return "safetensors, which convert_hf_to_gguf.py of llama.cpp converts"
     return f"it starts with {start[:4]!r}"
-
-
-def _check_version(window: ReadWindow, version: int) -> None:
-    """Raise ModelError for a version that llama.cpp does not read."""
-    if version == 0:
-        raise window.error("GGUF version 0 does not exist")
-    # 3 in the other byte order is 0x03000000
-    if version & 0xFFFF == 0:
-        raise window.error("big-endian GGUF; llama.cpp on this machine needs a little-endian one")
-    if version == 1:
-        raise window.error(
-            "GGUF version 1 is no longer supported by llama.cpp; get a newer conversion of the "
-            "model"
-        )
-    if version > 3:
-        raise window.error(
-            f"GGUF version {version} is newer than version 3, the latest known; update autolayers"
-        )
 
 
 class _MetadataReader:

@@ -200,7 +200,9 @@ class Llm:
         # deepstack models append image features to a row; the layers read its first n_embd elements
         if hp.n_embd_inp != self.n_embd:
             cur = g.view(cur, (self.n_embd, n), (cur.nb[1],))
-        by_row = self._scales_by_row(scale)
+        # whether each row has its factor, because embeddings between the tokens have none
+        constant = hp.f_embedding_scale != 0.0 and hp.n_deepstack_layers > 0
+        by_row = self.rules.mixed_input and (scale or constant)
         stacked = by_row and hp.n_deepstack_layers > 0
         if hp.f_embedding_scale != 0.0 and not stacked:
             cur = g.scale(self.contiguous(cur))
@@ -215,13 +217,6 @@ class Llm:
     def contiguous(self, t: Tensor) -> Tensor:
         """Return the tensor, or a copy of it without gaps."""
         return t if t.contiguous() else self.graph.cont(t)
-
-    def _scales_by_row(self, scale: bool) -> bool:
-        """Return whether each row has its factor, because embeddings between the tokens have
-        none."""
-        hp = self.hparams
-        constant = hp.f_embedding_scale != 0.0 and hp.n_deepstack_layers > 0
-        return self.rules.mixed_input and (scale or constant)
 
     def _looked_up(self, n_embd_inp: int) -> Tensor:
         """Return the rows of the tokens, with what takes their place in a batch of embeddings."""
@@ -597,19 +592,16 @@ class Llm:
         qkv = self.linear(il, "attn_qkv", cur, scales)
         bias = self.layer_weight(il, "attn_qkv", "bias")
         if bias is None:
-            bias = self._joined_bias(il)
+            # the biases of Q, K and V one after the other; None if one is missing
+            q, k, v = (self.layer_weight(il, f"attn_{x}", "bias") for x in "qkv")
+            if q is None or k is None or v is None:
+                bias = None
+            else:
+                # from the left as in build_qkv: ggml_concat takes two
+                bias = g.concat(g.concat(q, k, 0), v, 0)
         if bias is not None:
             qkv = g.add(qkv, bias)
         return g.clamp(qkv) if clamp else qkv
-
-    def _joined_bias(self, il: int) -> Tensor | None:
-        """Return the biases of Q, K and V one after the other; None if one is missing."""
-        g = self.graph
-        q, k, v = (self.layer_weight(il, f"attn_{x}", "bias") for x in "qkv")
-        if q is None or k is None or v is None:
-            return None
-        # from the left as in build_qkv: ggml_concat takes two
-        return g.concat(g.concat(q, k, 0), v, 0)
 
     def add_up(self, parts: list[Tensor]) -> Tensor:
         """Return the sum of one or more tensors, from the left."""
@@ -712,7 +704,15 @@ class Llm:
         g = self.graph
         # llama.cpp's eps
         if act == "silu" and parallel and limit > 1e-6:
-            return self._clamped_swiglu(cur, tmp), False
+            # swiGLU of bounded values (swiglu_limit)
+            up = tmp
+            if self.row.swiglu_clamp == "fused":
+                clamped_swiglu = g.glu("SWIGLU_CLAMP", cur, up)
+            else:
+                # three ops in builds and architectures without the fused one
+                up = g.clamp(up)
+                clamped_swiglu = g.mul(g.clamp(g.unary("SILU", cur)), up)
+            return clamped_swiglu, False
         if act in SPLIT_GLU:
             # one op instead of activation and product: one buffer less
             if parallel and self.rules.glu_op:
@@ -726,15 +726,6 @@ class Llm:
         if act == "swiglu_oai":
             return g.glu("SWIGLU_OAI", cur, tmp), False
         return self._activate_one(cur, act), parallel
-
-    def _clamped_swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
-        """Return SwiGLU of bounded values (swiglu_limit)."""
-        g = self.graph
-        if self.row.swiglu_clamp == "fused":
-            return g.glu("SWIGLU_CLAMP", gate, up)
-        # three ops in builds and architectures without the fused one
-        up = g.clamp(up)
-        return g.mul(g.clamp(g.unary("SILU", gate)), up)
 
     def _activate_one(self, cur: Tensor, act: Activation) -> Tensor:
         """Return the activation of one tensor; of a GLU, both of its halves."""
@@ -803,7 +794,23 @@ class Llm:
         else:
             # ggml_mul_mat needs the summed dimension first
             v = v if v_trans else g.cont(g.transpose(v))
-            cur = self._soft_max_attention(q, k, v, mask, kq_b, sinks, v_mla)
+            # build attention without the fused kernel; `v` is transposed
+            kq = g.mul_mat(k, q)
+            if self.attn_soft_cap:
+                # cap * tanh(kq / cap): Gemma 2 and Grok
+                kq = g.scale(g.unary("TANH", g.scale(kq)))
+            if kq_b is not None:
+                kq = g.add(kq, kq_b)
+            # f32 scores: cells x tokens x heads, mostly the largest tensor of a graph without
+            # flash attention
+            kqv = g.mul_mat(v, g.soft_max(kq, mask, sinks))
+            if v_mla is not None:
+                kqv = g.mul_mat(v_mla, kqv)
+            cur = g.permute(kqv, 0, 2, 1, 3)
+            cur = g.cont(cur, cur.ne[0] * cur.ne[1], cur.ne[2] * cur.ne[3])
+            # -nkvo: everything from the cache to here runs on the CPU
+            if not self.cparams.offload_kqv:
+                cur.pinned = len(self.backends) - 1
         # kept together with its inputs: without it the next layer's nodes may come in between
         g.expand(cur)
         return cur
@@ -825,36 +832,6 @@ class Llm:
             # own
             cur = g.mul_mat(v_mla, g.reshape(cur, v_mla.ne[0], 1, cur.ne[1], n_tokens))
         return g.reshape(cur, cur.nelements // n_tokens, n_tokens)
-
-    def _soft_max_attention(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        kq_b: Tensor | None,
-        sinks: Tensor | None,
-        v_mla: Tensor | None,
-    ) -> Tensor:
-        """Build attention without the fused kernel; `v` is transposed."""
-        g = self.graph
-        kq = g.mul_mat(k, q)
-        if self.attn_soft_cap:
-            # cap * tanh(kq / cap): Gemma 2 and Grok
-            kq = g.scale(g.unary("TANH", g.scale(kq)))
-        if kq_b is not None:
-            kq = g.add(kq, kq_b)
-        # f32 scores: cells x tokens x heads, mostly the largest tensor of a graph without
-        # flash attention
-        kqv = g.mul_mat(v, g.soft_max(kq, mask, sinks))
-        if v_mla is not None:
-            kqv = g.mul_mat(v_mla, kqv)
-        cur = g.permute(kqv, 0, 2, 1, 3)
-        cur = g.cont(cur, cur.ne[0] * cur.ne[1], cur.ne[2] * cur.ne[3])
-        # -nkvo: everything from the cache to here runs on the CPU
-        if not self.cparams.offload_kqv:
-            cur.pinned = len(self.backends) - 1
-        return cur
 
     def build_attn(
         self,

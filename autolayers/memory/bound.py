@@ -51,16 +51,33 @@ def upper_bound(
     hidden = f * max(hp.n_embd, hp.n_embd_inp)
     handed = hidden + f * max(0, looked_up - hp.n_embd)  # what goes from device to device
 
-    rounds = _rounds(model)
+    # how often the layers run, if the file repeats them (HRM's cycles)
+    rounds = 1
+    for key, value in model.header.metadata.items():
+        # at most 8: a header may say any number
+        if key.endswith("_cycles") and isinstance(value, int):
+            rounds *= 2 * min(max(value, 1), 8)  # each cycle runs two stacks
     indexed = any(cache.kind in ("lid", "idx") for cache in caches)
     on_cpu = any(_lacks_kernel(hp, il) for il in layers)
-    scores = _scores(model, context, caches, n, indexed)
+    # the bytes of the attention's scores of `n` tokens, 0 where flash attention has none
+    biased = _biased(model)
+    if context.flash_attn == "on" and not biased and not indexed:
+        scores = 0
+    else:
+        heads = max((hp.n_head(il) for il in range(hp.n_layer_all)), default=1)
+        cells = max((cache.n_cells for cache in caches), default=n)
+        # f32, for each pair of token and cell, of each head; then the bias, or the indexer's ranks
+        scores = 4 * cells * n * heads * (1 + biased + 10 * indexed)
     inputs = _all_inputs(model, context, caches, n)
     recurrent = [cache for cache in memory.caches if cache not in caches]
     states = _STATES * max(_layer_sizes(recurrent), default=0)
     factor = _WIDTHS * (_RECURRENT if states else 1)
 
-    logits = _logits(hp, context, placement, n)
+    # the bytes of the logits and of two hidden states of each output
+    output = placement.output
+    # the generation graph has an output for each slot
+    n_outputs = min(n, max(context.n_outputs_max, context.n_seq_max))
+    logits = 4 * n_outputs * ((output.ne[1] if output is not None else 0) + 2 * hp.n_embd)
     # with pipeline parallelism there are four of each input, and none is ever freed
     fed = copies * (inputs + (2 * rounds * handed if pipeline else 0))
     # each layer's visits to the CPU are inputs
@@ -134,18 +151,6 @@ def _biased(model: Model) -> bool:
     return any("rel_b" in name for name in model.tensors)
 
 
-def _scores(model: Model, context: Context, caches: Sequence[Cache], n: int, indexed: bool) -> int:
-    """Return the bytes of the attention's scores of `n` tokens, 0 where flash attention has
-    none."""
-    hp, biased = model.hparams, _biased(model)
-    if context.flash_attn == "on" and not biased and not indexed:
-        return 0
-    heads = max((hp.n_head(il) for il in range(hp.n_layer_all)), default=1)
-    cells = max((cache.n_cells for cache in caches), default=n)
-    # f32, for each pair of token and cell, of each head; then the bias, or the indexer's ranks
-    return 4 * cells * n * heads * (1 + biased + 10 * indexed)
-
-
 def _all_inputs(model: Model, context: Context, caches: Sequence[Cache], n: int) -> int:
     """Return the bytes of all inputs of a graph of `n` tokens: each mask's, and the encoder's."""
     hp = model.hparams
@@ -160,14 +165,6 @@ def _all_inputs(model: Model, context: Context, caches: Sequence[Cache], n: int)
     # the index of each pair's bias, and the encoder's output
     masks.append(max((cache.n_cells for cache in caches), default=n))
     return _inputs(n, masks, v_rows) + 4 * hp.n_embd * hp.n_ctx_train
-
-
-def _logits(hp: Hparams, context: Context, placement: Placement, n: int) -> int:
-    """Return the bytes of the logits and of two hidden states of each output."""
-    output = placement.output
-    # the generation graph has an output for each slot
-    n_outputs = min(n, max(context.n_outputs_max, context.n_seq_max))
-    return 4 * n_outputs * ((output.ne[1] if output is not None else 0) + 2 * hp.n_embd)
 
 
 def _widths(model: Model) -> tuple[int, int]:
@@ -242,16 +239,6 @@ def _offloaded(context: Context, placement: Placement) -> int:
     # among the many small tensors of experts, although it is not
     two = sorted((size for _, size in host), reverse=True)[:2]
     return 2 * two[0] if any(experts for experts, size in host if size == two[0]) else sum(two)
-
-
-def _rounds(model: Model) -> int:
-    """Return how often the layers run, if the file repeats them (HRM's cycles)."""
-    rounds = 1
-    for key, value in model.header.metadata.items():
-        # at most 8: a header may say any number
-        if key.endswith("_cycles") and isinstance(value, int):
-            rounds *= 2 * min(max(value, 1), 8)  # each cycle runs two stacks
-    return rounds
 
 
 def _lifted(caches: list[Cache], copies: int) -> int:

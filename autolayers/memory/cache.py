@@ -341,21 +341,6 @@ class _Builder:
         self.keep(f"{name}-state", rows, planes, layers)
 
 
-def _lent(hp: Hparams, target: Target) -> Memory:
-    """Return the target's caches. The assistant's layers read its last ones: its second to last
-    if they slide, otherwise its last."""
-    theirs, context, memory = target
-    caches = []
-    # llama_kv_cache's `share`: no tensor is new, so nothing is counted
-    for cache in memory.caches:
-        sliding = cache.kind == "swa"
-        # a target without such a layer: any of its cache has the same shape
-        lender = cache.layer(theirs.n_layer - (2 if sliding else 1)) or cache.layers[0]
-        readers = {il: lender.il for il in range(hp.n_layer_all) if hp.is_swa(il) == sliding}
-        caches.append(replace(cache, reused=readers))
-    return Memory(tuple(caches), {}, (theirs, context))
-
-
 def allocate(
     model: Model,
     context: Context,
@@ -376,7 +361,18 @@ def allocate(
     if kind == "none" and hp.swa_type != "none" and not context.rules.windows_without_cache:
         kind = "kv"
     if target is not None and "cache" in row.borrows:
-        return _lent(hp, target)
+        # the target's caches. The assistant's layers read its last ones: its second to last if they
+        # slide, otherwise its last.
+        theirs, context, memory = target
+        caches = []
+        # llama_kv_cache's `share`: no tensor is new, so nothing is counted
+        for cache in memory.caches:
+            sliding = cache.kind == "swa"
+            # a target without such a layer: any of its cache has the same shape
+            lender = cache.layer(theirs.n_layer - (2 if sliding else 1)) or cache.layers[0]
+            readers = {il: lender.il for il in range(hp.n_layer_all) if hp.is_swa(il) == sliding}
+            caches.append(replace(cache, reused=readers))
+        return Memory(tuple(caches), {}, (theirs, context))
     # llama_context's constructor asks for ctx_other where tok_embd or output is missing
     if target is None and not all(name in model.tensors for name in row.borrows):
         raise LaunchRefused(
@@ -480,23 +476,6 @@ def _plain(build: _Builder, model: Model) -> None:
         build.window(wanted)
 
 
-def _of_hybrids(model: Model) -> tuple[Filter, Filter]:
-    """Return which layers have attention, and which have a recurrent state."""
-    hp, row = model.hparams, model.row
-    # Falcon-H1: attention and a state in each layer
-    if row.recurrent == "every":
-        return _every, _every
-    # Nemotron-H: a layer is attention, or a state, or a feed-forward alone
-    if row.recurrent == "no-kv-no-ff":
-        return (
-            lambda il: not hp.is_recr(il) and hp.n_ff(il) == 0,
-            lambda il: hp.is_recr(il) and hp.n_ff(il) == 0,
-        )
-    # MTP blocks of the others have their cells in the same cache
-    trunk = hp.n_layer if row.trunk_only else hp.n_layer_all
-    return (lambda il: not hp.is_recr(il) and il < trunk), hp.is_recr
-
-
 def _hybrid(build: _Builder, model: Model) -> None:
     """Mirror llama_memory_hybrid: attention in some layers, a recurrent state in the others."""
     hp, row = model.hparams, model.row
@@ -507,7 +486,20 @@ def _hybrid(build: _Builder, model: Model) -> None:
         build.recurrent(lambda il: False)
         build.indexer("idx", lambda il: il >= n, factor=build.pooled(), tag="idx_")
         return
-    attends, recurs = _of_hybrids(model)
+    # which layers have attention, and which have a recurrent state
+    # Falcon-H1: attention and a state in each layer
+    if row.recurrent == "every":
+        attends, recurs = _every, _every
+    # Nemotron-H: a layer is attention, or a state, or a feed-forward alone
+    elif row.recurrent == "no-kv-no-ff":
+        attends, recurs = (
+            lambda il: not hp.is_recr(il) and hp.n_ff(il) == 0,
+            lambda il: hp.is_recr(il) and hp.n_ff(il) == 0,
+        )
+    else:
+        # MTP blocks of the others have their cells in the same cache
+        trunk = hp.n_layer if row.trunk_only else hp.n_layer_all
+        attends, recurs = (lambda il: not hp.is_recr(il) and il < trunk), hp.is_recr
     context = build.context
     if hp.swa_type == "none":
         build.attention(

@@ -129,7 +129,13 @@ def resolve(
         unified = True  # one cache for all sequences
     # flash attention depends on the types, and the size of a block on flash attention
     type_k, type_v = params.cache_type_k or "f16", params.cache_type_v or "f16"
-    _refuse_cache_types((type_k, type_v), rules)
+    # refuse cache types that came after this build
+    types = (type_k, type_v)
+    for type_ in types:
+        if rules.lacks(CACHE_TYPES.get(type_, 0)):
+            raise LaunchRefused(
+                f"Unsupported cache type: {type_} (llama.cpp build {rules.number} is older)"
+            )
     split_mode = params.split_mode or "layer"
     flash_attn = _flash_attention(
         model, params.flash_attn or "auto", type_k, type_v, split_mode, rules
@@ -140,6 +146,11 @@ def resolve(
         _refuse_mtp(model, rules)
     # llama_moe_cache splits its budget by -ts, or by free memory if all of it is 0
     split = params.moe_cache_mib and any(params.tensor_split or ())
+    # what --pooling says, or else the file
+    if params.pooling or params.reranking:
+        pooling = params.pooling or "rank"
+    else:
+        pooling = dict(enumerate(POOLING_TYPES)).get(hp.pooling_type, "none")
     context = Context(
         n_ctx=n_ctx,
         n_ctx_seq=n_ctx_seq,
@@ -158,7 +169,7 @@ def resolve(
         n_rs_seq=_rollback(params, rules) if row.rollback and kind == "default" else 0,
         causal=causal,
         embeddings=embeddings,
-        pooling=_pooling(hp, params),
+        pooling=pooling,
         load_mtp="draft-mtp" in params.spec_type,
         split_mode=split_mode,
         kind=kind,
@@ -212,15 +223,6 @@ def _wanted_context(model: Model, params: Params, n_seq_max: int, unified: bool)
     return n_ctx
 
 
-def _refuse_cache_types(types: tuple[str, ...], rules: Rules) -> None:
-    """Raise LaunchRefused for cache types that came after this build."""
-    for type_ in types:
-        if rules.lacks(CACHE_TYPES.get(type_, 0)):
-            raise LaunchRefused(
-                f"Unsupported cache type: {type_} (llama.cpp build {rules.number} is older)"
-            )
-
-
 def _refuse_mtp(model: Model, rules: Rules) -> None:
     """Raise LaunchRefused if the file has no MTP blocks, or this build no graph for them."""
     hp, row = model.hparams, model.row
@@ -232,24 +234,6 @@ def _refuse_mtp(model: Model, rules: Rules) -> None:
         raise LaunchRefused(
             f"context type MTP requested but llama.cpp {build}has no graph for the MTP blocks of "
             f"{row.name}"
-        )
-
-
-def _pooling(hp: Hparams, params: Params) -> str:
-    """Return what --pooling says, or else the file."""
-    if params.pooling or params.reranking:
-        return params.pooling or "rank"
-    return dict(enumerate(POOLING_TYPES)).get(hp.pooling_type, "none")
-
-
-def _refuse_uneven(model: Model, context: Context) -> None:
-    """Refuse micro-batches that the slots do not divide, where llama.cpp needs them to."""
-    mean = context.embeddings and _pools_mean(model.hparams, context)
-    if mean or _divides_by_streams(model, context):
-        what = "mean pooling" if mean else f"{model.row.name} without --kv-unified"
-        raise LaunchRefused(
-            f"{what}: llama.cpp aborts unless n_ubatch ({context.n_ubatch}) is a multiple of the "
-            f"slots ({context.n_seq_max})"
         )
 
 
@@ -265,7 +249,14 @@ def _refuse_aborts(model: Model, context: Context) -> None:
         )
     # ubatch_reserve gives every slot as many tokens as the others
     if min(context.n_ctx, context.n_ubatch) % slots:
-        _refuse_uneven(model, context)
+        # refuse micro-batches that the slots do not divide, where llama.cpp needs them to
+        mean = context.embeddings and _pools_mean(model.hparams, context)
+        if mean or _divides_by_streams(model, context):
+            what = "mean pooling" if mean else f"{model.row.name} without --kv-unified"
+            sizes = (
+                f"n_ubatch ({context.n_ubatch}) is a multiple of the slots ({context.n_seq_max})"
+            )
+            raise LaunchRefused(f"{what}: llama.cpp aborts unless {sizes}")
     # its graph is written for one stream
     if row.one_stream and context.n_stream > 1:
         raise LaunchRefused(
@@ -358,9 +349,15 @@ def _sequences(params: Params, rules: Rules) -> tuple[int, bool]:
     return max(1, params.n_parallel), bool(params.kv_unified)
 
 
-def _refuse_tensors(model: Model, rules: Rules) -> None:
-    """Refuse a file with tensors that this build does not load (done_getting_tensors)."""
+def _refuse_file(model: Model, rules: Rules) -> None:
+    """Raise LaunchRefused if this build would not load the file: its architecture, a tensor or a
+    missing key."""
     hp, row = model.hparams, model.row
+    if rules.lacks(row.after):
+        raise LaunchRefused(
+            f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is older)"
+        )
+    # refuse a file with tensors that this build does not load (done_getting_tensors)
     # done_getting_tensors counts: a tensor that the build does not create is one too many
     for end, after in row.newer:
         # Whether a tensor's name ends with these words.
@@ -376,17 +373,6 @@ def _refuse_tensors(model: Model, rules: Rules) -> None:
             f"wrong number of tensors: llama.cpp build {rules.number} has no MTP blocks of "
             f"{row.name}"
         )
-
-
-def _refuse_file(model: Model, rules: Rules) -> None:
-    """Raise LaunchRefused if this build would not load the file: its architecture, a tensor or a
-    missing key."""
-    hp, row = model.hparams, model.row
-    if rules.lacks(row.after):
-        raise LaunchRefused(
-            f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is older)"
-        )
-    _refuse_tensors(model, rules)
     # builds that do not read the key take the architecture's own function
     gates = row.reads_gating is not None and rules.has(row.reads_gating)
     if gates and hp.get("expert_gating_func") == 0:
@@ -458,7 +444,15 @@ def _flash_attention(
     if not rules.flash_unlike_heads and hp.head_k(0) != hp.head_v(0):
         flash_attn = "off"
     if split_mode == "tensor":
-        _refuse_split(model, flash_attn, rules)
+        # refuse where -sm tensor does not run
+        if not rules.splits_tensors:
+            raise LaunchRefused("this llama.cpp has no -sm tensor")
+        if not model.row.split_tensor:
+            raise LaunchRefused(
+                f"split mode tensor is not implemented for architecture {model.row.name}"
+            )
+        if flash_attn == "off":
+            raise LaunchRefused("SPLIT_MODE_TENSOR requires flash_attn to be enabled")
         flash_attn = "on"
     # with latent attention V is a view of K's cells, so both have one type
     if (hp.is_mla or row.memory == "dsv4") and type_k != type_v and rules.mla_one_type:
@@ -480,18 +474,6 @@ def _flash_attention(
         _refuse_heads("K", type_k, hp.head_k, hp.n_layer)
         _refuse_heads("V", type_v, hp.head_v, hp.n_layer)
     return flash_attn
-
-
-def _refuse_split(model: Model, flash_attn: str, rules: Rules) -> None:
-    """Raise LaunchRefused where -sm tensor does not run."""
-    if not rules.splits_tensors:
-        raise LaunchRefused("this llama.cpp has no -sm tensor")
-    if not model.row.split_tensor:
-        raise LaunchRefused(
-            f"split mode tensor is not implemented for architecture {model.row.name}"
-        )
-    if flash_attn == "off":
-        raise LaunchRefused("SPLIT_MODE_TENSOR requires flash_attn to be enabled")
 
 
 def _refuse_heads(letter: str, type_: str, head: Callable[[int], int], n_layer: int) -> None:

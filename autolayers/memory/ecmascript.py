@@ -65,7 +65,15 @@ def ecmascript(text: str) -> re.Pattern[str]:
                 raise UsageError(f"invalid regex {text!r}: C++ has no \\{text[i + 1]}")
             piece, length = text[i : i + 2], 2
         elif in_class:
-            piece, length = _in_class(text, i)
+            # (Python's text, characters read) of what is at `i` in a class
+            # [[:digit:]]: Python has no such names
+            if text[i : i + 2] == "[:":
+                name, end, _ = text[i + 2 :].partition(":]")
+                if not end or name not in _CLASSES:
+                    raise UsageError(f"invalid regex {text!r}: unknown character class")
+                piece, length = _CLASSES[name], len(name) + 4
+            else:
+                piece, length = "\\[" if text[i] == "[" else text[i], 1
             in_class = text[i] != "]"
         elif text[i] == "[":
             piece, length = _opened(text, i)
@@ -86,18 +94,19 @@ def ecmascript(text: str) -> re.Pattern[str]:
             piece, length = outside, 1
         pieces.append(piece)
         i += length
-    return _compiled(text, "".join(pieces))
-
-
-def _in_class(text: str, i: int) -> tuple[str, int]:
-    """Return (Python's text, characters read) of what is at `i` in a class."""
-    # [[:digit:]]: Python has no such names
-    if text[i : i + 2] == "[:":
-        name, end, _ = text[i + 2 :].partition(":]")
-        if not end or name not in _CLASSES:
-            raise UsageError(f"invalid regex {text!r}: unknown character class")
-        return _CLASSES[name], len(name) + 4
-    return "\\[" if text[i] == "[" else text[i], 1
+    # compile a translated pattern; `text`: as the user wrote it
+    try:
+        pattern = re.compile("".join(pieces), re.ASCII)
+    except (re.error, OverflowError, RecursionError, ValueError) as error:
+        # A ValueError is int()'s: more digits than it takes
+        why = "a number is too large" if type(error) is ValueError else error
+        raise UsageError(f"invalid regex {text!r}: {why}") from None
+    if _backtracks(pattern.pattern):
+        raise UsageError(
+            f"regex {text!r} may take for ever: it has a choice within a repetition, as (a|b)* and "
+            "(a*)*, or many repetitions; write it without"
+        )
+    return pattern
 
 
 def _opened(text: str, i: int) -> tuple[str, int]:
@@ -110,22 +119,6 @@ def _opened(text: str, i: int) -> tuple[str, int]:
     if text[end : end + 1] != "]":
         return opening, len(opening)
     return "(?!)" if opening == "[" else "[\\s\\S]", len(opening) + 1
-
-
-def _compiled(text: str, translated: str) -> re.Pattern[str]:
-    """Compile a translated pattern; `text`: as the user wrote it."""
-    try:
-        pattern = re.compile(translated, re.ASCII)
-    except (re.error, OverflowError, RecursionError, ValueError) as error:
-        # A ValueError is int()'s: more digits than it takes
-        why = "a number is too large" if type(error) is ValueError else error
-        raise UsageError(f"invalid regex {text!r}: {why}") from None
-    if _backtracks(pattern.pattern):
-        raise UsageError(
-            f"regex {text!r} may take for ever: it has a choice within a repetition, as (a|b)* and "
-            "(a*)*, or many repetitions; write it without"
-        )
-    return pattern
 
 
 def _backtracks(pattern: str) -> bool:
@@ -189,7 +182,18 @@ class TensorMatcher:
         refuses, or that takes long."""
         if pattern not in self._found:
             # the flags that a plan writes are blk\.N\.ffn_..., one for each layer
-            layer, rest = _of_one_layer(pattern)
+            # ("blk.7.", the rest) of a regex that begins with exactly that; else ("", text)
+            begin = re.compile(r"blk\\\.(\d+)\\\.(?![*+?{])", re.ASCII).match(pattern)
+            # an alternative outside of groups would also match without the layer's name
+            if (
+                begin is None
+                or "[" in pattern
+                or r"\(" in pattern
+                or "|" in re.sub(r"\([^()]*\)", "", pattern)
+            ):
+                layer, rest = "", pattern
+            else:
+                layer, rest = f"blk.{begin[1]}.", pattern[begin.end() :]
             if layer and rest not in self._rests:
                 # an error quotes the whole pattern
                 ecmascript(pattern)
@@ -217,12 +221,3 @@ class TensorMatcher:
                     "write it with fewer repetitions"
                 )
         self._spent += time.process_time() - start
-
-
-def _of_one_layer(text: str) -> tuple[str, str]:
-    """Return ("blk.7.", the rest) of a regex that begins with exactly that; else ("", text)."""
-    begin = re.compile(r"blk\\\.(\d+)\\\.(?![*+?{])", re.ASCII).match(text)
-    # an alternative outside of groups would also match without the layer's name
-    if begin is None or "[" in text or r"\(" in text or "|" in re.sub(r"\([^()]*\)", "", text):
-        return "", text
-    return f"blk.{begin[1]}.", text[begin.end() :]

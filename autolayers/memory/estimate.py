@@ -51,15 +51,6 @@ if TYPE_CHECKING:
 _KEPT = 64  # caches of launches
 
 
-def _placer(model: Model, rules: Rules) -> WeightPlacer:
-    """Return the program's own."""
-    if rules.engine.is_llama_cpp:
-        return WeightPlacer(model, rules)
-    from ..engines.ik_llama.memory import IkPlacer
-
-    return IkPlacer(model, rules)
-
-
 def _as_graphs_see(device: Device, rules: Rules) -> Hashable:
     """Return what graphs on a device depend on, which is neither how much memory it has nor how
     fast it is."""
@@ -131,7 +122,13 @@ class Estimator:
         refuse_unfit(model, companions)
         # what a build reads of a header may differ, e.g. a key that older ones ignore
         self.model = model = model.read_by(self.rules)
-        self.placer = _placer(model, self.rules)
+        # the program's own
+        if self.rules.engine.is_llama_cpp:
+            self.placer = WeightPlacer(model, self.rules)
+        else:
+            from ..engines.ik_llama.memory import IkPlacer
+
+            self.placer = IkPlacer(model, self.rules)
         self.meter = meter or Meter()
         self.meter.spent += len(model.tensors)
         self._graphs: dict[tuple[Device, ...], GraphCache] = {}
@@ -552,6 +549,17 @@ class Estimator:
         usages = {device.name: Usage() for device in devices}
         for name in usages.keys() & sizes.keys():
             usages[name] = Usage(placement.buffers.get(name, 0), buffers.get(name, 0), sizes[name])
+        # what the server holds besides the model, without a draft's part
+        params, memory = launch.params, launch.memory
+        # all that it depends on besides the caches
+        limits = params.cache_ram, params.ctx_checkpoints, params.backend_sampling
+        key = id(memory), context.n_outputs_max, context.embeddings, limits
+        if key not in self._server:
+            if len(self._server) >= _KEPT:
+                self._server.clear()
+            extras = serving(self.model, params, context, memory, self.rules)[0]
+            # the memory stays with its number
+            self._server[key] = extras, memory
         return kind(
             devices=usages,
             host=Usage(
@@ -570,22 +578,8 @@ class Estimator:
             exact=exact,
             warnings=tuple(warnings),
             host_resident=placement.resident,
-            extras=self._served(launch),
+            extras=self._server[key][0],
         )
-
-    def _served(self, launch: _Launch) -> tuple[Extra, ...]:
-        """Return what the server holds besides the model, without a draft's part."""
-        params, context, memory = launch.params, launch.context, launch.memory
-        # all that it depends on besides the caches
-        limits = params.cache_ram, params.ctx_checkpoints, params.backend_sampling
-        key = id(memory), context.n_outputs_max, context.embeddings, limits
-        if key not in self._server:
-            if len(self._server) >= _KEPT:
-                self._server.clear()
-            extras = serving(self.model, params, context, memory, self.rules)[0]
-            # the memory stays with its number
-            self._server[key] = extras, memory
-        return self._server[key][0]
 
     def _whole(
         self, launch: _Launch, devices: Sequence[Device], measured: GraphBuffers, measuring: bool

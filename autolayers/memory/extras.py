@@ -176,7 +176,16 @@ def projector(
     audio = header.metadata.get("clip.has_audio_encoder", False) is True
     kind = kind_of(header)
     exact = kind == "gemma3" and row.proven
-    weights = _projector_weights(header, row, vision and audio)
+    # the bytes of a projector's weights; each of `two_contexts` has a copy of the weights that
+    # belong to no modality
+    two_contexts = vision and audio
+    # names of the image's prefix that both contexts look up
+    shared = ("v.class_embd", "v.patch_embd", "v.norm_embd")
+    weights = 0
+    for info in header.tensors.values():
+        in_both = not info.name.startswith(("v.", "a.")) or info.name.startswith(shared)
+        copies = 2 if two_contexts and in_both else 1
+        weights += copies * row.padded(info.type, info.ne, info.n_bytes)
     extras = [Extra("mmproj weights", name, weights, exact)]
     # warm-up reserves the graph of one image; without it the first image does
     if params.warmup is not False:
@@ -196,19 +205,6 @@ def projector(
         + ("" if exact else ", weights for all tensors in its file")
     )
     return extras
-
-
-def _projector_weights(header: Header, row: Backend, two_contexts: bool) -> int:
-    """Return the bytes of a projector's weights; each of `two_contexts` has a copy of the weights
-    that belong to no modality."""
-    # names of the image's prefix that both contexts look up
-    shared = ("v.class_embd", "v.patch_embd", "v.norm_embd")
-    size = 0
-    for info in header.tensors.values():
-        in_both = not info.name.startswith(("v.", "a.")) or info.name.startswith(shared)
-        copies = 2 if two_contexts and in_both else 1
-        size += copies * row.padded(info.type, info.ne, info.n_bytes)
-    return size
 
 
 def _projector_device(params: Params, devices: Sequence[Device]) -> Device | None:
@@ -374,7 +370,10 @@ def _draft(
     ]
     extras += _outputs_of_draft(label, model, whose, params, context, their_context, sampled, exact)
     names = [*(device.name for device in their_placement.devices), "Host"]
-    unsure = _unmodelled(whose, their_context)
+    # the bytes that parts of a draft's graph which are not modelled may take. Vocabularies mapped
+    # to the target's (d2t) and Markov heads omit up to one small tensor per row.
+    omits = {"d2t", "markov_w1.weight"} & whose.tensors.keys()
+    unsure = their_context.n_outputs_max * _SMALLEST if omits else 0
     extras += [
         Extra(f"{label} compute", name, size + unsure, exact and not (unsure or measured.warning))
         for name, size in zip(names, measured.sizes, strict=True)
@@ -448,15 +447,6 @@ def _draft_rows(params: Params, draft: Model | None) -> tuple[int, int]:
     selects = draft is not None and "selector_hidden.weight" in draft.tensors
     samples = any(name in _SAMPLING for name in params.spec_type)
     return rows, rows if samples and not selects else 0
-
-
-def _unmodelled(whose: Model, context: Context) -> int:
-    """Return the bytes that parts of a draft's graph which are not modelled may take.
-
-    Vocabularies mapped to the target's (d2t) and Markov heads omit up to one small tensor per row.
-    """
-    omits = {"d2t", "markov_w1.weight"} & whose.tensors.keys()
-    return context.n_outputs_max * _SMALLEST if omits else 0
 
 
 def _params_of_draft(params: Params, context: Context, draft: Model | None) -> Params:

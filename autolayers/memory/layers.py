@@ -86,7 +86,13 @@ def model_layers(model: Model, params: Params) -> ModelLayers:
     # sizes in the file, without a buffer's padding; a tied output counts where the file has it
     for weight in model.weights:
         info = weight.info
-        parts[_layer_of(weight, hp.n_layer_all)][_part_of(weight)] += info.n_bytes
+        # the name of the layer that a weight belongs to
+        # a block beyond block_count is loaded by nothing: it goes to the output, so that sums hold
+        if weight.layer == "repeating" and 0 <= weight.block < hp.n_layer_all:
+            layer_of = str(weight.block)
+        else:
+            layer_of = "input" if weight.layer == "input" else "output"
+        parts[layer_of][_part_of(weight)] += info.n_bytes
         kind = types.setdefault(info.type, [0, 0])
         kind[0] += 1
         kind[1] += info.n_bytes
@@ -96,17 +102,6 @@ def model_layers(model: Model, params: Params) -> ModelLayers:
         )
         for name, row in parts.items()
     ]
-    return ModelLayers(
-        _facts(model),
-        tuple(layers),
-        tuple(sorted(((name, n, size) for name, (n, size) in types.items()), key=lambda t: -t[2])),
-        static.n_ctx,
-        (*model.header.warnings, *model.inexact),
-    )
-
-
-def _facts(model: Model) -> tuple[tuple[str, int | str], ...]:
-    hp = model.hparams
     facts: list[tuple[str, int | str]] = [
         ("architecture", model.architecture),
         ("name", model.name),
@@ -124,15 +119,13 @@ def _facts(model: Model) -> tuple[tuple[str, int | str], ...]:
         facts += [("n_expert", hp.n_expert), ("n_expert_used", hp.n_expert_used_max)]
     if hp.is_swa_any:
         facts += [("n_swa", hp.n_swa)]
-    return tuple(facts)
-
-
-def _layer_of(weight: Weight, n_layer: int) -> str:
-    """Return the name of the layer that a weight belongs to."""
-    # a block beyond block_count is loaded by nothing: it goes to the output, so that sums hold
-    if weight.layer == "repeating" and 0 <= weight.block < n_layer:
-        return str(weight.block)
-    return "input" if weight.layer == "input" else "output"
+    return ModelLayers(
+        tuple(facts),
+        tuple(layers),
+        tuple(sorted(((name, n, size) for name, (n, size) in types.items()), key=lambda t: -t[2])),
+        static.n_ctx,
+        (*model.header.warnings, *model.inexact),
+    )
 
 
 def _part_of(weight: Weight) -> int:

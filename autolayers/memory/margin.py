@@ -168,7 +168,12 @@ def ops_of(
     body, head = shapes or matmuls(model)
     # the head multiplies all tokens of a micro-batch, or one per slot
     n_outputs = use.n_ubatch if embeds or reads_all else use.n_seq_max
-    sort_columns, sort_rows = _sorted(hp, params, use, n_outputs)
+    # (columns, rows) that are sorted: cells by an indexer, or logits by samplers
+    # argsort of an indexer's scores: every token ranks all cells
+    if any(map(hp.has_indexer, range(hp.n_layer_all))):
+        sort_columns, sort_rows = use.n_ctx_seq, use.n_ubatch
+    else:
+        sort_columns, sort_rows = (hp.n_vocab, n_outputs) if params.backend_sampling else (0, 0)
     cells = _window_cells(hp, params, use) if windows else use.n_ctx_seq
     # of one layer: widths, in rows as long as the longest cache
     shares = [(il, cells if hp.is_swa(il) else use.n_ctx_seq) for il in layers]
@@ -204,14 +209,6 @@ def _window_cells(hp: Hparams, params: Params, use: Static) -> int:
 def _quantised(cache_type: str | None) -> bool:
     """Return whether a cache type stores blocks."""
     return BY_NAME[cache_type or "f16"].blck_size > 1
-
-
-def _sorted(hp: Hparams, params: Params, use: Static, n_outputs: int) -> tuple[int, int]:
-    """Return (columns, rows) that are sorted: cells by an indexer, or logits by samplers."""
-    # argsort of an indexer's scores: every token ranks all cells
-    if any(map(hp.has_indexer, range(hp.n_layer_all))):
-        return use.n_ctx_seq, use.n_ubatch
-    return (hp.n_vocab, n_outputs) if params.backend_sampling else (0, 0)
 
 
 def _scan(model: Model) -> Scan | None:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..model import Model
-    from ..model.hparams import Hparams
     from .context import Context
     from .weights import Placement
 
@@ -53,7 +52,13 @@ def banks(
     llama.cpp's measuring says: no weight is on a device yet, and rows are not padded. Raises
     LaunchRefused with llama.cpp's reason."""
     hp, devices = model.hparams, placement.devices
-    _refuse(hp, context, placement)
+    # refuse if llama.cpp makes no such cache
+    if not placement.devices:
+        raise LaunchRefused("--moe-cache-mib: MoE cache requires a GPU backend")
+    if context.split_mode == "tensor":
+        raise LaunchRefused("--moe-cache-mib: MoE cache does not support tensor parallelism")
+    if not hp.n_expert or not hp.n_expert_used_max:
+        raise LaunchRefused("--moe-cache-mib: MoE cache requires a MoE model")
     # (device, tensors) -> layers; device -> bytes of its layers' experts in RAM
     groups, sizes = _in_ram(hp.n_layer_all, placement)
     shares = context.moe_split or _free(placement, caches)
@@ -72,7 +77,15 @@ def banks(
         # equal shares where no device reports its free memory
         share = split.get(name, 0.0) / whole if whole else 1 / len(sizes)
         budget = int(context.moe_cache * share * mine / sizes[name])
-        slots = _slots(tensors, budget, row.alignment, len(layers))
+        # the most slots within a budget, at most the number of experts
+        # alloc_size grows with the slots: a search finds where llama.cpp's loop ends
+        slots, high = 0, len(layers) * tensors[0][1][2]
+        while slots < high:
+            middle = (slots + high + 1) // 2
+            if _banks(tensors, middle, row.alignment) <= budget:
+                slots = middle
+            else:
+                high = middle - 1
         # a token's experts must all be in the bank at once: this group is not cached
         if slots < hp.n_expert_used_max:
             continue
@@ -94,16 +107,6 @@ def banks(
             "--moe-cache-mib: MoE cache is too small to hold the experts of one token"
         )
     return allocated
-
-
-def _refuse(hp: Hparams, context: Context, placement: Placement) -> None:
-    """Raise LaunchRefused if llama.cpp makes no such cache."""
-    if not placement.devices:
-        raise LaunchRefused("--moe-cache-mib: MoE cache requires a GPU backend")
-    if context.split_mode == "tensor":
-        raise LaunchRefused("--moe-cache-mib: MoE cache does not support tensor parallelism")
-    if not hp.n_expert or not hp.n_expert_used_max:
-        raise LaunchRefused("--moe-cache-mib: MoE cache requires a MoE model")
 
 
 def _cacheable(il: int, placement: Placement) -> Tensors:
@@ -162,16 +165,3 @@ def _banks(tensors: Tensors, slots: int, alignment: int) -> int:
         # one slot more: CUDA's MMQ may read past the last expert
         total += -(-size * (slots + 1) // alignment) * alignment
     return total
-
-
-def _slots(tensors: Tensors, budget: int, alignment: int, n_layers: int) -> int:
-    """Return the most slots within a budget, at most the number of experts."""
-    # alloc_size grows with the slots: a search finds where llama.cpp's loop ends
-    low, high = 0, n_layers * tensors[0][1][2]
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _banks(tensors, middle, alignment) <= budget:
-            low = middle
-        else:
-            high = middle - 1
-    return low

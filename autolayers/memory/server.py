@@ -68,7 +68,12 @@ def serving(
     elif mib and here.knows("-cram"):
         size = mib * MiB
         if not rules.prompt_limit:  # such a build saves a prompt of any size
-            size = max(size, n * checkpoint + _caches(memory))
+            # the bytes of all caches, which a whole saved prompt takes
+            layers = [layer for cache in memory.caches for layer in cache.layers]
+            size = max(
+                size,
+                n * checkpoint + sum(tensor.size for layer in layers for tensor in layer.tensors),
+            )
         extras.append(
             Extra("prompt cache", "Host", size, True, upper_limit=True, bounded_by="cache_ram")
         )
@@ -84,12 +89,6 @@ def _bookkeeping(memory: Memory) -> list[Extra]:
     )
     size = cells * (_CELL + _USED_CELL)
     return [Extra("cache bookkeeping", "Host", size, False, upper_limit=True)] if cells else []
-
-
-def _caches(memory: Memory) -> int:
-    """Return the bytes of all caches, which a whole saved prompt takes."""
-    layers = [layer for cache in memory.caches for layer in cache.layers]
-    return sum(tensor.size for layer in layers for tensor in layer.tensors)
 
 
 def _output(model: Model, params: Params, context: Context) -> list[Extra]:

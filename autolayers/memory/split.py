@@ -41,16 +41,6 @@ def _used(params: Params, mode: str, devices: Sequence[Device]) -> list[Device]:
     return _main(params.main_gpu or 0, used) if mode == "none" and used else used
 
 
-def _refuse_rows(devices: Sequence[Device], rules: Rules) -> None:
-    """Refuse -sm row on a device whose backend cannot split a matrix."""
-    for device in devices:
-        if not on(device, rules=rules).splits_rows():
-            raise LaunchRefused(
-                f"device {device.name} does not support split buffers (-sm row); "
-                "use -sm layer or -sm tensor"
-            )
-
-
 def model_devices(
     params: Params, devices: Sequence[Device], rules: Rules = NEWEST_RULES
 ) -> tuple[tuple[Device, ...], bool, tuple[str, ...]]:
@@ -62,7 +52,13 @@ def model_devices(
     warnings = []
     # make_gpu_buft_list throws for a backend without ggml_backend_split_buffer_type
     if mode == "row" and used:
-        _refuse_rows(used, rules)
+        # refuse -sm row on a device whose backend cannot split a matrix
+        for device in used:
+            if not on(device, rules=rules).splits_rows():
+                raise LaunchRefused(
+                    f"device {device.name} does not support split buffers (-sm row); "
+                    "use -sm layer or -sm tensor"
+                )
         warnings.append("split mode row: the shares of the devices are an upper bound")
     warnings += dict.fromkeys(doubt for device in used if (doubt := on(device).doubt))
     return tuple(used), not warnings, tuple(warnings)

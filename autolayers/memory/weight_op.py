@@ -57,7 +57,20 @@ def weight_op(op: str, w: Tensor, hp: Hparams) -> Tensor | None:
     if op == "SSM_CONV":
         return g.ssm_conv(g.new("f32", ne[0] - 1 + _N_TOKENS, ne[1], _N_SEQS), w)
     if op == "SSM_SCAN":
-        return _ssm_scan(g, w, hp)
+        # build the scan of a matrix of decays: Mamba-1 has a row of decays per head, Mamba-2 one
+        d_state = hp.ssm_d_state if w.ne[0] == 1 else w.ne[0]
+        n_head, n_group = w.ne[1], max(1, hp.ssm_n_group)
+        x = g.new("f32", hp.ssm_d_inner // n_head, n_head, _N_TOKENS, _N_SEQS)
+        group = g.new("f32", d_state, n_group, _N_TOKENS, _N_SEQS)
+        return g.ssm_scan(
+            g.new("f32", d_state, x.ne[0], n_head, _N_SEQS),
+            x,
+            g.new("f32", n_head, _N_TOKENS, _N_SEQS),
+            w,
+            group,
+            group,
+            g.new("i32", _N_SEQS),
+        )
     # 123 is llama.cpp's own placeholder ("FIXME" there): no backend looks at these sizes
     if op == "RWKV_WKV6":
         k = g.new("f32", 123, 123, 123)
@@ -68,20 +81,3 @@ def weight_op(op: str, w: Tensor, hp: Hparams) -> Tensor | None:
     if op == "SCALE":
         return g.scale(w)
     return None
-
-
-def _ssm_scan(g: Graph, a: Tensor, hp: Hparams) -> Tensor:
-    """Build the scan of a matrix of decays: Mamba-1 has a row of decays per head, Mamba-2 one."""
-    d_state = hp.ssm_d_state if a.ne[0] == 1 else a.ne[0]
-    n_head, n_group = a.ne[1], max(1, hp.ssm_n_group)
-    x = g.new("f32", hp.ssm_d_inner // n_head, n_head, _N_TOKENS, _N_SEQS)
-    group = g.new("f32", d_state, n_group, _N_TOKENS, _N_SEQS)
-    return g.ssm_scan(
-        g.new("f32", d_state, x.ne[0], n_head, _N_SEQS),
-        x,
-        g.new("f32", n_head, _N_TOKENS, _N_SEQS),
-        a,
-        group,
-        group,
-        g.new("i32", _N_SEQS),
-    )

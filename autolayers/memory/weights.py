@@ -25,8 +25,7 @@ from .weight_op import weight_supported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Sequence
     from typing import Any
 
     from ..flags.params import Params
@@ -227,7 +226,16 @@ class WeightPlacer:
             for name, size in group.buffers.items():
                 buffers[name] = buffers.get(name, 0) + size
         if slices:
-            shares = _shares_of_slices(groups, buffers, used)
+            # each device's share of the weights under -sm tensor: the meta device holds each tensor
+            # once, `buffers` the parts that the real devices hold
+            whole = 0
+            for group in groups:
+                tensors = group.tensors.values()
+                whole += sum([tensor.size for tensor in tensors if tensor.buffer == used[0].name])
+            if not whole:
+                shares = {}
+            else:
+                shares = {device.name: buffers.get(device.name, 0) / whole for device in used}
         return Placement(
             used,
             wanted if used else 0,
@@ -338,14 +346,6 @@ def _stays_mapped(params: Params, devices: Sequence[tuple[Backend, Device]], sli
     return params.load_mode in ("mmap", "mmap+mlock")
 
 
-def _refuse_unknown(params: Params, names: Sequence[str]) -> None:
-    """Raise LaunchRefused for an override to another buffer type, as llama.cpp's handler of -ot
-    refuses it."""
-    for _, target in params.overrides:
-        if target not in names:
-            raise LaunchRefused(f"unknown buffer type: {target} (there are: {', '.join(names)})")
-
-
 class _Table:
     """The tensors of a model that llama.cpp creates, and their facts for each backend and set of
     overrides."""
@@ -402,7 +402,13 @@ class _Table:
             leading = used[:1] if slices else used
             pinned = next((backends[d.name] for d in leading if backends[d.name].host_buffer), None)
         use_mmap = _stays_mapped(params, [(parts[d.name], d) for d in used], slices is not None)
-        _refuse_unknown(params, [HOST, *backends])
+        # refuse an override to another buffer type, as llama.cpp's handler of -ot refuses it
+        names = [HOST, *backends]
+        for _, target in params.overrides:
+            if target not in names:
+                raise LaunchRefused(
+                    f"unknown buffer type: {target} (there are: {', '.join(names)})"
+                )
         for backend in (*parts.values(), *backends.values()):
             self.backends.setdefault(backend.kind, backend)
         return _Setting(
@@ -699,7 +705,14 @@ def _created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) 
     skip_from, leaks = hp.n_layer_all, None
     loads_blocks = row.mtp_tensors and _loads_mtp(row, load_mtp, rules)
     if hp.n_layer_nextn and hp.router_layer < 0 and not loads_blocks:
-        skip_from, leaks = hp.n_layer, _leaks(row, rules)
+        # the tensors of MTP blocks that llama.cpp creates although it skips the blocks
+        import re  # only for MTP blocks
+
+        loaded = [row.mtp_leaks] * bool(row.mtp_leaks)
+        loaded += [r"attn_(qkv\.|[qkv]\.bias)"] * rules.loads_skipped_qkv  # create_tensor_qkv
+        # create_tensor_gate_up_exps
+        loaded += [r"ffn_gate_up_exps\."] * (not rules.skips_gate_up)
+        skip_from, leaks = hp.n_layer, re.compile("|".join(loaded), re.ASCII) if loaded else None
     created: list[Created] = []
     for weight in model.weights:
         if weight.op == "NONE":
@@ -707,7 +720,15 @@ def _created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) 
         if weight.layer != "repeating":
             created.append(Created(weight, -1 if weight.layer == "input" else output, False))
         elif weight.op == "ROPE":
-            created += [Created(weight, il, i > 0) for i, il in enumerate(_rope_users(model))]
+            # the layers that create rope factors
+            users = model.row.rope_users
+            physical = hp.n_layer_phys if users == "physical" else hp.n_layer
+            layers = range(hp.n_layer_all if users in ("all", "full-all") else physical)
+            if users.startswith("full"):
+                rope_users = [il for il in layers if not hp.is_swa(il)]
+            else:
+                rope_users = list(layers)
+            created += [Created(weight, il, i > 0) for i, il in enumerate(rope_users)]
         elif not skip_from <= weight.block < hp.n_layer_all or (
             leaks and leaks.search(weight.info.name)
         ):
@@ -734,17 +755,6 @@ def _further_outputs(model: Model, created: list[Created]) -> list[Created]:
     return [Created(as_output, output, True)]
 
 
-def _leaks(row: Architecture, rules: Rules) -> re.Pattern[str] | None:
-    """Return the tensors of MTP blocks that llama.cpp creates although it skips the blocks."""
-    import re  # only for MTP blocks
-
-    loaded = [row.mtp_leaks] * bool(row.mtp_leaks)
-    loaded += [r"attn_(qkv\.|[qkv]\.bias)"] * rules.loads_skipped_qkv  # create_tensor_qkv
-    # create_tensor_gate_up_exps
-    loaded += [r"ffn_gate_up_exps\."] * (not rules.skips_gate_up)
-    return re.compile("|".join(loaded), re.ASCII) if loaded else None
-
-
 def _loads_mtp(row: Architecture, load_mtp: bool, rules: Rules) -> bool:
     """Return whether MTP blocks are loaded: for drafting, or by builds that load them
     unconditionally."""
@@ -754,28 +764,3 @@ def _loads_mtp(row: Architecture, load_mtp: bool, rules: Rules) -> bool:
         and not rules.lacks(row.mtp_after)
         and not rules.has(row.mtp_whole)
     )
-
-
-def _rope_users(model: Model) -> list[int]:
-    """Return the layers that create rope factors."""
-    hp = model.hparams
-    users = model.row.rope_users
-    physical = hp.n_layer_phys if users == "physical" else hp.n_layer
-    layers = range(hp.n_layer_all if users in ("all", "full-all") else physical)
-    if users.startswith("full"):
-        return [il for il in layers if not hp.is_swa(il)]
-    return list(layers)
-
-
-def _shares_of_slices(
-    groups: Sequence[WeightGroup], buffers: Mapping[str, int], used: Sequence[Device]
-) -> dict[str, float]:
-    """Return each device's share of the weights under -sm tensor: the meta device holds each tensor
-    once, `buffers` the parts that the real devices hold."""
-    whole = 0
-    for group in groups:
-        tensors = group.tensors.values()
-        whole += sum([tensor.size for tensor in tensors if tensor.buffer == used[0].name])
-    if not whole:
-        return {}
-    return {device.name: buffers.get(device.name, 0) / whole for device in used}

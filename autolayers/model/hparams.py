@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from ..errors import ModelError
 from ..gguf import ArrayInfo, TensorInfo
+from ..tables import rows, typed
 from ..units import whole
 from .architectures import Architecture, SlidingWindow
 from .values import LARGEST, checked, is_kind
@@ -34,113 +35,8 @@ CSA_RATIO, HCA_RATIO = 4, 128
 # name in llama.cpp -> (key after "<architecture>.", default, whose type is the type of the key's
 # value)
 FIELDS: dict[str, tuple[str, Any]] = {
-    "n_lora_q": ("attention.q_lora_rank", 0),
-    "n_lora_kv": ("attention.kv_lora_rank", 0),
-    "n_lora_kv_swa": ("attention.kv_lora_rank_swa", 0),
-    "n_embd_head_k_mla_swa": ("attention.key_length_mla_swa", 0),
-    "n_embd_head_v_mla_swa": ("attention.value_length_mla_swa", 0),
-    "n_layer_dense_lead": ("leading_dense_block_count", 0),
-    "n_ff_shexp": ("expert_shared_feed_forward_length", 0),
-    "n_ff_chexp": ("expert_chunk_feed_forward_length", 0),
-    "n_expert_shared": ("expert_shared_count", 0),
-    "n_expert_groups": ("expert_group_count", 0),
-    "n_group_used": ("expert_group_used_count", 0),
-    "n_group_experts": ("experts_per_group", 0),
-    "n_expert_latent": ("expert_latent_length", 0),
-    "n_value_expert": ("attention.value_expert_count", 0),
-    "n_value_expert_used": ("attention.value_expert_used_count", 0),
-    "n_norm_groups": ("attention.group_norm_groups", 0),
-    "moe_every_n_layers": ("moe_every_n_layers", 0),
-    "moe_latent_size": ("moe_latent_size", 0),
-    "n_moe_layer_step": ("interleave_moe_layer_step", 0),
-    "expert_gating_func": ("expert_gating_func", 0),
-    "expert_weights_scale": ("expert_weights_scale", 0.0),
-    "expert_weights_norm": ("expert_weights_norm", False),
-    "expert_group_scale": ("expert_group_scale", 0.05),
-    "f_norm_eps": ("attention.layer_norm_epsilon", 0.0),
-    "f_norm_rms_eps": ("attention.layer_norm_rms_epsilon", 0.0),
-    "f_norm_group_eps": ("attention.group_norm_epsilon", 0.0),
-    "f_clamp_kqv": ("attention.clamp_kqv", 0.0),
-    "f_max_alibi_bias": ("attention.max_alibi_bias", 0.0),
-    "f_logit_scale": ("logit_scale", 0.0),
-    "f_residual_scale": ("residual_scale", 0.0),
-    "f_embedding_scale": ("embedding_scale", 0.0),
-    "f_attention_scale": ("attention.scale", 0.0),
-    "f_attn_out_scale": ("attention.output_scale", 0.0),
-    "f_attn_value_scale": ("attention.value_scale", 0.0),
-    "f_attn_temp_scale": ("attention.temperature_scale", 0.0),
-    "attn_temp_length": ("attention.temperature_length", 0),
-    "f_attn_logit_softcapping": ("attn_logit_softcapping", 50.0),
-    "f_router_logit_softcapping": ("router_logit_softcapping", 30.0),
-    "f_final_logit_softcapping": ("final_logit_softcapping", 30.0),
-    "use_par_res": ("use_parallel_residual", False),
-    "swin_norm": ("swin_norm", False),
-    "rope_freq_base_train": ("rope.freq_base", 10000.0),
-    "n_ctx_orig_yarn": ("rope.scaling.original_context_length", 0),
-    "rope_scaling_type": ("rope.scaling.type", "linear"),
-    "rope_attn_factor": ("rope.scaling.attn_factor", 1.0),
-    "rope_yarn_log_mul": ("rope.scaling.yarn_log_multiplier", 0.0),
-    "rescale_every_n_layers": ("rescale_every_n_layers", 0),
-    "time_mix_extra_dim": ("time_mix_extra_dim", 0),
-    "time_decay_extra_dim": ("time_decay_extra_dim", 0),
-    "n_lora_decay": ("attention.decay_lora_rank", 0),
-    "n_lora_iclr": ("attention.iclr_lora_rank", 0),
-    "n_lora_value_res_mix": ("attention.value_residual_mix_lora_rank", 0),
-    "n_lora_gate": ("attention.gate_lora_rank", 0),
-    "ssm_dt_rank": ("ssm.time_step_rank", 0),
-    "ssm_dt_b_c_rms": ("ssm.dt_b_c_rms", False),
-    "kda_safe_gate": ("kda.safe_gate", True),
-    "kda_gate_lower_bound": ("kda.gate_lower_bound", float("-inf")),
-    "attn_res_block_size": ("attn_res.block_size", 0),
-    "situ_beta": ("activation.situ_beta", 1.0),
-    "situ_linear_beta": ("activation.situ_linear_beta", 0.0),
-    "n_hrm_layers_per_stack": ("hrm.layers_per_stack", 0),
-    "n_hrm_h_cycles": ("hrm.h_cycles", 0),
-    "n_hrm_l_cycles": ("hrm.l_cycles", 0),
-    "hrm_prefix_lm": ("hrm.prefix_lm", False),
-    "n_loops": ("num_loops", 1),
-    "skip_loop_final_norm": ("skip_loop_final_norm", False),
-    "n_rel_attn_bkts": ("attention.relative_buckets_count", 0),
-    "dec_n_layer": ("decoder_block_count", 0),
-    "n_deepstack_layers": ("n_deepstack_layers", 0),
-    "n_embd_per_layer": ("embedding_length_per_layer_input", 0),
-    "indexer_n_head": ("attention.indexer.head_count", 0),
-    "indexer_top_k": ("attention.indexer.top_k", 0),
-    "indexer_kpool_select_tail": ("attention.indexer.kpool_select_tail", True),
-    "indexer_block_size": ("attention.indexer.block_size", 0),
-    "indexer_local_blocks": ("attention.indexer.local_blocks", 0),
-    "dsv4_o_group_count": ("attention.output_group_count", 0),
-    "dsv4_o_lora_rank": ("attention.output_lora_rank", 0),
-    "dsv4_hc_mult": ("hyper_connection.count", 0),
-    "dsv4_hc_sinkhorn_iters": ("hyper_connection.sinkhorn_iterations", 0),
-    "dsv4_hc_eps": ("hyper_connection.epsilon", 0.0),
-    "dsv4_hash_layer_count": ("hash_layer_count", 0),
-    "dsv4_compress_rope_base": ("attention.compress_rope_freq_base", 0.0),
-    "hc_magnitude": ("hyper_connection.magnitude", 0.0),
-    "hc_low_rank": ("hyper_connection.low_rank", 0),
-    "ple_ngram_size": ("ple.ngram_size", 0),
-    "ple_heads_per_ngram": ("ple.heads_per_ngram", 0),
-    "ple_conv_kernel": ("ple.conv_kernel", 0),
-    "pooling_type": ("pooling_type", 0),
-    "pooling_type_cls": ("classifier.pooling_type", -1),
-    "dense_2_feat_in": ("dense_2_feat_in", 0),
-    "dense_2_feat_out": ("dense_2_feat_out", 0),
-    "dense_3_feat_in": ("dense_3_feat_in", 0),
-    "dense_3_feat_out": ("dense_3_feat_out", 0),
-    "dflash_block_size": ("block_size", 0),
-    "dflash_conv_kernel_size": ("conv_kernel_size", 0),
-    "dflash_conv_group_size": ("conv_group_size", 0),
-    "dflash_selector_rank": ("selector_rank", 0),
-    "dflash_selector_top_k": ("selector_top_k", 0),
-    "norm_before_residual": ("norm_before_residual", False),
-    "norm_before_fc": ("norm_before_fc", False),
-    "hidden_act": ("hidden_activation", ""),
-    "posnet_n_block": ("posnet.block_count", 0),
-    "convnext_n_block": ("convnext.block_count", 0),
-    "sample_from_anchor": ("sample_from_anchor", True),
-    "target_layers": ("target_layers", ()),
-    "rope_scaling_factor": ("rope.scaling.factor", 0.0),
-    "rope_scale_linear": ("rope.scale_linear", 0.0),
+    row["name"]: (row["key"], () if row["default"] == "list" else typed(row["default"]))
+    for row in rows("model/hparams.tsv")
 }
 
 # How often a graph repeats something, at most: several times any model's value. Fields that are not
@@ -178,13 +74,6 @@ NO_VOCABULARY = ("none", "no_vocab")  # values of tokenizer.ggml.model
 _GLM_5_2_INDEXERS = (1, 1) + (1, 0, 0, 0) * 19
 
 
-def _in_window(il: int, period: int, dense_first: bool) -> bool:
-    """Return whether a layer is not the full one of its period; without a period none is full."""
-    if period == 0:
-        return True
-    return il % period != 0 if dense_first else il % period < period - 1
-
-
 class Hparams:
     """Everything is read at construction except FIELDS, which are read on demand."""
 
@@ -204,7 +93,17 @@ class Hparams:
         self.architecture = row
         self._prefix = row.name + "."
         self._metadata = metadata if row.known else {**_guess(tensors, self._prefix), **metadata}
-        self._load_fields()
+        # set each field that the header gives, as the table says
+        for name, (key, like) in FIELDS.items():
+            value = self.get(key)
+            # LLAMA_EXPERT_GATING_FUNC_TYPE_NONE: the architecture's default holds
+            if name == "expert_gating_func" and not value:  # 0 means not given
+                continue
+            # one of another type is refused or told of by keys.py
+            if value is not None and is_kind(value, like):
+                # a graph that repeats something a billion times would never be built
+                largest = _REPEATS.get(name, LARGEST)
+                self.__dict__[name] = checked(self._prefix + key, value, like, largest)
         self._load_sizes(row)
         self._load_heads(row)
         self._load_extra_blocks(row, tensors)
@@ -214,7 +113,22 @@ class Hparams:
         self._load_state(row)
         self._is_recr = self._recurrent_layers(row)
         self._load_window(row)
-        self._load_indexer(row)
+        # some conversions have the key whatever the architecture, and few loaders read it
+        size = self.get("attention.indexer.key_length")
+        self.indexer_head_size = (
+            self._size("attention.indexer.key_length") if is_kind(size, 0) else 0
+        )
+        self.indexer_kpool = (
+            self._size("attention.indexer.kpool") if row.indexer == "types-or-all" else 0
+        )
+        n = self.n_layer
+        full = self._default_indexers(row)
+        # a list may be shorter or longer than the layers
+        if row.indexer == "types" and isinstance(self.get("attention.indexer.types"), tuple):
+            full = (self._array("attention.indexer.types") + (0,) * n)[:n]
+        elif row.indexer in ("glm", "types", "types-or-all"):
+            full = self._per_layer("attention.indexer.types", full, n)
+        self._indexer = full
         self.n_layer_kv_from_start = row.shared_kv
         if row.shared_kv == 0:
             self.n_layer_kv_from_start = self.n_layer_all - self._size("attention.shared_kv_layers")
@@ -235,19 +149,6 @@ class Hparams:
         self.suppresses_tokens = (
             isinstance(named, (ArrayInfo, tuple)) and len(named) > 0 and not absent
         )
-
-    def _load_fields(self) -> None:
-        """Set each field that the header gives, as the table says."""
-        for name, (key, like) in FIELDS.items():
-            value = self.get(key)
-            # LLAMA_EXPERT_GATING_FUNC_TYPE_NONE: the architecture's default holds
-            if name == "expert_gating_func" and not value:  # 0 means not given
-                continue
-            # one of another type is refused or told of by keys.py
-            if value is not None and is_kind(value, like):
-                # a graph that repeats something a billion times would never be built
-                largest = _REPEATS.get(name, LARGEST)
-                self.__dict__[name] = checked(self._prefix + key, value, like, largest)
 
     def _compress_ratios(self) -> tuple[int, ...]:
         """Return the ratio of each layer. Raises ModelError where there are fewer."""
@@ -282,7 +183,20 @@ class Hparams:
             self.n_expert, self._n_expert_used = 0, (0,) * self.n_layer_all
         # an unknown architecture may use the keys otherwise
         if row.known:
-            self._check_experts(max(self._n_expert_used))
+            # check what llama_model_base::load_hparams asserts about experts and their groups
+            used = max(self._n_expert_used)
+            groups, chosen = self._size("expert_group_count"), self._size("expert_group_used_count")
+            if used > self.n_expert or (self.n_expert and not used):
+                counts = f"expert_used_count is {used} of {self.n_expert} experts"
+                raise ModelError(f"{counts}; llama.cpp does not load that")
+            # GGML_ASSERTs there: llama.cpp aborts
+            uneven = bool(self.n_expert % max(1, groups)) or not 0 < chosen < groups
+            if groups >= max(1, self.n_expert) or (groups > 1 and uneven):
+                raise ModelError(
+                    f"{chosen} of {groups} groups of {self.n_expert} experts are used; "
+                    "llama.cpp does not load that"
+                )
+            self._check_value_experts()
         self._n_head = self._per_layer("attention.head_count", 0)
         # without the key every head has its own keys
         self._n_head_kv = self._per_layer("attention.head_count_kv", self._n_head)
@@ -353,23 +267,6 @@ class Hparams:
         # block_count counts an MTP block that some conversions left out
         elif row.memory == "dsv4" and f"blk.{self.n_layer}.nextn.eh_proj.weight" not in tensors:
             self.n_layer_nextn = 0  # converted without its MTP block
-
-    def _check_experts(self, used: int) -> None:
-        """Check what llama_model_base::load_hparams asserts about experts and their groups."""
-        groups, chosen = self._size("expert_group_count"), self._size("expert_group_used_count")
-        if used > self.n_expert or (self.n_expert and not used):
-            raise ModelError(
-                f"expert_used_count is {used} of {self.n_expert} experts; llama.cpp does not load "
-                "that"
-            )
-        # GGML_ASSERTs there: llama.cpp aborts
-        uneven = bool(self.n_expert % max(1, groups)) or not 0 < chosen < groups
-        if groups >= max(1, self.n_expert) or (groups > 1 and uneven):
-            raise ModelError(
-                f"{chosen} of {groups} groups of {self.n_expert} experts are used; "
-                "llama.cpp does not load that"
-            )
-        self._check_value_experts()
 
     def _check_value_experts(self) -> None:
         # experts of the values of attention (k2-horizon)
@@ -602,28 +499,15 @@ class Hparams:
             return (False,) * self.n_layer_all
         # a number is a period: the last layer of each is full
         period = self._size("attention.sliding_window_pattern", window.period)
+        # whether a layer is not the full one of its period; without a period none is full
         return tuple(
-            il < self.n_layer and _in_window(il, period, window.dense_first)
+            il < self.n_layer
+            and (
+                period == 0
+                or (il % period != 0 if window.dense_first else il % period < period - 1)
+            )
             for il in range(self.n_layer_all)
         )
-
-    def _load_indexer(self, row: Architecture) -> None:
-        # some conversions have the key whatever the architecture, and few loaders read it
-        size = self.get("attention.indexer.key_length")
-        self.indexer_head_size = (
-            self._size("attention.indexer.key_length") if is_kind(size, 0) else 0
-        )
-        self.indexer_kpool = (
-            self._size("attention.indexer.kpool") if row.indexer == "types-or-all" else 0
-        )
-        n = self.n_layer
-        full = self._default_indexers(row)
-        # a list may be shorter or longer than the layers
-        if row.indexer == "types" and isinstance(self.get("attention.indexer.types"), tuple):
-            full = (self._array("attention.indexer.types") + (0,) * n)[:n]
-        elif row.indexer in ("glm", "types", "types-or-all"):
-            full = self._per_layer("attention.indexer.types", full, n)
-        self._indexer = full
 
     def _default_indexers(self, row: Architecture) -> tuple[int, ...]:
         """Return which layers have a full indexer where the header has no types."""

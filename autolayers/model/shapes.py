@@ -110,7 +110,12 @@ class Loader:
         # a few kinds of blocks, whatever their number
         kinds = {frozenset(keys): place for place, keys in blocks.items()}
         # two blocks of a kind that differ by one tensor: the shorter one is damaged
-        names = self._without_mtp()
+        # what the file lacks if it counts MTP blocks and has none
+        name = f"blk.{self.hparams.n_layer}.nextn.eh_proj.weight"
+        key = "nextn.eh_proj.weight"
+        lacks = self.hparams.n_layer_nextn and key in self.created
+        has = any(each[2].startswith("nextn.") for each in self._places.values())
+        names = [name] if lacks and not has else []
         for keys, (stack, block) in kinds.items():
             # blocks of an encoder are not missing what a decoder's have
             alike = [others for others, (like, _) in kinds.items() if like == stack]
@@ -119,14 +124,6 @@ class Loader:
                 if entry is not None and not entry.some:
                     names.append(_full_name(stack, block, key))
         return names
-
-    def _without_mtp(self) -> list[str]:
-        """Return what the file lacks if it counts MTP blocks and has none."""
-        name = f"blk.{self.hparams.n_layer}.nextn.eh_proj.weight"
-        key = "nextn.eh_proj.weight"
-        lacks = self.hparams.n_layer_nextn and key in self.created
-        has = any(each[2].startswith("nextn.") for each in self._places.values())
-        return [name] if lacks and not has else []
 
     def wrong_number(self, unread: int) -> str:
         """Return what llama.cpp says of a file with this many tensors that it does not create."""
@@ -146,7 +143,18 @@ class Loader:
         for key, entry in self.created.items():
             if not entry.needed:
                 continue
-            own = _stack(key)
+            # the stack of the table's name, "" outside of blocks
+            if of_whole_model(key):
+                own = ""
+            else:
+                own = next(
+                    (
+                        stack
+                        for stack in STACKS
+                        if stack != "blk." and key.startswith(_start(stack))
+                    ),
+                    "blk.",
+                )
             for stack, block in [each for each in blocks if each[0] == own] if own else [("", -1)]:
                 name = _full_name(stack, block, key)
                 if name not in self.tensors:
@@ -273,15 +281,6 @@ def _place(name: str) -> tuple[str, int, str]:
 def _full_name(stack: str, block: int, key: str) -> str:
     """Return the other way round."""
     return f"{stack}{block}.{key.removeprefix(_start(stack))}" if stack else key
-
-
-def _stack(key: str) -> str:
-    """Return the stack of the table's name, "" outside of blocks."""
-    if of_whole_model(key):
-        return ""
-    return next(
-        (stack for stack in STACKS if stack != "blk." and key.startswith(_start(stack))), "blk."
-    )
 
 
 def _start(stack: str) -> str:
@@ -457,7 +456,13 @@ def _created(architecture: str) -> dict[str, CreatedShape]:
             mark, name = name[len(name.rstrip("!*")) :], name.rstrip("!*")
             shape = shape or usual[name]
             dims = tuple(shape.removesuffix("~").split(","))
-            rows[_whole_name(name)] = CreatedShape(
+            suffixed = name.endswith(".") or name.rpartition(".")[2] in (
+                "bias",
+                "scale",
+                "lora_a",
+                "lora_b",
+            )
+            rows[name.removesuffix(".") if suffixed else f"{name}.weight"] = CreatedShape(
                 dims, mark == "!", mark == "*", shape.endswith("~")
             )
     return rows
@@ -470,13 +475,3 @@ def _members(text: str) -> list[str]:
         return [text]
     usual, members = GROUPS[name]
     return members.format(*(sizes or usual).split(",")).split()
-
-
-def _whole_name(name: str) -> str:
-    suffixed = name.endswith(".") or name.rpartition(".")[2] in (
-        "bias",
-        "scale",
-        "lora_a",
-        "lora_b",
-    )
-    return name.removesuffix(".") if suffixed else f"{name}.weight"

@@ -35,7 +35,28 @@ def unlike(model: Model, draft: Model, *, only_added: bool = True) -> str:
     if types[0] != types[1]:
         return f"the draft's vocabulary is {types[1]}, the model's {types[0]}"
     for end in ("bos", "eos"):
-        if difference := _ends(model, draft, end, only_added):
+        # what differs in the first or last token; only what the files say, or what both leave to
+        # one default
+        name = f"add_{end}_token"
+        adds = [_key(each, name) for each in (model, draft)]
+        # added whatever the file says (from b8672 on)
+        if _key(model, "pre") == "gemma4" and end == "bos":
+            adds = [True, True]
+        if None not in adds and bool(adds[0]) != bool(adds[1]):
+            in_model, in_draft = (str(bool(value)).lower() for value in adds)
+            ends = f"{name} is {in_draft} in the draft, {in_model} in the model"
+        else:
+            # Whether the token plays no part, or the files do not say whether it is added.
+            # Whether both have the same kind of vocabulary, and so the same defaults.
+            unsaid = None in adds and not all(
+                _key(model, key) == _key(draft, key) for key in ("model", "pre")
+            )
+            ends = (
+                ""
+                if (unsaid or (only_added and True not in adds))
+                else _other_token(model, draft, end)
+            )
+        if difference := ends:
             return difference
     return _sizes(model, draft) or _texts(
         model, draft, min(model.hparams.n_vocab, draft.hparams.n_vocab)
@@ -52,25 +73,6 @@ def _sizes(model: Model, draft: Model) -> str:
 
 def _key(model: Model, name: str) -> object:
     return model.header.metadata.get(_KEY + name)
-
-
-def _ends(model: Model, draft: Model, end: str, only_added: bool) -> str:
-    """Return what differs in the first or last token; only what the files say, or what both leave
-    to one default."""
-    name = f"add_{end}_token"
-    adds = [_key(each, name) for each in (model, draft)]
-    # added whatever the file says (from b8672 on)
-    if _key(model, "pre") == "gemma4" and end == "bos":
-        adds = [True, True]
-    if None not in adds and bool(adds[0]) != bool(adds[1]):
-        in_model, in_draft = (str(bool(value)).lower() for value in adds)
-        return f"{name} is {in_draft} in the draft, {in_model} in the model"
-    # Whether the token plays no part, or the files do not say whether it is added.
-    # Whether both have the same kind of vocabulary, and so the same defaults.
-    unsaid = None in adds and not all(
-        _key(model, key) == _key(draft, key) for key in ("model", "pre")
-    )
-    return "" if (unsaid or (only_added and True not in adds)) else _other_token(model, draft, end)
 
 
 def _other_token(model: Model, draft: Model, end: str) -> str:

@@ -145,7 +145,18 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     engine = Engine()
     offer = engine.call("start", {})
     written["cards.json"] = _compact(offer["cards"])
-    first = _first(engine, offer)
+    # what the page shows while Python loads: the answer to the form's presets. cards.json has the
+    # other cards.
+    few = [card for card in offer["cards"] if card["name"] in CHIPS]
+    # the models are those that have names
+    nameless = {key: value for key, value in offer.items() if key != "models"}
+    rows = _shown(engine, PRESET, offer["jobs"][USUAL])
+    first: dict[str, Any] = {
+        "offer": {**nameless, "cards": few},
+        "asked": PRESET,
+        "rows": rows,
+        **_answered(engine, PRESET, rows[0]),
+    }
     written["first.json"] = _compact(first)
     # For search engines, and where no script runs
     said = f"{first_words(first)}</noscript>".encode()
@@ -229,12 +240,6 @@ def _compact(answer: object) -> bytes:
     return json.dumps(answer, separators=(",", ":")).encode()
 
 
-def _asked(card: str) -> dict[str, str]:
-    """Return the preset on another card; what shares its memory has no RAM of its own."""
-    shared = card in CARDS and CARDS[card].ram
-    return {**PRESET, "gpu": card, "ram": "" if shared else PRESET["ram"]}
-
-
 def _answered(
     engine: Engine, asked: dict[str, str], best: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
@@ -270,7 +275,14 @@ def known_list(name: str) -> dict[str, Any]:
     today, its quantisation chosen, the best one first."""
     engine = Engine()
     gpus, _, ram = name.partition("@")
-    question = {**_asked(gpus), **({"ram": ram} if ram else {})}
+    # the preset on another card; what shares its memory has no RAM of its own
+    shared = gpus in CARDS and CARDS[gpus].ram
+    question = {
+        **PRESET,
+        "gpu": gpus,
+        "ram": "" if shared else PRESET["ram"],
+        **({"ram": ram} if ram else {}),
+    }
     models = engine.call("start", {})["jobs"][USUAL]["models"]
     return {"question": question, "rows": _in_order(_row(engine, question, m) for m in models)}
 
@@ -295,21 +307,6 @@ def _shown(engine: Engine, asked: dict[str, str], job: dict[str, Any]) -> list[d
         if enough and place == 0 and -worth > following:
             break
     return _in_order(rows)
-
-
-def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page shows while Python loads: the answer to the form's presets. cards.json
-    has the other cards."""
-    few = [card for card in offer["cards"] if card["name"] in CHIPS]
-    # the models are those that have names
-    shared = {key: value for key, value in offer.items() if key != "models"}
-    rows = _shown(engine, PRESET, offer["jobs"][USUAL])
-    return {
-        "offer": {**shared, "cards": few},
-        "asked": PRESET,
-        "rows": rows,
-        **_answered(engine, PRESET, rows[0]),
-    }
 
 
 def whole_answer(engine: Engine, question: dict[str, str]) -> dict[str, Any]:

@@ -316,7 +316,24 @@ class Engine:
                 return {"projector": name}
             # A shard's header has the tensors of that shard alone
             if split_of(part)[1] > 1:
-                return self._add_part(part)
+                # add one shard of a split model; return the model once all are there
+                index, count = split_of(part)
+                # "model-00002-of-00005.gguf" is a part of "model (5 parts)", whichever comes first
+                name = (
+                    f"{part.files[0].path.rpartition('-of-')[0].rpartition('-')[0]} ({count} parts)"
+                )
+                if count > MAX_PARTS:
+                    raise UsageError(f"{name}: at most {MAX_PARTS} parts")
+                parts = self._parts.setdefault(name, {})
+                parts[index] = part
+                missing = [i + 1 for i in range(count) if i not in parts]
+                if missing:
+                    # The page asks for these; ten are enough for one line
+                    return {"missing": missing[:10], "of": count, "name": name}
+                # Headers of shards are large, and the model has all of them now
+                del self._parts[name]
+                model = read_model(join_parts([parts[i] for i in range(count)]))
+                return {"model": _summary(name, self._keep(name, model))}
             return {"model": _summary(name, self._keep(name, read_model(part)))}
         except _NeedMore:
             if len(data) < LARGEST_SLICE:
@@ -331,24 +348,6 @@ class Engine:
             }
         except AutolayersError as error:
             return {**error_of(error, {}), "field": "model"}
-
-    def _add_part(self, part: Header) -> Answer:
-        """Add one shard of a split model; return the model once all are there."""
-        index, count = split_of(part)
-        # "model-00002-of-00005.gguf" is a part of "model (5 parts)", whichever comes first
-        name = f"{part.files[0].path.rpartition('-of-')[0].rpartition('-')[0]} ({count} parts)"
-        if count > MAX_PARTS:
-            raise UsageError(f"{name}: at most {MAX_PARTS} parts")
-        parts = self._parts.setdefault(name, {})
-        parts[index] = part
-        missing = [i + 1 for i in range(count) if i not in parts]
-        if missing:
-            # The page asks for these; ten are enough for one line
-            return {"missing": missing[:10], "of": count, "name": name}
-        # Headers of shards are large, and the model has all of them now
-        del self._parts[name]
-        model = read_model(join_parts([parts[i] for i in range(count)]))
-        return {"model": _summary(name, self._keep(name, model))}
 
     def _keep(self, name: str, model: Model) -> Model:
         _drop_oldest(self._models, MAX_MODELS - 1)
@@ -431,7 +430,21 @@ class Engine:
         by `more`."""
         name, request = text(question, "model"), self._request(question)
         # The answer now; the reasons are worked out when `more` asks for them
-        steps = plan_in_steps(self.model(name), request, measurements=self._known_of(name, request))
+        # what earlier questions found out, where only the machine and the launch are others
+        # Known is of one model, build and companions, and of the header as it is
+        if request.companions != NONE or request.params.override_kv:
+            known_of = None
+        else:
+            model, (last, build, known) = self.model(name), self._known
+            if (
+                last is not model
+                or build != request.policy.build
+                or len(known.graphs) > _MAX_MACHINES
+            ):
+                known = Known()
+                self._known = model, request.policy.build, known
+            known_of = known
+        steps = plan_in_steps(self.model(name), request, measurements=known_of)
         plan = next(steps)
         answer = self._drawn(question, request, plan, False)
         _drop_oldest(self._steps, _MAX_STEPS - 1)
@@ -491,18 +504,6 @@ class Engine:
             self.plan(question)
         return self._plans[_key(question)]
 
-    def _known_of(self, name: str, request: Request) -> Known | None:
-        """Return what earlier questions found out, where only the machine and the launch are
-        others."""
-        # Known is of one model, build and companions, and of the header as it is
-        if request.companions != NONE or request.params.override_kv:
-            return None
-        model, (last, build, known) = self.model(name), self._known
-        if last is not model or build != request.policy.build or len(known.graphs) > _MAX_MACHINES:
-            known = Known()
-            self._known = model, request.policy.build, known
-        return known
-
     def more(self, question: Question) -> Answer:
         """Return the same question's answer with one more of its reasons; "done" with the last."""
         # A question whose reasons were dropped is done at once
@@ -526,10 +527,18 @@ class Engine:
             # The command is copied into posts
             *without_secrets(request.arguments.rest)[0],
         ]
+        # each layer: the device that computes it, and the bytes of its weights by buffer. The input
+        # layer is shown if a device has any of it.
+        # The input layer's lookup stays in RAM with nearly every launch
+        first, *others = plan.layers
+        names = {device.name for device in plan.devices}
+        shown = plan.layers if not names.isdisjoint(first.buffers) else others
         answer: Answer = {
             "plan": plan.to_dict(),
             "verdict": verdict(plan),
-            "layers": _layers(plan),
+            "layers": [
+                {"name": row.name, "device": row.device, "buffers": row.buffers} for row in shown
+            ],
             "command": {"bash": posix(words), "powershell": powershell(words)},
             "get": self._get(question),
         }
@@ -889,13 +898,3 @@ def _summary(name: str, model: Model) -> Answer:
         "n_ctx_train": model.n_ctx_train,
         "warnings": list(model.header.warnings),
     }
-
-
-def _layers(plan: Plan) -> list[Answer]:
-    """Return each layer: the device that computes it, and the bytes of its weights by buffer. The
-    input layer is shown if a device has any of it."""
-    # The input layer's lookup stays in RAM with nearly every launch
-    first, *others = plan.layers
-    names = {device.name for device in plan.devices}
-    shown = plan.layers if not names.isdisjoint(first.buffers) else others
-    return [{"name": row.name, "device": row.device, "buffers": row.buffers} for row in shown]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from ..flags.parse import Arguments, Item
+    from ..flags.parse import Item
 
     Question = Mapping[str, Any]
 
@@ -95,7 +95,24 @@ def request_of(question: Question, here: bool = False, trained: int = 0) -> Requ
     """Return the request of the form and its machine; `here`: an empty field is this machine, and
     "none" this one's processor; otherwise both are a machine without a GPU. `trained`: the
     model's context, 0 if unknown. Raises AutolayersError."""
-    arguments = _arguments(question, trained)
+    # the fields as the words of a command line, read as those are. Raises UsageError.
+    try:
+        # Quotes as in a shell: people paste a part of their command
+        flags = shlex.split(text(question, "flags"))
+    except ValueError as error:
+        raise UsageError(f"flags: {error}") from None
+    fields = [word for field in FIELDS for word in _words(question, field)]
+    # what a job asks for where the form's fields say nothing else
+    job = JOBS.get(text(question, "for"))
+    if job is None:
+        of_job = []
+    else:
+        n_ctx = min(job.n_ctx, trained or job.n_ctx)
+        least = [] if text(question, "ctx") else ["--ctx-min", str(n_ctx)]
+        of_job = [*least, *([] if text(question, "workload") else ["--workload", job.workload])]
+    arguments = read("plan", [*fields, *of_job, *flags])
+    if arguments.positional:
+        raise UsageError(f"not a flag: {arguments.positional[0]!r}")
     # The page's server must not be a way to its files
     if "machine" in arguments.own:
         raise UsageError(
@@ -120,30 +137,6 @@ def request_of(question: Question, here: bool = False, trained: int = 0) -> Requ
     if gpu in NO_GPU or not (gpu or here or "gpu" in arguments.own):
         return Request.of(arguments, devices=[])
     return Request.of(arguments)
-
-
-def _arguments(question: Question, trained: int = 0) -> Arguments:
-    """Return the fields as the words of a command line, read as those are. Raises UsageError."""
-    try:
-        # Quotes as in a shell: people paste a part of their command
-        flags = shlex.split(text(question, "flags"))
-    except ValueError as error:
-        raise UsageError(f"flags: {error}") from None
-    fields = [word for field in FIELDS for word in _words(question, field)]
-    arguments = read("plan", [*fields, *_of_job(question, trained), *flags])
-    if arguments.positional:
-        raise UsageError(f"not a flag: {arguments.positional[0]!r}")
-    return arguments
-
-
-def _of_job(question: Question, trained: int) -> list[str]:
-    """Return what a job asks for where the form's fields say nothing else."""
-    job = JOBS.get(text(question, "for"))
-    if job is None:
-        return []
-    n_ctx = min(job.n_ctx, trained or job.n_ctx)
-    least = [] if text(question, "ctx") else ["--ctx-min", str(n_ctx)]
-    return [*least, *([] if text(question, "workload") else ["--workload", job.workload])]
 
 
 def command(typed: str) -> dict[str, str] | None:

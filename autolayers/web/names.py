@@ -101,7 +101,15 @@ def near(words: str) -> list[str]:
         year, month = (model.released if model and model.released else "0-0").split("-")
         age = -12 * int(year) - int(month)
         old = model is None or not model.current
-        return not whole and not named, old, age, *_usual(name)[:2], len(name), name
+        # gpt-oss was published in MXFP4 alone
+        return (
+            not whole and not named,
+            old,
+            age,
+            *("q4_k_m" not in name and "mxfp4" not in name, "ud" in name, name)[:2],
+            len(name),
+            name,
+        )
 
     best = sorted(names, key=later)
     # One of each model before its other quantisations
@@ -126,11 +134,6 @@ def family(name: str) -> list[str]:
 def quantisation(name: str) -> str:
     """Return "Q4_K_M" of a model's or a file's name; "" if it has none."""
     return quantisation_of(name, {})
-
-
-def _usual(name: str) -> tuple[bool, bool, str]:
-    # gpt-oss was published in MXFP4 alone
-    return "q4_k_m" not in name and "mxfp4" not in name, "ud" in name, name
 
 
 def _stem(name: str) -> str:

@@ -152,7 +152,17 @@ def pages(
     texts["on/index.html"] = _document(
         url, "on/", "Which model runs on which graphics card?", about, body, "on/index"
     )
-    texts["on/index.svg"] = _of_all()
+    # the picture of a link to the page itself, which says nothing of a model: what stands behind
+    # the # reaches no preview
+    lines = ("Does this model run on that machine,", "how fast, and with which command?")
+    drawn = [
+        _text(170, 64, INK, "autolayers", 700),
+        *(_text(280 + 70 * i, 52, INK, line) for i, line in enumerate(lines)),
+        _text(470, 36, SOFT, "Any GGUF model, any graphics card, in the browser."),
+    ]
+    texts["on/index.svg"] = _PICTURE.substitute(
+        label=escape(" ".join(lines)), drawn="\n".join(drawn), mark=MARK, paper=PAPER, soft=SOFT
+    )
     # Addresses as people link them: "on/" and not "on/index.html"
     places = [
         "",
@@ -248,20 +258,6 @@ def first_words(first: dict[str, Any]) -> str:
     command = escape(first["answer"]["command"]["bash"])
     told = f"The best model for {_machine_of(first['asked'])} is {_told(first)}"
     return f"<p>{escape(told)}</p><pre><code>{command}</code></pre>"
-
-
-def _of_all() -> str:
-    """Return the picture of a link to the page itself, which says nothing of a model: what stands
-    behind the # reaches no preview."""
-    lines = ("Does this model run on that machine,", "how fast, and with which command?")
-    drawn = [
-        _text(170, 64, INK, "autolayers", 700),
-        *(_text(280 + 70 * i, 52, INK, line) for i, line in enumerate(lines)),
-        _text(470, 36, SOFT, "Any GGUF model, any graphics card, in the browser."),
-    ]
-    return _PICTURE.substitute(
-        label=escape(" ".join(lines)), drawn="\n".join(drawn), mark=MARK, paper=PAPER, soft=SOFT
-    )
 
 
 def _text(y: int, size: int, colour: str, text: str, weight: int = 400) -> str:

@@ -52,16 +52,40 @@ def verdict(plan: Plan) -> dict[str, Any]:
         }
     # Planned for a given GPU without --ram: what is needed can be said, not whether it is there
     unknown = plan.host.free is None
-    slow = _is_slow(plan)
+    # whether one reads faster than it writes
+    writes = plan.inputs is None and not is_embedding(plan.model)
+    # 1.2: as fast as one reads is not yet slow (_plain says it with the same factor)
+    slow = writes and plan.speed.generation * _WORDS_PER_TOKEN < READING / 1.2
     title = "Runs, but slowly" if slow else "Fits"
     if unknown:
         title = f"{title} if {_gib(plan.host.needed)} of RAM are free"
+    if is_embedding(plan.model):
+        plain = (
+            "A model for embeddings: it turns texts into vectors and writes nothing. Start it with "
+            "--embedding."
+        )
+    else:
+        words = plan.speed.generation * _WORDS_PER_TOKEN
+        pace = (
+            "faster than"
+            if words > READING * 1.2
+            else "slower than"
+            if words < READING / 1.2
+            else "about as fast as"
+        )
+        # Of one conversation, not of all slots together
+        held = plan.breakdown.n_ctx_seq * _WORDS_PER_TOKEN
+        plain = (
+            f"It writes about {rate(words)} words a second, {pace} one reads, and keeps about "
+            f"{round(held, -3 if held >= 10000 else -2):,.0f} words "
+            f"({max(1, round(held / PAGE)):,} pages) in mind."
+        )
     return {
         "state": "if" if unknown or slow else "yes",
         "title": title,
         "parts": parts,
         "numbers": _numbers(plan),
-        "plain": _plain(plan),
+        "plain": plain,
         "assumed": assumed(plan),
         "rate": inputs.per_second if inputs is not None else plan.speed.generation,
     }
@@ -88,13 +112,6 @@ def _filled(plan: Plan) -> str:
     full = rate(plan.speed.generation_full)
     writes = plan.inputs is None and not is_embedding(plan.model)
     return f", {full} tokens/s when it is full" * (writes and full != rate(plan.speed.generation))
-
-
-def _is_slow(plan: Plan) -> bool:
-    """Return whether one reads faster than it writes."""
-    writes = plan.inputs is None and not is_embedding(plan.model)
-    # 1.2: as fast as one reads is not yet slow (_plain says it with the same factor)
-    return writes and plan.speed.generation * _WORDS_PER_TOKEN < READING / 1.2
 
 
 def spread(plan: Plan) -> str:
@@ -200,29 +217,6 @@ def thousands(tokens: int) -> str:
         f"{tenths // 10}k"
         if tenths >= 100 or tenths % 10 == 0
         else f"{tenths // 10}.{tenths % 10}k"
-    )
-
-
-def _plain(plan: Plan) -> str:
-    if is_embedding(plan.model):
-        return (
-            "A model for embeddings: it turns texts into vectors and writes nothing. Start it with "
-            "--embedding."
-        )
-    words = plan.speed.generation * _WORDS_PER_TOKEN
-    pace = (
-        "faster than"
-        if words > READING * 1.2
-        else "slower than"
-        if words < READING / 1.2
-        else "about as fast as"
-    )
-    # Of one conversation, not of all slots together
-    held = plan.breakdown.n_ctx_seq * _WORDS_PER_TOKEN
-    return (
-        f"It writes about {rate(words)} words a second, {pace} one reads, and keeps about "
-        f"{round(held, -3 if held >= 10000 else -2):,.0f} words "
-        f"({max(1, round(held / PAGE)):,} pages) in mind."
     )
 
 

@@ -161,7 +161,15 @@ class Clock:
         # Weights in RAM that a device computes with.
         in_ram = sums.copied[0] + sums.copied[1] * chosen
         if in_ram:
-            common += self._copy(self._copied(sums, n))
+            # the bytes of weights in RAM that are copied to a device for n tokens: matrices whole,
+            # and the chosen experts
+            if not self.weights.n_expert:
+                copied = sums.copied[0] + sums.copied[1]
+            else:
+                # Many tokens choose nearly all experts; sqrt as the choices are far from even.
+                part = 1 - exp(-self.shared.copied * sqrt(n * self.weights.used))
+                copied = sums.copied[0] + sums.copied[1] * part
+            common += self._copy(copied)
         for place, values in sums.places.items():
             if place == HOST:
                 dense, experts, multiplies, expert_multiplies, _, kernels = values
@@ -212,18 +220,15 @@ class Clock:
             common += self.cached.size * chosen * self.cached.missed / self.cached.upload
             common += self.cached.layers * handover * 1e-6
         if self.shares:  # each device waits for the others twice per layer
-            common += 2 * self.weights.n_layer * self._sum(n) + max(stages.values())
+            # the seconds in which the devices sum a layer's results of n tokens, in f32. With split
+            # mode tensor each sends to each of the others, whatever links them.
+            others = max(1, len(self.shares or ()) - 1) if self.reduced else 1
+            wait = self.shared.reduction if self.reduced else self.shared.hop
+            common += 2 * self.weights.n_layer * (
+                others * (wait * 1e-6 + 4 * n * self.weights.n_embd / self.host.bus)
+            ) + max(stages.values())
             stages = dict.fromkeys(stages, 0.0)
         return common, stages
-
-    def _copied(self, sums: Sums, n: int) -> float:
-        """Return the bytes of weights in RAM that are copied to a device for n tokens: matrices
-        whole, and the chosen experts."""
-        if not self.weights.n_expert:
-            return sums.copied[0] + sums.copied[1]
-        # Many tokens choose nearly all experts; sqrt as the choices are far from even.
-        part = 1 - exp(-self.shared.copied * sqrt(n * self.weights.used))
-        return sums.copied[0] + sums.copied[1] * part
 
     @staticmethod
     def _reading(device: Figures, cache: Attention, size: float, flops: float, many: bool) -> float:
@@ -232,13 +237,6 @@ class Clock:
         read = rates.cache * (rates.quantised if cache.quantised and not many else 1.0)
         rate = device.fp16 * (rates.matmul if cache.scores else rates.attention)
         return hypot(size / (device.bandwidth * read), flops / rate)
-
-    def _sum(self, n: int) -> float:
-        """Return the seconds in which the devices sum a layer's results of n tokens, in f32. With
-        split mode tensor each sends to each of the others, whatever links them."""
-        others = max(1, len(self.shares or ()) - 1) if self.reduced else 1
-        wait = self.shared.reduction if self.reduced else self.shared.hop
-        return others * (wait * 1e-6 + 4 * n * self.weights.n_embd / self.host.bus)
 
     def _parts(self, home: str) -> Sequence[tuple[str, float]]:
         """Return what computes on a layer's device, and which share: with split modes row and

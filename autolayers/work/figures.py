@@ -161,9 +161,18 @@ class HostFigures:
         own = OF_PEAK * max(gpus, default=0.0)
         # a plan's -t, where llama.cpp's own is wrong
         cores = machine.host.threads or machine.host.cores
+        # the bytes per second between RAM and the devices: as measured or given, that of memory
+        # that needs no bus, that of the slowest link, or a usual one
+        if machine.host.bus or bool(unified):
+            bus_of = machine.host.bus or _UNIFIED_BUS
+        else:
+            links = [
+                device.link for device in machine.devices if device.link and device.kind != "rpc"
+            ]
+            bus_of = min(links, default=_BUS)
         return cls(
             machine.host.bandwidth or shared or own or _usual_ram(machine, least),
-            _bus_of(machine, bool(unified)),
+            bus_of,
             cores or kind_of(machine.ram_total or least, machine.host.cores).cores,
             machine.host.disk or DISK,
             bool(machine.host.bandwidth or shared),
@@ -188,12 +197,3 @@ def _usual_ram(machine: Machine, least: int) -> float:
         return sold
     count = machine.host.cores or DESKTOP.cores
     return next(rate for most_cores, rate in _RAM_BY_CORES if count <= most_cores)
-
-
-def _bus_of(machine: Machine, unified: bool) -> float:
-    """Return the bytes per second between RAM and the devices: as measured or given, that of memory
-    that needs no bus, that of the slowest link, or a usual one."""
-    if machine.host.bus or unified:
-        return machine.host.bus or _UNIFIED_BUS
-    links = [device.link for device in machine.devices if device.link and device.kind != "rpc"]
-    return min(links, default=_BUS)

@@ -86,55 +86,9 @@ class Shared:
     stages: float
 
 
+_GENERATIONS = rows("work/generations.tsv")
 # (generation, compute capability under CUDA, pattern of the description)
-GENERATIONS: tuple[tuple[str, str, str], ...] = (
-    ("Maxwell", "3.5 3.7 5.0 5.2 5.3", r"GTX 9\d\d|GTX 750|Tesla [MK]\d|GTX TITAN X"),
-    ("Pascal", "6.0 6.1 6.2", r"GTX? 10\d\d|Tesla P\d|Quadro P|TITAN X"),
-    ("Volta", "7.0 7.2", r"V100|TITAN V"),
-    ("Turing", "7.5", r"GTX 16\d\d|RTX 20\d\d|Quadro RTX|\bT4\b|TITAN RTX|T\d00\b"),
-    ("A100", "8.0", r"\bA100|\bA30\b"),
-    ("Hopper", "9.0", r"\bG?H[12]00|\bGH200"),
-    ("Datacenter Blackwell", "10.0 10.3", r"\bG?B[23]00"),
-    ("GB10", "12.1 11.0", r"\bGB10\b|DGX Spark|Thor"),
-    ("Blackwell", "12.0", r"RTX 50\d\d|Blackwell"),
-    ("Ada", "8.9", r"RTX 40\d\d|\bAda\b|\bL4\b|\bL20\b|\bL40S?\b"),
-    ("Ampere", "8.6 8.7 8.8", r"RTX 30\d\d|RTX A\d000|\bA[124]0?0?0\b|\bA16\b|Orin"),
-    ("Strix Halo", "", r"80[456]0S|Strix Halo|Ryzen AI M(ax|AX)|(?i:gfx1151)"),
-    (
-        "RDNA3 integrated",
-        "",
-        r"Radeon.* [78][46789]0M|RADV "
-        r"(PHOENIX|STRIX1|KRACKAN)|(?i:gfx1103|gfx115[02])",
-    ),
-    (
-        "RDNA2 integrated",
-        "",
-        r"Radeon.* 6[168]0M|RADV (REMBRANDT|RAPHAEL|VANGOGH)|Custom GPU "
-        r"0[49]|(?i:gfx103[3567])",
-    ),
-    ("RDNA4", "", r"RX 90\d\d|R9[67]00|(?i:gfx120\d)"),
-    ("RDNA3", "", r"RX 7\d\d\d|PRO W7\d00|(?i:gfx11\d\d)"),
-    ("RDNA2", "", r"RX 6\d\d\d|PRO W6\d00|PRO V620|(?i:gfx103\d)"),
-    ("RDNA1", "", r"RX 5[3567]\d\d|(?i:gfx101\d)"),
-    ("CDNA", "", r"Instinct(?! MI25)|MI(?!25\b)\d\d\d?X?\b|(?i:gfx9(06|08|0a|4\w|50))"),
-    (
-        "Vega",
-        "",
-        r"Vega|Radeon.* VII\b|MI25\b|RX [45]\d0\b|RADV "
-        r"(RENOIR|RAVEN|POLARIS)|(?i:gfx(803|900|902|90c))",
-    ),
-    ("Xe2 integrated", "", r"1[34]0V|B3[79]0|\((LNL|PTL)\)"),
-    (
-        "Xe integrated",
-        "",
-        r"UHD|Iris|HD Graphics|Arc\(TM\) "
-        r"Graphics$|\((MTL|TGL|ADL|RPL|KBL|CFL|CML)\b",
-    ),
-    ("Arc", "", r"\bArc\b|Intel"),
-    ("M5", "", r"Apple M5"),
-    ("M1", "", r"Apple M1"),
-    ("Apple", "", r"Apple M\d"),
-)
+GENERATIONS = tuple([(row["name"], row["capabilities"], row["pattern"]) for row in _GENERATIONS])
 
 NVIDIA = tuple([name for name, capabilities, _ in GENERATIONS if capabilities])
 
@@ -142,31 +96,9 @@ _GEN9 = r"HD Graphics [56]\d\d|\((SKL|KBL|CFL|CML|GLK)\b"  # up to 2020
 
 # dense fp16 TFLOPS per 10**12 bytes per second of bandwidth, for GPUs of unknown compute rate
 FP16_PER_BANDWIDTH = {
-    "Pascal": 25.0,
-    "Volta": 125.0,
-    "Turing": 160.0,
-    "A100": 160.0,
-    "Hopper": 300.0,
-    "Datacenter Blackwell": 290.0,
-    "GB10": 450.0,
-    "Blackwell": 240.0,
-    "Ada": 320.0,
-    "Ampere": 160.0,
-    "Strix Halo": 230.0,
-    "RDNA3 integrated": 190.0,
-    "RDNA2 integrated": 90.0,
-    "RDNA4": 300.0,
-    "RDNA3": 128.0,
-    "RDNA2": 75.0,
-    "RDNA1": 40.0,
-    "CDNA": 190.0,
-    "Vega": 27.0,
-    "Xe integrated": 80.0,
-    "Xe2 integrated": 300.0,
-    "Arc": 240.0,
-    "M5": 60.0,
-    "M1": 26.0,
-    "Apple": 34.0,
+    row["name"]: float(row["fp16_per_bandwidth"])
+    for row in _GENERATIONS
+    if row["fp16_per_bandwidth"]
 }
 FP16_UNKNOWN = 150.0
 

@@ -38,7 +38,7 @@ from .work import HOST, Homes, WeightCosts, Work, fallen, work_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Sequence
     from typing import Any, Protocol, TypeVar
 
     from ..flags.params import Params
@@ -301,7 +301,30 @@ class CostModel:
             defaults += [("cores", self.host.cores)] if not clock.host.counted else []
         if clock.cached is not None and not clock.cached.measured:
             defaults.append((UPLOAD, clock.cached.upload))
-        speed = _speed(clock, self.workload, use, kind, tuple(defaults), corrections)
+        # the Speed of a workload: its prompts one after another, its answers together
+        assumed = tuple(defaults)
+        n_ctx_seq = use.n_ctx_seq
+        first, token, together = _parts(clock, self.workload, use)
+        full = clock.token(n_ctx_seq, together)
+        ram_known = all(name != "RAM" for name, _ in assumed)
+        prompts, tokens = corrections
+        upload = 1.0
+        if clock.cached is not None:  # its pace is not that of launches without one
+            upload = CACHE_DOUBT if clock.cached.measured else DOUBT_UNKNOWN
+        speed = Speed(
+            self.workload,
+            self.workload.prompt / first,
+            self.workload.requests / token,
+            together / full,
+            first * self.workload.requests + self.workload.generate * token,
+            _doubt(clock, kind, "pp", ram_known, prompts.own),
+            _doubt(clock, kind, "tg", ram_known, tokens.own and clock.cached is None, upload),
+            kind,
+            assumed,
+            prompts,
+            tokens,
+            in_ram=clock.in_ram,
+        )
         if self.deep and use.n_ctx_seq > _DEEP:
             speed = replace(speed, over_depths=_over_depths(clock, self.workload, use))
         speed = self._unsure(speed, clock, use)
@@ -408,10 +431,24 @@ class CostModel:
         pipelined = pipelined and all(
             on(device, rules=rules).pipelines() for device in placement.devices
         )
-        cached = self._expert_cache(params, placement)
+        # what the cache of experts has of them
+        if not params.moe_cache_mib:
+            cached = None
+        else:
+            banks = self.estimator.expert_banks(params, placement)
+            cached = ExpertCache.of(
+                banks, self.weights.hparams.n_expert_used_max, self.machine, self.host.bus
+            )
         if work is None:
             work = self._work(fused, placement)
-            if _unfuses(fused, work):
+            # whether -fa auto ends without flash attention, as a layer's device has no kernel for
+            # it (llama_context's constructor: "Flash Attention was auto, set to disabled"). A
+            # quantised V cache keeps it.
+            if fused.flash_attn not in (None, "auto") or is_quantised(fused.cache_type_v or "f16"):
+                unfuses = False
+            else:
+                unfuses = work.token.attends_on_cpu
+            if unfuses:
                 fused = replace(params, flash_attn="off")
                 work = self._work(fused, placement)
             if cached is not None:  # a token's experts run on their layers' devices
@@ -425,6 +462,12 @@ class CostModel:
                 )
                 work = replace(work, token=self._work(fused, resident, placement).token)
         host = self.host.with_threads(params.n_threads, params.n_threads_batch)
+        # the seconds that a prompt's token takes more where the delta net is not one op
+        model = self.estimator.model
+        if not unfused.parts(model, params, self.estimator.rules, placement):
+            apart = 0.0
+        else:
+            apart = unfused.seconds(model, self._where(placement), devices)
         clock = Clock(
             self.weights,
             work,
@@ -438,7 +481,7 @@ class CostModel:
             reduced=params.split_mode == "tensor",
             missing=self._missing(use),
             cached=cached,
-            apart=self._apart(params, placement, devices),
+            apart=apart,
             pinned=pinned(placement),
         )
         # With an expert cache the pace is another one, which no class of measurements has.
@@ -467,27 +510,11 @@ class CostModel:
             self._summed[key] = Sums(load, caches)
         return self._summed[key]
 
-    def _apart(self, params: Params, placement: Placement, devices: Mapping[str, Figures]) -> float:
-        """Return the seconds that a prompt's token takes more where the delta net is not one op."""
-        model = self.estimator.model
-        if not unfused.parts(model, params, self.estimator.rules, placement):
-            return 0.0
-        return unfused.seconds(model, self._where(placement), devices)
-
     def parts(self, launch: Launch) -> bool:
         """Return whether the launch's delta net is not one op, though the build has one (see
         unfused)."""
         return unfused.parts(
             self.estimator.model, launch.params, self.estimator.rules, self.placement(launch.params)
-        )
-
-    def _expert_cache(self, params: Params, placement: Placement) -> ExpertCache | None:
-        """Return what the cache of experts has of them."""
-        if not params.moe_cache_mib:
-            return None
-        banks = self.estimator.expert_banks(params, placement)
-        return ExpertCache.of(
-            banks, self.weights.hparams.n_expert_used_max, self.machine, self.host.bus
         )
 
     def homes(self, params: Params, placement: Placement) -> Homes:
@@ -714,15 +741,6 @@ class CostModel:
         return self._caches[key]
 
 
-def _unfuses(params: Params, work: Work) -> bool:
-    """Return whether -fa auto ends without flash attention, as a layer's device has no kernel for
-    it (llama_context's constructor: "Flash Attention was auto, set to disabled"). A quantised V
-    cache keeps it."""
-    if params.flash_attn not in (None, "auto") or is_quantised(params.cache_type_v or "f16"):
-        return False
-    return work.token.attends_on_cpu
-
-
 def _key(params: Params, use: Static) -> Params:
     return params if params.n_ctx is not None else replace(params, n_ctx=use.n_ctx)
 
@@ -773,39 +791,6 @@ def _over_depths(clock: Clock, work: Workload, use: Static) -> float:
         first, token, _ = _parts(clock, replace(work, depth=depth), use)
         seconds += first * work.requests + work.generate * token
     return seconds / 3
-
-
-def _speed(
-    clock: Clock,
-    work: Workload,
-    use: Static,
-    kind: str,
-    assumed: tuple[tuple[str, float], ...],
-    corrections: tuple[Correction, Correction],
-) -> Speed:
-    """Return the Speed of a workload: its prompts one after another, its answers together."""
-    n_ctx_seq = use.n_ctx_seq
-    first, token, together = _parts(clock, work, use)
-    full = clock.token(n_ctx_seq, together)
-    ram_known = all(name != "RAM" for name, _ in assumed)
-    prompts, tokens = corrections
-    upload = 1.0
-    if clock.cached is not None:  # its pace is not that of launches without one
-        upload = CACHE_DOUBT if clock.cached.measured else DOUBT_UNKNOWN
-    return Speed(
-        work,
-        work.prompt / first,
-        work.requests / token,
-        together / full,
-        first * work.requests + work.generate * token,
-        _doubt(clock, kind, "pp", ram_known, prompts.own),
-        _doubt(clock, kind, "tg", ram_known, tokens.own and clock.cached is None, upload),
-        kind,
-        assumed,
-        prompts,
-        tokens,
-        in_ram=clock.in_ram,
-    )
 
 
 def _doubt(

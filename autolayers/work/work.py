@@ -15,6 +15,7 @@ import itertools
 from ..backends import REPACK, backend_of
 from ..memory.graphs.scheduled import ATTENTION, CACHE, INPUT, OUTPUT, WEIGHT, Step
 from ..records import dataclass, lazy, replace
+from ..tables import rows
 from .streams import STATE
 
 TYPE_CHECKING = False
@@ -25,54 +26,16 @@ if TYPE_CHECKING:
     from ..memory.graphs.scheduled import Steps
     from ..memory.weights import PlacedTensor, Placement, WeightGroup
     from ..model import Model
-    from ..model.model import Weight
 
 HOST = "Host"
 
-# matrix kernels' rate by type of the weights, as a share of q4_K's (benchmarks/fit_speed.py)
-_TYPE_WORK = {
-    "f32": 0.5,
-    "f16": 0.99,
-    "bf16": 1.05,
-    "q8_0": 1.02,
-    "q6_K": 0.75,
-    "q5_K": 1.0,
-    "q4_K": 1.0,
-    "q3_K": 0.87,
-    "q2_K": 0.8,
-    "q4_0": 0.95,
-    "q5_0": 0.95,
-    "q4_1": 0.95,
-    "q5_1": 0.95,
-    "mxfp4": 1.2,
-}
-# reading a token's matrices of types that are unpacked slower than they are read, by llama.cpp's
-# mul_mat_vec kernels
-_TYPE_READ = {
-    "q2_K": 1.3,
-    "iq1_s": 1.3,
-    "iq1_m": 1.3,
-    "iq2_xxs": 1.3,
-    "iq2_xs": 1.3,
-    "iq2_s": 1.3,
-    "iq3_xxs": 1.25,
-    "iq3_s": 1.25,
-    "iq4_nl": 1.15,
-    "iq4_xs": 1.1,
-}
-# the same on a CPU core, whose kernels look codes of these types up one after another
-_TYPE_READ_CORE = {
-    "iq1_s": 4.0,
-    "iq1_m": 4.0,
-    "iq2_xxs": 4.0,
-    "iq2_xs": 4.0,
-    "iq2_s": 4.0,
-    "iq3_xxs": 4.0,
-    "iq3_s": 4.0,
-}
-# A processor's arithmetic by type, relative to its other kernels: rows of Q4_0 are repacked for
-# matrix instructions (CPU_REPACK: a Ryzen 7950X, a Graviton4), few processors multiply bf16
-_TYPE_WORK_CORE = {"q4_0": 2.8, "bf16": 0.5}
+
+def _by_type(column: str) -> dict[str, float]:
+    return {row["type"]: float(row[column]) for row in rows("work/types.csv") if row[column]}
+
+
+_TYPE_WORK, _TYPE_READ = _by_type("work"), _by_type("read")
+_TYPE_READ_CORE, _TYPE_WORK_CORE = _by_type("read_core"), _by_type("work_core")
 _KERNELS_UNKNOWN = 2.5  # per matrix, if the architecture's graph is unknown
 # A device whose work begins or ends at the CPU cannot start kernels while others run. A visit of
 # _MANY kernels or more costs a full handover each way, a shorter one at least _LEAST of it
@@ -176,7 +139,18 @@ class WeightCosts:
             info = weight.info
             row = rows.setdefault(weight.block, [])
             rest = info.name.partition(".")[2].partition(".")[2]
-            if self._is_negligible(weight):
+            # whether a token reads nothing worth counting of a weight
+            # MTP blocks take no part in plain generation
+            if weight.layer == "repeating" and weight.block >= self.n_layer:
+                is_negligible = True
+            else:
+                # only single rows of tables are read, and rope factors are tiny
+                table = weight.layer == "input" or (
+                    weight.layer == "output" and weight.op == "GET_ROWS"
+                )
+                is_other_table = table and weight.info.name != "token_embd.weight"
+                is_negligible = is_other_table or weight.op in ("NONE", "ROPE")
+            if is_negligible:
                 row.append((rest, None))
                 continue
             expert = weight.op == "MUL_MAT_ID" and hparams.n_expert > 0
@@ -207,16 +181,6 @@ class WeightCosts:
         self.low_core = core / max(1, every) if core else 1.0
         # a processor's arithmetic on these types, relative to most
         self.core_rate = computed / on_core if on_core else 1.0
-
-    def _is_negligible(self, weight: Weight) -> bool:
-        """Return whether a token reads nothing worth counting of a weight."""
-        # MTP blocks take no part in plain generation
-        if weight.layer == "repeating" and weight.block >= self.n_layer:
-            return True
-        # only single rows of tables are read, and rope factors are tiny
-        table = weight.layer == "input" or (weight.layer == "output" and weight.op == "GET_ROWS")
-        is_other_table = table and weight.info.name != "token_embd.weight"
-        return is_other_table or weight.op in ("NONE", "ROPE")
 
     def of(self, step: Step) -> Reads | None:
         """Return what a step reads; of the input's table only single rows, which are negligible."""
@@ -568,7 +532,11 @@ class Homes:
                     # not of repacked ones (CPU_REPACK), whose layout only the CPU reads.
                     may_copy = self.op_offload and tensor.buffer != REPACK
                     if may_copy and place == HOST and step.place:
-                        place = self._first(step.place) or HOST
+                        # the first of the launch's devices that is one of these, "" for none
+                        place = (
+                            next((name for name, bit in self.bits.items() if step.place & bit), "")
+                            or HOST
+                        )
             elif step.kind == CACHE:
                 place = memory = cache
             else:
@@ -576,26 +544,18 @@ class Homes:
                 place = HOST if home != HOST and step.place & self.bits[home] else ""
             places.append(place)
             memories.append(memory)
-        _spread(places)
+        # assigns nodes without a place to a neighbour's: a device's before the CPU's, the previous
+        # one's first
+        # First devices' places spread, then those that are left get the CPU's.
+        for skip in (HOST, ""):
+            for order in (range(len(places)), range(len(places) - 1, -1, -1)):
+                current = ""
+                for i in order:
+                    if places[i]:
+                        current = "" if places[i] == skip else places[i]
+                    elif current:
+                        places[i] = current
         sums = _Sums(self.weights)
         for step, place, memory in zip(steps, places, memories, strict=True):
             sums.add(step, place or home, memory)
         return sums
-
-    def _first(self, bits: int) -> str:
-        """Return the first of the launch's devices that is one of these, "" for none."""
-        return next((name for name, bit in self.bits.items() if bits & bit), "")
-
-
-def _spread(places: list[str]) -> None:
-    """Assigns nodes without a place to a neighbour's: a device's before the CPU's, the previous
-    one's first."""
-    # First devices' places spread, then those that are left get the CPU's.
-    for skip in (HOST, ""):
-        for order in (range(len(places)), range(len(places) - 1, -1, -1)):
-            current = ""
-            for i in order:
-                if places[i]:
-                    current = "" if places[i] == skip else places[i]
-                elif current:
-                    places[i] = current

@@ -12,21 +12,19 @@ from support import gpus, model
 
 from autolayers import LaunchRefused, estimate
 from autolayers.backends import on
-from autolayers.backends.cuda import kv_types as cuda
-from autolayers.backends.metal import kv_types as metal
-from autolayers.backends.sycl import KV_TYPES as SYCL
-from autolayers.backends.vulkan.supported import KV_TYPES as VULKAN
 from autolayers.flags.kinds import CACHE_TYPES
 from autolayers.flags.parse import parse
 from autolayers.ggml.tensor import Graph
 from autolayers.machine import Device
 from autolayers.records import replace
 from autolayers.request import Request
+from autolayers.tables import rows
 
 
-@pytest.mark.parametrize("table", [cuda.KV_TYPES, metal.KV_TYPES, VULKAN, SYCL])
-def test_every_type_has_a_row(table: dict[str, str]) -> None:
-    assert table.keys() == CACHE_TYPES.keys()
+def test_every_type_has_a_line_and_every_backend_says_something_of_it() -> None:
+    lines = {row["type"]: row for row in rows("backends/types.tsv")}
+    assert lines.keys() >= CACHE_TYPES.keys()
+    assert all(all(lines[type_].values()) for type_ in CACHE_TYPES)
 
 
 @pytest.mark.parametrize(

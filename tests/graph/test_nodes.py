@@ -145,7 +145,7 @@ def graphs(name: str) -> dict[str, dict[str, str]]:
             except LaunchRefused:
                 assert build or mtp, (name, which)  # a build that does not know it
     assert found, (
-        f"{name} has no header in fixtures/: give its row in model/architectures.py proven=False "
+        f"{name} has no header in fixtures/: give its row in model/architectures.tsv proven=no "
         "until launches of it are recorded, or its name to NO_HEADER"
     )
     first = found["prompt"]

@@ -5,7 +5,9 @@ llama.cpp's reading of a header: hyperparameters, tensor classes, and what it re
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from support import blocks, header, place
@@ -15,9 +17,9 @@ from autolayers.flags.parse import parse
 from autolayers.gguf import FileInfo, Header, TensorInfo
 from autolayers.memory.cache import allocate
 from autolayers.memory.context import resolve
-from autolayers.model import NAMES, Model, architecture
-from autolayers.model.architectures import _TABLE
+from autolayers.model import NAMES, Model, architecture, architectures
 from autolayers.model.tensors import classify
+from autolayers.tables import rows
 
 
 def hparams(architecture: str, **keys: object):  # type: ignore[no-untyped-def]
@@ -311,6 +313,44 @@ def test_an_unknown_architecture_is_an_upper_bound_never_zero() -> None:
 
 
 def test_every_architecture_has_one_row() -> None:
-    names = [name for name, _ in _TABLE]
+    names = [row["name"] for row in rows("model/architectures.tsv")]
     assert not [name for name, count in Counter(names).items() if count > 1], "two rows of a name"
     assert all(architecture(name).known for name in NAMES)
+
+
+def fields(of: type) -> dict[str, set[str] | None]:
+    """The words that each field of a record may have, as its annotation says; None: another type"""
+    (record,) = (
+        node
+        for node in ast.walk(ast.parse(Path(architectures.__file__).read_text()))
+        if isinstance(node, ast.ClassDef) and node.name == of.__name__
+    )
+    words: dict[str, set[str] | None] = {}
+    for node in record.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            text = ast.unparse(node.annotation)
+            literal = text.startswith("Literal[")
+            words[node.target.id] = set(ast.literal_eval(text[7:])) if literal else None
+    return words
+
+
+def test_every_word_of_the_table_is_one_that_its_field_has() -> None:
+    wrong = []
+    for name in NAMES:
+        row = architecture(name)
+        for one in (row, *filter(None, [row.window])):
+            for field, words in fields(type(one)).items():
+                value, plain = getattr(one, field), getattr(type(one)(*ARGUMENTS[type(one)]), field)
+                if words is not None and value not in words:
+                    wrong.append((name, field, value))
+                if isinstance(plain, (bool, int, str, tuple, dict)):
+                    wrong += [(name, field, value)] * (type(value) is not type(plain))
+    assert not wrong
+    before = {field for name in NAMES for _, other in architecture(name).before for field in other}
+    assert before <= fields(architectures.Architecture).keys()
+
+
+ARGUMENTS: dict[type, tuple[str, ...]] = {
+    architectures.Architecture: ("",),
+    architectures.SlidingWindow: (),
+}

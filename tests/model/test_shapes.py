@@ -319,10 +319,10 @@ def test_the_table_has_every_architecture_that_is_loaded() -> None:
     """Of one that is not proven yet, shapes are not compared."""
     missing = [name for name in NAMES if architecture(name).proven and name not in CREATED]
     assert not missing, (
-        f"{missing}: write what load_arch_tensors creates as a row of CREATED in model/created.py, "
-        "or proven=False into its row of model/architectures.py until then"
+        f"{missing}: write what load_arch_tensors creates as a line of model/created.tsv, "
+        "or proven=no into its row of model/architectures.tsv until then"
     )
-    assert set(CREATED) <= set(NAMES), "rows of model/created.py without an architecture"
+    assert set(CREATED) <= set(NAMES), "lines of model/created.tsv without an architecture"
 
 
 @pytest.mark.parametrize("architecture", sorted(CREATED))

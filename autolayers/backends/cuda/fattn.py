@@ -7,7 +7,6 @@ from __future__ import annotations
 from ...ggml.tensor import Tensor, block_size
 from ..backend import is_part_of, types_of
 from .fattn_before import by_head, lacks
-from .kv_types import KV_TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ _VECTOR_HEADS = frozenset((64, 128, 256))
 _SAME_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
 # heads of keys that share them: (heads of values, what the number that shares is a multiple of)
 _GROUPED_HEADS = {192: (128, 8), 320: (256, 32), 512: (512, 1), 576: (512, 1)}
-_KV, _VEC = types_of(KV_TYPES, "FLASH_ATTN_EXT"), types_of(KV_TYPES, "VEC")
+_KV, _VEC = types_of("CUDA", "FLASH_ATTN_EXT"), types_of("CUDA", "VEC")
 
 
 def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) -> str:
@@ -38,7 +37,14 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) ->
     if not rules.flash_by_kernel:
         return "mma" if by_head(q, k, v, mask, cc if cc < AMD else 0, rules) else "none"
     ratio = q.ne[2] // k.ne[2]
-    grouped = ratio >= 2 and not alibi and _shares_keys(q, k, v, mask)
+    # whether a kernel may compute the heads that share keys together (gqa_opt_applies)
+    grouped = (
+        ratio >= 2
+        and not alibi
+        and mask is not None
+        and k.ne[1] % _KQ_STRIDE == 0
+        and not any(unaligned(t) for t in (q, k, v, mask))
+    )
     # Whether a kernel is compiled for heads of these sizes.
     k_head = k.ne[0]
     v_head = v.ne[0]
@@ -51,11 +57,7 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) ->
         return "none"
     if lacks(k, v, ratio, rules, all_quants):
         return "none"
-    return _fastest_kernel(q, k, v, grouped, cc)
-
-
-def _fastest_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool, cc: int) -> str:
-    """Return the kernel that a GPU runs, of those that are compiled for these heads and types."""
+    # the kernel that a GPU runs, of those that are compiled for these heads and types
     if cc >= AMD:
         head, ratio = q.ne[0], q.ne[2] // k.ne[2]
         # of an unknown GPU, the kernel that needs more memory
@@ -77,7 +79,9 @@ def _fastest_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool, cc: int) -> 
 
 def _plain_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> str:
     """Return the kernel of a GPU without tensor cores for these heads."""
-    return "vec" if _has_vector(q, k) and _few_columns(q, k, v, grouped) else "tile"
+    # the vector kernel is faster than tiles
+    few = q.ne[1] <= 2 if _is_quantised(k, v) else q.ne[1] == 1 and not grouped
+    return "vec" if few and _has_vector(q, k) else "tile"
 
 
 def _has_vector(q: Tensor, k: Tensor) -> bool:
@@ -89,23 +93,9 @@ def _is_quantised(k: Tensor, v: Tensor) -> bool:
     return block_size(k.type) > 1 or block_size(v.type) > 1
 
 
-def _few_columns(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> bool:
-    """Return whether the vector kernel is faster than tiles."""
-    if _is_quantised(k, v):
-        return q.ne[1] <= 2
-    return q.ne[1] == 1 and not grouped
-
-
 def unaligned(t: Tensor) -> bool:
     """Return whether rows of plain numbers begin elsewhere than at multiples of 16 bytes."""
     return block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:])
-
-
-def _shares_keys(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
-    """Whether a kernel may compute the heads that share keys together (gqa_opt_applies)."""
-    if mask is None or k.ne[1] % _KQ_STRIDE:
-        return False
-    return not any(unaligned(t) for t in (q, k, v, mask))
 
 
 def _has_types(k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
@@ -162,14 +152,12 @@ def with_converted_cache(
     kernel = flash_kernel(t, cc, rules, all_quants)
     if kernel == "none":
         return size
-    all_types = kernel == "vec" and not _falls_back(t.src[0], k, v)
+    # whether no vector kernel is compiled for these types and heads: it then reads f16
+    all_types = kernel == "vec" and not (
+        k.type != v.type or k.type not in _VEC or t.src[0].ne[0] not in _VECTOR_HEADS
+    )
     for cache in (k,) if is_part_of(v, k) else (k, v):
         read = cache.type != "f32" if all_types else cache.type == "f16"
         if not read:
             size = -(-size // 128) * 128 + 2 * cache.nelements
     return size
-
-
-def _falls_back(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Return whether no vector kernel is compiled for these types and heads: it then reads f16."""
-    return k.type != v.type or k.type not in _VEC or q.ne[0] not in _VECTOR_HEADS

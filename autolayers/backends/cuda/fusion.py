@@ -31,7 +31,18 @@ def add_alloc_deps(
         elif op == "MUL":
             i += _keep_weighted(nodes, i, add_alloc_dep)
         elif rules.keeps_top_k_moe:
-            i += _keep_top_k_moe(nodes, i, after, add_alloc_dep)
+            # keep a fused choice of experts until the next node; return the number of nodes done
+            # all of a fused sequence is kept, so that none of it shares memory
+            length = _top_k_moe(nodes, i)
+            until = nodes[i + length] if i + length < len(nodes) else after
+            if not length or until is None:
+                keep_top_k_moe = 1
+            else:
+                for fused in nodes[i : i + length]:
+                    for tensor in (fused, *fused.src):
+                        add_alloc_dep(tensor, until)
+                keep_top_k_moe = length
+            i += keep_top_k_moe
         else:
             i += 1
 
@@ -47,21 +58,6 @@ def _keep_weighted(nodes: list[Tensor], i: int, add_alloc_dep: AddAllocDep) -> i
     inputs, length = match
     for tensor in inputs:
         add_alloc_dep(tensor, nodes[i + length - 1])
-    return length
-
-
-def _keep_top_k_moe(
-    nodes: list[Tensor], i: int, after: Tensor | None, add_alloc_dep: AddAllocDep
-) -> int:
-    """Keep a fused choice of experts until the next node; return the number of nodes done."""
-    # all of a fused sequence is kept, so that none of it shares memory
-    length = _top_k_moe(nodes, i)
-    until = nodes[i + length] if i + length < len(nodes) else after
-    if not length or until is None:
-        return 1
-    for fused in nodes[i : i + length]:
-        for tensor in (fused, *fused.src):
-            add_alloc_dep(tensor, until)
     return length
 
 
@@ -113,7 +109,13 @@ def _shared_expert(routed: list[Tensor], shared: list[Tensor]) -> bool:
     quantised = experts.buffer is not None and block_size(experts.type) > 1
     if not quantised or not _is_matrix(up) or not _is_matrix(theirs.src[0].src[0]):
         return False
-    return _same_token(source, read) and _same_matrix(experts, up)
+    # whether the routed experts read what the shared one reads, of one token
+    if source.op != "RESHAPE" or source.src[0] is not read:
+        same_token = False
+    else:
+        one_token = source.ne[1] == source.ne[3] == 1 and read.ne[2] == read.ne[3] == 1
+        same_token = one_token and source.contiguous() and read.contiguous()
+    return same_token and _same_matrix(experts, up)
 
 
 def _is_matrix(weight: Tensor) -> bool:
@@ -132,14 +134,6 @@ def _is_gated(first: Tensor, second: Tensor, act: Tensor) -> bool:
     return (a.type, a.ne, a.nb) == (b.type, b.ne, b.nb) and act.contiguous()
 
 
-def _same_token(source: Tensor, read: Tensor) -> bool:
-    """Return whether the routed experts read what the shared one reads, of one token."""
-    if source.op != "RESHAPE" or source.src[0] is not read:
-        return False
-    one_token = source.ne[1] == source.ne[3] == 1 and read.ne[2] == read.ne[3] == 1
-    return one_token and source.contiguous() and read.contiguous()
-
-
 def _same_matrix(experts: Tensor, matrix: Tensor) -> bool:
     """Return whether each routed expert's matrix is laid out as the shared one's."""
     if experts.ne[3] != 1 or not matrix.ne[2] == matrix.ne[3] == 1:
@@ -153,18 +147,13 @@ def _fusible(group: list[Tensor], outputs: tuple[Tensor, ...]) -> bool:
     # ggml_can_fuse_subgraph asserts fewer than 32 nodes
     if len(group) > 31:
         return False
-    reads = _reads_within(group)
-    return all(_stays_within(node, reads) for node in group if node not in outputs)
-
-
-def _reads_within(group: list[Tensor]) -> dict[int, int]:
-    """Return how often the others of a group read each node, by its id."""
+    # how often the others of a group read each node, by its id
     reads = {id(node): 0 for node in group}
     for node in group:
         for source in node.src:
             if id(source) in reads:
                 reads[id(source)] += 1
-    return reads
+    return all(_stays_within(node, reads) for node in group if node not in outputs)
 
 
 def _stays_within(node: Tensor, reads: dict[int, int]) -> bool:

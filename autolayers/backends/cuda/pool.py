@@ -7,6 +7,7 @@ docs/devices.md."""
 from __future__ import annotations
 
 from ...units import MiB
+from ..backend import types_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,32 +62,7 @@ _MOST_SM = {
 _UNKNOWN_SM = 192
 
 # types that ggml_cuda_should_use_mmq knows; other quantised types are expanded for cuBLAS
-_MMQ = frozenset(
-    (
-        "q1_0",
-        "q2_0",
-        "q4_0",
-        "q4_1",
-        "q5_0",
-        "q5_1",
-        "q8_0",
-        "q2_K",
-        "q3_K",
-        "q4_K",
-        "q5_K",
-        "q6_K",
-        "iq1_s",
-        "iq2_xxs",
-        "iq2_xs",
-        "iq2_s",
-        "iq3_xxs",
-        "iq3_s",
-        "iq4_xs",
-        "iq4_nl",
-        "mxfp4",
-        "nvfp4",
-    )
-)
+_MMQ = types_of("CUDA", "MMQ")
 _PLAIN = ("f32", "f16", "bf16")
 
 

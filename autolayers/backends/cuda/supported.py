@@ -4,9 +4,8 @@ ggml/src/ggml-cuda/ggml-cuda.cu, as modelled (default build, CUB present)."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size, type_size
-from ..backend import types_of
+from ..backend import GLU, UNARY, always, types_of
 from .fattn import flash_kernel, unaligned
-from .kv_types import KV_TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,135 +13,17 @@ if TYPE_CHECKING:
 
     from ...builds import Rules
 
-_UNARY = frozenset(
-    (
-        "ABS",
-        "SGN",
-        "NEG",
-        "STEP",
-        "GELU",
-        "SILU",
-        "RELU",
-        "SIGMOID",
-        "HARDSIGMOID",
-        "HARDSWISH",
-        "GELU_ERF",
-        "GELU_QUICK",
-        "TANH",
-        "EXP",
-        "EXPM1",
-        "SOFTPLUS",
-        "ELU",
-        "XIELU",
-        "FLOOR",
-        "CEIL",
-        "ROUND",
-        "TRUNC",
-    )
-)
-_GLU = frozenset(
-    ("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP")
-)
-_MUL_MAT = frozenset(
-    (
-        "f32",
-        "f16",
-        "bf16",
-        "q1_0",
-        "q2_0",
-        "q4_0",
-        "q4_1",
-        "q5_0",
-        "q5_1",
-        "q8_0",
-        "mxfp4",
-        "nvfp4",
-        "q2_K",
-        "q3_K",
-        "q4_K",
-        "q5_K",
-        "q6_K",
-        "q8_K",
-        "iq1_m",
-        "iq1_s",
-        "iq2_s",
-        "iq2_xs",
-        "iq2_xxs",
-        "iq3_s",
-        "iq3_xxs",
-        "iq4_nl",
-        "iq4_xs",
-    )
-)
-_GET_ROWS_PLAIN = types_of(KV_TYPES, "GET_ROWS") | {"i32", "q1_0"}
-_GET_ROWS = _GET_ROWS_PLAIN | {
-    "q2_0",
-    "q2_K",
-    "q3_K",
-    "q4_K",
-    "q5_K",
-    "q6_K",
-    "iq2_xxs",
-    "iq2_xs",
-    "iq2_s",
-    "iq3_xxs",
-    "iq3_s",
-    "iq1_s",
-    "iq1_m",
-    "iq4_xs",
-}
-_SET_ROWS, _INDEXER = types_of(KV_TYPES, "SET_ROWS"), types_of(KV_TYPES, "LIGHTNING_INDEXER")
+_MUL_MAT = types_of("CUDA", "MUL_MAT")
+_GET_ROWS_PLAIN = types_of("CUDA", "GET_ROWS")
+_GET_ROWS = _GET_ROWS_PLAIN | types_of("CUDA", "GET_ROWS_K")
+_SET_ROWS, _INDEXER = types_of("CUDA", "SET_ROWS"), types_of("CUDA", "LIGHTNING_INDEXER")
 _FLOATS = frozenset(("f32", "bf16", "f16"))
 _CPY_PAIRS = frozenset(
-    [("f32", q) for q in (*types_of(KV_TYPES, "CPY_TO"), "i32")]
-    + [(q, "f32") for q in (*types_of(KV_TYPES, "CPY_FROM"), "i32")]
+    [("f32", q) for q in (*types_of("CUDA", "CPY_TO"), "i32")]
+    + [(q, "f32") for q in (*types_of("CUDA", "CPY_FROM"), "i32")]
     + [("i32", "i32")]
 )
-_ALWAYS = frozenset(
-    (
-        "NONE",
-        "RESHAPE",
-        "VIEW",
-        "PERMUTE",
-        "TRANSPOSE",
-        "ADD_ID",
-        "ADD1",
-        "SQR",
-        "SQRT",
-        "SIN",
-        "COS",
-        "LOG",
-        "DUP",
-        "ARGMAX",
-        "COUNT_EQUAL",
-        "CONT",
-        "DIAG_MASK_INF",
-        "SOFT_MAX",
-        "CONV_TRANSPOSE_2D",
-        "POOL_1D",
-        "POOL_2D",
-        "TOP_K",
-        "ARGSORT",
-        "PAD",
-        "UPSCALE",
-        "PAD_REFLECT_1D",
-        "ARANGE",
-        "TIMESTEP_EMBEDDING",
-        "LEAKY_RELU",
-        "RWKV_WKV6",
-        "GATED_LINEAR_ATTN",
-        "RWKV_WKV7",
-        "GATED_DELTA_NET",
-        "FILL",
-        "CUMSUM",
-        "TRI",
-        "DIAG",
-        "SOLVE_TRI",
-        "DSV4_HC_COMB",
-        "DSV4_HC_PRE",
-        "DSV4_HC_POST",
-    )
-)
+_ALWAYS = always("CUDA")
 
 
 def supports_op(op: Tensor, rules: Rules, cc: int, all_quants: bool = False) -> bool:
@@ -260,20 +141,12 @@ def _indexer(op: Tensor, rules: Rules) -> bool:
     return not unaligned(q) and not unaligned(k)
 
 
-def _glu(op: Tensor) -> bool:
-    if op.src[0].type == "bf16" and op.param in ("SWIGLU_OAI", "SWIGLU_CLAMP"):
-        return False
-    return op.param in _GLU and op.src[0].contiguous(1)
-
-
-def _unary(op: Tensor, rules: Rules) -> bool:
-    if op.param == "XIELU" and op.src[0].type == "bf16":
-        return False
-    return op.param in _UNARY and (rules.strided_unary or op.src[0].contiguous())
-
-
 _RULES: dict[str, Callable[[Tensor], bool]] = {
-    "GLU": _glu,
+    "GLU": lambda op: (
+        not (op.src[0].type == "bf16" and op.param in ("SWIGLU_OAI", "SWIGLU_CLAMP"))
+        and op.param in GLU
+        and op.src[0].contiguous(1)
+    ),
     "MUL_MAT": _mul_mat,
     "MUL_MAT_ID": _mul_mat,
     "SET_ROWS": _set_rows,
@@ -306,7 +179,11 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     "MEAN": lambda op: op.src[0].type == op.type == "f32" and op.src[0].contiguous_rows(),
 }
 _DATED: dict[str, Callable[[Tensor, Rules], bool]] = {
-    "UNARY": _unary,
+    "UNARY": lambda op, rules: (
+        not (op.param == "XIELU" and op.src[0].type == "bf16")
+        and op.param in UNARY
+        and (rules.strided_unary or op.src[0].contiguous())
+    ),
     "CLAMP": lambda op, rules: not rules.strided_unary or op.src[0].contiguous_rows(),
     "SET": lambda op, rules: (
         rules.cuda_sets

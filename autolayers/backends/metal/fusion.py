@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from ...builds import Rule, Rules
 from ...ggml.tensor import VIEW_OPS, Tensor
+from ..backend import types_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,29 +25,8 @@ EMPTY = VIEW_OPS | {"NONE"}
 _MOE_MOST_USED = 8  # GGML_METAL_MOE_REDUCE_MAX_EXPERTS
 _MOE_MOST_EXPERTS = 1024  # GGML_METAL_TOPK_MOE_MAX_EXPERTS
 # ggml_metal_mul_mv_mma_type_supported; since Rules.metal_products_of_all the others too
-_PRODUCTS = frozenset(
-    ("f32", "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q5_K", "q6_K")
-)
-_OTHER_PRODUCTS = frozenset(
-    (
-        "bf16",
-        "q1_0",
-        "q2_0",
-        "mxfp4",
-        "q2_K",
-        "q3_K",
-        "iq2_xxs",
-        "iq2_xs",
-        "iq2_s",
-        "iq3_xxs",
-        "iq3_s",
-        "iq1_s",
-        "iq1_m",
-        "iq4_nl",
-        "iq4_xs",
-        "tq2_0",
-    )
-)
+_PRODUCTS = types_of("MTL", "PRODUCTS")
+_OTHER_PRODUCTS = types_of("MTL", "OTHER_PRODUCTS")
 
 
 class _Fusion:
@@ -212,7 +192,13 @@ def _topk_moe(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> 
     last = idxs[0] + len(fusion.ops_all) - 1
     if not group or last - (fusion.ops_all[-1] == "RESHAPE") != idxs[-1]:
         return False
-    if not _chooses(group) or not _chosen_shapes(group):
+    # whether softmax, probabilities, order, ids and weights read one another
+    softmax, probs, order, ids, chosen = group[:5]
+    if len(softmax.src) > 1 or not probs.src[0] is order.src[0] is softmax:
+        chooses = False
+    else:
+        chooses = ids.src[0] is order and chosen.src[0] is probs and chosen.src[1] is ids
+    if not chooses or not _chosen_shapes(group):
         return False
     # with the division by the sum: sum, clamp and division are three more
     normalised = len(idxs) >= 6
@@ -236,14 +222,6 @@ def _chosen_shapes(group: Sequence[Tensor]) -> bool:
     if out.ne != (1, ids.ne[0], n_tokens, 1) or ids.nb[:2] != (4, 4 * n_expert):
         return False
     return logits.contiguous() and out.contiguous()
-
-
-def _chooses(group: Sequence[Tensor]) -> bool:
-    """Return whether softmax, probabilities, order, ids and weights read one another."""
-    softmax, probs, order, ids, chosen = group[:5]
-    if len(softmax.src) > 1 or not probs.src[0] is order.src[0] is softmax:
-        return False
-    return ids.src[0] is order and chosen.src[0] is probs and chosen.src[1] is ids
 
 
 def _normalises(group: Sequence[Tensor]) -> bool:

@@ -33,17 +33,20 @@ def run(nodes: list[Tensor], start: int) -> int:
         return 1
     i = start
     while i + 1 < len(nodes) and i + 1 < start + MOST:
-        if not _joins(nodes[i], nodes[i + 1]):
+        # whether `after`, a norm, product or sum of the same shape, is all that reads `node`
+        node = nodes[i]
+        after = nodes[i + 1]
+        if (
+            node.uses != 1
+            or node.is_output
+            or node.view_src is not None
+            or after.op not in _PACKED
+            or node.ne != after.ne
+        ):
+            joins = False
+        else:
+            joins = any(source is node for source in after.src[:2])
+        if not joins:
             break
         i += 1
     return i + 1 - start
-
-
-def _joins(node: Tensor, after: Tensor) -> bool:
-    """Return whether `after`, a norm, product or sum of the same shape, is all that reads
-    `node`."""
-    if node.uses != 1 or node.is_output or node.view_src is not None:
-        return False
-    if after.op not in _PACKED or node.ne != after.ne:
-        return False
-    return any(source is node for source in after.src[:2])

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
 from ..backend import is_part_of, types_of
-from .kv_types import KV_TYPES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _SPARSE_HEADS = frozenset(
         (576, 512),
     )
 )
-_SPARSE_TYPES = types_of(KV_TYPES, "SPARSE")
+_SPARSE_TYPES = types_of("MTL", "SPARSE")
 
 
 def scratch(t: Tensor, size: int, rules: Rules) -> int:
@@ -78,7 +77,14 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
     # ..._extra_tmp: 32 workgroups' results
     size += 4 * min(q.ne[1], 32) * q.ne[2] * q.ne[3] * 32 * (v.ne[0] + 2)
     if copies:
-        size += _extra_kv_f16(k, v) + _extra_idx(k, v, masked, n_kv_max)
+        # mirror ..._extra_idx: the cells that each row of the mask shows, if a kernel reads no
+        # others
+        sparse = (k.ne[0], v.ne[0]) in _SPARSE_HEADS and k.type in _SPARSE_TYPES
+        if not sparse or not 0 < n_kv_max <= 4096:
+            extra_idx = 0
+        else:
+            extra_idx = _pad(4 * _pad(n_kv_max, _VEC_NCPSG) * masked, 16)
+        size += _extra_kv_f16(k, v) + extra_idx
     return size
 
 
@@ -87,15 +93,6 @@ def _extra_kv_f16(k: Tensor, v: Tensor) -> int:
     those."""
     size = _pad(2 * k.nelements, 16)
     return size if is_part_of(v, k) else size + _pad(2 * v.nelements, 16)
-
-
-def _extra_idx(k: Tensor, v: Tensor, masked: int, n_kv_max: int) -> int:
-    """Mirror ..._extra_idx: the cells that each row of the mask shows, if a kernel reads no
-    others."""
-    sparse = (k.ne[0], v.ne[0]) in _SPARSE_HEADS and k.type in _SPARSE_TYPES
-    if not sparse or not 0 < n_kv_max <= 4096:
-        return 0
-    return _pad(4 * _pad(n_kv_max, _VEC_NCPSG) * masked, 16)
 
 
 def _pad(n: int, to: int) -> int:

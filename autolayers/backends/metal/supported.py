@@ -5,8 +5,7 @@ reductions, bfloat). The sources' places make no difference: the scheduler copie
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ..backend import types_of
-from .kv_types import KV_TYPES
+from ..backend import GLU, UNARY, always, types_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,74 +13,24 @@ if TYPE_CHECKING:
 
     from ...builds import Rules
 
-_UNARY = frozenset(
-    (
-        "TANH",
-        "RELU",
-        "SIGMOID",
-        "GELU",
-        "GELU_ERF",
-        "GELU_QUICK",
-        "SILU",
-        "ELU",
-        "NEG",
-        "ABS",
-        "SGN",
-        "STEP",
-        "HARDSWISH",
-        "HARDSIGMOID",
-        "EXP",
-        "SOFTPLUS",
-        "EXPM1",
-        "FLOOR",
-        "CEIL",
-        "ROUND",
-        "TRUNC",
-        "XIELU",
-    )
-)
-_GLU = frozenset(
-    ("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP")
-)
 _FLOATS = frozenset(("f32", "f16"))
 _NO_KERNEL = frozenset(("nvfp4", "tq1_0"))
-_CONCAT = types_of(KV_TYPES, "CONCAT") | {"i8", "i16", "i32", "i64"}
+_CONCAT = types_of("MTL", "CONCAT")
 _FLASH_ATTN_HEADS = frozenset((32, 40, 48, 64, 72, 80, 96, 112, 128, 192, 256, 320, 512, 576))
 _FLASH_ATTN_PAIRS = frozenset(((96, 64), (128, 96), (192, 128), (320, 256), (576, 512)))
 _FLASH_ATTN, _INDEXER = (
-    types_of(KV_TYPES, "FLASH_ATTN_EXT"),
-    types_of(KV_TYPES, "LIGHTNING_INDEXER"),
+    types_of("MTL", "FLASH_ATTN_EXT"),
+    types_of("MTL", "LIGHTNING_INDEXER"),
 )
-_SET_ROWS = types_of(KV_TYPES, "SET_ROWS") | {"tq2_0"}
+_SET_ROWS = types_of("MTL", "SET_ROWS")
 _CPY = {
-    "f32": types_of(KV_TYPES, "CPY_TO") | {"tq2_0", "q1_0", "q2_0", "i32"},
+    "f32": types_of("MTL", "CPY_TO") | {"i32"},
     "f16": _FLOATS,
     "bf16": frozenset(("f32", "bf16")),
     "i32": frozenset(("f32", "i32")),
-    **dict.fromkeys((*types_of(KV_TYPES, "CPY_FROM"), "q1_0", "q2_0", "tq2_0"), _FLOATS),
+    **dict.fromkeys(types_of("MTL", "CPY_FROM"), _FLOATS),
 }
-_ALWAYS = frozenset(
-    (
-        "NONE",
-        "RESHAPE",
-        "VIEW",
-        "TRANSPOSE",
-        "PERMUTE",
-        "REPEAT",
-        "CONV_TRANSPOSE_1D",
-        "ARGMAX",
-        "ROPE",
-        "ROPE_BACK",
-        "ARGSORT",
-        "TOP_K",
-        "ARANGE",
-        "SSM_SCAN",
-        "SSM_CONV",
-        "RWKV_WKV6",
-        "RWKV_WKV7",
-        "DIAG",
-    )
-)
+_ALWAYS = always("MTL")
 _THREADGROUP = 32768  # bytes of threadgroup memory
 
 
@@ -114,10 +63,6 @@ def _float_rows(op: Tensor) -> bool:
 
 def _arithmetic(op: Tensor) -> bool:
     return _float_rows(op) and op.src[1].contiguous_rows() and op.src[0].type == op.src[1].type
-
-
-def _concat(op: Tensor) -> bool:
-    return op.type == op.src[0].type == op.src[1].type and op.type in _CONCAT
 
 
 def _mul_mat(op: Tensor) -> bool:
@@ -214,9 +159,9 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     ),
     **dict.fromkeys(("MUL_MAT", "MUL_MAT_ID"), _mul_mat),
     **dict.fromkeys(("DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST"), _hyper_connections),
-    "UNARY": lambda op: op.param in _UNARY and _float_rows(op),
-    "GLU": lambda op: op.param in _GLU and op.src[0].contiguous(1) and op.src[0].type in _FLOATS,
-    "CONCAT": _concat,
+    "UNARY": lambda op: op.param in UNARY and _float_rows(op),
+    "GLU": lambda op: op.param in GLU and op.src[0].contiguous(1) and op.src[0].type in _FLOATS,
+    "CONCAT": lambda op: op.type == op.src[0].type == op.src[1].type and op.type in _CONCAT,
     "LIGHTNING_INDEXER": _indexer,
     "SET_ROWS": _set_rows,
     "ACC": lambda op: _rows(op) and op.src[1].contiguous_rows() and op.src[0].type == "f32",

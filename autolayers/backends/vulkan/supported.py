@@ -5,7 +5,7 @@ scheduler copies."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size, type_size
-from ..backend import types_of
+from ..backend import GLU, UNARY, always, types_of
 from .supported_before import BEFORE
 
 TYPE_CHECKING = False
@@ -15,102 +15,17 @@ if TYPE_CHECKING:
     from ...builds import Rules
     from .limits import Limits
 
-_UNARY = frozenset(
-    (
-        "EXP",
-        "EXPM1",
-        "ELU",
-        "GELU",
-        "GELU_ERF",
-        "GELU_QUICK",
-        "SILU",
-        "RELU",
-        "XIELU",
-        "NEG",
-        "TANH",
-        "SIGMOID",
-        "HARDSIGMOID",
-        "HARDSWISH",
-        "ABS",
-        "SOFTPLUS",
-        "STEP",
-        "ROUND",
-        "CEIL",
-        "FLOOR",
-        "TRUNC",
-        "SGN",
-    )
-)
-_GLU = frozenset(
-    ("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP")
-)
 _FLOATS = frozenset(("f32", "f16"))
-_MUL_MAT = frozenset(
-    (
-        "f32",
-        "f16",
-        "bf16",
-        "q1_0",
-        "q2_0",
-        "q4_0",
-        "q4_1",
-        "q5_0",
-        "q5_1",
-        "q8_0",
-        "q2_K",
-        "q3_K",
-        "q4_K",
-        "q5_K",
-        "q6_K",
-        "iq1_s",
-        "iq1_m",
-        "iq2_xxs",
-        "iq2_xs",
-        "iq2_s",
-        "iq3_xxs",
-        "iq3_s",
-        "iq4_xs",
-        "iq4_nl",
-        "mxfp4",
-        "nvfp4",
-        "tq1_0",
-        "tq2_0",
-    )
-)
-# What it does with each type of a KV cache: CPY is between it and f32
-KV_TYPES = {
-    "f32": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
-    "f16": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
-    "bf16": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
-    "q8_0": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
-    "q4_0": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
-    "q4_1": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
-    "iq4_nl": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
-    "q5_0": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
-    "q5_1": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
-    "f8_e4m3": "SET_ROWS",  # its kernels were not seen
-}
+_MUL_MAT = types_of("Vulkan", "MUL_MAT")
 _FLASH_ATTN, _INDEXER = (
-    types_of(KV_TYPES, "FLASH_ATTN_EXT"),
-    types_of(KV_TYPES, "LIGHTNING_INDEXER"),
+    types_of("Vulkan", "FLASH_ATTN_EXT"),
+    types_of("Vulkan", "LIGHTNING_INDEXER"),
 )
-_SET_ROWS = types_of(KV_TYPES, "SET_ROWS") | {"q1_0", "q2_0"}
-_CPY = types_of(KV_TYPES, "CPY") | {"q1_0", "q2_0"}
+_SET_ROWS = types_of("Vulkan", "SET_ROWS")
+_CPY = types_of("Vulkan", "CPY")
 _ARGSORT_LOG2 = 10  # num_argsort_pipelines - 1
 _HC_STREAMS = 4
-_ALWAYS = frozenset(
-    (
-        "NONE",
-        "RESHAPE",
-        "VIEW",
-        "PERMUTE",
-        "TRANSPOSE",
-        "RMS_NORM",
-        "ROPE_BACK",
-        "RWKV_WKV6",
-        "RWKV_WKV7",
-    )
-)
+_ALWAYS = always("Vulkan")
 
 
 def supports_op(op: Tensor, limits: Limits, size: int, rules: Rules) -> bool:
@@ -147,8 +62,11 @@ def _mul_mat(op: Tensor, limits: Limits) -> bool:
     batched = a if op.op == "MUL_MAT" else op.src[2]
     if a.type not in _MUL_MAT or batched.ne[3] != b.ne[3]:
         return False
+    # whether activations of half precision are multiplied by a matrix of this type
     return (
-        _is_read(a, ("f32", "f16", "bf16")) and _is_read(b, ("f32", "f16")) and _types_match(a, b)
+        _is_read(a, ("f32", "f16", "bf16"))
+        and _is_read(b, ("f32", "f16"))
+        and (b.type not in ("f16", "bf16") or (a.type == "bf16") == (b.type == "bf16"))
     )
 
 
@@ -157,11 +75,6 @@ def _is_read(t: Tensor, plain: tuple[str, ...]) -> bool:
     gaps."""
     # quantised matrices are bound as they lie, so rows must follow each other
     return t.type in plain or _dim01_contiguous(t)
-
-
-def _types_match(a: Tensor, b: Tensor) -> bool:
-    """Return whether activations of half precision are multiplied by a matrix of this type."""
-    return b.type not in ("f16", "bf16") or (a.type == "bf16") == (b.type == "bf16")
 
 
 def _dim01_contiguous(t: Tensor) -> bool:
@@ -227,15 +140,6 @@ def _plain_f32(op: Tensor, limits: Limits) -> bool:
 def _soft_max(op: Tensor, limits: Limits) -> bool:
     masked = isinstance(op.param, tuple) and op.param[0]
     return _plain_f32(op, limits) and (not masked or op.src[1].type in _FLOATS)
-
-
-def _argsort(op: Tensor, limits: Limits) -> bool:
-    if not op.contiguous() or not op.src[0].contiguous():
-        return False
-    # large sorts need the memory model; small ones fit into a workgroup
-    return limits.vulkan_memory_model or op.ne[0] <= 1 << min(
-        _workgroup_log2(limits), _ARGSORT_LOG2
-    )
 
 
 def _workgroup_log2(limits: Limits) -> int:
@@ -304,9 +208,9 @@ def _normalised(op: Tensor, limits: Limits) -> bool:
 
 
 _RULES: dict[str, Callable[[Tensor, Limits], bool]] = {
-    "UNARY": lambda op, _: op.param in _UNARY and _same_float(op, _),
+    "UNARY": lambda op, _: op.param in UNARY and _same_float(op, _),
     "GLU": lambda op, _: (
-        op.param in _GLU and _same_float(op, _) and all(t.type == op.type for t in op.src)
+        op.param in GLU and _same_float(op, _) and all(t.type == op.type for t in op.src)
     ),
     "MUL_MAT": _mul_mat,
     "MUL_MAT_ID": _mul_mat,
@@ -344,7 +248,15 @@ _RULES: dict[str, Callable[[Tensor, Limits], bool]] = {
     "OUT_PROD": lambda op, _: (
         all(t.type == "f32" for t in (op, *op.src)) and all(t.contiguous() for t in op.src)
     ),
-    "ARGSORT": _argsort,
+    # large sorts need the memory model; small ones fit into a workgroup
+    "ARGSORT": lambda op, limits: (
+        op.contiguous()
+        and op.src[0].contiguous()
+        and (
+            limits.vulkan_memory_model
+            or op.ne[0] <= 1 << min(_workgroup_log2(limits), _ARGSORT_LOG2)
+        )
+    ),
     "TOP_K": lambda op, _: op.contiguous() and op.src[0].contiguous(),
     "UPSCALE": _f32_source,
     "PAD": _f32_source,

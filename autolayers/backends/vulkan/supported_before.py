@@ -26,29 +26,21 @@ def _multiplied(op: Tensor, limits: Limits, rules: Rules) -> bool:
     )
 
 
-def _copied(op: Tensor, limits: Limits, rules: Rules) -> bool:
-    if op.type == "bf16":
-        return rules.vulkan_bf16
-    return rules.vulkan_small_types or block_size(op.type) == 1
-
-
 def _flash_attn(op: Tensor, limits: Limits, rules: Rules) -> bool:
     k, v = op.src[1], op.src[2]
     if not (limits.cooperative_matrix2 or rules.vulkan_flash_anywhere):
         return False
-    if not _has_types(k.type, v.type, limits, rules):
+    # whether a shader reads keys and values of these types
+    if (k.type != v.type and not rules.vulkan_flash_pairs) or (
+        "bf16" in (k.type, v.type) and not rules.vulkan_flash_bf16
+    ):
+        has_types = False
+    else:
+        all_types = limits.cooperative_matrix2 or rules.vulkan_flash_types
+        has_types = all_types or k.type not in _FLASH_LATER
+    if not has_types:
         return False
     return rules.vulkan_flash_heads or _has_heads(k.ne[0], v.ne[0], rules)
-
-
-def _has_types(k_type: str, v_type: str, limits: Limits, rules: Rules) -> bool:
-    """Return whether a shader reads keys and values of these types."""
-    if k_type != v_type and not rules.vulkan_flash_pairs:
-        return False
-    if "bf16" in (k_type, v_type) and not rules.vulkan_flash_bf16:
-        return False
-    all_types = limits.cooperative_matrix2 or rules.vulkan_flash_types
-    return all_types or k_type not in _FLASH_LATER
 
 
 def _has_heads(k_head: int, v_head: int, rules: Rules) -> bool:
@@ -63,7 +55,11 @@ def _has_heads(k_head: int, v_head: int, rules: Rules) -> bool:
 BEFORE: dict[str, Callable[[Tensor, Limits, Rules], bool]] = {
     "MUL_MAT": _multiplied,
     "MUL_MAT_ID": _multiplied,
-    "CPY": _copied,
+    "CPY": lambda op, _, rules: (
+        rules.vulkan_bf16
+        if op.type == "bf16"
+        else rules.vulkan_small_types or block_size(op.type) == 1
+    ),
     "FLASH_ATTN_EXT": _flash_attn,
     "GET_ROWS": lambda op, _, rules: rules.vulkan_k_rows or not op.src[0].type.endswith("_K"),
 }

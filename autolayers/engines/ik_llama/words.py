@@ -179,7 +179,13 @@ class _Reader:
     def take(self, word: str, following: str) -> bool:
         """Read a word; return whether it took the one that follows as its value."""
         count = self._own_flags.get(word)
-        if word in CACHES and self._is_type(following):
+        # whether it is a cache type that only this program has
+        if (
+            word in CACHES
+            and bool(following)
+            and is_own_type(following)
+            and following.lower() in self._types
+        ):
             self._take_cache(word, following)
             return True
         if count is None:
@@ -198,10 +204,6 @@ class _Reader:
             )
         self._take_flag(word, following if count else "", count)
         return bool(count)
-
-    def _is_type(self, word: str) -> bool:
-        """Return whether it is a cache type that only this program has."""
-        return bool(word) and is_own_type(word) and word.lower() in self._types
 
     def _take_cache(self, word: str, type_: str) -> None:
         """Take a cache of a type that llama.cpp has not: planned as such, or as a larger one."""
@@ -225,7 +227,22 @@ class _Reader:
         # Of older ones, which list it: their experts are not fused without it
         if word not in _GONE or word not in self._listed:
             self.settings = _with(self.settings, word, value)
-        translated = _llama_words(word, value)
+        # llama.cpp's words for the same, or for the part of it that they can say. Raises
+        # UsageError.
+        if word in ("-no-fa", "--no-flash-attn"):
+            translated: tuple[str, ...] = "-fa", "off"
+        elif word in FLASH:
+            if value.lower() not in ("on", "off", "auto", "0", "1"):
+                raise UsageError(
+                    f"invalid parameter for argument: {word} (it takes on, off, auto, 0 or 1)"
+                )
+            translated = "-fa", "off" if value.lower() in ("off", "0") else "on"
+        elif word in ("-sm", "--split-mode") and value not in SPLITS:
+            if value not in ("none", "layer"):
+                raise UsageError(f"-sm {value}: {IK_LLAMA.name} has none, layer, graph and attn")
+            translated = "-sm", value
+        else:
+            translated = ("--no-mmap",) if word in _UNMAPPED else ()
         self.plain += translated
         if not translated or word in _UNMAPPED:
             self.own += [word, *[value] * count]
@@ -268,24 +285,6 @@ def _bound(value: str) -> str:
     bits of scales."""
     bits = re.search(r"\d+", value)
     return "q8_0" if bits and 0 < int(bits[0]) <= 6 else "f16"
-
-
-def _llama_words(flag: str, value: str) -> Sequence[str]:
-    """Return llama.cpp's words for the same, or for the part of it that they can say. Raises
-    UsageError."""
-    if flag in ("-no-fa", "--no-flash-attn"):
-        return "-fa", "off"
-    if flag in FLASH:
-        if value.lower() not in ("on", "off", "auto", "0", "1"):
-            raise UsageError(
-                f"invalid parameter for argument: {flag} (it takes on, off, auto, 0 or 1)"
-            )
-        return "-fa", "off" if value.lower() in ("off", "0") else "on"
-    if flag in ("-sm", "--split-mode") and value not in SPLITS:
-        if value not in ("none", "layer"):
-            raise UsageError(f"-sm {value}: {IK_LLAMA.name} has none, layer, graph and attn")
-        return "-sm", value
-    return ("--no-mmap",) if flag in _UNMAPPED else ()
 
 
 def _with(settings: Said, flag: str, value: str) -> Said:

@@ -156,7 +156,13 @@ class DeepSeek4(Decoder):
         out = llm.rope_end(out, hp.n_rot(), pos, back=True)
         out = g.permute(g.reshape(out, n_head // groups * head, groups, n), 0, 2, 1, 3)
         # wo in two steps: per group of heads to a low rank, then all groups together
-        first = self._grouped(llm.need_layer(il, "attn_output_a"), groups)
+        # the weight as one matrix per group, whatever its shape in the file (TENSOR_ALLOW_RESHAPE)
+        weight = llm.need_layer(il, "attn_output_a")
+        if weight.ne[2] != groups:
+            rows = weight.ne[1] * weight.ne[2] // groups
+            weight.ne = (weight.ne[0], rows, groups, 1)
+            weight.nb = (*weight.nb[:2], rows * weight.nb[1], rows * groups * weight.nb[1])
+        first = weight
         out = g.permute(g.mul_mat(first, out), 0, 2, 1, 3)
         return llm.linear(il, "attn_output_b", g.cont(out, out.ne[0] * groups, n))
 
@@ -207,16 +213,6 @@ class DeepSeek4(Decoder):
             q, keys, keys, mask, il, sinks=llm.layer_weight(il, "attn_sinks"), n_kv_max=n_kv_max
         )
         return out if inp.k_rot is None else llm.hadamard(out, inp.k_rot)
-
-    @staticmethod
-    def _grouped(weight: Tensor, groups: int) -> Tensor:
-        """Return the weight as one matrix per group, whatever its shape in the file
-        (TENSOR_ALLOW_RESHAPE)."""
-        if weight.ne[2] != groups:
-            rows = weight.ne[1] * weight.ne[2] // groups
-            weight.ne = (weight.ne[0], rows, groups, 1)
-            weight.nb = (*weight.nb[:2], rows * weight.nb[1], rows * groups * weight.nb[1])
-        return weight
 
     def _compress(
         self, llm: Llm, inp: _Compressed, cur: Tensor, il: int, name: str, head: int

@@ -4,23 +4,19 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ...model.hparams import Hparams
 from ..inputs import AttnInput
 from ..llm import Llm
-
-
-def _block(hp: Hparams, il: int) -> int:
-    """Return the block of a layer: those of the low stack come first, then those of the high
-    one."""
-    per, cycles = hp.n_hrm_layers_per_stack, hp.n_hrm_l_cycles
-    return int(il % per + (per if il // per % (cycles + 1) == cycles else 0))
 
 
 class HrmText:
     def __call__(self, llm: Llm) -> Tensor:
         g, hp = llm.graph, llm.hparams
         per, cycles = hp.n_hrm_layers_per_stack, hp.n_hrm_l_cycles
-        llm.share_blocks(lambda il: _block(hp, il), scales=False)
+        # the block of a layer: those of the low stack come first, then those of the high one
+        llm.share_blocks(
+            lambda il: int(il % per + (per if il // per % (cycles + 1) == cycles else 0)),
+            scales=False,
+        )
         high = llm.build_inp_embd()
         pos = llm.build_inp_pos()
         inp = llm.build_attn_inp_kv()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..cache import Cache as CacheLayout
     from ..cache import CacheTensor, Memory
     from ..context import Context
-    from ..weights import Placement, WeightGroup
+    from ..weights import Placement
 
 _FEW = 12  # layers of a model whose graph is never shortened
 
@@ -146,7 +146,24 @@ def _alike(
     # launches of a model share these objects, so each is looked at once
     for group in placement.groups:
         if group not in cache.groups:
-            cache.groups[group] = _of_group(group, hosts)
+            # what a group's weights are like in three degrees, as hashes: with the types of those
+            # that may be copied, without those, and without any type
+            facts: tuple[list[Hashable], list[Hashable], list[Hashable]] = [], [], []
+            for name, tensor in group.tensors.items():
+                # "blk.12.ffn_up_exps.weight" -> "ffn_up_exps.weight"
+                short = name.partition(".")[2].partition(".")[2]
+                # K quants run on the same kernels, so one stands for all where no bytes are copied
+                info, alike = tensor.info, "K" if tensor.info.type in K_QUANTS else tensor.info.type
+                # op offload copies a weight into the compute buffer: its size, so its type, decides
+                copied = tensor.buffer in hosts
+                facts[0].append((short, info.type if copied else alike, info.ne, tensor.buffer))
+                facts[1].append((short, alike, info.ne, tensor.buffer))
+                facts[2].append((short, info.ne, tensor.buffer))
+            cache.groups[group] = (
+                hash(tuple(facts[0])),
+                hash(tuple(facts[1])),
+                hash(tuple(facts[2])),
+            )
         groups.setdefault(group.layer, []).append(cache.groups[group])
     beyond = [layer for layer in groups if not 0 <= layer < n_layer]
     outside = tuple([(layer, *[many for many, _, _ in groups[layer]]) for layer in beyond])
@@ -172,23 +189,6 @@ def _caches_of(memory: Memory, il: int) -> Hashable:
             tensors = tuple([(tensor.type, tensor.ne, tensor.buffer) for tensor in layer.tensors])
             rows.append((layout.kind, layer.il != il and layer.il, tensors))
     return tuple(rows)
-
-
-def _of_group(group: WeightGroup, hosts: frozenset[str]) -> tuple[int, int, int]:
-    """Return what a group's weights are like in three degrees, as hashes: with the types of those
-    that may be copied, without those, and without any type."""
-    facts: tuple[list[Hashable], list[Hashable], list[Hashable]] = [], [], []
-    for name, tensor in group.tensors.items():
-        # "blk.12.ffn_up_exps.weight" -> "ffn_up_exps.weight"
-        short = name.partition(".")[2].partition(".")[2]
-        # K quants run on the same kernels, so one stands for all where no bytes are copied
-        info, alike = tensor.info, "K" if tensor.info.type in K_QUANTS else tensor.info.type
-        # op offload copies a weight into the compute buffer: its size, hence its type, decides
-        copied = tensor.buffer in hosts
-        facts[0].append((short, info.type if copied else alike, info.ne, tensor.buffer))
-        facts[1].append((short, alike, info.ne, tensor.buffer))
-        facts[2].append((short, info.ne, tensor.buffer))
-    return hash(tuple(facts[0])), hash(tuple(facts[1])), hash(tuple(facts[2]))
 
 
 def _offloads_all(model: Model, params: Params) -> bool:

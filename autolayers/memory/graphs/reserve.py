@@ -266,31 +266,7 @@ def runtime_sizes(setting: Setting, reserved: _Reserved) -> tuple[int, ...]:
     # what a launch holds already: use can only add to it
     sizes = reserved.pinned or reserved.sizes
     filled = {**reserved.fused, "filled": True}
-    for tokens, seqs, outputs, fused in _runtime_graphs(setting, n_tokens, n_outputs, filled):
-        sizes = tuple(map(max, sizes, Graphs(setting, tokens, seqs, outputs, fused).sizes()))
-    # where all graphs run on the same backends, nothing is planned again after a token
-    if not reserved.alternates or n_tokens <= 1:
-        return sizes
-    batches = [(1, {**filled, "one_stream": True})]
-    if _has_streams(c):
-        batches.append((c.n_seq_max, filled))
-    for seqs, fused in batches:
-        shorter = _shorter(setting, n_tokens, seqs, n_outputs, fused, sizes)
-        sizes = tuple(map(max, sizes, shorter))
-    return sizes
-
-
-def _has_streams(c: Context) -> bool:
-    """Return whether several sequences have a cache each."""
-    return c.n_seq_max > 1 and not c.kv_unified
-
-
-def _runtime_graphs(
-    setting: Setting, n_tokens: int, n_outputs: int, filled: dict[str, bool]
-) -> list[tuple[int, int, int, dict[str, bool]]]:
-    """Return the graphs that may be larger than the reserved one: (tokens, sequences, outputs,
-    fused)."""
-    c = setting.context
+    # the graphs that may be larger than the reserved one: (tokens, sequences, outputs, fused)
     n_seqs = c.n_seq_max
     grows_with = setting.hparams.architecture.graph_grows
     graphs: list[tuple[int, int, int, dict[str, bool]]] = []
@@ -307,7 +283,23 @@ def _runtime_graphs(
     # all slots at once, which were not reserved
     if _reserves_one(setting):
         graphs += [(n_tokens, n_seqs, n_outputs, filled), (n_seqs, n_seqs, n_seqs, filled)]
-    return graphs
+    for tokens, seqs, outputs, fused in graphs:
+        sizes = tuple(map(max, sizes, Graphs(setting, tokens, seqs, outputs, fused).sizes()))
+    # where all graphs run on the same backends, nothing is planned again after a token
+    if not reserved.alternates or n_tokens <= 1:
+        return sizes
+    batches = [(1, {**filled, "one_stream": True})]
+    if _has_streams(c):
+        batches.append((c.n_seq_max, filled))
+    for seqs, fused in batches:
+        shorter = _shorter(setting, n_tokens, seqs, n_outputs, fused, sizes)
+        sizes = tuple(map(max, sizes, shorter))
+    return sizes
+
+
+def _has_streams(c: Context) -> bool:
+    """Return whether several sequences have a cache each."""
+    return c.n_seq_max > 1 and not c.kv_unified
 
 
 @without_gc

@@ -108,7 +108,17 @@ class _States:
         if not tensor.nelements:
             return _State(_UNKNOWN)
         if tensor.op == "NONE":
-            return self._stored(tensor)
+            # the state of a weight, a cache or an input
+            if tensor.view_src is not None:
+                return self.of(tensor.view_src)
+            buffer = tensor.buffer
+            # in RAM: copied to every device
+            if buffer is None or buffer.device != 0 or not tensor.name:
+                return _State(_MIRRORED)
+            if tensor.name.endswith("ffn_down_exps.bias"):
+                return _State(_PARTIAL)
+            axis, segments = self.slices.parts(tensor.name, tensor.type, tensor.ne)
+            return _State(_MIRRORED) if axis < 0 else _State(axis, segments)
         # a result of the CPU is copied to all devices
         if tensor.backend != 0:
             return _State(_MIRRORED)
@@ -117,38 +127,24 @@ class _States:
         _hold(all(s.axis != _UNKNOWN for s in own), "a source is empty")
         state = _RULES.get(tensor.op, _scalar)(tensor, sources)
         if state.cut:
-            _take_over(tensor, sources, state)
+            # give a result the ratio of its first source that is cut, which the others must have
+            # too
+            n = tensor.ne[state.axis]
+            cut = [(s, t) for s, t in zip(sources, tensor.src, strict=True) if s.cut]
+            _hold(bool(cut), "no source is cut")
+            times = state.times
+            for i, (source, of) in enumerate(cut):
+                whole, sums = of.ne[source.axis], source.sums()
+                if i == 0:
+                    _hold(
+                        all(s * n % (whole * times) == 0 for s in sums), "the parts do not divide"
+                    )
+                    state.segments = [(times, [s * n // (whole * times) for s in sums])]
+                    continue
+                mine = state.segments[0][1]
+                same = all(a * times * whole == b * n for a, b in zip(mine, sums, strict=True))
+                _hold(same, "its sources are cut at different places")
         return state
-
-    def _stored(self, tensor: Tensor) -> _State:
-        """Return the state of a weight, a cache or an input."""
-        if tensor.view_src is not None:
-            return self.of(tensor.view_src)
-        buffer = tensor.buffer
-        # in RAM: copied to every device
-        if buffer is None or buffer.device != 0 or not tensor.name:
-            return _State(_MIRRORED)
-        if tensor.name.endswith("ffn_down_exps.bias"):
-            return _State(_PARTIAL)
-        axis, segments = self.slices.parts(tensor.name, tensor.type, tensor.ne)
-        return _State(_MIRRORED) if axis < 0 else _State(axis, segments)
-
-
-def _take_over(tensor: Tensor, sources: Sequence[_State], state: _State) -> None:
-    """Give a result the ratio of its first source that is cut, which the others must have too."""
-    n = tensor.ne[state.axis]
-    cut = [(s, t) for s, t in zip(sources, tensor.src, strict=True) if s.cut]
-    _hold(bool(cut), "no source is cut")
-    times = state.times
-    for i, (source, of) in enumerate(cut):
-        whole, sums = of.ne[source.axis], source.sums()
-        if i == 0:
-            _hold(all(s * n % (whole * times) == 0 for s in sums), "the parts do not divide")
-            state.segments = [(times, [s * n // (whole * times) for s in sums])]
-            continue
-        mine = state.segments[0][1]
-        same = all(a * times * whole == b * n for a, b in zip(mine, sums, strict=True))
-        _hold(same, "its sources are cut at different places")
 
 
 def _equal(a: _State, b: _State) -> bool:
@@ -267,10 +263,6 @@ def _view(tensor: Tensor, sources: Sequence[_State]) -> _State:
     return _copy(state)
 
 
-def _cpy(tensor: Tensor, sources: Sequence[_State]) -> _State:
-    return _reshape(tensor, sources) if sources[0].cut else _generic(tensor, sources)
-
-
 def _moved(state: _State, axis: int) -> _State:
     _hold(state.single or state.times == 1, "a cut of several parts in another order")
     return _State(axis, times=state.times)
@@ -286,12 +278,6 @@ def _permute(tensor: Tensor, sources: Sequence[_State]) -> _State:
 def _transpose(tensor: Tensor, sources: Sequence[_State]) -> _State:
     state = sources[0]
     return _moved(state, state.axis ^ 1) if state.axis < 2 else _copy(state)
-
-
-def _get_rows(tensor: Tensor, sources: Sequence[_State]) -> _State:
-    if sources[0].axis == 0 and sources[1].axis == _MIRRORED:
-        return _copy(sources[0])
-    return _scalar(tensor, sources)
 
 
 def _set_rows(tensor: Tensor, sources: Sequence[_State]) -> _State:
@@ -358,13 +344,19 @@ _RULES: dict[str, Callable[[Tensor, Sequence[_State]], _State]] = {
     "CONCAT": _concat,
     "MUL_MAT": _mul_mat,
     "MUL_MAT_ID": _mul_mat,
-    "CPY": _cpy,
+    "CPY": lambda tensor, sources: (
+        _reshape(tensor, sources) if sources[0].cut else _generic(tensor, sources)
+    ),
     "CONT": _reshape,
     "RESHAPE": _reshape,
     "VIEW": _view,
     "PERMUTE": _permute,
     "TRANSPOSE": _transpose,
-    "GET_ROWS": _get_rows,
+    "GET_ROWS": lambda tensor, sources: (
+        _copy(sources[0])
+        if sources[0].axis == 0 and sources[1].axis == _MIRRORED
+        else _scalar(tensor, sources)
+    ),
     "SET_ROWS": _set_rows,
     "ROPE": _rope,
     "ROPE_BACK": _rope,

@@ -198,7 +198,11 @@ def refuse(model: Model, context: Context, settings: Said, mla: int) -> None:
     # an encoder has a cache too, which its attention does not read
     reads_v = hp.causal and not latent and model.row.memory != "recurrent"
     if context.flash_attn == "off":
-        _refuse_without_flash(types_v)
+        # refuse types of V that only flash attention reads
+        if any(is_quantised(type_) for type_ in types_v):
+            raise LaunchRefused("Quantized V cache cannot be used without flash attention")
+        if "f32" in types_v:
+            raise LaunchRefused("V cache quantization requires flash_attn")
         if cuts_latent and model.architecture in _CUT_LATENT:
             raise LaunchRefused(_MLA_WANTS)
     elif cuts_latent and mla < 1:
@@ -222,11 +226,3 @@ def refuse(model: Model, context: Context, settings: Said, mla: int) -> None:
             f"-ctk {type_k}: the head size of {head} is not a multiple of its block "
             "(GGML_ASSERT of llama_init_from_model)"
         )
-
-
-def _refuse_without_flash(types_v: Sequence[str]) -> None:
-    """Raise LaunchRefused for types of V that only flash attention reads."""
-    if any(is_quantised(type_) for type_ in types_v):
-        raise LaunchRefused("Quantized V cache cannot be used without flash attention")
-    if "f32" in types_v:
-        raise LaunchRefused("V cache quantization requires flash_attn")

@@ -6,8 +6,9 @@ models and mixtures with flash attention.
 from __future__ import annotations
 
 from ....ggml.tensor import Buffer, Tensor, row_size
+from ....records import replace
 from .cache import types
-from .graph import Builder, hadamard, turned
+from .graph import Builder, Experts, hadamard, turned
 from .heads import Heads
 
 TYPE_CHECKING = False
@@ -150,7 +151,6 @@ class CutBuilder(Builder):
         factors: Tensor | None = None,
         rope: bool = True,
         sinks: Tensor | None = None,
-        scale: Tensor | None = None,
         q_scaled: bool = False,
         kind: str = "rms",
         post: Tensor | None = None,
@@ -158,7 +158,7 @@ class CutBuilder(Builder):
         """Build each device's heads, and the sum of their results and the input."""
         if not self.is_cut(il, "attn_output.weight"):
             return super().std_attention(
-                il, start, pos, ids, mask, factors, rope, sinks, scale, q_scaled, kind, post
+                il, start, pos, ids, mask, factors, rope, sinks, q_scaled, kind, post
             )
         g = self.graph
         added = False
@@ -174,8 +174,6 @@ class CutBuilder(Builder):
                 q, k = g.rope(q, pos, table), g.rope(k, pos, table)
                 g.expand(q)
                 g.expand(k)
-            if scale is not None:
-                q = g.mul(q, scale)
             cur = self._attend_part(il, device, q, k, v, mask)
             if ids is not None:
                 cur = g.get_rows(cur, ids)
@@ -287,24 +285,13 @@ class CutBuilder(Builder):
             parts[last] = g.add(parts[last], start)
         return self.sum(parts)
 
-    def std_moe(
-        self,
-        il: int,
-        start: Tensor,
-        norm: Tensor | None,
-        kind: str = "SILU",
-        normalised: bool = False,
-        scaled: bool = False,
-        gating: str = "softmax",
-        shared: bool = False,
-        bias: bool = True,
-    ) -> Tensor:
+    def std_moe(self, il: int, start: Tensor, norm: Tensor | None, how: Experts) -> Tensor:
         """Build each device's rows of all experts, and the sum of their results and the input."""
         if not self.is_cut(il, "ffn_down_exps.weight"):
             # an override moved the experts, so the layer is only cut in its attention
             if self.is_cut(il, "attn_output.weight"):
-                return self._moe_in_one(il, start, norm, kind, normalised, scaled, gating, shared)
-            return super().std_moe(il, start, norm, kind, normalised, scaled, gating, shared, bias)
+                return self._moe_in_one(il, start, norm, replace(how, bias=True))
+            return super().std_moe(il, start, norm, how)
         g = self.graph
         name = "" if norm is None else norm.name.split(".", 2)[2]
         self.biased = False
@@ -314,8 +301,8 @@ class CutBuilder(Builder):
                 self._input(start, device), self.of(il, name) if name else None, "rms"
             )
             made.name = SPLITS
-            cur = self.moe(il, made, kind, normalised, scaled, gating, bias=bias)
-            if shared and self.is_cut(il, "ffn_down_shexp.weight"):
+            cur = self.moe(il, made, how)
+            if how.shared and self.is_cut(il, "ffn_down_shexp.weight"):
                 cur = g.add(cur, self.ffn(il, made, suffix="_shexp"))
             self.biased = True
             return cur
@@ -325,25 +312,15 @@ class CutBuilder(Builder):
         parts[last] = g.add(parts[last], start)
         return self.sum(parts)
 
-    def _moe_in_one(
-        self,
-        il: int,
-        start: Tensor,
-        norm: Tensor | None,
-        kind: str,
-        normalised: bool,
-        scaled: bool,
-        gating: str,
-        shared: bool,
-    ) -> Tensor:
+    def _moe_in_one(self, il: int, start: Tensor, norm: Tensor | None, how: Experts) -> Tensor:
         """Build experts that are not cut, in RAM, beside a layer that is: for all GPUs on one."""
         g, name = self.graph, "" if norm is None else norm.name.split(".", 2)[2]
         self.device = self.main
         cur = self._normed(start, self.of(il, name) if name else None, "rms")
-        routed = g.add(self.moe(il, cur, kind, normalised, scaled, gating), start)
+        routed = g.add(self.moe(il, cur, how), start)
         self.device = -1
         g.expand(routed)
-        if not shared or self.weights(f"blk.{il}.ffn_down_shexp.weight") is None:
+        if not how.shared or self.weights(f"blk.{il}.ffn_down_shexp.weight") is None:
             return routed
         if not self.is_cut(il, "ffn_down_shexp.weight"):
             raise LookupError("shared experts in RAM beside layers that are cut")

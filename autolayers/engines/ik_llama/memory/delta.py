@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ....ggml.tensor import Tensor
+from .graph import Experts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def qwen3next(b: Builder) -> Tensor:
         if b.of(il, "ffn_gate_inp.weight") is None:
             cur = b.ffn(il, cur, norm, add_input=True)
         else:
-            cur = b.std_moe(il, cur, norm, normalised=True, shared=True, bias=False)
+            cur = b.std_moe(il, cur, norm, Experts(normalised=True, shared=True, bias=False))
     return b.head(cur)
 
 

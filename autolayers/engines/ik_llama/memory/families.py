@@ -7,8 +7,8 @@ from ....ggml.tensor import Tensor
 from ....records import dataclass
 from .delta import qwen3next
 from .gemma4 import gemma4
-from .graph import Builder
-from .latent import deepseek2
+from .graph import Builder, Experts
+from .latent import BY_KEYS, deepseek2
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Family = Callable[[Builder], Tensor]
 
 
+_NORMALISED = Experts(normalised=True, bias=False)
 _STEP = 4  # n_no_rope_layer_step of llama4 and smollm3: each such layer has no rope
 
 
@@ -77,10 +78,10 @@ def _llama(b: Builder) -> Tensor:
             cur = b.ffn(il, inp, norm, add_input=True)
         elif four:
             normed = b.norm(inp, norm)
-            routed = b.moe(il, normed, gating="sigmoid", add_input=True, bias=False)
+            routed = b.moe(il, normed, Experts(gating="sigmoid", bias=False), add_input=True)
             cur = g.add(routed, b.ffn(il, normed, suffix="_shexp"))
         else:
-            cur = b.moe(il, b.norm(inp, norm), normalised=True, add_input=True, bias=False)
+            cur = b.moe(il, b.norm(inp, norm), _NORMALISED, add_input=True)
         if hp.f_residual_scale:
             cur = g.scale(cur)
     cur = b.head(cur)
@@ -92,16 +93,10 @@ class Standard:
     """A row of graphs with build_std_attention and a feed forward network that adds its input.
     `swa`: "even" or "layers" for layers with the mask of a window."""
 
-    kind: str = "SILU"
-    moe: bool = False
-    normalised: bool = False
-    scaled: str = ""
-    gating: str = "softmax"
-    shared: bool = False
+    moe: Experts | None = None
     swa: str = ""
     norm: str = "ffn_norm"
     ids_always: bool = False
-    bias: bool = False
     factors: bool = False
     input_norm: bool = False
     post: bool = False
@@ -135,34 +130,14 @@ class Standard:
                 post=b.of(il, "post_attention_norm.weight") if self.post else None,
             )
             weight = b.of(il, f"{self.norm}.weight")
-            if self.moe and b.of(il, "ffn_gate_inp.weight") is not None:
-                cur = b.std_moe(
-                    il,
-                    inp,
-                    weight,
-                    self.kind,
-                    self.normalised,
-                    _scales(b, self.scaled),
-                    _gating(b, self.gating),
-                    self.shared,
-                    self.bias,
-                )
+            if self.moe is not None and b.of(il, "ffn_gate_inp.weight") is not None:
+                cur = b.std_moe(il, inp, weight, self.moe)
             elif self.post:
                 cur = b.norm(b.ffn(il, inp, weight), b.of(il, "post_ffw_norm.weight"))
                 cur = g.add(cur, inp)
             else:
                 cur = b.ffn(il, inp, weight, add_input=True)
         return b.head(cur)
-
-
-def _scales(b: Builder, scaled: str) -> bool:
-    return scaled == "yes" and abs(float(b.hp.expert_weights_scale or 0.0) - 1.0) > 1e-5
-
-
-def _gating(b: Builder, gating: str) -> str:
-    if gating != "header":
-        return gating
-    return "sigmoid" if b.hp.expert_gating_func == 2 else "softmax"
 
 
 @dataclass(frozen=True)
@@ -334,10 +309,6 @@ def _openelm(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Ten
     return q, k, g.reshape(v, head * kv, b.tokens)
 
 
-def _whole(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:
-    return b.qkv_normed(il, cur)
-
-
 def _minimax(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:
     g, hp = b.graph, b.hp
     q, k, v = (g.mul_mat(b.need(il, f"attn_{part}.weight"), cur) for part in "qkv")
@@ -357,7 +328,7 @@ _QKV = {
     "glm4": _glm4,
     "phi3": _phi3,
     "openelm": _openelm,
-    "whole": _whole,
+    "whole": lambda b, il, cur, _: b.qkv_normed(il, cur),
     "minimax": _minimax,
 }
 
@@ -410,7 +381,7 @@ def _arctic(b: Builder, il: int, cur: Tensor, start: Tensor, *_: object) -> Tens
     # a dense network on the sum, and experts on the layer's input
     inp = g.add(cur, start)
     out = g.add(b.ffn(il, inp, b.of(il, "ffn_norm.weight")), inp)
-    cur = b.moe(il, b.norm(start, b.of(il, "ffn_norm_exps.weight")), normalised=True, bias=False)
+    cur = b.moe(il, b.norm(start, b.of(il, "ffn_norm_exps.weight")), _NORMALISED)
     return g.add(cur, out)
 
 
@@ -420,13 +391,7 @@ def _dots1(b: Builder, il: int, cur: Tensor, start: Tensor, *_: object) -> Tenso
     cur = b.norm(inp, b.of(il, "ffn_norm.weight"))
     if b.of(il, "ffn_gate_inp.weight") is None:
         return g.add(b.ffn(il, cur), inp)
-    routed = b.moe(
-        il,
-        cur,
-        normalised=bool(b.hp.expert_weights_norm),
-        scaled=_scales(b, "yes"),
-        gating=_gating(b, "header"),
-    )
+    routed = b.moe(il, cur, BY_KEYS)
     return g.add(g.add(routed, b.ffn(il, cur, suffix="_shexp")), inp)
 
 
@@ -434,7 +399,7 @@ def _qwen2moe(b: Builder, il: int, cur: Tensor, start: Tensor, *_: object) -> Te
     g = b.graph
     inp = g.add(cur, start)
     cur = b.norm(inp, b.of(il, "ffn_norm.weight"))
-    routed = b.moe(il, cur, bias=False)
+    routed = b.moe(il, cur, Experts(bias=False))
     made = g.mul_mat(b.need(il, "ffn_gate_inp_shexp.weight"), cur)
     # silu(x) / x is the sigmoid of x
     gate = g.div(g.unary("SILU", made), made)
@@ -444,14 +409,8 @@ def _qwen2moe(b: Builder, il: int, cur: Tensor, start: Tensor, *_: object) -> Te
 
 def _minimax_ffn(b: Builder, il: int, cur: Tensor, start: Tensor, *_: object) -> Tensor:
     inp = b.graph.add(cur, start)
-    return b.std_moe(
-        il,
-        inp,
-        b.of(il, "ffn_norm.weight"),
-        normalised=True,
-        gating=_gating(b, "header"),
-        bias=True,
-    )
+    how = Experts(normalised=True, gating="header")
+    return b.std_moe(il, inp, b.of(il, "ffn_norm.weight"), how)
 
 
 _FFN: dict[str, Callable[..., Tensor]] = {
@@ -485,23 +444,21 @@ FAMILIES: dict[str, Family] = {
     "gemma4": gemma4,
     **dict.fromkeys(("qwen3next", "qwen35", "qwen35moe"), qwen3next),
     **dict.fromkeys(("llama", "llama4", "granite", "granitemoe"), _llama),
-    "mistral3": Standard(moe=True, normalised=True, factors=True, bias=True),
+    "mistral3": Standard(moe=Experts(normalised=True), factors=True),
     "qwen3": Standard(),
     "qwen3vl": Standard(),
     "seed_oss": Standard(norm="post_attention_norm", ids_always=True),
-    "qwen3moe": Standard(moe=True, normalised=True, late_ids=True),
-    "mellum": Standard(moe=True, normalised=True, swa="layers"),
+    "qwen3moe": Standard(moe=_NORMALISED, late_ids=True),
+    "mellum": Standard(moe=_NORMALISED, swa="layers"),
     "gpt-oss": Standard(
-        "SWIGLU_OAI", moe=True, gating="weight", swa="even", norm="post_attention_norm", sinks=True
+        moe=Experts("SWIGLU_OAI", gating="weight", bias=False),
+        swa="even",
+        norm="post_attention_norm",
+        sinks=True,
     ),
-    "ernie4_5-moe": Standard(moe=True, normalised=True, shared=True, bias=True),
+    "ernie4_5-moe": Standard(moe=Experts(normalised=True, shared=True)),
     "glm4moe": Standard(
-        moe=True,
-        normalised=True,
-        scaled="yes",
-        gating="header",
-        shared=True,
-        bias=True,
+        moe=Experts(normalised=True, scaled=True, gating="header", shared=True),
         norm="post_attention_norm",
     ),
     "muse-glimmer": Standard(input_norm=True, swa="layers", rope_by_swa=True, post=True),

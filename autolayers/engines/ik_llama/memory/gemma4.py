@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....ggml.tensor import Tensor
+from .graph import Experts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
 def gemma4(b: Builder) -> Tensor:
     """Mirror build_gemma4."""
     g, hp = b.graph, b.hp
-    _share_caches(b)
+    # let the last layers read the cache of the last one of their kind that has one (llm_build_kqv)
+    own = b.hp.n_layer_kv_from_start
+    shared = [il for il in range(hp.n_layer) if not hp.has_kv(il)]
+    b.caches = {**b.caches, **{il: b.caches[own - (2 if hp.is_swa(il) else 1)] for il in shared}}
     embedded = b.embeddings()
     cur = g.scale(embedded)
     pos, mask, window = b.positions(), b.mask(), b.mask()
@@ -35,7 +39,7 @@ def gemma4(b: Builder) -> Tensor:
             routed = b.norm(attended, b.of(il, "pre_ffw_norm_2.weight"))
             scaled = b.norm(attended, b.need(il, "ffn_gate_inp.scale"))
             logits = b.graph.mul_mat(b.need(il, "ffn_gate_inp.weight"), scaled)
-            routed = b.moe(il, routed, "GELU", normalised=True, bias=False, logits=logits)
+            routed = b.moe(il, routed, Experts("GELU", normalised=True, bias=False), logits=logits)
             norms = [b.need(il, f"post_ffw_norm_{i}.weight") for i in (1, 2)]
             sources = (dense, norms[0], routed, norms[1])
             both = Tensor("FUSED_RMS_RMS_ADD", "f32", dense.ne, sources)
@@ -43,21 +47,20 @@ def gemma4(b: Builder) -> Tensor:
             cur = b.norm(both, b.of(il, "post_ffw_norm.weight"))
         cur = g.add(cur, attended)
         if per_layer is not None:
-            cur = _with_layer_input(b, il, cur, per_layer, rows)
+            width, n = per_layer.ne[0], per_layer.ne[1]
+            part = g.view(per_layer, (width, n), (4 * width,), 4 * il * width * n)
+            if rows is not None:
+                part = g.get_rows(part, rows)
+            gated = g.mul_mat(b.need(il, "inp_gate.weight"), cur)
+            gated = Tensor("FUSED_MUL_UNARY", "f32", gated.ne, (gated, part), param="GELU")
+            made = g.mul_mat(b.need(il, "proj.weight"), gated)
+            cur = g.add(cur, b.norm(made, b.of(il, "post_norm.weight")))
         scale = b.of(il, "layer_output_scale.weight")
         if scale is not None:
             cur = g.mul(cur, scale)
     cur = b.head(cur)
     capped = bool(hp.get("final_logit_softcapping"))
     return Tensor("SOFTCAP", "f32", cur.ne, (cur,)) if capped else cur
-
-
-def _share_caches(b: Builder) -> None:
-    """Let the last layers read the cache of the last one of their kind that has one
-    (llm_build_kqv)."""
-    hp, own = b.hp, b.hp.n_layer_kv_from_start
-    shared = [il for il in range(hp.n_layer) if not hp.has_kv(il)]
-    b.caches = {**b.caches, **{il: b.caches[own - (2 if hp.is_swa(il) else 1)] for il in shared}}
 
 
 def _per_layer_inputs(b: Builder, tokens: Tensor, embedded: Tensor) -> Tensor | None:
@@ -111,16 +114,3 @@ def _attention(
         cur, start = g.get_rows(cur, ids), g.get_rows(start, ids)
     cur = b.norm(cur, b.of(il, "post_attention_norm.weight"))
     return g.add(cur, start)
-
-
-def _with_layer_input(
-    b: Builder, il: int, cur: Tensor, per_layer: Tensor, ids: Tensor | None
-) -> Tensor:
-    g, width, n = b.graph, per_layer.ne[0], per_layer.ne[1]
-    part = g.view(per_layer, (width, n), (4 * width,), 4 * il * width * n)
-    if ids is not None:
-        part = g.get_rows(part, ids)
-    gated = g.mul_mat(b.need(il, "inp_gate.weight"), cur)
-    gated = Tensor("FUSED_MUL_UNARY", "f32", gated.ne, (gated, part), param="GELU")
-    made = g.mul_mat(b.need(il, "proj.weight"), gated)
-    return g.add(cur, b.norm(made, b.of(il, "post_norm.weight")))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from ....ggml.tensor import Graph, Tensor, row_size, type_size
 from ....ggml.types import is_quantised
+from ....records import dataclass
 from .cache import latent_heads
 
 TYPE_CHECKING = False
@@ -20,6 +21,20 @@ if TYPE_CHECKING:
 
 _MASK_ROWS = 16  # GGML_KQ_MASK_PAD
 _GATED = ("SILU", "RELU", "GELU", "SWIGLU_OAI")
+
+
+@dataclass(frozen=True)
+class Experts:
+    """How a token's experts are chosen and weighed: the arguments of llm_build_moe_ffn.
+    `normalised` None, `gating` "header" and `scaled`: as the keys say; `gating` "weight": over the
+    chosen ones alone; `bias`: exp_probs_b is read; `shared`: a shared expert is added."""
+
+    kind: str = "SILU"
+    normalised: bool | None = False
+    scaled: bool = False
+    gating: str = "softmax"
+    shared: bool = False
+    bias: bool = True
 
 
 class Builder:
@@ -202,12 +217,8 @@ class Builder:
         self,
         il: int,
         cur: Tensor,
-        kind: str = "SILU",
-        normalised: bool = False,
-        scaled: bool = False,
-        gating: str = "softmax",
+        how: Experts,
         add_input: bool = False,
-        bias: bool = True,
         logits: Tensor | None = None,
     ) -> Tensor:
         """Mirror llm_build_moe_ffn; `logits`: of a router that is not in it."""
@@ -222,14 +233,16 @@ class Builder:
         if inp_b is not None:
             logits = g.add(logits, inp_b)
         n_expert = logits.ne[0]
-        probs = logits
+        probs, gating = logits, how.gating
+        if gating == "header":
+            gating = "sigmoid" if hp.expert_gating_func == 2 else "softmax"
         if gating == "softmax":
             probs = g.soft_max(logits)
         elif gating == "sigmoid":
             probs = g.unary("SIGMOID", logits)
         # the bias (DeepSeek-V3) decides which experts are chosen, not their weights
         chosen = probs
-        probs_b = self.of(il, "exp_probs_b.bias") if bias else None
+        probs_b = self.of(il, "exp_probs_b.bias") if how.bias else None
         if probs_b is not None:
             chosen = g.add(probs, probs_b)
         selected = g.argsort_top_k(logits if before else chosen, n_used)
@@ -239,17 +252,17 @@ class Builder:
             weights = g.reshape(
                 g.soft_max(g.reshape(weights, n_used, n_tokens)), 1, n_used, n_tokens
             )
-        if normalised:
+        if hp.expert_weights_norm if how.normalised is None else how.normalised:
             weights = g.reshape(weights, n_used, n_tokens)
             weights = g.div(weights, g.sum_rows(weights))
             weights = g.reshape(weights, 1, n_used, n_tokens)
-        if scaled:
+        if how.scaled and abs(float(hp.expert_weights_scale or 0.0) - 1.0) > 1e-5:
             weights = g.scale(weights)
         g.expand(weights)
         cur = g.reshape(cur, n_embd, 1, n_tokens)
         if before:
             cur = g.mul(g.repeat(cur, n_embd, n_used, n_tokens), weights)
-        cur = self._experts(il, cur, selected, kind)
+        cur = self._experts(il, cur, selected, how.kind)
         experts = g.mul_mat_id(self.need(il, "ffn_down_exps.weight"), cur, selected)
         down_b = self.of(il, "ffn_down_exps.bias")
         if down_b is not None:
@@ -306,24 +319,13 @@ class Builder:
             return Tensor("UNARY", "f32", two.ne, (two, one), param=kind)
         return Tensor("FUSED_MUL_UNARY", "f32", two.ne, (two, one), param=kind)
 
-    def std_moe(
-        self,
-        il: int,
-        start: Tensor,
-        norm: Tensor | None,
-        kind: str = "SILU",
-        normalised: bool = False,
-        scaled: bool = False,
-        gating: str = "softmax",
-        shared: bool = False,
-        bias: bool = True,
-    ) -> Tensor:
+    def std_moe(self, il: int, start: Tensor, norm: Tensor | None, how: Experts) -> Tensor:
         """Mirror llm_build_std_moe_ffn, which adds its input."""
         g = self.graph
         cur = start if norm is None else self.norm(start, norm)
-        routed = g.add(self.moe(il, cur, kind, normalised, scaled, gating, bias=bias), start)
+        routed = g.add(self.moe(il, cur, how), start)
         g.expand(routed)
-        if not shared or self.of(il, "ffn_up_shexp.weight") is None:
+        if not how.shared or self.of(il, "ffn_up_shexp.weight") is None:
             return routed
         out = self.ffn(il, cur, suffix="_shexp")
         gate = self.of(il, "ffn_gate_inp_shexp.weight")
@@ -477,7 +479,16 @@ class Builder:
                 g.mul_mat(v, self._weighted(g.mul_mat(k, q), mask, sinks, softcap)), 0, 2, 1, 3
             )
         else:
-            merged = g.permute(self._by_heads(k, q, v, mask, softcap), 0, 2, 1, 3)
+            # attend with one head after the other, and join the results
+            joined = None
+            for i in range(q.ne[2]):
+                # -amb: the scores of all heads at once would be larger than it allows
+                kq = g.mul_mat(some_heads(g, k, i, 1), some_heads(g, q, i, 1))
+                kq = self._weighted(kq, mask, None, softcap)
+                part = g.mul_mat(some_heads(g, v, i, 1), kq)
+                joined = part if joined is None else g.concat(joined, part, 2)
+            assert joined is not None
+            merged = g.permute(joined, 0, 2, 1, 3)
         cur = g.cont(merged, wide, self.tokens)
         # -nkvo without flash attention: kqv_merged_cont is given to the CPU by the callback
         if not self.context.offload_kqv:
@@ -489,18 +500,6 @@ class Builder:
             return Tensor("SOFT_CAP_MAX", kq.type, kq.ne, (kq, mask))
         return self.graph.soft_max(kq, mask, sinks)
 
-    def _by_heads(self, k: Tensor, q: Tensor, v: Tensor, mask: Tensor, softcap: bool) -> Tensor:
-        """Attend with one head after the other, and join the results."""
-        g, joined = self.graph, None
-        for i in range(q.ne[2]):
-            # -amb: the scores of all heads at once would be larger than it allows
-            kq = g.mul_mat(some_heads(g, k, i, 1), some_heads(g, q, i, 1))
-            kq = self._weighted(kq, mask, None, softcap)
-            part = g.mul_mat(some_heads(g, v, i, 1), kq)
-            joined = part if joined is None else g.concat(joined, part, 2)
-        assert joined is not None
-        return joined
-
     def std_attention(
         self,
         il: int,
@@ -511,7 +510,6 @@ class Builder:
         factors: Tensor | None = None,
         rope: bool = True,
         sinks: Tensor | None = None,
-        scale: Tensor | None = None,
         q_scaled: bool = False,
         kind: str = "rms",
         post: Tensor | None = None,
@@ -524,8 +522,6 @@ class Builder:
         q, k, v = self.qkv_normed(il, cur, q_scaled)
         if rope:
             q, k = g.rope(q, pos, factors), g.rope(k, pos, factors)
-        if scale is not None:
-            q = g.mul(q, scale)
         wo, bo = self.of(il, "attn_output.weight"), self.of(il, "attn_output.bias")
         gate = self.of(il, "attn_gate.weight")
         if gate is None:

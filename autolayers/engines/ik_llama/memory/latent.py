@@ -5,10 +5,12 @@ attention."""
 from __future__ import annotations
 
 from ....ggml.tensor import Tensor, row_size
+from ....records import replace
 from .cut import CutBuilder
-from .graph import Builder, some_heads
+from .graph import Builder, Experts, some_heads
 
 _MANY = 128  # tokens from which on keys and values are made of the latent cache (pp_opt)
+BY_KEYS = Experts(normalised=None, scaled=True, gating="header")
 _CELLS = 1024  # and of the cache, where layers are cut (k_pp_opt_min_kv)
 
 
@@ -34,18 +36,10 @@ def deepseek2(b: Builder) -> Tensor:
         if b.of(il, "ffn_gate_inp.weight") is None:
             cur = b.ffn(il, cur)
         else:
-            normalised, scaled, gating = _routing(b)
-            routed = b.moe(il, cur, normalised=normalised, scaled=scaled, gating=gating)
+            routed = b.moe(il, cur, BY_KEYS)
             cur = g.add(routed, b.ffn(il, cur, suffix="_shexp"))
         cur = g.add(cur, inp)
     return b.head(cur)
-
-
-def _routing(b: Builder) -> tuple[bool, bool, str]:
-    """Return (normalised, scaled, gating) of its experts."""
-    scaled = abs(float(b.hp.expert_weights_scale or 0.0) - 1.0) > 1e-5
-    gating = "sigmoid" if b.hp.expert_gating_func == 2 else "softmax"
-    return bool(b.hp.expert_weights_norm), scaled, gating
 
 
 def _cut_layer(
@@ -62,10 +56,7 @@ def _cut_layer(
     norm = b.of(il, "ffn_norm.weight")
     if b.of(il, "ffn_gate_inp.weight") is None:
         return b.ffn(il, cur, norm, add_input=True)
-    normalised, scaled, gating = _routing(b)
-    return b.std_moe(
-        il, cur, norm, normalised=normalised, scaled=scaled, gating=gating, shared=True
-    )
+    return b.std_moe(il, cur, norm, replace(BY_KEYS, shared=True))
 
 
 class _Attention:

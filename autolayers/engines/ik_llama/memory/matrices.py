@@ -301,7 +301,24 @@ def _attention(
     if wo is None:
         return None
     if cut.model.architecture in _LATENT:
-        return _latent(cut, hp, here, il, wo)
+        # mirror distribute_mla_tensors_for_split_mode_graph: by heads, four at a time; the latent
+        # cache on each device
+        n_head = hp.n_head(il)  # type: ignore[attr-defined]
+        mirror = [1] * cut.count
+        # four: wo's rows stay aligned to 256, and flash attention wants groups of four
+        heads = cut.split(n_head, 4)
+        cut.reduced(heads)
+        for name in ("attn_q_a_norm", "attn_kv_a_norm", "attn_q_a"):
+            cut.put(here.get(name), -1, mirror)
+        q = here.get("attn_q_b") or here.get("attn_q")
+        if q is not None:
+            cut.put(q, 1, [count * (q.info.ne[1] // n_head) for count in heads])
+        cut.put(here.get("attn_kv_a_mqa"), -1, mirror)
+        cut.put(here.get("attn_k_b"), 2, heads)
+        cut.put(here.get("attn_v_b"), 2, heads)
+        cut.put(wo, 0, [count * (wo.info.ne[0] // n_head) for count in heads])
+        cut.put(here.get("ffn_norm"), -1, mirror)
+        return tuple([(count, count) for count in heads])
     if wq is None or wk is None or wv is None:
         return None
     head_k, head_v = hp.head_k(il), hp.head_v(il)  # type: ignore[attr-defined]
@@ -347,29 +364,6 @@ def _attention(
     cut.put(here.get("attn_v.bias"), 0, vo)
     keys = [rows // head_v * head_k for rows in vo] if whole else kq
     return tuple(zip(keys, vo, strict=True))
-
-
-def _latent(
-    cut: _Cut, hp: object, here: dict[str, PlacedTensor], il: int, wo: PlacedTensor
-) -> tuple[tuple[int, int], ...]:
-    """Mirror distribute_mla_tensors_for_split_mode_graph: by heads, four at a time; the latent
-    cache on each device."""
-    n_head = hp.n_head(il)  # type: ignore[attr-defined]
-    mirror = [1] * cut.count
-    # four: wo's rows stay aligned to 256, and flash attention wants groups of four
-    heads = cut.split(n_head, 4)
-    cut.reduced(heads)
-    for name in ("attn_q_a_norm", "attn_kv_a_norm", "attn_q_a"):
-        cut.put(here.get(name), -1, mirror)
-    q = here.get("attn_q_b") or here.get("attn_q")
-    if q is not None:
-        cut.put(q, 1, [count * (q.info.ne[1] // n_head) for count in heads])
-    cut.put(here.get("attn_kv_a_mqa"), -1, mirror)
-    cut.put(here.get("attn_k_b"), 2, heads)
-    cut.put(here.get("attn_v_b"), 2, heads)
-    cut.put(wo, 0, [count * (wo.info.ne[0] // n_head) for count in heads])
-    cut.put(here.get("ffn_norm"), -1, mirror)
-    return tuple([(count, count) for count in heads])
 
 
 def _feed_forward(cut: _Cut, here: dict[str, PlacedTensor]) -> None:

@@ -8,7 +8,7 @@ from ....memory.split import model_devices
 from ....memory.weights import Placement, WeightGroup, WeightPlacer
 from ....records import replace
 from .matrices import ALIGNED, FACTORS, factors_to, matrices, shared_out
-from .split import Split, split
+from .split import split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,10 +57,18 @@ class IkPlacer(WeightPlacer):
         device of a given name."""
         settings, n = settings_of(self.rules), self.model.hparams.n_layer_all
         used, exact, warnings = model_devices(replace(params, split_mode=None), devices, self.rules)
-        params = _on(used, params)
+        # `params` without layers on GPUs where there is no GPU; --fit and the default are 999
+        # layers (llama_model_load_from_file)
+        params = params if used else replace(params, n_gpu_layers=0)
         layout = split(self.model, params, used, settings)
         on_gpu = bool(used) and any(layer != HOST for layer in layout.layers[:n])
-        params = _overridden(params, layout, on_gpu)
+        # `params` with the overrides of -ncmoe and --fit, and the load mode that they leave
+        # without a layer on a GPU -ot and -ncmoe are dropped (llama_model_load_from_file)
+        overrides = (*params.overrides, *layout.overrides) if on_gpu else ()
+        # an override to the CPU switches mapping off for the whole model
+        in_ram = any(target == HOST for _, target in overrides)
+        load_mode = "none" if in_ram else params.load_mode
+        params = replace(params, overrides=overrides, repack=False, load_mode=load_mode)
         setting = self._table(load_mtp).setting(params, devices, used)
         groups = self._groups(params, load_mtp, setting, layout.layers)
         heads, modelled, layers = None, True, layout.layers
@@ -110,16 +118,6 @@ class IkPlacer(WeightPlacer):
         )
 
 
-def _overridden(params: Params, layout: Split, on_gpu: bool) -> Params:
-    """Return `params` with the overrides of -ncmoe and --fit, and the load mode that they leave."""
-    # without a layer on a GPU -ot and -ncmoe are dropped (llama_model_load_from_file)
-    overrides = (*params.overrides, *layout.overrides) if on_gpu else ()
-    # an override to the CPU switches mapping off for the whole model
-    in_ram = any(target == HOST for _, target in overrides)
-    load_mode = "none" if in_ram else params.load_mode
-    return replace(params, overrides=overrides, repack=False, load_mode=load_mode)
-
-
 def _summed(groups: Sequence[WeightGroup], more: Sequence[tuple[str, int]]) -> dict[str, int]:
     """Return the bytes of each buffer."""
     buffers: dict[str, int] = {}
@@ -127,12 +125,6 @@ def _summed(groups: Sequence[WeightGroup], more: Sequence[tuple[str, int]]) -> d
     for name, size in (*rows, *more):
         buffers[name] = buffers.get(name, 0) + size
     return buffers
-
-
-def _on(used: Sequence[Device], params: Params) -> Params:
-    """Return `params` without layers on GPUs where there is no GPU; --fit and the default are 999
-    layers (llama_model_load_from_file)."""
-    return params if used else replace(params, n_gpu_layers=0)
 
 
 def _tied(

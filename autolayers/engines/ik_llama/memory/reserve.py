@@ -78,7 +78,20 @@ def reserved(
         tabled = settings.rope_cache and model.architecture in _TABLED
         if not (tabled or settings.merges or settings.merges_experts):
             return whole, True
-        more = _slack(model, context, placement)
+        # what merged matrices (-mqkv, -muge) and a table of rotations (-rcache) may add to a buffer
+        hp, u = model.hparams, min(context.n_ctx, context.n_ubatch)
+        widths = max(
+            [
+                hp.n_embd_k_gqa(il) + hp.n_embd_v_gqa(il) + hp.head_k(il) * hp.n_head(il)
+                for il in range(hp.n_layer)
+            ]
+        )
+        in_ram = [
+            placed.size
+            for placed in placement.tensors
+            if placement.is_host(placed.buffer) and placed.name.startswith("blk.")
+        ]
+        more = int(4 * u * (2 * widths + hp.n_embd + 2 * hp.n_rot(0))) + 2 * max(in_ram, default=0)
         return tuple([size + more if size else 0 for size in whole]), False
     except _BROKEN:
         return None
@@ -184,24 +197,6 @@ def _sizes(
         return buffer_sizes(builder.graph, own, arenas)
     finally:
         builder.graph.release()
-
-
-def _slack(model: Model, context: Context, placement: Placement) -> int:
-    """Return what merged matrices (-mqkv, -muge) and a table of rotations (-rcache) may add to a
-    buffer."""
-    hp, u = model.hparams, min(context.n_ctx, context.n_ubatch)
-    widths = max(
-        [
-            hp.n_embd_k_gqa(il) + hp.n_embd_v_gqa(il) + hp.head_k(il) * hp.n_head(il)
-            for il in range(hp.n_layer)
-        ]
-    )
-    in_ram = [
-        placed.size
-        for placed in placement.tensors
-        if placement.is_host(placed.buffer) and placed.name.startswith("blk.")
-    ]
-    return int(4 * u * (2 * widths + hp.n_embd + 2 * hp.n_rot(0))) + 2 * max(in_ram, default=0)
 
 
 class IkWeights(Weights):

@@ -302,7 +302,18 @@ def _fit(
     """Return (default_layer_device, experts in RAM, the first layer on a GPU) of --fit, where not
     all fits."""
     if not any(sizes.experts):
-        return _fit_dense(sizes, memory, n)
+        # place whole layers, from the output down, onto the devices from the last one up
+        room, default, device, il = list(memory), [0] * (n + 1), len(memory) - 1, n
+        while il >= 0:
+            if room[device] >= sizes.layers[il]:
+                room[device] -= int(sizes.layers[il])
+                default[il] = device
+                il -= 1
+                continue
+            device -= 1
+            if device < 0:
+                break
+        return default, (), il + 1
     moved: list[int] = []
     if mode in ("graph", "attn"):
         # from the first layer on, until all devices together have room
@@ -327,21 +338,6 @@ def _fit(
         if left > free:
             raise LaunchRefused("Unable to auto-fit model")
     return default, tuple(map(_pattern, moved)), 0
-
-
-def _fit_dense(sizes: Sizes, memory: list[int], n: int) -> tuple[list[int], Overrides, int]:
-    """Place whole layers, from the output down, onto the devices from the last one up."""
-    left, default, device, il = list(memory), [0] * (n + 1), len(memory) - 1, n
-    while il >= 0:
-        if left[device] >= sizes.layers[il]:
-            left[device] -= int(sizes.layers[il])
-            default[il] = device
-            il -= 1
-            continue
-        device -= 1
-        if device < 0:
-            break
-    return default, (), il + 1
 
 
 def _pattern(il: int, scales: bool = True) -> tuple[str, str]:
