@@ -17,11 +17,11 @@ from ..memory.context import CELL_BLOCK, pad, resolve
 from ..records import dataclass, replace
 from ..units import human
 from ..work.queue import Served, simulate
+from .best_launch import best_launch
 from .evaluate import FULL, Candidate
 from .one.bisection import last
 from .prices import PEOPLE, TOO_SLOW
 from .problem import Problem, Solution
-from .solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class _People:
         return served.rate >= HOPE * self.wanted.rate
 
     def _solved(self, problem: Problem, users: int) -> _Launch | None:
-        candidate = solve(problem).candidate
+        candidate = best_launch(problem).candidate
         return None if candidate is None else self._served(problem, candidate, users)
 
     def _served(self, problem: Problem, candidate: Candidate, users: int) -> _Launch:

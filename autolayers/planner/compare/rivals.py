@@ -159,7 +159,7 @@ def room_in(engine: Engine, model: Model, request: Request) -> Callable[[Rival, 
 
 def _chosen(problem: Problem) -> Candidate:
     """Return the plan's launch."""
-    chosen = solve(problem).candidate
+    chosen = solve(problem.settled()).candidate
     if chosen is None:
         raise problem.evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
     if not chosen.fits:

@@ -18,10 +18,10 @@ from ...engines import leaner
 from ...records import replace
 from ...units import human
 from ...work.unfused import may_part
+from ..best_launch import best_launch
 from ..evaluate import FULL
 from ..prices import LEAN, REUSE, worth
 from ..problem import Solution
-from ..solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _kept_fused(problem: Problem, solved: Solution, chosen: Candidate) -> Soluti
     flag = ""
     for name, value in changes.items():
         changed = problem.with_flags(**{name: value})
-        other = solve(changed)
+        other = best_launch(changed)
         candidate = other.candidate
         if candidate is not None and rank(candidate) < rank(best):
             best = candidate
@@ -110,7 +110,7 @@ def _with_fewer_logits(problem: Problem, solved: Solution, chosen: Candidate) ->
         measurements=None,
         meter=problem.evaluator.estimator.meter,
     )
-    other = solve(lean_problem)
+    other = best_launch(lean_problem)
     candidate = other.candidate
     if candidate is None or not candidate.fits:
         return solved
