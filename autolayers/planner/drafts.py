@@ -58,7 +58,7 @@ def with_draft(problem: Problem) -> Solution:
     def solved(variant: Variant) -> Solution:
         if variant.problem is plain.problem:
             return plain
-        candidate = like(plain, variant.problem)
+        candidate = variant.problem.evaluator.candidate(like(plain, variant.problem), FULL)
         others: tuple[Promise, ...] = ()
         if candidate is None or not candidate.fits:
             found = best_launch(variant.problem)

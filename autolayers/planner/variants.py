@@ -16,7 +16,6 @@ import heapq
 import itertools
 
 from ..records import dataclass, replace
-from .evaluate import FULL
 from .prices import worth
 from .problem import Promise
 
@@ -97,17 +96,15 @@ def by_worth(problem: Problem, candidate: Candidate | None) -> Rank:
     return FITS, worth(problem, candidate.params, candidate.breakdown)
 
 
-def like(solution: Solution, problem: Problem) -> Candidate | None:
-    """Return the launch of a solution with what another problem gives besides, measured in full;
-    None if llama.cpp would refuse it."""
-    candidate = solution.candidate
-    if candidate is None:
-        return None
+def like(solution: Solution, problem: Problem) -> Params:
+    """Return the flags of a solution's launch with what another problem gives: what the search
+    solved, and not what was given there. Raises ValueError for a solution without a launch."""
+    if solution.candidate is None:
+        raise ValueError("no launch to be like")
     before = solution.problem.given
-    # What the search solved, not what was given there.
     found = {
         name: value
-        for name, value in vars(candidate.params).items()
+        for name, value in vars(solution.candidate.params).items()
         if value != getattr(before, name)
     }
-    return problem.evaluator.candidate(replace(problem.given, **found), FULL)
+    return replace(problem.given, **found)
