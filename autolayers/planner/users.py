@@ -11,7 +11,7 @@ then q8_0 is tried.
 from __future__ import annotations
 
 from ..errors import LaunchRefused, UsageError
-from ..flags.params import ALL_LAYERS
+from ..flags.params import ALL_LAYERS, FIT_PARAMS_MIN_CTX
 from ..flags.users import Users
 from ..keys import written
 from ..memory.context import CELL_BLOCK, pad, resolve
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 TABLE = (1, 2, 4, 8, 16, 32)
 MOST = 256  # slots of a llama-server
 HOPE = 1.25  # times the promise: what a launch with parts in RAM must have to spare
-LEAST = 4096  # tokens of a person's context, if that is open
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class _People:
         self.wanted = wanted
         work = problem.policy.workload
         # A whole request of a person must fit into its slot.
-        needed = max(LEAST, work.context, work.depth + work.prompt + work.generate)
+        needed = max(FIT_PARAMS_MIN_CTX, work.context, work.depth + work.prompt + work.generate)
         self.context = wanted.context or pad(
             min(needed, problem.model.n_ctx_train or needed), CELL_BLOCK
         )
