@@ -164,7 +164,10 @@ class _People:
             return problem.with_flags(n_parallel=n, n_ctx=given.n_ctx or n * self.context)
 
         variant = _Slots(at(slots), what=_words(at(slots)), slots=slots, below=below, above=above)
-        return variant if slots == above else replace(variant, bound=self._bound(at(above - 1)))
+        if slots == above:
+            return variant
+        most = at(above - 1)
+        return replace(variant, bound=self._bound(most), what=f"up to {_words(most)}")
 
     def _bound(self, problem: Problem) -> Rank:
         """Return what no launch of fewer or smaller caches is better than: as if it had all weights
