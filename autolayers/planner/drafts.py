@@ -15,31 +15,21 @@ from ..flags.write import to_words
 from ..memory.companions import with_draft_type
 from ..memory.context import DRAFT_N_MAX
 from ..model.vocabulary import unlike
-from ..records import dataclass, replace
+from ..records import replace
 from ..work.drafts import NAMED, Drafting
+from .best_launch import best_launch
 from .evaluate import FULL, Candidate
 from .prices import DRAFT, worth
-from .problem import Problem, Solution
-from .solve import solve
+from .problem import Problem, Promise, Solution
+from .variants import FITS, Variant, best_first, by_worth, like
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .variants import Tried
 
 _SIMPLE = "draft-simple"
-
-
-@dataclass(frozen=True)
-class DraftChoice:
-    """A launch, the problem that it solves, and how it drafts."""
-
-    problem: Problem
-    candidate: Candidate
-    where: str
-
-    @property
-    def worth(self) -> float:
-        return worth(self.problem, self.candidate.params, self.candidate.breakdown)
-
-    @property
-    def rate(self) -> float:
-        return self.problem.cost.speed(self.candidate).generation
 
 
 def drafts(problem: Problem) -> str:
@@ -53,34 +43,50 @@ def drafts(problem: Problem) -> str:
 
 
 def with_draft(problem: Problem) -> Solution:
-    """Return the launch of a model with a draft."""
-    plain = _without(problem)
-    if plain is None:  # with the draft even less fits
-        return Solution(problem, solve(problem).candidate)
+    """Return the launch of a model with a draft: used on its device, used in RAM, or not used."""
+    plain = best_launch(_without(problem))
+    if plain.candidate is None or not plain.candidate.fits:  # with the draft even less fits
+        return Solution(problem, best_launch(problem).candidate)
     typed = bool(with_draft_type(problem.given, problem.request.companions).spec_type)
     # With --spec-type the user decides; llama-server then says what it cannot do.
     useless = "" if typed else _useless(problem)
-    variants = [] if useless else _variants(problem)
-    tried = [choice for variant in variants if (choice := _tried(variant, plain)) is not None]
+    variants = [] if useless else [*_drafting(problem, plain)]
     # builds before the names draft with every model that is given
-    waiting = None if typed or _number(problem) < NAMED else _waiting(problem, plain)
-    possible = [choice for choice in (waiting, *tried) if choice and choice.candidate.fits]
-    best = min(possible, key=lambda choice: choice.worth, default=None)
-    if best is None:
-        return Solution(problem, tried[0].candidate if tried else solve(problem).candidate)
+    if not typed and _number(problem) >= NAMED:
+        variants = [*_waiting(problem, plain), *variants]
+
+    def solved(variant: Variant) -> Solution:
+        if variant.problem is plain.problem:
+            return plain
+        candidate = variant.problem.evaluator.candidate(like(plain, variant.problem), FULL)
+        others: tuple[Promise, ...] = ()
+        if candidate is None or not candidate.fits:
+            found = best_launch(variant.problem)
+            candidate, others = found.candidate, found.others
+        return _with_number(Solution(variant.problem, candidate, others=others))
+
+    tried, left = best_first(
+        variants, solved, lambda _, solution: by_worth(solution.problem, solution.candidate)
+    )
+    if not tried:
+        return Solution(problem, best_launch(problem).candidate)
+    best = tried[0].solution
+    if best.candidate is None or not best.candidate.fits:
+        first = next((each.solution for each in tried if each.variant.what), best)
+        return Solution(problem, first.candidate)
+    why = useless or _reasons(best, tried, left, plain)
+    others = (*[each.promise for each in left], *best.others)
     if useless or best is plain:
-        why = useless or _reasons(best, tried, plain)[0]
         said = "-md is left out" if best is plain else "leave -md out"
-        return Solution(best.problem, best.candidate, notes=(f"{said}: {why}",))
-    return Solution(best.problem, best.candidate, _reasons(best, tried, plain))
+        return replace(best, reasons=(), others=others, notes=(f"{said}: {why}",))
+    return replace(best, reasons=(why,), others=others)
 
 
 def may_gain(problem: Problem, chosen: Candidate) -> bool:
     """Return whether a launch would answer DRAFT times as fast if what the problem's --spec-type
     drafts with took no memory."""
-    given = problem.given
-    drafting = Drafting(drafts(problem), None, _place(problem), given.draft_n_max, _share(problem))
-    params = replace(chosen.params, spec_type=given.spec_type)
+    drafting = replace(_as_given(problem), model=None)
+    params = replace(chosen.params, spec_type=problem.given.spec_type)
     drafted = problem.drafting_with(drafting).cost.predict(params, chosen.breakdown)
     return drafted.generation >= DRAFT.factor * problem.cost.price(chosen).generation
 
@@ -104,13 +110,31 @@ def _free(problem: Problem) -> bool:
     )
 
 
-def _variants(problem: Problem) -> list[Problem]:
-    """Return what to try: drafting where the flags put the draft, and with it in RAM."""
+def _drafting(problem: Problem, plain: Solution) -> Iterator[Variant]:
+    """Yield what to try: drafting where the flags put the draft, and with it in RAM. No launch of
+    one is worth more than the plain launch would be if the draft took no memory."""
     typed = with_draft_type(problem.given, problem.request.companions).spec_type
     # From these builds on a draft model is only used if --spec-type says so.
     if not typed and _number(problem) >= NAMED:
         problem = problem.with_flags(spec_type=(_SIMPLE,))
-    return [problem, problem.with_flags(device_draft=())] if _free(problem) else [problem]
+    launch = plain.candidate
+    assert launch is not None
+    for placed in [problem, problem.with_flags(device_draft=())] if _free(problem) else [problem]:
+        drafting = _as_given(placed)
+        # Where a launch drafts, in words.
+        where = "on the model's device" if drafting.model is None else "on the GPU"
+        drafted = placed.drafting_with(drafting)
+        params = replace(launch.params, spec_type=placed.given.spec_type)
+        bound = FITS, worth(drafted, params, launch.breakdown)
+        what = f"drafting {'in RAM' if drafting.place == HOST else where}"
+        yield Variant(drafted, bound, what=what)
+
+
+def _as_given(problem: Problem) -> Drafting:
+    """Return how a launch drafts by the given flags, with the number of tokens open if it is."""
+    given = problem.given
+    model = problem.request.companions.draft
+    return Drafting(drafts(problem), model, _place(problem), given.draft_n_max, _share(problem))
 
 
 def _useless(problem: Problem) -> str:
@@ -128,8 +152,8 @@ def _useless(problem: Problem) -> str:
     return "the draft is as large as the model, so no token comes sooner" if too_large else ""
 
 
-def _without(problem: Problem) -> DraftChoice | None:
-    """Return the launch without the draft."""
+def _without(problem: Problem) -> Problem:
+    """Return the problem without the draft."""
     other_types = tuple([kind for kind in problem.given.spec_type if not kind.startswith("draft-")])
     usual = vars(Params())
     of_draft = {
@@ -139,72 +163,39 @@ def _without(problem: Problem) -> DraftChoice | None:
     # What was measured stays, unless a draft model was part of it.
     if companions.draft is not None:
         problem = problem.of(problem.model, replace(companions, draft=None))
-    bare = problem.with_flags(**of_draft, spec_type=other_types)
-    return _fitting(bare, solve(bare).candidate, "")
+    return problem.with_flags(**of_draft, spec_type=other_types)
 
 
-def _waiting(problem: Problem, plain: DraftChoice) -> DraftChoice | None:
-    """Return the launch that does not use the draft: without it, or where the program gets the
-    given words in any case with the draft in RAM, if that is open and it is in the way."""
+def _waiting(problem: Problem, plain: Solution) -> Iterator[Variant]:
+    """Yield the launch that does not use the draft: without it, or where the program gets the given
+    words in any case with it, on the model's devices or in RAM."""
     if not problem.request.verbatim:
-        return plain
-    # First on the model's devices; if it is in the way there, in RAM.
-    variant = problem
-    candidate = _like(variant, plain)
-    if (candidate is None or not candidate.fits) and _free(problem):
-        variant = problem.with_flags(device_draft=())
-        candidate = _like(variant, plain)
-    if candidate is None or not candidate.fits:
-        candidate = solve(variant).candidate
-    return _fitting(variant, candidate, "waiting")
+        yield Variant(plain.problem)
+        return
+    yield Variant(problem)
+    if _free(problem):
+        # Only if it is in the way on the devices.
+        launch = plain.candidate
+        yield Variant(problem.with_flags(device_draft=()), by_worth(plain.problem, launch))
 
 
-def _fitting(problem: Problem, candidate: Candidate | None, where: str) -> DraftChoice | None:
-    return (
-        None if candidate is None or not candidate.fits else DraftChoice(problem, candidate, where)
-    )
-
-
-def _like(variant: Problem, plain: DraftChoice) -> Candidate | None:
-    """Return the launch that was solved without the draft, measured with it."""
-    placed = plain.candidate.params
-    before = plain.problem.given
-    # What the search solved for the launch without a draft.
-    solved = {name: value for name, value in vars(placed).items() if value != getattr(before, name)}
-    return variant.evaluator.candidate(replace(variant.given, **solved), FULL)
-
-
-def _tried(variant: Problem, plain: DraftChoice) -> DraftChoice | None:
-    """Return the launch that drafts with these flags, and the number of tokens if that is open."""
-    given = variant.given
-    drafting = Drafting(
-        drafts(variant),
-        variant.request.companions.draft,
-        _place(variant),
-        given.draft_n_max,
-        _share(variant),
-    )
-    problem = variant.drafting_with(drafting)
-    candidate = _like(problem, plain)
-    if candidate is None or not candidate.fits:
-        candidate = solve(problem).candidate
-    if candidate is None:
-        return None
-    # Where a launch drafts, in words.
-    if drafting.place == HOST:
-        where = "RAM"
-    else:
-        where = "the model's device" if drafting.model is None else "the GPU"
+def _with_number(solution: Solution) -> Solution:
+    """Return the launch with the number of drafted tokens that is predicted best, if that is open
+    and it drafts; fewer where that does not fit."""
+    problem, candidate = solution.problem, solution.candidate
+    drafting = problem.drafting
+    if candidate is None or drafting is None or problem.given.draft_n_max is not None:
+        return solution
     draft = problem.cost.speed(candidate).draft
-    if given.draft_n_max is not None or draft is None:
-        return DraftChoice(problem, candidate, where)
-    # The number that is predicted best; fewer tokens where that does not fit.
-    numbers = range(draft.n, 0, -1) if _number(problem) >= NAMED else ()
-    for n in numbers:
+    if draft is None:
+        return solution
+    for n in range(draft.n, 0, -1) if _number(problem) >= NAMED else ():
         fewer = problem.evaluator.candidate(replace(candidate.params, draft_n_max=n), FULL)
         if fewer is not None and fewer.fits:
-            return DraftChoice(problem.drafting_with(replace(drafting, n=n)), fewer, where)
-    return DraftChoice(problem.drafting_with(replace(drafting, n=DRAFT_N_MAX)), candidate, where)
+            return replace(
+                solution, problem=problem.drafting_with(replace(drafting, n=n)), candidate=fewer
+            )
+    return replace(solution, problem=problem.drafting_with(replace(drafting, n=DRAFT_N_MAX)))
 
 
 def _share(problem: Problem) -> tuple[float, int] | None:
@@ -228,30 +219,48 @@ def _place(problem: Problem) -> str:
     return devices[0] if devices else machine_devices[0].name
 
 
-def _reasons(best: DraftChoice, tried: list[DraftChoice], plain: DraftChoice) -> tuple[str, ...]:
+def _reasons(best: Solution, tried: list[Tried], left: list[Variant], plain: Solution) -> str:
     """Return what drafting gains, or why it is not done."""
-    draft = best.problem.cost.speed(best.candidate).draft
-    rates_there = [
-        f"{choice.rate:.1f} drafting on {choice.where}".replace("on RAM", "in RAM")
-        for choice in tried
-        if choice.candidate.fits
+    without = _rate(plain)
+    drafted = [
+        ("", _rate(each.solution), each.variant.what)
+        for each in tried
+        if each.variant.what and each.rank[0] == FITS
     ]
+    drafted += [("at most ", _promised(each, plain), each.what) for each in left if each.what]
     # without devices both ways are in RAM
+    rates_there = [f"{limit}{rate:.1f} {what}" for limit, rate, what in drafted]
     others = ", ".join(dict.fromkeys(rates_there))
+    assert best.candidate is not None
+    draft = best.problem.cost.speed(best.candidate).draft
     if draft is None:
-        loses = f"{plain.rate:.1f} tokens/s without it, {others or 'and with it nothing fits'}"
-        if any(choice.candidate.fits and choice.rate > plain.rate for choice in tried):
+        loses = f"{without:.1f} tokens/s without it, {others or 'and with it nothing fits'}"
+        if any(rate > without for _, rate, _ in drafted):
             loses += ": less than a tenth in all, and that depends on the text"
         if best is plain:
-            return (loses,)
+            return loses
         words = " ".join(to_words(Params(device_draft=best.problem.given.device_draft)))
         wait = f", or it waits in RAM ({words})" if words else ""
-        return (f"the draft model loses: {loses}; leave -md out{wait}",)
+        return f"the draft model loses: {loses}; leave -md out{wait}"
+    rate = _rate(best)
+    if without > rate:
+        return f"the draft loses: {without:.1f} tokens/s without it, {others}: leave it out"
     rates = ", ".join(f"{text} {rate:.1f}" for text, rate in draft.rates)
     tokens = f"{draft.n} token" + "s" * (draft.n > 1)
-    line = f"drafts of {tokens}: {draft.plain:.1f} tokens/s become {best.rate:.1f} ({rates})"
-    if plain.rate > best.rate:
-        return (f"the draft loses: {plain.rate:.1f} tokens/s without it, {others}: leave it out",)
-    if plain.rate > draft.plain * 1.01:
-        line += f"; without the draft {plain.rate:.1f}"
-    return (line,)
+    line = f"drafts of {tokens}: {draft.plain:.1f} tokens/s become {rate:.1f} ({rates})"
+    if without > draft.plain * 1.01:
+        line += f"; without the draft {without:.1f}"
+    return line
+
+
+def _rate(solution: Solution) -> float:
+    assert solution.candidate is not None
+    return solution.problem.cost.speed(solution.candidate).generation
+
+
+def _promised(variant: Variant, plain: Solution) -> float:
+    """Return the tokens per second of the plain launch, if what it drafts with took no memory."""
+    launch = plain.candidate
+    assert launch is not None
+    params = replace(launch.params, spec_type=variant.problem.given.spec_type)
+    return variant.problem.cost.predict(params, launch.breakdown).generation

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from .evaluate import Candidate
     from .problem import Problem
 
-_RANK = 4  # llama_pooling_type; those before it pool an input into one embedding
-_NOT_POOLED = 0
+_RANK = 4  # llama_pooling_type; 0 does not pool, those between pool an input into one embedding
 SHORT = 2048  # tokens: few inputs are longer
 LONGEST = 1 << 17  # of a micro-batch that is tried; the encoders that there are take 32768 at most
 
@@ -42,7 +41,7 @@ class EmbeddingInputs:
 def encodes(model: Model) -> bool:
     """Return whether the model is an encoder that pools: a diffusion model has no KV cache either,
     and writes text."""
-    pooled = _NOT_POOLED < model.hparams.pooling_type <= _RANK
+    pooled = 0 < model.hparams.pooling_type <= _RANK
     return model.row.memory == "none" and pooled
 
 

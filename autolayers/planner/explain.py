@@ -12,6 +12,7 @@ from ..model.projectors import kind_of
 from ..records import replace
 from ..units import human
 from ..work.drafts import NAMED
+from .best_launch import may_lack
 from .complete import typed
 from .drafts import may_gain
 from .evaluate import FIT, FULL, Candidate, Evaluator
@@ -19,12 +20,11 @@ from .frames import processor_alone
 from .one.expert_cache import FLAG
 from .one.ladder import may_split_tensors
 from .plan import Alternative, Lever
-from .planned import decided
 from .prices import DRAFT, FASTER, FILLED_FASTER, LARGER, PINNED
 from .search import Search
 from .served import price
 from .serving import certain
-from .solve import may_lack, solve
+from .solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def alternative(
         undrafted = problem.drafting_with(None).with_goals(users=None).with_flags(**change)
         if not may_gain(undrafted, chosen):
             return None
-        drafted = decided(undrafted)
+        drafted = solve(undrafted.settled(False))
         other = drafted.problem
         candidate = drafted.candidate
         if (
@@ -175,7 +175,7 @@ def with_draft_on_device(asked: Problem, chosen: Candidate) -> Alternative | Non
     """Return the launch with a q8_0 cache that leaves a device room for a draft which is in RAM or
     left out; None if that is not faster. `asked`: the problem with the draft's place open."""
     change: dict[str, object] = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-    solution = decided(asked.with_flags(**change))
+    solution = solve(asked.with_flags(**change))
     other, cost = solution.candidate, solution.problem.cost
     if other is None or not other.fits or other.params.device_draft == ():
         return None

@@ -31,12 +31,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Problem:
     """A model's file and a Request; what measures and what predicts launches is made on first use.
-    `drafting`: how they draft; `beside_a_launch`: the order of the devices and context checkpoints
-    stay as given. Problems of one model share `measurements`, those of one question a `meter`."""
+    `drafting`: how they draft; `decided`: inputs, people and drafts are; `beside_a_launch`: the
+    order of the devices and context checkpoints stay as given. Problems of one model share
+    `measurements`, those of one question a `meter`."""
 
     file: Model
     request: Request
     drafting: Drafting | None = None
+    decided: bool = False
     beside_a_launch: bool = False
     measurements: Known | None = None
     meter: Meter | None = None
@@ -140,6 +142,10 @@ class Problem:
     def drafting_with(self, drafting: Drafting | None) -> Problem:
         """Return the same with launches that draft in another way."""
         return self._measured_alike(drafting=drafting)
+
+    def settled(self, decided: bool = True) -> Problem:
+        """Return the same with the launch alone left open, or with all that no flag says."""
+        return self._priced_alike(decided=decided)
 
     def beside(self, launch: Params, devices: bool = True) -> Problem:
         """Return the same with the order of a launch's `devices` and its use of checkpoints: what

@@ -7,8 +7,8 @@ from __future__ import annotations
 from ..records import replace
 from .complete import flags
 from .plan import Alternative
-from .planned import decided
 from .prices import PEOPLE
+from .solve import solve
 from .users import Requests
 
 TYPE_CHECKING = False
@@ -92,7 +92,7 @@ def _parted(asked: Problem, users: int) -> Iterator[tuple[int, tuple[str, ...], 
         if rest or servers > users:
             continue
         part = replace(wanted, count=-(-users // servers), grows=True)
-        solution = decided(_on(asked, devices[:each], servers).with_goals(users=part))
+        solution = solve(_on(asked, devices[:each], servers).with_goals(users=part))
         yield servers, tuple([device.name for device in devices[:each]]), solution
         # What fits on fewer GPUs is faster there.
         if solution.candidate is not None and solution.candidate.fits:

@@ -4,8 +4,7 @@ not kept."""
 from __future__ import annotations
 
 from ..records import replace
-from ..work.queue import simulate
-from .users import Requests, UsersRow
+from .users import Requests, answers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,16 +21,6 @@ def price(problem: Problem, candidate: Candidate, served: bool = False) -> Speed
     if problem.policy.users is None and not served:
         return speed
     return replace(speed, requests=answers(problem, candidate))
-
-
-def answers(problem: Problem, candidate: Candidate) -> Requests:
-    """Return what as many people as the problem's requests get of a launch."""
-    use = candidate.breakdown
-    users = problem.policy.workload.requests
-    clock = problem.cost.clock(candidate.params, use)
-    served = simulate(clock, problem.policy.workload, users, use.n_seq_max, use.n_ctx_seq)
-    row = UsersRow(users, use.n_seq_max, served, use.caches, candidate.fits)
-    return Requests(row, None, 0, None, ())
 
 
 def broken(wanted: Users, requests: object) -> str:

@@ -4,147 +4,63 @@
     solution.candidate, solution.problem, solution.others
 
 Given flags stay fixed, the others are solved; of all launches that fit, the one that is worth most.
-Plans, --why, alternatives, remedies, drafts, people and rivals ask here. Each slot count and cache
-type is a search of its own (search.py).
+Plans, --why, alternatives, remedies and rivals ask here. What no flag says is decided first: how
+inputs are embedded, what people get, what drafts, each as variants of the problem in one loop
+(variants.py), whose launches best_launch.py finds.
 """
 
 from __future__ import annotations
 
+from ..engines import leaner
 from ..garbage import without_gc
-from ..records import replace
-from . import serving
-from .candidates import RAM_SHARE
-from .evaluate import FULL
-from .frames import plain, slots
-from .one.contexts import contexts, streams_of
-from .prices import FINE_ABOVE, chooses_context, low, worth
-from .problem import Solution
-from .search import Search
+from ..work.unfused import may_part
+from .best_launch import best_launch
+from .embedder import suits, ways
+from .variants import DOES_NOT_FIT, FITS, Variant, best_first
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..flags.params import Params
-    from .evaluate import Candidate
-    from .problem import Problem
+    from .problem import Problem, Solution
+    from .variants import Rank
 
 
 @without_gc
 def solve(problem: Problem) -> Solution:
     """Return the best launch of a problem, fully measured; one that does not fit if none does."""
-    given = plain(problem)
-    plain_problem = problem.with_given(given)
-    result = (
-        _with_most_context(plain_problem)
-        if plain_problem.policy.n_ctx == "max"
-        else _by_cache_type(plain_problem)
-    )
-    result = replace(result, problem=problem)
-    if result.candidate is None:
-        return result
-    changes = {
-        name: value for name, value in vars(problem.given).items() if value != getattr(given, name)
-    }
-    params = result.candidate.params
-    # The plan keeps the words that were given: -sm layer stays in the answer though it changes
-    # nothing.
-    back = {
-        name: value for name, value in changes.items() if vars(params)[name] == vars(given)[name]
-    }
-    if params.n_gpu_layers is None:  # of --fit's launches; llama-server would decide again
-        back["n_gpu_layers"] = params.layers_wanted(problem.everything) * bool(
-            problem.machine.devices
-        )
-    if not back:
-        return result
-    as_given = replace(params, **back)
-    same = problem.evaluator.candidate(as_given, FULL, last=True)
-    return replace(result, candidate=same or result.candidate)
+    if problem.decided:
+        return best_launch(problem)
+    every = [
+        Variant(problem.with_given(given), (FITS, float(i)))
+        for i, given in enumerate(ways(problem))
+    ]
+
+    def ranked(variant: Variant, solution: Solution) -> Rank:
+        # The first way of embedding that suits is the answer; the last one, with the usual flags,
+        # is taken anyhow.
+        suitable = solution.candidate is not None and suits(problem, solution.candidate)
+        return variant.bound if suitable else (DOES_NOT_FIT, -variant.bound[-1])
+
+    tried, _ = best_first(every, lambda variant: _for_whom(variant.problem), ranked)
+    return tried[0].solution
 
 
-def _with_most_context(problem: Problem) -> Solution:
-    """Return the largest context, of launches with nothing in RAM if the best one is of these: so
-    it is no smaller."""
-    # The usual answer first: --ctx max may not have less context than it, nor put in RAM what it
-    # does not.
-    best = _by_cache_type(problem.with_goals(n_ctx=None)).candidate
-    if best is None or not best.fits:
-        return _by_cache_type(problem)
-    widest = _by_cache_type(problem, problem.whole(best) and bool(problem.machine.devices))
-    return widest if _has_as_much(widest.candidate, best) else Solution(problem, best)
+def _for_whom(problem: Problem) -> Solution:
+    """Return the launch for people, of a model with a draft, or of a model alone."""
+    settled = problem.settled()
+    users = problem.policy.users
+    if users is not None:
+        from .users import for_users
 
+        return for_users(settled, users)
+    if problem.given.spec_type or problem.request.companions.draft is not None:
+        from .drafts import drafts, with_draft
 
-def _has_as_much(one: Candidate | None, other: Candidate) -> bool:
-    """Return whether a launch fits, with a context that is no smaller."""
-    return one is not None and one.fits and one.breakdown.n_ctx >= other.breakdown.n_ctx
+        if drafts(problem):
+            return with_draft(settled)
+    solution = best_launch(settled)
+    lean = leaner(problem.evaluator.engine) is not None
+    if lean or may_part(problem.model, problem.evaluator.estimator.rules):
+        from .one.added import with_added
 
-
-def _by_cache_type(problem: Problem, whole: bool = False) -> Solution:
-    """Return the best launch; of several cache types that --kv-types allows the first with which
-    nothing is in RAM."""
-    given = problem.given
-    types = problem.policy.kv_types
-    if not types or given.cache_type_k:  # one of them, where several models share
-        return _by_slots(problem, given, whole)
-    answers = []
-    for name in types:
-        typed = replace(given, cache_type_k=name, cache_type_v=name)
-        smallest = contexts(problem, typed).smallest or 0
-        # A coarse cache is for short contexts, unless only coarse ones are allowed.
-        if low(name) and not all(map(low, types)) and smallest > FINE_ABOVE * streams_of(typed):
-            continue
-        # The first type in the given order with which everything is on devices.
-        result = _by_slots(problem, typed, whole)
-        candidate = result.candidate
-        if candidate is not None and candidate.fits and problem.whole(candidate):
-            return result
-        answers.append(result)
-    return _best(problem, answers)
-
-
-def _by_slots(problem: Problem, given: Params, whole: bool) -> Solution:
-    """Return the best launch with as many slots as are worth most."""
-    answers = []
-    for slotted in slots(problem, given):
-        answer = Search(problem, slotted, whole).best()
-        answers += [answer, *_without_checkpoints(problem, slotted, whole, answer)]
-    return _best(problem, answers)
-
-
-def _without_checkpoints(
-    problem: Problem, given: Params, whole: bool, answer: Solution
-) -> Iterator[Solution]:
-    """Yield the best launch without context checkpoints, where their RAM may be what another launch
-    lacks: one for each slot is certain in all others."""
-    chosen = answer.candidate
-    if chosen is None or not may_lack(problem, chosen):
-        return
-    without = Search(problem, replace(given, ctx_checkpoints=0), whole).best()
-    why = serving.without(serving.checkpoints(chosen.params, chosen.breakdown))
-    yield replace(without, reasons=(why,))
-
-
-def may_lack(problem: Problem, chosen: Candidate) -> bool:
-    """Return whether a launch may lack the RAM of its context checkpoints for something else."""
-    size = serving.checkpoints(chosen.params, chosen.breakdown)
-    ram = problem.machine.ram
-    free = problem.given.ctx_checkpoints is None and not problem.beside_a_launch
-    if not (size and free) or ram is None or chosen.ram_spare is None:
-        return False
-    use = chosen.breakdown
-    longest = not chooses_context(problem) or use.n_ctx_seq >= problem.model.n_ctx_train
-    if chosen.fits and problem.whole(chosen) and longest:
-        return False
-    # Part of the RAM stays free where the processor reads the cache.
-    return chosen.ram_spare < size + (1 - RAM_SHARE) * ram
-
-
-def _best(problem: Problem, answers: list[Solution]) -> Solution:
-    """Return the one that is worth most, or the first if none fits."""
-    possible = [(answer, use) for answer in answers if (use := answer.candidate) is not None]
-    fitting = [(answer, use) for answer, use in possible if use.fits]
-    if fitting:
-        return min(fitting, key=lambda each: worth(problem, each[1].params, each[1].breakdown))[0]
-    # Nothing fits: an answer that says by how much is better than none.
-    return possible[0][0] if possible else Solution(problem, None)
+        return with_added(settled, solution)
+    return solution

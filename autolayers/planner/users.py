@@ -11,28 +11,33 @@ then q8_0 is tried.
 from __future__ import annotations
 
 from ..errors import LaunchRefused, UsageError
+from ..flags.params import ALL_LAYERS, FIT_PARAMS_MIN_CTX
 from ..flags.users import Users
 from ..keys import written
 from ..memory.context import CELL_BLOCK, pad, resolve
 from ..records import dataclass, replace
 from ..units import human
 from ..work.queue import Served, simulate
-from .evaluate import FULL, Candidate
+from .best_launch import best_launch
+from .evaluate import FULL
 from .one.bisection import last
 from .prices import PEOPLE, TOO_SLOW
-from .problem import Problem, Solution
-from .solve import solve
+from .problem import Solution
+from .variants import DOES_NOT_FIT, FITS, REFUSED, Variant, best_first, like
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..flags.params import Params
+    from ..memory.breakdown import Static
+    from .evaluate import Candidate
+    from .problem import Problem
+    from .variants import Rank, Tried
 
 TABLE = (1, 2, 4, 8, 16, 32)
 MOST = 256  # slots of a llama-server
 HOPE = 1.25  # times the promise: what a launch with parts in RAM must have to spare
-LEAST = 4096  # tokens of a person's context, if that is open
 
 
 @dataclass(frozen=True)
@@ -66,17 +71,13 @@ class Requests:
 
 
 @dataclass(frozen=True)
-class _Launch:
-    """The launch for a number of people."""
+class _Slots(Variant):
+    """A number of slots for people. Of fewer than `above` nothing is known yet but that with
+    `below` all weights are on the GPUs."""
 
-    problem: Problem
-    candidate: Candidate
-    row: UsersRow
-
-    @property
-    def in_ram(self) -> bool:
-        """Whether a significant part of the weights is in RAM."""
-        return self.problem.cost.in_ram(self.candidate)
+    slots: int = 1
+    below: int = 0
+    above: int = 1
 
 
 class _People:
@@ -88,11 +89,11 @@ class _People:
         self.wanted = wanted
         work = problem.policy.workload
         # A whole request of a person must fit into its slot.
-        needed = max(LEAST, work.context, work.depth + work.prompt + work.generate)
+        needed = max(FIT_PARAMS_MIN_CTX, work.context, work.depth + work.prompt + work.generate)
         self.context = wanted.context or pad(
             min(needed, problem.model.n_ctx_train or needed), CELL_BLOCK
         )
-        self._known: dict[int, _Launch | None] = {}
+        self._known: dict[int, Solution] = {}
 
     @property
     def waits(self) -> bool:
@@ -121,88 +122,126 @@ class _People:
             return False
         return True
 
-    def launch(self, users: int) -> _Launch | None:
+    def launch(self, users: int) -> Solution:
+        """Return the launch that serves these people best, with what they get of it."""
         if users not in self._known:
             self._known[users] = self._planned(users)
         return self._known[users]
 
-    def _planned(self, users: int) -> _Launch | None:
-        """Return the launch with a slot for each, or with fewer if that serves clearly more: the
-        others wait."""
+    def _planned(self, users: int) -> Solution:
         slots = self.slots(users)
-        each = self._with_slots(users, slots)
         # Who grows a launch searches no other one; a given -np leaves no slots to choose.
-        grows = self.wanted.grows and not self.waits
-        if grows or self.given.n_parallel not in (None, -1) or self._whole(each):
-            return each
-        tried = [each]
-        # Halves until all weights are on the GPUs; then as many slots as still keep them there.
-        while slots > 1 and not self._whole(tried[-1]):
-            slots //= 2
-            tried.append(self._with_slots(users, slots))
-        if self._whole(tried[-1]):
-            tried[-1] = self._most_slots(users, slots, tried[-1])
-        # Fewer slots only for clearly more tokens in all: with a slot each nobody waits.
-        good = max(map(_total, tried)) / PEOPLE.factor
-        if _total(each) >= good and each is not None and each.row.served.rate >= TOO_SLOW:
-            return each
-        return next(launch for launch in tried[::-1] if _total(launch) >= good)
+        only = (self.wanted.grows and not self.waits) or self.given.n_parallel not in (None, -1)
 
-    def _most_slots(self, users: int, slots: int, best: _Launch | None) -> _Launch | None:
-        """Return the launch with the most slots, from `slots` to twice as many, that has all
-        weights on the GPUs."""
-        found = {slots: best}
+        def opened(tried: Tried) -> Iterator[Variant]:
+            here = tried.variant
+            assert isinstance(here, _Slots)
+            whole = self._whole(tried.solution)
+            # Smaller caches once: they find their own number of slots.
+            smaller = not whole and here.slots == slots
+            others = [self._quantised(here, tried.solution)] if smaller else []
+            # Fewer slots, as many as keep all weights on the GPUs: the others wait.
+            below, above = (here.slots, here.above) if whole else (here.below, here.slots)
+            fewer = (below + above) // 2
+            if fewer > below and not only:
+                others.append(self._with_slots(here.problem, users, fewer, below, above))
+            yield from filter(None, others)
 
-        def is_whole(count: int) -> bool:
-            found[count] = self._with_slots(users, count)
-            return self._whole(found[count])
+        first = self._with_slots(self.asking(users), users, slots, 0, slots)
+        tried, left = best_first([first], self._solved, self._ranked, opened)
+        best = self._best(tried)
+        return replace(best, others=tuple([each.promise for each in left]))
 
-        return found[last(slots, 2 * slots, is_whole)]
-
-    def _whole(self, launch: _Launch | None) -> bool:
-        return launch is not None and launch.row.fits and not launch.in_ram
-
-    def _serves_more(self, fewer: _Launch | None, launch: _Launch | None) -> bool:
-        if fewer is None or not fewer.row.fits:
-            return False
-        return _total(fewer) > _total(launch) * PEOPLE.factor
-
-    def _with_slots(self, users: int, slots: int) -> _Launch | None:
-        # A given context is that of all slots.
-        n_ctx = self.given.n_ctx or slots * self.context
-        problem = self.asking(users).with_flags(n_parallel=slots, n_ctx=n_ctx)
-        half = self._quantised(problem)
-        # One person's launch with more slots is measured at once; a search for each number takes
-        # long.
-        if self.wanted.grows and users > 1:
-            grown = self._grown(problem, users)
-            if grown is None and half is not None:
-                grown = self._grown(half, users)
-            if grown is not None or not self._hopes(half or problem, users):
-                return grown
-            if half is not None and self._whole(self.launch(1)):
-                return self._solved(half, users)
-        return self._searched(problem, half, users)
-
-    def _quantised(self, problem: Problem) -> Problem | None:
-        """Return the problem with a q8_0 cache; None if flags leave no type open."""
+    def _with_slots(
+        self, problem: Problem, users: int, slots: int, below: int, above: int
+    ) -> _Slots:
+        """Return the variant with these slots, and what no launch of fewer than `above` exceeds:
+        the first one needs no bound."""
         given = self.given
-        typed = given.cache_type_k or given.cache_type_v or self.problem.policy.kv_types
+
+        def at(n: int) -> Problem:
+            # A given context is that of all slots.
+            return problem.with_flags(n_parallel=n, n_ctx=given.n_ctx or n * self.context)
+
+        variant = _Slots(at(slots), what=_words(at(slots)), slots=slots, below=below, above=above)
+        if slots == above:
+            return variant
+        most = at(above - 1)
+        return replace(variant, bound=self._bound(most), what=f"up to {_words(most)}")
+
+    def _bound(self, problem: Problem) -> Rank:
+        """Return what no launch of fewer or smaller caches is better than: as if it had all weights
+        on the GPUs, all of them or the one that is fastest alone. Nearly as good may be taken."""
+        given = problem.given
+        devices = [device.name for device in problem.machine.devices]
+        alone = [(name,) for name in devices] if given.device is None and len(devices) > 1 else []
+        most = 0.0
+        for device in (given.device, *alone, ()):
+            params = replace(given, n_gpu_layers=ALL_LAYERS, device=device)
+            use = problem.evaluator.static(params)
+            if use is not None:
+                most = max(most, served_by(problem, params, use).served.total)
+        work = problem.policy.workload
+        return (FITS, work.requests * work.generate / most / PEOPLE.factor if most else 0.0)
+
+    def _rank(self, row: UsersRow) -> Rank:
+        """Return the seconds in which all get an answer; fewer slots must serve clearly more."""
+        seconds = row.users * self.problem.policy.workload.generate / row.served.total
+        return FITS, seconds / PEOPLE.factor if self._serves_each(row) else seconds
+
+    def _serves_each(self, row: UsersRow) -> bool:
+        """Return whether nobody waits: not for a slot, nor for every token."""
+        return row.slots >= self.slots(row.users) and row.served.rate >= TOO_SLOW
+
+    def _best(self, tried: list[Tried]) -> Solution:
+        """Return the launch with a slot for each, unless it serves clearly less than others, or
+        nobody well: then of those that serve nearly the most in all the one with the most slots
+        that have all weights on the GPUs, or else with the fewest."""
+        fitting = [each.solution for each in tried if each.rank[0] == FITS]
+        if not fitting:
+            return tried[0].solution
+        every = [each for each in fitting if self._serves_each(_row(each))]
+        if self._serves_each(_row(fitting[0])):
+            # Of its own caches, unless smaller ones serve clearly more.
+            return min(_nearly_best(every), key=_is_smaller)
+        good = _nearly_best(fitting)
+        whole = [each for each in good if self._whole(each)]
+        if whole:
+            return max(whole, key=lambda each: _row(each).slots)
+        return min(good, key=lambda each: (_row(each).slots, _is_smaller(each)))
+
+    def _ranked(self, variant: Variant, solution: Solution) -> Rank:
+        candidate = solution.candidate
+        if candidate is None:
+            return (REFUSED,)
+        row = _row(solution)
+        # Of those that do not fit the one with the fewest slots.
+        few = DOES_NOT_FIT, float(row.slots), float(_is_smaller(solution))
+        return self._rank(row) if row.fits else few
+
+    def _whole(self, solution: Solution) -> bool:
+        candidate = solution.candidate
+        return candidate is not None and candidate.fits and not _in_ram(solution)
+
+    def _quantised(self, here: _Slots, solution: Solution) -> _Slots | None:
+        """Return the variant with a q8_0 cache; None where flags leave no type open, or one
+        person's weights are in RAM: so they are for more."""
+        one = solution if here.problem.policy.workload.requests == 1 else self.launch(1)
+        if one.candidate is not None and one.candidate.fits and _in_ram(one):
+            return None
+        half = self._half(solution.problem)
+        if half is None:
+            return None
+        return replace(here, problem=half, bound=self._bound(half), what=_words(half))
+
+    def _half(self, problem: Problem) -> Problem | None:
+        """Return the problem with a q8_0 cache; None if flags leave no type open."""
+        given = problem.given
+        typed = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
         # A quantised cache of V needs flash attention.
         if typed or given.flash_attn == "off":
             return None
         return problem.with_flags(cache_type_k="q8_0", cache_type_v="q8_0")
-
-    def _searched(self, problem: Problem, half: Problem | None, users: int) -> _Launch | None:
-        """Return the launch that a search finds, with a q8_0 cache if that serves clearly more."""
-        launch = self._solved(problem, users)
-        whole = self._whole(launch)
-        one = launch if users == 1 else self.launch(1)
-        partly = one is not None and one.row.fits and one.in_ram  # so it is for more
-        if whole or partly or half is None:
-            return launch
-        smaller = self._solved(half, users)
-        return smaller if self._serves_more(smaller, launch) else launch
 
     def asking(self, users: int) -> Problem:
         """Return the problem with this many requests at once."""
@@ -210,64 +249,44 @@ class _People:
             workload=replace(self.problem.policy.workload, requests=users)
         )
 
-    def _grown(self, problem: Problem, users: int) -> _Launch | None:
-        """Return one person's launch with more slots, where it stays on the GPUs and fits."""
-        params = self._with_more(problem)
-        if params is None or not self.problem.evaluator.may_fit(params):
-            return None
-        candidate = self.problem.evaluator.candidate(params, FULL, last=True)
-        if candidate is None or not candidate.fits:
-            return None
-        return self._served(problem, candidate, users)
+    def _solved(self, variant: Variant) -> Solution:
+        """Return a search's launch for these slots, or one person's with more slots where that may
+        do: a search for each number takes long."""
+        problem = variant.problem
+        one = self.wanted.grows and problem.policy.workload.requests > 1 and self.launch(1)
+        if not one:
+            return _served(best_launch(problem))
+        half = self._half(problem)
+        for each in (problem, half):
+            if each is not None and self._whole(one):
+                params = like(one, each)
+                may_fit = each.evaluator.may_fit(params)
+                grown = each.evaluator.candidate(params, FULL, last=True) if may_fit else None
+                if grown is not None and grown.fits:
+                    return _served(Solution(each, grown))
+        if not self._hopes(half or problem, one):
+            return Solution(problem, None)
+        return _served(best_launch(half if half is not None and self._whole(one) else problem))
 
-    def _with_more(self, problem: Problem) -> Params | None:
-        """Return one person's launch with the slots of this problem, None where it is not on the
-        GPUs."""
-        one = self.launch(1)
-        given = problem.given
-        if one is None or not self._whole(one):
-            return None
-        return replace(
-            one.candidate.params,
-            n_parallel=given.n_parallel,
-            n_ctx=given.n_ctx,
-            cache_type_k=given.cache_type_k,
-            cache_type_v=given.cache_type_v,
-        )
-
-    def _hopes(self, problem: Problem, users: int) -> bool:
+    def _hopes(self, problem: Problem, one: Solution) -> bool:
         """Return whether a launch that does not stay on the GPUs is worth a search: if GPUs with
         more memory would give well more than is promised."""
-        params = self._with_more(problem)
-        use = None if params is None else self.problem.evaluator.static(params)
         # Without a promised rate any launch may do.
-        if params is None or use is None or not self.wanted.rate:
+        if not self.wanted.rate or not self._whole(one):
             return True
-        clock = problem.cost.clock(params, use)
-        served = simulate(clock, problem.policy.workload, users, use.n_seq_max, use.n_ctx_seq)
-        return served.rate >= HOPE * self.wanted.rate
-
-    def _solved(self, problem: Problem, users: int) -> _Launch | None:
-        candidate = solve(problem).candidate
-        return None if candidate is None else self._served(problem, candidate, users)
-
-    def _served(self, problem: Problem, candidate: Candidate, users: int) -> _Launch:
-        """Return the launch, with what these people get of it."""
-        use = candidate.breakdown
-        clock = problem.cost.clock(candidate.params, candidate.breakdown)
-        served = simulate(clock, problem.policy.workload, users, use.n_seq_max, use.n_ctx_seq)
-        row = UsersRow(users, use.n_seq_max, served, use.caches, candidate.fits)
-        return _Launch(problem, candidate, row)
+        params = like(one, problem)
+        use = problem.evaluator.static(params)
+        served = None if use is None else served_by(problem, params, use).served
+        return served is None or served.rate >= HOPE * self.wanted.rate
 
     def keeps(self, users: int) -> bool:
         """Return whether the promise is kept. Who waits for a slot gets nothing until then, which a
         promised first token alone counts."""
         launch = self.launch(users)
-        if launch is None or not launch.row.fits:
+        if launch.candidate is None or not launch.candidate.fits:
             return False
-        return (launch.row.slots >= users or self.waits) and self.wanted.is_kept_by(
-            launch.row.served
-        )
+        row = _row(launch)
+        return (row.slots >= users or self.waits) and self.wanted.is_kept_by(row.served)
 
     def most_users(self) -> int:
         """Return the largest number of people that keeps the promise, 0 for none."""
@@ -279,20 +298,65 @@ class _People:
         launch = self.launch(users)
         slots = self.slots(users + 1)
         if (
-            launch is None
+            launch.candidate is None
             or self.given.n_ctx is not None
             or slots == self.slots(users)
-            or launch.row.slots < users
+            or _row(launch).slots < users
         ):
             return 0
         more = replace(launch.candidate.params, n_parallel=slots, n_ctx=slots * self.context)
         use = self.problem.evaluator.static(more)
-        return 0 if use is None else use.caches - launch.row.context
+        return 0 if use is None else use.caches - _row(launch).context
 
 
-def _total(launch: _Launch | None) -> float:
-    """Return the tokens per second of all together, 0 of a launch that does not fit."""
-    return launch.row.served.total if launch is not None and launch.row.fits else 0.0
+def served_by(problem: Problem, params: Params, use: Static, fits: bool = True) -> UsersRow:
+    """Return what as many people as the problem's requests get of a launch."""
+    users = problem.policy.workload.requests
+    clock = problem.cost.clock(params, use)
+    served = simulate(clock, problem.policy.workload, users, use.n_seq_max, use.n_ctx_seq)
+    return UsersRow(users, use.n_seq_max, served, use.caches, fits)
+
+
+def answers(problem: Problem, candidate: Candidate) -> Requests:
+    """Return the same of a launch that was measured."""
+    row = served_by(problem, candidate.params, candidate.breakdown, candidate.fits)
+    return Requests(row, None, 0, None, ())
+
+
+def _served(solution: Solution) -> Solution:
+    """Return a solution with what people get of its launch."""
+    if solution.candidate is None:
+        return solution
+    return replace(solution, requests=answers(solution.problem, solution.candidate))
+
+
+def _row(solution: Solution) -> UsersRow:
+    assert isinstance(solution.requests, Requests)
+    return solution.requests.row
+
+
+def _nearly_best(solutions: list[Solution]) -> list[Solution]:
+    """Return those that serve nearly as much in all as the best of them."""
+    totals = [_row(each).served.total for each in solutions]
+    good = max(totals) / PEOPLE.factor
+    return [each for each, total in zip(solutions, totals, strict=True) if total >= good]
+
+
+def _is_smaller(solution: Solution) -> bool:
+    """Return whether its caches are of another type than f16."""
+    return solution.problem.given.cache_type_k is not None
+
+
+def _words(problem: Problem) -> str:
+    given = problem.given
+    cache = f" with a {given.cache_type_k} cache" if given.cache_type_k else ""
+    return f"{given.n_parallel} slots{cache}"
+
+
+def _in_ram(solution: Solution) -> bool:
+    """Return whether a significant part of the weights is in RAM."""
+    assert solution.candidate is not None
+    return solution.problem.cost.in_ram(solution.candidate)
 
 
 def too_many(requests: object) -> Iterator[str]:
@@ -334,25 +398,22 @@ def for_users(problem: Problem, wanted: Users) -> Solution:
     most_users = people.most_users() if wanted.promise and not wanted.alone else None
     users = wanted.count or most_users or 1
     chosen = people.launch(users)
-    if chosen is None:
+    if chosen.candidate is None:
         return Solution(people.asking(users), None)
+    row = _row(chosen)
     table: list[UsersRow] = []
     # Without a promise people see the table, and the number with the most tokens in all.
     if not wanted.promise and not wanted.alone:
         table = _table(people)
-        fitting = [row for row in (*table, chosen.row) if row.fits]
+        fitting = [row for row in (*table, row) if row.fits]
         most_users = max(fitting, key=lambda row: row.served.total).users if fitting else 0
     if wanted.alone:
-        most_users = users if chosen.row.fits else None
-    short = not chosen.row.fits or (wanted.promise and not people.keeps(users))
+        most_users = users if row.fits else None
+    short = not row.fits or (wanted.promise and not people.keeps(users))
     machines = _machines(users, most_users) if short else None
-    requests = Requests(chosen.row, most_users or None, people.each(users), machines, tuple(table))
-    return Solution(
-        chosen.problem,
-        chosen.candidate,
-        _reasons(requests, wanted, chosen.in_ram, people.slots(users)),
-        requests=requests,
-    )
+    requests = Requests(row, most_users or None, people.each(users), machines, tuple(table))
+    reasons = _reasons(requests, wanted, _in_ram(chosen), people.slots(users))
+    return replace(chosen, reasons=(*reasons, *chosen.reasons), requests=requests)
 
 
 def _machines(users: int, most_users: int | None) -> int | None:
@@ -368,10 +429,10 @@ def _table(people: _People) -> list[UsersRow]:
     table: list[UsersRow] = []
     for count in TABLE:
         launch = people.launch(count)
-        if launch is None or not launch.row.fits:
+        if launch.candidate is None or not launch.candidate.fits:
             break
-        table.append(launch.row)
-        if len(table) > 1 and launch.row.served.total < table[-2].served.total:
+        table.append(_row(launch))
+        if len(table) > 1 and table[-1].served.total < table[-2].served.total:
             break
     return table
 

@@ -96,8 +96,9 @@ def test_what_fits_and_was_not_chosen_counts_no_less() -> None:
     others = [row for row in found.candidates if not row.chosen and "short" not in row.verdict]
     assert others and all(counts[row] >= counts[chosen] for row in others)
     assert all("MiB" in row.verdict for row in found.candidates if row.n_ctx > chosen.n_ctx)
-    elsewhere = [row.verdict for row in found.tried if "-devd none" in row.verdict]
-    assert elsewhere and not any("-devd" in row.verdict for row in found.candidates)
+    # in RAM it would answer later even if it took no memory, so that was never measured
+    assert any(each.what == "drafting in RAM" for each in found.promised)
+    assert not any("-devd" in row.verdict for row in (*found.candidates, *found.tried))
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from ...errors import LaunchRefused
 from ...records import dataclass, replace
 from ...units import GiB
 from ..answer import plan_request
+from ..prices import TALK
 from .quality import DECIDED, Divergence, Usual, closer, level, of, usual
 
 TYPE_CHECKING = False
@@ -48,7 +49,6 @@ _NEAR_RATE = 0.5  # of the fastest's rate
 WHOLE, READS, SLOW = "whole", "reads", "slow"
 # Less than this is left, or this part of the memory: other programs want it
 LEFT, SHARE = GiB, 0.05
-_WANTED_CTX = 8192  # if neither the user nor the workload gives it
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def wanted_ctx(request: Request) -> int:
     policy = request.policy
     # A context that the user gave beats the least one, and both the workload's.
     given = params.n_ctx or (policy.n_ctx if isinstance(policy.n_ctx, int) else 0)
-    return given or policy.n_ctx_min or max(_WANTED_CTX, policy.workload.context)
+    return given or policy.n_ctx_min or max(TALK, policy.workload.context)
 
 
 def assess(model: Model, request: Request, quality: Sequence[Divergence] = ()) -> Choice:

@@ -17,6 +17,7 @@ from ..frames import MICRO_BATCHES, Frame, processor_alone
 from ..one.fit import fit
 from ..one.ladder import Ladders, may_split_tensors
 from ..one.most import with_most_layers
+from ..prices import FASTER
 from ..problem import Problem
 from ..solve import solve
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from ...work.speed import CostModel, Speed
 
 MOST = 5  # at most this many launches are measured
-# of one kind of placement, only launches whose predictions differ by more than this are measured
-ALIKE = 1.03
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,9 @@ def rivals(problem: Problem, threads: tuple[int, ...] = ()) -> list[Rival]:
         if candidate is not None and candidate.fits:
             of_kind = by_kind.setdefault(kind, [])
             # Two launches of a kind that take the same time would be measured twice for nothing.
+            alike = FASTER.factor
             near = [cost.speed(other).request / cost.speed(candidate).request for other in of_kind]
-            if all(not 1 / ALIKE < ratio < ALIKE for ratio in near):
+            if all(not 1 / alike < ratio < alike for ratio in near):
                 of_kind.append(candidate)
     chosen_first = [_rival(problem, candidate) for candidate in _near(cost, chosen, by_kind)]
     # The first launch in which the CPU computes with each number of threads, unless one is given.
@@ -159,7 +159,7 @@ def room_in(engine: Engine, model: Model, request: Request) -> Callable[[Rival, 
 
 def _chosen(problem: Problem) -> Candidate:
     """Return the plan's launch."""
-    chosen = solve(problem).candidate
+    chosen = solve(problem.settled()).candidate
     if chosen is None:
         raise problem.evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
     if not chosen.fits:

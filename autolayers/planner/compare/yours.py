@@ -13,6 +13,7 @@ from ...errors import LaunchRefused
 from ...records import replace
 from ..answer import plan_request
 from ..one.most import launched
+from ..prices import FASTER
 from ..problem import Problem
 
 TYPE_CHECKING = False
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from ...request import Request
     from ..plan import Plan
 
-AS_GOOD = 1.03  # times the rates and the context: what is less is no difference
 # fields of Params that are no wish of anybody, and what leaves each open
 MEANS: dict[str, object] = {
     "n_gpu_layers": None,
@@ -84,4 +84,4 @@ def is_better(yours: Plan, better: Plan) -> bool:
         (here.prompt, there.prompt),
         (yours.breakdown.n_ctx, better.breakdown.n_ctx),
     )
-    return any(more > AS_GOOD * less for less, more in pairs)
+    return any(more > FASTER.factor * less for less, more in pairs)

@@ -18,16 +18,19 @@ from ...engines import leaner
 from ...records import replace
 from ...units import human
 from ...work.unfused import may_part
+from ..best_launch import best_launch
 from ..evaluate import FULL
-from ..prices import LEAN, REUSE, worth
-from ..problem import Solution
-from ..solve import solve
+from ..prices import LEAN, REUSE
+from ..variants import DOES_NOT_FIT, FITS, REFUSED, Variant, best_first, by_worth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ...flags.params import Params
     from ..evaluate import Candidate, Evaluator
-    from ..problem import Problem
+    from ..problem import Problem, Solution
+    from ..variants import Rank, Tried
 
 CHUNK = 256  # least tokens to move, as in llama.cpp's own presets
 FLAGS = {"n_parallel": "-np 1", "op_offload": "--no-op-offload"}
@@ -53,38 +56,36 @@ def _kept_fused(problem: Problem, solved: Solution, chosen: Candidate) -> Soluti
     if not cost.parts(chosen):
         return solved
 
-    # What fits beats what does not; otherwise the faster one.
-    def rank(candidate: Candidate) -> tuple[bool, float]:
-        return not candidate.fits, cost.speed(candidate).compared
-
     # Both avoid it; what the user decided is not changed.
     changes: dict[str, int | bool] = {}
     if given.n_parallel is None:
         changes["n_parallel"] = 1
     if given.op_offload is None:
         changes["op_offload"] = False
-    best = chosen
-    best_solved = solved
-    flag = ""
-    for name, value in changes.items():
-        changed = problem.with_flags(**{name: value})
-        other = solve(changed)
-        candidate = other.candidate
-        if candidate is not None and rank(candidate) < rank(best):
-            best = candidate
-            flag = FLAGS[name]
-            best_solved = Solution(changed, candidate, paid=other.paid)
-    if not flag:
+    variants = [
+        Variant(problem.with_flags(**{name: value}), what=FLAGS[name])
+        for name, value in changes.items()
+    ]
+
+    def ranked(_: Variant, solution: Solution) -> Rank:
+        candidate = solution.candidate
+        if candidate is None:
+            return (REFUSED,)
+        return FITS if candidate.fits else DOES_NOT_FIT, cost.speed(candidate).compared
+
+    best = _best_of(problem, solved, variants, ranked)
+    flag = best.variant.what
+    if not flag or best.solution.candidate is None:
         return solved
     before = cost.speed(chosen).prompt
-    after = cost.speed(best).prompt
+    after = cost.speed(best.solution.candidate).prompt
     number = problem.evaluator.estimator.rules.number
     why = (
         f"{flag}: with more slots and layers in RAM b{number} computes the delta net in single "
         f"operations: prompts "
         f"about {before:.3g} tokens/s instead of {after:.3g}"
     )
-    return replace(best_solved, reasons=(why,))
+    return replace(best.solution, reasons=(why,))
 
 
 def _with_fewer_logits(problem: Problem, solved: Solution, chosen: Candidate) -> Solution:
@@ -110,19 +111,35 @@ def _with_fewer_logits(problem: Problem, solved: Solution, chosen: Candidate) ->
         measurements=None,
         meter=problem.evaluator.estimator.meter,
     )
-    other = solve(lean_problem)
-    candidate = other.candidate
-    if candidate is None or not candidate.fits:
+
+    def ranked(variant: Variant, solution: Solution) -> Rank:
+        fits, *seconds = by_worth(variant.problem, solution.candidate)
+        return fits, *[each * (LEAN.factor if variant.what else 1.0) for each in seconds]
+
+    best = _best_of(problem, solved, [Variant(lean_problem, what="-wgt 1")], ranked).solution
+    if best is solved or best.candidate is None:
         return solved
-    after = worth(lean_problem, candidate.params, candidate.breakdown) * LEAN.factor
-    if chosen.fits and worth(problem, chosen.params, use) <= after:
-        return solved
-    rows = candidate.breakdown.n_ubatch
+    rows = best.candidate.breakdown.n_ubatch
     why = (
         "-wgt 1: buffers for the logits of one token, which is what one sequence asks for, instead "
         f"of those of each of {rows}"
     )
-    return Solution(lean_problem, candidate, (why,), other.paid)
+    return replace(best, reasons=(why,))
+
+
+def _best_of(
+    problem: Problem,
+    solved: Solution,
+    variants: list[Variant],
+    ranked: Callable[[Variant, Solution], Rank],
+) -> Tried:
+    """Return the best of a search's launch and of those with an added flag."""
+    tried, _ = best_first(
+        [Variant(problem), *variants],
+        lambda variant: best_launch(variant.problem) if variant.what else solved,
+        ranked,
+    )
+    return tried[0]
 
 
 def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, ...]]:

@@ -35,7 +35,7 @@ MOST_CUTS = 24  # how often to try splitting a model over the leftover memory
 # a choice with a split model must be this much better: each needs many layouts to find
 CUT_GAIN = 1.005
 # Sums of the same seconds in another order differ by rounding.
-_EQUAL = 1 + 1e-9
+EQUAL = 1 + 1e-9
 
 
 @dataclass(frozen=True)
@@ -254,8 +254,8 @@ class BranchAndBound:
         )
         if (
             self.best_so_far is None
-            or price * _EQUAL < self.best_so_far[0]
-            or (price <= self.best_so_far[0] * _EQUAL and crowding < self.best_so_far[1])
+            or price * EQUAL < self.best_so_far[0]
+            or (price <= self.best_so_far[0] * EQUAL and crowding < self.best_so_far[1])
         ):
             self.best_so_far = price, crowding, chosen
 
@@ -321,9 +321,9 @@ class BranchAndBound:
         # Equal prices are searched only at first, for the crowding: with many equal devices they
         # are too numerous.
         return (
-            price <= self.best_so_far[0] * _EQUAL
+            price <= self.best_so_far[0] * EQUAL
             if self.steps < _TIES
-            else price * _EQUAL < self.best_so_far[0]
+            else price * EQUAL < self.best_so_far[0]
         )
 
     def _alike(self, option: Option) -> object:

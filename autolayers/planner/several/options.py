@@ -22,7 +22,7 @@ from ..buffers import Buffers, Needs
 from ..candidates import PlacementKind
 from ..embedder import way_beside_others
 from ..evaluate import FULL, Candidate, Evaluator
-from ..frames import Frame
+from ..frames import MICRO_BATCHES, Frame
 from ..one.bisection import ALIKE, last
 from ..one.contexts import contexts
 from ..one.ladder import Ladder, Ladders
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 FEW = 16  # layer counts in RAM to try first
 _FEW_OF_MANY = 2  # the same, with many models
-_LARGE_BATCH = 2048  # the micro-batch at which weights in RAM are copied less often
 # extra layers in RAM to try until a split launch fits by its measured sizes
 _TRIES = 4
 
@@ -240,7 +239,9 @@ class Launches:
         embeds = base.embedding or base.reranking
         if given or short or embeds or self.policy.strategy == "layers":
             return [base]
-        return [base, replace(base, n_ubatch=_LARGE_BATCH, n_batch=max(N_BATCH, _LARGE_BATCH))]
+        # The one that is tried first for one model too: weights in RAM are copied less often.
+        large = MICRO_BATCHES[0]
+        return [base, replace(base, n_ubatch=large, n_batch=max(N_BATCH, large))]
 
     def _estimated(self, params: Params) -> Option | None:
         """Return a launch with underestimated graph buffers and margin, until it is measured."""

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from ...memory.meter import BUDGET
 from ...records import lazy, replace
-from .assign import CUT_GAIN, MOST_EXACT, Assignment, BranchAndBound, ModelOptions, Option, assign
+from .assign import (
+    CUT_GAIN,
+    EQUAL,
+    MOST_EXACT,
+    Assignment,
+    BranchAndBound,
+    ModelOptions,
+    Option,
+    assign,
+)
 from .options import Launches, kind
 from .servers import servers_of
 
@@ -22,7 +31,6 @@ LOOKED_A_NODE = 4  # options that are looked at in the time of a node (memory.me
 A_STEP = 2  # nodes that take as long as a step of a search
 _SHORT = 2  # a search takes this part of its steps where the budget is spent: half
 ROUNDS = 64  # rounds of measuring an estimated choice and choosing again
-_EQUAL = 1 + 1e-9
 
 
 def _is_as_good(best: Assignment | None, estimated: Assignment) -> bool:
@@ -31,7 +39,7 @@ def _is_as_good(best: Assignment | None, estimated: Assignment) -> bool:
     if best is None:
         return False
     split = any(option.params.tensor_split for option in estimated.chosen)
-    return best.price <= estimated.price * (CUT_GAIN if split else _EQUAL)
+    return best.price <= estimated.price * (CUT_GAIN if split else EQUAL)
 
 
 def _cheaper(one: Assignment | None, other: Assignment | None) -> Assignment | None:
@@ -111,7 +119,7 @@ class Sharing:
 
     def slower(self, assignment: Assignment) -> bool:
         """Return whether any model is slower than on its best device."""
-        return assignment.price > sum(self.shortest) * _EQUAL
+        return assignment.price > sum(self.shortest) * EQUAL
 
     def without(self, j: int) -> Assignment | None:
         """Return the best launches of the others, from the options so far."""
@@ -155,7 +163,7 @@ class Sharing:
                 if (
                     assignment is None
                     or total - self.shortest[i] + self.weights[i] * seconds
-                    < assignment.price / _EQUAL
+                    < assignment.price / EQUAL
                 ):
                     self.spilled[i][home] = launches.spilled(home)
                     known[id(launches), home] = self.spilled[i][home]
