@@ -193,10 +193,7 @@ def write(launch: LaunchFile) -> str:
         (p.lora, ["--lora", *p.lora]),
         (scales, ["--loramult", *scales]),
         *((True, [name, value] if value else [name]) for name, value in rest),
-        (
-            values.get("--ssl-key-file"),
-            ["--ssl", values.get("--ssl-cert-file"), values.get("--ssl-key-file")],
-        ),
+        (key, ["--ssl", certificate, key]),
     ]
     line = shell([str(word) for given, words in rows if given for word in words])
     # --password is what clients send as the key
