@@ -70,26 +70,9 @@ def settle(arguments: Arguments) -> Params:
     return one_sequence(arguments, _TARGET)
 
 
-def write(launch: LaunchFile) -> str:
-    """Return one line for this machine's shell. Raises UsageError for a launch that it cannot
-    express."""
-    launch.check_expressed(FIELDS, _FLAGS, _TARGET)
+def _refuse(launch: LaunchFile) -> None:
+    """Raise UsageError for a launch that its command line cannot express."""
     p, use = launch.params, launch.plan.breakdown
-    smallest, largest = _CONTEXTS
-    if not smallest <= use.n_ctx - _MORE_CELLS <= largest:
-        raise UsageError(
-            f"koboldcpp's --contextsize is {smallest} to {largest} and {_MORE_CELLS} cells are "
-            f"added to it: {use.n_ctx} is impossible, plan with -c {largest} or less"
-        )
-    # It downloads from a link, and knows no hf:
-    model = launch.model
-    if model.startswith("hf:") and model.lower().endswith(".gguf"):
-        parts = model[3:].split("/")
-        model = f"{HUB}/{'/'.join(parts[:2])}/resolve/main/{'/'.join(parts[2:])}"
-    elif ":" in model[2:] and model.startswith(("hf:", "docker:")):
-        raise UsageError(
-            f"koboldcpp loads files and links, not {model}: name one file, hf:USER/REPO/FILE.gguf"
-        )
     k, v, mode = p.cache_type_k or "f16", p.cache_type_v or "f16", p.load_mode or "auto"
     values = dict(launch.arguments.given)
     certificate, key = values.get("--ssl-cert-file"), values.get("--ssl-key-file")
@@ -120,6 +103,31 @@ def write(launch: LaunchFile) -> str:
     ):
         if wrong:
             raise UsageError(f"koboldcpp{why}")
+
+
+def write(launch: LaunchFile) -> str:
+    """Return one line for this machine's shell. Raises UsageError for a launch that it cannot
+    express."""
+    launch.check_expressed(FIELDS, _FLAGS, _TARGET)
+    p, use = launch.params, launch.plan.breakdown
+    smallest, largest = _CONTEXTS
+    if not smallest <= use.n_ctx - _MORE_CELLS <= largest:
+        raise UsageError(
+            f"koboldcpp's --contextsize is {smallest} to {largest} and {_MORE_CELLS} cells are "
+            f"added to it: {use.n_ctx} is impossible, plan with -c {largest} or less"
+        )
+    # It downloads from a link, and knows no hf:
+    model = launch.model
+    if model.startswith("hf:") and model.lower().endswith(".gguf"):
+        parts = model[3:].split("/")
+        model = f"{HUB}/{'/'.join(parts[:2])}/resolve/main/{'/'.join(parts[2:])}"
+    elif ":" in model[2:] and model.startswith(("hf:", "docker:")):
+        raise UsageError(
+            f"koboldcpp loads files and links, not {model}: name one file, hf:USER/REPO/FILE.gguf"
+        )
+    _refuse(launch)
+    mode, values = p.load_mode or "auto", dict(launch.arguments.given)
+    certificate, key = values.get("--ssl-cert-file"), values.get("--ssl-key-file")
     if p.swa_full:
         launch.warnings.append(
             "koboldcpp since 1.114 always makes a small cache for sliding windows: --swa-full "
@@ -165,7 +173,7 @@ def write(launch: LaunchFile) -> str:
         # Padding 0: a window's cache as small as llama.cpp's. Its own default lets a chat be
         # rewound that far
         (windows, ["--useswa", "--swapadding", 0]),
-        (True, _CACHE[k]),
+        (True, _CACHE[p.cache_type_k or "f16"]),
         # the cache in RAM, as -nkvo
         (p.kv_offload is False, ["--lowvram"]),
         (True, _overrides(p)),
@@ -185,7 +193,7 @@ def write(launch: LaunchFile) -> str:
         (p.lora, ["--lora", *p.lora]),
         (scales, ["--loramult", *scales]),
         *((True, [name, value] if value else [name]) for name, value in rest),
-        (certificate, ["--ssl", certificate, key]),
+        (key, ["--ssl", certificate, key]),
     ]
     line = shell([str(word) for given, words in rows if given for word in words])
     # --password is what clients send as the key
