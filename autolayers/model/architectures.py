@@ -119,6 +119,7 @@ class Architecture:
     mtp_skipped: bool = False
 
     # graphs
+    graph: str = ""  # the file of graph/models that builds it; "": its row is in graph/rows.py
     # the graph of its MTP block picks the output rows after the head's norm, before it (layer), or
     # after attention (Decoder.mtp); own: in its model's file; "": llama.cpp has none
     mtp: Literal["", "norm", "layer", "attention", "own"] = ""

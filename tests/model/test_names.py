@@ -16,7 +16,6 @@ PLACES = (
     PACKAGE / "model" / "demanded.py",
     # of another program
     PACKAGE / "engines" / "ik_llama",
-    PACKAGE / "graph" / "__init__.py",
     PACKAGE / "graph" / "rows.py",
     PACKAGE / "graph" / "models",
 )
