@@ -197,8 +197,7 @@ def request(
     for _ in range(redirects + 1):
         # another host: it must not see the credentials
         if origin(url) != first:
-            # whether the connection must lead to a public address. Raises NetError for a redirect
-            # to a less safe place than the first address.
+            # whether the connection must lead to a public address
             here = origin(url)
             # what was sent encrypted would be answered in plain text
             if (first[0], here[0]) == ("https", "http"):

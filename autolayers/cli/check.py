@@ -72,60 +72,61 @@ def main(words: Sequence[str]) -> int:
     if own.get("json"):
         emit_json(_json(program, build, results))
     else:
-        # The verdict, a line for each part, and one for each architecture that differs
-        style = Style.here()
-        # The program with its build, and the number of equal models
-        number = f"build {build.number}" if build.number else "a build without a number"
-        # A build of an own checkout has no number that says anything
-        if build.between:
-            number += " (by its flags and architectures b{} to b{})".format(*build.between)
-        commit = f", commit {build.commit}" if build.commit else ""
-        # An architecture that this build is too old for is no failure of it
-        states = [result.state for result in results if result.state != "unknown"]
-        bad = "differs" in states or "failed" in states
-        verdict = f"{states.count('equal')} of {len(states)} models equal in every part"
-        lines = [
-            *wrap(f"{program}: {number}{commit}", style.columns),
-            style(verdict, "red" if bad else "bold"),
-            "",
-        ]
-        # A table of the parts: how many models are equal in each
-        # (device, part) -> bytes above the prediction, one of each model
-        differences: dict[tuple[str, str], list[int]] = {}
-        for each in results:
-            for part, place, difference in each.parts:
-                differences.setdefault((place, part), []).append(difference)
-        rows = [
-            (f"{place} {part}", f"{of_models.count(0)} of {len(of_models)}")
-            for (place, part), of_models in sorted(differences.items())
-        ]
-        lines += table(("part", "equal"), rows, style)
-        different = [result for result in results if result.state in _PROBLEMS]
-        if different:
-            lines.append("")
-        for result in different:
-            # The lines of one model that differs, failed or has an upper bound alone.
-            what = f"{result.state}: {result.reason}"
-            if result.state == "differs":
-                what = ", ".join(
-                    f"{part} on {device} {'+' if difference > 0 else ''}{mib(difference)}"
-                    for part, device, difference in result.parts
-                    if difference
-                )
-            wrapped = wrap(
-                f"{result.architecture} ({result.name}): {what}", style.columns, "", "  "
-            )
-            problem_lines = [style(line, _PROBLEMS[result.state]) for line in wrapped]
-            lines += problem_lines
-        # By name: a user may look for one of them
-        unknown = sorted({result.architecture for result in results if result.state == "unknown"})
-        if unknown:
-            lines += [
-                "",
-                *wrap(f"not in this build: {', '.join(unknown)}", style.columns, "", "  "),
-            ]
-        show("\n".join(lines) + "\n")
+        show(_text(program, build, results))
     return 1 if any(result.state in ("differs", "failed") for result in results) else 0
+
+
+def _text(program: str, build: Build, results: Sequence[Checked]) -> str:
+    """Return the verdict, a line for each part, and one for each architecture that differs."""
+    style = Style.here()
+    # The program with its build, and the number of equal models
+    number = f"build {build.number}" if build.number else "a build without a number"
+    # A build of an own checkout has no number that says anything
+    if build.between:
+        number += " (by its flags and architectures b{} to b{})".format(*build.between)
+    commit = f", commit {build.commit}" if build.commit else ""
+    # An architecture that this build is too old for is no failure of it
+    states = [result.state for result in results if result.state != "unknown"]
+    bad = "differs" in states or "failed" in states
+    verdict = f"{states.count('equal')} of {len(states)} models equal in every part"
+    lines = [
+        *wrap(f"{program}: {number}{commit}", style.columns),
+        style(verdict, "red" if bad else "bold"),
+        "",
+    ]
+    # A table of the parts: how many models are equal in each
+    # (device, part) -> bytes above the prediction, one of each model
+    differences: dict[tuple[str, str], list[int]] = {}
+    for each in results:
+        for part, place, difference in each.parts:
+            differences.setdefault((place, part), []).append(difference)
+    rows = [
+        (f"{place} {part}", f"{of_models.count(0)} of {len(of_models)}")
+        for (place, part), of_models in sorted(differences.items())
+    ]
+    lines += table(("part", "equal"), rows, style)
+    different = [result for result in results if result.state in _PROBLEMS]
+    if different:
+        lines.append("")
+    # those that differ, failed or have an upper bound alone
+    for result in different:
+        what = f"{result.state}: {result.reason}"
+        if result.state == "differs":
+            what = ", ".join(
+                f"{part} on {device} {'+' if difference > 0 else ''}{mib(difference)}"
+                for part, device, difference in result.parts
+                if difference
+            )
+        wrapped = wrap(f"{result.architecture} ({result.name}): {what}", style.columns, "", "  ")
+        lines += [style(line, _PROBLEMS[result.state]) for line in wrapped]
+    # By name: a user may look for one of them
+    unknown = sorted({result.architecture for result in results if result.state == "unknown"})
+    if unknown:
+        lines += [
+            "",
+            *wrap(f"not in this build: {', '.join(unknown)}", style.columns, "", "  "),
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def _keep(program: str, build: Build, results: Sequence[Checked]) -> None:

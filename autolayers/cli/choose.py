@@ -61,10 +61,7 @@ def main(words: list[str]) -> int:
     if job:
         request = job.asked(request, "workload" in own)
     readable, models = _models(offered, arguments)
-    # A plan for each file, on all cores
-    # The offers that can be planned, each with its plan; print why the others cannot. Raises
-    # ModelError if none can.
-    # What llama-perplexity measured, by its output in a file. Raises UsageError.
+    # What llama-perplexity measured, by its output in a file
     path, measured = own.get("quality"), []
     if path is not None:
         try:
@@ -77,6 +74,7 @@ def main(words: list[str]) -> int:
             raise UsageError(
                 f'--quality {path}: no line "Mean KLD"; llama-perplexity --kl-divergence prints one'
             )
+    # A plan for each file, on all cores
     progress = Progress(len(models), "planning ")
 
     def work(model: Model) -> Choice:
@@ -252,27 +250,41 @@ def _print(
             raise UsageError(f"--format hf: llama-server cannot download {source}")
         emit(shell(command) + "\n")
     elif form == "json":
-        # The advice as JSON has it
-        larger = advice.next if advice else None
-        advised: dict[str, object] = {
-            "take": labels[advice.take] if advice else None,
-            "words": list(command),
-            "text": text,
-            "next": None if larger is None else labels[larger],
-        }
-        take = advice.take if advice else None
-        # The answer for --format json; `take`: the recommended file's place
-        machines = [
+        emit_json(_json(labels, answered, machine, n_ctx, advice, command, text))
+    else:
+        files = names[0] if len(names) == 1 else f"{len(choices)} files"
+        title = f"{files} on {_sizes(machine)}, context {n_ctx} or more"
+        style = Style.here()
+        show(choices_text(title, labels, choices, advice, n_ctx, command, style))
+
+
+def _json(
+    labels: list[str],
+    answered: list[tuple[Offer, Choice]],
+    machine: Machine,
+    n_ctx: int,
+    advice: Recommended | None,
+    command: tuple[str, ...],
+    text: str,
+) -> dict[str, object]:
+    """Return the answer for --format json."""
+    take, larger = (advice.take, advice.next) if advice else (None, None)
+    # Whether no other file is as small, as fast and not known to be less close to the original
+    in_front = front([choice for _, choice in answered], take)
+    return {
+        "schema": 1,
+        "autolayers": __version__,
+        "n_ctx": n_ctx,
+        "devices": [
             {
                 "name": device.name,
                 "description": device.description,
                 "free": machine.limits[device.name],
             }
             for device in machine.devices
-        ]
-        # Whether no other file is as small, as fast and not known to be less close to the original
-        in_front = front([choice for _, choice in answered], take)
-        rows = [
+        ],
+        "ram": machine.ram,
+        "files": [
             {
                 "name": offer.name,
                 "source": offer.source,
@@ -281,23 +293,14 @@ def _print(
                 "front": first,
             }
             for (offer, choice), first in zip(answered, in_front, strict=True)
-        ]
-        emit_json(
-            {
-                "schema": 1,
-                "autolayers": __version__,
-                "n_ctx": n_ctx,
-                "devices": machines,
-                "ram": machine.ram,
-                "files": rows,
-                "advice": advised,
-            }
-        )
-    else:
-        files = names[0] if len(names) == 1 else f"{len(choices)} files"
-        title = f"{files} on {_sizes(machine)}, context {n_ctx} or more"
-        style = Style.here()
-        show(choices_text(title, labels, choices, advice, n_ctx, command, style))
+        ],
+        "advice": {
+            "take": None if take is None else labels[take],
+            "words": list(command),
+            "text": text,
+            "next": None if larger is None else labels[larger],
+        },
+    }
 
 
 def _sizes(machine: Machine) -> str:

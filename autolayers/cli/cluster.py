@@ -49,7 +49,7 @@ def main(words: list[str]) -> int:
     together = plan_cluster(model, request, cluster)
     # The best set is printed even where it does not fit: it says what is missing
     own, best = arguments.own, together.best
-    # The format that is asked for. Raises UsageError for flags that it does not take.
+    # The format that is asked for
     form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
     if form not in ("compose", "systemd", "kubernetes", "lws") and (
         "output" in own or "image" in own

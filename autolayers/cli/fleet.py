@@ -35,7 +35,7 @@ def main(words: list[str]) -> int:
     """Print the plan, or write the files of each machine; 5 if a user is not served, 130 if the
     search was interrupted."""
     arguments = read("fleet", words, os.environ)
-    # The name of the machines and those of the models. Raises UsageError.
+    # The name of the machines and those of the models
     names = list(arguments.positional)
     if len(names) < 2 or names[0].lower().endswith(".gguf"):
         raise UsageError(
@@ -52,8 +52,7 @@ def main(words: list[str]) -> int:
     if form not in launches.KINDS and ("output" in own or "image" in own):
         raise UsageError(f"--output and --image need --format {', '.join(launches.KINDS)}")
     fleet = read_fleet(machines)
-    # The models' paths and weights. Raises UsageError for a model that is given twice.
-    # The same model twice may mean twice its users, which @2 says
+    # The models' paths and weights. The same model twice may mean twice its users, which @2 says
     paths, weights = weighted(names)
     for path in paths:
         if paths.count(path) > 1:

@@ -73,8 +73,7 @@ def overview() -> str:
 
 def help_of(name: str) -> str:
     """Return the text of `autolayers COMMAND --help`. Raises UsageError for an unknown command."""
-    # The command of these words. Raises UsageError if there is none.
-    # "ollama --help" arrives here with the flag as its second word
+    # The command of these words. "ollama --help" arrives here with the flag as its second word
     words = [word for word in name.split() if not word.startswith("-")]
     # "ollama plan" before "ollama", and "run llama-server" is run
     command = COMMANDS.get(" ".join(words[:2])) or COMMANDS.get(" ".join(words[:1]))

@@ -40,8 +40,6 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
         if arguments.params.model:
             # Flags and launch files must name the file that starts
             arguments = replace(arguments, params=replace(arguments.params, model=first))
-    # What --engine names, where it names one
-    # The program that --llama-server names. Raises UsageError where there is none.
     server = arguments.own.get("llama-server")
     if server and which(server) is None:
         raise UsageError(f"--llama-server {server}: no such program")

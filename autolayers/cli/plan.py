@@ -24,7 +24,7 @@ def main(words: Sequence[str]) -> int:
     if arguments.own.get("version"):
         show(f"autolayers {__version__}\n")
         return 0
-    # The models that are named. Raises UsageError if none is.
+    # The models that are named
     names = list(arguments.positional)
     if arguments.params.model and not names:
         names = [arguments.params.model]

@@ -28,8 +28,7 @@ def main(words: Sequence[str]) -> int:
     Raises UsageError (2) for missing or nonsensical values, ModelError (3) for an unreadable file.
     """
     arguments = read("rules", words)
-    # The one model that is named, None without. Raises UsageError for several, and for figures
-    # without their flags: `rules 70b q4`.
+    # The one model that is named, None without
     names = arguments.positional
     figures = list(filter(None, map(_figure, names)))
     if len(figures) == len(names) > 0 and not any(map(os.path.lexists, names)):

@@ -172,8 +172,7 @@ def _take_turns(
         plans, refused, fits = list(groups.plans().values()), groups.refused, groups.fits
     # A ModelError has the file's name already
     reasons = [reason if names[i] in reason else f"{names[i]}: {reason}" for i, reason in refused]
-    # Say why models are not planned. Raises ModelError if none is.
-    # Of one model the reason is the answer: exit code 3 and not 5
+    # Say why models are not planned. Of one model the reason is the answer: exit code 3 and not 5
     if len(names) == 1 and reasons:
         raise ModelError(reasons[0])
     say_all(reasons)

@@ -244,7 +244,7 @@ def _of_row(path: str, name: str, row: dict[str, Any]) -> Iterator[Box]:
     if "count" not in row:
         yield replace(box, address=address)
         return
-    # The number of machines of one row. Raises UsageError.
+    # The number of machines of one row
     count = row["count"]
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST:
         raise UsageError(f"{what}: count must be a whole number from 1 to {MOST}")

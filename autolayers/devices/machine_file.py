@@ -200,9 +200,6 @@ def _device(row: Any, what: str, before: list[Device]) -> Device:
     card = _card(row.get("card"), values, what)
     if card is None and not values.get("total"):
         raise _Wrong(f'{what}: neither "total" bytes of memory nor a "card"')
-    # the device with the file's figures, completed from `card`. Raises _Wrong if they contradict
-    # each other.
-    # the backend's name. Raises _Wrong for one that is not known, or its limits.
     backend = values.get("backend") or (card.backend if card else None)
     if backend is None:
         backend = backend_of(values["name"]).name if values.get("name") else DEFAULT.name

@@ -58,7 +58,7 @@ def nodes(path: str, data: dict[str, Any]) -> tuple[list[Box], list[str]]:
             raise UsageError(
                 f"{path}: item {number} is no Node; kubectl get nodes -o json writes them"
             )
-        # The name of a node. Raises UsageError if it has none.
+        # The name of a node
         name = _part(row, "metadata").get("name")
         if not isinstance(name, str) or not name:
             raise UsageError(f"{path}: node {number} has no name")

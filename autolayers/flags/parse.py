@@ -347,7 +347,7 @@ def _read_environment(environ: Mapping[str, str], state: _State) -> None:
         if row.negated and no in environ:
             state.apply(row, no, "", False)
         elif row.env in environ:
-            # Apply the value of an argument's variable. Raises UsageError for no boolean.
+            # Apply the value of an argument's variable
             text = environ[row.env]
             if row.kind is SWITCH:
                 try:

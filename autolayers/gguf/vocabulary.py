@@ -35,8 +35,7 @@ def strings(path: str, key: str) -> Iterator[bytes]:
                     for _ in range(n):
                         yield _one(window)
                     return
-                # Go past a value, or `n` of an array. Raises ModelError for a type that there is
-                # not.
+                # Go past a value, or `n` of an array
                 format_ = FORMAT[kind] if kind < len(FORMAT) else None
                 if kind == STRING:
                     skip_array(window, n, name)

@@ -212,7 +212,7 @@ def read_bench(
         )
     for row in rows:
         try:
-            # (prompt, generated, depth) of a row, in tokens. Raises _Left.
+            # (prompt, generated, depth) of a row, in tokens
             prompt, generate, depth = (
                 _count(row, name) for name in ("n_prompt", "n_gen", "n_depth")
             )

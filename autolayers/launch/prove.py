@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ..diagnosis.log import LaunchLog
     from ..planner import Plan
     from .session import Session
     from .supervise import Ended
@@ -155,8 +156,22 @@ class Prover(Attempts):
             raise UsageError(f"the port is in use at {self.at.url}: give another --port")
         self.run()
         outcome = self.outcome
-        # Keep what drivers say that the process held besides llama.cpp's buffers, for the
-        # margins of later plans
+        self._keep_beside()
+        interrupted = outcome is not None and outcome.requested
+        if not (self.failed or interrupted) and not any(self.filled):
+            self.failed = "the server ended before it answered"
+        return Proof(
+            self.slots,
+            self.slots * self.tokens,
+            sum(self.filled),
+            "" if interrupted else self.failed,
+            interrupted,
+            tuple(self._rows(None if outcome is None else outcome.launch)),
+        )
+
+    def _keep_beside(self) -> None:
+        """Keep what drivers say that the process held besides llama.cpp's buffers, for the margins
+        of later plans."""
         use = self.plan.breakdown
         extras = use.extra_by_device()
         date, build = now(), self.session.build.number
@@ -170,11 +185,9 @@ class Prover(Attempts):
             keep(seen, self.session.environ)
         except AutolayersError as error:
             say(f"what was seen cannot be kept: {error}")
-        interrupted = outcome is not None and outcome.requested
-        if not (self.failed or interrupted) and not any(self.filled):
-            self.failed = "the server ended before it answered"
-        # The devices that the plan uses, and RAM
-        launch = None if outcome is None else outcome.launch
+
+    def _rows(self, launch: LaunchLog | None) -> list[ProvedRow]:
+        """Return the devices that the plan uses, and RAM."""
         use = self.plan.breakdown
         extras = use.extra_by_device()
         printed = {} if launch is None else launch.breakdown
@@ -195,14 +208,7 @@ class Prover(Attempts):
         rows.append(
             ProvedRow("RAM", host.resident, limit, self.start.get(HOST), self.end.get(HOST))
         )
-        return Proof(
-            self.slots,
-            self.slots * self.tokens,
-            sum(self.filled),
-            "" if interrupted else self.failed,
-            interrupted,
-            tuple(rows),
-        )
+        return rows
 
     def _start(self, words: list[str]) -> Ended:
         with open(os.devnull, "wb", buffering=0) as nowhere:
@@ -222,25 +228,7 @@ class Prover(Attempts):
                 params = self.plan.params
                 if params.mmproj and not self.failed:
                     self.now("asking about an image")
-                    # A chat request with a picture of noise
-                    chance = random.Random(0)
-                    rows = b"".join(b"\0" + chance.randbytes(3 * _SIDE) for _ in range(_SIDE))
-                    header = struct.pack(">IIBBBBB", _SIDE, _SIDE, 8, 2, 0, 0, 0)
-                    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b""))
-                    png = b"\x89PNG\r\n\x1a\n" + b"".join(
-                        struct.pack(">I", len(data))
-                        + kind
-                        + data
-                        + struct.pack(">I", zlib.crc32(kind + data))
-                        for kind, data in parts
-                    )
-                    url = "data:image/png;base64," + base64.b64encode(png).decode()
-                    image = {"type": "image_url", "image_url": {"url": url}}
-                    content = [{"type": "text", "text": "What is this?"}, image]
-                    self.failed = self._ask(
-                        "/v1/chat/completions",
-                        {"messages": [{"role": "user", "content": content}], "max_tokens": 16},
-                    )
+                    self.failed = self._ask("/v1/chat/completions", _about_image())
                 ask = self._embed if self.plan.inputs is not None else self._generate
                 stop = threading.Event()
 
@@ -350,3 +338,19 @@ class Prover(Attempts):
         """Return why a request failed, "" if it did not."""
         url, limit = self.at.url + path, Limit(_LIMIT)
         return wait.answer("POST", url, limit, body, self.authorization, _MOST)[1]
+
+
+def _about_image() -> dict[str, Any]:
+    """Return a chat request with a picture of noise."""
+    chance = random.Random(0)
+    rows = b"".join(b"\0" + chance.randbytes(3 * _SIDE) for _ in range(_SIDE))
+    header = struct.pack(">IIBBBBB", _SIDE, _SIDE, 8, 2, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b""))
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+    url = "data:image/png;base64," + base64.b64encode(png).decode()
+    image = {"type": "image_url", "image_url": {"url": url}}
+    content = [{"type": "text", "text": "What is this?"}, image]
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": 16}

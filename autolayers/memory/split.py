@@ -26,7 +26,7 @@ _FLOAT = Struct("f")
 def _used(params: Params, mode: str, devices: Sequence[Device]) -> list[Device]:
     """Return the devices that the flags choose."""
     if params.device is not None:
-        # The devices of --device. Raises LaunchRefused for one that the machine lacks.
+        # The devices of --device
         by_name = {device.name: device for device in devices}
         for name in params.device:
             if name not in by_name:

@@ -91,7 +91,7 @@ class Settings:
                 else text(name) not in ("0", "f", "F", "false", "False", "FALSE")
             )
 
-        # The type, None for "". Raises UsageError for one that llama-server refuses.
+        # The type, None for ""
         kind = text("OLLAMA_KV_CACHE_TYPE").lower()
         if kind and kind not in CACHE_TYPES:
             raise UsageError(

@@ -149,9 +149,7 @@ def from_modelfile(
     Its own parameters override those of the model in FROM.
     """
     own = modelfile.parameters()
-    # With `model` given FROM need not be found here
-    # The files that FROM names, and the name of the last FROM without one. Not `resolve`: no
-    # file is looked for. Raises ModelError for a path without a file.
+    # With `model` given what FROM names need not be here
     resolve = model is None
     files: list[str] = []
     name = ""

@@ -95,7 +95,7 @@ def request_of(question: Question, here: bool = False, trained: int = 0) -> Requ
     """Return the request of the form and its machine; `here`: an empty field is this machine, and
     "none" this one's processor; otherwise both are a machine without a GPU. `trained`: the
     model's context, 0 if unknown. Raises AutolayersError."""
-    # the fields as the words of a command line, read as those are. Raises UsageError.
+    # the fields as the words of a command line, read as those are
     try:
         # Quotes as in a shell: people paste a part of their command
         flags = shlex.split(text(question, "flags"))

@@ -227,8 +227,7 @@ class _Reader:
         # Of older ones, which list it: their experts are not fused without it
         if word not in _GONE or word not in self._listed:
             self.settings = _with(self.settings, word, value)
-        # llama.cpp's words for the same, or for the part of it that they can say. Raises
-        # UsageError.
+        # llama.cpp's words for the same, or for the part of it that they can say
         if word in ("-no-fa", "--no-flash-attn"):
             translated: tuple[str, ...] = "-fa", "off"
         elif word in FLASH:

@@ -140,7 +140,7 @@ def write(launch: LaunchFile) -> str:
             )
         },
     }
-    # The arguments of flags that a plan does not depend on. Raises UsageError.
+    # The arguments of flags that a plan does not depend on
     values: dict[str, object] = {}
     for flag, value in launch.arguments.given:
         if flag in _FLAGS:
