@@ -245,7 +245,7 @@ FINDINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     (
         "left out",
-        "a driver that lies, a clock that jumps, two writers, another user's server, files beside "
+        "a driver that lies, a clock that jumps, two writers, another user's server, files next to "
         "the model, signals, a full disk",
         (
             "tests/test_edges.py::test_an_edge_ends_in_an_answer_or_one_line",
