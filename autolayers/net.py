@@ -178,18 +178,7 @@ def request(
     """
     first = origin(url)
     # a user in the address was written for this server
-    # the Authorization header of a URL's user and password, "" without
-    split = urlsplit(url)
-    if split.username is None:
-        basic = ""
-    else:
-        basic = (
-            "Basic "
-            + b64encode(
-                f"{unquote(split.username)}:{unquote(split.password or '')}".encode()
-            ).decode()
-        )
-    authorization = basic or authorization
+    authorization = _basic(url) or authorization
     # http.client would show it in its error
     if not authorization.isascii() or not authorization.isprintable():
         raise NetError("credentials", "the token has invalid characters")
@@ -197,21 +186,7 @@ def request(
     for _ in range(redirects + 1):
         # another host: it must not see the credentials
         if origin(url) != first:
-            # whether the connection must lead to a public address
-            here = origin(url)
-            # what was sent encrypted would be answered in plain text
-            if (first[0], here[0]) == ("https", "http"):
-                raise NetError(
-                    "redirect",
-                    f"it leads from https to {public(url)}, which anybody may tamper with",
-                )
-            if _is_inside(first[1]):
-                outside = False
-            else:
-                if _is_inside(here[1]):
-                    inside = f"{public(url)}, an address inside this network"
-                    raise NetError("redirect", f"it leads from {first[1]} to {inside}")
-                outside = True
+            outside = _check_elsewhere(first, url)
             authorization = ""
         answer = _exchange(method, url, limit, headers or {}, json, authorization, own, outside)
         if not redirects or answer.status not in _REDIRECTS or "Location" not in answer.headers:
@@ -219,6 +194,25 @@ def request(
         answer.close()
         url = _target(url, answer.headers["Location"])
     raise NetError("redirect", f"more than {redirects} redirects")
+
+
+def _check_elsewhere(first: tuple[str, str, int], url: str) -> bool:
+    """Return whether the connection must lead to a public address. Raises NetError for a redirect
+    to a less safe place than the first address."""
+    here = origin(url)
+    # what was sent encrypted would be answered in plain text
+    if (first[0], here[0]) == ("https", "http"):
+        raise NetError(
+            "redirect", f"it leads from https to {public(url)}, which anybody may tamper with"
+        )
+    if _is_inside(first[1]):
+        return False
+    if _is_inside(here[1]):
+        raise NetError(
+            "redirect",
+            f"it leads from {first[1]} to {public(url)}, an address inside this network",
+        )
+    return True
 
 
 def _target(url: str, location: str) -> str:
@@ -472,3 +466,14 @@ def one_line(text: str, limit: int = 200) -> str:
     """Return one printable line of bounded length."""
     cleaned = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return cleaned if len(cleaned) <= limit else cleaned[: limit - 3] + "..."
+
+
+def _basic(url: str) -> str:
+    """Return the Authorization header of a URL's user and password, "" without."""
+    split = urlsplit(url)
+    if split.username is None:
+        return ""
+    return (
+        "Basic "
+        + b64encode(f"{unquote(split.username)}:{unquote(split.password or '')}".encode()).decode()
+    )
