@@ -245,8 +245,8 @@ FINDINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     (
         "left out",
-        "a driver that lies, a clock that jumps, two writers, another user's server, files next to "
-        "the model, signals, a full disk",
+        "a driver that lies, a clock that jumps, two writers, another user's server, files next "
+        "to the model, signals, a full disk",
         (
             "tests/test_edges.py::test_an_edge_ends_in_an_answer_or_one_line",
             "tests/launch/test_signals.py::test_a_stopped_command_leaves_nothing_and_says_so",

@@ -35,8 +35,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # Of sweeps each day runs another part (support.of_today); the workers take the day from here. Who
-# writes recorded answers anew writes all of them
-today = "all" if "AUTOLAYERS_WRITE_BARS" in os.environ else str(datetime.date.today().toordinal())
+# writes recorded answers or a page's examples anew writes all of them
+WRITES = not os.environ.keys().isdisjoint(("AUTOLAYERS_WRITE_BARS", "AUTOLAYERS_WRITE_EXAMPLES"))
+today = "all" if WRITES else str(datetime.date.today().toordinal())
 os.environ.setdefault("AUTOLAYERS_DAY", today)
 
 # what a plan leaves is freed at once, and models are kept: 7 % of the time
@@ -93,6 +94,15 @@ def pytest_pycollect_makemodule(module_path: pathlib.Path, parent: pytest.Collec
         settings.load_profile("autolayers")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Of what is written, slow cases are a part; two processes would each lose what the other
+    wrote into a file."""
+    if WRITES:
+        config.option.markexpr = config.option.markexpr.replace(" and not slow", "")
+        if getattr(config.option, "numprocesses", 0):
+            raise pytest.UsageError("AUTOLAYERS_WRITE_*: one process writes, so without -n")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of the seldom ones, slow tests of many seconds, a fourth runs each day (support.seldom)."""
     from support import PARTS
@@ -116,9 +126,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """A process for each core; one for tests of real programs and GPUs, which share the machine."""
+    """A process for each core; one for tests of real programs and GPUs, which share the machine,
+    and for one that writes."""
     marks = config.option.markexpr.replace("not llamacpp", "").replace("not gpu", "")
-    return 0 if "llamacpp" in marks or "gpu" in marks else None
+    return 0 if WRITES or "llamacpp" in marks or "gpu" in marks else None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -3,6 +3,8 @@ terminal."""
 
 from __future__ import annotations
 
+from math import prod
+
 from ..units import GiB
 from .table import Style, labelled, stacked
 
@@ -50,5 +52,10 @@ def why_text(why: Why, style: Style = _PIPE) -> str:
     promised = [(each.what, f"{each.seconds:.2f} s at best") for each in why.promised]
     if tried and promised:
         about = "promised and never measured: with their prices these count no less than the best"
+        for row in why.candidates:
+            counts = row.seconds * prod([factor for _, factor in row.prices])
+            # --strategy layers counts layers first: its promises are no seconds
+            if row.chosen and why.promised[0].seconds >= 0.99 * counts:
+                about += f", {counts:.2f} s"
         lines += ["", *stacked((about, ""), promised, style, (0,))]
     return "\n".join(lines) + "\n"

@@ -7,8 +7,8 @@ compares (planner/prices.py: seconds, and prices of a smaller context and of har
 llama-server's own choice (`fit`, planner/one/fit.py). small.jsonl has models of a few layers with
 many other flags, some of which do not fit, by the plan's own flags, warnings, reasons and bytes
 that are left too, some with a `budget` that ends their search. Better plans and shorter searches
-are written down too: AUTOLAYERS_WRITE_BARS=1 with -m 'slow or not slow' writes all of them again,
-and the commit says why they changed.
+are written down too: AUTOLAYERS_WRITE_BARS=1 writes all of them again, and the commit says why they
+changed.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ FEW: list[dict[str, Any]] = [
     json.loads(line) for line in SMALL.read_text(encoding="utf-8").splitlines()
 ]
 DRAFT = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
+FILE = "tests/decisions/test_bars.py"
 SAME = 1e-5  # as numbers are rounded
 BRIEF = 16_000  # what a search may spend whose bar is checked in every run
 
@@ -80,15 +81,19 @@ def named(row: dict[str, Any]) -> str:
     return f"{row['model']} {len(row['gpus'])} {row['words']} {row.get('budget', '')}"
 
 
-def is_as_before(row: dict[str, Any], **now: Any) -> bool:
-    """Whether a line has these values; with AUTOLAYERS_WRITE_BARS it gets them."""
+def check(row: dict[str, Any], **now: Any) -> None:
+    """A line has these values; with AUTOLAYERS_WRITE_BARS it gets them."""
     if os.environ.get("AUTOLAYERS_WRITE_BARS"):
         row.update({k: float(f"{v:.7g}") if isinstance(v, float) else v for k, v in now.items()})
         for path, rows in ((BARS, ROWS), (WORTH, CASES), (SMALL, FEW)):
             path.write_text("".join(f"{json.dumps(each)}\n" for each in rows), encoding="utf-8")
-    return all(
-        value == (pytest.approx(row[name], rel=SAME) if isinstance(value, float) else row[name])
+    changed = [
+        f"{name}: {row[name]} -> {value}"
         for name, value in now.items()
+        if value != (pytest.approx(row[name], rel=SAME) if isinstance(value, float) else row[name])
+    ]
+    assert not changed, "\n".join(
+        [*changed, f"if it is meant: AUTOLAYERS_WRITE_BARS=1 python -m pytest {FILE}"]
     )
 
 
@@ -102,7 +107,7 @@ def test_a_plan_is_as_fast_as_it_was(row: dict[str, Any]) -> None:
     found, spent, _ = planned(row)
     assert found.fits and found.speed
     seconds = found.speed.request
-    assert is_as_before(row, seconds=seconds, spent=spent), f"{found.flags}: {seconds}, {spent}"
+    check(row, seconds=seconds, spent=spent)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +119,7 @@ def test_a_plan_is_as_fast_as_it_was(row: dict[str, Any]) -> None:
 def test_a_plan_is_worth_as_much_as_it_was(row: dict[str, Any]) -> None:
     found, spent, now = planned(row)
     assert found.fits
-    assert is_as_before(row, worth=now, spent=spent), f"{found.flags}: {now}, {spent}"
+    check(row, worth=now, spent=spent)
 
 
 @pytest.mark.parametrize("row", few(6, FEW), ids=named)
@@ -129,12 +134,12 @@ def test_a_small_plan_is_what_it_was(row: dict[str, Any]) -> None:
         "warnings": [text for text in found.warnings if not text.startswith(found.model.path)],
         "reasons": [*found.reasons],
     }
-    assert is_as_before(row, worth=now, spent=spent, **said), f"{said}: {now}, {spent}"
+    check(row, worth=now, spent=spent, **said)
 
 
 @pytest.mark.parametrize("row", few(8, CASES), ids=named)
 def test_fit_chooses_what_it_did(row: dict[str, Any]) -> None:
-    assert is_as_before(row, fit=of_fit(row))
+    check(row, fit=of_fit(row))
 
 
 def test_most_bars_are_of_unlike_gpus_with_weights_in_ram() -> None:

@@ -108,7 +108,9 @@ def test_several_models_get_the_launches_they_had(
         pytest.approx(leaf, rel=SAME) if isinstance(leaf, float) else leaf
         for leaf in leaves(row["found"])
     ]
-    assert list(leaves(found)) == before
+    assert list(leaves(found)) == before, (
+        "if it is meant: AUTOLAYERS_WRITE_BARS=1 python -m pytest tests/decisions/test_several.py"
+    )
 
 
 def test_some_questions_are_of_each_kind_and_some_do_not_fit() -> None:

@@ -73,12 +73,16 @@ def test_a_proof_keeps_what_the_driver_says(
     prover = prove.Prover.__new__(prove.Prover)
     prover.session, prover.plan = session, plan  # type: ignore[assignment]
     prover.start, prover.end = {}, {}
+    prover.slots, prover.tokens, prover.filled = 1, 4096, [4096]
+    prover.failed, prover.outcome = "", None
     monkeypatch.setattr(prove, "held", lambda pid: {"0000:01:00.0": predicted + 650 * MiB})
 
     process = SimpleNamespace(pid=1, memory_info=lambda: SimpleNamespace(rss=5))
-    prover._watch(process)
-    prover._keep_beside()
+    monkeypatch.setattr(prover, "run", lambda: prover._watch(process))
+    monkeypatch.setattr(prove.wait, "taken", lambda at: False)
+    prover.at = prove.wait.Address("127.0.0.1", 8080)
+    proof = prover.prove()
     (seen,) = with_beside([device], request.build.number, environ(tmp_path))
     assert seen.beside == 650 * MiB
-    rows = {row.name: row for row in prover._rows(None)}
+    rows = {row.name: row for row in proof.rows}
     assert rows["CUDA0"].end == predicted + 650 * MiB and rows["RAM"].end == 5

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 from support import HEADERS, model, says, slow
@@ -57,6 +58,9 @@ def test_a_trace_has_what_was_measured_and_what_was_only_promised() -> None:
     assert any(each.what.startswith("all layers in RAM") for each in found.promised)
     done = says(GEMMA, *WORDS, "--why=all")
     assert "measured, in this order" in done.stdout and " s at best" in done.stdout
+    at_best = [float(each) for each in re.findall(r"([\d.]+) s at best", done.stdout)]
+    (best,) = re.findall(r"no less than the best, ([\d.]+) s", done.stdout)
+    assert float(best) <= min(at_best)
     assert "takes no value but all" in says(GEMMA, *WORDS, "--why=some").stderr
     traced = json.loads(says(GEMMA, *WORDS, "--why=all", "--json").stdout)
     assert traced["promised"] and sum(row["chosen"] for row in traced["tried"]) == 1

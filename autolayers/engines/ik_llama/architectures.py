@@ -46,6 +46,11 @@ def split_of(architecture: str) -> str:
     return _rows().get(architecture, {}).get("split", "")
 
 
+def has(architecture: str, fact: str) -> bool:
+    """Return whether a word is among the `facts` of its row."""
+    return fact in _names(architecture, "facts")
+
+
 def own_of(architecture: str) -> frozenset[str] | None:
     """Return what -sm none leaves on a layer's own device; None where it is not known."""
     names = _names(architecture, "own")

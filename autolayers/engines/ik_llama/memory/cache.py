@@ -13,6 +13,7 @@ from ....ggml.tensor import block_size
 from ....ggml.types import is_quantised
 from ....gguf import n_bytes, row_size
 from ....memory.cache import Cache, CacheTensor, Memory
+from ..architectures import has
 from .heads import Heads, row_padding
 
 TYPE_CHECKING = False
@@ -29,15 +30,13 @@ if TYPE_CHECKING:
     Part = tuple[str, str, tuple[int, int]]  # name, type, elements of a row, rows
 
 
-_LATENT = ("deepseek2", "glm-dsa", "mistral4", "bailingmoe3")  # is_mla_model
-_CUT_LATENT = ("deepseek2", "glm-dsa", "mistral4")  # those whose layers -sm graph cuts
 _MLA_WANTS = "-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1"
 
 
 def latent_heads(hp: Hparams, architecture: str) -> tuple[int, int] | None:
     """Return the elements of a head's keys and values as if there were no latent cache; None for
     other attention."""
-    if architecture not in _LATENT or not hp.n_lora_kv:
+    if not has(architecture, "mla") or not hp.n_lora_kv:
         return None
     return (
         hp.n_embd_head_k_mla or hp.n_embd_head_k_full,
@@ -203,7 +202,7 @@ def refuse(model: Model, context: Context, settings: Said, mla: int) -> None:
             raise LaunchRefused("Quantized V cache cannot be used without flash attention")
         if "f32" in types_v:
             raise LaunchRefused("V cache quantization requires flash_attn")
-        if cuts_latent and model.architecture in _CUT_LATENT:
+        if cuts_latent and has(model.architecture, "mla_cut"):
             raise LaunchRefused(_MLA_WANTS)
     elif cuts_latent and mla < 1:
         raise LaunchRefused(_MLA_WANTS)

@@ -12,7 +12,7 @@ from ....gguf import n_bytes
 from ....memory.split import float32
 from ....memory.weights import PlacedTensor, WeightGroup
 from ....records import replace
-from ..architectures import own_of
+from ..architectures import has, own_of
 from .heads import Heads, row_padding
 
 TYPE_CHECKING = False
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from .split import Split
 
 ALIGNED = 128
-# architectures that create rope factors once a layer, on its device
-FACTORS = ("llama", "llama4", "deci", "minicpm", "mistral3")
-_LATENT = ("deepseek2", "glm-dsa", "mistral4")
-# whose loader asks for matrices apart only with -sm graph and attn (use_split_ctx)
-_STAYS = ("gemma4",)
-_ALL_CUT = ("minimax-m2",)  # whose graph has no branch for a layer that is not cut
 _LEFT = ("attn_kv_b.weight", "_exps.bias")  # whole on the layer's device
 # norms and routers that each device has whole
 _WHOLE = (
@@ -49,12 +43,12 @@ def matrices(
     it is not known which tensors these are, it has all, and their layers' devices too."""
     if not 0 <= main < len(used):
         raise LaunchRefused(f"invalid value for main_gpu: {main} (there are {len(used)} devices)")
-    if model.architecture in _STAYS:
+    if has(model.architecture, "stays"):
         return list(groups), True
     own = own_of(model.architecture)
     names, target = own or (), used[main].name
     # rope factors are created for each layer with the matrices, unless listed as left
-    moves = own is not None and "rope_freqs" not in names and model.architecture in FACTORS
+    moves = own is not None and "rope_freqs" not in names and has(model.architecture, "factors")
     made = []
     for group in groups:
         copy = WeightGroup(group.layer)
@@ -81,7 +75,7 @@ def matrices(
 def factors_to(model: Model, layout: Split, target: str) -> bool:
     """Whether -sm none moves the rope factors of a layer, too."""
     names = own_of(model.architecture) or ()
-    return model.architecture in FACTORS and "rope_freqs" not in names and target != ""
+    return has(model.architecture, "factors") and "rope_freqs" not in names and target != ""
 
 
 def _of_layers(
@@ -197,7 +191,7 @@ def shared_out(
     have the cache, otherwise attention is not cut. Raises LaunchRefused where it aborts."""
     hp, cut = model.hparams, _Cut(model, layout, len(used))
     cut.cached = cached
-    if model.architecture in _ALL_CUT and HOST in layout.layers[: hp.n_layer]:
+    if has(model.architecture, "all_cut") and HOST in layout.layers[: hp.n_layer]:
         raise LaunchRefused(
             "-sm graph: it ends with layers of minimax-m2 in RAM (GGML_ASSERT(wq && wk && wv && "
             "wo)): give all layers with -ngl, or -sm layer"
@@ -300,7 +294,7 @@ def _attention(
     wo, wq, wk, wv = (here.get(f"attn_{part}") for part in ("output", "q", "k", "v"))
     if wo is None:
         return None
-    if cut.model.architecture in _LATENT:
+    if has(cut.model.architecture, "mla_cut"):
         # mirror distribute_mla_tensors_for_split_mode_graph: by heads, four at a time; the latent
         # cache on each device
         n_head = hp.n_head(il)  # type: ignore[attr-defined]

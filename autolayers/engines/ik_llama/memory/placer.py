@@ -7,7 +7,8 @@ from ....backends import HOST, on
 from ....memory.split import model_devices
 from ....memory.weights import Placement, WeightGroup, WeightPlacer
 from ....records import replace
-from .matrices import ALIGNED, FACTORS, factors_to, matrices, shared_out
+from ..architectures import has
+from .matrices import ALIGNED, factors_to, matrices, shared_out
 from .split import split
 
 TYPE_CHECKING = False
@@ -163,7 +164,7 @@ def _more(
 ) -> Iterator[tuple[str, int]]:
     """Return (buffer, bytes) of tensors that are created more often than llama.cpp does."""
     factors = [info for name, info in model.tensors.items() if name.startswith("rope_f")]
-    if factors and model.architecture in (*FACTORS, "gemma4"):
+    if factors and (has(model.architecture, "factors") or model.architecture == "gemma4"):
         counted: dict[str, int] = {}
         for group in groups:
             for name, placed in group.tensors.items():

@@ -8,7 +8,7 @@ from ....ggml.allocator import Arena
 from ....ggml.tensor import Buffer, Tensor
 from ....ggml.types import is_quantised
 from ....memory.graphs.prepare import Weights
-from ..architectures import split_of
+from ..architectures import has, split_of
 from .cache import is_latent, latent_heads
 from .cut import CutBuilder
 from .families import FAMILIES
@@ -34,17 +34,6 @@ iq2_k iq3_k iq4_k iq5_k iq4_ks iq5_ks iq4_nl iq2_bn iq2_xxs iq2_xs iq2_s iq3_xxs
 q2_K q3_K q4_K q5_K q6_K q5_0 q6_0
 """
 _REPACKED = frozenset(_REPACKED_TEXT.split()) | _BY_EIGHT
-# whose graphs have a table of rotations with -rcache
-_TABLED = (
-    "bailingmoe2",
-    "bailingmoe3",
-    "deepseek2",
-    "glm-dsa",
-    "mistral4",
-    "gemma3",
-    "glm4moe",
-    "qwen3",
-)
 _KEPT = ("token_embd.weight", "per_layer_token_embd.weight")
 # what building a graph of tensors that contradict the keys may raise
 _BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
@@ -75,7 +64,7 @@ def reserved(
         on_device = dict(zip([device.name for device in used], sizes, strict=False))
         whole = (*[on_device.get(device.name, 0) for device in placement.devices], sizes[-1])
         # -rcache, -mqkv and -muge change the graph in ways that are bounded here, not modelled
-        tabled = settings.rope_cache and model.architecture in _TABLED
+        tabled = settings.rope_cache and has(model.architecture, "rope_table")
         if not (tabled or settings.merges or settings.merges_experts):
             return whole, True
         # what merged matrices (-mqkv, -muge) and a table of rotations (-rcache) may add to a buffer
