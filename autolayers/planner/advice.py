@@ -313,20 +313,13 @@ class _Advice:
             if (kind == "ram" and missing) or (kind == "vram" and of_ram):
                 return None
             if kind == "vram" and not missing:
-                # Doubled in each try, until enough layers move there.
-                # Bytes to add to the largest device with memory of its own; {} without one, as
-                # nothing that a GPU may use more of then leaves RAM
+                # On the largest device with memory of its own, doubled in each try until enough
+                # layers move there; without one nothing that a GPU may use more of leaves RAM.
                 own = [device.name for device in self.machine.devices if not device.in_ram]
                 if not own:
-                    missing = {}
-                else:
-                    missing = {
-                        max(own, key=lambda name: self.machine.limits[name]): (
-                            candidate.ram_missing << i
-                        )
-                    }
-                if not missing:
                     return None
+                largest = max(own, key=lambda name: limits[name])
+                missing = {largest: candidate.ram_missing << i}
             if kind != "vram":
                 # A GPU that shares the RAM is helped by RAM.
                 ram += _step(max(candidate.ram_missing, *of_ram, 0))

@@ -70,16 +70,9 @@ def _with_most_context(problem: Problem) -> Solution:
     if best is None or not best.fits:
         return _by_cache_type(problem)
     widest = _by_cache_type(problem, problem.whole(best) and bool(problem.machine.devices))
-    # Whether a launch fits, with a context that is no smaller
-    return (
-        widest
-        if (
-            widest.candidate is not None
-            and widest.candidate.fits
-            and widest.candidate.breakdown.n_ctx >= best.breakdown.n_ctx
-        )
-        else Solution(problem, best)
-    )
+    most = widest.candidate
+    larger = most is not None and most.fits and most.breakdown.n_ctx >= best.breakdown.n_ctx
+    return widest if larger else Solution(problem, best)
 
 
 def _by_cache_type(problem: Problem, whole: bool = False) -> Solution:

@@ -416,8 +416,7 @@ class PlacementKind:
         ):
             splits.append(even_partition(sizes, seconds, [*room[:-1], with_output[-1]]))
         # The split with which a request takes least; among devices alike the last one that is
-        # nearly as fast
-        # Backwards: `next` then takes the last one that is fast enough.
+        # nearly as fast. Backwards: `next` then takes it.
         possible = [short(split) for split in dict.fromkeys(splits[::-1]) if split is not None]
         if len(possible) == 1:
             return possible[0]

@@ -180,8 +180,7 @@ class _Fit:
         self.names = self.evaluator.device_names(given)
         if not self.names:
             return with_context
-        # The bytes up to which to fill each device: what is free, less --fit-target. `first`: the
-        # flags that are measured first.
+        # The bytes up to which to fill each device: what is free, less --fit-target.
         if self.up_to is not None:
             self.targets = {name: self.up_to[name] for name in self.names}
         else:

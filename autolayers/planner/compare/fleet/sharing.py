@@ -120,8 +120,8 @@ def shared(
     # The last has what the others leave, with parts of it in RAM where that is less.
     moved = max(0, sum(takes) - max(machine.limits.values()))
     takes[-1] *= not moved
-    # The RAM of each, with the bytes of the last that are moved there; saved prompts (--cache-
-    # ram) are fewer where there is not enough for all
+    # The RAM of each, with the bytes of the last that are moved there; saved prompts are fewer
+    # (--cache-ram) where there is not enough for all.
     least = [option.resident for option in options]
     least[-1] += moved
     most = [max(size, option.ram) for size, option in zip(least, options, strict=True)]
