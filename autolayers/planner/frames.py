@@ -286,11 +286,11 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
         return [given.device]
     if len(names) < 2 or given.n_gpu_layers == 0:
         return [given.device]
+    figures = problem.cost.devices
     remote = {device.name for device in problem.machine.devices if device.kind == "rpc"}
     if not remote.isdisjoint(names):
         # Llama.cpp's order, which lists RPC devices first, and the one with the near devices first:
         # fewer layers' prompts cross the network.
-        figures = problem.cost.devices
         near = sorted(names, key=lambda name: figures[name].network if name in remote else 0.0)
         return [None] if near == names else [None, tuple(near)]
     # The orders of local devices, the fastest device first in the first one
