@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 STEP = 64 * MiB  # memory to add is rounded up to these steps
 TRIES = 6
-SHOWN = 3
 _ELSEWHERE = frozenset({"device", "kv_offload"})  # changes that move memory instead of saving it
 CTX_STEP = 1024  # of the advised context
 SMALLEST = 2048  # the advised context, if less than the minimum is needed
@@ -141,7 +140,8 @@ class _Advice:
             if candidate is not None:
                 enough += 1
                 yield self._words(change, candidate)
-                if enough == SHOWN:
+                # Three changes that suffice are enough to choose from.
+                if enough == 3:
                     return
         together: dict[str, object] = {}
         # Then the first few together, in the order in which they hurt least.
@@ -183,7 +183,25 @@ class _Advice:
         given = self.given
         use = self.short.breakdown
         if given.n_gpu_layers not in (None, -1):
-            yield from self._other_layers()
+            # What a given -ngl could be instead: the same with experts in RAM, or fewer
+            if self.model.is_moe and not given.overrides:
+                spared = self.launch(strategy="auto")
+                if spared is not None and spared.fits and spared.params.overrides:
+                    # The whole layers of its rules alone, one more for one that is there in part:
+                    # what -ncmoe can say.
+                    rules = spared.params.overrides
+                    if any(pattern == EXPERTS_REGEX for pattern, _ in rules):
+                        as_flag = rules
+                    else:
+                        # A layer that is there in part counts whole: -ncmoe has only whole layers.
+                        count = len({pattern.partition(".ffn_")[0] for pattern, _ in rules})
+                        bare = replace(spared.params, overrides=())
+                        layers = self.problem.evaluator.experts_in_ram(bare, count)
+                        as_flag = overrides.with_experts_on_host(bare, layers).overrides
+                    yield {"overrides": as_flag}
+            fewer = self.launch(replace(given, n_gpu_layers=None), strategy="layers")
+            if fewer is not None and fewer.fits:
+                yield {"n_gpu_layers": fewer.params.n_gpu_layers}
         if given.cache_ram is not None or given.ctx_checkpoints is not None:
             yield {
                 "cache_ram": 0,
@@ -195,7 +213,10 @@ class _Advice:
                 yield {"n_ctx": less}
         if given.kv_offload is False:
             yield {"kv_offload": True}
-        if self._may_quantise_cache():
+        # Whether the cache is one of f16 that may be another: V needs flash attention
+        types = given.cache_type_k or "f16", given.cache_type_v or "f16"
+        typed = types != ("f16", "f16") or bool(self.policy.kv_types)
+        if not typed and given.flash_attn != "off":
             yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
         if use.n_seq_max > 1:
             yield {"n_parallel": 1}
@@ -207,35 +228,6 @@ class _Advice:
             yield {"n_ubatch": 64}
         if given.device is None and self.machine.devices:
             yield {"device": ()}
-
-    def _other_layers(self) -> Iterator[dict[str, object]]:
-        """Yield what a given -ngl could be instead: the same with experts in RAM, or fewer."""
-        given = self.given
-        if self.model.is_moe and not given.overrides:
-            spared = self.launch(strategy="auto")
-            if spared is not None and spared.fits and spared.params.overrides:
-                # The whole layers of its rules alone, one more for one that is there in part: what
-                # -ncmoe can say.
-                rules = spared.params.overrides
-                if any(pattern == EXPERTS_REGEX for pattern, _ in rules):
-                    as_flag = rules
-                else:
-                    # A layer that is there in part counts whole: -ncmoe has only whole layers.
-                    count = len({pattern.partition(".ffn_")[0] for pattern, _ in rules})
-                    bare = replace(spared.params, overrides=())
-                    layers = self.problem.evaluator.experts_in_ram(bare, count)
-                    as_flag = overrides.with_experts_on_host(bare, layers).overrides
-                yield {"overrides": as_flag}
-        fewer = self.launch(replace(given, n_gpu_layers=None), strategy="layers")
-        if fewer is not None and fewer.fits:
-            yield {"n_gpu_layers": fewer.params.n_gpu_layers}
-
-    def _may_quantise_cache(self) -> bool:
-        """Return whether the cache is one of f16 that may be another: V needs flash attention."""
-        given = self.given
-        types = given.cache_type_k or "f16", given.cache_type_v or "f16"
-        typed = types != ("f16", "f16") or bool(self.policy.kv_types)
-        return not typed and given.flash_attn != "off"
 
     def _may_shorten(self) -> bool:
         """Return whether nothing that was given asks for more than the smallest context."""
@@ -321,10 +313,13 @@ class _Advice:
             if (kind == "ram" and missing) or (kind == "vram" and of_ram):
                 return None
             if kind == "vram" and not missing:
-                # Doubled in each try, until enough layers move there.
-                missing = self._on_largest(candidate.ram_missing << i)
-                if not missing:
+                # On the largest device with memory of its own, doubled in each try until enough
+                # layers move there; without one nothing that a GPU may use more of leaves RAM.
+                own = [device.name for device in self.machine.devices if not device.in_ram]
+                if not own:
                     return None
+                largest = max(own, key=lambda name: limits[name])
+                missing = {largest: candidate.ram_missing << i}
             if kind != "vram":
                 # A GPU that shares the RAM is helped by RAM.
                 ram += _step(max(candidate.ram_missing, *of_ram, 0))
@@ -336,26 +331,23 @@ class _Advice:
             machine = self._with(devices, ram)
             candidate = self.launch_on(machine)
             if candidate is not None and candidate.fits:
-                more = Remedy(kind, ram=ram, devices=tuple(devices.items()), held=self._held(ram))
+                # Whether other programs hold the missing `ram`: the machine has that much more
+                # than is available, apart from what the system itself takes
+                available = self.machine.ram
+                total = self.machine.ram_total
+                more = Remedy(
+                    kind,
+                    ram=ram,
+                    devices=tuple(devices.items()),
+                    held=bool(
+                        ram
+                        and available is not None
+                        and total is not None
+                        and available + ram + ALONE <= total
+                    ),
+                )
                 return self._said(more, self.problem.on(machine), candidate) if said else more
         return None
-
-    def _on_largest(self, size: int) -> dict[str, int]:
-        """Return bytes to add to the largest device with memory of its own; {} without one, as
-        nothing that a GPU may use more of then leaves RAM."""
-        own = [device.name for device in self.machine.devices if not device.in_ram]
-        if not own:
-            return {}
-        return {max(own, key=lambda name: self.machine.limits[name]): size}
-
-    def _held(self, ram: int) -> bool:
-        """Return whether other programs hold the missing `ram`: the machine has that much more
-        than is available, apart from what the system itself takes."""
-        available = self.machine.ram
-        total = self.machine.ram_total
-        return bool(
-            ram and available is not None and total is not None and available + ram + ALONE <= total
-        )
 
     def _with(self, more: dict[str, int], ram: int) -> Machine:
         devices = tuple(

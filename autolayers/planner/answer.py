@@ -113,7 +113,12 @@ class _Answer:
         params = written(self.problem, self.candidate)
         reasons = self.reasons
         if params.n_threads != self.candidate.params.n_threads:
-            reasons = (*reasons, _few_threads(params.n_threads))
+            count = params.n_threads
+            few_threads = (
+                f"-t {count}: llama.cpp would start a thread per core of the machine, and only "
+                f"{count} of them may run at once or are fast"
+            )
+            reasons = (*reasons, few_threads)
         host = self._host()
         seen = Launched(self.problem, self.candidate, self.use, host, self.requests)
         idle = () if self.policy.alone else tuple(unused(self.problem, self.candidate))
@@ -141,6 +146,7 @@ class _Answer:
                     extra.get(device.name, 0),
                 )
             )
+        here = serving.saved(self.candidate.params, self.use, self.policy.workload)
         return Plan(
             self.evaluator.model,
             params,
@@ -158,7 +164,17 @@ class _Answer:
                 self.evaluator.estimator.companions,
                 self.evaluator.machine.devices,
             ),
-            (*filter(None, [self._paid()]), *idle, *reasons, *self._hits(), *self._kept()),
+            (
+                *filter(None, [self._paid()]),
+                *idle,
+                *reasons,
+                *(hits(self.cost, self.candidate) if self.candidate.params.moe_cache_mib else ()),
+                *(
+                    (serving.why_kept(self.policy.agents, here),)
+                    if self.policy.agents and here is not None
+                    else ()
+                ),
+            ),
             self._limited(seen),
             (*self.notes, *remarks.warnings(seen)),
             explained,
@@ -182,17 +198,6 @@ class _Answer:
         if self.policy.alone:
             return lambda: self.cost.price(self.candidate)
         return self.cost.later(self.candidate)
-
-    def _kept(self) -> tuple[str, ...]:
-        here = serving.saved(self.candidate.params, self.use, self.policy.workload)
-        return (
-            (serving.why_kept(self.policy.agents, here),)
-            if self.policy.agents and here is not None
-            else ()
-        )
-
-    def _hits(self) -> tuple[str, ...]:
-        return hits(self.cost, self.candidate) if self.candidate.params.moe_cache_mib else ()
 
     def _paid(self) -> str:
         """Return what an automatically enlarged context costs."""
@@ -236,13 +241,6 @@ class _Answer:
             self.evaluator.shared(use),
             mapped,
         )
-
-
-def _few_threads(count: int | None) -> str:
-    return (
-        f"-t {count}: llama.cpp would start a thread per core of the machine, and only {count} of "
-        "them may run at once or are fast"
-    )
 
 
 def _with_requests(predict: Callable[[], Speed], served: Answers) -> Speed:

@@ -70,12 +70,9 @@ def _with_most_context(problem: Problem) -> Solution:
     if best is None or not best.fits:
         return _by_cache_type(problem)
     widest = _by_cache_type(problem, problem.whole(best) and bool(problem.machine.devices))
-    return widest if _has_as_much(widest.candidate, best) else Solution(problem, best)
-
-
-def _has_as_much(one: Candidate | None, other: Candidate) -> bool:
-    """Return whether a launch fits, with a context that is no smaller."""
-    return one is not None and one.fits and one.breakdown.n_ctx >= other.breakdown.n_ctx
+    most = widest.candidate
+    larger = most is not None and most.fits and most.breakdown.n_ctx >= best.breakdown.n_ctx
+    return widest if larger else Solution(problem, best)
 
 
 def _by_cache_type(problem: Problem, whole: bool = False) -> Solution:

@@ -9,7 +9,7 @@ from ..records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from .evaluate import Candidate
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     Point = tuple[object, str, int, int]
 
 SURE = 7 / 8  # of what is expected, where no launch with this micro-batch was measured
-_GROWS = 0.2  # part of the graph buffers that at least grows with the micro-batch
 # bytes of the mask for each token of the micro-batch and each of the context
 _MASK = 2
 ALIKE = 0.75  # of the graph buffers of a similar placement
@@ -88,8 +87,16 @@ class Buffers:
         flash = candidate.breakdown.flash_attn
         cached = candidate.params.kv_offload is not False
         overheads = candidate.overheads(self.limits)
+        # The bytes of the margin that grow with what operations compute
         compute = {
-            name: use[name].compute + (0 if flash and cached else _temporaries(candidate, name))
+            name: use[name].compute
+            + (
+                0
+                if flash and cached
+                else sum(
+                    size for part, size in candidate.margins.get(name, ()) if part == TEMPORARIES
+                )
+            )
             for name in candidate.spare
         }
         fixed = {name: size - compute[name] for name, size in overheads.items()}
@@ -140,8 +147,16 @@ class Buffers:
             own = by_output.get(name, {}).get(name)
             layers[name] = max(others) if others else int(LEAST * (own or 0))
             outputs[name] = layers[name] if own is None else own
+        # The output alone takes at least what was measured with a smaller context and micro-batch.
         alone = {
-            name: self._of_output_alone(frame, name, n_ctx, n_ubatch, layers[name])
+            name: max(
+                [
+                    size
+                    for (of, device, ctx, batch), size in self.alone.items()
+                    if (of, device) == (frame, name) and ctx <= n_ctx and batch <= n_ubatch
+                ],
+                default=int(ALONE * layers[name]),
+            )
             for name in self.limits
         }
         return Needs(
@@ -149,18 +164,6 @@ class Buffers:
             {name: int(size * sure) for name, size in outputs.items()},
             alone,
         )
-
-    def _of_output_alone(
-        self, frame: object, name: str, n_ctx: int, n_ubatch: int, usual: int
-    ) -> int:
-        """Return the bytes of a device that has the output alone: at least those measured with a
-        smaller context and micro-batch."""
-        sizes = [
-            size
-            for (of, device, ctx, batch), size in self.alone.items()
-            if (of, device) == (frame, name) and ctx <= n_ctx and batch <= n_ubatch
-        ]
-        return max(sizes, default=int(ALONE * usual))
 
     def _alike(self, frame: object, kind: str) -> tuple[float, dict[tuple[int, int], Taken]]:
         """Return the launches that are like these, by context and micro-batch, and which part of
@@ -213,19 +216,25 @@ class Buffers:
     ) -> dict[str, int]:
         """Return the bytes by the nearest micro-batch's launches, at another context on the line
         between two of them."""
-        nearest = _nearest(n_ubatch, {size for _, size in measured})
+        nearest = min({size for _, size in measured}, key=lambda size: (abs(size - n_ubatch), size))
         points = {ctx: taken for (ctx, size), taken in measured.items() if size == nearest}
         # The nearest micro-batch was measured, not this one: grow or shrink by the least factor.
-        growth = _growth(n_ubatch / nearest)
+        ratio = n_ubatch / nearest
+        # At least a fifth of the graph buffers grows with the micro-batch.
+        growth = ratio if ratio < 1 else 1 + 0.2 * (ratio - 1)
         share *= growth
         fixed = min(1.0, growth)  # a part of a margin is temporaries, which shrink as well
         below = max([ctx for ctx in points if ctx <= n_ctx], default=None)
         above = min([ctx for ctx in points if ctx >= n_ctx], default=None)
         if below is not None and above is not None:
             part = (n_ctx - below) / max(1, above - below)
-            return self._sum(
-                points[below], _between(points[below], points[above], part), share, fixed
-            )
+            # The graph buffers at this part of the way from one context to the other.
+            near, far = points[below], points[above]
+            compute = {
+                name: size + int((far.compute.get(name, size) - size) * part)
+                for name, size in near.compute.items()
+            }
+            return self._sum(near, compute, share, fixed)
         here = above if below is None else below
         assert here is not None
         # Only contexts on one side were measured.
@@ -254,24 +263,6 @@ class Buffers:
         return {name: sums.get(name, smallest) for name in self.limits}
 
 
-def _growth(ratio: float) -> float:
-    """Return the least factor of graph buffers with this factor of the micro-batch."""
-    return ratio if ratio < 1 else 1 + _GROWS * (ratio - 1)
-
-
-def _between(near: Taken, far: Taken, part: float) -> dict[str, int]:
-    """Return the graph buffers at this part of the way from one context to another."""
-    return {
-        name: size + int((far.compute.get(name, size) - size) * part)
-        for name, size in near.compute.items()
-    }
-
-
-def _temporaries(candidate: Candidate, name: str) -> int:
-    """Return the bytes of the margin that grow with what operations compute."""
-    return sum(size for part, size in candidate.margins.get(name, ()) if part == TEMPORARIES)
-
-
 def _related(kind: str) -> str:
     """Return the kind without what distinguishes its launches: none, all or a part of a layer in
     RAM."""
@@ -284,7 +275,3 @@ def _matches(point: Point, frame: object, kind: str) -> bool:
     return (frame is None or point[0] == frame) and (
         not kind or kind in (point[1], _related(point[1]))
     )
-
-
-def _nearest(n_ubatch: int, sizes: Iterable[int]) -> int:
-    return min(sizes, key=lambda size: (abs(size - n_ubatch), size))

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from .frames import Frame
 
 RAM_SHARE = 7 / 8  # of the system memory that a launch may take, if the processor takes part
-_CARE = 0.34  # of what a context grows by, less for each promise that did not fit,
 # promises that did not fit, after which no part of a layer is tried, then a layer less
 PATIENCE = 3
 GUESSES = 3  # of a context,
@@ -135,21 +134,19 @@ class PlacementKind:
         if key not in self._launches:
             self.failed = failed
             self.hope = hope
-            self._launches[key] = self._promised(n_ctx)
+            best: PromisedLaunch | None = None
+            # A smaller context or micro-batch did not fit the buffers of this frame.
+            if self.buffers.rules_out(self.point(replace(self.shape, n_ctx=n_ctx))):
+                self._launches[key] = None
+            else:
+                for params in self._placed(n_ctx):
+                    if best is not None and not self._may_beat(params, best):
+                        continue
+                    grown = self._grown(params)
+                    if grown is not None and (best is None or _rank(grown) < _rank(best)):
+                        best = grown
+                self._launches[key] = best
         return self._launches[key]
-
-    def _promised(self, n_ctx: int | None) -> PromisedLaunch | None:
-        best: PromisedLaunch | None = None
-        # A smaller context or micro-batch did not fit the buffers of this frame.
-        if self.buffers.rules_out(self.point(replace(self.shape, n_ctx=n_ctx))):
-            return None
-        for params in self._placed(n_ctx):
-            if best is not None and not self._may_beat(params, best):
-                continue
-            grown = self._grown(params)
-            if grown is not None and (best is None or _rank(grown) < _rank(best)):
-                best = grown
-        return best
 
     def _may_beat(self, params: Params, best: PromisedLaunch) -> bool:
         """Return whether a launch may be worth more with all the context that can be wanted."""
@@ -180,7 +177,22 @@ class PlacementKind:
             yield from filter(None, [output])
         # After PATIENCE failures whole layers are safer than parts.
         if self.name == "experts" and count < ladder.top and self.failed <= PATIENCE:
-            yield from self._with_parts(ladder, count, params)
+            # The launch with as many matrices as should fit of one more layer's experts, the
+            # others in RAM or on another device
+            next_layer = ladder.next_layer(count)
+            if next_layer is not None:
+                # One layer more than fits; parts of it go elsewhere until it does.
+                less = replace(ladder(count + 1), tensor_split=params.tensor_split)
+                for shape, layer in dict.fromkeys(self._with_one_more(less, next_layer)):
+                    matrices = overrides.expert_matrices(self.evaluator.model, layer)
+                    # The most matrices on the device come first, so the first part that should fit
+                    # is the answer.
+                    stays = range(len(matrices) - 1, 0, -1)
+                    on_host = (
+                        overrides.with_matrices_in(shape, layer, matrices, n, HOST) for n in stays
+                    )
+                    yield from itertools.islice(filter(self._should_fit, on_host), 1)
+                    yield from self._with_matrices_elsewhere(ladder, count, shape, layer)
 
     def launch(self, params: Params) -> PromisedLaunch | None:
         """Return a launch, whether it should fit or not."""
@@ -387,7 +399,15 @@ class PlacementKind:
             return None
         # Its -ts has shares of bytes, not numbers of layers.
         if self.evaluator.engine.shares_bytes:
-            return self._own_first(params, static, splits, own)
+            # The program's own split, if it is nearly as fast as the fastest
+            seconds_of = {
+                split: self.cost.predict(shared(self.evaluator, params, split), static).compared
+                for split in splits
+                if split is not None
+            }
+            best = min(seconds_of, key=lambda split: seconds_of[split])
+            near = own in seconds_of and seconds_of[own] <= seconds_of[best] * _AS_FAST
+            return tuple(map(float, own if near else best))
         # With pipelined prompts the slowest device decides, not the sum.
         if (
             splits[0] is not None
@@ -395,14 +415,8 @@ class PlacementKind:
             and self.cost.clock(params, static).pipelined
         ):
             splits.append(even_partition(sizes, seconds, [*room[:-1], with_output[-1]]))
-        return self._quickest(params, static, splits)
-
-    def _quickest(
-        self, params: Params, static: Static, splits: Sequence[tuple[int, ...] | None]
-    ) -> tuple[float, ...]:
-        """Return the split with which a request takes least; among devices alike the last one that
-        is nearly as fast."""
-        # Backwards: `next` then takes the last one that is fast enough.
+        # The split with which a request takes least; among devices alike the last one that is
+        # nearly as fast. Backwards: `next` then takes it.
         possible = [short(split) for split in dict.fromkeys(splits[::-1]) if split is not None]
         if len(possible) == 1:
             return possible[0]
@@ -416,23 +430,6 @@ class PlacementKind:
         limit = min(times) * (_AS_FAST if alike else 1.0)
         return next(split for split, time in zip(possible, times, strict=True) if time <= limit)
 
-    def _own_first(
-        self,
-        params: Params,
-        static: Static,
-        splits: Sequence[tuple[int, ...] | None],
-        own: tuple[int, ...],
-    ) -> tuple[float, ...]:
-        """Return the program's own split, if it is nearly as fast as the fastest."""
-        possible = dict.fromkeys([split for split in splits if split is not None])
-        times = {
-            split: self.cost.predict(shared(self.evaluator, params, split), static).compared
-            for split in possible
-        }
-        best = min(times, key=lambda split: times[split])
-        near = own in times and times[own] <= times[best] * _AS_FAST
-        return tuple(map(float, own if near else best))
-
     def _holds(self, split: Sequence[int], sizes: Sequence[int], room: Sequence[int]) -> bool:
         ends = [0, *itertools.accumulate(split)]
         return ends[-1] == len(sizes) and all(
@@ -441,23 +438,6 @@ class PlacementKind:
         )
 
     # --- parts of layers
-
-    def _with_parts(self, ladder: Ladder, count: int, params: Params) -> Iterator[Params]:
-        """Yield the launch with as many matrices as should fit of one more layer's experts, the
-        others in RAM or on another device."""
-        next_layer = ladder.next_layer(count)
-        if next_layer is None:
-            return
-        # One layer more than fits; parts of it go elsewhere until it does.
-        less = replace(ladder(count + 1), tensor_split=params.tensor_split)
-        for shape, layer in dict.fromkeys(self._with_one_more(less, next_layer)):
-            matrices = overrides.expert_matrices(self.evaluator.model, layer)
-            # The most matrices on the device come first, so the first part that should fit is the
-            # answer.
-            stays = range(len(matrices) - 1, 0, -1)
-            on_host = (overrides.with_matrices_in(shape, layer, matrices, n, HOST) for n in stays)
-            yield from itertools.islice(filter(self._should_fit, on_host), 1)
-            yield from self._with_matrices_elsewhere(ladder, count, shape, layer)
 
     def _with_one_more(self, less: Params, layer: int) -> Iterator[tuple[Params, int]]:
         """Yield launches with one more layer's experts on a device, and that layer: the last one
@@ -494,7 +474,13 @@ class PlacementKind:
         ends = [*itertools.accumulate(split)]
         own = self.frame.names[bisect_right(ends, layer - (self._everything - ends[-1]))]
         parted = overrides.with_matrices_in(shape, layer, matrices, 0, HOST)
-        left = self._left(ladder, count + 1, ends, self._expected(parted))
+        # what the layers leave, divided at these ends
+        buffers, layers = self._expected(parted), self._bytes(ladder, count + 1)
+        left = {name: self._room(name, buffers[name]) for name in self.frame.names}
+        for name, (start, end) in zip(
+            self.frame.names, itertools.pairwise([0, *ends]), strict=False
+        ):
+            left[name] -= sum(layers[start:end])
         left[own] += sum(sizes)
         for name in self.frame.names:
             for n in range(len(sizes) - 1, -1, -1) if name != own else ():
@@ -504,33 +490,43 @@ class PlacementKind:
                     yield part
                     break
 
-    def _left(
-        self, ladder: Ladder, count: int, ends: Sequence[int], buffers: Mapping[str, int]
-    ) -> dict[str, int]:
-        """Return the bytes that layers divided at these `ends` leave on each device."""
-        sizes = self._bytes(ladder, count)
-        starts = [0, *ends]
-        left = {name: self._room(name, buffers[name]) for name in self.frame.names}
-        for name, (start, end) in zip(self.frame.names, itertools.pairwise(starts), strict=False):
-            left[name] -= sum(sizes[start:end])
-        return left
-
     # --- context
 
     def _grown(self, params: Params) -> PromisedLaunch | None:
-        """Return the launch with the largest context that should fit."""
-        use = self.evaluator.static(params)
+        """Return the launch with the largest context that should fit: caches grow evenly, but for
+        windows."""
+        smallest = use = self.evaluator.static(params)
         span = self.frame.contexts
         if use is None:
             return None
         if not span.open:
             return self._launch(params, use)
-        _, largest = span.open
+        low, high = use.n_ctx, span.open[1]
         # A cache in RAM is read by the CPU, slowly, so no more than 32k of it are chosen.
         if use.host.context and self.problem.policy.n_ctx != "max":
-            largest = max(use.n_ctx, min(largest, ENOUGH * (span.step // CELL_BLOCK)))
-        n_ctx, larger = self._largest(params, use, use.n_ctx, largest)
-        return self._launch(params if larger is use else replace(params, n_ctx=n_ctx), larger)
+            high = max(low, min(high, ENOUGH * (span.step // CELL_BLOCK)))
+        larger = self.evaluator.static(replace(params, n_ctx=high)) if high > low else None
+        if larger is None:
+            return self._launch(params, use)
+        for _ in range(GUESSES):
+            # After failures only a part of the way: what launches take was more than expected.
+            # A third less of the way for each promise that did not fit.
+            share = self._share(params, use, larger, low, high) * max(0.0, 1 - 0.34 * self.failed)
+            guess = int(low + (high - low) * share) // span.step * span.step
+            if guess >= high:
+                low, use = high, larger
+                break
+            # Less than a percent more context is not worth another estimate.
+            if guess <= low * NEAR:
+                break
+            middle = self.evaluator.static(replace(params, n_ctx=guess))
+            if middle is None:
+                break
+            if self._share(params, middle, larger, guess, high) > 0:
+                low, use = guess, middle
+            else:
+                high, larger = guess, middle
+        return self._launch(params if use is smallest else replace(params, n_ctx=low), use)
 
     def _launch(self, params: Params, use: Static) -> PromisedLaunch:
         ram = self.evaluator.machine.ram
@@ -542,33 +538,6 @@ class PlacementKind:
             worth(self.problem, params, use),
             0 if ram is None else max(0, needed - ram),
         )
-
-    def _largest(self, params: Params, use: Static, low: int, high: int) -> tuple[int, Static]:
-        """Return the largest context of low..high that should fit, and its caches: these grow
-        evenly, but for windows."""
-        larger = self.evaluator.static(replace(params, n_ctx=high)) if high > low else None
-        if larger is None:
-            return low, use
-        step = self.frame.contexts.step
-        for _ in range(GUESSES):
-            # After failures only a part of the way: what launches take was more than expected.
-            share = self._share(params, use, larger, low, high) * max(0.0, 1 - _CARE * self.failed)
-            guess = int(low + (high - low) * share) // step * step
-            if guess >= high:
-                return high, larger
-            # Less than a percent more context is not worth another estimate.
-            if guess <= low * NEAR:
-                break
-            middle = self.evaluator.static(replace(params, n_ctx=guess))
-            if middle is None:
-                break
-            if self._share(params, middle, larger, guess, high) > 0:
-                low = guess
-                use = middle
-            else:
-                high = guess
-                larger = middle
-        return low, use
 
     def _share(self, params: Params, use: Static, larger: Static, low: int, high: int) -> float:
         """Return which part of the way from one context to a larger one should fit; 0 if not even

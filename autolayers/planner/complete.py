@@ -54,20 +54,17 @@ def written(problem: Problem, candidate: Candidate) -> Params:
     # the trained context, which --fit would multiply by the slots that have caches
     if params.n_ctx == 0:
         params = replace(params, n_ctx=candidate.breakdown.n_ctx)
-    count = _threads(problem, candidate)
-    return params if count is None else replace(params, n_threads=count)
-
-
-def _threads(problem: Problem, candidate: Candidate) -> int | None:
-    """Return -t if the CPU computes and llama.cpp's default is wrong; None otherwise."""
+    # -t if the CPU computes and llama.cpp's default is wrong; None otherwise
     count = problem.evaluator.machine.host.threads
     if count is None or candidate.params.n_threads is not None or problem.policy.alone:
-        return None
-    from ..work.speed import IN_RAM
+        count = None
+    else:
+        from ..work.speed import IN_RAM
 
-    use = candidate.breakdown
-    computes = isinstance(use, Breakdown) and use.host.context
-    return count if computes or problem.cost.speed(candidate).kind in IN_RAM else None
+        use = candidate.breakdown
+        computes = isinstance(use, Breakdown) and use.host.context
+        count = count if computes or problem.cost.speed(candidate).kind in IN_RAM else None
+    return params if count is None else replace(params, n_threads=count)
 
 
 def flags(problem: Problem, params: Params) -> tuple[str, ...]:

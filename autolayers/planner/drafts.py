@@ -53,7 +53,14 @@ def with_draft(problem: Problem) -> Solution:
     variants = [] if useless else [*_drafting(problem, plain)]
     # builds before the names draft with every model that is given
     if not typed and _number(problem) >= NAMED:
-        variants = [*_waiting(problem, plain), *variants]
+        # What does not use the draft: the launch without it, or where the program gets the given
+        # words in any case with it, on the model's devices or in RAM.
+        waiting = [Variant(problem if problem.request.verbatim else plain.problem)]
+        if problem.request.verbatim and _free(problem):
+            # Only if it is in the way on the devices.
+            bound = by_worth(plain.problem, plain.candidate)
+            waiting.append(Variant(problem.with_flags(device_draft=()), bound))
+        variants = [*waiting, *variants]
 
     def solved(variant: Variant) -> Solution:
         if variant.problem is plain.problem:
@@ -133,8 +140,20 @@ def _drafting(problem: Problem, plain: Solution) -> Iterator[Variant]:
 def _as_given(problem: Problem) -> Drafting:
     """Return how a launch drafts by the given flags, with the number of tokens open if it is."""
     given = problem.given
+    n_max = given.draft_n_max
     model = problem.request.companions.draft
-    return Drafting(drafts(problem), model, _place(problem), given.draft_n_max, _share(problem))
+    place = ""  # the model's own block
+    if model is not None:
+        # llama.cpp puts the draft on -devd, otherwise where the model is.
+        devices = given.device if given.device_draft is None else given.device_draft
+        on = devices or [device.name for device in problem.machine.devices]
+        in_ram = devices == () or given.n_gpu_layers_draft == 0 or not problem.machine.devices
+        place = HOST if in_ram else on[0]
+    acceptance = problem.policy.acceptance
+    share = None
+    if acceptance is not None:
+        share = acceptance, DRAFT_N_MAX if n_max is None else max(1, n_max)
+    return Drafting(drafts(problem), model, place, n_max, share)
 
 
 def _useless(problem: Problem) -> str:
@@ -166,19 +185,6 @@ def _without(problem: Problem) -> Problem:
     return problem.with_flags(**of_draft, spec_type=other_types)
 
 
-def _waiting(problem: Problem, plain: Solution) -> Iterator[Variant]:
-    """Yield the launch that does not use the draft: without it, or where the program gets the given
-    words in any case with it, on the model's devices or in RAM."""
-    if not problem.request.verbatim:
-        yield Variant(plain.problem)
-        return
-    yield Variant(problem)
-    if _free(problem):
-        # Only if it is in the way on the devices.
-        launch = plain.candidate
-        yield Variant(problem.with_flags(device_draft=()), by_worth(plain.problem, launch))
-
-
 def _with_number(solution: Solution) -> Solution:
     """Return the launch with the number of drafted tokens that is predicted best, if that is open
     and it drafts; fewer where that does not fit."""
@@ -198,27 +204,6 @@ def _with_number(solution: Solution) -> Solution:
     return replace(solution, problem=problem.drafting_with(replace(drafting, n=DRAFT_N_MAX)))
 
 
-def _share(problem: Problem) -> tuple[float, int] | None:
-    acceptance = problem.policy.acceptance
-    n_max = problem.given.draft_n_max
-    if acceptance is None:
-        return None
-    return acceptance, DRAFT_N_MAX if n_max is None else max(1, n_max)
-
-
-def _place(problem: Problem) -> str:
-    """Return the first device of the draft model; "" for the model's own block."""
-    if problem.request.companions.draft is None:
-        return ""
-    # llama.cpp puts the draft on -devd, otherwise where the model is.
-    params = problem.given
-    machine_devices = problem.machine.devices
-    devices = params.device_draft if params.device_draft is not None else params.device
-    if devices == () or params.n_gpu_layers_draft == 0 or not machine_devices:
-        return HOST
-    return devices[0] if devices else machine_devices[0].name
-
-
 def _reasons(best: Solution, tried: list[Tried], left: list[Variant], plain: Solution) -> str:
     """Return what drafting gains, or why it is not done."""
     without = _rate(plain)
@@ -227,7 +212,14 @@ def _reasons(best: Solution, tried: list[Tried], left: list[Variant], plain: Sol
         for each in tried
         if each.variant.what and each.rank[0] == FITS
     ]
-    drafted += [("at most ", _promised(each, plain), each.what) for each in left if each.what]
+    launch = plain.candidate
+    assert launch is not None
+    for each in left:
+        if each.what:
+            # The plain launch, if what it drafts with took no memory.
+            params = replace(launch.params, spec_type=each.problem.given.spec_type)
+            promised = each.problem.cost.predict(params, launch.breakdown).generation
+            drafted.append(("at most ", promised, each.what))
     # without devices both ways are in RAM
     rates_there = [f"{limit}{rate:.1f} {what}" for limit, rate, what in drafted]
     others = ", ".join(dict.fromkeys(rates_there))
@@ -256,11 +248,3 @@ def _reasons(best: Solution, tried: list[Tried], left: list[Variant], plain: Sol
 def _rate(solution: Solution) -> float:
     assert solution.candidate is not None
     return solution.problem.cost.speed(solution.candidate).generation
-
-
-def _promised(variant: Variant, plain: Solution) -> float:
-    """Return the tokens per second of the plain launch, if what it drafts with took no memory."""
-    launch = plain.candidate
-    assert launch is not None
-    params = replace(launch.params, spec_type=variant.problem.given.spec_type)
-    return variant.problem.cost.predict(params, launch.breakdown).generation

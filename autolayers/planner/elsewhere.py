@@ -20,8 +20,6 @@ from .solve import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..backends import Backend
-    from ..machine import Machine
     from .problem import Problem
 
 
@@ -31,8 +29,28 @@ def elsewhere(problem: Problem, chosen: Candidate) -> Elsewhere | None:
     here = price(problem, chosen)
     least = here.rate * here.generation_spread
     now = problem.cost.speed(chosen).generation * here.generation_spread
-    for name in _others(problem.machine):
-        other, names = _under(problem, name)
+    machine = problem.machine
+    # The other backends of the GPUs, which all have one now, and are of a maker whose cards one of
+    # the two is made for.
+    kinds = {device.backend for device in machine.devices}
+    theirs = backend(kinds.pop()) if len(kinds) == 1 else None
+    for name in theirs.also if theirs else ():
+        makers = backend(name).makers or (theirs.makers if theirs else ())
+        if not all(any(word in each.description for word in makers) for each in machine.devices):
+            continue
+        # The problem with the GPUs under that backend, and their new names.
+        devices = renamed(machine.devices, name)
+        names = {old.name: new.name for old, new in zip(machine.devices, devices, strict=True)}
+        under = replace(
+            machine,
+            devices=tuple(devices),
+            limits={names[name]: limit for name, limit in machine.limits.items()},
+            # what was measured is of the backend that it was measured with
+            measured=(),
+        )
+        request = replace(problem.request, machine=under)
+        meter = problem.evaluator.estimator.meter
+        other = replace(problem, request=request, measurements=None, meter=meter)
         params = chosen.params
         # Buffers of the old names: the launch would not start
         if any(buffer in names for _, buffer in params.overrides):
@@ -53,35 +71,3 @@ def elsewhere(problem: Problem, chosen: Candidate) -> Elsewhere | None:
         if speed.rate > least:
             return Elsewhere(name, launch.flags, speed)
     return None
-
-
-def _others(machine: Machine) -> tuple[str, ...]:
-    """Return the other backends of a machine's GPUs, which all have one now."""
-    kinds = {device.backend for device in machine.devices}
-    if len(kinds) != 1:
-        return ()
-    now = backend(kinds.pop())
-    return tuple(name for name in now.also if _is_of(backend(name), now, machine))
-
-
-def _is_of(other: type[Backend], now: type[Backend], machine: Machine) -> bool:
-    """Return whether the GPUs are of a maker whose cards one of the two backends is made for."""
-    makers = other.makers or now.makers
-    return all(any(word in device.description for word in makers) for device in machine.devices)
-
-
-def _under(problem: Problem, name: str) -> tuple[Problem, dict[str, str]]:
-    """Return the problem with the GPUs under a backend, and their new names."""
-    machine = problem.machine
-    devices = renamed(machine.devices, name)
-    names = {old.name: new.name for old, new in zip(machine.devices, devices, strict=True)}
-    other = replace(
-        machine,
-        devices=tuple(devices),
-        limits={names[name]: limit for name, limit in machine.limits.items()},
-        # what was measured is of the backend that it was measured with
-        measured=(),
-    )
-    request = replace(problem.request, machine=other)
-    meter = problem.evaluator.estimator.meter
-    return replace(problem, request=request, measurements=None, meter=meter), names

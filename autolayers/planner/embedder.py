@@ -52,7 +52,15 @@ def embeds(params: Params) -> bool:
 def ways(problem: Problem) -> Iterator[Params]:
     """Yield the flags to plan with, best first, the usual ones last: of an encoder with
     micro-batches of a whole context, or of SHORT tokens. Other models have one way."""
-    params = _as_embedder(problem)
+    # The given flags with what an encoder is for, and without saved prompts
+    model = problem.model
+    params = problem.given
+    if encodes(model) and not embeds(params):
+        rank = model.hparams.pooling_type == _RANK
+        params = replace(params, reranking=True) if rank else replace(params, embedding=True)
+    # An idle slot's prompt would be kept for nothing: no embedding is continued.
+    if embeds(params) and params.cache_ram is None and not problem.policy.agents:
+        params = replace(params, cache_ram=0)
     # A given batch is the user's decision.
     if encodes(problem.model) and params.n_batch is None and params.n_ubatch is None:
         n_ctx = longest_input(problem)
@@ -66,19 +74,6 @@ def way_beside_others(problem: Problem) -> Params:
     """Return the flags of one of several models: of an encoder with the shorter micro-batches."""
     found = [*ways(problem)]
     return found[-2] if len(found) > 1 else found[0]
-
-
-def _as_embedder(problem: Problem) -> Params:
-    """Return the given flags with what an encoder is for, and without saved prompts."""
-    model = problem.model
-    params = problem.given
-    if encodes(model) and not embeds(params):
-        rank = model.hparams.pooling_type == _RANK
-        params = replace(params, reranking=True) if rank else replace(params, embedding=True)
-    # An idle slot's prompt would be kept for nothing: no embedding is continued.
-    if embeds(params) and params.cache_ram is None and not problem.policy.agents:
-        params = replace(params, cache_ram=0)
-    return params
 
 
 def longest_input(problem: Problem) -> int:

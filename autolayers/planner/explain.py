@@ -39,7 +39,6 @@ _EXPERTS = "exps"  # in the patterns of -ncmoe, -cmoe and people's own
 _IN_PLACE = "in place of the given -ncmoe, -cmoe or -ot"
 _ONE_SLOT = "one request at a time"
 CONTEXTS = (8192, 16384, 32768)  # common larger contexts,
-NEARLY = 4 / 3  # those that are this much smaller than the trained one, which is tried too
 
 
 def alternative(
@@ -66,7 +65,9 @@ def alternative(
             return None
         change = {**change, "draft_n_max": candidate.params.draft_n_max}
     else:
-        other = _changed(problem, change)
+        # The problem with other flags, which a context takes the place of --ctx max in
+        other = problem.with_flags(**change)
+        other = other.with_goals(n_ctx=None) if _is_less_than_most(problem, change) else other
         other = other.beside(chosen.params, "device" not in change)
         candidate = solve(other).candidate
     if candidate is None or not candidate.fits:
@@ -107,7 +108,29 @@ def alternative(
         words = ["--ctx", str(n_ctx)]
     # -ncmoe 0: no experts in RAM, in place of the given ones.
     none = ("-ncmoe", "0") if change.get("overrides") == () else ()
-    note = _note(problem, change, speed)
+    # What else a change does
+    if "mmproj_offload" in change:
+        # What an image of the projector's own size takes on the CPU and on the first device: its
+        # matrices' arithmetic for each patch, at the rates of prompts.
+        header = problem.request.companions.mmproj
+        cost = problem.cost
+        assert header is not None
+        elements = sum(
+            # Only matrices compute; vectors and positions cost nothing here.
+            info.n_elements
+            for info in header.tensors.values()
+            if len(info.ne) > 1 and info.ne[1] > 1
+        )
+        flops = 2.0 * elements * patches_of(header, kind_of(header))
+        device = cost.devices[problem.machine.devices[0].name]
+        fast = flops / (device.fp16 * device.rates.matmul)
+        slow = flops / cost.core_flops
+        note = f"an image takes about {slow:.1f} s instead of {fast:.1f}"
+    else:
+        if "n_parallel" in change:
+            note = _ONE_SLOT
+        else:
+            note = _IN_PLACE if "overrides" in change else _by_text(speed)
     return _alternative(problem, launch, (*words, *none), speed, note)
 
 
@@ -125,36 +148,6 @@ def _alternative(
         note,
         change=change,
     )
-
-
-def _note(problem: Problem, change: dict[str, object], speed: Speed) -> str:
-    """Return what else a change does."""
-    if "mmproj_offload" in change:
-        # What an image of the projector's own size takes on the CPU and on the first device: its
-        # matrices' arithmetic for each patch, at the rates of prompts.
-        header = problem.request.companions.mmproj
-        cost = problem.cost
-        assert header is not None
-        elements = sum(
-            # Only matrices compute; vectors and positions cost nothing here.
-            info.n_elements
-            for info in header.tensors.values()
-            if len(info.ne) > 1 and info.ne[1] > 1
-        )
-        flops = 2.0 * elements * patches_of(header, kind_of(header))
-        device = cost.devices[problem.machine.devices[0].name]
-        fast = flops / (device.fp16 * device.rates.matmul)
-        slow = flops / cost.core_flops
-        return f"an image takes about {slow:.1f} s instead of {fast:.1f}"
-    if "n_parallel" in change:
-        return _ONE_SLOT
-    return _IN_PLACE if "overrides" in change else _by_text(speed)
-
-
-def _changed(problem: Problem, change: dict[str, object]) -> Problem:
-    """Return the problem with other flags, which a context takes the place of --ctx max in."""
-    other = problem.with_flags(**change)
-    return other.with_goals(n_ctx=None) if _is_less_than_most(problem, change) else other
 
 
 def _is_less_than_most(problem: Problem, change: dict[str, object]) -> bool:
@@ -241,18 +234,38 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
     """Yield the flags of each alternative, which is planned by itself."""
     given = problem.given
     whole = problem.offloads_all(chosen.params)
-    if _may_gain_by_types(problem, chosen, whole):
+    # A q8_0 cache may be tried, and leaves memory to something: at the trained context with all
+    # weights on the GPUs it gains nothing.
+    types = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
+    longest = chosen.breakdown.n_ctx_seq >= problem.model.n_ctx_train
+    gains = not whole or (_context_is_open(problem) and not longest)
+    if not types and given.flash_attn != "off" and gains:
         yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-    if _keeps_experts_in_ram(problem):
+    # The given overrides keep experts in RAM and do nothing else.
+    every = given.n_gpu_layers in (None, -1) or problem.offloads_all(given)
+    experts = [_EXPERTS in pattern and buffer == HOST for pattern, buffer in given.overrides]
+    if every and experts and all(experts):
         yield {"overrides": (), "n_gpu_layers": None}
     if given.flash_attn == "off":
         yield {"flash_attn": "on"}
     # -sm tensor needs all weights on the devices.
     if whole and may_split_tensors(problem.evaluator, given):
         yield {"split_mode": "tensor", "n_gpu_layers": ALL_LAYERS}
-    if _on_a_device(problem):
+    # The projector for images is on a device because no flag says where.
+    open_ = given.mmproj_offload is None and given.mmproj_device is None and given.device != ()
+    companions = problem.request.companions
+    if companions.mmproj is not None and problem.machine.devices and open_:
         yield {"mmproj_offload": False}
-    if _drafts_itself(problem):
+    # An MTP block that this build drafts with, and no flag says what drafts.
+    model, rules = problem.model, problem.evaluator.estimator.rules
+    has_block = model.hparams.n_layer_nextn and model.row.mtp
+    if (
+        has_block
+        and not given.spec_type
+        and companions.draft is None
+        and not rules.lacks(model.row.mtp_after)
+        and rules.number >= NAMED
+    ):
         yield {"spec_type": ("draft-mtp",)}
     if processor_alone(problem, given) and chosen.params.device is None:
         yield {"device": ()}
@@ -267,27 +280,6 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
 def _context_is_open(problem: Problem) -> bool:
     given = problem.given
     return given.n_ctx is None and problem.policy.n_ctx is None and not given.kv_unified_per_slot
-
-
-def _may_gain_by_types(problem: Problem, chosen: Candidate, whole: bool) -> bool:
-    """Return whether a q8_0 cache may be tried, and leaves memory to something."""
-    given = problem.given
-    typed = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
-    if typed or given.flash_attn == "off":
-        return False
-    # At the trained context with all weights on the GPUs a smaller cache gains nothing.
-    longest = chosen.breakdown.n_ctx_seq >= problem.model.n_ctx_train
-    return not whole or (_context_is_open(problem) and not longest)
-
-
-def _keeps_experts_in_ram(problem: Problem) -> bool:
-    """Return whether the given overrides do this and nothing else."""
-    given = problem.given
-    everything = problem.everything
-    if given.n_gpu_layers not in (None, -1) and given.layers_wanted(everything) != everything:
-        return False
-    experts = [_EXPERTS in pattern and buffer == HOST for pattern, buffer in given.overrides]
-    return bool(experts) and all(experts)
 
 
 def _has_idle_slots(problem: Problem, chosen: Candidate, whole: bool) -> bool:
@@ -310,23 +302,13 @@ def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]
     n_ctx = chosen.breakdown.n_ctx
     trained = problem.model.n_ctx_train
     if _context_is_open(problem):
-        common = [n for n in CONTEXTS if n * NEARLY <= trained]
+        # One that is nearly the trained one is left out, as that is tried too.
+        common = [n for n in CONTEXTS if n * (4 / 3) <= trained]
         yield from [n for n in (*common, trained) if n_ctx * LARGER.factor < n]
     elif problem.given.n_ctx and not whole and n_ctx > 8192 and problem.policy.users is None:
         yield n_ctx // 2
     elif problem.policy.n_ctx == "max" and not whole:
         yield from [n for n in CONTEXTS if n * LARGER.factor < n_ctx][-1:]
-
-
-def _drafts_itself(problem: Problem) -> bool:
-    """Return whether the model has an MTP block that this build drafts with, and no flag says what
-    drafts."""
-    model = problem.model
-    rules = problem.evaluator.estimator.rules
-    if problem.given.spec_type or problem.request.companions.draft is not None:
-        return False
-    has_block = model.hparams.n_layer_nextn and model.row.mtp
-    return bool(has_block) and not rules.lacks(model.row.mtp_after) and rules.number >= NAMED
 
 
 def price_of(
@@ -384,14 +366,3 @@ def _usual_changes(
         yield "one slot", ("-np", "1"), {"n_parallel": 1, "kv_unified": None}
     if not use.flash_attn:
         yield "flash attention", ("-fa", "on"), {"flash_attn": "on"}
-
-
-# --- the projector for images
-
-
-def _on_a_device(problem: Problem) -> bool:
-    """Return whether the projector is on a device because no flag says where."""
-    given = problem.given
-    if problem.request.companions.mmproj is None or not problem.machine.devices:
-        return False
-    return given.mmproj_offload is None and given.mmproj_device is None and given.device != ()

@@ -30,8 +30,11 @@ CACHE = "q8_0"
 def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     """Return a q8_0 cache, if it brings all weights onto the devices at this context and is SAID
     times faster."""
-    cost = problem.cost
-    if _types_are_said(problem) or not cost.in_ram(chosen):
+    cost, given = problem.cost, problem.given
+    # Given flags leave no cache type, or no placement, open.
+    types = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
+    placed = given.overrides or given.n_gpu_layers not in (None, -1)
+    if types or placed or given.flash_attn == "off" or not cost.in_ram(chosen):
         return None
     other = problem.with_flags(n_ctx=chosen.breakdown.n_ctx, cache_type_k=CACHE, cache_type_v=CACHE)
     use = problem.evaluator.static(replace(other.given, n_gpu_layers=ALL_LAYERS))
@@ -48,14 +51,6 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     if rate < SAID.factor * cost.price(chosen).generation:
         return None
     return Faster(typed(other, candidate).flags, rate)
-
-
-def _types_are_said(problem: Problem) -> bool:
-    """Return whether given flags leave no cache type, or no placement, open."""
-    given = problem.given
-    typed = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
-    placed = given.overrides or given.n_gpu_layers not in (None, -1)
-    return bool(typed or placed or given.flash_attn == "off")
 
 
 def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smaller | None:
@@ -77,40 +72,28 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
     room = _room(problem) - _overheads(chosen) - chosen.breakdown.caches
     # Larger files first: the first that fits is the answer.
     for kind, model in below(problem.model):
-        if model.size > room or not (slow or kind in _said_at(rate)):
+        # The types that are said of a launch that is not too slow
+        if model.size > room or not (slow or kind in (GOOD if rate >= READABLE else _FAIR)):
             continue
         if not priced:
             return Smaller(kind, model.size)
-        faster = _rate_on_devices(problem.of(model), chosen)
-        if faster is not None:
+        # The chosen launch with all weights on the devices: what the search added to fit the larger
+        # file goes.
+        whole = replace(
+            chosen.params,
+            n_gpu_layers=ALL_LAYERS,
+            overrides=(),
+            tensor_split=None,
+            device=None,
+            n_threads=None,
+        )
+        other = problem.of(model)
+        candidate = other.evaluator.candidate(whole, FULL)
+        if candidate is not None and candidate.fits:
+            faster = other.cost.price(candidate).generation
             return Smaller(kind, model.size, faster) if faster >= SAID.factor * rate else None
     # A smaller file would help, and there is none: another model is what is left
     return Smaller("", 0) if slow or rate < READABLE else None
-
-
-def _said_at(rate: float) -> tuple[str, ...]:
-    """Return the types that are said of a launch that is not too slow."""
-    return GOOD if rate >= READABLE else _FAIR
-
-
-def _rate_on_devices(problem: Problem, chosen: Candidate) -> float | None:
-    """Return the tokens per second of the chosen launch with all weights on the devices; None if it
-    does not fit."""
-    # What the search added to fit the larger file goes.
-    whole = replace(
-        chosen.params,
-        n_gpu_layers=ALL_LAYERS,
-        overrides=(),
-        tensor_split=None,
-        device=None,
-        n_threads=None,
-    )
-    candidate = problem.evaluator.candidate(whole, FULL)
-    return (
-        None
-        if candidate is None or not candidate.fits
-        else problem.cost.price(candidate).generation
-    )
 
 
 def _overheads(chosen: Candidate) -> int:

@@ -11,7 +11,7 @@ import itertools
 
 from ..flags.params import N_PARALLEL, Params
 from ..records import lazy, replace
-from .one.contexts import Contexts, contexts, streams_of
+from .one.contexts import contexts, streams_of
 from .one.ladder import Ladders
 from .one.partition import is_free, slices
 from .prices import FINE_ABOVE, low
@@ -39,7 +39,19 @@ class Frame:
         self.whole = whole
         self.evaluator = problem.evaluator
         self.cost = problem.cost
-        self.contexts = _contexts(problem, given)
+        # The contexts to choose from; at most FINE_ABOVE tokens a sequence with a cache type
+        # below q8_0 that is not the only one
+        span = contexts(problem, given)
+        kind = given.cache_type_k
+        # The type that was given, a fine one, or coarse ones alone: no limit for this type.
+        free = kind == problem.given.cache_type_k or not low(kind)
+        if free or not span.open or all(map(low, problem.policy.kv_types)):
+            self.contexts = span
+        else:
+            least, most = span.open
+            self.contexts = replace(
+                span, open=(least, max(least, min(most, FINE_ABOVE * streams_of(given))))
+            )
         self.ladders = Ladders(problem, given)
         self.names = self.evaluator.device_names(given)
         # Launches of frames with the same key have the same graph buffers (buffers.Point).
@@ -102,19 +114,6 @@ class Frame:
         bare = () if finer is None or self.ladders.bare(self.given) is None else ("bare",)
         # -ngl 0 is not -dev none: the device still computes prompts
         return (*(() if finer is None else (finer.kind,)), "layers", *bare, "none")
-
-
-def _contexts(problem: Problem, given: Params) -> Contexts:
-    """Return the contexts to choose from; at most FINE_ABOVE tokens a sequence with a cache type
-    below q8_0 that is not the only one."""
-    span = contexts(problem, given)
-    kind = given.cache_type_k
-    # The type that was given, a fine one, or coarse ones alone: no limit for this type.
-    free = kind == problem.given.cache_type_k or not low(kind)
-    if free or not span.open or all(map(low, problem.policy.kv_types)):
-        return span
-    least, most = span.open
-    return replace(span, open=(least, max(least, min(most, FINE_ABOVE * streams_of(given)))))
 
 
 class Frames:
@@ -287,21 +286,15 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
         return [given.device]
     if len(names) < 2 or given.n_gpu_layers == 0:
         return [given.device]
+    figures = problem.cost.devices
     remote = {device.name for device in problem.machine.devices if device.kind == "rpc"}
     if not remote.isdisjoint(names):
         # Llama.cpp's order, which lists RPC devices first, and the one with the near devices first:
         # fewer layers' prompts cross the network.
-        figures = problem.cost.devices
         near = sorted(names, key=lambda name: figures[name].network if name in remote else 0.0)
         return [None] if near == names else [None, tuple(near)]
-    return _by_rank(problem, names)
-
-
-def _by_rank(problem: Problem, names: list[str]) -> list[tuple[str, ...] | None]:
-    """Return the orders of local devices, the fastest device first in the first one."""
-    engine = problem.evaluator.engine
+    # The orders of local devices, the fastest device first in the first one
     limits = problem.machine.limits
-    figures = problem.cost.devices
 
     def rank(name: str) -> tuple[bool, float, int]:
         # Devices of equal rank are interchangeable; memory counts in whole GiB.

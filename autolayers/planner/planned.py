@@ -17,7 +17,6 @@ from .problem import Solution
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..flags.params import Params
     from .problem import Problem
 
 _ENDED = "the search ended early, as it would have taken too long: other flags may be faster"
@@ -46,7 +45,17 @@ def planned(problem: Problem) -> tuple[Solution, Candidate, tuple[str, ...]]:
         why += more
     # The budget did not last for one launch: measure the one with the least that the flags allow.
     if candidate is None and evaluator.estimator.meter.refused:
-        candidate = evaluator.candidate(_bare(solution.problem), FULL, last=True)
+        given = solution.problem.given
+        layers = 0 if given.n_gpu_layers in (None, -1) else given.n_gpu_layers
+        candidate = evaluator.candidate(
+            replace(
+                given,
+                n_ctx=given.n_ctx or contexts(solution.problem, given).smallest,
+                n_gpu_layers=layers,
+            ),
+            FULL,
+            last=True,
+        )
     if candidate is None:
         raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
     ended = (_ENDED,) if evaluator.estimator.meter.refused else ()
@@ -54,13 +63,3 @@ def planned(problem: Problem) -> tuple[Solution, Candidate, tuple[str, ...]]:
     if launch is not candidate and not policy.agents:
         why = (*why, serving.reason(candidate.params, launch.params, candidate.breakdown))
     return replace(solution, reasons=why), launch, (*solution.notes, *ended)
-
-
-def _bare(problem: Problem) -> Params:
-    """Return the launch with the least that the flags allow, where the budget did not last for
-    any."""
-    given = problem.given
-    layers = 0 if given.n_gpu_layers in (None, -1) else given.n_gpu_layers
-    return replace(
-        given, n_ctx=given.n_ctx or contexts(problem, given).smallest, n_gpu_layers=layers
-    )

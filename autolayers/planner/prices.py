@@ -81,6 +81,12 @@ MICRO_BATCH = Price(
     "a flag that people need not read, and a prediction that its memory is not needed",
     "decisions/test_regret.py",
 )
+LEAN = Price(
+    "a word of the program's own that makes its graphs smaller",
+    1.01,
+    "one more flag that people have to read",
+    "engines/test_ik_llama.py",
+)
 ORDER = Price(
     "another order of the devices",
     1.003,
@@ -111,12 +117,6 @@ CPU = Price(
     0.0,
     "the processor instead of an integrated GPU: by the error of comparisons",
     "planner/test_integrated.py",
-)
-LEAN = Price(
-    "a word of the program's own that makes its graphs smaller",
-    1.01,
-    "one more flag that people have to read",
-    "engines/test_ik_llama.py",
 )
 IDLE = Price(
     "no layer on the GPUs that are there",
@@ -190,34 +190,8 @@ SAID = Price(
     "planner/test_faster.py",
 )
 
-ROWS = (
-    SHORT,
-    SHORT_MIXTURE,
-    LONG,
-    FILLED,
-    MOST,
-    MICRO_BATCH,
-    LEAN,
-    ORDER,
-    PARTS,
-    COARSE,
-    FFN,
-    CPU,
-    IDLE,
-    _EXPERT_CACHE,
-    DRAFT,
-    REUSE,
-    CHECKPOINTS,
-    WIDER,
-    PEOPLE,
-    SPLIT,
-    MACHINE,
-    FASTER,
-    LARGER,
-    PINNED,
-    FILLED_FASTER,
-    SAID,
-)
+# all of the above, in the order in which docs/planner.md has them
+ROWS = tuple([each for each in dict(vars()).values() if isinstance(each, Price)])
 
 
 def worth(problem: Problem, params: Params, use: Static) -> float:

@@ -2,8 +2,7 @@
 
     tuple(warnings(Launched(problem, candidate, requests)))
 
-_REMARKS is the table: what each is about, and the function that yields its lines, none where there
-is nothing to say. They stand in the order in which they are printed.
+_REMARKS has what yields them, in the order in which they are printed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .serving import saved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
     from ..machine import Device, Machine
     from ..memory.breakdown import Breakdown
@@ -40,8 +39,6 @@ MEASURED = {
     ("f16", "q5_1"): "0.0018",
 }
 LARGE = GiB  # of weights in RAM, from which on their NUMA node matters
-_CRAWLS = 1.5  # factor of a token's time with a full context that is worth a word
-_PINNED = 2  # 1/2: the part of the RAM that Windows lets a process pin, and WSL2 of its own
 WORTH = GiB  # of a raised limit; less changes little
 
 
@@ -67,52 +64,64 @@ class Launched:
 
 def warnings(seen: Launched) -> Iterator[str]:
     """Yield the lines of all remarks, each once."""
-    lines = (line for remark in _REMARKS for line in remark.lines(seen))
+    lines = (line for remarks in _REMARKS for line in remarks(seen))
     yield from dict.fromkeys(lines)
 
 
 # --- memory
 
 
-def _of_the_file(seen: Launched) -> Iterator[str]:
+def _memory(seen: Launched) -> Iterator[str]:
+    """Yield what the file and the estimate do not know, and memory that is missing."""
     yield from seen.problem.model.header.warnings
     yield from seen.use.warnings
-
-
-def _short_of_ram(seen: Launched) -> Iterator[str]:
     spare = seen.candidate.ram_spare
-    if spare is None or spare >= 0:
-        return
-    yield (
-        f"the launch needs {at_least(seen.host.needed)} of RAM, {at_least(-spare)} more than is "
-        "free: it would swap, or read the file again for every token"
-    )
-
-
-def _margin_alone(seen: Launched) -> Iterator[str]:
-    for name, limit in seen.problem.machine.limits.items():
+    if spare is not None and spare < 0:
+        yield (
+            f"the launch needs {at_least(seen.host.needed)} of RAM, {at_least(-spare)} more than "
+            "is free: it would swap, or read the file again for every token"
+        )
+    problem = seen.problem
+    for name, limit in problem.machine.limits.items():
         margin = sum(size for _, size in seen.candidate.margins.get(name, ()))
         if margin > limit:
             yield (
                 f"{name}: the margin alone, {human(margin)}, is more than the {human(limit)} that "
                 "are free"
             )
+    free = problem.policy.n_ctx == "max" and problem.given.n_gpu_layers is None
+    if free and problem.machine.devices and not problem.offloads_all(seen.params):
+        speed = problem.cost.price(seen.candidate)
+        # Half as long again for a token with a full context is worth a word.
+        slow = speed.generation > 1.5 * speed.generation_full
+        yield (
+            "--ctx max: not everything stays on the GPUs; twice the context may take twice the "
+            "time" + f": {speed.generation_full:.2g} tokens/s with a full context" * slow
+        )
 
 
-def _pinned(seen: Launched) -> Iterator[str]:
-    """Warn of more pinned RAM than Windows and WSL2 let a process pin."""
+def _in_host_memory(seen: Launched) -> Iterator[str]:
+    """Yield more pinned RAM than Windows and WSL2 let a process pin, and weights on another NUMA
+    node."""
     machine = seen.problem.machine
     total = machine.ram_total
     # WDDM is the driver model of Windows, which WSL2 shares.
-    if not total or not any(device.wddm for device in machine.devices):
-        return
-    size = pinned(seen)
-    limit = total // _PINNED
-    if size > limit:
+    if total and any(device.wddm for device in machine.devices):
+        size = pinned(seen)
+        # the part of the RAM that Windows lets a process pin, and WSL2 of its own
+        limit = total // 2
+        if size > limit:
+            yield (
+                f"{human(size)} of RAM would be pinned; Windows and WSL2 pin only about half of "
+                f"it, {human(limit)}: loading may fail; without --no-mmap the weights are mapped, "
+                "not pinned"
+            )
+    nodes = machine.host.numa or 1
+    if nodes > 1 and seen.params.numa is None and seen.use.host_resident > LARGE:
         yield (
-            f"{human(size)} of RAM would be pinned; Windows and WSL2 pin only about half of it, "
-            f"{human(limit)}: loading may fail; without --no-mmap the weights are mapped, not "
-            "pinned"
+            f"{nodes} NUMA nodes: threads of one read weights in RAM of the other over their link; "
+            "--numa distribute spreads both, as does numactl --interleave=all with --numa numactl: "
+            "measure which is faster"
         )
 
 
@@ -126,16 +135,6 @@ def pinned(seen: Launched) -> int:
     # Mapped weights are pages of the file, which are not pinned.
     weights = 0 if placement.mapped else sum(placement.buffers.get(name, 0) for name in names)
     return weights + seen.use.host.compute
-
-
-def _far_nodes(seen: Launched) -> Iterator[str]:
-    nodes = seen.problem.machine.host.numa or 1
-    if nodes > 1 and seen.params.numa is None and seen.use.host_resident > LARGE:
-        yield (
-            f"{nodes} NUMA nodes: threads of one read weights in RAM of the other over their link; "
-            "--numa distribute spreads both, as does numactl --interleave=all with --numa numactl: "
-            "measure which is faster"
-        )
 
 
 # --- where operations run
@@ -198,7 +197,12 @@ def _slow_caches(seen: Launched) -> Iterator[str]:
             )
 
 
-def _coarse_cache(seen: Launched) -> Iterator[str]:
+def _caches(seen: Launched) -> Iterator[str]:
+    """Yield more users than can be served, and cache types that change answers."""
+    if seen.problem.policy.users is not None:
+        from .users import too_many
+
+        yield from too_many(seen.requests)
     yield from of_cache_types(seen.params, seen.use.n_ctx_seq)
 
 
@@ -227,25 +231,7 @@ def _cache_types(params: Params) -> tuple[str, str]:
     return params.cache_type_k or "f16", params.cache_type_v or "f16"
 
 
-def _losing_cache(seen: Launched) -> Iterator[str]:
-    if seen.params.moe_cache_mib and (slower := loses(seen.problem.machine)):
-        yield f"{FLAG}: {slower}"
-
-
 # --- what is served
-
-
-def _most_context(seen: Launched) -> Iterator[str]:
-    problem = seen.problem
-    free = problem.policy.n_ctx == "max" and problem.given.n_gpu_layers is None
-    if not free or not problem.machine.devices or seen.problem.offloads_all(seen.params):
-        return
-    speed = problem.cost.price(seen.candidate)
-    slow = speed.generation > _CRAWLS * speed.generation_full
-    yield (
-        "--ctx max: not everything stays on the GPUs; twice the context may take twice the time"
-        + f": {speed.generation_full:.2g} tokens/s with a full context" * slow
-    )
 
 
 def _encodes(seen: Launched) -> Iterator[str]:
@@ -269,31 +255,21 @@ def _encodes(seen: Launched) -> Iterator[str]:
         )
 
 
-def _too_many_users(seen: Launched) -> Iterator[str]:
-    if seen.problem.policy.users is not None:
-        from .users import too_many
-
-        yield from too_many(seen.requests)
-
-
-def _beyond_training(seen: Launched) -> Iterator[str]:
+def _contexts(seen: Launched) -> Iterator[str]:
+    """Yield an expert cache that loses, more context than the model was trained for, less than the
+    workload takes, and conversations that are read again."""
+    if seen.params.moe_cache_mib and (slower := loses(seen.problem.machine)):
+        yield f"{FLAG}: {slower}"
     n_ctx = seen.use.n_ctx_seq
     trained = seen.problem.model.n_ctx_train
     if trained and n_ctx > trained:
         yield f"a slot's context of {n_ctx} is more than the {trained} the model was trained for"
-
-
-def _below_workload(seen: Launched) -> Iterator[str]:
-    n_ctx = seen.use.n_ctx_seq
     work = seen.problem.policy.workload
     # A named workload says its context; P+G@D takes the sum.
     wanted = work.context or (0 if work.name else work.depth + work.prompt + work.generate)
     if n_ctx < wanted:
         yield f"a slot's context of {n_ctx} is less than the {wanted} that --workload takes"
-
-
-def _keeps_no_conversation(seen: Launched) -> Iterator[str]:
-    here = saved(seen.params, seen.use, seen.problem.policy.workload)
+    here = saved(seen.params, seen.use, work)
     if here is None or here.count != 0:
         return
     way = f"-cram {-(-here.each // MiB)} keeps one"
@@ -311,14 +287,12 @@ def _keeps_no_conversation(seen: Launched) -> Iterator[str]:
 # --- flags that change nothing
 
 
-def _no_experts(seen: Launched) -> Iterator[str]:
-    rules = seen.problem.given.overrides
+def _given(seen: Launched) -> Iterator[str]:
+    given = seen.problem.given
+    rules = given.overrides
     if not seen.problem.model.is_moe and any(EXPERTS_REGEX in pattern for pattern, _ in rules):
         yield "the model has no experts: -cmoe and -ncmoe change nothing"
-
-
-def _shares(seen: Launched) -> Iterator[str]:
-    shares = len(seen.problem.given.tensor_split or ())
+    shares = len(given.tensor_split or ())
     devices = len(seen.problem.machine.devices)
     if shares > devices:
         yield (
@@ -332,24 +306,18 @@ def _shares(seen: Launched) -> Iterator[str]:
             f"-ts has {shares} share{'s' * (shares != 1)} for {shares + len(left_out)} devices: "
             f"{', '.join(left_out)} get{'s' * (len(left_out) == 1)} nothing"
         )
-
-
-def _no_such_tensor(seen: Launched) -> Iterator[str]:
-    """Warn of -ot patterns that match no tensor. Those of -cmoe, -ncmoe and -ncffn may match fewer
-    layers than given."""
+    # Those of -cmoe, -ncmoe and -ncffn may match fewer layers than given.
     patterns = [
-        pattern
-        for pattern, _ in seen.problem.given.overrides
-        if EXPERTS_REGEX not in pattern and FFN_REGEX not in pattern
+        pattern for pattern, _ in rules if EXPERTS_REGEX not in pattern and FFN_REGEX not in pattern
     ]
     if not patterns:
         return
     # Imported late: a matcher of std::regex is only for given -ot.
     from ..memory.ecmascript import TensorMatcher
 
-    names = TensorMatcher([*seen.problem.model.tensors])
+    tensors = TensorMatcher([*seen.problem.model.tensors])
     for pattern in patterns:
-        if not names.find(pattern):
+        if not tensors.find(pattern):
             yield (
                 f"-ot {pattern}=...: no tensor of this model has such a name, so it changes nothing"
             )
@@ -404,30 +372,14 @@ def _setting(device: Device, limit: int) -> str:
     return f"a larger GTT gives it more ({f'kernel parameters {here}' if here else elsewhere})"
 
 
-@dataclass(frozen=True)
-class _Remark:
-    what: str
-    lines: Callable[[Launched], Iterable[str]]
-
-
 _REMARKS = (
-    _Remark("the file, and what the estimate does not know", _of_the_file),
-    _Remark("system memory that is missing", _short_of_ram),
-    _Remark("a margin that is more than what is free", _margin_alone),
-    _Remark("--ctx max with weights in RAM", _most_context),
-    _Remark("operations without a kernel", _no_kernel),
-    _Remark("a delta net in single operations", _parted),
-    _Remark("a quantised cache that is read slowly", _slow_caches),
-    _Remark("a model without a KV cache", _encodes),
-    _Remark("more users than can be served", _too_many_users),
-    _Remark("a cache type that changes answers", _coarse_cache),
-    _Remark("pinned memory on Windows", _pinned),
-    _Remark("weights on another NUMA node", _far_nodes),
-    _Remark("an expert cache that loses", _losing_cache),
-    _Remark("more context than the model was trained for", _beyond_training),
-    _Remark("less context than the workload takes", _below_workload),
-    _Remark("no conversation fits the saved prompts", _keeps_no_conversation),
-    _Remark("-ncmoe of a model without experts", _no_experts),
-    _Remark("-ts with more or fewer shares than devices", _shares),
-    _Remark("-ot that names no tensor", _no_such_tensor),
+    _memory,
+    _no_kernel,
+    _parted,
+    _slow_caches,
+    _encodes,
+    _caches,
+    _in_host_memory,
+    _contexts,
+    _given,
 )

@@ -15,7 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..machine import Device
     from ..work.speed import Answers
     from .problem import Problem, Solution
 
@@ -92,20 +91,19 @@ def _parted(asked: Problem, users: int) -> Iterator[tuple[int, tuple[str, ...], 
         if rest or servers > users:
             continue
         part = replace(wanted, count=-(-users // servers), grows=True)
-        solution = solve(_on(asked, devices[:each], servers).with_goals(users=part))
+        # An equal part of the system memory: as if no server shared its mapped file with another.
+        machine = asked.machine
+        own = replace(
+            machine,
+            devices=devices[:each],
+            limits={device.name: machine.limits[device.name] for device in devices[:each]},
+            ram=None if machine.ram is None else machine.ram // servers,
+        )
+        solution = solve(asked.on(own).with_goals(users=part))
         yield servers, tuple([device.name for device in devices[:each]]), solution
         # What fits on fewer GPUs is faster there.
         if solution.candidate is not None and solution.candidate.fits:
             return
-
-
-def _on(asked: Problem, devices: tuple[Device, ...], servers: int) -> Problem:
-    """Return the problem on these devices, with an equal part of the system memory: as if no server
-    shared its mapped file with another."""
-    machine = asked.machine
-    limits = {device.name: machine.limits[device.name] for device in devices}
-    ram = None if machine.ram is None else machine.ram // servers
-    return asked.on(replace(machine, devices=devices, limits=limits, ram=ram))
 
 
 def _total(servers: int, solution: Solution) -> float:

@@ -44,10 +44,6 @@ if TYPE_CHECKING:
 
 TRIES = 12  # launches that are measured of one promise
 HOPE = 16 << 20  # bytes that a launch may take less than it should; no estimate is so exact
-CLOSE = 1.1  # of what the best launch is worth
-# Each grid of contexts knows what the launches of the one before took.
-_GRIDS = 3
-_WAYS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the way from a context to twice as much
 _WORDS = {
     "experts": "experts of some layers in RAM",
     "ffn": "FFN weights of some layers in RAM",
@@ -57,9 +53,6 @@ _WORDS = {
     "none": "all layers in RAM",
 }
 _NOTHING: Rank = (3, 0.0)  # the rank of no launch
-# Limits of a context that nobody gave, if the CPU takes part:
-_TOKEN_SECONDS = 0.5  # seconds that a token may take with a full context above 32k,
-_TOKEN_GROWTH = 1.5  # or this factor over its time at the reference depth
 
 
 class _Variant:
@@ -122,46 +115,101 @@ class Search:
         # Worth counts layers there, and a promise may be too few.
         if self.policy.strategy == "layers":
             self._with_most_layers(self.frames.all())
-        # All devices together hold no layer; one alone, another order or none may be better.
-        if self._leaves_idle():
+        # All devices together hold no layer, though their number is free; one alone, another order
+        # or none may be better.
+        if self.fitting:
+            best = self._winner()
+            idle = not best.variant.kind.frame.as_given and best.candidate.params.n_gpu_layers == 0
+        else:
+            idle = not self.short
+        if idle:
             self._run(self.frames.left_out())
         # No promise held: the most that fits is sought by measuring alone.
         if not self.fitting and not self.short:
             self._with_most_layers(itertools.chain(self.frames.all(), self.frames.left_out()))
-        self._in_other_orders()
+        # Measure what all devices in other orders promise, with each kind of placement
+        if self.fitting and self.problem.given.device is None:
+            frame = self._winner().variant.kind.frame
+            given = self._listed(frame)
+            if Frame(self.problem, given).splits:
+                # The first order was already tried.
+                for device in orders(self.problem, given)[1:]:
+                    # A price only between orders: the listed one costs nothing, another one ORDER.
+                    price = 1.0
+                    if (device is None) != (frame.given.device is None):
+                        price = ORDER.factor ** (1 if device else -1)
+                    at = Frame(self.problem, replace(given, device=device), self.whole)
+                    for name in at.names_of_kinds:
+                        if name != "none":  # without devices their order is of no interest
+                            self._open(PlacementKind(at, name, at.given, self.buffers), price)
+                self._run()
         self._between_contexts()
         self._with_parts()
         while self.fitting:
             best = self._winner()
-            # Measured in full only now. If it does not fit after all, the next one is.
-            answer = self._finished(best)
+            # Measured in full only now, with an expert cache if that pays and the largest context
+            # that fits. If it does not fit after all, the next one is.
+            kind = best.variant.kind
+            candidate = best.candidate
+            # An upload rate is known only where it was measured; without it the gain would be a
+            # guess.
+            if self.evaluator.machine.host.expert_upload and may_cache(
+                self.problem, kind.frame.given
+            ):
+                candidate = self._cached(kind.frame, candidate, kind.shape)
+            answer = self._in_full(kind.frame, candidate)
             if answer is not None and answer.fits:
-                paid = self._paid(best, answer)
-                return Solution(self.problem, answer, paid=paid, others=self._promised())
-            self._reject(best, answer)
+                # What a context that is larger than the smallest costs
+                span = kind.frame.contexts
+                paid = 0, 1.0
+                if span.open and answer.breakdown.n_ctx > span.open[0]:
+                    # What the same kind would promise with the smallest context: usually faster, as
+                    # more layers fit.
+                    smallest = kind.promise(span.open[0])
+                    if smallest is not None:
+                        fastest = self.cost.predict(smallest.params, smallest.use).compared
+                        paid = smallest.use.n_ctx, self.cost.speed(answer).compared / fastest
+                # What was promised and not measured, the best first
+                others = [
+                    Promise(str(each), seconds, None if each.launch is None else each.launch.params)
+                    for (_, seconds), *_, each in sorted(self.heap)
+                ]
+                return Solution(self.problem, answer, paid=paid, others=tuple(others))
+            # The variant is opened again, by what its launch took.
+            self.fitting = [each for each in self.fitting if each.candidate != best.candidate]
+            self.least = min([(0, each.worth) for each in self.fitting], default=_NOTHING)
+            if answer is not None:
+                best.variant.kind.record(answer)
+                if answer.fits_devices:
+                    self.short.append(answer)
+                elif len(best.variant.tried) < TRIES:
+                    best.variant.tried.add(answer.params)
+                    self._promise(best.variant)
             self._run()
-        return self._unfitting()
+        # Nothing fits. If the budget is spent, the best that each kind promised is measured even
+        # so; otherwise the answer is, of those that fit on the devices, the fastest whose
+        # shortfall of system memory does not exceed that of --fit's.
+        for promised in self.cut.values():
+            even_so = self.evaluator.candidate(promised.params, FULL, last=True)
+            if even_so is not None and even_so.fits:
+                return Solution(self.problem, even_so)
+        given = self._smallest()
+        ladders = Frame(self.problem, given).ladders
+        if self.short:
+            own = self._own_answer
+            short = [*self.short, *([] if own is None else [own])]
+            # Nothing that swaps more than --fit's own answer.
+            possible = [each for each in short if self._lacks(each.ram_missing) < 2]
+            launch = self.cost.fastest(sorted(possible, key=lambda each: each.ram_missing)).params
+        elif ladders.literal:
+            launch = given if self.policy.strategy is None else ladders.all_layers(given)
+        else:
+            # No layer on the devices takes the least; it says how much RAM is missing.
+            launch = replace(given, n_gpu_layers=0)
+        return Solution(self.problem, self.evaluator.candidate(launch, FULL, last=True))
 
     def _winner(self) -> _Fitting:
         return min(self.fitting, key=lambda each: each.worth)
-
-    def _leaves_idle(self) -> bool:
-        """Return whether no launch fits on the devices, or the best one has no layer there, though
-        their number is free."""
-        if not self.fitting:
-            return not self.short
-        best = self._winner()
-        return not best.variant.kind.frame.as_given and best.candidate.params.n_gpu_layers == 0
-
-    def _promised(self) -> tuple[Promise, ...]:
-        """Return what was promised and not measured, the best first."""
-        promises = [(seconds, variant) for (_, seconds), *_, variant in sorted(self.heap)]
-        return tuple(
-            [
-                Promise(str(each), seconds, None if each.launch is None else each.launch.params)
-                for seconds, each in promises
-            ]
-        )
 
     # --- best first
 
@@ -217,8 +265,14 @@ class Search:
         if launch is None:
             return None
         self._push(variant, launch.ram_missing, launch.worth)
-        further = None if launch.ram_missing else self._next_context(variant, launch)
-        if further is not None and (kind, further) not in self.opened:
+        span, further, reached = kind.frame.contexts, variant.n_ctx, launch.use.n_ctx
+        if launch.ram_missing or not span.open or kind.name == "none":
+            return launch
+        assert further is not None
+        # The next doubling above what this launch already has.
+        while further <= reached < span.open[1]:
+            further = min(2 * further, span.open[1])
+        if further > reached and (kind, further) not in self.opened:
             self.opened.add((kind, further))
             # As if its context were all that can be wanted: a larger one is worth no more.
             bound = launch.worth / of_context(self.problem, launch.use.n_ctx_seq)[1]
@@ -251,21 +305,6 @@ class Search:
         """Return the given flags with the least context."""
         return self.frames.at_least(self.problem.given)
 
-    def _next_context(self, variant: _Variant, launch: PromisedLaunch) -> int | None:
-        """Return the next larger context to try with the same kind, None if this launch has as
-        much."""
-        span = variant.kind.frame.contexts
-        if not span.open or variant.kind.name == "none":
-            return None
-        n_ctx = variant.n_ctx
-        assert n_ctx is not None
-        _, largest = span.open
-        reached = launch.use.n_ctx
-        # The next doubling above what this launch already has.
-        while n_ctx <= reached < largest:
-            n_ctx = min(2 * n_ctx, largest)
-        return n_ctx if n_ctx > reached else None
-
     def _measure(self, variant: _Variant) -> None:
         """Measure what a variant promises, and open it again by what that took."""
         launch = variant.launch
@@ -283,9 +322,11 @@ class Search:
         if len(variant.tried) >= TRIES:
             return
         self._promise(variant)
-        # Another placement is a new attempt: no care is needed yet.
-        if variant.launch is not None and not _placed_alike(variant.launch.params, launch.params):
-            variant.failed = 0
+        if variant.launch is not None:
+            # Other layers or parts on the devices are a new attempt: no care is needed yet.
+            now, before = variant.launch.params, launch.params
+            if (now.n_gpu_layers, now.overrides) != (before.n_gpu_layers, before.overrides):
+                variant.failed = 0
 
     def _note(self, variant: _Variant, candidate: Candidate) -> None:
         """Keep a measured launch, if only RAM is too small for it."""
@@ -297,19 +338,6 @@ class Search:
         else:
             return
         self.least = min(self.least, (self._lacks(candidate.ram_missing), value))
-
-    def _reject(self, best: _Fitting, answer: Candidate | None) -> None:
-        """Open the variant again whose launch does not fit in full, by what that took."""
-        self.fitting = [each for each in self.fitting if each.candidate != best.candidate]
-        self.least = min([(0, each.worth) for each in self.fitting], default=_NOTHING)
-        if answer is None:
-            return
-        best.variant.kind.record(answer)
-        if answer.fits_devices:
-            self.short.append(answer)
-        elif len(best.variant.tried) < TRIES:
-            best.variant.tried.add(answer.params)
-            self._promise(best.variant)
 
     # --- what challenges the best one
 
@@ -326,26 +354,6 @@ class Search:
                 if candidate is not None:
                     self._note(_Variant(kind, n_ctx), candidate)
 
-    def _in_other_orders(self) -> None:
-        """Measure what all devices in other orders promise, with each kind of placement."""
-        if not self.fitting or self.problem.given.device is not None:
-            return
-        frame = self._winner().variant.kind.frame
-        given = self._listed(frame)
-        if not Frame(self.problem, given).splits:
-            return
-        # The first order was already tried.
-        for device in orders(self.problem, given)[1:]:
-            # A price only between orders: the listed one costs nothing, another one ORDER.
-            price = 1.0
-            if (device is None) != (frame.given.device is None):
-                price = ORDER.factor ** (1 if device else -1)
-            at = Frame(self.problem, replace(given, device=device), self.whole)
-            for name in at.names_of_kinds:
-                if name != "none":  # without devices their order is of no interest
-                    self._open(PlacementKind(at, name, at.given, self.buffers), price)
-        self._run()
-
     def _listed(self, frame: Frame) -> Params:
         """Return the flags of a frame, with all devices as they are listed."""
         given = self.problem.given
@@ -361,14 +369,19 @@ class Search:
         the next variant begins; with the usual micro-batch too, whose memory a larger context may
         be worth more than."""
         tried: set[tuple[int | None, int]] = set()
-        for _ in range(_GRIDS if self.fitting else 0):
+        # Each grid of contexts knows what the launches of the one before took.
+        for _ in range(3 if self.fitting else 0):
             best = self._winner()
             kind, here = best.variant.kind, best.candidate.breakdown.n_ctx
             span, usual = kind.frame.contexts, kind.frame.given
             if not kind.frame.splits or not span.open:
                 return
             farthest = min(2 * here, span.open[1])
-            grid = [int(here + (farthest - here) * way) // span.step * span.step for way in _WAYS]
+            # Parts of the way from a context to twice as much.
+            grid = [
+                int(here + (farthest - here) * way) // span.step * span.step
+                for way in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
+            ]
             kinds = [kind]
             if kind.shape.n_ubatch != usual.n_ubatch:
                 kinds.append(PlacementKind(kind.frame, kind.name, usual, self.buffers))
@@ -393,7 +406,8 @@ class Search:
         given = self.problem.given
         if not self.fitting or self.policy.strategy == "layers" or given.overrides:
             return  # --strategy layers wants whole layers
-        least = self._winner().worth * CLOSE
+        # Nearly what the best launch is worth.
+        least = self._winner().worth * 1.1
         bests: dict[Params, _Fitting] = {}
         for each in sorted(self.fitting, key=lambda each: each.worth):
             if each.worth < least:
@@ -409,25 +423,13 @@ class Search:
             for of, n_ctx in dict.fromkeys(
                 itertools.product((frame.given, self._listed(frame)), contexts)
             ):
-                self._note_parts(each, replace(of, n_ctx=n_ctx))
-
-    def _note_parts(self, best: _Fitting, given: Params) -> None:
-        frame = Frame(self.problem, replace(given, n_ctx=self.problem.given.n_ctx), self.whole)
-        kind = PlacementKind(frame, best.variant.kind.name, frame.given, self.buffers)
-        for other in parts(self.problem, given, best.candidate, self.fidelity):
-            self._note(_Variant(kind, given.n_ctx), other)
+                at = replace(of, n_ctx=n_ctx)
+                opened = Frame(self.problem, replace(of, n_ctx=given.n_ctx), self.whole)
+                kind = PlacementKind(opened, each.variant.kind.name, opened.given, self.buffers)
+                for other in parts(self.problem, at, each.candidate, self.fidelity):
+                    self._note(_Variant(kind, n_ctx), other)
 
     # --- the answer
-
-    def _finished(self, best: _Fitting) -> Candidate | None:
-        """Return the launch with an expert cache if that pays and the largest context that fits,
-        measured in full."""
-        kind = best.variant.kind
-        candidate = best.candidate
-        # An upload rate is known only where it was measured; without it the gain would be a guess.
-        if self.evaluator.machine.host.expert_upload and may_cache(self.problem, kind.frame.given):
-            candidate = self._cached(kind.frame, candidate, kind.shape)
-        return self._in_full(kind.frame, candidate)
 
     def _cached(self, frame: Frame, candidate: Candidate, shape: Params) -> Candidate:
         """Return the launch with an expert cache, if that pays."""
@@ -453,41 +455,36 @@ class Search:
         # fit.
         if answer is not None and not answer.fits:
             self.fidelity = FIT
-            answer = self._with_less_context(frame, answer)
+            # The largest context below this one's that fits in full
+            span = frame.contexts
+            n_ctx = answer.breakdown.n_ctx
+            if span.open and n_ctx > span.open[0]:
+                make = partial(_with_context, answer.params)
+                less = largest_context(
+                    self.evaluator, make, span.open[0], n_ctx, span.step, FIT, answer
+                )
+                answer = (
+                    answer
+                    if less is None
+                    else self.evaluator.candidate(less.params, FULL, last=True)
+                )
         return answer
 
     def _grown(self, frame: Frame, candidate: Candidate) -> Candidate:
+        """Return the launch with the largest context that fits and is useful."""
         span = frame.contexts
         n_ctx = candidate.breakdown.n_ctx
         if not span.open or n_ctx >= span.open[1]:
             return candidate
         make = partial(_with_context, candidate.params)
-        largest = self._useful(frame, candidate.params, n_ctx, span.open[1])
-        more = largest_context(
-            self.evaluator, make, n_ctx, largest, span.step, self.fidelity, below=candidate
-        )
-        return candidate if more is None else more
-
-    def _with_less_context(self, frame: Frame, answer: Candidate) -> Candidate | None:
-        """Return the largest context below this one's that fits in full."""
-        span = frame.contexts
-        n_ctx = answer.breakdown.n_ctx
-        if not span.open or n_ctx <= span.open[0]:
-            return answer
-        make = partial(_with_context, answer.params)
-        less = largest_context(self.evaluator, make, span.open[0], n_ctx, span.step, FIT, answer)
-        return answer if less is None else self.evaluator.candidate(less.params, FULL, last=True)
-
-    def _useful(self, frame: Frame, params: Params, low: int, high: int) -> int:
-        """Return the largest context of low..high that leaves enough system memory and, above 32k
-        per sequence, whose tokens are fast enough; --ctx max skips both checks."""
+        # What leaves enough system memory and, above 32k per sequence, whose tokens are fast
+        # enough; --ctx max skips both checks.
         ram = self.evaluator.machine.ram
-        step = frame.contexts.step
         # 32k for each stream: the step is that of all streams.
-        enough = ENOUGH * (step // CELL_BLOCK)
+        enough = ENOUGH * (span.step // CELL_BLOCK)
 
         def useful(n: int) -> bool:
-            at = replace(params, n_ctx=n)
+            at = make(n)
             use = self.evaluator.static(at)
             # A cache that is only on devices slows nothing down and takes no RAM.
             if use is None or not use.host.context:
@@ -495,67 +492,20 @@ class Search:
             if ram is not None and use.resident > ram * RAM_SHARE:
                 return False
             speed = self.cost.predict(at, use)
-            return n <= enough or 1 / speed.generation_full <= max(
-                _TOKEN_SECONDS, _TOKEN_GROWTH / speed.generation
-            )
+            # Half a second for a token, or half as long again as at the reference depth, is the
+            # most.
+            return n <= enough or 1 / speed.generation_full <= max(0.5, 1.5 / speed.generation)
 
-        if self.policy.n_ctx == "max" or high <= low or useful(high):
-            return high
-        # In steps, none of them below the least.
-        first = low // step
-        return max(
-            low,
-            (first + last(0, high // step - first, lambda n: useful((first + n) * step))) * step,
+        largest = span.open[1]
+        if self.policy.n_ctx != "max" and not useful(largest):
+            # In steps, none of them below the least.
+            first = n_ctx // span.step
+            steps = last(0, largest // span.step - first, lambda n: useful((first + n) * span.step))
+            largest = max(n_ctx, (first + steps) * span.step)
+        more = largest_context(
+            self.evaluator, make, n_ctx, largest, span.step, self.fidelity, below=candidate
         )
-
-    def _paid(self, best: _Fitting, answer: Candidate) -> tuple[int, float]:
-        """Return what a context that is larger than the smallest costs."""
-        kind = best.variant.kind
-        span = kind.frame.contexts
-        if not span.open or answer.breakdown.n_ctx <= span.open[0]:
-            return 0, 1.0
-        # What the same kind would promise with the smallest context: usually faster, as more layers
-        # fit.
-        smallest = kind.promise(span.open[0])
-        if smallest is None:
-            return 0, 1.0
-        fastest = self.cost.predict(smallest.params, smallest.use).compared
-        return smallest.use.n_ctx, self.cost.speed(answer).compared / fastest
-
-    # --- where nothing fits
-
-    def _unfitting(self) -> Solution:
-        """Return the best promise if the budget is spent, otherwise a launch that does not fit: of
-        those that fit on the devices the fastest whose shortfall of system memory does not exceed
-        that of --fit's."""
-        # The budget is spent: the best that each kind promised is measured even so.
-        for promised in self.cut.values():
-            candidate = self.evaluator.candidate(promised.params, FULL, last=True)
-            if candidate is not None and candidate.fits:
-                return Solution(self.problem, candidate)
-        given = self._smallest()
-        ladders = Frame(self.problem, given).ladders
-        if self.short:
-            own = self._own_answer
-            short = [*self.short, *([] if own is None else [own])]
-            # Nothing that swaps more than --fit's own answer.
-            possible = [each for each in short if self._lacks(each.ram_missing) < 2]
-            launch = self.cost.fastest(sorted(possible, key=_ram_missing)).params
-        elif ladders.literal:
-            launch = given if self.policy.strategy is None else ladders.all_layers(given)
-        else:
-            # No layer on the devices takes the least; it says how much RAM is missing.
-            launch = replace(given, n_gpu_layers=0)
-        return Solution(self.problem, self.evaluator.candidate(launch, FULL, last=True))
-
-
-def _ram_missing(candidate: Candidate) -> int:
-    return candidate.ram_missing
-
-
-def _placed_alike(one: Params, other: Params) -> bool:
-    """Return whether two launches have the same layers and parts on the devices."""
-    return (one.n_gpu_layers, one.overrides) == (other.n_gpu_layers, other.overrides)
+        return candidate if more is None else more
 
 
 def _with_context(params: Params, n_ctx: int | None) -> Params:

@@ -124,11 +124,8 @@ class _People:
 
     def launch(self, users: int) -> Solution:
         """Return the launch that serves these people best, with what they get of it."""
-        if users not in self._known:
-            self._known[users] = self._planned(users)
-        return self._known[users]
-
-    def _planned(self, users: int) -> Solution:
+        if users in self._known:
+            return self._known[users]
         slots = self.slots(users)
         # Who grows a launch searches no other one; a given -np leaves no slots to choose.
         only = (self.wanted.grows and not self.waits) or self.given.n_parallel not in (None, -1)
@@ -150,7 +147,8 @@ class _People:
         first = self._with_slots(self.asking(users), users, slots, 0, slots)
         tried, left = best_first([first], self._solved, self._ranked, opened)
         best = self._best(tried)
-        return replace(best, others=tuple([each.promise for each in left]))
+        self._known[users] = replace(best, others=tuple([each.promise for each in left]))
+        return self._known[users]
 
     def _with_slots(
         self, problem: Problem, users: int, slots: int, below: int, above: int
@@ -184,11 +182,6 @@ class _People:
         work = problem.policy.workload
         return (FITS, work.requests * work.generate / most / PEOPLE.factor if most else 0.0)
 
-    def _rank(self, row: UsersRow) -> Rank:
-        """Return the seconds in which all get an answer; fewer slots must serve clearly more."""
-        seconds = row.users * self.problem.policy.workload.generate / row.served.total
-        return FITS, seconds / PEOPLE.factor if self._serves_each(row) else seconds
-
     def _serves_each(self, row: UsersRow) -> bool:
         """Return whether nobody waits: not for a slot, nor for every token."""
         return row.slots >= self.slots(row.users) and row.served.rate >= TOO_SLOW
@@ -215,9 +208,11 @@ class _People:
         if candidate is None:
             return (REFUSED,)
         row = _row(solution)
-        # Of those that do not fit the one with the fewest slots.
-        few = DOES_NOT_FIT, float(row.slots), float(_is_smaller(solution))
-        return self._rank(row) if row.fits else few
+        if not row.fits:  # of these the one with the fewest slots
+            return DOES_NOT_FIT, float(row.slots), float(_is_smaller(solution))
+        # The seconds in which all get an answer; fewer slots must serve clearly more.
+        seconds = row.users * self.problem.policy.workload.generate / row.served.total
+        return FITS, seconds / PEOPLE.factor if self._serves_each(row) else seconds
 
     def _whole(self, solution: Solution) -> bool:
         candidate = solution.candidate
@@ -264,20 +259,16 @@ class _People:
                 grown = each.evaluator.candidate(params, FULL, last=True) if may_fit else None
                 if grown is not None and grown.fits:
                     return _served(Solution(each, grown))
-        if not self._hopes(half or problem, one):
-            return Solution(problem, None)
+        # A launch that does not stay on the GPUs is worth a search if GPUs with more memory would
+        # give well more than is promised; without a promised rate any launch may do.
+        if self.wanted.rate and self._whole(one):
+            at = half or problem
+            params = like(one, at)
+            use = at.evaluator.static(params)
+            served = None if use is None else served_by(at, params, use).served
+            if served is not None and served.rate < HOPE * self.wanted.rate:
+                return Solution(problem, None)
         return _served(best_launch(half if half is not None and self._whole(one) else problem))
-
-    def _hopes(self, problem: Problem, one: Solution) -> bool:
-        """Return whether a launch that does not stay on the GPUs is worth a search: if GPUs with
-        more memory would give well more than is promised."""
-        # Without a promised rate any launch may do.
-        if not self.wanted.rate or not self._whole(one):
-            return True
-        params = like(one, problem)
-        use = problem.evaluator.static(params)
-        served = None if use is None else served_by(problem, params, use).served
-        return served is None or served.rate >= HOPE * self.wanted.rate
 
     def keeps(self, users: int) -> bool:
         """Return whether the promise is kept. Who waits for a slot gets nothing until then, which a
@@ -404,37 +395,25 @@ def for_users(problem: Problem, wanted: Users) -> Solution:
     table: list[UsersRow] = []
     # Without a promise people see the table, and the number with the most tokens in all.
     if not wanted.promise and not wanted.alone:
-        table = _table(people)
+        # What the numbers of TABLE get, as far as they fit and more people get more in all
+        for count in TABLE:
+            launch = people.launch(count)
+            if launch.candidate is None or not launch.candidate.fits:
+                break
+            table.append(_row(launch))
+            if len(table) > 1 and table[-1].served.total < table[-2].served.total:
+                break
         fitting = [row for row in (*table, row) if row.fits]
         most_users = max(fitting, key=lambda row: row.served.total).users if fitting else 0
     if wanted.alone:
         most_users = users if row.fits else None
     short = not row.fits or (wanted.promise and not people.keeps(users))
-    machines = _machines(users, most_users) if short else None
+    # How many machines like this one serve the users, where it does not serve all of them.
+    more = short and most_users and most_users < users
+    machines = -(-users // most_users) if more and most_users else None
     requests = Requests(row, most_users or None, people.each(users), machines, tuple(table))
     reasons = _reasons(requests, wanted, _in_ram(chosen), people.slots(users))
     return replace(chosen, reasons=(*reasons, *chosen.reasons), requests=requests)
-
-
-def _machines(users: int, most_users: int | None) -> int | None:
-    """Return how many machines serve the users, each as many as this one; None if it serves nobody
-    or all of them."""
-    if not most_users or most_users >= users:
-        return None
-    return -(-users // most_users)
-
-
-def _table(people: _People) -> list[UsersRow]:
-    """Return what the numbers of TABLE get, as far as they fit and more people get more in all."""
-    table: list[UsersRow] = []
-    for count in TABLE:
-        launch = people.launch(count)
-        if launch.candidate is None or not launch.candidate.fits:
-            break
-        table.append(_row(launch))
-        if len(table) > 1 and table[-1].served.total < table[-2].served.total:
-            break
-    return table
 
 
 def _reasons(requests: Requests, wanted: Users, in_ram: bool, possible: int) -> tuple[str, ...]:

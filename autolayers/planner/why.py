@@ -7,6 +7,8 @@ found.more, found.smaller        # the plan with one more GiB, and of the next s
 
 from __future__ import annotations
 
+from itertools import islice
+
 from ..errors import AutolayersError
 from ..flags.params import Params
 from ..flags.write import to_words
@@ -96,11 +98,15 @@ def why(model: Model, request: Request, trace: bool = False) -> Why:
             break  # the budget is spent
         shown = _shown(problem, chosen)
     now = problem.cost.speed(chosen).compared
+    more, smaller = _more(problem, chosen, now), ""
+    # The largest quantisation below this one.
+    for kind, file in islice(below(problem.model), 1):
+        smaller = f"as {kind.upper()}, {human(file.size)}: {_outcome(problem.of(file), now)}"
     return Why(
         tuple([_row(problem, each, chosen) for each in shown if not each.fits or _whole(each)]),
         len(problem.evaluator.measured),
-        _more(problem, chosen, now),
-        _smaller(problem, now),
+        more,
+        smaller,
         tuple([_row(problem, each, chosen) for each in problem.evaluator.measured[:tried]]),
         solution.others if trace else (),
     )
@@ -128,7 +134,9 @@ def _shown(problem: Problem, chosen: Candidate) -> list[Candidate]:
     # Nearest first: what lacks the least is what people ask about.
     out = sorted(
         (pair for pair in best.values() if not pair[1].fits and pair[0] < now),
-        key=lambda pair: _short(pair[1]),
+        key=lambda pair: (
+            pair[1].ram_missing - sum(left for left in pair[1].spare.values() if left < 0)
+        ),
     )
     fits = sorted((pair for pair in best.values() if pair[1].fits), key=lambda pair: pair[0])
     shown = [*sorted(out[:BETTER], key=lambda pair: pair[0]), (now, chosen), *fits[:WORSE]]
@@ -192,10 +200,6 @@ def _constraint(candidate: Candidate) -> str:
     return ", ".join(short)
 
 
-def _short(candidate: Candidate) -> int:
-    return candidate.ram_missing + sum(-left for left in candidate.spare.values() if left < 0)
-
-
 def _more(problem: Problem, chosen: Candidate, now: float) -> str:
     """Return what one more GiB buys: on the device with the least left, or of RAM without
     devices."""
@@ -223,13 +227,6 @@ def _more(problem: Problem, chosen: Candidate, now: float) -> str:
     else:
         return ""
     return f"1 GiB more {what}: {_outcome(problem.on(larger), now)}"
-
-
-def _smaller(problem: Problem, now: float) -> str:
-    """Return what the largest quantisation below this one changes."""
-    for kind, smaller in below(problem.model):
-        return f"as {kind.upper()}, {human(smaller.size)}: {_outcome(problem.of(smaller), now)}"
-    return ""
 
 
 def _outcome(other: Problem, now: float) -> str:

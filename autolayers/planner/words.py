@@ -50,7 +50,10 @@ class _Moved:
         # A layer in RAM has its tensors there: nothing was moved.
         if place not in self.on_gpu:
             return
-        self.elsewhere += len([each for each in tensors if self._is_elsewhere(each, place)])
+        # Whether it is on another GPU than its layer
+        self.elsewhere += len(
+            [each for each in tensors if (each.buffer in self.on_gpu and each.buffer != place)]
+        )
         if not on_gpus:
             self.layers["weights"].add(layer)
             return
@@ -60,10 +63,6 @@ class _Moved:
         elif any(".ffn_" in name for name in names):
             self.layers["FFN weights"].add(layer)
         self.others += sum(".ffn_" not in name for name in names)
-
-    def _is_elsewhere(self, tensor: PlacedTensor, place: str) -> bool:
-        """Return whether it is on another GPU than its layer."""
-        return tensor.buffer in self.on_gpu and tensor.buffer != place
 
     def words(self) -> Iterator[str]:
         if self.layers["experts"] and not self.spared:

@@ -241,7 +241,9 @@ class _Tried:
         if good and good[0].is_moe and self._taken(good[0]):
             return
         # None if not even the smallest can be read
-        smallest = {(min(_level(file), GOOD), _is_i_quant(file)): file for file in files}
+        smallest = {
+            (min(_level(file), GOOD), main_type(file).startswith("iq")): file for file in files
+        }
         least = [file for (at, _), file in smallest.items() if at == GOOD]
         if any(map(self._fluent, least)):
             reads = self._taken if any(map(self._taken, least)) else self._fluent
@@ -296,10 +298,6 @@ class _Tried:
         caches = 0 if self.request.policy.kv_types else use.caches - use.host.context
         weights = sum(usage.model for usage in use.devices.values())
         return weights + caches <= sum(device.free for device in devices)
-
-
-def _is_i_quant(file: Model) -> bool:
-    return main_type(file).startswith("iq")
 
 
 def _level(file: Model) -> int:

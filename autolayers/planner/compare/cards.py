@@ -24,7 +24,7 @@ from ...records import dataclass, lazy, replace
 from ...units import GiB, MiB
 from ..buffers import Buffers
 from ..candidates import PlacementKind
-from ..evaluate import FIT, FULL, Candidate
+from ..evaluate import FIT, FULL
 from ..frames import Frame
 from ..measured import Measured, measured_on
 from ..one.ladder import Ladder
@@ -203,14 +203,25 @@ class WantedModel:
 
     def _runs(self, problem: Problem, name: str, card: Card, params: Params) -> Runs | None:
         evaluator = problem.evaluator
-        count = len(problem.machine.devices)
+        number = len(problem.machine.devices)
         # Most cards of a list are too small; two bounds of bytes say so without a graph.
         if not evaluator.may_fit(params, any_split=True):
             return None
         candidate = evaluator.candidate(params, FULL)
         # llama.cpp splits by free memory; another split may fit where that does not.
-        if candidate is not None and not candidate.fits and count > 1:
-            candidate = self._split(problem, candidate)
+        if candidate is not None and not candidate.fits and number > 1:
+            # The launch with the split that a plan would choose.
+            frame = Frame(problem, candidate.params)
+            own, candidate = candidate, None
+            if frame.splits:
+                kind = PlacementKind(frame, "given", own.params, Buffers(problem.machine.limits))
+                # What llama.cpp's own split took tells the size of the buffers, so that the first
+                # guess is close.
+                kind.record(own)
+                ladder = Ladder("layers", own.params, problem.everything)
+                count = own.params.layers_wanted(problem.everything)
+                best = divided(kind, ladder, count, FIT)
+                candidate = best and evaluator.candidate(best.params, FULL)
         if candidate is None or not candidate.fits:
             return None
         speed = problem.cost.price(candidate)
@@ -218,29 +229,14 @@ class WantedModel:
         return Runs(
             name,
             card.description,
-            count,
+            number,
             device.total,
             # The fullest device decides what could still be added.
             min(candidate.spare.values()),
             candidate.breakdown.resident,
             speed,
-            measured=measured_on(self.model, [name] * count, device.backend, speed),
+            measured=measured_on(self.model, [name] * number, device.backend, speed),
         )
-
-    def _split(self, problem: Problem, own: Candidate) -> Candidate | None:
-        """Return the launch with the split that a plan would choose where llama.cpp's `own` does
-        not fit."""
-        params = own.params
-        frame = Frame(problem, params)
-        if not frame.splits:
-            return None
-        kind = PlacementKind(frame, "given", params, Buffers(problem.machine.limits))
-        # What llama.cpp's own split took tells the size of the buffers, so that the first guess is
-        # close.
-        kind.record(own)
-        ladder = Ladder("layers", params, problem.everything)
-        best = divided(kind, ladder, params.layers_wanted(problem.everything), FIT)
-        return None if best is None else problem.evaluator.candidate(best.params, FULL)
 
 
 def find(
@@ -264,7 +260,14 @@ def find(
         running = list(_of_kind(wanted, kind, alone, tried, min_rate, say))
         by_kind[kind] = [runs for runs in running if runs.speed.generation >= min_rate]
         alone |= {runs.name for runs in running if runs.count == 1}
-    by_kind[EXPERTS] = _fastest(by_kind[EXPERTS])
+    runs = by_kind[EXPERTS]
+    # The fastest of each size, and the usual ones
+    fastest: dict[int, Runs] = {}
+    for each in sorted(runs, key=lambda each: each.speed.request):
+        fastest.setdefault(_gib(each.memory), each)
+    by_kind[EXPERTS] = [
+        each for each in runs if each.name in USUAL or each is fastest[_gib(each.memory)]
+    ]
     by_kind = {
         kind: [wanted.batched(each, CARDS[each.name], min_rate) for each in rows]
         for kind, rows in by_kind.items()
@@ -289,9 +292,19 @@ def _of_kind(
     largest: int | None = None  # what is listed of more memory is usual
     # Stays None until enough are fast enough; from then on only USUAL ones of more memory are
     # tried.
-    for name, card in _to_try(kind, wanted.model, alone):
+    cards = by_size()
+    if kind == EXPERTS:
+        cards = _strongest() if wanted.model.is_moe else []
+    for name, card in cards:
+        if card.unified != (kind == UNIFIED) or name in alone:
+            continue
+        if not card.bandwidth or (kind == TWO and _built_in(name)):  # as fast as unknown RAM
+            continue
         if largest is None:
-            largest = _largest_of_enough(kind, sizes)
+            # With experts in RAM several cards of one size are tried, but only the fastest is
+            # listed.
+            number = len(set(sizes)) if kind == EXPERTS else len(sizes)
+            largest = max(sizes) if number >= MOST else None
         if largest is not None and _gib(card.usable * MiB) > largest and name not in USUAL:
             continue
         if wanted.exhausted:
@@ -308,33 +321,6 @@ def _of_kind(
         if runs.speed.generation >= min_rate:
             sizes.append(_gib(runs.memory))
         yield runs
-
-
-def _largest_of_enough(kind: str, sizes: Sequence[int]) -> int | None:
-    """Return the largest size if enough are listed, otherwise None."""
-    # With experts in RAM several cards of one size are tried, but only the fastest is listed.
-    number = len(set(sizes)) if kind == EXPERTS else len(sizes)
-    return max(sizes) if number >= MOST else None
-
-
-def _to_try(kind: str, model: Model, alone: set[str]) -> Iterator[tuple[str, Card]]:
-    """Yield the cards of a kind, the smallest first, without those that suffice `alone`."""
-    if kind == EXPERTS and not model.is_moe:
-        return
-    for name, card in _strongest() if kind == EXPERTS else by_size():
-        if card.unified != (kind == UNIFIED) or name in alone:
-            continue
-        if not card.bandwidth or (kind == TWO and _built_in(name)):  # as fast as unknown RAM
-            continue
-        yield name, card
-
-
-def _fastest(runs: Sequence[Runs]) -> list[Runs]:
-    """Return the fastest of each size, and the usual ones."""
-    fastest: dict[int, Runs] = {}
-    for each in sorted(runs, key=lambda each: each.speed.request):
-        fastest.setdefault(_gib(each.memory), each)
-    return [each for each in runs if each.name in USUAL or each is fastest[_gib(each.memory)]]
 
 
 def example(by_kind: Mapping[str, Sequence[Runs]]) -> Runs | None:

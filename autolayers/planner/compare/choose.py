@@ -44,7 +44,6 @@ ALIKE = 0.02  # rates this close are one
 READABLE, FLUENT = 8.0, 20.0
 # quality.level: below GOOD a file is the second choice, below POOR the last one
 GOOD, POOR = 4, 3
-_NEAR_RATE = 0.5  # of the fastest's rate
 # Why a file is taken
 WHOLE, READS, SLOW = "whole", "reads", "slow"
 # Less than this is left, or this part of the memory: other programs want it
@@ -275,7 +274,12 @@ def advise(choices: Sequence[Choice], n_ctx: int = 0, least: float = 0.0) -> Rec
     offloaded, or that is larger and no slower with weights in RAM (a mixture), otherwise the
     fastest; None if none fits. Models that write text come first, then those trained for the wanted
     context. `least`: tokens per second that the user's job needs."""
-    fitting = _preferred(choices, n_ctx)
+    # Which choices fit; of these those that write text, and those trained for the context, if
+    # there are any
+    fitting = [i for i, choice in enumerate(choices) if choice.fits]
+    # A file for embeddings is taken only if there is no other: it writes no text.
+    fitting = [i for i in fitting if choices[i].inputs is None] or fitting
+    fitting = [i for i in fitting if choices[i].n_ctx_train >= n_ctx] or fitting
     if not fitting:
         return None
     # Quantisations of one model are compared by quality, different models only by size and speed.
@@ -283,34 +287,23 @@ def advise(choices: Sequence[Choice], n_ctx: int = 0, least: float = 0.0) -> Rec
     for i in fitting:
         families.setdefault(choices[i].family, []).append(i)
     rules = dict(_recommended(choices, files, least) for files in families.values())
-    take, over = _best_model(choices, list(rules))
+    files = list(rules)
+    # The file to take of those of several models, and the fully offloaded one that it is taken
+    # over
+    whole = [i for i in files if choices[i].verdict == WHOLLY]
+    if not whole:
+        # With weights in RAM in all of them, the fastest is the one that can be used.
+        take, over = max(files, key=lambda i: (choices[i].rate, -i)), None
+    else:
+        largest = _largest(choices, whole)
+        # A mixture partly in RAM may be larger than a dense model on the GPU, and no slower.
+        better = [i for i in files if _larger_and_no_slower(choices[i], choices[largest])]
+        take, over = (_largest(choices, better), largest) if better else (largest, None)
     # The next size up is named, so that the user sees what a larger file would cost.
     larger = [i for i, choice in enumerate(choices) if choice.size > choices[take].size]
     return Recommended(
         take, min(larger, key=lambda i: (choices[i].size, i), default=None), rules[take], over
     )
-
-
-def _preferred(choices: Sequence[Choice], n_ctx: int) -> list[int]:
-    """Return which choices fit; of these those that write text, and those trained for the context,
-    if there are any."""
-    fitting = [i for i, choice in enumerate(choices) if choice.fits]
-    # A file for embeddings is taken only if there is no other: it writes no text.
-    fitting = [i for i in fitting if choices[i].inputs is None] or fitting
-    return [i for i in fitting if choices[i].n_ctx_train >= n_ctx] or fitting
-
-
-def _best_model(choices: Sequence[Choice], files: Sequence[int]) -> tuple[int, int | None]:
-    """Return the file to take of those of several models, and the fully offloaded one that it is
-    taken over."""
-    whole = [i for i in files if choices[i].verdict == WHOLLY]
-    if not whole:
-        # With weights in RAM in all of them, the fastest is the one that can be used.
-        return max(files, key=lambda i: (choices[i].rate, -i)), None
-    largest = _largest(choices, whole)
-    # A mixture partly in RAM may be larger than a dense model on the GPU, and no slower.
-    better = [i for i in files if _larger_and_no_slower(choices[i], choices[largest])]
-    return (_largest(choices, better), largest) if better else (largest, None)
 
 
 def _largest(choices: Sequence[Choice], files: Sequence[int]) -> int:
@@ -328,37 +321,31 @@ def _recommended(choices: Sequence[Choice], files: Sequence[int], least: float) 
     if whole:
         return _largest(choices, whole), WHOLE
     if fluent:
-        return _closest(choices, fluent), READS
-    return _fastest_readable(choices, files), SLOW
-
-
-def _fastest_readable(choices: Sequence[Choice], files: Sequence[int]) -> int:
-    """Return the fastest of the best; instead of a poor one, that of those that are not and can
-    still be read."""
+        # The closest to the original; the larger one where nothing says so
+        closest, *others = fluent
+        for i in others:
+            nearer = compared(choices[i], choices[closest])
+            # Nothing decides between them: more bits are at least no worse.
+            if nearer > 0 or (not nearer and choices[i].size > choices[closest].size):
+                closest = i
+        return closest, READS
+    # The fastest of the best; instead of a poor one, that of those that are not and can still be
+    # read
     fastest = _fastest_of_best(choices, files)
     # Below Q3 the text suffers visibly, so a slower file that can still be read is better.
     above = [i for i in files if choices[i].level >= POOR and choices[i].rate >= READABLE]
-    return _fastest_of_best(choices, above) if choices[fastest].level < POOR and above else fastest
+    return (
+        _fastest_of_best(choices, above) if choices[fastest].level < POOR and above else fastest
+    ), SLOW
 
 
 def _fastest_of_best(choices: Sequence[Choice], files: Sequence[int]) -> int:
     """Return the fastest file of the best level up to GOOD, among those not much slower than the
     fastest."""
     # Half of the fastest: within that people prefer quality to speed.
-    slowest = _NEAR_RATE * max(choices[i].rate for i in files)
+    slowest = 0.5 * max(choices[i].rate for i in files)
     near = [i for i in files if choices[i].rate >= slowest]
     return max(near, key=lambda i: (min(choices[i].level, GOOD), choices[i].rate, -i))
-
-
-def _closest(choices: Sequence[Choice], files: Sequence[int]) -> int:
-    """Return the closest to the original; the larger one where nothing says so."""
-    closest, *others = files
-    for i in others:
-        nearer = compared(choices[i], choices[closest])
-        # Nothing decides between them: more bits are at least no worse.
-        if nearer > 0 or (not nearer and choices[i].size > choices[closest].size):
-            closest = i
-    return closest
 
 
 def _larger_and_no_slower(one: Choice, other: Choice) -> bool:

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from ...request import Request
     from ..plan import Plan
 
-# 2 ** 4 sets, each a plan of its own.
-_ALL_SETS = 4  # up to this many machines, every set is planned
-
 
 @dataclass(frozen=True)
 class Use:
@@ -147,7 +144,8 @@ def use_of(model: Model, request: Request, cluster: Cluster, boxes: Sequence[Box
 
 def _sets(boxes: Sequence[Box]) -> Iterator[tuple[Box, ...]]:
     """Yield the sets of machines to plan, the full one first."""
-    if len(boxes) <= _ALL_SETS:
+    # Up to four machines, every set is planned.
+    if len(boxes) <= 4:
         # Down to none: the head alone may be fastest.
         for count in range(len(boxes), -1, -1):
             yield from combinations(boxes, count)

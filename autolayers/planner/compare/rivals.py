@@ -237,7 +237,20 @@ def _alternatives(problem: Problem, chosen: Candidate) -> Iterator[tuple[str, Ca
         return
     # --fit's answer is tried once: it chooses no micro-batch.
     for changes in sizes:
-        yield from _placements(problem, replace(at, **changes), fits=not changes)
+        params = replace(at, **changes)
+        # (kind of placement, a launch of it) with this micro-batch; `fits`: --fit's too
+        ladders = Ladders(problem, params)
+        layers = ladders.layers(params)
+        in_ram = ladders.in_ram(params)
+        if layers is not None:
+            yield "layers", _most(problem, "layers", params)
+            yield "none", evaluator.candidate(replace(params, n_gpu_layers=0), FULL)
+        if processor_alone(problem, params):
+            yield "processor", evaluator.candidate(replace(params, device=(), n_gpu_layers=0), FULL)
+        if in_ram is not None:
+            yield in_ram.kind, _most(problem, in_ram.kind, params)
+        if layers is not None and not changes:
+            yield "fit", fit(evaluator, params, FULL)
     top = Ladders(problem, at).top
     if may_split_tensors(evaluator, at):
         yield (
@@ -245,7 +258,10 @@ def _alternatives(problem: Problem, chosen: Candidate) -> Iterator[tuple[str, Ca
             evaluator.candidate(replace(at, split_mode="tensor", n_gpu_layers=top), FULL),
         )
     # Every device that llama.cpp uses slows each token, so each is tried alone.
-    if len(devices) > 1 and _leaves_devices(at):
+    # Whether the flags leave open which devices are used, and how
+    if len(devices) > 1 and (
+        at.device is None and at.split_mode is None and at.tensor_split is None
+    ):
         for device in devices:
             alone = replace(at, device=(device.name,), n_gpu_layers=top)
             yield device.name, evaluator.candidate(alone, FULL)
@@ -258,30 +274,6 @@ def _batches(given: Params) -> tuple[dict[str, Any], ...]:
     if given.embedding or given.reranking:
         return ({},)
     return ({}, *({"n_ubatch": size, "n_batch": max(N_BATCH, size)} for size in MICRO_BATCHES))
-
-
-def _placements(
-    problem: Problem, params: Params, fits: bool
-) -> Iterator[tuple[str, Candidate | None]]:
-    """Yield (kind of placement, a launch of it) with this micro-batch; `fits`: --fit's too."""
-    evaluator = problem.evaluator
-    ladders = Ladders(problem, params)
-    layers = ladders.layers(params)
-    in_ram = ladders.in_ram(params)
-    if layers is not None:
-        yield "layers", _most(problem, "layers", params)
-        yield "none", evaluator.candidate(replace(params, n_gpu_layers=0), FULL)
-    if processor_alone(problem, params):
-        yield "processor", evaluator.candidate(replace(params, device=(), n_gpu_layers=0), FULL)
-    if in_ram is not None:
-        yield in_ram.kind, _most(problem, in_ram.kind, params)
-    if layers is not None and fits:
-        yield "fit", fit(evaluator, params, FULL)
-
-
-def _leaves_devices(given: Params) -> bool:
-    """Return whether the flags leave open which devices are used, and how."""
-    return given.device is None and given.split_mode is None and given.tensor_split is None
 
 
 def _most(problem: Problem, kind: str, given: Params) -> Candidate | None:

@@ -43,7 +43,14 @@ def contexts(problem: Problem, params: Params) -> Contexts:
     floor = policy.n_ctx_min
     if floor is None:
         # No more than the model was trained for, whatever the workload wants.
-        floor = min(_floor(problem, params, streams), trained)
+        # The cells that each stream should have at least
+        work = problem.policy.workload
+        wanted = work.prompt + work.generate + work.depth
+        if streams == 1:
+            wanted *= work.requests
+        # the workload says what each slot must hold; one slot would have the usual minimum
+        usual = FIT_PARAMS_MIN_CTX // streams if work.requests > 1 else FIT_PARAMS_MIN_CTX
+        floor = min(max(params.fit_ctx or usual, work.context, pad(wanted, CELL_BLOCK)), trained)
     if floor >= trained:
         return Contexts(floor * streams)
     return Contexts(None, (floor * streams, trained * streams), CELL_BLOCK * streams)
@@ -53,14 +60,3 @@ def streams_of(params: Params) -> int:
     """Return the separate caches of the slots: llama-server's automatic ones share a unified one,
     several that are given have one each."""
     return 1 if params.kv_unified else max(1, params.n_parallel or 1)
-
-
-def _floor(problem: Problem, params: Params, streams: int) -> int:
-    """Return the cells that each stream should have at least."""
-    work = problem.policy.workload
-    wanted = work.prompt + work.generate + work.depth
-    if streams == 1:
-        wanted *= work.requests
-    # the workload says what each slot must hold; one slot would have the usual minimum
-    usual = FIT_PARAMS_MIN_CTX // streams if work.requests > 1 else FIT_PARAMS_MIN_CTX
-    return max(params.fit_ctx or usual, work.context, pad(wanted, CELL_BLOCK))

@@ -180,7 +180,23 @@ class _Fit:
         self.names = self.evaluator.device_names(given)
         if not self.names:
             return with_context
-        self.targets = self._targets(with_context)
+        # The bytes up to which to fill each device: what is free, less --fit-target.
+        if self.up_to is not None:
+            self.targets = {name: self.up_to[name] for name in self.names}
+        else:
+            # llama_memory_recurrent really allocates its states while llama.cpp measures, and the
+            # free memory is read meanwhile: they count twice.
+            states = self.evaluator.states(with_context)
+            free = {
+                device.name: device.free - states.get(device.name, 0)
+                for device in self.evaluator.machine.devices
+            }
+            # 1024 MiB by default; the last of several values is also that of all further devices.
+            wanted = self.given.fit_target or (FIT_PARAMS_TARGET,)
+            self.targets = {
+                name: free[name] - wanted[min(i, len(wanted) - 1)] * MiB
+                for i, name in enumerate(self.names)
+            }
         total = sum(self.targets.values())
         if automatic and largest > smallest and self._crowded(largest, smallest):
             self.n_ctx = smallest
@@ -199,25 +215,6 @@ class _Fit:
             if enough is None or (enough and len(self.names) == 1):
                 return replace(given, n_ctx=self.n_ctx)
         return self._placed()
-
-    def _targets(self, first: Params) -> dict[str, int]:
-        """Return the bytes up to which to fill each device: what is free, less --fit-target.
-        `first`: the flags that are measured first."""
-        if self.up_to is not None:
-            return {name: self.up_to[name] for name in self.names}
-        # llama_memory_recurrent really allocates its states while llama.cpp measures, and the free
-        # memory is read meanwhile: they count twice.
-        states = self.evaluator.states(first)
-        free = {
-            device.name: device.free - states.get(device.name, 0)
-            for device in self.evaluator.machine.devices
-        }
-        # 1024 MiB by default; the last of several values is also that of all further devices.
-        wanted = self.given.fit_target or (FIT_PARAMS_TARGET,)
-        return {
-            name: free[name] - wanted[min(i, len(wanted) - 1)] * MiB
-            for i, name in enumerate(self.names)
-        }
 
     def _placed(self) -> Params:
         """Return the flags with layers placed, unless they say where."""

@@ -34,10 +34,6 @@ ONE_MORE = {
 }
 
 
-def _leading(_: Params, count: int) -> tuple[int, ...]:
-    return tuple(range(count))
-
-
 @dataclass(frozen=True)
 class Ladder:
     """Launches of one kind: 0 to `top` layers have their weights of that kind on the GPUs; `base`
@@ -46,7 +42,7 @@ class Ladder:
     kind: Kind
     base: Params
     top: int
-    experts_in_ram: Callable[[Params, int], tuple[int, ...]] = _leading
+    experts_in_ram: Callable[[Params, int], tuple[int, ...]] = lambda _, count: tuple(range(count))
 
     def __call__(self, count: int) -> Params:
         """Return the launch with this many of them on the GPUs."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .ladder import Ladder
 
 SPLITS = 6  # of one number of layers that are measured
-GUESSES = 4  # numbers that are tried by what was measured, before the range is halved
 
 
 def with_most_layers(
@@ -49,8 +48,8 @@ def with_most_layers(
     guesses = 0
     while low + 1 < high:
         guess = (low + high) // 2
-        # By what was measured, as long as that still teaches something; then halves.
-        if guesses < GUESSES:
+        # Four numbers by what was measured, as that still teaches something; then halves.
+        if guesses < 4:
             guess = max(low + 1, last(low, high - 1, should_fit, high - 1))
         candidate = divided(kind, ladder, guess, fidelity)
         low, high = (low, guess) if candidate is None else (guess, high)

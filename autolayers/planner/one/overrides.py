@@ -3,8 +3,6 @@ accepts."""
 
 from __future__ import annotations
 
-import itertools
-
 from ...backends import HOST, backend_of
 from ...flags.params import EXPERTS_REGEX, FFN_REGEX
 from ...records import replace
@@ -40,18 +38,17 @@ def own_experts(evaluator: Evaluator, params: Params) -> tuple[Params, list[str]
     if rules[:1] == ((EXPERTS_REGEX, HOST),):
         return replace(params, overrides=rules[1:]), ["-cmoe"]
     # -ncmoe can only say the leading rules; the others stay -ot.
-    layers = list(itertools.takewhile(lambda il: il is not None, map(_whole_layer, rules)))
+    layers: list[int] = []
+    for pattern, buffer in rules:
+        # E.g. r"blk\.12\.ffn_(up|down|gate|gate_up)_(ch|)exps": all experts of a layer.
+        layer = whole(pattern.removeprefix(_BLOCK).removesuffix(EXPERTS_REGEX))
+        if layer is None or buffer != HOST:
+            break
+        layers.append(layer)
     rest = replace(params, overrides=rules[len(layers) :])
     if not layers or evaluator.experts_in_ram(rest, len(layers)) != tuple(layers):
         return params, []
     return rest, ["-ncmoe", str(len(layers))]
-
-
-def _whole_layer(rule: tuple[str, str]) -> int | None:
-    """Return the layer whose experts, all of them, this rule sends to system memory."""
-    # E.g. r"blk\.12\.ffn_(up|down|gate|gate_up)_(ch|)exps".
-    layer = rule[0].removeprefix(_BLOCK).removesuffix(EXPERTS_REGEX)
-    return whole(layer) if rule[1] == HOST else None
 
 
 def with_all_experts_on_host(params: Params) -> Params:

@@ -175,29 +175,26 @@ def slices(evaluator: Evaluator, cost: CostModel, given: Params) -> list[tuple[f
     # llama.cpp's equal shares are right where devices are nearly equal.
     if all(max(each) <= ALIKE * min(each) for each in (limits, rates)):
         return [None]
-    wanted = [rates, _left_for_slices(evaluator, given, names)]
+    # The memory left for slices: without graph buffers, margins, and what every device holds in
+    # full, which is what the last one holds with all slices on the first.
+    on_first = tuple(float(i == 0) for i in range(len(names)))
+    whole = evaluator.static(replace(given, tensor_split=on_first))
+    equal = evaluator.candidate(given, FULL)
+    left: list[float] = []
+    if whole is not None and equal is not None:
+        overheads = equal.overheads(evaluator.machine.limits)
+        copied = whole.devices[names[-1]].model
+        left = [
+            limit - overheads.get(name, 0) - copied
+            for name, limit in zip(names, limits, strict=True)
+        ]
+    wanted = [rates, left]
     shares = [
         _nearest_slices(evaluator, given, names, parts)
         for parts in wanted
-        if (min(parts, default=0) > 0)
+        if min(parts, default=0) > 0
     ]
     return list(dict.fromkeys((None, *shares)))
-
-
-def _left_for_slices(evaluator: Evaluator, given: Params, names: Sequence[str]) -> list[float]:
-    """Return the bytes of each device for slices: without graph buffers, margins, and what every
-    device holds in full."""
-    # All slices on the first device: what the last one then holds is held in full by all.
-    whole = evaluator.static(
-        replace(given, tensor_split=tuple(float(i == 0) for i in range(len(names))))
-    )
-    equal = evaluator.candidate(given, FULL)
-    if whole is None or equal is None:
-        return []
-    limits = evaluator.machine.limits
-    overheads = equal.overheads(evaluator.machine.limits)
-    copied = whole.devices[names[-1]].model
-    return [float(limits[name] - overheads.get(name, 0) - copied) for name in names]
 
 
 def _nearest_slices(

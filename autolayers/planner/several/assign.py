@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from itertools import groupby, islice, permutations
 
-from ...records import dataclass, field
+from ...records import dataclass
 from .servers import held
 
 TYPE_CHECKING = False
@@ -97,15 +97,27 @@ def assign(
     return BranchAndBound(choices, limits, ram, alike or {}, servers or {}).best()
 
 
-@dataclass
-class _State:
-    """What is left, and the options taken so far by model."""
+class Left:
+    """What the options that are taken so far, by model, leave of devices and system memory."""
 
-    left: dict[str, int]
-    ram: int | None
-    limits: Mapping[str, int]
-    servers: Servers
-    chosen: dict[int, Option] = field(default_factory=dict)
+    def __init__(self, limits: Mapping[str, int], ram: int | None, servers: Servers) -> None:
+        self.left = dict(limits)
+        self.ram = ram
+        self.limits = limits
+        self.servers = servers
+        self.chosen: dict[int, Option] = {}
+
+    def place(self, i: int, options: Sequence[Option]) -> bool:
+        """Take one of a model's options if any fits: the fastest, on the emptiest device."""
+        fitting = [option for option in options if option.fits(self.left, self.ram)]
+        if not fitting:
+            return False
+
+        def rank(option: Option) -> tuple[float, int]:
+            return option.price, -min((self.left[name] for name in option.takes), default=0)
+
+        self.take(i, min(fitting, key=rank))
+        return True
 
     def may(self, option: Option) -> bool:
         # One device of an RPC server takes all of that server (servers.py).
@@ -155,7 +167,7 @@ class BranchAndBound:
         ]
         self.limits = limits
         self.alike = {name: str(kind) for name, kind in alike.items()}
-        self.state = _State(dict(limits), ram, limits, servers)
+        self.state = Left(limits, ram, servers)
         # Takes no memory from the others, so that no choice of all models can cost less.
         self.lower_bounds = [
             choice.weight * min([choice.cut_price, *(o.price for o in choice.options)])
@@ -210,10 +222,14 @@ class BranchAndBound:
         """Yield the options of a model that still fit: the cheapest first; on a tie, on the
         emptiest device. What is left has to be the same whenever the next one is asked for."""
         left, ram = self.state.left, self.state.ram
+
+        def emptiest(option: Option) -> int:
+            return -min((left[name] - size for name, size in option.takes.items()), default=0)
+
         for same in self.by_price[i]:
             fitting = []
             for option, held_of in same:
-                # As `_State.may`, without a call: this is most of a search's time
+                # As `Left.may`, without a call: this is most of a search's time
                 if ram is not None and option.ram > ram:
                     continue
                 for name, size in held_of:
@@ -221,11 +237,7 @@ class BranchAndBound:
                         break
                 else:
                     fitting.append(option)
-            yield from sorted(fitting, key=self._fullest) if len(fitting) > 1 else fitting
-
-    def _fullest(self, option: Option) -> int:
-        left = self.state.left
-        return -min((left[name] - size for name, size in option.takes.items()), default=0)
+            yield from sorted(fitting, key=emptiest) if len(fitting) > 1 else fitting
 
     def _cut(self, i: int) -> Option | None:
         """Return the model split over several devices within the leftover memory."""
@@ -300,7 +312,12 @@ class BranchAndBound:
                 # the other options of this model cost at least as much
                 break
             # On a second device of a kind, with as much left, everything would be the same.
-            alike = self._alike(option)
+            # The key by which an option equals one on another device
+            where = sorted(
+                (self.alike.get(name, name), self.state.left[name], size)
+                for name, size in option.takes.items()
+            )
+            alike = (option.price, option.ram, tuple(where))
             if alike not in seen:
                 seen.add(alike)
                 self.state.take(i, option)
@@ -325,14 +342,6 @@ class BranchAndBound:
             if self.steps < _TIES
             else price * EQUAL < self.best_so_far[0]
         )
-
-    def _alike(self, option: Option) -> object:
-        """Return the key by which an option equals one on another device."""
-        where = sorted(
-            (self.alike.get(name, name), self.state.left[name], size)
-            for name, size in option.takes.items()
-        )
-        return option.price, option.ram, tuple(where)
 
     def _with_cuts(self, cuts: tuple[int, ...]) -> None:
         """Try the current choice with these models split over the leftover memory, in every
@@ -372,7 +381,8 @@ class BranchAndBound:
             before = self.best_so_far
             for i, option in enumerate(before[2]):
                 self.state.take(i, option)
-            for i in self._movable(before[2]):
+            for i in range(len(before[2])):
+                self.state.give_back(i)
                 # The cheapest four, so that a round over many models stays well below STEPS.
                 for other in islice(self._fitting(i), 4):
                     self.steps += 1
@@ -385,9 +395,3 @@ class BranchAndBound:
             # By price and crowding: the options themselves have no order.
             if self.best_so_far[:2] >= before[:2]:
                 return
-
-    def _movable(self, chosen: Sequence[Option]) -> Iterator[int]:
-        """Yield the models, each removed from the current choice."""
-        for i in range(len(chosen)):
-            self.state.give_back(i)
-            yield i

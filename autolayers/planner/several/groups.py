@@ -21,7 +21,7 @@ from ...records import dataclass, replace
 from ...units import whole
 from ..answer import plan_request
 from ..evaluate import RAM_MARGIN
-from .assign import MOST_EXACT, STEPS, Assignment, BranchAndBound, ModelOptions, Option
+from .assign import MOST_EXACT, STEPS, Assignment, BranchAndBound, Left, ModelOptions, Option
 from .multi import MeasuredFile, SharedOut, Together, settled, with_others
 from .options import Launches, kind
 from .servers import held, servers_of, with_own_servers
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from ...model import Model
     from ...request import Request
     from ..plan import Plan
-
-# Each is a branch and bound of up to STEPS steps.
-_MOST_SEARCHED = 200  # sets to search for a way to fit
-_TRIES = 4  # attempts to fit a multi-device launch
 
 
 @dataclass(frozen=True)
@@ -178,6 +174,10 @@ class Question:
             cut_price=self.options[i][0].price,
         )
 
+    def left(self) -> Left:
+        """Return the machine with nothing on it."""
+        return Left(self.machine.limits, self.ram, self.servers)
+
     def by_size(self) -> list[int]:
         """Return the models that can be fully offloaded, largest first."""
         whole = [i for i, options in self.options.items() if options]
@@ -201,7 +201,8 @@ class Question:
 def _whole_cut(launches: Launches, left: Mapping[str, int], ram: int | None) -> Option | None:
     """Return a model's fastest launch over several devices with this much memory left, without RAM,
     measured."""
-    for _ in range(_TRIES):
+    # Each division is by what the one before it took.
+    for _ in range(4):
         option = launches.cut(left, ram)
         if option is None or not option.whole or option.measured:
             return option if option is not None and option.whole else None
@@ -245,7 +246,7 @@ class _Sets:
                 own = others | first
                 if own in self.seconds:
                     swaps, seconds, *_ = best[mask ^ own]
-                    weight = self._weight(own)
+                    weight = sum(self.weights[i] for i in self._members(own))
                     # Rounded, so that equal sums stay equal and the larger set wins.
                     ways.append(
                         (swaps - weight**2, round(seconds + self.seconds[own], 6), -weight, own)
@@ -279,9 +280,6 @@ class _Sets:
     def _members(self, mask: int) -> list[int]:
         return [i for bit, i in enumerate(self.models) if mask >> bit & 1]
 
-    def _weight(self, mask: int) -> float:
-        return sum(self.weights[i] for i in self._members(mask))
-
     def _look_at(self, mask: int) -> None:
         """Note whether a set fits: only if all its subsets of one model less do, and certainly if
         its models fit one after the other."""
@@ -291,29 +289,27 @@ class _Sets:
             return
         members = self._members(mask)
         # The cheap test first: a placement that works proves that the set fits.
-        seconds = self._one_after_the_other(members)
+        # The seconds of a set whose models fit, each on what those before it leave; None if they
+        # do not, or if one of several may be split
+        # What a split takes depends on what the others leave, so only the search can tell.
+        if len(members) > 1 and any(i in self.question.cut for i in members):
+            seconds = None
+        else:
+            group = self.question.left()
+            if not all(group.place(i, self.question.options[i]) for i in members):
+                seconds = None
+            else:
+                seconds = sum(option.price for option in group.chosen.values())
         if seconds is not None:
             self.seconds[mask] = seconds
         elif self._may_fit(members):
             self.searched += 1
-            more = (
-                self.searched <= _MOST_SEARCHED and self.question.meter.spent <= self.question.most
-            )
+            # Each is a branch and bound of up to STEPS steps: 200 sets are searched.
+            more = self.searched <= 200 and self.question.meter.spent <= self.question.most
             self.proven &= more
             assignment = self.chosen(members) if more else None
             if assignment is not None:
                 self.seconds[mask] = assignment.price
-
-    def _one_after_the_other(self, members: Sequence[int]) -> float | None:
-        """Return the seconds of a set whose models fit, each on what those before it leave; None if
-        they do not, or if one of several may be split."""
-        # What a split takes depends on what the others leave, so only the search can tell.
-        if len(members) > 1 and any(i in self.question.cut for i in members):
-            return None
-        group = _Group(self.question, dict(self.question.machine.limits), self.question.ram, {})
-        if not all(group.place(i, self.question.options[i]) for i in members):
-            return None
-        return sum(option.price for option in group.chosen.values())
 
     def _may_fit(self, members: Sequence[int]) -> bool:
         """Return whether the least that each model takes fits in total."""
@@ -322,34 +318,6 @@ class _Sets:
             min(sum(option.takes.values()) for option in self.question.options[i]) for i in members
         )
         return smallest_bytes <= sum(self.question.machine.limits.values())
-
-
-@dataclass
-class _Group:
-    question: Question
-    left: dict[str, int]
-    ram: int | None
-    chosen: dict[int, Option]
-
-    def place(self, i: int, options: Sequence[Option]) -> bool:
-        """Add a model if one of its options fits: the fastest, on the emptiest device."""
-        fitting = [option for option in options if option.fits(self.left, self.ram)]
-        if not fitting:
-            return False
-        option = min(
-            fitting,
-            key=lambda option: (
-                option.price,
-                -min((self.left[name] for name in option.takes), default=0),
-            ),
-        )
-        self.chosen[i] = option
-        for name, size in held(
-            option.takes, self.question.machine.limits, self.question.servers
-        ).items():
-            self.left[name] -= size
-        self.ram = None if self.ram is None else self.ram - option.ram
-        return True
 
 
 def _sets(question: Question, weights: Sequence[float]) -> tuple[list[dict[int, Option]], bool]:
@@ -367,20 +335,17 @@ def _sets(question: Question, weights: Sequence[float]) -> tuple[list[dict[int, 
             sets_of_options.append(dict(zip(members, options, strict=True)))
         return sets_of_options, sets.proven
     # Largest first packs tightly; smallest first puts the most models into the first set.
-    ways = [_one_after_another(question, some) for some in (order, order[::-1])]
+    ways = []
+    for some in (order, order[::-1]):
+        packed: list[Left] = []
+        for i in some:
+            if not any(left.place(i, question.options[i]) for left in packed):
+                packed.append(question.left())
+                packed[-1].place(i, question.options[i])
+        ways.append([dict(sorted(left.chosen.items())) for left in packed])
     return max(
         ways, key=lambda sets: sum(sum(weights[i] for i in chosen) ** 2 for chosen in sets)
     ), False
-
-
-def _one_after_another(question: Question, order: Sequence[int]) -> list[dict[int, Option]]:
-    """Return sets: each model joins the first one that it fits into."""
-    packed: list[_Group] = []
-    for i in order:
-        if not any(group.place(i, question.options[i]) for group in packed):
-            packed.append(_Group(question, dict(question.machine.limits), question.ram, {}))
-            packed[-1].place(i, question.options[i])
-    return [dict(sorted(group.chosen.items())) for group in packed]
 
 
 def plan_groups(
@@ -451,8 +416,12 @@ def any_of(question: Question, limit: int | None = None) -> AnyOf | None:
     # A model that fills the machine cannot be loaded with any other, so no two of "any" fit.
     if not all(question.options.values()):
         return None
-    count, chosen = _most_together(question, question.by_size(), limit)
-    if chosen is None:
+    order = question.by_size()
+    for count in range(min(len(order), limit or len(order)), 1, -1):
+        chosen = _any(question, order, count)
+        if chosen is not None:
+            break
+    else:
         return None
     machines = _machines(question, chosen, count)
     plans = []
@@ -497,18 +466,6 @@ def beside_router(request: Request) -> Request:
     }
     ram = None if machine.ram is None else max(0, machine.ram - ram_of(0, 0, 0).request)
     return replace(request, machine=replace(machine, limits={**machine.limits, **limits}, ram=ram))
-
-
-def _most_together(
-    question: Question, order: Sequence[int], limit: int | None
-) -> tuple[int, dict[int, Option] | None]:
-    """Return how many models, two or more, may be loaded at once, whichever they are, and an option
-    of each model."""
-    for count in range(min(len(order), limit or len(order)), 1, -1):
-        chosen = _any(question, order, count)
-        if chosen is not None:
-            return count, chosen
-    return 1, None
 
 
 def _machines(question: Question, chosen: Mapping[int, Option], count: int) -> dict[int, Machine]:

@@ -8,7 +8,7 @@ from ...memory.meter import BUDGET
 from ...records import replace
 from ..answer import plan_request
 from .groups import Groups, Some, plan_groups
-from .multi import settled, takes_of, with_least_context
+from .multi import beside, settled, takes_of, with_least_context
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from ...model import Model
     from ...request import Request
     from ..plan import Plan
-
-
-_SMALL = 1 / 16  # of all devices: what a model may take that lies beside every other one
-_SLOWER = 1.05  # times the seconds that another one may take then
 
 
 def plan_turns(models: Sequence[Model], request: Request, weights: Sequence[float] = ()) -> Groups:
@@ -47,14 +43,16 @@ def beside_all(
     None where there is none, or another one would be slower."""
     plans = found.plans()
     room = sum(request.machine.limits.values())
-    small = [i for i, plan in plans.items() if sum(takes_of(plan).values()) <= _SMALL * room]
+    # A sixteenth of all devices may lie beside every other model.
+    small = [i for i, plan in plans.items() if sum(takes_of(plan).values()) <= (1 / 16) * room]
     if not small or len(small) == len(plans):
         return None
     # a quarter of one plan's budget for the sets beside these
     beside = plan_kept(models, small, request, factors, BUDGET // 4)
     mine = beside.plans()
+    # Another one may take 5 % longer then.
     slower = [
-        i not in mine or not mine[i].fits or mine[i].speed.request > _SLOWER * plan.speed.request
+        i not in mine or not mine[i].fits or mine[i].speed.request > 1.05 * plan.speed.request
         for i, plan in plans.items()
         if i not in small
     ]
@@ -75,10 +73,7 @@ def plan_kept(
     for i in sorted(keep, key=lambda i: -models[i].size):
         plan = plan_request(models[i], with_least_context(rest, models[i]))
         kept[i] = settled(plan)
-        machine, taken = rest.machine, takes_of(plan)
-        limits = {name: max(0, size - taken.get(name, 0)) for name, size in machine.limits.items()}
-        ram = None if machine.ram is None else max(0, machine.ram - plan.host.taken)
-        rest = replace(rest, machine=replace(machine, limits=limits, ram=ram))
+        rest = replace(rest, machine=beside(rest.machine, plan))
     others = [i for i in range(len(models)) if i not in kept]
     if not others:
         raise UsageError("--stay: nothing is left to take turns: leave it out")

@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from ...request import Request
     from ..plan import Plan
 
-# 2 ** 12 sets.
-_MOST_ALL = 12  # models whose sets are all looked at
-_MOST_SETS = 200
-_MOST_WAYS = 6
-
 
 @dataclass(frozen=True)
 class Matrix:
@@ -54,7 +49,8 @@ def plan_matrix(models: Sequence[Model], request: Request, weights: Sequence[flo
     ways = [_Way(plans, machine, factors)]
     order = sorted(plans, key=lambda i: -plans[i].model.size)
     # Each way leaves out one more of the largest models, which then get the whole machine.
-    for largest in range(min(_MOST_WAYS, len(order) - 1)):
+    # Six ways: each is planned.
+    for largest in range(min(6, len(order) - 1)):
         some = order[largest:]
         fixed = any_of(question.some(some))
         if fixed is not None:
@@ -68,7 +64,10 @@ def plan_matrix(models: Sequence[Model], request: Request, weights: Sequence[flo
         tuple(best.plans.values()),
         tuple(best.plans),
         best.sets,
-        tuple(_cost(plan, factors[i]) for i, plan in best.plans.items()),
+        tuple(
+            max(1, round(factors[i] * plan.model.size / (1 << 30)))
+            for i, plan in best.plans.items()
+        ),
         machine,
         groups.refused,
     )
@@ -92,11 +91,6 @@ class _Way:
         self.together = sum(weights[i] * weights[j] for i, j in pairs)
 
 
-def _cost(plan: Plan, weight: float) -> int:
-    """Return GiB to read again, as often as it is requested."""
-    return max(1, round(weight * plan.model.size / (1 << 30)))
-
-
 def _sets(
     plans: Sequence[Plan], machine: Machine, order: Sequence[int]
 ) -> tuple[tuple[int, ...], ...]:
@@ -114,7 +108,8 @@ def _sets(
             left.append(ram)
         return min(left, default=0) >= 0
 
-    return _every_set(order, fits) if len(order) <= _MOST_ALL else _grown_sets(order, fits)
+    # 2 ** 12 sets are looked at; of more models not all.
+    return _every_set(order, fits) if len(order) <= 12 else _grown_sets(order, fits)
 
 
 def _every_set(
@@ -128,7 +123,12 @@ def _every_set(
         may_fit = all(not each or each in fitting for each in fewer)
         if may_fit and fits(_members(order, mask)):
             fitting.add(mask)
-    largest = [mask for mask in sorted(fitting) if _is_largest(mask, fitting, len(order))]
+    every = (1 << len(order)) - 1
+    largest = [
+        mask
+        for mask in sorted(fitting)
+        if not any(mask | 1 << bit in fitting for bit in _bits(every ^ mask))
+    ]
     return tuple([tuple(sorted(_members(order, mask))) for mask in largest])
 
 
@@ -142,12 +142,6 @@ def _members(order: Sequence[int], mask: int) -> list[int]:
     return [order[bit] for bit in _bits(mask)]
 
 
-def _is_largest(mask: int, fitting: set[int], count: int) -> bool:
-    """Return whether none of `count` models fits in addition."""
-    others = _bits((1 << count) - 1 ^ mask)
-    return not any(mask | 1 << bit in fitting for bit in others)
-
-
 def _grown_sets(
     order: Sequence[int], fits: Callable[[Sequence[int]], bool]
 ) -> tuple[tuple[int, ...], ...]:
@@ -156,7 +150,7 @@ def _grown_sets(
     for at, first in enumerate(order):
         for second in order[at:]:
             # Enough sets: only those of one model each are still wanted, so that none is missing.
-            if len(sets) >= _MOST_SETS and first != second:
+            if len(sets) >= 200 and first != second:
                 continue
             members = [first]
             for other in (second, *order):

@@ -17,9 +17,9 @@ from ...records import dataclass, replace
 from ..answer import plan_request
 from ..evaluate import RAM_MARGIN
 from ..prices import WIDER
-from .assign import MOST_EXACT, Assignment, Option
+from .assign import MOST_EXACT, Assignment, Left, Option
 from .options import Launches
-from .servers import dealt, held, with_own_servers
+from .servers import dealt, with_own_servers
 from .sharing import Sharing
 
 TYPE_CHECKING = False
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ...model import Model
     from ...request import Request
     from ..plan import Plan
-
-_LOADED = 0.8  # at least this part of a file's tensors is loaded
 
 
 @dataclass(frozen=True)
@@ -124,12 +122,29 @@ def plan_together(
     budget = BUDGET if sharing.spent else 2 * BUDGET
     plans = SharedOut(models, request, assignment, measurements, budget).plans()
     alone = tuple(sharing.alone(i) for i in range(len(models)))
+    # The seconds that each model adds to every other's request under `plans`
+    n = len(assignment.chosen)
+    rows = []
+    less: Assignment | None = None
+    for i in range(n):
+        row = [0.0] * n
+        # Where no model is slower than alone, none costs another anything.
+        # Without one of two neighbours that are alike the others are the same.
+        same = i and sharing.weights[i - 1] == sharing.weights[i]
+        if not (same and sharing.launches[i - 1] is sharing.launches[i]):
+            searched = 1 < n <= MOST_EXACT and sharing.slower(assignment)
+            less = sharing.without(i) if searched else None
+        if less is not None:
+            others = [j for j in range(n) if j != i]
+            for j, option in zip(others, less.chosen, strict=True):
+                row[j] = max(0.0, plans[j].speed.request - option.seconds)
+        rows.append(tuple(row))
     return Together(
         tuple(with_others(plans, machine)),
         machine,
         factors,
         alone,
-        _costs(sharing, assignment, plans),
+        tuple(rows),
         assignment.exact,
     )
 
@@ -138,9 +153,8 @@ def _too_large(models: Sequence[Model], machine: Machine) -> bool:
     """Return whether the weights alone exceed all memory."""
     if machine.ram is None:
         return False
-    return sum(model.size for model in models) * _LOADED > machine.ram + sum(
-        machine.limits.values()
-    )
+    # At least this part of a file's tensors is loaded.
+    return sum(model.size for model in models) * 0.8 > machine.ram + sum(machine.limits.values())
 
 
 def _too_many(count: int, request: Request) -> bool:
@@ -170,8 +184,28 @@ def _shared(
     best: tuple[Sharing, Assignment] | None = None
     # In the order of --kv-types: the first type with which all layers fit is the answer, even if
     # another one is faster.
-    for typed in _with_cache_types(request):
-        sharing = Sharing(_launches(models, typed, measurements), weights, machine, ram)
+    given, types = request.params, request.policy.kv_types
+    requests = [request]
+    if types and not (given.cache_type_k or given.cache_type_v):
+        requests = [request.with_flags(cache_type_k=name, cache_type_v=name) for name in types]
+    for typed in requests:
+        # The launches of each model; of many models only their options are kept
+        launches: list[Launches] = []
+        # Of one question; sharing.Sharing looks at less once a single plan's budget is spent
+        meter = Meter(BUDGET * len(models))
+        # the same file twice is measured once
+        seen: dict[str, Launches] = {}
+        for i, model in enumerate(models):
+            if model.path in seen:
+                launches.append(seen[model.path])
+                continue
+            own = measurements.of(model)
+            launches.append(Launches(partial(models.__getitem__, i), typed, own, meter))
+            # Before the next model is read, so that only one is in memory.
+            if len(models) > MOST_EXACT:
+                launches[-1].settle()
+            seen[model.path] = launches[-1]
+        sharing = Sharing(launches, weights, machine, ram)
         assignment = sharing.best()
         if assignment is None or not _is_whole(assignment):
             assignment = _finer(sharing, assignment)
@@ -182,37 +216,6 @@ def _shared(
         if _is_whole(assignment):
             break
     return best
-
-
-def _with_cache_types(request: Request) -> list[Request]:
-    """Return the request with each cache type that the policy allows, if none is given."""
-    params = request.params
-    types = request.policy.kv_types
-    if params.cache_type_k or params.cache_type_v or not types:
-        return [request]
-    return [request.with_flags(cache_type_k=name, cache_type_v=name) for name in types]
-
-
-def _launches(
-    models: Sequence[Model], request: Request, measurements: MeasuredFile
-) -> list[Launches]:
-    """Return the launches of each model; of many models only their options are kept."""
-    launches: list[Launches] = []
-    # Of one question; sharing.Sharing looks at less once a single plan's budget is spent
-    meter = Meter(BUDGET * len(models))
-    # the same file twice is measured once
-    seen: dict[str, Launches] = {}
-    for i, model in enumerate(models):
-        if model.path in seen:
-            launches.append(seen[model.path])
-            continue
-        own = measurements.of(model)
-        launches.append(Launches(partial(models.__getitem__, i), request, own, meter))
-        # Before the next model is read, so that only one is in memory.
-        if len(models) > MOST_EXACT:
-            launches[-1].settle()
-        seen[model.path] = launches[-1]
-    return launches
 
 
 def _is_whole(assignment: Assignment) -> bool:
@@ -226,46 +229,38 @@ def _finer(sharing: Sharing, assignment: Assignment | None) -> Assignment | None
     if len(sharing.launches) > MOST_EXACT:
         return assignment
     # In the given order, as people start them by hand.
-    left = dict(sharing.machine.limits)
-    ram = sharing.ram
-    chosen: list[Option] = []
+    state = Left(sharing.machine.limits, sharing.ram, sharing.servers)
     # What the search left of one plan's budget for all the separate plans, but for a third, with
     # which each gets a share if they do not fit; when it is spent, what was found is the answer.
     meter = Meter(BUDGET * 2 // 3 - max(each.meter.spent for each in sharing.launches))
-    for launches in sharing.launches:
+    for i, launches in enumerate(sharing.launches):
         if meter.exhausted:
             return assignment
-        option = _with_what_is_left(launches, left, ram, meter)
-        if option is None or not option.fits(left, ram):
+        # The fastest launch on one device that fits, otherwise that of a separate plan
+        fitting = [option for option in launches.whole if option.fits(state.left, state.ram)]
+        option = (
+            min(fitting, key=lambda option: option.price)
+            if fitting
+            else _planned_alone(launches, state, meter)
+        )
+        if option is None or not option.fits(state.left, state.ram):
             return assignment
-        chosen.append(option)
-        takes = held(option.takes, sharing.machine.limits, sharing.servers)
-        left.update({name: left[name] - size for name, size in takes.items()})
-        ram = None if ram is None else ram - option.ram
+        state.take(i, option)
+    chosen = tuple(state.chosen.values())
     price = sum(
         weight * option.price for weight, option in zip(sharing.weights, chosen, strict=True)
     )
     if assignment is not None and assignment.price <= price:
         return assignment
-    return Assignment(tuple(chosen), price, exact=False)
+    return Assignment(chosen, price, exact=False)
 
 
-def _with_what_is_left(
-    launches: Launches, left: Mapping[str, int], ram: int | None, meter: Meter
-) -> Option | None:
-    """Return the fastest launch on one device that fits, otherwise that of a separate plan."""
-    fitting = [option for option in launches.whole if option.fits(left, ram)]
-    if fitting:
-        return min(fitting, key=lambda option: option.price)
-    return _planned_alone(launches, left, ram, meter)
-
-
-def _planned_alone(
-    launches: Launches, left: Mapping[str, int], ram: int | None, meter: Meter
-) -> Option | None:
+def _planned_alone(launches: Launches, state: Left, meter: Meter) -> Option | None:
     """Return the launch that a separate plan chooses with this much left; None if nothing fits."""
     machine = replace(
-        launches.machine, limits=dict(left), ram=None if ram is None else RAM_MARGIN + ram
+        launches.machine,
+        limits=dict(state.left),
+        ram=None if state.ram is None else RAM_MARGIN + state.ram,
     )
     own_request = replace(launches.request.with_params(launches.params), machine=machine, notes=())
     try:
@@ -411,37 +406,10 @@ class MeasuredFile:
         return self.plans[key]
 
 
-def _costs(
-    sharing: Sharing, assignment: Assignment, plans: Sequence[Plan]
-) -> tuple[tuple[float, ...], ...]:
-    """Return the seconds that each model adds to every other's request under `plans`."""
-    n = len(assignment.chosen)
-    rows = []
-    less: Assignment | None = None
-    for i in range(n):
-        row = [0.0] * n
-        # Where no model is slower than alone, none costs another anything.
-        # Without one of two neighbours that are alike the others are the same.
-        same = i and sharing.weights[i - 1] == sharing.weights[i]
-        if not (same and sharing.launches[i - 1] is sharing.launches[i]):
-            searched = 1 < n <= MOST_EXACT and sharing.slower(assignment)
-            less = sharing.without(i) if searched else None
-        if less is not None:
-            others = [j for j in range(n) if j != i]
-            for j, option in zip(others, less.chosen, strict=True):
-                row[j] = max(0.0, plans[j].speed.request - option.seconds)
-        rows.append(tuple(row))
-    return tuple(rows)
-
-
 def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
     """Return the plans, each with what the others leave as its free memory."""
-    left = dict(machine.limits)
-    ram = machine.ram
-    for plan in plans:
-        for name, size in takes_of(plan).items():
-            left[name] -= size
-        ram = None if ram is None else ram - plan.host.taken
+    all_of_them = Together(tuple(plans), machine)
+    left, ram = all_of_them.left(), all_of_them.ram_left()
     with_free = []
     for plan in plans:
         # What all leave, and what it takes itself: as if the others were other programs.
@@ -465,38 +433,42 @@ def _by_size(
     machine = request.machine
     sizes = [model.size for model in models]
     owners = dealt(sizes, machine)
-    limits = dict(machine.limits)
-    ram = None if machine.ram is None else max(0, machine.ram - RAM_MARGIN)
+    # one margin is enough for all
+    left = replace(machine, ram=None if machine.ram is None else max(0, machine.ram - RAM_MARGIN))
     plans: list[Plan] = []
     for i, model in enumerate(models):
         # Models that are still to be planned share by size what the earlier ones left.
         rest = sum(sizes[i:])
         mine = {
             name: limit if owners.get(name) == i else limit * sizes[i] // rest
-            for name, limit in limits.items()
+            for name, limit in left.limits.items()
         }
-        # one margin is enough for all
-        share = None if ram is None else RAM_MARGIN + ram * sizes[i] // rest
-        own_request = with_least_context(_on_own_servers(request, owners, i), model)
+        share = None if left.ram is None else RAM_MARGIN + left.ram * sizes[i] // rest
+        own_request = with_least_context(request, model)
+        if owners:
+            # without the devices of servers that another model has
+            given = request.params.device
+            names = [
+                name
+                for name in (machine.limits if given is None else given)
+                if owners.get(name, i) == i
+            ]
+            own_request = own_request.with_flags(device=tuple(names))
         own_request = replace(own_request, machine=replace(machine, limits=mine, ram=share))
         plan = settled(plan_request(model, own_request, measurements=measurements.of(model)))
         plans.append(with_own_servers(plan, machine.devices))
-        limits = {
-            name: max(0, limit - takes_of(plan).get(name, 0)) for name, limit in limits.items()
-        }
-        ram = None if ram is None else max(0, ram - plan.host.taken)
+        left = beside(left, plan)
         if all_or_none and not plan.fits:
             break
     return plans
 
 
-def _on_own_servers(request: Request, owners: Mapping[str, int], i: int) -> Request:
-    """Return the request without the devices of servers that another model has."""
-    if not owners:
-        return request
-    given = request.params.device
-    names = request.machine.limits if given is None else given
-    return request.with_flags(device=tuple([name for name in names if owners.get(name, i) == i]))
+def beside(machine: Machine, plan: Plan) -> Machine:
+    """Return the machine with what a plan leaves of its devices and RAM."""
+    taken = takes_of(plan)
+    limits = {name: max(0, size - taken.get(name, 0)) for name, size in machine.limits.items()}
+    ram = None if machine.ram is None else max(0, machine.ram - plan.host.taken)
+    return replace(machine, limits=limits, ram=ram)
 
 
 def with_least_context(request: Request, model: Model) -> Request:

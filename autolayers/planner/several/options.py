@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ...machine import Device
-    from ...memory.breakdown import Static
     from ...model import Model
     from ...request import Request
     from ...work.speed import CostModel
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     Home = tuple[str, ...] | None
 
 FEW = 16  # layer counts in RAM to try first
-_FEW_OF_MANY = 2  # the same, with many models
 # extra layers in RAM to try until a split launch fits by its measured sizes
 _TRIES = 4
 
@@ -97,7 +95,8 @@ class Launches:
         """Computes `whole` and `ideal`, then drops what was measured to save memory (used for many
         models)."""
         _ = self.whole, self.ideal
-        self.few = _FEW_OF_MANY
+        # Of many models only two layer counts in RAM are tried first.
+        self.few = 2
         # `lazy` keeps its value in __dict__: without it, the next use reads the model again.
         for name in ("problem", "cost"):
             self.__dict__.pop(name, None)
@@ -164,7 +163,18 @@ class Launches:
                 None if candidate is None else self._measured(candidate, self.machine.limits)
             )
             if candidate is not None:
-                self._learn(candidate)
+                static = self.evaluator.static(candidate.params)
+                if static is not None:
+                    home = candidate.params.device
+                    ram = self._in_ram(candidate) - self.evaluator.in_ram(static)
+                    smallest = self._least.setdefault(home, {}).setdefault(
+                        candidate.params.n_ubatch or N_UBATCH, {}
+                    )
+                    # The least of all that were measured, so that no estimate is above the real
+                    # size.
+                    for name, size in candidate.overheads(self.machine.limits).items():
+                        smallest[name] = min(size, smallest.get(name, size))
+                    self._ram[home] = min(ram, self._ram.get(home, ram))
         return self._options[params]
 
     def _at(self, home: Home) -> Params:
@@ -253,40 +263,25 @@ class Launches:
             # Buffers and margins are learned from one launch: with no layers on the device they are
             # the smallest. This one is the next best if llama.cpp refuses that.
             self.option(replace(params, n_gpu_layers=0)) or self.option(params)
+        # The least that measured launches with this micro-batch took of each device besides
+        # weights and caches, or those with any
+        by_micro_batch = self._least.get(params.device, {})
         takes = {
             name: static.devices[name].total + int(size * ALIKE)
-            for name, size in self._least_besides(params).items()
+            for name, size in (
+                by_micro_batch.get(params.n_ubatch or N_UBATCH)
+                or next(iter(by_micro_batch.values()), {})
+            ).items()
         }
         seconds = self.cost.predict(params, static).request
         ram = self.evaluator.in_ram(static) + self._ram.get(params.device, 0)
         return Option(params, takes, ram, seconds, seconds, whole=False, measured=False)
-
-    def _least_besides(self, params: Params) -> dict[str, int]:
-        """Return the least that measured launches with this micro-batch took of each device besides
-        weights and caches, or those with any."""
-        by_micro_batch = self._least.get(params.device, {})
-        return by_micro_batch.get(params.n_ubatch or N_UBATCH) or next(
-            iter(by_micro_batch.values()), {}
-        )
 
     def _in_ram(self, candidate: Candidate) -> int:
         """Return the bytes of system memory that a launch certainly needs."""
         return self.evaluator.in_ram(candidate.breakdown) + serving.certain(
             candidate.params, candidate.breakdown
         )
-
-    def _learn(self, candidate: Candidate) -> None:
-        static = self.evaluator.static(candidate.params)
-        if static is not None:
-            home = candidate.params.device
-            ram = self._in_ram(candidate) - self.evaluator.in_ram(static)
-            smallest = self._least.setdefault(home, {}).setdefault(
-                candidate.params.n_ubatch or N_UBATCH, {}
-            )
-            # The least of all that were measured, so that no estimate is above the real size.
-            for name, size in candidate.overheads(self.machine.limits).items():
-                smallest[name] = min(size, smallest.get(name, size))
-            self._ram[home] = min(ram, self._ram.get(home, ram))
 
     # --- cut over devices
 
@@ -432,7 +427,25 @@ class Launches:
                 shape = replace(shape, n_gpu_layers=self.ladders.top)
             if shape not in self._options:
                 # An estimate; the caller measures it if it is chosen (`measure_cut`).
-                return self._guessed(shape, static, taken)
+                # A launch over several devices before it is measured
+                takes = {
+                    name: static.devices[name].total + taken.get(name, 0)
+                    for name in self.evaluator.device_names(shape)
+                }
+                seconds = self.cost.predict(shape, static).request
+                whole = (
+                    len(shape.overrides) == len(self.given.overrides)
+                    and shape.n_gpu_layers == self.ladders.top
+                )
+                return Option(
+                    shape,
+                    takes,
+                    self.evaluator.in_ram(static),
+                    seconds,
+                    self._price(seconds, len(takes)),
+                    whole,
+                    measured=False,
+                )
             option = self._options[shape]
             if option is None or option.fits(left, ram):
                 return option
@@ -441,27 +454,6 @@ class Launches:
             for name, size in option.takes.items():
                 taken[name] = max(taken.get(name, 0), size - static.devices[name].total)
         return None
-
-    def _guessed(self, shape: Params, static: Static, taken: Mapping[str, int]) -> Option:
-        """Return a launch over several devices before it is measured."""
-        takes = {
-            name: static.devices[name].total + taken.get(name, 0)
-            for name in self.evaluator.device_names(shape)
-        }
-        seconds = self.cost.predict(shape, static).request
-        whole = (
-            len(shape.overrides) == len(self.given.overrides)
-            and shape.n_gpu_layers == self.ladders.top
-        )
-        return Option(
-            shape,
-            takes,
-            self.evaluator.in_ram(static),
-            seconds,
-            self._price(seconds, len(takes)),
-            whole,
-            measured=False,
-        )
 
 
 def kind(device: Device) -> object:

@@ -67,24 +67,32 @@ def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
     remote = [device for device in devices if device.kind == "rpc"]
     if not params.rpc:
         return plan
-    endpoints = _endpoints(remote, params.rpc)
-    endpoints_used = _used_servers(plan, endpoints)
+    # The server of each device, {} if unknown
+    # llama.cpp describes an RPC device by its endpoint, e.g. "10.0.0.2:50052".
+    if all(device.description in params.rpc for device in remote):
+        endpoints = {device.name: device.description for device in remote}
+    else:
+        # Described otherwise: only with one device for each server is the order of --rpc theirs.
+        endpoints = (
+            {device.name: endpoint for device, endpoint in zip(remote, params.rpc, strict=True)}
+            if len(remote) == len(params.rpc)
+            else {}
+        )
+    # The servers whose devices a plan uses, in the order of --rpc
+    used = {endpoints.get(row.name) for row in plan.devices if row.used}
+    endpoints_used = tuple([endpoint for endpoint in plan.params.rpc if endpoint in used])
     if not endpoints or len(endpoints_used) == len(params.rpc):
         return plan
     # llama.cpp numbers RPC devices over all servers of --rpc: without the first, RPC1 becomes RPC0.
-    names = _numbered(
-        devices, [name for name, endpoint in endpoints.items() if endpoint in endpoints_used]
-    )
+    stays = [name for name, endpoint in endpoints.items() if endpoint in endpoints_used]
+    # The new names of devices where only these servers' stay
+    # "RPC3" becomes "RPC1" if one device before it stays.
+    names = {name: f"{name.rstrip('0123456789')}{number}" for number, name in enumerate(stays)}
+    names = names | {device.name: device.name for device in devices if device.kind != "rpc"}
     fewer = _renamed(
         replace(params, rpc=endpoints_used), names, [device.name for device in devices]
     )
     return replace(plan, params=fewer, flags=rewritten(plan.flags, params, fewer))
-
-
-def _used_servers(plan: Plan, endpoints: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the servers whose devices a plan uses, in the order of --rpc."""
-    used = {endpoints.get(row.name) for row in plan.devices if row.used}
-    return tuple([endpoint for endpoint in plan.params.rpc if endpoint in used])
 
 
 def _renamed(params: Params, names: Mapping[str, str], order: Sequence[str]) -> Params:
@@ -99,23 +107,3 @@ def _renamed(params: Params, names: Mapping[str, str], order: Sequence[str]) -> 
     if given:
         given = tuple([names[name] for name in given if name in names])
     return replace(params, device=given, tensor_split=split)
-
-
-def _numbered(devices: Sequence[Device], stays: Sequence[str]) -> dict[str, str]:
-    """Return the new names of devices where only these servers' stay."""
-    # "RPC3" becomes "RPC1" if one device before it stays.
-    names = {name: f"{name.rstrip('0123456789')}{number}" for number, name in enumerate(stays)}
-    return names | {device.name: device.name for device in devices if device.kind != "rpc"}
-
-
-def _endpoints(remote: Sequence[Device], rpc: Sequence[str]) -> dict[str, str]:
-    """Return the server of each device, {} if unknown."""
-    # llama.cpp describes an RPC device by its endpoint, e.g. "10.0.0.2:50052".
-    if all(device.description in rpc for device in remote):
-        return {device.name: device.description for device in remote}
-    # Described otherwise: only with one device for each server is the order of --rpc theirs.
-    return (
-        {device.name: endpoint for device, endpoint in zip(remote, rpc, strict=True)}
-        if len(remote) == len(rpc)
-        else {}
-    )

@@ -27,20 +27,6 @@ if TYPE_CHECKING:
     from ...machine import Machine
     from .options import Home
 
-LOOKED_A_NODE = 4  # options that are looked at in the time of a node (memory.meter)
-A_STEP = 2  # nodes that take as long as a step of a search
-_SHORT = 2  # a search takes this part of its steps where the budget is spent: half
-ROUNDS = 64  # rounds of measuring an estimated choice and choosing again
-
-
-def _is_as_good(best: Assignment | None, estimated: Assignment) -> bool:
-    """Return whether a measured choice is as good as an estimated one, which has to gain more if it
-    splits a model."""
-    if best is None:
-        return False
-    split = any(option.params.tensor_split for option in estimated.chosen)
-    return best.price <= estimated.price * (CUT_GAIN if split else EQUAL)
-
 
 def _cheaper(one: Assignment | None, other: Assignment | None) -> Assignment | None:
     """Return the cheaper of two choices; of equal ones the first."""
@@ -96,14 +82,40 @@ class Sharing:
             self.cut = [launches.divisible for launches in self.launches]
         self._spill(self._assign())
         best: Assignment | None = None
-        for _ in range(ROUNDS):
+        # Rounds of measuring an estimated choice and choosing again.
+        for _ in range(64):
             assignment = self._assign()
             if assignment is None:
                 return best
-            if _is_as_good(best, assignment) or (best is not None and self.spent):
-                return best and replace(best, exact=best.exact and not self.spent)
+            if best is not None:
+                # An estimated choice has to gain more if it splits a model.
+                split = any(option.params.tensor_split for option in assignment.chosen)
+                gain = CUT_GAIN if split else EQUAL
+                if best.price <= assignment.price * gain or self.spent:
+                    return replace(best, exact=best.exact and not self.spent)
             # All its sizes are measured, and those of other options at most too small.
-            if not self._refine(assignment):
+            # Measure the estimated ones of these launches and adds their neighbours as options;
+            # False if none was estimated
+            changed = False
+            for i, option in enumerate(assignment.chosen):
+                if option.measured:
+                    continue
+                changed = True
+                launches = self.launches[i]
+                home = option.params.device
+                if option.params.tensor_split is not None:
+                    launches.measure_cut(option)
+                else:
+                    launches.option(option.params)
+                    # The rungs around a measured one are options from now on: it may have taken
+                    # more or less than estimated.
+                    self.spilled[i][home] = (
+                        launches.known(self.spilled[i].get(home, []))
+                        if self.spent
+                        else launches.spilled(home, None if self.many else option.params)
+                    )
+                self._settle(i)
+            if not changed:
                 return assignment
             # Estimated sizes are lower bounds, so what was chosen may not fit. Its real sizes make
             # the next choice better.
@@ -126,23 +138,24 @@ class Sharing:
         return self._assign([i for i in range(len(self.launches)) if i != j])
 
     def _assign(self, models: Sequence[int] | None = None) -> Assignment | None:
-        chosen = range(len(self.launches)) if models is None else models
+        choices = []
+        for i in range(len(self.launches)) if models is None else models:
+            spilled = [option for options in self.spilled[i].values() for option in options]
+            choices.append(self.launches[i].choice(self.weights[i], spilled, self.cut[i]))
+        # Half of its steps where the budget is spent.
         search = BranchAndBound(
-            [self._choice(i) for i in chosen],
+            choices,
             self.machine.limits,
             self.ram,
             self.alike,
             self.servers,
-            _SHORT if self.spent else 1,
+            2 if self.spent else 1,
         )
         found = search.best()
-        spent = search.looked // LOOKED_A_NODE + search.steps * A_STEP
+        # In the time of a node (memory.meter) four options are looked at; a step takes two nodes.
+        spent = search.looked // 4 + search.steps * 2
         self.launches[0].meter.spent += spent
         return found
-
-    def _choice(self, i: int) -> ModelOptions:
-        spilled = [option for options in self.spilled[i].values() for option in options]
-        return self.launches[i].choice(self.weights[i], spilled, self.cut[i])
 
     def _spill(self, assignment: Assignment | None) -> None:
         """Adds launches partly in RAM if they could reduce the sum below this."""
@@ -186,27 +199,3 @@ class Sharing:
         ]
         again = assign(sure, self.machine.limits, self.ram, servers=self.servers)
         return again and replace(again, exact=assignment.exact)
-
-    def _refine(self, assignment: Assignment) -> bool:
-        """Measure the estimated ones of these launches and adds their neighbours as options; False
-        if none was estimated."""
-        changed = False
-        for i, option in enumerate(assignment.chosen):
-            if option.measured:
-                continue
-            changed = True
-            launches = self.launches[i]
-            home = option.params.device
-            if option.params.tensor_split is not None:
-                launches.measure_cut(option)
-            else:
-                launches.option(option.params)
-                # The rungs around a measured one are options from now on: it may have taken more or
-                # less than estimated.
-                self.spilled[i][home] = (
-                    launches.known(self.spilled[i].get(home, []))
-                    if self.spent
-                    else launches.spilled(home, None if self.many else option.params)
-                )
-            self._settle(i)
-        return changed

@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ALL = 20_000  # possibilities up to which each is tried
-_MOVES = 2_000  # that are tried
 _SECONDS = 10.0  # of HiGHS
-_QUICK = 1.0  # of it, where an answer is only compared
-_GAP = 2e-3  # of its answer to the bound
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,8 @@ def assign(
         # Filled after the choice: worth counts the model served worst, which more servers of others
         # do not change.
         return _Assigned(tuple(search.filled(exact)), users_in_ratio(sorts, exact, weights))
-    solved = _solved(sorts, room, weights, _QUICK if quick else _SECONDS) if solver else None
+    # A second is enough where an answer is only compared.
+    solved = _solved(sorts, room, weights, 1.0 if quick else _SECONDS) if solver else None
     if solved is None:
         return _Assigned(tuple(search.improved(search.filled((0,) * len(sorts)))))
     return _Assigned(tuple(search.filled(solved.counts)), solved.bound)
@@ -170,16 +168,7 @@ class _Filling:
         for i, sort in enumerate(sorts):
             for model, _ in sort.serves:
                 self.of_model[model].append(i)
-        prices = self._prices()
-        # what a server gives for the price of what it takes; one over two kinds pays for both
-        self.gain = [
-            sum(users / weights[model] for model, users in sort.serves)
-            / max(1e-9, sum(prices[kind] * gpus for kind, gpus in sort.takes))
-            for sort in sorts
-        ]
-
-    def _prices(self) -> list[float]:
-        """Return what a GPU of a kind is worth: what it gives each model at best, on average."""
+        # What a GPU of a kind is worth: what it gives each model at best, on average
         best = [[0.0] * len(self.weights) for _ in self.room]
         for sort in self.sorts:
             gpus = sum(each for _, each in sort.takes)
@@ -187,18 +176,19 @@ class _Filling:
                 for model, users in sort.serves:
                     best[kind][model] = max(best[kind][model], users / self.weights[model] / gpus)
         # No model alone says what a kind is worth.
-        return [sum(row) / len(row) for row in best]
+        prices = [sum(row) / len(row) for row in best]
+        # what a server gives for the price of what it takes; one over two kinds pays for both
+        self.gain = [
+            sum(users / weights[model] for model, users in sort.serves)
+            / max(1e-9, sum(prices[kind] * gpus for kind, gpus in sort.takes))
+            for sort in sorts
+        ]
 
     def worth(self, counts: Sequence[int]) -> list[float]:
         """Return the users that each model allows, the worst first: the larger list is better."""
         # Compared as lists: of equal worst models the second worst decides.
         users = served(self.sorts, counts, len(self.weights))
         return sorted(_in_ratio(users, self.weights))
-
-    def _worst_first(self, users: Sequence[int]) -> list[int]:
-        """Return the models, the one that is served worst for its weight first."""
-        served_models = [i for i, weight in enumerate(self.weights) if weight]
-        return sorted(served_models, key=lambda model: users[model] / self.weights[model])
 
     def filled(self, counts: Sequence[int]) -> list[int]:
         """Return the counts with the GPUs that are left given to the model served worst, again and
@@ -208,7 +198,11 @@ class _Filling:
         # With thousands of machines one server at a time would take too long.
         block = max(1, max(self.room) // 64)
         while True:
-            for model in self._worst_first(users):
+            # The models, the one that is served worst for its weight first
+            served_models = [i for i, weight in enumerate(self.weights) if weight]
+            for model in sorted(
+                served_models, key=lambda model: users[model] / self.weights[model]
+            ):
                 # The model served worst first; if nothing fits for it, the next.
                 fits = [i for i in self.of_model[model] if self._fits(i, left)]
                 if fits:
@@ -230,7 +224,8 @@ class _Filling:
         worth = self.worth(counts)
         # Large moves first: one server of hundreds hardly changes what is served worst.
         block, moves = max(counts), 0
-        while block and moves < _MOVES:
+        # 2,000 moves bound the time.
+        while block and moves < 2_000:
             for removed, added in product(range(len(counts)), repeat=2):
                 fewer = [*counts]
                 fewer[removed] -= min(block, fewer[removed])
@@ -270,6 +265,7 @@ def _solved(
     count = len(sorts)
     takes, shares = matrices(sorts, len(room), weights)
     with silenced():
+        # Near enough to the bound.
         solution = milp(
             # milp minimises, so the users are negated. Counts are whole, the number of users is
             # not.
@@ -280,7 +276,7 @@ def _solved(
                 LinearConstraint(shares, 0, float("inf")),
                 LinearConstraint(takes, 0, list(room)),
             ],
-            options={"time_limit": seconds, "mip_rel_gap": _GAP},
+            options={"time_limit": seconds, "mip_rel_gap": 2e-3},
         )
     if solution.x is None:
         return None

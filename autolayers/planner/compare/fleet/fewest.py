@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # Three rules, so at most 15 seconds.
 _SECONDS = 5.0  # of HiGHS for a rule
-_GAP = 1e-4  # of its answer to the bound
 # See `rank`: (models that wait, GPUs, cost).
 _Rank = tuple[int, int, float]
 Rule = tuple[float, dict[int, float]]  # numbers times these, in all this at least
@@ -145,33 +144,17 @@ class _Problem:
                 for _, each in sort.serves
             )
         )
-        rules = self._rules(at, highest_counts, top)
-        # Servers up to the room for them, 0 or 1 for `used` and `waits`, users for `largest`.
-        highest = [*highest_counts, *[1] * sorts, *[top] * models, *[1] * models]
-        # 1: whole numbers. `largest` may be fractional, as it is only compared.
-        kinds = [1] * (2 * sorts) + [0] * models + [1] * models
-        answer: list[int] | None = None
-        for goal in self._goals(at):
-            solution = _minimised(goal, rules, highest, kinds)
-            if solution.x is None:
-                # Time is up: what the rules before gave is still a choice that serves all.
-                return answer
-            answer = [round(each) for each in solution.x[:sorts]]
-            # Rules before this one may not get worse: its value is fixed, with a little room for
-            # rounding.
-            rules.append((-round(solution.fun) - 1e-6, {i: -each for i, each in goal.items()}))
-        return answer
-
-    def _rules(self, at: _Columns, highest_counts: Sequence[int], top: float) -> list[Rule]:
-        """Return what every answer keeps: the room, the users of each model, and those that wait
-        while its largest server is away, of `top` users at most."""
+        # What every answer keeps: the room, the users of each model, and those that wait while
+        # its largest server is away, of `top` users at most
         rules: list[Rule] = []
         # GPUs of a kind: at most the room. All rules are "at least", so both sides are negated.
         for kind, gpus in enumerate(self.room):
             takes = [dict(sort.takes).get(kind, 0) for sort in self.sorts]
             rules.append((-float(gpus), {i: -float(each) for i, each in enumerate(takes) if each}))
         for model, needs in enumerate(self.needed):
-            slots = self._slots(model)
+            # The users that a server of each sort serves of a model
+            serves = [dict(sort.serves).get(model, 0) for sort in self.sorts]
+            slots = {i: float(each) for i, each in enumerate(serves) if each}
             away = {at.largest + model: -1.0, at.waits + model: top}
             # The slots serve all; without the largest server too, unless the model waits.
             rules += [(float(needs), slots), (float(needs), {**slots, **away})]
@@ -183,21 +166,27 @@ class _Problem:
         for i, count in enumerate(highest_counts):
             # `used` is 1 where any server of the sort runs: count / most, rounded up by the solver.
             rules.append((0.0, {at.used + i: float(count), i: -1.0}))
-        return rules
-
-    def _slots(self, model: int) -> dict[int, float]:
-        """Return the users that a server of each sort serves of a model."""
-        serves = [dict(sort.serves).get(model, 0) for sort in self.sorts]
-        return {i: float(each) for i, each in enumerate(serves) if each}
-
-    def _goals(self, at: _Columns) -> tuple[dict[int, float], ...]:
-        """Return what is made small, the most important first: models that wait, GPUs, costs."""
-        return (
+        # Servers up to the room for them, 0 or 1 for `used` and `waits`, users for `largest`.
+        highest = [*highest_counts, *[1] * sorts, *[top] * models, *[1] * models]
+        # 1: whole numbers. `largest` may be fractional, as it is only compared.
+        kinds = [1] * (2 * sorts) + [0] * models + [1] * models
+        answer: list[int] | None = None
+        # What is made small, the most important first: models that wait, GPUs, costs
+        for goal in (
             {at.waits + model: 1.0 for model in range(len(self.needed))},
             {i: float(gpus) for i, gpus in enumerate(self.gpus)},
             # Scaled to 1, so that the solver's gap means the same for bytes and for seconds.
             {i: size / (max(self.costs) or 1.0) for i, size in enumerate(self.costs)},
-        )
+        ):
+            solution = _minimised(goal, rules, highest, kinds)
+            if solution.x is None:
+                # Time is up: what the rules before gave is still a choice that serves all.
+                return answer
+            answer = [round(each) for each in solution.x[:sorts]]
+            # Rules before this one may not get worse: its value is fixed, with a little room for
+            # rounding.
+            rules.append((-round(solution.fun) - 1e-6, {i: -each for i, each in goal.items()}))
+        return answer
 
 
 def _minimised(
@@ -210,12 +199,13 @@ def _minimised(
     matrix = _matrix([numbers for _, numbers in rules], width)
     lower_bounds = [start for start, _ in rules]
     with silenced():
+        # Near enough to the bound.
         return milp(
             [goal.get(at, 0.0) for at in range(width)],
             integrality=kinds,
             bounds=Bounds([0.0] * width, highest),
             constraints=[LinearConstraint(matrix, lower_bounds, float("inf"))],
-            options={"time_limit": _SECONDS, "mip_rel_gap": _GAP},
+            options={"time_limit": _SECONDS, "mip_rel_gap": 1e-4},
         )
 
 

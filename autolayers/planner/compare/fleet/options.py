@@ -154,22 +154,20 @@ def option_of(
         return MachineOption(0, False, False, 0, 0, 0, 0, missing(plan), ())
     # Where a promise left no table, the plan's own row is known.
     rows = _rows(table, wanted) or [requests.row]
+    # The users that keep the promise, without one those that get the most in all
+    # All layers and the output, and no tensor rule.
+    # The fullest device: others that share this part must fit beside it.
     return MachineOption(
-        _number(requests, rows, wanted),
+        (requests.most or 0) if wanted.promise else busiest(rows),
         True,
-        _whole(one),
-        _taken(one),
+        not one.devices or (one.n_gpu_layers > one.n_layer and one.params.overrides == ()),
+        max([row.used + row.margin for row in one.devices], default=0),
         one.ram.limit or one.ram.request,
         one.ram.request,
         requests.each,
         0,
         tuple([(row.users, row.served.rate, row.served.first) for row in rows]),
     )
-
-
-def _number(requests: Requests, rows: Sequence[UsersRow], wanted: Users) -> int:
-    """Return the users that keep the promise, without one those that get the most in all."""
-    return (requests.most or 0) if wanted.promise else busiest(rows)
 
 
 def _rows(table: Requests, wanted: Users) -> list[UsersRow]:
@@ -182,16 +180,6 @@ def busiest(rows: Sequence[UsersRow]) -> int:
     """Return the users that get the most in all where no one waits too long; 0 where one does."""
     good = [row for row in rows if row.served.rate >= TOO_SLOW]
     return max(good, key=lambda row: row.served.total).users if good else 0
-
-
-def _whole(plan: Plan) -> bool:
-    # All layers and the output, and no tensor rule.
-    return not plan.devices or (plan.n_gpu_layers > plan.n_layer and plan.params.overrides == ())
-
-
-def _taken(plan: Plan) -> int:
-    # The fullest device: others that share this part must fit beside it.
-    return max([row.used + row.margin for row in plan.devices], default=0)
 
 
 def missing(plan: Plan) -> int:

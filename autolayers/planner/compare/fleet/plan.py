@@ -50,14 +50,8 @@ if TYPE_CHECKING:
 
 # of choosing and planning those that share a GPU, after which only planned ones are chosen
 ROUNDS = 12
-_RATES = (20.0, 10.0, 5.0)  # tokens per second of each user
-_FEW_GPUS = 4  # for a model, below which models may share one
 NEAR = 0.98  # of the bound: what is below it is said
 _SPAN = 4  # machines that one model spans at most
-LARGEST = 16  # kinds with the most memory, whose machines are tried together
-TRIED = 6  # sets of kinds tried of each number of machines
-# Weights are not all of what a model needs, but some of the file may stay on the disk.
-_NEEDED = 0.8  # of a model's size, which memory must have for a plan to be tried
 # kinds for which the fleet without one machine, or with one more, is computed
 _RENEWED = 16
 
@@ -90,7 +84,8 @@ def plan_fleet(
         least = chosen(TOO_SLOW)
         best = min(best, least, key=lambda each: each.rank)
         if least.serves_all:
-            higher = (planner for rate in _RATES if (planner := chosen(rate)).serves_all)
+            # Tokens per second of each user.
+            higher = (planner for rate in (20.0, 10.0, 5.0) if (planner := chosen(rate)).serves_all)
             best = next(higher, least)
     return replace(best.plan(), wanted=wanted)
 
@@ -115,7 +110,8 @@ class _Planner:
         self.step = step
         self.names = tuple(names) or tuple(model.name or model.path for model in models)
         # Where there are many GPUs each model gets its own: sharing would only slow it down.
-        few = sum(self._room()) < _FEW_GPUS * len(models)
+        # Below four GPUs for a model, models may share one.
+        few = sum(self._room()) < 4 * len(models)
         self.may_share = shares and len(models) > 1 and few
         self.options: list[dict[tuple[int, int], MachineOption]] = [{} for _ in models]
         self.uses: dict[Sort, Use] = {}
@@ -128,9 +124,52 @@ class _Planner:
         # models for which no machine is left, and their sorts
         self.waiting: dict[int, list[Sort]] = {}
         self._plan_models()
-        sorts = self._alone()
-        self._refuse_models(sorts)
-        served_models = self._not_refused()
+        # A sort for each model on each part of a machine where it serves anyone, and more than
+        # smaller parts do
+        sorts = [
+            Sort(((kind, gpus),), ((i, self._users_of(i, option)),))
+            for i, options in enumerate(self.options)
+            for (kind, gpus), option in options.items()
+            if self._users_of(i, option)
+            # A larger part must serve more than smaller ones on the same GPUs.
+            and all(
+                option.users > less.users * (gpus // size)
+                for (same, size), less in options.items()
+                if same == kind and size < gpus
+            )
+        ]
+        # Notes the models that nothing serves, after machines together were tried, whose sorts
+        # are added
+        for i, options in enumerate(self.options):
+            # sort.serves[0]: sorts have one model until `_sharing` adds others.
+            if any(sort.serves[0][0] == i for sort in sorts):
+                continue
+            if not options:
+                self.unserved.append(
+                    Unserved(i, f"{self.names[i]}: not planned, as the search was interrupted")
+                )
+            # It fits somewhere, but is too slow there for what was promised.
+            elif any(option.fits for option in options.values()):
+                best = max(options.values(), key=lambda option: option.best)
+                promise = " and ".join(self.wanted.each.words())
+                self.unserved.append(
+                    Unserved(
+                        i,
+                        f"{self.names[i]}: no machine gives {promise}; the fastest gives one user "
+                        f"{best.best:.1f}",
+                    )
+                )
+            elif together := self._together(i):
+                sorts += together
+            else:
+                self.unserved.append(Unserved(i, self._too_large(i, options)))
+        # The models that a machine may serve. Raises DoesNotFit without one.
+        refused = {each.model for each in self.unserved}
+        # Numbers of models stay those of the command, though some of them are not served.
+        possible = [i for i in range(len(self.models)) if i not in refused]
+        if not possible:
+            raise self._served_none()
+        served_models = possible
         sorts = [sort for sort in sorts if sort.serves[0][0] in served_models]
         sorts += self._sharing(served_models)
         self.chosen = self._served(sorts, served_models)
@@ -159,7 +198,46 @@ class _Planner:
         if self.wanted.users is not None and not self.interrupted:
             counts = self._fewest(sorts, counts, served_models, users)
         servers, places = self._servers(sorts, counts, users)
-        again = {} if self.interrupted else self._again(sorts, weights)
+        again: dict[int, int] = {}
+        # the users served without one machine of each kind
+        if not self.interrupted and len(self.fleet.kinds) <= _RENEWED:
+            for kind_number, kind in enumerate(self.fleet.kinds):
+                less = {kind_number: -kind.gpus}
+                again[kind_number] = self._with_room(sorts, weights, less)
+        notes = [*self.fleet.notes]
+        if bound is None and not has_solver():
+            notes.append("pip install 'autolayers[fleet]' may find servers for more users")
+        elif bound is not None and possible < NEAR * int(bound):
+            notes.append(
+                f"more than {possible} users may be possible, {int(bound)} at most: the search "
+                "ended before it knew"
+            )
+        if self.uses and not self.fleet.said:
+            notes.append(
+                'a network of 1 Gbit/s and 0.3 ms is assumed: set "link" in the file to change it'
+            )
+        if self.interrupted:
+            notes.append("interrupted: this is the best so far")
+        # The machine of each kind that is missed most
+        slots = [0] * len(self.models)
+        lost: dict[str, dict[int, int]] = {}
+        for place in places:
+            server = servers[place.server]
+            slots[server.model] += server.slots
+            for name in place.machines:
+                own = lost.setdefault(name, {})
+                own[server.model] = own.get(server.model, 0) + server.slots
+        failing = []
+        for number, kind in enumerate(self.fleet.kinds):
+            # Users of each model that have no slot left without this machine's.
+            waiting = {
+                box.name: sum(
+                    max(0, users[i] - slots[i] + size) for i, size in lost.get(box.name, {}).items()
+                )
+                for box in kind.machines
+            }
+            name = max(waiting, key=waiting.__getitem__)
+            failing.append(Failing(number, name, waiting[name], again.get(number)))
         return FleetPlan(
             self.fleet,
             self.names,
@@ -172,22 +250,13 @@ class _Planner:
             # The bound may be a little below what was found, by rounding.
             None if bound is None else max(possible, int(bound + 1e-6)),
             tuple(self.unserved),
-            tuple(self._failing(servers, places, users, again)),
+            tuple(failing),
             # While a model waits for a machine nobody is served in the wanted ratio, so any machine
             # helps.
             tuple(self._next(sorts, counts, served_models, 0 if self.waiting else possible)),
-            self._notes(possible, bound),
+            tuple(notes),
             self.interrupted,
         )
-
-    def _not_refused(self) -> list[int]:
-        """Return the models that a machine may serve. Raises DoesNotFit without one."""
-        refused = {each.model for each in self.unserved}
-        # Numbers of models stay those of the command, though some of them are not served.
-        possible = [i for i in range(len(self.models)) if i not in refused]
-        if not possible:
-            raise self._served_none()
-        return possible
 
     def _served_none(self) -> DoesNotFit:
         return DoesNotFit("; ".join(each.why for each in self.unserved))
@@ -216,22 +285,6 @@ class _Planner:
                 raise
             self.interrupted = True
 
-    def _alone(self) -> list[Sort]:
-        """Return a sort for each model on each part of a machine where it serves anyone, and more
-        than smaller parts do."""
-        return [
-            Sort(((kind, gpus),), ((i, self._users_of(i, option)),))
-            for i, options in enumerate(self.options)
-            for (kind, gpus), option in options.items()
-            if self._users_of(i, option)
-            # A larger part must serve more than smaller ones on the same GPUs.
-            and all(
-                option.users > less.users * (gpus // size)
-                for (same, size), less in options.items()
-                if same == kind and size < gpus
-            )
-        ]
-
     def _users_of(self, i: int, option: MachineOption) -> int:
         """Return the users of an option; of a model that is too slow everywhere, one where nothing
         is promised."""
@@ -239,33 +292,6 @@ class _Planner:
         if self.wanted.each.promise or any(each.users for each in self.options[i].values()):
             return option.users
         return int(option.fits)
-
-    def _refuse_models(self, sorts: list[Sort]) -> None:
-        """Notes the models that nothing serves, after machines together were tried, whose sorts
-        are added."""
-        for i, options in enumerate(self.options):
-            # sort.serves[0]: sorts have one model until `_sharing` adds others.
-            if any(sort.serves[0][0] == i for sort in sorts):
-                continue
-            if not options:
-                self.unserved.append(
-                    Unserved(i, f"{self.names[i]}: not planned, as the search was interrupted")
-                )
-            # It fits somewhere, but is too slow there for what was promised.
-            elif any(option.fits for option in options.values()):
-                best = max(options.values(), key=lambda option: option.best)
-                promise = " and ".join(self.wanted.each.words())
-                self.unserved.append(
-                    Unserved(
-                        i,
-                        f"{self.names[i]}: no machine gives {promise}; the fastest gives one user "
-                        f"{best.best:.1f}",
-                    )
-                )
-            elif together := self._together(i):
-                sorts += together
-            else:
-                self.unserved.append(Unserved(i, self._too_large(i, options)))
 
     def _too_large(self, i: int, options: dict[tuple[int, int], MachineOption]) -> str:
         refused = [option.refused for option in options.values() if option.refused]
@@ -318,7 +344,24 @@ class _Planner:
         spanning: list[Sort] = []
         for count in range(2, min(_SPAN, len(self.fleet.machines)) + 1):
             # The least memory first, so that large machines stay free for others.
-            for takes in self._spans(count, self.models[i].size)[:TRIED]:
+            size = self.models[i].size
+            # What `count` whole machines take, the head's kind first, whose memory may hold
+            # `size` bytes, the least first
+            kinds = self.fleet.kinds
+            # Combinations of more kinds would be too numerous.
+            # 16 kinds: those with the most memory.
+            largest = sorted(range(len(kinds)), key=lambda kind: -_memory(kinds[kind]))[:16]
+            spans: list[tuple[int, Takes]] = []
+            for members in combinations_with_replacement(sorted(largest), count):
+                numbers = Counter(members)
+                # A kind with one machine cannot give two.
+                enough = all(len(kinds[kind].machines) >= n for kind, n in numbers.items())
+                memory = sum(_memory(kinds[kind]) for kind in members)
+                # Weights are not all that a model needs, but some of them may stay on the disk.
+                if enough and memory >= 0.8 * size:
+                    spans += [(memory, takes) for takes in self._by_head(numbers)]
+            # Six sets of kinds of each number of machines.
+            for takes in [takes for _, takes in sorted(spans)][:6]:
                 sort = self._spanning(i, takes)
                 spanning += [] if sort is None else [sort]
                 if len(spanning) == 3:
@@ -327,22 +370,6 @@ class _Planner:
             if spanning:
                 break
         return spanning
-
-    def _spans(self, count: int, size: int) -> list[Takes]:
-        """Return what `count` whole machines take, the head's kind first, whose memory may hold
-        `size` bytes, the least first."""
-        kinds = self.fleet.kinds
-        # Combinations of more kinds would be too numerous.
-        largest = sorted(range(len(kinds)), key=lambda kind: -_memory(kinds[kind]))[:LARGEST]
-        spans: list[tuple[int, Takes]] = []
-        for members in combinations_with_replacement(sorted(largest), count):
-            numbers = Counter(members)
-            # A kind with one machine cannot give two.
-            enough = all(len(kinds[kind].machines) >= n for kind, n in numbers.items())
-            memory = sum(_memory(kinds[kind]) for kind in members)
-            if enough and memory >= _NEEDED * size:
-                spans += [(memory, takes) for takes in self._by_head(numbers)]
-        return [takes for _, takes in sorted(spans)]
 
     def _by_head(self, numbers: Counter[int]) -> Iterator[Takes]:
         """Yield what these numbers of machines of each kind take, for each kind that may be the
@@ -408,7 +435,8 @@ class _Planner:
         weights = {i: self.weights[i] for i in models}
         sorts = []
         for number, kind in enumerate(self.fleet.kinds):
-            if not _has_single_gpus(kind):
+            # Of an integrated GPU or a Mac the machine is one part.
+            if not (len(kind.devices) == 1 or (bool(kind.devices) and kind.gpus > 1)):
                 continue
             machine = part(kind, 1, self.request.policy)
             # A model may have no option here: its search was interrupted.
@@ -434,31 +462,30 @@ class _Planner:
             users = served(sorts, counts, len(self.models))
             if all(users[i] for i in models):
                 return models, sorts, counts, bound
-            out = self._left_out(sorts, models, users)
+            # Note the models whose promise no machine keeps; if there are none, the largest of
+            # those for which no machine is left, which then waits for one, as more of the others
+            # may be served without it
+            # No sort is left: each that had it was measured and did not keep the promise.
+            possible = _models_of(sorts)
+            refused = [i for i in models if i not in possible]
+            if refused:
+                promise = " and ".join(self.wanted.each.words())
+                self.unserved += [
+                    Unserved(i, f"{self.names[i]}: no machine gives {promise}") for i in refused
+                ]
+                out = refused
+            else:
+                left = max([i for i in models if not users[i]], key=lambda i: self.models[i].size)
+                self.unserved.append(
+                    Unserved(left, f"{self.names[left]}: no machine is left for it")
+                )
+                # The sorts that serve this model alone
+                self.waiting[left] = [sort for sort in sorts if _models_of([sort]) == {left}]
+                out = [left]
             models = [i for i in models if i not in out]
             sorts = [sort for sort in sorts if _models_of([sort]).issubset(models)]
             if not models:
                 raise self._served_none()
-
-    def _left_out(
-        self, sorts: Sequence[Sort], models: Sequence[int], users: Sequence[int]
-    ) -> list[int]:
-        """Note the models whose promise no machine keeps; if there are none, the largest of those
-        for which no machine is left, which then waits for one, as more of the others may be
-        served without it."""
-        # No sort is left: each that had it was measured and did not keep the promise.
-        possible = _models_of(sorts)
-        refused = [i for i in models if i not in possible]
-        if refused:
-            promise = " and ".join(self.wanted.each.words())
-            self.unserved += [
-                Unserved(i, f"{self.names[i]}: no machine gives {promise}") for i in refused
-            ]
-            return refused
-        left = max([i for i in models if not users[i]], key=lambda i: self.models[i].size)
-        self.unserved.append(Unserved(left, f"{self.names[left]}: no machine is left for it"))
-        self.waiting[left] = _of_model(sorts, left)
-        return [left]
 
     def _chosen(
         self, sorts: list[Sort], models: Sequence[int]
@@ -481,10 +508,25 @@ class _Planner:
             # test.
             self.sure |= self._kept(new)
             failed |= {sort for sort in new if sort not in self.sure}
-            sorts = _remaining(sorts, new, self.sure, number >= ROUNDS)
+            # The new ones that failed their test would fail it again; in the last round only models
+            # that no sure sort serves may have others.
+            sorts = [sort for sort in sorts if sort in self.sure or sort not in new]
+            if number >= ROUNDS:
+                done = _models_of(self.sure)
+                sorts = [
+                    sort for sort in sorts if sort in self.sure or sort.serves[0][0] not in done
+                ]
             if number < ROUNDS:
                 # fewer users may be served where these were too many
-                fewer = [_halved(sort) for sort in new if sort in failed]
+                # A sort for half the users of each model
+                fewer = [
+                    Sort(
+                        sort.takes,
+                        tuple([(model, max(1, users // 2)) for model, users in sort.serves]),
+                    )
+                    for sort in new
+                    if sort in failed
+                ]
                 sorts += [sort for sort in fewer if sort not in failed and sort not in sorts]
             # A model lost its last sort: the caller decides what becomes of it.
             if not _models_of(sorts).issuperset(models):
@@ -589,9 +631,13 @@ class _Planner:
         rates = [self.options[i][at].best for i, _ in sort.serves if at in self.options[i]]
         seconds = sum(1 / rate for rate in rates if rate) * len(sort.serves)
         if self.wanted.each.promise or sort in self.uses:
-            size = sum(_of_gpus(kinds[kind]) / kinds[kind].gpus * size for kind, size in sort.takes)
+            sizes = []
+            for kind, gpus in sort.takes:
+                # the bytes of its GPUs, of its RAM where they have none of their own
+                own = sum(each.free for each in kinds[kind].devices if not each.in_ram)
+                sizes.append((own or kinds[kind].host.available) / kinds[kind].gpus * gpus)
             # less than a MiB decides only between GPUs of the same memory
-            return size + min(seconds, 1.0) * (1 << 20)
+            return sum(sizes) + min(seconds, 1.0) * (1 << 20)
         return seconds
 
     def _servers(
@@ -599,17 +645,53 @@ class _Planner:
     ) -> tuple[list[FleetServer], list[Place]]:
         """Return the launches for the slots that each gets, and their machines."""
         possible = served(sorts, counts, len(self.models))
-        largest = self._largest_servers(sorts, counts)
+        # The most users of each model that are served by what fails together
+        largest = [0] * len(self.models)
+        for sort, count in zip(sorts, counts, strict=True):
+            # Whether its servers fail together, on the only machine of a kind
+            together = (
+                count
+                if any(len(self.fleet.kinds[kind].machines) == 1 for kind, _ in sort.takes)
+                else min(1, count)
+            )
+            for model, each in sort.serves:
+                largest[model] = max(largest[model], each * together)
         servers: list[FleetServer] = []
         of_sort: dict[int, list[int]] = {}
         for number, (sort, count) in enumerate(zip(sorts, counts, strict=True)):
             # Servers of one sort are the same launch: planned once, placed `count` times.
             if not count:
                 continue
-            slots = [
-                self._slots(users[i], each, possible[i], largest[i]) for i, each in sort.serves
-            ]
-            plans = self._plans(sort, slots)
+            # Of a server that can have `each` of the possible slots in all: its part of the users,
+            # and of those of the largest server while that is away; at least one, at most what
+            # was measured.
+            slots = [each for _, each in sort.serves]
+            for row, (i, each) in enumerate(sort.serves if self.wanted.users is not None else ()):
+                left = possible[i] - largest[i] if possible[i] > largest[i] else possible[i]
+                slots[row] = min(each, max(1, users[i]), max(1, ceil(users[i] * each / left)))
+            # The slots may have changed since it was chosen, so it is planned for these.
+            if sort in self.uses:
+                ((i, _),) = sort.serves
+                wanted = replace(self.wanted.each, count=slots[0], grows=True)
+                use = self._use(i, sort.takes, wanted)
+                # If the new plan does not fit, the one that was measured stays.
+                if use is not None and use.plan.fits:
+                    self.uses[sort] = use
+                plans = [self.uses[sort].plan]
+            else:
+                ((kind, gpus),) = sort.takes
+                machine = part(self.fleet.kinds[kind], gpus, self.request.policy)
+                if len(slots) > 1:
+                    # With the slots that the users need, otherwise with those that were chosen and
+                    # are known to fit.
+                    plans = self._sharers_plans(sort, slots, machine) or self._sharers_plans(
+                        sort, [users for _, users in sort.serves], machine
+                    )
+                else:
+                    ((i, _),) = sort.serves
+                    measurements = self.measurements.setdefault(i, Known())
+                    wanted = replace(self.wanted.each, count=slots[0])
+                    plans = [planned(self.models[i], self.request, machine, wanted, measurements)]
             of_sort[number] = list(range(len(servers), len(servers) + len(plans)))
             servers += [
                 # fewer than were wanted where llama.cpp accepts only some numbers
@@ -623,53 +705,25 @@ class _Planner:
                 )
                 for (i, _), size, plan in zip(sort.serves, slots, plans, strict=True)
             ]
-        return servers, self._places(sorts, counts, of_sort)
-
-    def _largest_servers(self, sorts: Sequence[Sort], counts: Sequence[int]) -> list[int]:
-        """Return the most users of each model that are served by what fails together."""
-        largest = [0] * len(self.models)
-        for sort, count in zip(sorts, counts, strict=True):
-            together = count if self._is_alone(sort) else min(1, count)
-            for model, each in sort.serves:
-                largest[model] = max(largest[model], each * together)
-        return largest
-
-    def _is_alone(self, sort: Sort) -> bool:
-        """Return whether its servers fail together, on the only machine of a kind."""
-        return any(len(self.fleet.kinds[kind].machines) == 1 for kind, _ in sort.takes)
-
-    def _slots(self, users: int, each: int, possible: int, largest: int) -> int:
-        """Return the slots of a server that can have `each` of the `possible` ones in all: its part
-        of the users, and of those of a server that fails."""
-        # While the largest server is away, the others take its users.
-        if self.wanted.users is None:
-            return each
-        left = possible - largest if possible > largest else possible
-        # At least one slot, at most what was measured.
-        return min(each, max(1, users), max(1, ceil(users * each / left)))
-
-    def _plans(self, sort: Sort, slots: Sequence[int]) -> list[Plan]:
-        # The slots may have changed since it was chosen, so it is planned for these.
-        if sort in self.uses:
-            ((i, _),) = sort.serves
-            wanted = replace(self.wanted.each, count=slots[0], grows=True)
-            use = self._use(i, sort.takes, wanted)
-            # If the new plan does not fit, the one that was measured stays.
-            if use is not None and use.plan.fits:
-                self.uses[sort] = use
-            return [self.uses[sort].plan]
-        ((kind, gpus),) = sort.takes
-        machine = part(self.fleet.kinds[kind], gpus, self.request.policy)
-        if len(slots) > 1:
-            # With the slots that the users need, otherwise with those that were chosen and are
-            # known to fit.
-            return self._sharers_plans(sort, slots, machine) or self._sharers_plans(
-                sort, [users for _, users in sort.serves], machine
-            )
-        ((i, _),) = sort.serves
-        measurements = self.measurements.setdefault(i, Known())
-        wanted = replace(self.wanted.each, count=slots[0])
-        return [planned(self.models[i], self.request, machine, wanted, measurements)]
+        # The places of servers, the largest first; those of one model apart, so that a machine
+        # that fails takes few of them
+        free = {
+            box.name: list(range(kind.gpus)) for kind in self.fleet.kinds for box in kind.machines
+        }
+        # Large servers first: they need a whole machine, small ones find a place anywhere.
+        order = sorted(
+            (-sum(gpus for _, gpus in sorts[number].takes), sorts[number].serves, number)
+            for number in of_sort
+            for _ in range(counts[number])
+        )
+        used = self._machines_used(sorts, counts)
+        at = [0] * len(self.fleet.kinds)
+        places = []
+        # Of each kind where to go on, so that the servers of a model are on different machines.
+        for _, _, number in order:
+            names, indices = self._machines(sorts[number], used, free, at)
+            places += [Place(server, indices, names) for server in of_sort[number]]
+        return servers, places
 
     def _sharers_plans(self, sort: Sort, slots: Sequence[int], machine: Machine) -> list[Plan]:
         """Return the plans of models that share a GPU; [] where these slots do not fit."""
@@ -686,29 +740,6 @@ class _Planner:
             )
             or []
         )
-
-    def _places(
-        self, sorts: Sequence[Sort], counts: Sequence[int], of_sort: dict[int, list[int]]
-    ) -> list[Place]:
-        """Return the places of servers, the largest first; those of one model apart, so that a
-        machine that fails takes few of them."""
-        free = {
-            box.name: list(range(kind.gpus)) for kind in self.fleet.kinds for box in kind.machines
-        }
-        # Large servers first: they need a whole machine, small ones find a place anywhere.
-        order = sorted(
-            (-sum(gpus for _, gpus in sorts[number].takes), sorts[number].serves, number)
-            for number in of_sort
-            for _ in range(counts[number])
-        )
-        used = self._machines_used(sorts, counts)
-        at = [0] * len(self.fleet.kinds)
-        places = []
-        # Of each kind where to go on, so that the servers of a model are on different machines.
-        for _, _, number in order:
-            names, gpus = self._machines(sorts[number], used, free, at)
-            places += [Place(server, gpus, names) for server in of_sort[number]]
-        return places
 
     def _machines(
         self, sort: Sort, used: Sequence[int], free: dict[str, list[int]], at: list[int]
@@ -764,16 +795,6 @@ class _Planner:
 
     # --- what if
 
-    def _again(self, sorts: Sequence[Sort], weights: Sequence[float]) -> dict[int, int]:
-        """Return the users served without one machine of each kind."""
-        kinds = self.fleet.kinds
-        if len(kinds) > _RENEWED:
-            return {}
-        return {
-            number: self._with_room(sorts, weights, {number: -kind.gpus})
-            for number, kind in enumerate(kinds)
-        }
-
     def _with_room(
         self,
         sorts: Sequence[Sort],
@@ -785,35 +806,6 @@ class _Planner:
         rooms = [size + more.get(kind, 0) for kind, size in enumerate([*self._room(), *room])]
         counts = assign(sorts, rooms, weights, quick=True).counts
         return int(users_in_ratio(sorts, counts, weights) + 1e-6)
-
-    def _failing(
-        self,
-        servers: Sequence[FleetServer],
-        places: Sequence[Place],
-        users: Sequence[int],
-        again: dict[int, int],
-    ) -> list[Failing]:
-        """Return the machine of each kind that is missed most."""
-        slots = [0] * len(self.models)
-        lost: dict[str, dict[int, int]] = {}
-        for place in places:
-            server = servers[place.server]
-            slots[server.model] += server.slots
-            for name in place.machines:
-                own = lost.setdefault(name, {})
-                own[server.model] = own.get(server.model, 0) + server.slots
-        failing = []
-        for number, kind in enumerate(self.fleet.kinds):
-            # Users of each model that have no slot left without this machine's.
-            waiting = {
-                box.name: sum(
-                    max(0, users[i] - slots[i] + size) for i, size in lost.get(box.name, {}).items()
-                )
-                for box in kind.machines
-            }
-            name = max(waiting, key=waiting.__getitem__)
-            failing.append(Failing(number, name, waiting[name], again.get(number)))
-        return failing
 
     def _next(
         self, sorts: Sequence[Sort], counts: Sequence[int], models: Sequence[int], than: int
@@ -858,7 +850,9 @@ class _Planner:
         self, name: str, short: int, sorts: Sequence[Sort], weights: Sequence[float]
     ) -> Next:
         """Return a desktop with a card, for the model that is short."""
-        kind = _with_card(name)
+        # A desktop with one of these cards and 32 GiB of RAM
+        device = Device.hypothetical(name)
+        kind = MachineKind((), (device,), host_of(32 << 30, (device,)))
         option = option_of(
             self.models[short], self.request, part(kind, 1, self.request.policy), self.wanted.each
         )
@@ -871,56 +865,10 @@ class _Planner:
             _memory(kind),
         )
 
-    def _notes(self, possible: int, bound: float | None) -> tuple[str, ...]:
-        notes = [*self.fleet.notes]
-        if bound is None and not has_solver():
-            notes.append("pip install 'autolayers[fleet]' may find servers for more users")
-        elif bound is not None and possible < NEAR * int(bound):
-            notes.append(
-                f"more than {possible} users may be possible, {int(bound)} at most: the search "
-                "ended before it knew"
-            )
-        if self.uses and not self.fleet.said:
-            notes.append(
-                'a network of 1 Gbit/s and 0.3 ms is assumed: set "link" in the file to change it'
-            )
-        if self.interrupted:
-            notes.append("interrupted: this is the best so far")
-        return tuple(notes)
-
-
-def _has_single_gpus(kind: MachineKind) -> bool:
-    """Return whether a server may have one GPU of a machine: of some all are used together."""
-    # Of an integrated GPU or a Mac the machine is one part.
-    return len(kind.devices) == 1 or (bool(kind.devices) and kind.gpus > 1)
-
 
 def _models_of(sorts: Iterable[Sort]) -> set[int]:
     """Return the models that these sorts serve."""
     return {model for sort in sorts for model, _ in sort.serves}
-
-
-def _of_model(sorts: Iterable[Sort], model: int) -> list[Sort]:
-    """Return the sorts that serve this model alone."""
-    return [sort for sort in sorts if _models_of([sort]) == {model}]
-
-
-def _remaining(
-    sorts: Sequence[Sort], new: Sequence[Sort], sure: set[Sort], last: bool
-) -> list[Sort]:
-    """Return the sorts without the new ones that are not sure; in the `last` round only models that
-    no sure sort serves may have others."""
-    # The new ones failed their test and would fail it again.
-    sorts = [sort for sort in sorts if sort in sure or sort not in new]
-    if not last:
-        return sorts
-    models = _models_of(sure)
-    return [sort for sort in sorts if sort in sure or sort.serves[0][0] not in models]
-
-
-def _halved(sort: Sort) -> Sort:
-    """Return a sort for half the users of each model."""
-    return Sort(sort.takes, tuple([(model, max(1, users // 2)) for model, users in sort.serves]))
 
 
 def _memory(kind: MachineKind) -> int:
@@ -928,15 +876,3 @@ def _memory(kind: MachineKind) -> int:
     # Devices in RAM share the host's memory, so it would be counted twice.
     own = sum(device.free for device in kind.devices if not device.in_ram)
     return own + kind.host.available
-
-
-def _of_gpus(kind: MachineKind) -> int:
-    """Return the bytes of its GPUs, of its RAM where they have none of their own."""
-    own = sum(device.free for device in kind.devices if not device.in_ram)
-    return own or kind.host.available
-
-
-def _with_card(name: str) -> MachineKind:
-    """Return a desktop with one of these cards and 32 GiB of RAM."""
-    device = Device.hypothetical(name)
-    return MachineKind((), (device,), host_of(32 << 30, (device,)))

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ....request import Request
 
 _EACH = 1.1  # of what a cache takes, graphs grow a little too
-LARGEST = 8  # models on a GPU
 FEW = 9  # models up to which all sets of three and four are tried; of more, neighbours by size
 
 
@@ -43,48 +42,34 @@ def sharers(
     sharing = []
     # By size, so that neighbours in the list are of similar size.
     for models in _sets(sorted(usable, key=lambda i: options[i].device)):
-        users = _users(models, options, machine, weights, wanted)
-        if users:
-            sharing.append(tuple(users.items()))
+        device = machine.devices[0]
+        left = machine.limits[device.name] - sum(options[i].device for i in models)
+        if left < 0 or not options[models[-1]].whole:
+            # The largest one has what the others leave, with parts of it in RAM.
+            left = (machine.limits[device.name] - sum(options[i].device for i in models[:-1])) // 2
+        ram = sum(options[i].resident for i in models)
+        fits = left >= 0 and (machine.ram is None or ram <= machine.ram)
+        if not fits or not all(options[i].whole for i in models[:-1]):
+            continue
+        # Rates of a row are with the GPU alone; a user of one of several gets that much less.
+        rows = {
+            i: [row for row in options[i].rows if _kept(row, len(models), wanted)] for i in models
+        }
+        if all(rows.values()):
+            sharing.append(tuple(_added(rows, options, weights, left).items()))
     return sharing
 
 
 def _sets(models: Sequence[int]) -> Iterable[tuple[int, ...]]:
     yield from combinations(models, 2)
-    for size in range(3, min(LARGEST, len(models)) + 1):
+    # At most eight models on a GPU.
+    for size in range(3, min(8, len(models)) + 1):
         # Up to FEW models all sets of three and four; of more or larger ones only runs of
         # neighbours by size.
         if len(models) <= FEW and size <= 4:
             yield from combinations(models, size)
         else:
             yield from (tuple(models[at : at + size]) for at in range(len(models) - size + 1))
-
-
-def _users(
-    models: Sequence[int],
-    options: Mapping[int, MachineOption],
-    machine: Machine,
-    weights: Mapping[int, float],
-    wanted: Users,
-) -> dict[int, int]:
-    """Return the users of each, one after the other added where the fewest of those that it should
-    have are; {}: they do not fit, or the promise is not kept."""
-    device = machine.devices[0]
-    left = machine.limits[device.name] - sum(options[i].device for i in models)
-    if left < 0 or not options[models[-1]].whole:
-        # The largest one has what the others leave, with parts of it in RAM.
-        left = (machine.limits[device.name] - sum(options[i].device for i in models[:-1])) // 2
-    ram = sum(options[i].resident for i in models)
-    fits = left >= 0 and (machine.ram is None or ram <= machine.ram)
-    if not fits or not all(options[i].whole for i in models[:-1]):
-        return {}
-    # Rates of a row are with the GPU alone; a user of one of several gets that much less.
-    rows: dict[int, list[tuple[int, float, float]]] = {}
-    for i in models:
-        rows[i] = [row for row in options[i].rows if _kept(row, len(models), wanted)]
-    if not all(rows.values()):
-        return {}
-    return _added(rows, options, weights, left)
 
 
 def _added(
@@ -135,12 +120,32 @@ def shared(
     # The last has what the others leave, with parts of it in RAM where that is less.
     moved = max(0, sum(takes) - max(machine.limits.values()))
     takes[-1] *= not moved
-    rams = _parts_of_ram(options, moved, machine.ram)
+    # The RAM of each, with the bytes of the last that are moved there; saved prompts are fewer
+    # (--cache-ram) where there is not enough for all.
+    least = [option.resident for option in options]
+    least[-1] += moved
+    most = [max(size, option.ram) for size, option in zip(least, options, strict=True)]
+    if machine.ram is None or sum(most) <= machine.ram:
+        rams = most
+    else:
+        spare = max(0, machine.ram - sum(least)) // len(options)
+        rams = [min(size + spare, highest) for size, highest in zip(least, most, strict=True)]
     plans: list[Plan] = []
     # One after the other: the first uses estimates of the others, the last the real sizes of all
     # before it.
     for at, (model, users) in enumerate(models):
-        rest = _within(machine, sum(takes) - takes[at], sum(rams) - rams[at])
+        taken = sum(takes) - takes[at]
+        # The machine without what other servers take of its one device and of its RAM
+        devices = tuple(
+            replace(device, free=max(0, device.free - taken)) for device in machine.devices
+        )
+        limits = {name: max(0, size - taken) for name, size in machine.limits.items()}
+        rest = replace(
+            machine,
+            devices=devices,
+            limits=limits,
+            ram=None if machine.ram is None else max(0, machine.ram - (sum(rams) - rams[at])),
+        )
         try:
             plan = planned(model, request, rest, Users(users, wanted.context))
         except AutolayersError:
@@ -154,33 +159,9 @@ def shared(
     return plans
 
 
-def _parts_of_ram(options: Sequence[MachineOption], moved: int, ram: int | None) -> list[int]:
-    """Return the RAM of each, with the bytes of the last that are moved there; saved prompts
-    (--cache-ram) are fewer where there is not enough for all."""
-    least = [option.resident for option in options]
-    least[-1] += moved
-    most = [max(size, option.ram) for size, option in zip(least, options, strict=True)]
-    if ram is None or sum(most) <= ram:
-        return most
-    spare = max(0, ram - sum(least)) // len(options)
-    return [min(size + spare, highest) for size, highest in zip(least, most, strict=True)]
-
-
 def _keeps(plan: Plan, users: int, models: int, wanted: Users) -> bool:
     """Return whether a plan fits and keeps the promise beside the other models."""
     requests = plan.speed.requests
     if not plan.fits or not isinstance(requests, Requests):
         return False
     return _kept((users, requests.row.served.rate, requests.row.served.first), models, wanted)
-
-
-def _within(machine: Machine, taken: int, ram: int) -> Machine:
-    """Return the machine without what other servers take of its one device and of its RAM."""
-    devices = tuple(replace(device, free=max(0, device.free - taken)) for device in machine.devices)
-    limits = {name: max(0, size - taken) for name, size in machine.limits.items()}
-    return replace(
-        machine,
-        devices=devices,
-        limits=limits,
-        ram=None if machine.ram is None else max(0, machine.ram - ram),
-    )
