@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support import FIXTURES, ROOT, gpus, model
 
-from autolayers import AutolayersError, LaunchRefused, estimate, read_model
+from autolayers import AutolayersError, LaunchRefused, estimate, read_model, tables
 from autolayers.builds import NEWEST, OLDEST_EXACT, Build, Rule, Rules, RuleSet, rules, sources
 from autolayers.builds.early import EarlyRules
 from autolayers.flags.parse import parse
@@ -50,8 +50,8 @@ def test_rules_that_all_exact_builds_share_stand_in_a_file_of_their_own() -> Non
 
 
 def test_every_rule_is_read_by_its_name() -> None:
-    """As an attribute, of which a type checker finds typos: `rules.name`, or `Rules.name` in a row
-    of another table."""
+    """As an attribute, of which a type checker finds typos: `rules.name`, or `Rules.name`; or as a
+    word of an architecture's line, which is looked up when it is read."""
     paths = (ROOT / "autolayers").rglob("*.py")
     read = {
         node.attr
@@ -60,7 +60,8 @@ def test_every_rule_is_read_by_its_name() -> None:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Attribute)
     }
-    assert {row.name for row in Rules.rows()} <= read
+    words = set(re.findall(r"\w+", tables.text("model/architectures.tsv")))
+    assert {row.name for row in Rules.rows()} <= read | words
 
 
 class Few(RuleSet):
