@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from support import seldom
 
 fuzz = pytest.importorskip("fuzz", reason="limits of processes are POSIX", exc_type=ImportError)
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="limits of processes are POSIX")
@@ -44,7 +45,7 @@ def test_hostile_input_ends_in_an_answer_or_an_error(times: int) -> None:
         assert totals[kind].get("ok", 0) > cases[kind] // 100, kind
 
 
-@pytest.mark.slow
+@seldom
 def test_whole_commands_end_in_an_answer_or_an_error() -> None:
     """Advice, reasons and formats; up to 16 devices, and 512 layers: seconds each."""
     totals, bad, _ = fuzz.run(fuzz.Budget({"launches": 20}, patience=PATIENT), 1, 100, ["launches"])

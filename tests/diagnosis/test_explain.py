@@ -56,7 +56,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import HEADERS, LOGS, few_rows, model, says, swept
+from support import HEADERS, LOGS, few_rows, model, says, seldom, swept
 
 from autolayers import bundled
 from autolayers.diagnosis.causes import CAUSES
@@ -576,7 +576,7 @@ def sweep(part: int, parts: int, every: int = 1) -> list[str]:
     return wrong
 
 
-@pytest.mark.slow
+@seldom
 def test_every_log_with_bundled_headers_gets_a_launch_or_a_reason() -> None:
     assert sweep(0, 98, every=159) == []
 

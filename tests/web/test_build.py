@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 from zipfile import ZipFile
 
 import pytest
-from support import ROOT, model
+from support import ROOT, model, seldom
 
 import autolayers
 from autolayers import bundled
@@ -57,7 +57,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-@pytest.mark.slow
+@seldom
 def test_the_site_is_the_same_each_time_it_is_built(tmp_path: pathlib.Path) -> None:
     site = tmp_path / "site"
     assert build("build", str(site)).returncode == 0
