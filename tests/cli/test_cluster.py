@@ -255,7 +255,6 @@ def test_words_that_mean_something_to_yaml_stay_words(answer, tmp_path: Path) ->
     )
 
 
-@pytest.mark.slow
 def test_secrets_are_left_out(answer) -> None:
     for form in ("flags", "text"):
         code, out, err = answer(*WORDS, "--format", form, "--port", "80", "--api-key", "hunter2")

@@ -71,7 +71,6 @@ def test_text_json_flags_and_files_say_the_same_fleet(answer, tmp_path: Path) ->
     )
 
 
-@pytest.mark.slow
 def test_users_that_cannot_be_served(answer) -> None:
     code, out, err = answer({"pc": SMALL}, ONE, "--users", "5000", "--min-rate", "40")
     assert code == 5 and out.startswith("pc ")

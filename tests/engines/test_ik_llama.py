@@ -76,7 +76,6 @@ def said(found: Static, name: str) -> Usage:
     return found.host if name == "Host" else found.devices[name]
 
 
-@pytest.mark.slow
 def test_weights_and_caches_are_equal_on_every_device() -> None:
     """As its own library asked its buffers for them: on one GPU and several, split by bytes, -ts,
     -ncmoe, --fit, -sm none and graph, latent caches, types of its own. A file that is mapped is not
@@ -140,7 +139,6 @@ def test_layers_that_are_cut_over_gpus() -> None:
     assert not wrong and count >= 12
 
 
-@pytest.mark.slow
 @WHOLE
 def test_random_launches_take_no_more_than_is_said(whole: bool) -> None:
     """Of fixtures/ik.py: no device takes more than is said, weights and caches are equal where no
@@ -171,7 +169,6 @@ def test_random_launches_take_no_more_than_is_said(whole: bool) -> None:
     assert plans >= (235 if whole else 18) and equal >= (200 if whole else 15)
 
 
-@pytest.mark.slow
 @WHOLE
 def test_bounds_hold_where_a_graph_is_not_modelled(
     monkeypatch: pytest.MonkeyPatch, whole: bool

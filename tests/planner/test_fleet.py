@@ -58,7 +58,6 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return make
 
 
-@pytest.mark.slow
 def test_a_promise_is_kept_by_what_is_measured(plan) -> None:
     found = plan({"rack": machine("rtx-3060", count=300)}, ONE, users=2000, each=Users(rate=30.0))
     (server,) = found.servers
@@ -137,7 +136,6 @@ def test_users_that_cannot_be_served_are_counted(plan) -> None:
     assert more.most == 100 * found.most
 
 
-@pytest.mark.slow
 def test_more_models_than_gpus_share_them_within_memory(plan) -> None:
     found = plan({"desk": machine("rtx-3090", ram=64)}, ONE, EIGHT, f"{EIGHT}:8", users=6)
     assert (

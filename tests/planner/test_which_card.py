@@ -201,7 +201,6 @@ def test_cards_that_are_not_tried_are_said(monkeypatch: pytest.MonkeyPatch) -> N
     assert not found[EXPERTS]
 
 
-@pytest.mark.slow
 def test_the_cards_that_people_buy_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of gpt-oss-120b the table ended at 22 GiB, and an RTX 3060 is not the fastest of its size."""
     usual = {name: CARDS[name] for name in cards.USUAL}
