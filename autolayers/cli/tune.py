@@ -100,13 +100,12 @@ def main(argv: Sequence[str]) -> int:
         if own.get("share") != "-":
             answer(rows, bool(own.get("json")))
         return _INTERRUPTED if outcome.interrupted else 0 if shared else AutolayersError.exit_code
-    # The plan's launch and those that predictions cannot tell from it, five at most.
-    # Thread counts that may be better than llama.cpp's default of one per core
     host = session.request.host
     # Logical cores, with SMT twice the physical ones: some machines are faster with them
     usable = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
+    # The plan's launch and those that predictions cannot tell from it, five at most
     return _measured(
         session,
         program,
