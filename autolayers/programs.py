@@ -123,12 +123,33 @@ def _signals() -> Iterator[list[int]]:
             raise KeyboardInterrupt if stopped[0] == signal.SIGINT else SystemExit(128 + stopped[0])
 
 
+def prctl() -> Callable[..., int] | None:
+    """Return prctl(2) of Linux, None elsewhere."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    try:
+        return ctypes.CDLL(None).prctl
+    except (AttributeError, OSError):
+        return None
+
+
+def _end_with(parent: int, control: Callable[..., int]) -> None:
+    """Let Linux end this process by SIGKILL when its parent's thread ends (PR_SET_PDEATHSIG), and
+    now if the parent has ended already."""
+    control(1, 9)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def _started(
     words: Sequence[str], environ: Mapping[str, str], folder: str | None
 ) -> subprocess.Popen[bytes]:
-    """Return a running program. Raises NoAnswer."""
+    """Return a running program, which Linux ends when this process is killed. Raises NoAnswer."""
     import subprocess
 
+    us, control = os.getpid(), prctl()
     try:
         return subprocess.Popen(
             list(words),
@@ -141,6 +162,7 @@ def _started(
             bufsize=0,
             # a group of its own, so that _kill ends its children too
             start_new_session=os.name == "posix",
+            preexec_fn=(lambda: _end_with(us, control)) if control else None,
         )
     except (OSError, ValueError) as error:
         raise NoAnswer(str(getattr(error, "strerror", None) or error)) from None
@@ -249,6 +271,7 @@ def _copied(module: str, function: str, words: Sequence[str], silence: float) ->
 
     # a fork imports nothing again
     read_end, write_end = os.pipe()
+    us = os.getpid()
     with warnings.catch_warnings():
         # of threads: the copy has this one alone
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -256,6 +279,8 @@ def _copied(module: str, function: str, words: Sequence[str], silence: float) ->
     if not pid:
         with contextlib.suppress(BaseException):
             os.close(read_end)
+            if control := prctl():
+                _end_with(us, control)
             _answer(write_end, module, function, words)
         os._exit(1)
     os.close(write_end)

@@ -87,6 +87,31 @@ def test_what_was_asked_ends_with_who_asked(tmp_path: Path, names: str) -> None:
     until(lambda: not psutil.pid_exists(int(there.read_text())))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl of Linux")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "list(apart('time', 'sleep', 900, silence=900))",
+        "ask(['sleep', '900'], os.environ, 900)",
+    ],
+)
+def test_what_was_asked_ends_with_who_was_killed(asked: str) -> None:
+    """Nobody can handle SIGKILL: a killed `tune` would leave llama-bench on the GPU."""
+    asks = f"from autolayers.programs import apart, ask; import os; {asked}"
+    asking = psutil.Popen([sys.executable, "-c", asks], cwd=Path(__file__).parents[1])
+    until(
+        lambda: [
+            each
+            for each in asking.children()
+            if each.cmdline()[:1] == ["sleep"] or "apart" in asked
+        ]
+    )
+    (child,) = asking.children()
+    asking.kill()
+    asking.wait(60)
+    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
 def test_what_is_no_program() -> None:
     with pytest.raises(NoAnswer, match="No such file"):
         ask(["/nonexistent/llama-server"], {}, 1)

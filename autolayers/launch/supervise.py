@@ -22,6 +22,7 @@ import time
 
 from ..diagnosis.lines import Tail
 from ..diagnosis.log import LaunchLog, LogReader
+from ..programs import prctl
 from ..records import dataclass
 
 TYPE_CHECKING = False
@@ -253,7 +254,7 @@ class Adopter:
 
     @staticmethod
     def _children() -> list[Any]:
-        if _libc is None:
+        if _prctl is None:
             return []
         import psutil
 
@@ -264,9 +265,9 @@ class Adopter:
 
     @staticmethod
     def _adopt(on: bool) -> None:
-        if _libc is not None:
+        if _prctl is not None:
             # PR_SET_CHILD_SUBREAPER
-            _libc.prctl(36, int(on), 0, 0, 0)
+            _prctl(36, int(on), 0, 0, 0)
 
 
 @contextlib.contextmanager
@@ -291,8 +292,8 @@ def own_group(watcher: Watcher | None = None) -> dict[str, Any]:
     def before_exec() -> None:
         # Between fork and exec: Linux ends the child when its parent dies (prctl(2),
         # PR_SET_PDEATHSIG = 1).
-        if sys.platform == "linux" and _libc is not None:
-            _libc.prctl(1, signal.SIGTERM)
+        if sys.platform == "linux" and _prctl is not None:
+            _prctl(1, signal.SIGTERM)
         if watcher is not None:
             watcher.watched()
 
@@ -374,18 +375,7 @@ def _alive(child: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-def _load_libc() -> Any:
-    if sys.platform != "linux":
-        return None
-    import ctypes
-
-    try:
-        return ctypes.CDLL(None)
-    except OSError:
-        return None
-
-
-_libc = _load_libc()
+_prctl = prctl()
 
 
 class Watcher:
