@@ -35,7 +35,7 @@ Below are the changes of llama.cpp that move memory or that a launch must know: 
 each, and *to* the last one, if today's has it no more. *b4080–b4435*: not in b4080, and in b4435;
 a plan for a build between them has an upper bound and a warning. Numbers with # are pull requests
 at github.com/ggml-org/llama.cpp. Of graphs and backends only what is newer than b{OLDEST_EXACT} is
-here; `autolayers/builds/early.py` has the rest.
+here; `autolayers/builds/rules.tsv` has the rest.
 """
 _PARTS = {
     "server": "llama-server",

@@ -4,7 +4,7 @@
     rules(None)                    # the newest known
     Build(7000).knows("-lm")       # whether it accepts a flag
 
-A change of llama.cpp is a row of `Rules` in table.py; graph, memory, backends and launch read it by
+A change of llama.cpp is a line of rules.tsv; graph, memory, backends and launch read it by
 its name.
 """
 

@@ -1,7 +1,7 @@
 """A dated rule, and the set of a build's rules.
 
 class Rules(RuleSet):
-    early_rows = Rule("graph", 9090, "#22000", "the output's rows are picked in the last layer")
+    early_rows = Rule("early_rows", "graph", 9090, "the last layer picks the output's rows")
 
 Rules(9091).early_rows             # True
 Rules(9091).has(Rules.early_rows)  # the same, of a rule that a row of another table names
@@ -12,9 +12,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Literal, overload
-
-    Part = Literal["graph", "cache", "placement", "flags", "server", "backends"]
+    from typing import overload
 
 
 class Rule:
@@ -28,22 +26,19 @@ class Rule:
 
     def __init__(
         self,
-        part: Part,
+        name: str,
+        part: str,
         first: int,
-        pull: str,
         clause: str,
         *,
         after: int = 0,
         last: int = 0,
         until: int = 0,
+        pull: str = "",
     ) -> None:
-        self.part, self.first, self.pull, self.clause = part, first, pull, clause
+        self.name, self.part, self.first, self.clause, self.pull = name, part, first, clause, pull
         # without `after` nothing between two builds is uncertain
         self.after, self.last, self.until = after or first - 1, last, until or last + 1
-        self.name = ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
 
     if TYPE_CHECKING:
 
@@ -95,7 +90,5 @@ class RuleSet:
 
     @classmethod
     def rows(cls) -> Iterator[Rule]:
-        """Return the table: the rows of each class, those of its base first."""
-        # an attribute is a row only in the class that defines it
-        for owner in reversed(cls.__mro__):
-            yield from (row for row in vars(owner).values() if isinstance(row, Rule))
+        """Return the table."""
+        return (row for row in vars(cls).values() if isinstance(row, Rule))

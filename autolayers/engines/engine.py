@@ -46,7 +46,7 @@ class Engine:
     fields: tuple[str, ...] = ()  # of Params, whose values these words say
     lacks: tuple[str, ...] = ()  # flags of llama-server that it has not
     unwritten: tuple[str, ...] = ()  # those that mean something else there
-    rules: tuple[tuple[str, bool], ...] = ()  # of builds/table.py, which hold otherwise in it
+    rules: tuple[tuple[str, bool], ...] = ()  # of builds/rules.tsv, which hold otherwise in it
 
     @property
     def is_llama_cpp(self) -> bool:

@@ -15,15 +15,14 @@ from support import FIXTURES, ROOT, gpus, model
 
 from autolayers import AutolayersError, LaunchRefused, estimate, read_model, tables
 from autolayers.builds import NEWEST, OLDEST_EXACT, Build, Rule, Rules, RuleSet, rules, sources
-from autolayers.builds.early import EarlyRules
 from autolayers.flags.parse import parse
 from autolayers.memory.estimate import Estimator
 
 
 def test_rows_are_in_order_and_dated() -> None:
-    for table in (Rules, EarlyRules):
-        parts = [row.part for row in vars(table).values() if isinstance(row, Rule)]
-        assert parts == sorted(parts, key=parts.index)
+    parts = [row.part for row in Rules.rows()]
+    assert parts == sorted(parts, key=parts.index)
+    assert [row.name for row in Rules.rows()] == [*Rules.__annotations__][1:], "table.py names each"
     for row in Rules.rows():
         assert row.after < row.first and (not row.last or row.first <= row.last < row.until), (
             row.name
@@ -42,13 +41,6 @@ def test_the_newest_build_is_the_last_whose_source_is_known() -> None:
     assert numbers == sorted(set(numbers)) and (numbers[0], numbers[-1]) == (OLDEST_EXACT, NEWEST)
 
 
-def test_rules_that_all_exact_builds_share_stand_in_a_file_of_their_own() -> None:
-    for row in Rules.rows():
-        begins = row.first > OLDEST_EXACT
-        ends = row.last > 0 and row.until > OLDEST_EXACT
-        assert (begins or ends) != (row.name in vars(EarlyRules)), row.name
-
-
 def test_every_rule_is_read_by_its_name() -> None:
     """As an attribute, of which a type checker finds typos: `rules.name`, or `Rules.name`; or as a
     word of an architecture's line, which is looked up when it is read."""
@@ -65,8 +57,8 @@ def test_every_rule_is_read_by_its_name() -> None:
 
 
 class Few(RuleSet):
-    came = Rule("graph", 200, "", "came", after=190)
-    went = Rule("graph", 100, "", "came and went", last=300, until=310)
+    came = Rule("came", "graph", 200, "came", after=190)
+    went = Rule("went", "graph", 100, "came and went", last=300, until=310)
 
 
 @pytest.mark.parametrize(
