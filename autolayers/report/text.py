@@ -60,9 +60,12 @@ _GAINS = {
 }
 _PROMPTS = 1.1  # times the plan's rate: prompts are read faster
 _INSTEAD = "`autolayers best` for the same machine lists the models of today that run there"
-_GROWS = (
-    "RAM, as conversations are saved (prompt cache, checkpoints): -cram MIB and -ctxcp N limit it"
-)
+# what may grow in RAM (memory/server.py) -> the flag that limits it
+_GROWS = {
+    "prompt cache": "-cram MIB",
+    "context checkpoints": "-ctxcp N",
+    "more outputs": "-ub N",
+}
 _OTHERS = "or, with other flags in place of all those above:"
 _WIDE = 60  # columns, from which on the lines of a label stand beside it
 LEAST_LOST, LOST = 0.5, 0.02  # GiB, or part of it, that a program does not get
@@ -154,7 +157,13 @@ def said(
         yield from (("limit", line) for line in plan.limits)
         # Much of a machine's RAM: a word about what that is
         much = fits and plan.host.free is not None and 2 * plan.host.growing > plan.host.free
-        yield "grows", _GROWS * much
+        large = _growing(plan)
+        when = "while it serves" if "more outputs" in large else "as conversations are saved"
+        flags = " and ".join(_GROWS[name] for name in large if name in _GROWS)
+        yield (
+            "grows",
+            f"RAM, {when} ({', '.join(large)}), limited by {flags}" * (much and flags != ""),
+        )
         others = short_alternatives(plan)
         yield wrap(_OTHERS, style.width, "  ", "  ") if others else []
     else:
@@ -596,12 +605,21 @@ def fit_in_short(plan: Plan) -> str:
 # --- the breakdown
 
 
+def _growing(plan: Plan) -> list[str]:
+    """Return what may grow in RAM while it serves, but for parts of less than 5 %."""
+    sizes: dict[str, int] = {}
+    for extra in plan.breakdown.extras:
+        if extra.upper_limit and extra.device == "Host":
+            sizes[extra.name] = sizes.get(extra.name, 0) + extra.size
+    return [name for name, size in sizes.items() if size >= plan.host.growing / 20]
+
+
 def _memory_words(plan: Plan) -> list[str]:
     """Return what the table does not say."""
     host = plan.host
     sentences = []
     if host.free is None:
-        limits = " for the prompt cache and checkpoints"
+        limits = f" ({', '.join(_growing(plan))})"
         growing = f", plus up to {gib(host.growing)}{limits}" if host.growing else ""
         sentences.append(f"needs {gib(host.needed)} of RAM{growing} (pass --ram to check)")
     sentences += [
@@ -611,13 +629,7 @@ def _memory_words(plan: Plan) -> list[str]:
     ]
     parts = [f"{gib(host.shared)} of RAM are the GPU's"] if host.shared else []
     if host.growing >= GiB // 20:  # less is 0.0 in the table
-        # e.g. {"prompt cache": 8589934592, "context checkpoints": ...}
-        sizes: dict[str, int] = {}
-        for extra in plan.breakdown.extras:
-            if extra.upper_limit and extra.device == "Host":
-                sizes[extra.name] = sizes.get(extra.name, 0) + extra.size
-        # Parts of less than 5 % would only make the line longer
-        large = ", ".join(name for name, size in sizes.items() if size >= host.growing / 20)
+        large = ", ".join(_growing(plan))
         saved, some = plan.saved, ""
         if saved and saved.count:
             each = f"conversation{'s' * (saved.count > 1)} of {saved.tokens} tokens"

@@ -627,7 +627,11 @@ def test_most_of_the_ram_that_may_fill_is_explained() -> None:
     found = plan("gemma-2-9b-q4_k_m", "--gpu rtx-3070 --ram 32GiB", explain=False)
     assert 2 * found.host.growing > (found.host.free or 0)
     text = " ".join(summary(found, Style(width=80)).split())
-    assert "grows RAM, as conversations are saved" in text and "-cram MIB and -ctxcp N" in text
+    assert "grows RAM, as conversations are saved" in text and "-ctxcp N and -cram MIB" in text
+    # -cram 0, and 8192 rows of a vocabulary of 250002
+    rows = plan("bge-m3-f16", "--gpu 4GiB --ram 16GiB", explain=False)
+    text = " ".join(summary(rows, Style(width=80)).split())
+    assert "grows RAM, while it serves (more outputs), limited by -ub N" in text
     few = plan("llama-3.2-1b-q8_0", "--gpu rtx-3070 --ram 64GiB", explain=False)
     assert "grows" not in summary(few, Style(width=80)).partition("layers")[2]
 
