@@ -47,7 +47,8 @@ def main(words: list[str]) -> int:
     names = list(arguments.positional) or [name for name in (arguments.params.model,) if name]
     if not names:
         raise UsageError(
-            "name the models: autolayers choose hf:USER/REPO, a directory, files or ollama:"
+            "name the models: autolayers choose hf:USER/REPO, a directory, files or ollama:; "
+            "`autolayers best` chooses among the models of today"
         )
     # The files by name; their headers are read afterwards
     offered = _offered(names, arguments)
