@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from ..errors import LaunchRefused
 from .command import command_lines
 from .picture import filled
@@ -24,6 +26,10 @@ def yours_text(
     lined: list[tuple[str, ...]] = [row[:2] for row in beside(taken, taken)]
     if not same:
         lined = list(beside(yours, taken))
+    # what stands in a cell is a line each: two launches side by side are wide
+    lined = [
+        line for row in lined for line in zip_longest(*(c.split(", ") for c in row), fillvalue="")
+    ]
     heads = ("", "yours") if same else ("", "yours", "better")
     lines = [style(line, "bold") for line in wrap(difference(yours, taken), style.width)]
     lines += ["", *stacked(heads, lined, style, (0,))]

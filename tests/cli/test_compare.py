@@ -49,6 +49,17 @@ def test_the_better_command_keeps_every_word_that_is_a_wish(
     assert "exps=CPU" not in taken
 
 
+def test_two_launches_stand_side_by_side_on_a_terminal_of_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each cell stood on a line of its own: the longest was a sentence on experts."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["compare", *MACHINE, "--", "llama-server", "-m", MODEL, "-ngl", "20"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(said) if line.startswith("where"))
+    assert said[at].endswith("49 of 49 layers on the GPU") and " in RAM" in said[at + 1]
+
+
 def test_a_good_command_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     small = str(HEADERS / "llama-3.1-8b-q4_k_m.gguf")
     words = ["llama-server", "-m", small, "-ngl", "99", "-c", "16384"]
