@@ -45,6 +45,8 @@ from autolayers.request import Request
 TESTS = Path(__file__).parent
 # the build that fixtures/truth and fixtures/more are of, where a row does not say another
 RECORDED = 11549
+# recorded answers, pages' examples and graphs are written again (CONTRIBUTING.md, Change a price)
+WRITES = "AUTOLAYERS_WRITE" in os.environ
 ROOT = TESTS.parent
 FIXTURES = ROOT / "fixtures"
 HEADERS = FIXTURES / "headers"
@@ -444,7 +446,7 @@ def requantised(name: str, type_: str) -> tuple[bytes, int]:
 
 def check_examples(page: Path, run: Callable[[list[str]], str]) -> int:
     """Runs each `$ autolayers WORDS` of a page of docs/ and compares what it shows; how many there
-    are. With AUTOLAYERS_WRITE_EXAMPLES set the page gets what is printed now."""
+    are. With AUTOLAYERS_WRITE the page gets what is printed now."""
     text = page.read_text(encoding="utf-8")
     block = re.compile(
         r"^    \$ autolayers (.*)\n((?:    (?!\$ ).*\n|\n(?=    (?!\$ "
@@ -460,7 +462,7 @@ def check_examples(page: Path, run: Callable[[list[str]], str]) -> int:
         return f"    $ autolayers {found[1]}\n" + textwrap.indent(printed, "    ")
 
     now = block.sub(output, text)
-    if os.environ.get("AUTOLAYERS_WRITE_EXAMPLES"):
+    if WRITES:
         page.write_text(now, encoding="utf-8")
     assert now == page.read_text(encoding="utf-8")
     return count
