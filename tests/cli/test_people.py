@@ -34,11 +34,6 @@ def test_the_answer_is_on_the_first_screen(person: Any, tmp_path: Path) -> None:
     assert f"{person.asks} `{person.words}`\n" in (ROOT / "docs" / "best.md").read_text()
 
 
-def test_a_screen_without_the_answer_is_told() -> None:
-    person = made.PEOPLE[0]
-    assert made.answer(person, ["autolayers: no such file", ""]) == (0, "")
-
-
 @pytest.mark.parametrize(
     ("stem", "said"),
     [

@@ -176,20 +176,3 @@ def test_an_answer_is_what_it_was(row: dict[str, Any], monkeypatch: pytest.Monke
         for leaf in leaves(row["found"])
     ]
     assert list(leaves(found)) == before, "if it is meant: CONTRIBUTING.md, Change a price"
-
-
-def test_questions_are_of_unlike_gpus_with_weights_in_ram_and_of_each_kind() -> None:
-    asked = {row["ask"] for row in ROWS}
-    assert asked == {"seconds", "worth", "plan", "together", "groups", "any", "matrix"}
-    unlike = [
-        row
-        for row in ROWS
-        if row["ask"] == "seconds" and len({name for name, _ in row["gpus"]}) > 1
-    ]
-    in_ram = [
-        row for row in unlike if sum(mib for _, mib in row["gpus"]) * MiB < model(row["model"]).size
-    ]
-    assert len(in_ram) >= 6
-    several = [row for row in ROWS if "models" in row]
-    assert {row["found"]["fits"] for row in several} == {True, False}
-    assert any(row["servers"] for row in several) and any(row["weights"] for row in several)
