@@ -396,6 +396,7 @@ def command(
     environ: Mapping[str, str] | None = None,
     cwd: str | Path = ROOT,
     input: bytes = b"",
+    run: Callable[[list[str]], int] = main,
 ) -> CompletedProcess[bytes]:
     """`autolayers WORDS` in this process (tests/cli/test_cli.py starts each command once)."""
     made = [
@@ -409,7 +410,7 @@ def command(
     ):
         os.chdir(cwd)
         try:
-            code = main([str(word) for word in words])
+            code = run([str(word) for word in words])
             for stream in made[1:]:
                 stream.flush()
         finally:
