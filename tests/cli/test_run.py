@@ -101,6 +101,7 @@ class Fake:
         self.server.write_text(
             '#!/bin/sh\nhere=$(dirname "$0")\ncase " $* " in *" --version "*) exec cat '
             '"$here/version";; '
+            '*" --list-devices "*) exec echo "Available devices:";; '
             f'*" --help "*) exec cat "$here/help";; esac\nexec {shlex.quote(sys.executable)} -S -E '
             f'"$here/server.py" "$@"\n'
         )
