@@ -143,7 +143,7 @@ class Fake:
     def run(self, line: str, **environ: str) -> subprocess.CompletedProcess[bytes]:
         words = self.words(line)
         # a process that stays what it is may be this one
-        if not {"--verify", "--retry", "--dry-run"}.isdisjoint(words):
+        if not {"--verify", "--retry", "--dry-run", "--wait"}.isdisjoint(words):
             return here(*words, environ=self.environ(**environ), run=started)
         child = self.child(words, **environ)
         return subprocess.run(**child, capture_output=True, timeout=HANGS, check=False)
