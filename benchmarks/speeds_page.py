@@ -22,6 +22,9 @@ def render(tables: Mapping[str, Cells], order: Mapping[str, tuple[float, int]], 
     far = [row for row in tables["sources"] if float(row[3]) > FAR]
     near = [sum(float(row[3]) <= limit for row in tables["sources"]) for limit in (1.25, FAR)]
     floor = [row[1] for row in tables["at_floor"]]
+    here = [by_class["floors"][f"all {kind}"] for kind in KINDS]
+    wrong = [row for row in tables["wrong"] if row[-1] != "+0.0%"]
+    equal = len(tables["wrong"]) - len(wrong)
     lines = [
         f"""\
 # How far predicted speeds are off
@@ -52,15 +55,10 @@ to that range {added}.
         f"""
 ## Sources of one GPU generation
 
-What a prediction that knew the generation exactly would still be off by (*floor*): the difference
-of two sources' errors in one generation, backend and class, by the square root of 2. Drivers,
-boards, power and builds make it, and rows seldom say them. *Unseen*: the same rows, predicted
-without their source; *alone*: rows that have no other source there; *near*: within x1.25. With
-all others at their floor, {floor[0]} of tokens and {floor[1]} of prompts would be near.
-
-| class | rows | floor: half | near | unseen: near | alone: rows | near |
-|---|---:|---:|---:|---:|---:|---:|""",
-        *(_line((*row[:4], *row[5:7], row[8])) for row in tables["floors"] if row[1] != "0"),
+Two sources of one generation, backend and class differ as well: drivers, boards, power and builds
+make it, and rows seldom say them. A prediction that knew the generation exactly would have
+{floor[0]} of tokens and {floor[1]} of prompts within x1.25 (of the rows that have another source
+there {here[0][3]} and {here[1][3]}, instead of {here[0][5]} and {here[1][5]}).""",
         f"""
 ## With one run of the machine known
 
@@ -76,20 +74,20 @@ within x{more[1][3]} and not x{more[1][2]}.
 
 Of {len(tables["sources"])} medians {near[0]} are within x1.25, {near[1]} within x{FAR}; the others:
 
-| source | rows | ratio | half |
-|---|---:|---:|---:|""",
-        *(_line(row[:4]) for row in far),
-        """
+| source | rows | ratio |
+|---|---:|---:|""",
+        *(_line(row[:3]) for row in far),
+        f"""
 ## Pairs in the wrong order
 
-Only the flags that differ are shown. Equal predictions (+0.0%) count half; some are one launch that
-was measured twice (`-ncmoe` above the model's layers): so much do measurements vary. On the 12 GiB
-card under Windows, experts of 18 layers in RAM leave less free than Windows' margin: that launch
-does not fit.
+Only the flags that differ are shown. {equal} more are predicted equal, which counts half;
+some are one launch that was measured twice (`-ncmoe` above the model's layers): so much do
+measurements vary. On the 12 GiB card under Windows, experts of 18 layers in RAM leave less free
+than Windows' margin: that launch does not fit.
 
 | rate, model | faster | slower | measured | predicted |
 |---|---|---|---:|---:|""",
-        *(_line(_apart(*row)) for row in tables["wrong"]),
+        *(_line(_apart(*row)) for row in wrong),
     ]
     return "\n".join([*lines, ""])
 

@@ -1,5 +1,4 @@
-"""Writes docs/best.md: the ranking of `autolayers best` beside public lists, and what people who
-ask read first.
+"""Writes docs/best.md: the ranking of `autolayers best` beside public lists, and what people ask.
 
     python docs/make.py best        (minutes; not among what make.py makes or checks unasked)
 
@@ -10,7 +9,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from csv import DictReader
 from pathlib import Path
@@ -128,6 +126,11 @@ The first three of `autolayers best` for chat with 16k of context, and what publ
 much memory, each with why it is not first here (older: than the first here). Lists go by the memory
 of the card alone; experts in RAM, the context and the speed are what they leave out.
 """
+PEOPLE_HEAD = """
+## What people ask, and the command
+
+A terminal of 80 columns and 24 lines shows the answer (`tests/cli/test_people.py`).
+"""
 
 
 def why(stem: str, rows: Sequence[best.BestRow]) -> str:
@@ -198,24 +201,11 @@ def answer(person: Person, lines: Sequence[str]) -> tuple[int, str]:
     return 0, ""
 
 
-def people() -> Iterator[str]:
-    yield "| who | asks | `autolayers ...` | reads, in line |"
-    yield "|---|---|---|---|"
-    with tempfile.TemporaryDirectory() as folder:
-        for person in PEOPLE:
-            at, said = answer(person, screen(person, Path(folder)))
-            assert 0 < at <= FIRST_SCREEN, person
-            yield f"| {person.who} | {person.asks} | `{person.words}` | `{said}`, {at} |"
-
-
 def render() -> str:
     with (HERE / "lists.csv").open(encoding="utf-8", newline="") as file:
         lists = list(DictReader(file))
-    head = (
-        "\n## What people read first\n\nOn a terminal of 80 columns and 24 lines, without scrolling"
-        " (`tests/cli/test_people.py`).\n"
-    )
-    return "\n".join([HEAD, *beside(lists), head, *people(), ""])
+    people = [f"- {each.who}: {each.asks} `{each.words}`" for each in PEOPLE]
+    return "\n".join([HEAD, *beside(lists), PEOPLE_HEAD, *people, ""])
 
 
 if __name__ == "__main__":

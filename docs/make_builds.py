@@ -13,6 +13,9 @@ from autolayers.builds.sources import CPU_ALONE, RECORDED
 from autolayers.flags.releases import RELEASES
 from autolayers.flags.table import ARGUMENTS, LEGACY
 
+# changes of backends and graphs, which only sizes show, from here on
+RECENT = 11000
+
 
 def _builds(numbers: Iterable[int]) -> str:
     return ", ".join(f"b{number}" for number in numbers)
@@ -34,8 +37,8 @@ be.
 Below are the changes of llama.cpp that move memory or that a launch must know: the first build with
 each, and *to* the last one, if today's has it no more. *b4080–b4435*: not in b4080, and in b4435;
 a plan for a build between them has an upper bound and a warning. Numbers with # are pull requests
-at github.com/ggml-org/llama.cpp. Of graphs and backends only what is newer than b{OLDEST_EXACT} is
-here; `autolayers/builds/rules.tsv` has the rest.
+at github.com/ggml-org/llama.cpp. Plans follow all of them; of backends and graphs those
+since b{RECENT} are here, and `autolayers/builds/rules.tsv` has the rest.
 """
 _PARTS = {
     "server": "llama-server",
@@ -56,7 +59,7 @@ def render() -> str:
     """The whole document as Markdown."""
     lines = [_HEAD]
     for part, title in _PARTS.items():
-        oldest = OLDEST_EXACT if part in ("graph", "backends") else 0
+        oldest = RECENT if part in ("graph", "backends") else 0
         found = [row for row in Rules.rows() if row.part == part and row.first >= oldest]
         rows = sorted(found, key=lambda row: row.first)
         lines += [f"## {title}", "", *map(_line, rows), ""]

@@ -45,6 +45,7 @@ MACHINES = (
 )
 RAM = "64GiB"
 ENOUGH = 16384
+SAME = "the same"
 
 HEAD = f"""\
 # Plans
@@ -108,8 +109,16 @@ def row(name: str, plan: Plan) -> str:
         if not rival.fits:
             theirs += " (breaks)"
         if theirs == cell(plan.params, plan.breakdown.n_ctx, everything, plan.speed):
-            theirs = "the same | | | "
+            theirs = f"{SAME} | | | "
     return f"| {name} | {ours} | {theirs} |"
+
+
+def alike(rows: list[str]) -> str:
+    """The models for which --fit chooses the same, which a table need not say twice."""
+    same = []
+    for name, *cells in (line.strip("| ").split(" | ") for line in rows if SAME in line):
+        same.append(f"{name} {', '.join(cells[:4])}")
+    return f"The same as `--fit`: {'; '.join(same)}."
 
 
 def planned(name: str, cards: str) -> str:
@@ -128,8 +137,10 @@ def render() -> str:
             "t/s | prompts |",
             "|---|---|---:|---:|---:|---|---:|---:|---:|",
         ]
+        rows = []
         for name in MODELS:
-            lines.append(planned(name, cards))
-            print(title, lines[-1], file=sys.stderr, flush=True)
-        lines.append("")
+            rows.append(planned(name, cards))
+            print(title, rows[-1], file=sys.stderr, flush=True)
+        lines += [line for line in rows if SAME not in line]
+        lines += ["", alike(rows), ""] if any(SAME in line for line in rows) else [""]
     return "\n".join(lines) + "\n" + make_published.render()

@@ -256,14 +256,6 @@ FINDINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 
 
-# what that attack measured of a header of this architecture and as many layers
-_ATTACKED = {
-    "deepseek4-moe|512": "17.7 s, 376 MiB",
-    "qwen4exp-moe|512": "18.8 s, 429 MiB",
-    "qwen3next-moe|512": "11.3 s, 294 MiB",
-}
-
-
 def _defects(part: Any) -> list[str]:
     """The defects of a part and of what it holds."""
     found = list(part.get("defects", ()))
@@ -362,8 +354,7 @@ def _slow(part: dict[str, Any]) -> list[str]:
     for words, figures in sorted(part["rows"].items()):
         name, layers, _ = words.split("|")
         size, ended, seconds, mib = figures.split("|")
-        then = _ATTACKED.get(f"{name}|{layers}", "")
-        rows.append(f"| {name}, {layers} layers, {size} | {ended} | {seconds} | {mib} | {then} |")
+        rows.append(f"- {name}, {layers} layers, {size}: {ended}, {seconds} s, {mib} MiB")
     return [
         "## Deep headers",
         "",
@@ -372,8 +363,6 @@ Whole commands on headers of many layers, with the start of Python: at most 10 p
 300 MiB. In November 2026 such ones took up to 42.6 s and 448 MiB, and `choose --for cards` of a
 real model 16.4 s. Last run {part["date"]}.
 """,
-        "| header | ended | processor seconds | MiB | in the attack |",
-        "|---|---|---|---|---|",
         *rows,
         "",
     ]

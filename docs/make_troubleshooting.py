@@ -50,12 +50,8 @@ a line.
 _MESSAGES = Path(__file__).resolve().parent.parent / "tests" / "diagnosis" / "messages.csv"
 _SOURCES = """## Messages of the sources
 
-Error messages in what each program runs to load and serve a model (llama.cpp b11549, the others of
-November 2026), and how many of them name a cause by themselves; `python tools/messages.py SOURCES
---without` lists the others.
-
-| program | messages | with a cause |
-|---|---|---|"""
+Error messages in the programs' sources (llama.cpp b11549, the others of November 2026) that name a
+cause by themselves (`python tools/messages.py SOURCES --without` lists the others): """
 # what was allocated or done when it failed
 _PHASES = {
     "load": "weights",
@@ -65,7 +61,7 @@ _PHASES = {
     "start": "at the start",
 }
 _SHORTEST = 10  # characters of a message that says something by itself
-_MOST = 6  # messages of a cause; explain knows the others too
+_MOST = 4  # messages of a cause; explain knows the others too
 
 
 def render() -> str:
@@ -84,8 +80,8 @@ def _messages() -> list[str]:
             both = found.setdefault(row["program"], [0, 0])
             both[0] += int(row["messages"])
             both[1] += int(row["with a cause"])
-    rows = [f"| {name} | {all_of} | {known} |" for name, (all_of, known) in found.items()]
-    return [_SOURCES, *rows, ""]
+    rows = [f"{known} of {all_of} in {name}" for name, (all_of, known) in found.items()]
+    return [f"{_SOURCES}{', '.join(rows)}.", ""]
 
 
 def _section(cause: Cause) -> str:

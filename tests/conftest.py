@@ -36,7 +36,7 @@ sys.dont_write_bytecode = False
 
 # Of sweeps each day runs another part (support.of_today); the workers take the day from here. Who
 # writes recorded answers or a page's examples anew writes all of them
-WRITES = not os.environ.keys().isdisjoint(("AUTOLAYERS_WRITE_BARS", "AUTOLAYERS_WRITE_EXAMPLES"))
+WRITES = "AUTOLAYERS_WRITE" in os.environ
 today = "all" if WRITES else str(datetime.date.today().toordinal())
 os.environ.setdefault("AUTOLAYERS_DAY", today)
 
@@ -100,7 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if WRITES:
         config.option.markexpr = config.option.markexpr.replace(" and not slow", "")
         if getattr(config.option, "numprocesses", 0):
-            raise pytest.UsageError("AUTOLAYERS_WRITE_*: one process writes, so without -n")
+            raise pytest.UsageError("AUTOLAYERS_WRITE: one process writes, so without -n")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

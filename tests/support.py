@@ -45,6 +45,8 @@ from autolayers.request import Request
 TESTS = Path(__file__).parent
 # the build that fixtures/truth and fixtures/more are of, where a row does not say another
 RECORDED = 11549
+# recorded answers, pages' examples and graphs are written again (CONTRIBUTING.md, Change a price)
+WRITES = "AUTOLAYERS_WRITE" in os.environ
 ROOT = TESTS.parent
 FIXTURES = ROOT / "fixtures"
 HEADERS = FIXTURES / "headers"
@@ -394,6 +396,7 @@ def command(
     environ: Mapping[str, str] | None = None,
     cwd: str | Path = ROOT,
     input: bytes = b"",
+    run: Callable[[list[str]], int] = main,
 ) -> CompletedProcess[bytes]:
     """`autolayers WORDS` in this process (tests/cli/test_cli.py starts each command once)."""
     made = [
@@ -407,7 +410,7 @@ def command(
     ):
         os.chdir(cwd)
         try:
-            code = main([str(word) for word in words])
+            code = run([str(word) for word in words])
             for stream in made[1:]:
                 stream.flush()
         finally:
@@ -444,7 +447,7 @@ def requantised(name: str, type_: str) -> tuple[bytes, int]:
 
 def check_examples(page: Path, run: Callable[[list[str]], str]) -> int:
     """Runs each `$ autolayers WORDS` of a page of docs/ and compares what it shows; how many there
-    are. With AUTOLAYERS_WRITE_EXAMPLES set the page gets what is printed now."""
+    are. With AUTOLAYERS_WRITE the page gets what is printed now."""
     text = page.read_text(encoding="utf-8")
     block = re.compile(
         r"^    \$ autolayers (.*)\n((?:    (?!\$ ).*\n|\n(?=    (?!\$ "
@@ -460,7 +463,7 @@ def check_examples(page: Path, run: Callable[[list[str]], str]) -> int:
         return f"    $ autolayers {found[1]}\n" + textwrap.indent(printed, "    ")
 
     now = block.sub(output, text)
-    if os.environ.get("AUTOLAYERS_WRITE_EXAMPLES"):
+    if WRITES:
         page.write_text(now, encoding="utf-8")
     assert now == page.read_text(encoding="utf-8")
     return count

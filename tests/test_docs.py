@@ -84,11 +84,11 @@ def test_a_made_page_says_what_every_row_has_in_a_sentence(name: str) -> None:
 
 
 def test_pages_are_short() -> None:
-    """The made ones had 36,900 words, all 77,700."""
+    """The made ones had 36,900 words, all 77,700, and with CONTRIBUTING 44,700."""
     pages = (ROOT / "docs").glob("*.md")
     words = {path.stem: len(path.read_text("utf-8").split()) for path in pages}
-    assert sum(words[name] for name in MADE.split()) < 17_500
-    assert sum(words.values()) < 42_500
+    assert sum(words[name] for name in MADE.split()) < 16_000
+    assert sum(words.values()) + len((ROOT / "CONTRIBUTING.md").read_text("utf-8").split()) < 42_500
 
 
 def test_a_table_is_whole() -> None:

@@ -37,14 +37,3 @@ EDGES = (
 def test_an_edge_ends_in_an_answer_or_one_line(edge: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(soak.CASES_OF, edge, FEW.get(edge, soak.CASES_OF.get(edge)))
     assert soak.EDGES[edge]({**os.environ, "PYTHONPATH": str(ROOT)}) == []
-
-
-def test_every_edge_that_an_attacker_left_out_has_a_test() -> None:
-    """Full disks and files that cannot be written are tests/test_state.py's."""
-    tried = {getattr(edge, "values", (edge,))[0] for edge in EDGES}
-    assert soak.EDGES.keys() - tried == {
-        "files that cannot be written",
-        "a full disk",
-        "files cut at 100 bytes",
-        "no home",
-    }

@@ -71,16 +71,3 @@ def test_pages_are_written_in_plain_english() -> None:
         if (words := foreign(without_code(path.read_text(encoding="utf-8")), FOREIGN_ON_PAGES))
     }
     assert not found
-
-
-def test_a_foreign_word_is_found_over_a_line_s_end(tmp_path: Path) -> None:
-    module = tmp_path / "module.py"
-    module.write_text('"""The layers, of\nwhich one is."""\n# a\n# b, else c\n', encoding="utf-8")
-    assert may_be_foreign(module)
-    assert len([word for text in prose(module) for word in foreign(text)]) == 2
-
-
-def test_a_code_span_may_be_any_word() -> None:
-    page = "`beside` is the old name of `extra`; a row stands beside it"
-    assert len(foreign(page, FOREIGN_ON_PAGES)) == 2
-    assert len(foreign(without_code(page), FOREIGN_ON_PAGES)) == 1

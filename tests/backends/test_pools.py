@@ -2,19 +2,18 @@
 bytes of single operations on cards of every generation, as they were.
 
 pools.jsonl has a line for each operation; test_cuda_pool.py and test_vulkan.py work some out by
-hand or compare them with measurements. AUTOLAYERS_WRITE_BARS=1 writes all of them again, and the
+hand or compare them with measurements. AUTOLAYERS_WRITE=1 writes all of them again, and the
 commit says why they changed.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import MiB
+from support import WRITES, MiB
 
 from autolayers.backends.cuda import pool
 from autolayers.backends.ops import Matmul, Ops, Scan
@@ -56,7 +55,7 @@ def taken(row: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: json.dumps(row["ops"]))
 def test_an_operation_takes_what_it_took(row: dict[str, Any]) -> None:
     found = taken(row)
-    if os.environ.get("AUTOLAYERS_WRITE_BARS"):
+    if WRITES:
         row["taken"] = found
         PLACE.write_text("".join(f"{json.dumps(each)}\n" for each in ROWS), encoding="utf-8")
     assert found == row["taken"]

@@ -44,7 +44,7 @@ def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedP
     "words",
     [
         [DENSE, "--gpu", "24GiB"],
-        [DENSE, "--gpu", "1GiB", "-ngl", "99"],
+        slow([DENSE, "--gpu", "1GiB", "-ngl", "99"]),
         slow(["plan", DENSE, DENSE, "--gpu", "24GiB", "--json"]),
         ["nowhere.gguf"],
         [],

@@ -24,6 +24,7 @@ import pytest
 from fake_rpc import FakeRpc
 from forked import HANGS, forked
 from support import HEADERS, TESTS, few, few_rows, free_port, seldom, slow, until
+from support import command as here
 
 from autolayers.cli import main as command
 from autolayers.cli.run import main
@@ -100,6 +101,7 @@ class Fake:
         self.server.write_text(
             '#!/bin/sh\nhere=$(dirname "$0")\ncase " $* " in *" --version "*) exec cat '
             '"$here/version";; '
+            '*" --list-devices "*) exec echo "Available devices:";; '
             f'*" --help "*) exec cat "$here/help";; esac\nexec {shlex.quote(sys.executable)} -S -E '
             f'"$here/server.py" "$@"\n'
         )
@@ -139,7 +141,11 @@ class Fake:
         return forked(lambda: started(words), self.environ(**environ))
 
     def run(self, line: str, **environ: str) -> subprocess.CompletedProcess[bytes]:
-        child = self.child(self.words(line), **environ)
+        words = self.words(line)
+        # a process that stays what it is may be this one
+        if not {"--verify", "--retry", "--dry-run", "--wait"}.isdisjoint(words):
+            return here(*words, environ=self.environ(**environ), run=started)
+        child = self.child(words, **environ)
         return subprocess.run(**child, capture_output=True, timeout=HANGS, check=False)
 
     def start(self, line: str, **environ: str) -> subprocess.Popen[bytes]:

@@ -1,35 +1,42 @@
-"""A change would give owners of unlike GPUs other plans, or searches of other cost, unseen.
+"""A change would give other launches, or searches of other cost, unseen.
 
-bars.jsonl has a line for each: a model, GPUs with the MiB that are free, RAM, words, the seconds of
-the reference request that were planned, and what the search spent (memory/meter.py). worth.jsonl
-has more of them: small cases of one to three GPUs with many kinds of flags, by what the search
-compares (planner/prices.py: seconds, and prices of a smaller context and of hard flags), and
-llama-server's own choice (`fit`, planner/one/fit.py). small.jsonl has models of a few layers with
-many other flags, some of which do not fit, by the plan's own flags, warnings, reasons and bytes
-that are left too, some with a `budget` that ends their search. Better plans and shorter searches
-are written down too: AUTOLAYERS_WRITE_BARS=1 writes all of them again, and the commit says why they
-changed.
+bars.jsonl has a line for each question, with `found`, what is compared. By `ask`:
+
+seconds: unlike GPUs with the MiB that are free. The seconds of the reference request.
+worth: one to three GPUs with many kinds of flags. What the search compares (planner/prices.py), and
+    llama-server's own choice (`fit`, planner/one/fit.py).
+plan: models of a few layers with many other flags, some of which do not fit, some with a `budget`
+    that ends their search. The plan's own flags, warnings, reasons and bytes that are left too.
+together, groups, any, matrix: several models, by how often each is asked for. The whole answer but
+    for the parts of each plan.
+
+`spent` is the cost of the search (memory/meter.py). A line with `often` is compared in every run,
+of the others a fourth each day. Better plans and shorter searches are written down too:
+CONTRIBUTING.md, "Change a price". The commit says why they changed.
 """
 
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import HEADERS, MiB, few, model, of_today, slow
+from support import HEADERS, WRITES, MiB, model, of_today, slow
 
-import autolayers
 from autolayers.api import fit_choice
 from autolayers.devices import Host, hypothetical
 from autolayers.flags.write import to_words
 from autolayers.machine import Device
 from autolayers.memory.meter import Meter
+from autolayers.planner import Plan
 from autolayers.planner.answer import plan_request
 from autolayers.planner.prices import worth
 from autolayers.planner.problem import Problem
+from autolayers.planner.several.groups import AnyOf, Groups, plan_any, plan_groups
+from autolayers.planner.several.matrix import Matrix, plan_matrix
+from autolayers.planner.several.multi import Together, plan_together
 from autolayers.records import replace
 from autolayers.request import Request
 
@@ -37,95 +44,45 @@ BARS = Path(__file__).with_name("bars.jsonl")
 ROWS: list[dict[str, Any]] = [
     json.loads(line) for line in BARS.read_text(encoding="utf-8").splitlines()
 ]
-WORTH = Path(__file__).with_name("worth.jsonl")
-CASES: list[dict[str, Any]] = [
-    json.loads(line) for line in WORTH.read_text(encoding="utf-8").splitlines()
-]
-SMALL = Path(__file__).with_name("small.jsonl")
-FEW: list[dict[str, Any]] = [
-    json.loads(line) for line in SMALL.read_text(encoding="utf-8").splitlines()
-]
 DRAFT = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
-FILE = "tests/decisions/test_bars.py"
 SAME = 1e-5  # as numbers are rounded
-BRIEF = 16_000  # what a search may spend whose bar is checked in every run
 
 
-def cards(row: dict[str, Any]) -> list[Device]:
-    found = []
+def request_of(row: dict[str, Any], words: list[str] | None = None) -> Request:
+    """The question of a line, or another of the same machine."""
+    servers = [f"a:{i}" for i in range(row.get("servers", 0))]
+    if words is None:
+        words = [DRAFT if word == "DRAFT" else word for word in row["words"].split()]
+        words += ["--rpc", ",".join(servers)] if servers else []
+    devices = [
+        Device(f"RPC{i}", 2 << 30, 2 << 30, server, "RPC", "rpc", link=1e9, latency=1e-4)
+        for i, server in enumerate(servers)
+    ]
     for i, (name, mib) in enumerate(row["gpus"]):
-        device = hypothetical(name)[0]
-        found.append(replace(device, name=f"{device.backend}{i}", total=mib * MiB, free=mib * MiB))
-    return found
+        card = hypothetical(name)[0]
+        devices += [replace(card, name=f"{card.backend}{i}", total=mib * MiB, free=mib * MiB)]
+    host = Host.hypothetical(row["ram"]) if row["ram"] else None
+    if host is not None and row.get("upload"):
+        host = replace(host, expert_upload=row["upload"])
+    return Request.of(words, devices=devices, host=host)
 
 
-def planned(row: dict[str, Any]) -> tuple[autolayers.Plan, int, float]:
-    """The plan, what its search spent, and what it is worth: seconds of its request times the
-    prices, as the search compares launches."""
-    host = replace(Host.hypothetical(row["ram"]), expert_upload=row.get("upload"))
-    words = [DRAFT if word == "DRAFT" else word for word in row["words"].split()]
-    request = Request.of(words, devices=cards(row), host=host)
+def of_one(row: dict[str, Any]) -> dict[str, Any]:
+    request = request_of(row)
     target, meter = model(row["model"]), Meter(row.get("budget"))
     found = plan_request(target, request, meter=meter)
-    return found, meter.spent, worth(Problem(target, request), found.params, found.breakdown)
-
-
-def of_fit(row: dict[str, Any]) -> str:
-    """The words of llama-server's own choice."""
-    host = Host.hypothetical(row["ram"])
-    choice = fit_choice(model(row["model"]), row["words"].split(), cards(row), host)
-    return "" if choice is None else " ".join(to_words(choice.params))
-
-
-def named(row: dict[str, Any]) -> str:
-    return f"{row['model']} {len(row['gpus'])} {row['words']} {row.get('budget', '')}"
-
-
-def check(row: dict[str, Any], **now: Any) -> None:
-    """A line has these values; with AUTOLAYERS_WRITE_BARS it gets them."""
-    if os.environ.get("AUTOLAYERS_WRITE_BARS"):
-        row.update({k: float(f"{v:.7g}") if isinstance(v, float) else v for k, v in now.items()})
-        for path, rows in ((BARS, ROWS), (WORTH, CASES), (SMALL, FEW)):
-            path.write_text("".join(f"{json.dumps(each)}\n" for each in rows), encoding="utf-8")
-    changed = [
-        f"{name}: {row[name]} -> {value}"
-        for name, value in now.items()
-        if value != (pytest.approx(row[name], rel=SAME) if isinstance(value, float) else row[name])
-    ]
-    assert not changed, "\n".join(
-        [*changed, f"if it is meant: AUTOLAYERS_WRITE_BARS=1 python -m pytest {FILE}"]
-    )
-
-
-@pytest.mark.parametrize(
-    "row",
-    [row for row in ROWS if row["spent"] < BRIEF]
-    + of_today([slow(row) for row in ROWS if row["spent"] >= BRIEF]),
-    ids=lambda row: f"{row['model']} {row['gpus']}",
-)
-def test_a_plan_is_as_fast_as_it_was(row: dict[str, Any]) -> None:
-    found, spent, _ = planned(row)
-    assert found.fits and found.speed
-    seconds = found.speed.request
-    check(row, seconds=seconds, spent=spent)
-
-
-@pytest.mark.parametrize(
-    "row",
-    few(6, [row for row in CASES if len(row["gpus"]) > 1 and row["spent"] < BRIEF])
-    + of_today([slow(row) for row in CASES if len(row["gpus"]) < 2 or row["spent"] >= BRIEF]),
-    ids=named,
-)
-def test_a_plan_is_worth_as_much_as_it_was(row: dict[str, Any]) -> None:
-    found, spent, now = planned(row)
-    assert found.fits
-    check(row, worth=now, spent=spent)
-
-
-@pytest.mark.parametrize("row", few(6, FEW), ids=named)
-def test_a_small_plan_is_what_it_was(row: dict[str, Any]) -> None:
-    found, spent, now = planned(row)
-    said: dict[str, Any] = {
+    if row["ask"] == "seconds":
+        assert found.fits and found.speed
+        return {"seconds": found.speed.request, "spent": meter.spent}
+    now = worth(Problem(target, request), found.params, found.breakdown)
+    costs = {"worth": now, "spent": meter.spent}
+    if row["ask"] == "worth":
+        assert found.fits
+        machine = request.machine
+        choice = fit_choice(target, row["words"].split(), machine.devices, machine.host)
+        return {**costs, "fit": "" if choice is None else " ".join(to_words(choice.params))}
+    return {
+        **costs,
         "flags": " ".join(found.flags).replace(DRAFT, "DRAFT"),
         "fits": found.fits,
         "left": [device.remaining for device in found.devices],
@@ -134,17 +91,88 @@ def test_a_small_plan_is_what_it_was(row: dict[str, Any]) -> None:
         "warnings": [text for text in found.warnings if not text.startswith(found.model.path)],
         "reasons": [*found.reasons],
     }
-    check(row, worth=now, spent=spent, **said)
 
 
-@pytest.mark.parametrize("row", few(8, CASES), ids=named)
-def test_fit_chooses_what_it_did(row: dict[str, Any]) -> None:
-    check(row, fit=of_fit(row))
+def of_several(row: dict[str, Any]) -> Together | Groups | AnyOf | Matrix:
+    models, request = [model(name) for name in row["models"]], request_of(row)
+    if row["ask"] == "any":
+        return plan_any(models, request)
+    ask: Any = {"together": plan_together, "groups": plan_groups, "matrix": plan_matrix}
+    found: Together | Groups | Matrix = ask[row["ask"]](models, request, row["weights"])
+    return found
 
 
-def test_most_bars_are_of_unlike_gpus_with_weights_in_ram() -> None:
-    unlike = [row for row in ROWS if len({name for name, _ in row["gpus"]}) > 1]
-    in_ram = [
-        row for row in unlike if sum(mib for _, mib in row["gpus"]) * MiB < model(row["model"]).size
+def told(found: Together | Groups | AnyOf | Matrix) -> dict[str, Any]:
+    """What an answer says, but for the parts of each plan."""
+    if isinstance(found, Groups):
+        return {
+            **found.to_dict(),
+            "refused": found.refused,
+            "groups": [told(group) for group in found.groups],
+        }
+    if isinstance(found, AnyOf):
+        of_sets: dict[str, Any] = {"numbers": found.numbers, "most": found.most}
+        of_sets |= {"alone": found.alone, "refused": found.refused}
+    elif isinstance(found, Matrix):
+        of_sets = {"numbers": found.numbers, "sets": found.sets, "costs": found.costs}
+        of_sets |= {"refused": found.refused}
+    else:
+        of_sets = {**found.to_dict(), "costs": found.costs, "alone": found.alone}
+    return {**of_sets, "fits": found.fits, "models": [plan_of(plan) for plan in found.plans]}
+
+
+def plan_of(plan: Plan) -> dict[str, Any]:
+    free = {device.name: device.free for device in plan.devices}
+    return {"flags": " ".join(plan.flags), "free": free, "ram": plan.host.free}
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """The numbers and words of nested lists and objects, by their keys."""
+    if isinstance(value, dict):
+        value = [pair for key in sorted(value) for pair in (key, value[key])]
+    if isinstance(value, list):
+        for each in value:
+            yield from leaves(each)
+    else:
+        yield value
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in ROWS if row.get("often")]
+    + of_today([slow(row) for row in ROWS if not row.get("often")]),
+    ids=lambda row: (
+        f"{row['ask']} {row.get('model', '')} {len(row['gpus'])} {row['words']}"
+        f" {row.get('budget', '')}"
+    ),
+)
+def test_an_answer_is_what_it_was(row: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    if "models" in row:
+        spent = []
+        count = Meter.laid_out
+
+        def counted(meter: Meter, nodes: int) -> None:
+            spent.append(nodes)
+            count(meter, nodes)
+
+        monkeypatch.setattr(Meter, "laid_out", counted)
+        found = {**told(of_several(row)), "spent": sum(spent)}
+    else:
+        found = of_one(row)
+    found = json.loads(json.dumps(found))
+    if WRITES:
+        row["found"] = rounded(found)
+        BARS.write_text("".join(f"{json.dumps(each)}\n" for each in ROWS), encoding="utf-8")
+    before = [
+        pytest.approx(leaf, rel=SAME) if isinstance(leaf, float) else leaf
+        for leaf in leaves(row["found"])
     ]
-    assert len(ROWS) >= 10 and len(in_ram) >= 6
+    assert list(leaves(found)) == before, "if it is meant: CONTRIBUTING.md, Change a price"

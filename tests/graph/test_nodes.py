@@ -4,19 +4,18 @@ Each architecture's graphs, operation by operation, beside those recorded: most 
 the peak of memory, where launches do not see them.
 
     # records them: read the difference
-    AUTOLAYERS_WRITE_GRAPHS=1 python -m pytest tests/graph/test_nodes.py
+    AUTOLAYERS_WRITE=1 python -m pytest tests/graph/test_nodes.py
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections import Counter
 from functools import cache
 
 import pytest
-from support import FIXTURES, ROOT, few, gpus
+from support import FIXTURES, ROOT, WRITES, few, gpus
 from support import model as fixture
 
 from autolayers.builds import rules
@@ -165,7 +164,7 @@ QUICK = [*sorted(OWN), *few(3, [name for name in CASES if name not in OWN], 1)]
 @pytest.mark.parametrize("name", QUICK)
 def test_graphs_are_as_recorded(name: str) -> None:
     found = graphs(name)
-    if os.environ.get("AUTOLAYERS_WRITE_GRAPHS"):
+    if WRITES:
         pytest.skip("recorded")
     recorded = json.loads(PATH.read_text()).get(name, {})  # test_all_are_recorded says how
     differs = [
@@ -178,7 +177,7 @@ def test_graphs_are_as_recorded(name: str) -> None:
 
 
 def test_all_are_recorded() -> None:
-    if os.environ.get("AUTOLAYERS_WRITE_GRAPHS"):
+    if WRITES:
         rows = [
             f" {json.dumps(name)}: {{\n"
             + ",\n".join(
@@ -191,7 +190,7 @@ def test_all_are_recorded() -> None:
     recorded = json.loads(PATH.read_text())
     assert sorted(recorded) == CASES, (
         f"{sorted(PROVEN - NO_HEADER - {*recorded})}: record their graphs with "
-        "AUTOLAYERS_WRITE_GRAPHS=1 .venv/bin/python -m pytest tests/graph/test_nodes.py"
+        "AUTOLAYERS_WRITE=1 .venv/bin/python -m pytest tests/graph/test_nodes.py"
     )
     assert {name for name, of in recorded.items() if "MTP prompt" in of} == {
         name for name in NAMES if architecture(name).mtp

@@ -167,6 +167,21 @@ def test_each_architecture_is_equal_different_failed_or_unknown(
     assert "3 of 6 models equal in every part" in done.stdout
 
 
+def test_a_size_that_differs_is_named_and_kept(
+    environ: dict[str, str], program: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_check, "architectures", lambda: NAMES[:2])
+    monkeypatch.setattr(build_check, "mtp", tuple)
+    before = json.loads((program.parent / "sizes.json").read_text())[NAMES[1]]
+    change(program, NAMES[1], {**before, "KV": before["KV"] + MiB})
+    done = says("check", "--quick", "--llama-server", program, environ=environ)
+    assert done.returncode == 1 and "3 of 4 models equal in every part" in done.stdout
+    assert "qwen3 (qwen3-dense): context on Host +1.00 MiB" in done.stdout
+    (kept,) = store.read(store.CheckedBuild, environ, store.of_path(str(program)))
+    assert kept.build == 11311 and kept.architectures["gemma3"] == {}
+    assert kept.architectures["qwen3"] == {"context Host": MiB}
+
+
 @pytest.mark.slow
 def test_drafts_adapters_and_projectors_are_compared_as_well(
     run: Callable[..., Any], program: pathlib.Path
@@ -243,12 +258,7 @@ def test_plans_for_that_program_say_so(run: Callable[..., Any], program: pathlib
 def test_what_cannot_be_checked(
     environ: dict[str, str], words: list[str], error: str, code: int
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "autolayers", "check", *words],
-        env=environ,
-        capture_output=True,
-        text=True,
-    )
+    done = says("check", *words, environ=environ)
     assert (
         done.returncode == code
         and error in done.stderr

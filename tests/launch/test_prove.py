@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 
 import psutil
 import pytest
-from support import FIXTURES, HEADERS
+from cli.test_run import FINE, Fake, fake  # noqa: F401
+from support import FIXTURES, HEADERS, says
 
 from autolayers.cli import main
 from autolayers.launch.prove import Proof, ProvedRow
@@ -117,6 +118,31 @@ def test_an_interrupt_has_what_was_seen_so_far(binaries: Path, tmp_path: Path) -
     out, _ = child.communicate(timeout=60)
     found = json.loads(out)
     assert child.returncode == 130 and found["interrupted"] and not found["held"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="whose port it is")
+@pytest.mark.parametrize(
+    ("scenario", "words", "code", "said"),
+    [
+        ({"serve": True}, "", 0, "held, filled to the end\n1024 of 1024 tokens in 2 slots"),
+        ({"serve": True}, "--quick", 0, "held, filled to a quarter\n256 of 256 tokens in 2 slots"),
+        ({"code": 1}, "", 1, "did not hold: the server ended before it answered"),
+    ],
+)
+def test_every_slot_is_asked_until_it_is_full(
+    fake: Fake,  # noqa: F811
+    scenario: dict[str, object],
+    words: str,
+    code: int,
+    said: str,
+) -> None:
+    log = FINE.format(host=0, gpu=0) if scenario.get("serve") else "main: loading model\n"
+    fake.scenario({"log": log, **scenario})
+    line = f"{words} llama-server -m MODEL -c 1024 -np 2"
+    done = says("prove", *fake.words(line), environ=fake.environ())
+    assert done.returncode == code and done.stdout.startswith(said), done.stderr
+    (call,) = fake.calls()
+    assert "--port" in call["words"] and not psutil.pid_exists(int(str(call["pid"])))
 
 
 def test_what_took_more_than_it_has_did_not_hold() -> None:

@@ -64,8 +64,7 @@ def test_the_examples_trace_is_the_allocators(monkeypatch: pytest.MonkeyPatch) -
             int(end.replace(",", "")),
         )
         for sign, size, at, end in re.findall(
-            r"^\| .* \| ([+−]) ([\d,]+) \| ([\d,]+) \| ([\d,]+) "
-            r"\|$",
+            r"^ +([+−])([\d,]+) +([\d,]+) +([\d,]+)  ",
             DOC,
             re.M,
         )

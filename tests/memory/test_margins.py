@@ -3,19 +3,18 @@ of models, cards and flags of many kinds, as it was.
 
 margins.jsonl has a line for each: a model, a card and what is known of the device, words, what the
 launch allocates and its parts in bytes, which test_margin.py and the backends' tests work out by
-hand or compare with measurements. AUTOLAYERS_WRITE_BARS=1 writes all parts again, and the commit
+hand or compare with measurements. AUTOLAYERS_WRITE=1 writes all parts again, and the commit
 says why they changed.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import MiB, model
+from support import WRITES, MiB, model
 
 from autolayers.devices import hypothetical
 from autolayers.flags.params import Params
@@ -89,7 +88,7 @@ def of_launch(row: dict[str, Any]) -> dict[str, dict[str, int]]:
 )
 def test_a_margin_has_the_parts_that_it_had(row: dict[str, Any]) -> None:
     found = of_bill(row) if row["bill"] else of_launch(row)
-    if os.environ.get("AUTOLAYERS_WRITE_BARS"):
+    if WRITES:
         row["parts"] = found
         PLACE.write_text("".join(f"{json.dumps(each)}\n" for each in ROWS), encoding="utf-8")
     assert found == row["parts"]

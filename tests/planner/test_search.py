@@ -23,7 +23,6 @@ from autolayers.planner.prices import (
     ENOUGH,
     LONG,
     MOST,
-    ROWS,
     SHORT,
     SHORT_MIXTURE,
     of_context,
@@ -361,8 +360,3 @@ def test_what_llama_cpp_refuses_has_no_plan_whatever_else_is_asked(words: str) -
     two = ["--gpu", "1500MiB,1200MiB", "--ram", "64GiB", "-sm", "tensor", *shlex.split(words)]
     with pytest.raises(LaunchRefused, match="tensor is not implemented for architecture deepseek2"):
         autolayers.plan(model("deepseek-v2-lite-q4_k_m:4"), two)
-
-
-def test_each_price_says_what_why_and_where_it_is_tested() -> None:
-    assert all(row.what and row.why and row.test for row in ROWS)
-    assert len({row.what for row in ROWS}) == len(ROWS)
