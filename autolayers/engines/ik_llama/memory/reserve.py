@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ....memory.weights import Placement
     from ....model import Model
     from .. import Said
+    from .family import Family
 
 _BY_EIGHT = frozenset(["iq4_xs", "q4_0", "q8_0", "q8_K", "q8_KV", "mxfp4"])
 _REPACKED_TEXT = """
@@ -104,7 +105,7 @@ def _sizes(
     placement: Placement,
     memory: Memory,
     settings: Said,
-    family: object,
+    family: Family,
     mla: int,
     used: Sequence[Device],
     main: int,
@@ -161,17 +162,7 @@ def _sizes(
                 )
         return tensor
 
-    terms = (
-        model.hparams,
-        context,
-        settings,
-        weights,
-        caches,
-        pin,
-        model.architecture,
-        mla,
-        not backends,
-    )
+    terms = family, model, context, settings, mla, weights, caches, pin, not backends
     if isinstance(placement.heads, Heads):
         last = at.get(placement.dev_output, -1)
         builder: Builder = CutBuilder(
@@ -179,7 +170,7 @@ def _sizes(
         )
     else:
         builder = Builder(*terms)
-    builder.graph.expand(family(builder))  # type: ignore[operator]
+    builder.graph.expand(family(builder))
     arenas = [Arena(backend.alignment, _alloc_size(backend)) for backend in backends]
     arenas.append(Arena(CPU.alignment, CPU.alloc_size))
     try:

@@ -89,10 +89,9 @@ def _copies(op: Tensor) -> bool:
 def _attends(op: Tensor) -> bool:
     """Whether CUDA has a kernel for it (ggml_cuda_fattn_is_supported)."""
     q, k, v = op.src[:3]
-    # gqa_opt_applies: with a mask, and an even number of heads that share keys
-    masked = op.param is True
+    # gqa_opt_applies: with a mask, as here always, and an even number of heads that share keys
     ratio = q.ne[2] // k.ne[2]
-    grouped = ratio % 2 == 0 and masked
+    grouped = ratio % 2 == 0
     plain = not is_quantised(k.type) and not is_quantised(v.type)
     vector = q.ne[0] <= 256 and k.ne[0] == v.ne[0] and q.ne[0] % 64 == 0
     if q.ne[1] == 1 and vector and not grouped and plain:
