@@ -132,53 +132,54 @@ class Decoder:
         )
         if before is not None:
             return replace(self, select=before, select_before=()).build(llm)
-        cur, pos = self.embedded(llm)
+        cur = self.embedded(llm)
         # inputs are leafs in the order of their creation: build_inp_embd, pos, attention, out_ids
-        inp = self.inputs(llm)
-        out_ids = llm.build_inp_out_ids()
+        llm.inp = self.inputs(llm)
+        llm.build_inp_out_ids()
         for il in llm.layers:
             # t_layer_inp: what an EAGLE-3 or DFlash draft reads of its target
             if il in llm.cparams.layer_inputs:
                 llm.output(cur)
-            cur = self.layer(llm, cur, il, inp, pos, out_ids)
+            cur = self.layer(llm, cur, il)
             if self.deepstack and il < hp.n_deepstack_layers:
                 cur = llm.deepstack(cur, il + 1)
-        return self.head(llm, self.last_rows(llm, cur, out_ids))
+        return self.head(llm, self.last_rows(llm, cur))
 
-    def embedded(self, llm: Llm) -> tuple[Tensor, Tensor | None]:
-        """Return the embeddings as the first layer reads them, and the positions."""
+    def embedded(self, llm: Llm) -> Tensor:
+        """Return the embeddings as the first layer reads them, after making the positions."""
         g = llm.graph
         llm.attn_soft_cap = self.soft_cap
         cur = llm.build_inp_embd(scale=self.embed_scale == "tokens")
         if self.embed_scale == "all":
             cur = g.scale(cur)
-        pos = llm.build_inp_pos() if self.inp_pos else None
+        if self.inp_pos:
+            llm.build_inp_pos()
         if self.temperature or (self.temperature is None and llm.hparams.f_attn_temp_scale):
             llm.attn_temp = llm.build_inp_attn_scale()
         # by row, like the tokens' embeddings
         if self.positions:
             table = llm.need("position_embd.weight")
-            cur = g.add(cur, g.get_rows(table, pos))  # type: ignore[arg-type]
+            cur = g.add(cur, g.get_rows(table, llm.pos))  # type: ignore[arg-type]
         if self.embed_norm:
             weight, bias = llm.weight("token_embd_norm.weight"), llm.weight("token_embd_norm.bias")
             cur = llm.build_norm(cur, weight, bias, self.norm)
-        return cur, pos
+        return cur
 
-    def last_rows(self, llm: Llm, cur: Tensor, out_ids: Tensor) -> Tensor:
+    def last_rows(self, llm: Llm, cur: Tensor) -> Tensor:
         """Return the normed result of the last layer, of the output rows unless a layer picked
         them."""
         g = llm.graph
         if self.select == "late" or (self.keeps_last and llm.rules.rows_before_nextn):
             llm.output(cur)
         if self.select == "late":
-            cur = g.get_rows(cur, out_ids)
+            cur = g.get_rows(cur, llm.out_ids)
         if self.final_norm is not None:
             weight, bias = (
                 llm.weight(f"{self.final_norm}.{suffix}") for suffix in ("weight", "bias")
             )
             cur = llm.build_norm(cur, weight, bias, self.norm)
         # every row is an output here, and the head sees the picked ones
-        return g.get_rows(llm.output(cur), out_ids) if self.select == "last" else cur
+        return g.get_rows(llm.output(cur), llm.out_ids) if self.select == "last" else cur
 
     def inputs(self, llm: Llm) -> AttnInput:
         return llm.build_attn_inp()
@@ -216,28 +217,27 @@ class Decoder:
         row = replace(self.for_file(llm), select="attention" if picked == "attention" else "")
         llm.n_layer += 1  # its layer is the last
         embd, state = llm.build_mtp_inputs(il)
-        pos = llm.build_inp_pos() if row.inp_pos else None
-        out_ids = llm.build_inp_out_ids()
-        inp = llm.build_attn_inp()
+        if row.inp_pos:
+            llm.build_inp_pos()
+        llm.build_inp_out_ids()
+        llm.inp = llm.build_attn_inp()
         state = llm.build_norm(state, llm.layer_weight(il, "nextn.hnorm"), None, row.norm, il)
         embd = llm.build_norm(embd, llm.layer_weight(il, "nextn.enorm"), None, row.norm, il)
         cur = llm.linear(il, "nextn.eh_proj", g.concat(embd, state, 0), scale=True)
-        cur = row.mtp_layer(llm, cur, il, inp, pos, out_ids)
+        cur = row.mtp_layer(llm, cur, il)
         if picked == "layer":
-            cur = llm.output(g.get_rows(cur, out_ids))
+            cur = llm.output(g.get_rows(cur, llm.out_ids))
         cur = llm.build_norm(cur, _mtp_norm_weight(llm, il), None, row.mtp_norm())
         if picked != "layer":
             # the next step of the draft reads this hidden state (h_nextn)
             llm.output(cur)
         if picked == "norm":
-            cur = g.get_rows(cur, out_ids)
+            cur = g.get_rows(cur, llm.out_ids)
         cur = _mtp_head(llm, cur, il)
         return g.scale(cur) if row.logit_scale is None and llm.hparams.f_logit_scale else cur
 
-    def mtp_layer(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
-        return self.layer(llm, cur, il, inp, pos, out_ids)
+    def mtp_layer(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        return self.layer(llm, cur, il)
 
     def mtp_norm(self) -> Norm:
         """Return the kind of the norm before its head."""
@@ -252,22 +252,20 @@ class Decoder:
         weight, bias = llm.layer_weight(il, name), llm.layer_weight(il, name, "bias")
         return llm.build_norm(cur, weight, bias, self.norm, il if pinned else -1)
 
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         g = llm.graph
         residual = inp_l
         normed = self.normed(llm, inp_l, il, self.attn_norm)
-        cur = self.attention(llm, normed, il, inp, pos)
+        cur = self.attention(llm, normed, il)
         if self.select == "attention":
             if self.parallel:
                 # the FFN reads `normed` too, so it loses the same rows
-                cur, residual, normed = llm.select_outputs(il, out_ids, cur, residual, normed)
+                cur, residual, normed = llm.select_outputs(il, cur, residual, normed)
             else:
-                cur, residual = llm.select_outputs(il, out_ids, cur, residual)
+                cur, residual = llm.select_outputs(il, cur, residual)
         cur = self.normed(llm, cur, il, self.attn_post_norm)
         if self.select == "norm":
-            cur, residual = llm.select_outputs(il, out_ids, cur, residual)
+            cur, residual = llm.select_outputs(il, cur, residual)
         if self.parallel:
             return self.parallel_sum(llm, normed, cur, residual, il)
         scaled = (
@@ -298,15 +296,13 @@ class Decoder:
         first, second, third = (parts[letter] for letter in self.parallel)
         return g.add(g.add(first, second), third)
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         """Build attention of the normed input, projected by wo."""
         g = llm.graph
         q, k, v = self.heads(llm, cur, il)
-        if pos is not None and self.ropes(llm.hparams, il):
+        if llm.pos is not None and self.ropes(llm.hparams, il):
             factors = llm.rope_factors(il) if self.rope_factors else None
-            q, k = g.rope(q, pos, factors), g.rope(k, pos, factors)
+            q, k = llm.rope(q, factors), llm.rope(k, factors)
         if self.qk_norm == "after":
             q, k = self.qk_normed(llm, q, k, il, self.qk_norm_kind or self.norm)
         if self.q_scale:
@@ -315,8 +311,8 @@ class Decoder:
             q = g.mul(q, llm.attn_temp)
         sinks = llm.layer_weight(il, "attn_sinks") if self.sinks else None
         if self.out_norm is None:
-            return llm.build_attn(inp, q, k, v, il, wo=self.wo, sinks=sinks, wo_bias=self.wo_bias)
-        cur = llm.build_attn(inp, q, k, v, il, wo=None, sinks=sinks)
+            return llm.build_attn(q, k, v, il, wo=self.wo, sinks=sinks, wo_bias=self.wo_bias)
+        cur = llm.build_attn(q, k, v, il, wo=None, sinks=sinks)
         return llm.project(self.normed(llm, cur, il, self.out_norm), il, self.wo, self.wo_bias)
 
     def heads(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -407,9 +403,9 @@ class Decoder:
             return build_moe_ffn(llm, cur, il, routing)
         # the router reads the full vector, the experts a small one
         logits = llm.linear(il, "ffn_gate_inp", cur)
-        small = llm.graph.mul_mat(llm.need_layer(il, "ffn_latent_down"), cur)
+        small = llm.linear(il, "ffn_latent_down", cur)
         out = build_moe_ffn(llm, small, il, routing, probs_in=logits)
-        return llm.graph.mul_mat(llm.need_layer(il, "ffn_latent_up"), out)
+        return llm.linear(il, "ffn_latent_up", out)
 
 
 def _mtp_norm_weight(llm: Llm, il: int) -> Tensor | None:
@@ -438,16 +434,14 @@ class Gated(Decoder):
     # one gate per head instead of one per element, if the file's gate has that width
     gate_heads: bool = False
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp = llm.graph, llm.hparams
         normed = cur
         q, k, v = llm.build_qkv(cur, il)
         q, k = self.qk_normed(llm, q, k, il, self.norm)
         if self.ropes(hp, il):
-            q, k = g.rope(q, pos), g.rope(k, pos)  # type: ignore[arg-type]
-        cur = llm.build_attn(inp, q, k, v, il, wo=None)
+            q, k = llm.rope(q), llm.rope(k)
+        cur = llm.build_attn(q, k, v, il, wo=None)
         weight = llm.need_layer(il, "attn_gate")
         gate = g.unary(self.gate_act, llm.build_lora_mm(weight, normed))
         n_head, head, n = hp.n_head(il), hp.head_k(il), cur.ne[1]

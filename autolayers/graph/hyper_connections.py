@@ -22,7 +22,7 @@ def build_hc_pre(llm: Llm, x: Tensor, block: str, il: int) -> tuple[Tensor, Tens
     scale, base = (llm.need_layer(il, f"hc_{block}_{part}") for part in ("scale", "base"))
     # over all streams of a token together
     normed = g.rms_norm(g.reshape(x, x.ne[0] * hc, n))
-    mixes = g.mul_mat(llm.need_layer(il, f"hc_{block}_fn"), normed)
+    mixes = llm.linear(il, f"hc_{block}_fn", normed)
 
     def affine(i: int, size: int) -> Tensor:
         # mixes has pre, post and comb one after the other, each with its own factor and offset

@@ -98,6 +98,8 @@ class Llm:
         # t_inp_embd: with the rows of deepstack models
         self.inp_embd: Tensor | None = None
         self.attn_temp: Tensor | None = None  # inp_attn_scale, if the model has it
+        self.pos: Tensor | None = None  # inp_pos, if rope or learned positions need it
+        self.inp: AttnInput | None = None  # of attention to the model's own caches
 
     @property
     def layers(self) -> Sequence[int]:
@@ -266,12 +268,12 @@ class Llm:
         others."""
         return self.rules.rows_before_nextn and not self.cparams.load_mtp
 
-    def build_inp_pos(self) -> Tensor:
+    def build_inp_pos(self) -> None:
         # M-RoPE has four positions for each token
-        return self.graph.input("inp_pos", "i32", self.n_tokens * self.hparams.n_pos_per_embd)
+        self.pos = self.graph.input("inp_pos", "i32", self.n_tokens * self.hparams.n_pos_per_embd)
 
-    def build_inp_out_ids(self) -> Tensor:
-        return self.graph.input("out_ids", "i32", self.n_outputs)
+    def build_inp_out_ids(self) -> None:
+        self.out_ids = self.graph.input("out_ids", "i32", self.n_outputs)
 
     def build_inp_attn_scale(self) -> Tensor:
         return self.graph.input("inp_attn_scale", "f32", 1, 1, self.n_tokens)
@@ -424,22 +426,29 @@ class Llm:
         result = self.graph.mul_mat(weight, cur)
         return result if scale is None else self.graph.mul(result, scale)
 
+    def rope(self, t: Tensor, factors: Tensor | None = None) -> Tensor:
+        """Rotate by the tokens' positions."""
+        assert self.pos is not None
+        return self.graph.rope(t, self.pos, factors)
+
     def rope_end(
         self,
         heads: Tensor,
         n_rot: int,
-        pos: Tensor,
         factors: Tensor | None = None,
         *,
+        pos: Tensor | None = None,
         back: bool = False,
         first: bool = False,
     ) -> Tensor:
         """Rotate the last `n_rot` elements of heads [head, n_head, n_tokens]
-        (ggml_rope_set_offset); `first`: where older builds have these."""
-        g = self.graph
+        (ggml_rope_set_offset), by the tokens' positions unless others are given; `first`: where
+        older builds have these."""
+        g, at = self.graph, pos or self.pos
+        assert at is not None
 
         def rotated(t: Tensor) -> Tensor:
-            return g.rope_back(t, pos) if back else g.rope(t, pos, factors)
+            return g.rope_back(t, at) if back else g.rope(t, at, factors)
 
         if not self.rules.ropes_end:
             return llm_before.rope_end(g, heads, n_rot, rotated, first)
@@ -835,12 +844,12 @@ class Llm:
 
     def build_attn(
         self,
-        inp: AttnInput,
         q: Tensor,
         k: Tensor | None,
         v: Tensor | None,
         il: int,
         *,
+        inp: AttnInput | None = None,
         wo: str | None = "attn_output",
         kq_b: Tensor | None = None,
         sinks: Tensor | None = None,
@@ -848,10 +857,12 @@ class Llm:
         mla: bool = False,
         wo_bias: bool = True,
     ) -> Tensor:
-        """Store k and v in the cache (if any), attend, project.
+        """Store k and v in the cache (if any), attend, project; `inp`: of another cache.
 
         `mla`: the cache holds K, whose first part is V (llm_graph_input_attn_k).
         """
+        inp = inp or self.inp
+        assert inp is not None
         a = inp.at(self.hparams.is_swa(il))
         iswa = inp.swa is not None
         # MLA caches K alone: V is its first part, and is never stored
@@ -963,12 +974,12 @@ class Llm:
         )
         return self.graph.add(cur, part)
 
-    def select_outputs(self, il: int, out_ids: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def select_outputs(self, il: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return, in the last layer, the rows whose logits are requested (inp_out_ids)."""
         # earlier layers need all rows, because later tokens attend to them
         if il != self.n_layer - 1:
             return tensors
-        return tuple(self.graph.get_rows(t, out_ids) for t in tensors)
+        return tuple(self.graph.get_rows(t, self.out_ids) for t in tensors)
 
     def finish(self, cur: Tensor, *, head: str | None = "output", bias: bool = False) -> Tensor:
         """Take `cur` as result_norm; then build the head, and mark the outputs that are never freed

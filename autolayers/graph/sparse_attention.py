@@ -44,7 +44,6 @@ def lightning_indexer(
     cur: Tensor,
     latent_q: Tensor,
     il: int,
-    pos: Tensor,
     rotate: bool = True,
 ) -> Tensor:
     """Return the positions every token attends to: [top_k, n_tokens / n_stream, 1, n_stream] of
@@ -54,19 +53,19 @@ def lightning_indexer(
     cache = lid.cache
     assert cache is not None
     head, n_head = hp.indexer_head_size, hp.indexer_n_head
-    q = _rotated(llm, g.mul_mat(llm.need_layer(il, "indexer.attn_q_b"), latent_q), n_head, pos)
-    k = g.mul_mat(llm.need_layer(il, "indexer.attn_k"), cur)
+    q = _rotated(llm, llm.linear(il, "indexer.attn_q_b", latent_q), n_head)
+    k = llm.linear(il, "indexer.attn_k", cur)
     weight, bias = (
         llm.layer_weight(il, "indexer.k_norm"),
         llm.layer_weight(il, "indexer.k_norm", "bias"),
     )
     k = llm.build_norm(k, weight, bias, "layer", il)
-    k = _rotated(llm, k, 1, pos)
+    k = _rotated(llm, k, 1)
     if rotate:
         # always rotated, whatever the cache's type: DeepSeek's indexer computes in Hadamard space
         q, k = g.mul_mat(lid.k_rot, q), g.mul_mat(lid.k_rot, k)  # type: ignore[arg-type]
     g.expand(cache.cpy_k(k, lid.k_idxs, il))
-    weights = g.mul_mat(llm.need_layer(il, "indexer.proj"), cur)
+    weights = llm.linear(il, "indexer.proj", cur)
     keys = cache.get_k(il, head, 1)
     # with a cache per sequence, each stream's queries meet its own keys
     streams = keys.ne[3]
@@ -105,16 +104,16 @@ def indexer_scores(
     return g.add(g.cont(g.permute(score, 2, 1, 0, 3)), mask)
 
 
-def _rotated(llm: Llm, cur: Tensor, n_head: int, pos: Tensor) -> Tensor:
+def _rotated(llm: Llm, cur: Tensor, n_head: int) -> Tensor:
     """Return the indexer's heads after rope, which rotates the first part of a head."""
     g, n, head = llm.graph, llm.n_tokens, llm.hparams.indexer_head_size
     if llm.rules.indexer_ropes_whole:
-        return g.rope(g.reshape(cur, head, n_head, n), pos)
+        return llm.rope(g.reshape(cur, head, n_head, n))
     n_rot = llm.hparams.n_rot_full
     strides = (row_size(cur.type, head), row_size(cur.type, head) * n_head)
     first = g.view(cur, (n_rot, n_head, n), strides)
     rest = g.view(cur, (head - n_rot, n_head, n), strides, row_size(cur.type, head - n_rot))
-    return g.concat(g.rope(first, pos), rest, 0)
+    return g.concat(llm.rope(first), rest, 0)
 
 
 def top_k_mask(llm: Llm, mask: Tensor, top_k: Tensor, il: int, zeros_type: str = "f32") -> Tensor:

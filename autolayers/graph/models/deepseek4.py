@@ -104,14 +104,14 @@ class DeepSeek4(Decoder):
     def build(self, llm: Llm) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         embd = llm.build_inp_embd()
-        pos = llm.build_inp_pos()
-        out_ids = llm.build_inp_out_ids()
-        inp = Dsv4Input(llm)
-        g.expand(inp.mask)  # type: ignore[arg-type]
+        llm.build_inp_pos()
+        llm.build_inp_out_ids()
+        llm.inp = Dsv4Input(llm)
+        g.expand(llm.inp.mask)  # type: ignore[arg-type]
         x = expand_streams(llm, embd)
         for il in llm.layers:
             cur, post, comb = build_hc_pre(llm, x, "attn", il)
-            cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, pos)
+            cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il)
             x = build_hc_post(llm, cur, x, post, comb, il)
             cur, post, comb = build_hc_pre(llm, x, "ffn", il)
             # expanded before the FFN, so that they are not computed in between
@@ -123,7 +123,7 @@ class DeepSeek4(Decoder):
             llm.pin(x, il)
         if llm.rules.rows_before_nextn:
             llm.output(x)
-        x = g.get_rows(g.reshape(x, x.ne[0] * x.ne[1], n), out_ids)
+        x = g.get_rows(g.reshape(x, x.ne[0] * x.ne[1], n), llm.out_ids)
         x = g.reshape(x, hp.n_embd, hp.dsv4_hc_mult, llm.n_outputs)
         return llm.finish(llm.build_norm(build_hc_head(llm, x), llm.weight("output_norm.weight")))
 
@@ -138,22 +138,19 @@ class DeepSeek4(Decoder):
         chosen = llm.graph.get_rows(table, llm.inp_tokens)  # type: ignore[arg-type]
         return build_moe_ffn(llm, cur, il, replace(routing, probs_b=None), selected_in=chosen)
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
-        assert pos is not None
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         head, n_head = hp.head_k(il), hp.n_head(il)
         latent_q = llm.rms_norm(il, "attn_q_a_norm", llm.linear(il, "attn_q_a", cur))
         # a norm per head, without a weight
         q = g.rms_norm(g.reshape(llm.linear(il, "attn_q_b", latent_q), head, n_head, n))
-        q = llm.rope_end(q, hp.n_rot(), pos)
+        q = llm.rope_end(q, hp.n_rot())
         kv = llm.rms_norm(il, "attn_kv_a_norm", llm.linear(il, "attn_kv", cur))
-        kv = llm.rope_end(g.reshape(kv, head, 1, n), hp.n_rot(), pos)
-        out = g.reshape(self.attend(llm, inp, q, kv, latent_q, cur, il, pos), head, n_head, n)
+        kv = llm.rope_end(g.reshape(kv, head, 1, n), hp.n_rot())
+        out = g.reshape(self.attend(llm, q, kv, latent_q, cur, il), head, n_head, n)
         groups = hp.dsv4_o_group_count
         # keys serve as values, rotated part included, so the result is rotated back
-        out = llm.rope_end(out, hp.n_rot(), pos, back=True)
+        out = llm.rope_end(out, hp.n_rot(), back=True)
         out = g.permute(g.reshape(out, n_head // groups * head, groups, n), 0, 2, 1, 3)
         # wo in two steps: per group of heads to a low rank, then all groups together
         # the weight as one matrix per group, whatever its shape in the file (TENSOR_ALLOW_RESHAPE)
@@ -169,16 +166,15 @@ class DeepSeek4(Decoder):
     def attend(
         self,
         llm: Llm,
-        inp: AttnInput,
         q: Tensor,
         kv: Tensor,
         latent_q: Tensor,
         cur: Tensor,
         il: int,
-        pos: Tensor,
     ) -> Tensor:
         """Attend to the window and, by the layer's ratio, to compressed cells, which are updated
         first."""
+        inp = llm.inp
         assert isinstance(inp, Dsv4Input)
         hp = llm.hparams
         head, ratio = hp.head_k(il), hp.compress_ratios[il]
@@ -187,7 +183,7 @@ class DeepSeek4(Decoder):
             self._compress(llm, inp.lid, cur, il, "indexer_compressor", hp.indexer_head_size)
         elif ratio == HCA_RATIO:
             self._compress(llm, inp.hca, cur, il, "attn_compressor", head)
-        top_k = self._top_k(llm, inp.lid, latent_q, cur, il, pos) if ratio == CSA_RATIO else None
+        top_k = self._top_k(llm, inp.lid, latent_q, cur, il) if ratio == CSA_RATIO else None
         g, hp = llm.graph, llm.hparams
         head, cache, mask = hp.head_k(il), inp.cache, inp.mask
         assert cache is not None and mask is not None
@@ -236,7 +232,7 @@ class DeepSeek4(Decoder):
         weights = g.soft_max(cells[1])
         comp = g.cont(g.permute(g.sum_rows(g.mul(cells[0], weights)), 1, 0, 2, 3))
         comp = llm.rms_norm(il, f"{name}_norm", comp)
-        comp = llm.rope_end(comp, llm.hparams.n_rot(), inp.write_pos)
+        comp = llm.rope_end(comp, llm.hparams.n_rot(), pos=inp.write_pos)
         if inp.k_rot is not None:
             comp = llm.hadamard(comp, inp.k_rot)
         g.expand(inp.cache.cpy_k(comp, inp.write, il))
@@ -278,14 +274,12 @@ class DeepSeek4(Decoder):
             made.append(g.cont(g.permute(both, 1, 0, 2, 3)))
         return made
 
-    def _top_k(
-        self, llm: Llm, inp: _Compressed, latent_q: Tensor, cur: Tensor, il: int, pos: Tensor
-    ) -> Tensor:
+    def _top_k(self, llm: Llm, inp: _Compressed, latent_q: Tensor, cur: Tensor, il: int) -> Tensor:
         """Return the compressed cells each token attends to."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         head, n_head = hp.indexer_head_size, hp.indexer_n_head
         q = g.reshape(llm.linear(il, "indexer.attn_q_b", latent_q), head, n_head, n)
-        q = llm.rope_end(q, hp.n_rot(), pos)
+        q = llm.rope_end(q, hp.n_rot())
         q = llm.hadamard(q, inp.k_rot)  # type: ignore[arg-type]
         # 1 / sqrt(head * n_head) on the small tensor instead of the scores
         weights = g.scale(llm.linear(il, "indexer.proj", cur))
@@ -310,9 +304,9 @@ class DeepSeek4(Decoder):
 class Windowed(DeepSeek4):
     """A block of a draft (MTP, DSpark): it keeps only the raw window."""
 
-    def block(self, llm: Llm, x: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
+    def block(self, llm: Llm, x: Tensor, il: int) -> Tensor:
         cur, post, comb = build_hc_pre(llm, x, "attn", il)
-        cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, pos)
+        cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il)
         x = build_hc_post(llm, cur, x, post, comb, il)
         cur, post, comb = build_hc_pre(llm, x, "ffn", il)
         cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
@@ -321,17 +315,15 @@ class Windowed(DeepSeek4):
     def attend(
         self,
         llm: Llm,
-        inp: AttnInput,
         q: Tensor,
         kv: Tensor,
         latent_q: Tensor,
         cur: Tensor,
         il: int,
-        pos: Tensor,
     ) -> Tensor:
         # keys are the values, too, in a cache that has only K (build_attn_inp_k_iswa)
         return llm.build_attn(
-            inp, q, kv, kv, il, wo=None, sinks=llm.layer_weight(il, "attn_sinks"), mla=True
+            q, kv, kv, il, wo=None, sinks=llm.layer_weight(il, "attn_sinks"), mla=True
         )
 
     def mtp(self, llm: Llm) -> Tensor:
@@ -339,15 +331,15 @@ class Windowed(DeepSeek4):
         g, il, n, hc = llm.graph, llm.n_layer, llm.n_tokens, llm.hparams.dsv4_hc_mult
         embd, state = llm.build_mtp_inputs(il, hc)
         state = g.reshape(state, llm.n_embd, hc, n)
-        pos = llm.build_inp_pos()
-        out_ids = llm.build_inp_out_ids()
-        inp = llm.build_attn_inp_k_iswa()
+        llm.build_inp_pos()
+        llm.build_inp_out_ids()
+        llm.inp = llm.build_attn_inp_k_iswa()
         state = llm.rms_norm(il, "nextn.hnorm", state)
         embd = expand_streams(llm, llm.rms_norm(il, "nextn.enorm", embd))
         # each stream of the hidden state is joined with the same embedding
         x = llm.linear(il, "nextn.eh_proj", g.concat(embd, state, 0), scale=True)
-        x = self.block(llm, x, il, inp, pos)
-        x = llm.output(g.get_rows(g.reshape(x, llm.n_embd * hc, n), out_ids))
+        x = self.block(llm, x, il)
+        x = llm.output(g.get_rows(g.reshape(x, llm.n_embd * hc, n), llm.out_ids))
         cur = build_hc_head(llm, g.reshape(x, llm.n_embd, hc, llm.n_outputs))
         norm, head = (
             llm.layer_weight(il, "nextn.shared_head_norm"),

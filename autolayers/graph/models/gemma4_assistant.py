@@ -16,17 +16,17 @@ class Gemma4Assistant:
         state = g.input("inp_h", "f32", hp.n_embd_inp, n)
         embd = g.scale(g.get_rows(llm.need("target.token_embd.weight"), tokens))
         cur = g.mul_mat(llm.need("nextn.pre_projection.weight"), g.concat(embd, state, 0))
-        inp = llm.build_attn_inp_kv_iswa()
-        pos = llm.build_inp_pos()
-        out_ids = llm.build_inp_out_ids()
+        llm.inp = llm.build_attn_inp_kv_iswa()
+        llm.build_inp_pos()
+        llm.build_inp_out_ids()
         for il in range(hp.n_layer_nextn):
             normed = llm.rms_norm(il, "attn_norm", cur)
             # only layers of full attention have rope_freqs
             factors = None if hp.is_swa(il) else llm.rope_factors(il)
-            q = g.rope(query(llm, normed, None, il, scaled=False), pos, factors)
-            attn = llm.linear(il, "attn_output", llm.build_attn(inp, q, None, None, il, wo=None))
+            q = llm.rope(query(llm, normed, None, il, scaled=False), factors)
+            attn = llm.linear(il, "attn_output", llm.build_attn(q, None, None, il, wo=None))
             if il == hp.n_layer_nextn - 1:
-                attn, cur = g.get_rows(attn, out_ids), g.get_rows(cur, out_ids)
+                attn, cur = g.get_rows(attn, llm.out_ids), g.get_rows(cur, llm.out_ids)
             attn_out = g.add(llm.rms_norm(il, "post_attention_norm", attn), cur)
             cur = llm.rms_norm(il, "ffn_norm", attn_out)
             cur = llm.build_ffn(cur, il, "gelu", scales=False, biases=False)

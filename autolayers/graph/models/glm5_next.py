@@ -68,8 +68,8 @@ class Glm5Next(KimiK3):
     def __call__(self, llm: Llm) -> Tensor:
         g, n_embd = llm.graph, llm.n_embd
         embd = llm.build_inp_embd()
-        inp = KpoolInput(llm)
-        out_ids = llm.build_inp_out_ids()
+        llm.inp = KpoolInput(llm)
+        llm.build_inp_out_ids()
         x = expand_streams(llm, embd)
         streams = x.ne[1]
         for il in llm.layers:
@@ -77,12 +77,12 @@ class Glm5Next(KimiK3):
                 cur, post, comb = build_hc_pre(llm, x, block, il)
                 cur = self.normed(llm, cur, il, f"{block}_norm")
                 cur = (
-                    self.attention(llm, cur, il, inp, None)
+                    self.attention(llm, cur, il)
                     if block == "attn"
                     else self.feed_forward(llm, cur, il)
                 )
                 x = build_hc_post(llm, cur, x, post, comb, il)
-        x = g.get_rows(g.reshape(x, n_embd * streams, llm.n_tokens), out_ids)
+        x = g.get_rows(g.reshape(x, n_embd * streams, llm.n_tokens), llm.out_ids)
         x = g.reshape(x, n_embd, streams, llm.n_outputs)
         parts = [g.view(x, (n_embd, x.ne[2]), (x.nb[2],), i * x.nb[1]) for i in range(streams)]
         cur = parts[0]
@@ -91,26 +91,24 @@ class Glm5Next(KimiK3):
         return self.head(llm, llm.build_norm(g.scale(cur), llm.weight("output_norm.weight")))
 
     def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        g = llm.graph
-        return g.mul_mat(
-            llm.need_layer(il, "ssm_g_b"), g.mul_mat(llm.need_layer(il, "ssm_g_a"), cur)
-        )
+        return llm.linear(il, "ssm_g_b", llm.linear(il, "ssm_g_a", cur))
 
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         return KimiDeltaAttention.feed_forward(self, llm, cur, il)
 
-    def mla(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def mla(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         """Mirror build_dsa_layer."""
+        inp = llm.inp
         assert isinstance(inp, KpoolInput) and inp.cache is not None and inp.mask is not None
         g, hp, n, cache, mask = llm.graph, llm.hparams, llm.n_tokens, inp.cache, inp.mask
         rank = hp.n_lora_kv
-        low = g.mul_mat(llm.need_layer(il, "attn_q_a"), cur)
+        low = llm.linear(il, "attn_q_a", cur)
         low = llm.rms_norm(il, "attn_q_a_norm", low)
-        q = g.mul_mat(llm.need_layer(il, "attn_q_b"), low)
+        q = llm.linear(il, "attn_q_b", low)
         q = g.reshape(q, hp.n_embd_head_k_mla, llm.n_head, n)
-        kv = g.mul_mat(llm.need_layer(il, "attn_kv_a_mqa"), cur)
+        kv = llm.linear(il, "attn_kv_a_mqa", cur)
         kv = g.reshape(llm.rms_norm(il, "attn_kv_a_norm", kv), rank, 1, n)
-        q = g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q, 0, 2, 1, 3))
+        q = llm.linear(il, "attn_k_b", g.permute(q, 0, 2, 1, 3))
         q = g.permute(q, 0, 2, 1, 3)
         if hp.has_indexer(il):
             inp.chosen = self.kpool_select(llm, inp, cur, low, il)
@@ -137,21 +135,21 @@ class Glm5Next(KimiK3):
             out = llm.build_attn_mha(
                 q, k, v, g.reshape(chosen, *mask.ne), il, v_mla=v_b, n_kv_max=inp.n_chosen
             )
-        return g.mul_mat(llm.need_layer(il, "attn_output"), out)
+        return llm.linear(il, "attn_output", out)
 
     def kpool_select(self, llm: Llm, inp: KpoolInput, cur: Tensor, low: Tensor, il: int) -> Tensor:
         """Return the chosen cells of each token, or the attention mask with -inf elsewhere
         (build_kpool_select)."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         head, n_head, size, n_new = hp.indexer_head_size, hp.indexer_n_head, inp.size, inp.n_new
-        q = g.reshape(g.mul_mat(llm.need_layer(il, "indexer.attn_q_b"), low), head, n_head, n)
-        key = g.mul_mat(llm.need_layer(il, "indexer.attn_k"), cur)
+        q = g.reshape(llm.linear(il, "indexer.attn_q_b", low), head, n_head, n)
+        key = llm.linear(il, "indexer.attn_k", cur)
         weight, bias = (
             llm.layer_weight(il, "indexer.k_norm"),
             llm.layer_weight(il, "indexer.k_norm", "bias"),
         )
         key = llm.build_norm(key, weight, bias, "layer", il)
-        gate = g.mul_mat(llm.need_layer(il, "indexer_compressor_gate"), cur)
+        gate = llm.linear(il, "indexer_compressor_gate", cur)
         # a cell of the indexer: key, gate, and the pool's average in its representative
         packed = g.concat(g.concat(key, gate, 0), g.fill(g.new("f32", head, n)), 0)
         g.expand(inp.keys.cpy_k(g.reshape(packed, 3 * head, 1, n), inp.ids, il))
@@ -173,7 +171,7 @@ class Glm5Next(KimiK3):
         g.expand(g.set_rows(averages, g.reshape(fresh, head, n_new), inp.new_cells))
         pooled = g.reshape(g.get_rows(averages, inp.cells), head, 1, inp.count)
 
-        weights = g.scale(g.mul_mat(llm.need_layer(il, "indexer.proj"), cur))
+        weights = g.scale(llm.linear(il, "indexer.proj", cur))
         score = indexer_scores(llm, q, pooled, weights, inp.visible, il)
         top = g.top_k(score, inp.best)
         if llm.fused_ops.get("top_k_mask"):

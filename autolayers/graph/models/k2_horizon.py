@@ -7,7 +7,6 @@ from ...ggml.tensor import Tensor
 from ...records import dataclass
 from ..decoder import Decoder
 from ..experts import Routing
-from ..inputs import AttnInput
 from ..llm import Llm
 
 
@@ -30,10 +29,7 @@ class K2Horizon(Decoder):
     def head(self, llm: Llm, cur: Tensor) -> Tensor | None:
         return llm.finish(group_norm(llm, cur, llm.weight("output_norm.weight")))
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
-        assert pos is not None
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp, n, normed = llm.graph, llm.hparams, llm.n_tokens, cur
         head, heads, heads_kv = hp.head_k(il), hp.n_head(il), hp.n_head_kv(il)
         q, k = llm.linear(il, "attn_q", cur, scale=True), llm.linear(il, "attn_k", cur, scale=True)
@@ -46,11 +42,11 @@ class K2Horizon(Decoder):
             self.head_normed(llm, t, il, name)
             for t, name in ((q, "attn_q_norm"), (k, "attn_k_norm"))
         )
-        q, k = g.rope(q, pos), g.rope(k, pos)
+        q, k = llm.rope(q), llm.rope(k)
         gate = llm.layer_weight(il, "attn_gate")
         if gate is None:
-            return llm.build_attn(inp, q, k, v, il)
-        cur = llm.build_attn(inp, q, k, v, il, wo=None)
+            return llm.build_attn(q, k, v, il)
+        cur = llm.build_attn(q, k, v, il, wo=None)
         # log2(1 + 2^x), a softplus with beta = ln 2: scaled before it and after it
         opened = g.scale(llm.linear(il, "attn_gate", normed, scale=True))
         return llm.project(g.mul(cur, g.scale(g.unary("SOFTPLUS", opened))), il)
@@ -71,7 +67,7 @@ class K2Horizon(Decoder):
         (build_routed_value)."""
         g, hp, (width, n) = llm.graph, llm.hparams, cur.ne[:2]
         n_used = hp.n_value_expert_used
-        logits = g.mul_mat(llm.need_layer(il, "attn_v_gate"), cur)
+        logits = llm.linear(il, "attn_v_gate", cur)
         # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX, otherwise sigmoid
         softmax = hp.expert_gating_func == 1
         probs = g.soft_max(logits) if softmax else g.unary("SIGMOID", logits)

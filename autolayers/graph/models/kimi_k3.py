@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..experts import Routing, build_moe_ffn, situ
-from ..inputs import AttnInput
 from ..kimi_delta_attention import KimiDeltaAttention
 from ..llm import Llm
 from ..recurrent import snapshots
@@ -20,7 +19,8 @@ class KimiK3(KimiLinear):
         g, every = llm.graph, llm.hparams.attn_res_block_size
         stream = llm.build_inp_embd()
         # no positions: its MLA has no rope
-        inp, out_ids = llm.build_attn_inp(), llm.build_inp_out_ids()
+        llm.inp = llm.build_attn_inp()
+        llm.build_inp_out_ids()
         bank: Tensor | None = None
         for il in llm.layers:
             cur = self.attend_residuals(llm, stream, bank, f"blk.{il}.attn_res_score.weight")
@@ -29,13 +29,13 @@ class KimiK3(KimiLinear):
             if banked:
                 checkpoint = g.reshape(stream, llm.n_embd, 1, llm.n_tokens)
                 bank = checkpoint if bank is None else g.concat(bank, checkpoint, 1)
-            cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, None)
+            cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il)
             stream = cur if banked else g.add(stream, cur)
             cur = self.attend_residuals(llm, stream, bank, f"blk.{il}.ffn_res_score.weight")
             cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
             stream = g.add(stream, cur)
         cur = self.attend_residuals(llm, stream, bank, "output_res_score.weight")
-        cur = g.get_rows(cur, out_ids)
+        cur = g.get_rows(cur, llm.out_ids)
         return self.head(llm, llm.build_norm(cur, llm.weight("output_norm.weight")))
 
     def attend_residuals(self, llm: Llm, cur: Tensor, bank: Tensor | None, score: str) -> Tensor:
@@ -71,10 +71,10 @@ class KimiK3(KimiLinear):
 
     def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         # one matrix of full rank, where Kimi Linear has two
-        return llm.graph.mul_mat(llm.need_layer(il, "ssm_g"), self.regrouped(llm, cur))
+        return llm.linear(il, "ssm_g", self.regrouped(llm, cur))
 
-    def mla(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
-        return KimiDeltaAttention.mla(self, llm, cur, il, inp, pos)
+    def mla(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        return KimiDeltaAttention.mla(self, llm, cur, il)
 
     def gated(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
         g, weight = llm.graph, llm.layer_weight(il, "attn_gate")
@@ -89,7 +89,7 @@ class KimiK3(KimiLinear):
         )
         # build_latent_moe: the router reads the whole state, the experts a smaller one
         latent = cur if down is None else g.mul_mat(down, cur)
-        logits = g.mul_mat(llm.need_layer(il, "ffn_gate_inp"), cur)
+        logits = llm.linear(il, "ffn_gate_inp", cur)
         out = build_moe_ffn(llm, latent, il, _ROUTING, probs_in=logits)
         if norm is not None:
             out = llm.build_norm(out, norm, None, "rms", il)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
 from ..experts import Routing
-from ..inputs import AttnInput
 from ..llm import Llm
 
 
 class Mimo2(Decoder):
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         # a fused QKV, or three matrices with a head size for keys and one for values
         if llm.layer_weight(il, "attn_qkv") is not None:
@@ -22,10 +19,8 @@ class Mimo2(Decoder):
             q = g.reshape(q, hp.head_k(0), hp.n_head(il), n)
             k = g.reshape(k, hp.head_k(0), hp.n_head_kv(il), n)
             v = g.reshape(v, hp.head_v(0), hp.n_head_kv(il), n)
-        q, k = g.rope(q, pos), g.rope(k, pos)  # type: ignore[arg-type]
-        cur = llm.build_attn(
-            inp, q, k, v, il, sinks=llm.layer_weight(il, "attn_sinks"), wo_bias=False
-        )
+        q, k = llm.rope(q), llm.rope(k)
+        cur = llm.build_attn(q, k, v, il, sinks=llm.layer_weight(il, "attn_sinks"), wo_bias=False)
         return g.scale(cur) if hp.f_attn_value_scale else cur
 
 

@@ -46,22 +46,21 @@ class MiniMaxM3(Decoder):
         sparse = llm.flash_attn and (llm.cparams.n_seq_max == 1 or not llm.cparams.kv_unified)
         return MsaInput(llm, base) if sparse else base
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        inp = llm.inp
         if not isinstance(inp, MsaInput) or il < hp.n_layer_dense_lead:
-            return super().attention(llm, cur, il, inp, pos)
-        assert pos is not None and inp.cache is not None
+            return super().attention(llm, cur, il)
+        assert inp.cache is not None
         q, k, v = llm.build_qkv(cur, il)
         q, k = self.qk_normed(llm, q, k, il, "rms")
-        q, k = g.rope(q, pos), g.rope(k, pos)
+        q, k = llm.rope(q), llm.rope(k)
         # index branch: one head per group of query heads, and one key for all of them
         size = hp.indexer_head_size
         iq = g.reshape(llm.linear(il, "indexer.q_proj", cur), size, hp.indexer_n_head, n)
         ik = g.reshape(llm.linear(il, "indexer.k_proj", cur), size, 1, n)
-        iq = g.rope(llm.rms_norm(il, "indexer.q_norm", iq), pos)
-        ik = g.rope(llm.rms_norm(il, "indexer.k_norm", ik), pos)
+        iq = llm.rope(llm.rms_norm(il, "indexer.q_norm", iq))
+        ik = llm.rope(llm.rms_norm(il, "indexer.k_norm", ik))
         idx = llm.caches["idx"]
         g.expand(idx.cpy_k(ik, inp.idx_k_idxs, il))
         ik = idx.get_k(il, size, 1)

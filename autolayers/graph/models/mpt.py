@@ -5,14 +5,11 @@ from __future__ import annotations
 from ...ggml.tensor import Tensor
 from ...records import replace
 from ..decoder import Decoder
-from ..inputs import AttnInput
 from ..llm import Llm
 
 
 class Mpt(Decoder):
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         q, k, v = llm.build_qkv(cur, il, roped=False)
         if llm.layer_weight(il, "attn_q_norm") is not None:
@@ -20,7 +17,7 @@ class Mpt(Decoder):
             q, k = g.reshape(q, head * n_head, n), g.reshape(k, head * n_kv, n)
             q, k = self.qk_normed(llm, q, k, il, "layer")
             q, k = g.reshape(q, head, n_head, n), g.reshape(k, head, n_kv, n)
-        return llm.build_attn(inp, q, k, v, il)
+        return llm.build_attn(q, k, v, il)
 
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         return llm.build_ffn(

@@ -7,7 +7,6 @@ from __future__ import annotations
 from ...builds import Rules
 from ...ggml.tensor import Tensor
 from ..experts import Routing, build_moe_ffn
-from ..inputs import AttnInput
 from ..llm import Llm
 from .mamba import Mamba2
 
@@ -40,13 +39,11 @@ class NemotronH(Mamba2):
         )
         return g.add(out, shared)
 
-    def mtp_layer(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def mtp_layer(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         """Build attention and experts in one block, unlike in the trunk."""
         g = llm.graph
-        attn = g.add(self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, pos), cur)
-        attn = g.get_rows(attn, out_ids)
+        attn = g.add(self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il), cur)
+        attn = g.get_rows(attn, llm.out_ids)
         return g.add(
             self.feed_forward(llm, self.normed(llm, attn, il, "post_attention_norm"), il), attn
         )

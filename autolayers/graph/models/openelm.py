@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..inputs import AttnInput
 from ..llm import Llm
 
 
 class OpenElm(Decoder):
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         n_head, n_kv, head = hp.n_head(il), hp.n_head_kv(il), hp.head_v(0)
         cur = g.reshape(llm.linear(il, "attn_qkv", cur), hp.head_k(0), n_head + 2 * n_kv, n)
@@ -23,7 +20,7 @@ class OpenElm(Decoder):
         if not llm.rules.views_openelm_v:
             v = g.cont(v)
         q, k = self.qk_normed(llm, q, k, il, "rms")
-        return llm.build_attn(inp, g.rope(q, pos), g.rope(k, pos), v, il)  # type: ignore[arg-type]
+        return llm.build_attn(llm.rope(q), llm.rope(k), v, il)
 
 
 BUILDERS = {"openelm": OpenElm(residual_first=True)}

@@ -81,11 +81,12 @@ class Qwen4Exp(GatedDeltaNet):
         g, hp = llm.graph, llm.hparams
         grams = self.grams(llm) if llm.rules.grams_first else None
         embd = llm.build_inp_embd()
-        inp = QsaInput(llm)
+        inp = llm.inp = QsaInput(llm)
         size = self.pool_size(llm)
         if size:
             inp.pools = _Pools(llm, size)
-        pos, out_ids = llm.build_inp_pos(), llm.build_inp_out_ids()
+        llm.build_inp_pos()
+        llm.build_inp_out_ids()
         if not llm.rules.grams_first:
             grams = self.grams(llm)
         # every stream starts as a copy of the embeddings
@@ -95,7 +96,7 @@ class Qwen4Exp(GatedDeltaNet):
         for il in llm.layers:
             if grams is not None and il in hp.ple_layers:
                 x = self.ple(llm, x, grams, il)
-            x = self.layer_of_streams(llm, x, il, inp, pos, out_ids)
+            x = self.layer_of_streams(llm, x, il)
             # llama.cpp names it l_last
             llm.pin(x, il)
         if llm.rules.rows_before_nextn:
@@ -104,19 +105,17 @@ class Qwen4Exp(GatedDeltaNet):
         # no output_norm: the last mixer carries it
         return self.head(llm, self.hc_mix(llm, x, "output_hc", -1)[0])
 
-    def layer_of_streams(
-        self, llm: Llm, x: Tensor, il: int, inp: QsaInput, pos: Tensor, out_ids: Tensor
-    ) -> Tensor:
+    def layer_of_streams(self, llm: Llm, x: Tensor, il: int) -> Tensor:
         """Return the streams after a layer: [n_embd, streams, n_tokens]."""
         g, n_embd, streams = llm.graph, llm.n_embd, x.ne[1]
         cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_attn", il)
         assert inject is not None
-        cur = self.attention(llm, cur, il, inp, pos)
+        cur = self.attention(llm, cur, il)
         # What follows works on each token by itself, so only the output's tokens are kept: rows of
         # the block's result, of its shares and of all streams
         if il == llm.n_layer - 1:
-            cur, inject = g.get_rows(cur, out_ids), g.get_rows(inject, out_ids)
-            x = g.get_rows(g.reshape(x, n_embd * streams, x.ne[2]), out_ids)
+            cur, inject = g.get_rows(cur, llm.out_ids), g.get_rows(inject, llm.out_ids)
+            x = g.get_rows(g.reshape(x, n_embd * streams, x.ne[2]), llm.out_ids)
             x = g.reshape(x, n_embd, streams, x.ne[1])
         x = self.hc_combine(llm, x, cur, inject, il)
         cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_ffn", il)
@@ -260,36 +259,33 @@ class Qwen4Exp(GatedDeltaNet):
 
     # sparse attention
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         g.expand(cur)
         if hp.is_recr(il):
             return self.recurrent(llm, cur, il)
-        assert isinstance(inp, QsaInput) and pos is not None
+        inp = llm.inp
+        assert isinstance(inp, QsaInput)
         head, n_head, n_head_kv, ratio = hp.head_v(0), llm.n_head, llm.n_head_kv, _ratio(hp, il)
         chosen, n_kv_max = None, 0
         if ratio and inp.pools is not None:
-            chosen = self.qsa_sel(llm, inp, inp.pools, cur, pos, il)
+            chosen = self.qsa_sel(llm, inp, inp.pools, cur, il)
             n_kv_max = inp.pools.size * (inp.pools.best + 1) - 1
         elif ratio and "idx" in llm.caches:
-            chosen = self.qsa_top_k(llm, inp, cur, pos, il, ratio)
+            chosen = self.qsa_top_k(llm, inp, cur, il, ratio)
             n_kv_max = chosen.ne[0]
         both, k, v = (self.linear(llm, cur, il, f"attn_{x}") for x in "qkv")
         q, gate = self.query_and_gate(llm, both, head, n_head)
         k, v = g.reshape(k, head, n_head_kv, n), g.reshape(v, head, n_head_kv, n)
         q, k = self.qk_normed(llm, q, k, il, "rms")
-        q, k = g.rope(q, pos), g.rope(k, pos)
+        q, k = llm.rope(q), llm.rope(k)
         if chosen is None:
-            out = llm.build_attn(inp, q, k, v, il, wo=None)
+            out = llm.build_attn(q, k, v, il, wo=None)
         else:
             out = self.attn_qsa(llm, inp, q, k, v, chosen, n_kv_max, il)
         return self.linear(llm, g.mul(out, g.unary("SIGMOID", gate)), il, "attn_output")
 
-    def qsa_top_k(
-        self, llm: Llm, inp: QsaInput, cur: Tensor, pos: Tensor, il: int, ratio: int
-    ) -> Tensor:
+    def qsa_top_k(self, llm: Llm, inp: QsaInput, cur: Tensor, il: int, ratio: int) -> Tensor:
         """Return the cells of the best blocks (build_qsa_top_k), [width, n_tokens / n_stream, 1,
         n_stream] of i32."""
         g, hp, n, cache = llm.graph, llm.hparams, llm.n_tokens, llm.caches["idx"]
@@ -313,7 +309,7 @@ class Qwen4Exp(GatedDeltaNet):
         pooled = g.rope(g.reshape(pooled, head, 1, blocks.n * streams), blocks.pos)
         pooled = g.reshape(pooled, head, blocks.n, streams)
         q = g.reshape(llm.linear(il, "indexer.q_proj", cur), head, n_head, n)
-        q = g.rope(llm.rms_norm(il, "indexer.q_norm", q), pos)
+        q = llm.rope(llm.rms_norm(il, "indexer.q_norm", q))
         score = g.mul_mat(pooled, g.reshape(q, head, n_head * per, streams))
         score = g.unary("RELU", g.reshape(score, blocks.n, n_head, per, streams))
         by_head = [
@@ -331,9 +327,7 @@ class Qwen4Exp(GatedDeltaNet):
         width = min(n_kv, hp.indexer_top_k + ratio - 1)
         return g.reshape(g.cont(g.top_k(by_cell, width)), width, per, 1, streams)
 
-    def qsa_sel(
-        self, llm: Llm, inp: QsaInput, pools: _Pools, cur: Tensor, pos: Tensor, il: int
-    ) -> Tensor:
+    def qsa_sel(self, llm: Llm, inp: QsaInput, pools: _Pools, cur: Tensor, il: int) -> Tensor:
         """Return the attention mask, closed but for the cells of the best pools and of the last,
         unfinished one (build_qsa_sel)."""
         g, hp, n, mask, cache = llm.graph, llm.hparams, llm.n_tokens, inp.mask, llm.caches["idx"]
@@ -362,7 +356,7 @@ class Qwen4Exp(GatedDeltaNet):
         pooled = g.reshape(g.get_rows(pooled_keys, pools.cells), head, 1, pools.count)
 
         q = g.reshape(llm.linear(il, "indexer.q_proj", cur), head, n_head, n)
-        q = g.rope(llm.rms_norm(il, "indexer.q_norm", q), pos)
+        q = llm.rope(llm.rms_norm(il, "indexer.q_norm", q))
         # every head counts the same: weights of one value
         score = g.lightning_indexer(q, pooled, g.fill(g.new("f32", n_head, n)), pools.visible)
         top = g.top_k(score, best)

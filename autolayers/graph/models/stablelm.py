@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..inputs import AttnInput
 from ..llm import Llm
 
 
 class StableLm(Decoder):
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         g = llm.graph
         normed = self.normed(llm, inp_l, il, "attn_norm")
-        cur = self.attention(llm, normed, il, inp, pos)
-        cur, inp_l, normed = llm.select_outputs(il, out_ids, cur, inp_l, normed)
+        cur = self.attention(llm, normed, il)
+        cur, inp_l, normed = llm.select_outputs(il, cur, inp_l, normed)
         ffn_inp = g.add(cur, inp_l)
         # a parallel layer (StableLM 2 12B): see the module's first line
         cur = (

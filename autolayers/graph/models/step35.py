@@ -6,14 +6,11 @@ from ...builds import Rules
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
 from ..experts import Routing
-from ..inputs import AttnInput
 from ..llm import Llm
 
 
 class Step35(Decoder):
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         normed = cur
         n_head, head = hp.n_head(il), hp.head_v(0)
@@ -24,8 +21,8 @@ class Step35(Decoder):
         q, k = self.qk_normed(llm, q, k, il, "rms")
         # one tensor for all layers: rope reads as many factors as half of the layer's rotated part
         factors = None if hp.is_swa(il) else llm.rope_factors(il)
-        q, k = g.rope(q, pos, factors), g.rope(k, pos, factors)  # type: ignore[arg-type]
-        cur = llm.build_attn(inp, q, k, v, il, wo=None)
+        q, k = llm.rope(q, factors), llm.rope(k, factors)
+        cur = llm.build_attn(q, k, v, il, wo=None)
         # one gate per head, [n_head, n_tokens], of attention's input
         gate_w = llm.layer_weight(il, "attn_gate")
         if gate_w is not None:
