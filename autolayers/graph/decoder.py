@@ -13,7 +13,7 @@ from ..builds import Rule
 from ..ggml.tensor import Tensor
 from ..model.hparams import Hparams
 from ..records import dataclass, replace
-from .experts import Routing, build_moe_ffn
+from .experts import Routing, build_latent_moe, build_moe_ffn
 from .inputs import AttnInput
 from .llm import Llm
 
@@ -48,13 +48,15 @@ class Decoder:
     attn_norm: str | None = "attn_norm"
     # all, none, key (Hparams.has_rope), or a rule of (hparams, layer)
     rope: Ropes = "all"
-    rope_factors: bool = False  # rope_freqs / LongRoPE factors are used
+    # rope_freqs / LongRoPE factors are used, or where by a rule of (hparams, layer)
+    rope_factors: bool | Callable[[Hparams, int], bool] = False
     # Q and K are normed per head before rope (head), before the heads are split (flat), or after
     # rope
     qk_norm: Literal["head", "flat", "after"] | None = None
     qk_norm_kind: Norm | None = None  # kind of that norm if not `norm`
     q_scale: bool = False  # factor of Q after rope
-    temperature: bool | None = False  # position-dependent factor of Q; None: if the key is set
+    # position-dependent factor of Q, or of layers without rope; None: if the key is set
+    temperature: Literal["unroped"] | bool | None = False
     sinks: bool = False  # attn_sinks go into the softmax
     soft_cap: bool = False  # attention logits are capped
     out_norm: str | None = None  # norm of the attention's result before wo (attn_sub_norm)
@@ -247,10 +249,7 @@ class Decoder:
         self, llm: Llm, cur: Tensor, il: int, name: str | None, pinned: bool = True
     ) -> Tensor:
         """Return `cur` normed by blk.<il>.<name>; unchanged without a name."""
-        if name is None:
-            return cur
-        weight, bias = llm.layer_weight(il, name), llm.layer_weight(il, name, "bias")
-        return llm.build_norm(cur, weight, bias, self.norm, il if pinned else -1)
+        return cur if name is None else llm.norm(il, name, cur, self.norm, pinned)
 
     def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         g = llm.graph
@@ -300,20 +299,26 @@ class Decoder:
         """Build attention of the normed input, projected by wo."""
         g = llm.graph
         q, k, v = self.heads(llm, cur, il)
-        if llm.pos is not None and self.ropes(llm.hparams, il):
-            factors = llm.rope_factors(il) if self.rope_factors else None
+        roped = llm.pos is not None and self.ropes(llm.hparams, il)
+        if roped:
+            wanted = self.rope_factors
+            if callable(wanted):
+                wanted = wanted(llm.hparams, il)
+            factors = llm.rope_factors(il) if wanted else None
             q, k = llm.rope(q, factors), llm.rope(k, factors)
         if self.qk_norm == "after":
             q, k = self.qk_normed(llm, q, k, il, self.qk_norm_kind or self.norm)
         if self.q_scale:
             q = g.scale(q)
-        if llm.attn_temp is not None:
+        if llm.attn_temp is not None and not (roped and self.temperature == "unroped"):
             q = g.mul(q, llm.attn_temp)
         sinks = llm.layer_weight(il, "attn_sinks") if self.sinks else None
-        if self.out_norm is None:
-            return llm.build_attn(q, k, v, il, wo=self.wo, sinks=sinks, wo_bias=self.wo_bias)
-        cur = llm.build_attn(q, k, v, il, wo=None, sinks=sinks)
-        return llm.project(self.normed(llm, cur, il, self.out_norm), il, self.wo, self.wo_bias)
+        out = llm.build_attn(q, k, v, il, wo=None, sinks=sinks)
+        return llm.project(self.gated(llm, out, cur, il), il, self.wo, self.wo_bias)
+
+    def gated(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
+        """Return attention's result as wo reads it; `cur`: the normed input."""
+        return self.normed(llm, out, il, self.out_norm)
 
     def heads(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return Q, K and V by heads before rope, with the norms that come before it."""
@@ -349,8 +354,8 @@ class Decoder:
         made = []
         for name, t in (("attn_q_norm", q), ("attn_k_norm", k)):
             # a file may have one of the two
-            weight, bias = llm.layer_weight(il, name), llm.layer_weight(il, name, "bias")
-            made.append(t if weight is None else llm.build_norm(t, weight, bias, kind, il))
+            absent = llm.layer_weight(il, name) is None
+            made.append(t if absent else llm.norm(il, name, t, kind))
         return made[0], made[1]
 
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
@@ -399,13 +404,7 @@ class Decoder:
         )
 
     def experts(self, llm: Llm, cur: Tensor, il: int, routing: Routing) -> Tensor:
-        if not self.latent:
-            return build_moe_ffn(llm, cur, il, routing)
-        # the router reads the full vector, the experts a small one
-        logits = llm.linear(il, "ffn_gate_inp", cur)
-        small = llm.linear(il, "ffn_latent_down", cur)
-        out = build_moe_ffn(llm, small, il, routing, probs_in=logits)
-        return llm.linear(il, "ffn_latent_up", out)
+        return (build_latent_moe if self.latent else build_moe_ffn)(llm, cur, il, routing)
 
 
 def _mtp_norm_weight(llm: Llm, il: int) -> Tensor | None:
@@ -434,23 +433,16 @@ class Gated(Decoder):
     # one gate per head instead of one per element, if the file's gate has that width
     gate_heads: bool = False
 
-    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+    def gated(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
         g, hp = llm.graph, llm.hparams
-        normed = cur
-        q, k, v = llm.build_qkv(cur, il)
-        q, k = self.qk_normed(llm, q, k, il, self.norm)
-        if self.ropes(hp, il):
-            q, k = llm.rope(q), llm.rope(k)
-        cur = llm.build_attn(q, k, v, il, wo=None)
+        llm.need_layer(il, self.wo)
         weight = llm.need_layer(il, "attn_gate")
-        gate = g.unary(self.gate_act, llm.build_lora_mm(weight, normed))
-        n_head, head, n = hp.n_head(il), hp.head_k(il), cur.ne[1]
-        if self.gate_heads and weight.ne[1] == n_head:
-            cur = g.mul(g.reshape(cur, head, n_head, n), g.reshape(gate, 1, n_head, n))
-            cur = g.reshape(cur, head * n_head, n)
-        else:
-            cur = g.mul(cur, gate)
-        return llm.linear(il, "attn_output", cur, scale=True)
+        gate = g.unary(self.gate_act, llm.build_lora_mm(weight, cur))
+        n_head, head, n = hp.n_head(il), hp.head_k(il), out.ne[1]
+        if not self.gate_heads or weight.ne[1] != n_head:
+            return g.mul(out, gate)
+        out = g.mul(g.reshape(out, head, n_head, n), g.reshape(gate, 1, n_head, n))
+        return g.reshape(out, head * n_head, n)
 
 
 class Encoder(Decoder):

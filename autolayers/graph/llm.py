@@ -502,8 +502,19 @@ class Llm:
         """Norm by blk.<il>.<name>, if present (build_norm)."""
         return self.build_norm(cur, self.layer_weight(il, name), None, "rms", il)
 
-    def hadamard(self, cur: Tensor, rot: Tensor) -> Tensor:
-        """Rotate rows of `cur` in parts of rot.ne[0] (llama_mul_mat_hadamard)."""
+    def norm(self, il: int, name: str, cur: Tensor, kind: Norm, pinned: bool = True) -> Tensor:
+        """Norm by blk.<il>.<name> and its bias, if present."""
+        weight, bias = self.layer_weight(il, name), self.layer_weight(il, name, "bias")
+        return self.build_norm(cur, weight, bias, kind, il if pinned else -1)
+
+    def output_norm(self, cur: Tensor, il: int = -1) -> Tensor:
+        return self.build_norm(cur, self.weight("output_norm.weight"), None, "rms", il)
+
+    def hadamard(self, cur: Tensor, rot: Tensor | None) -> Tensor:
+        """Rotate rows of `cur` in parts of rot.ne[0] (llama_mul_mat_hadamard), if there is a
+        matrix."""
+        if rot is None:
+            return cur
         g, n = self.graph, rot.ne[0]
         # ggml_reshape wants contiguous rows; a view (of a fused QKV) is copied first
         if cur.contiguous():
@@ -885,7 +896,7 @@ class Llm:
             assert k is not None and v is not None
             keys, values, kq_b = self._uncached(a, k, v, kq_b)
         else:
-            keys, values = self._cached(a, cache, k, v, il, mla)
+            keys, values = self.cached(a, cache, k, v, il, mla)
         cur = self.build_attn_mha(
             q,
             keys,
@@ -902,8 +913,7 @@ class Llm:
         # are a part of the keys.
         # a Hadamard matrix is its own inverse up to the scale that it already has
         rot = a.k_rot if keys_only and a.k_rot is not None else a.v_rot
-        cur = cur if rot is None else self.hadamard(cur, rot)
-        return self.project(cur, il, wo, wo_bias)
+        return self.project(self.hadamard(cur, rot), il, wo, wo_bias)
 
     def _uncached(
         self, a: AttnInput, k: Tensor, v: Tensor, kq_b: Tensor | None
@@ -927,15 +937,17 @@ class Llm:
         self, a: AttnInput, q: Tensor, k: Tensor | None, v: Tensor | None, mla: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return Q, K and V as a quantised cache wants them."""
-        if a.k_rot is not None:
-            q = self.hadamard(q, a.k_rot)
-            k = self.hadamard(k, a.k_rot) if k is not None else None
-        if a.v_rot is not None and v is not None and not mla:
-            v = self.hadamard(v, a.v_rot)
-        return q, k, v
+        q, k = self.hadamard(q, a.k_rot), k and self.hadamard(k, a.k_rot)
+        return q, k, v if v is None or mla else self.hadamard(v, a.v_rot)
 
-    def _cached(
-        self, a: AttnInput, cache: CacheView, k: Tensor | None, v: Tensor | None, il: int, mla: bool
+    def cached(
+        self,
+        a: AttnInput,
+        cache: CacheView,
+        k: Tensor | None,
+        v: Tensor | None,
+        il: int,
+        mla: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Store K and V, if there are new ones; return all keys and values of the layer."""
         g, hp = self.graph, self.hparams

@@ -27,6 +27,30 @@ class DsaInput(AttnInput):
         self.top_k: Tensor | None = None
 
 
+class Pools:
+    """llm_graph_input_kpool: which cells make up a pool of `size` tokens, and where its key is
+    kept; for all layers."""
+
+    def __init__(self, llm: Llm, size: int, mask_type: str) -> None:
+        g, n = llm.graph, llm.n_tokens
+        # pools that a full cache has, in steps of 64: a graph keeps its shape while some are added
+        complete = llm.cparams.n_ctx_seq // size * llm.cparams.n_seq_max
+        self.size = size
+        self.count = max(64, -(-(complete + 1) // 64) * 64)
+        # never 0: a micro-batch that completes no pool has one dummy
+        self.n_new = max(1, complete)
+        self.best = min(self.count, llm.hparams.indexer_top_k // size)
+        self.ids = g.input("kpool_k_idxs", "i64", n)
+        self.cells = g.input("pool_cells", "i32", self.count)
+        self.members = g.input("pool_idxs", "i32", size, self.count)
+        self.visible = g.input("pool_mask", mask_type, self.count, n)
+        self.tail = g.input("tail_idxs", "i32", size - 1, n)
+        self.new_members = g.input("new_pool_idxs", "i32", size, self.n_new)
+        self.new_cells = g.input("new_pool_rep", "i64", self.n_new)
+        # filled before each batch (set_input), so allocated even where no op reads them
+        llm.expand_all(self.cells, self.members, self.visible, self.tail)
+
+
 def dsa_input(llm: Llm) -> DsaInput:
     """Mirror build_attn_inp_k_dsa, _iswa."""
     lid = llm.attn_input(llm.caches["lid"], with_v=False, mask_type=indexer_mask_type(llm))
@@ -55,11 +79,7 @@ def lightning_indexer(
     head, n_head = hp.indexer_head_size, hp.indexer_n_head
     q = _rotated(llm, llm.linear(il, "indexer.attn_q_b", latent_q), n_head)
     k = llm.linear(il, "indexer.attn_k", cur)
-    weight, bias = (
-        llm.layer_weight(il, "indexer.k_norm"),
-        llm.layer_weight(il, "indexer.k_norm", "bias"),
-    )
-    k = llm.build_norm(k, weight, bias, "layer", il)
+    k = llm.norm(il, "indexer.k_norm", k, "layer")
     k = _rotated(llm, k, 1)
     if rotate:
         # always rotated, whatever the cache's type: DeepSeek's indexer computes in Hadamard space

@@ -7,24 +7,18 @@ from ...ggml.tensor import Tensor
 from ..decoder import Decoder
 from ..experts import Routing
 from ..llm import Llm
+from ..rows import slides
 
 
 class Beam(Decoder):
-    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        g, hp, normed = llm.graph, llm.hparams, cur
-        q, k, v = self.heads(llm, cur, il)
-        if hp.is_swa(il):
-            q, k = llm.rope(q), llm.rope(k)
-        elif llm.attn_temp is not None:
-            q = g.mul(q, llm.attn_temp)
-        cur = llm.build_attn(q, k, v, il, wo=None)
-        gate = llm.linear(il, "attn_gate", normed)
-        n_head, n = hp.n_head(il), cur.ne[1]
+    def gated(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
+        g, n_head = llm.graph, llm.hparams.n_head(il)
+        llm.need_layer(il, self.wo)
+        gate = llm.linear(il, "attn_gate", cur)
         bias = g.reshape(llm.need_layer(il, "attn_gate", "bias"), 1, n_head)
-        by_head = g.reshape(gate, gate.ne[0] // n_head, n_head, n)
+        by_head = g.reshape(gate, gate.ne[0] // n_head, n_head, out.ne[1])
         gate = g.unary("SIGMOID", g.add(by_head, bias))
-        cur = g.mul(cur, g.reshape(gate, cur.ne[0], n))
-        return llm.linear(il, "attn_output", cur, scale=True)
+        return g.mul(out, g.reshape(gate, *out.ne[:2]))
 
     def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         g, residual = llm.graph, inp_l
@@ -37,4 +31,13 @@ class Beam(Decoder):
         return g.add(g.scale(cur), g.scale(ffn_inp))
 
 
-BUILDERS = {"beam": Beam(qk_norm="head", temperature=True, select="", moe=Routing("sigmoid"))}
+BUILDERS = {
+    "beam": Beam(
+        qk_norm="head",
+        rope=slides,
+        temperature="unroped",
+        wo_bias=False,
+        select="",
+        moe=Routing("sigmoid"),
+    )
+}

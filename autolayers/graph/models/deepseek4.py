@@ -110,22 +110,26 @@ class DeepSeek4(Decoder):
         g.expand(llm.inp.mask)  # type: ignore[arg-type]
         x = expand_streams(llm, embd)
         for il in llm.layers:
-            cur, post, comb = build_hc_pre(llm, x, "attn", il)
-            cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il)
-            x = build_hc_post(llm, cur, x, post, comb, il)
-            cur, post, comb = build_hc_pre(llm, x, "ffn", il)
-            # expanded before the FFN, so that they are not computed in between
-            for t in (x, post, comb):
-                g.expand(t)
-            cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
-            x = build_hc_post(llm, cur, x, post, comb, il)
+            x = self.block(llm, x, il)
             # l_last, the name that graph_get_cb pins
             llm.pin(x, il)
         if llm.rules.rows_before_nextn:
             llm.output(x)
         x = g.get_rows(g.reshape(x, x.ne[0] * x.ne[1], n), llm.out_ids)
         x = g.reshape(x, hp.n_embd, hp.dsv4_hc_mult, llm.n_outputs)
-        return llm.finish(llm.build_norm(build_hc_head(llm, x), llm.weight("output_norm.weight")))
+        return llm.finish(llm.output_norm(build_hc_head(llm, x)))
+
+    def block(self, llm: Llm, x: Tensor, il: int, early: bool = True) -> Tensor:
+        """Return the streams after a layer."""
+        cur, post, comb = build_hc_pre(llm, x, "attn", il)
+        cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il)
+        x = build_hc_post(llm, cur, x, post, comb, il)
+        cur, post, comb = build_hc_pre(llm, x, "ffn", il)
+        # expanded before the FFN, so that they are not computed in between
+        if early:
+            llm.expand_all(x, post, comb)
+        cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
+        return build_hc_post(llm, cur, x, post, comb, il)
 
     def mtp(self, llm: Llm) -> Tensor:
         return WINDOWED.mtp(llm)
@@ -184,11 +188,9 @@ class DeepSeek4(Decoder):
         elif ratio == HCA_RATIO:
             self._compress(llm, inp.hca, cur, il, "attn_compressor", head)
         top_k = self._top_k(llm, inp.lid, latent_q, cur, il) if ratio == CSA_RATIO else None
-        g, hp = llm.graph, llm.hparams
-        head, cache, mask = hp.head_k(il), inp.cache, inp.mask
+        g, cache, mask = llm.graph, inp.cache, inp.mask
         assert cache is not None and mask is not None
-        if inp.k_rot is not None:
-            q, kv = llm.hadamard(q, inp.k_rot), llm.hadamard(kv, inp.k_rot)
+        q, kv = llm.hadamard(q, inp.k_rot), llm.hadamard(kv, inp.k_rot)
         # added together, so that they are not reordered and make fewer splits
         g.expand(q)
         g.expand(kv)
@@ -208,7 +210,7 @@ class DeepSeek4(Decoder):
         out = llm.build_attn_mha(
             q, keys, keys, mask, il, sinks=llm.layer_weight(il, "attn_sinks"), n_kv_max=n_kv_max
         )
-        return out if inp.k_rot is None else llm.hadamard(out, inp.k_rot)
+        return llm.hadamard(out, inp.k_rot)
 
     def _compress(
         self, llm: Llm, inp: _Compressed, cur: Tensor, il: int, name: str, head: int
@@ -233,8 +235,7 @@ class DeepSeek4(Decoder):
         comp = g.cont(g.permute(g.sum_rows(g.mul(cells[0], weights)), 1, 0, 2, 3))
         comp = llm.rms_norm(il, f"{name}_norm", comp)
         comp = llm.rope_end(comp, llm.hparams.n_rot(), pos=inp.write_pos)
-        if inp.k_rot is not None:
-            comp = llm.hadamard(comp, inp.k_rot)
+        comp = llm.hadamard(comp, inp.k_rot)
         g.expand(inp.cache.cpy_k(comp, inp.write, il))
         if inp.snapshot is not None:
             both = [g.concat(t, new, 1) for t, new in zip(restored, (kv, score), strict=True)]
@@ -280,7 +281,7 @@ class DeepSeek4(Decoder):
         head, n_head = hp.indexer_head_size, hp.indexer_n_head
         q = g.reshape(llm.linear(il, "indexer.attn_q_b", latent_q), head, n_head, n)
         q = llm.rope_end(q, hp.n_rot())
-        q = llm.hadamard(q, inp.k_rot)  # type: ignore[arg-type]
+        q = llm.hadamard(q, inp.k_rot)
         # 1 / sqrt(head * n_head) on the small tensor instead of the scores
         weights = g.scale(llm.linear(il, "indexer.proj", cur))
         keys = self._keys(llm, inp, il, head)
@@ -304,13 +305,8 @@ class DeepSeek4(Decoder):
 class Windowed(DeepSeek4):
     """A block of a draft (MTP, DSpark): it keeps only the raw window."""
 
-    def block(self, llm: Llm, x: Tensor, il: int) -> Tensor:
-        cur, post, comb = build_hc_pre(llm, x, "attn", il)
-        cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il)
-        x = build_hc_post(llm, cur, x, post, comb, il)
-        cur, post, comb = build_hc_pre(llm, x, "ffn", il)
-        cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
-        return build_hc_post(llm, cur, x, post, comb, il)
+    def block(self, llm: Llm, x: Tensor, il: int, early: bool = False) -> Tensor:
+        return super().block(llm, x, il, early)
 
     def attend(
         self,

@@ -27,7 +27,7 @@ class DFlash:
             cur = g.scale(cur)
         for il in range(llm.n_layer):
             cur = self.layer(llm, cur, il)
-        hidden = llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight")), head=None)
+        hidden = llm.finish(llm.output_norm(cur), head=None)
         logits = self.logits(llm, hidden)
         # DFlash2: its selector reads logits as the target would scale and cap them
         selects = llm.weight("selector_hidden.weight") is not None
@@ -67,7 +67,7 @@ class DFlash:
             x = WINDOWED.block(llm, x, il)
         # the confidence head reads the state before the norm
         hidden = llm.finish(build_hc_head(llm, x), head=None)
-        logits = self.logits(llm, llm.build_norm(hidden, llm.weight("output_norm.weight")))
+        logits = self.logits(llm, llm.output_norm(hidden))
         g.expand(logits)
         return (
             logits

@@ -49,7 +49,7 @@ def eagle3(llm: Llm) -> Tensor:
     ffn_inp = g.add(attn, normed if hp.norm_before_residual else state)
     cur = llm.build_ffn(llm.rms_norm(0, "ffn_norm", ffn_inp), 0, scales=False, biases=False)
     cur = llm.output(g.add(cur, ffn_inp))
-    cur = llm.build_norm(cur, llm.weight("output_norm.weight"))
+    cur = llm.output_norm(cur)
     return scattered(llm, llm.build_lora_mm(borrowed(llm, "output.weight"), cur))
 
 

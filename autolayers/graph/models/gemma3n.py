@@ -35,7 +35,7 @@ class Gemma3n:
             cur = g.add(cur, matrix(llm, others, i))
         llm.build_inp_out_ids()
         cur = g.get_rows(g.scale(cur), llm.out_ids)
-        cur = llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight")))
+        cur = llm.finish(llm.output_norm(cur))
         return g.scale(g.unary("TANH", g.scale(cur)))
 
     def rescaled(self, llm: Llm, x: Tensor, like: Tensor) -> Tensor:

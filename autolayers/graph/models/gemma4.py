@@ -71,7 +71,7 @@ class Gemma4:
             if il in llm.cparams.layer_inputs:
                 llm.output(cur)
             cur = self.layer(llm, cur, il, per_layer)
-        cur = llm.build_norm(cur, llm.weight("output_norm.weight"))
+        cur = llm.output_norm(cur)
         # a draft reads the normed state of every token (t_h_nextn), so rows are left out after it
         if llm.rules.gemma4_last_rows and not llm.crops_early:
             cur = g.get_rows(llm.output(cur), llm.out_ids)

@@ -32,7 +32,7 @@ class Gemma4Assistant:
             cur = llm.build_ffn(cur, il, "gelu", scales=False, biases=False)
             cur = g.add(llm.build_norm(cur, llm.layer_weight(il, "post_ffw_norm")), attn_out)
             cur = g.mul(cur, llm.need_layer(il, "layer_output_scale"))
-        cur = llm.build_norm(cur, llm.weight("output_norm.weight"))
+        cur = llm.output_norm(cur)
         # both results are expanded, the state last: the next draft step reads it (h_nextn)
         logits = llm.build_lora_mm(llm.need("output.weight"), cur)
         g.expand(logits)

@@ -43,15 +43,14 @@ class GemmaEmbedding2(Encoder):
             llm.need_layer(il, "layer_output_scale"),
         )
 
-    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        """Attend with V normed too, without a weight."""
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return them with V normed too, without a weight."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         q, k, v = (llm.linear(il, name, cur, scale=True) for name in ("attn_q", "attn_k", "attn_v"))
         head, n_kv = hp.head_k(il), hp.n_head_kv(il)
         q = llm.rms_norm(il, "attn_q_norm", g.reshape(q, head, hp.n_head(il), n))
         k = llm.rms_norm(il, "attn_k_norm", g.reshape(k, head, n_kv, n))
-        v = g.rms_norm(g.reshape(v, head, n_kv, n))
-        return llm.build_attn(llm.rope(q), llm.rope(k), v, il, wo_bias=False)
+        return q, k, g.rms_norm(g.reshape(v, head, n_kv, n))
 
     def head(self, llm: Llm, cur: Tensor) -> Tensor:
         """Return the output matrix's product, which is the embeddings, not logits."""
@@ -62,6 +61,7 @@ class GemmaEmbedding2(Encoder):
 
 BUILDERS = {
     "gemma-embedding2": GemmaEmbedding2(
+        wo_bias=False,
         attn_post_norm="post_attention_norm",
         act="gelu",
         ffn_bias=False,

@@ -45,7 +45,7 @@ class GraniteSwitch:
             )
             cur = self.switched_lora_mm(llm, "ffn_down", g.mul(g.unary("SILU", gate), up), ids, il)
             cur = g.add(self.scaled(llm, cur), ffn_inp)
-        cur = llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight")))
+        cur = llm.finish(llm.output_norm(cur))
         return g.scale(cur)
 
     def scaled(self, llm: Llm, cur: Tensor) -> Tensor:

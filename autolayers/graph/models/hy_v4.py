@@ -48,7 +48,7 @@ class HyV4(DeepSeek32):
             g.mul(mixes, llm.need("output_hc_scale.weight")), llm.need("output_hc_base.weight")
         )
         cur = self.hc_mix(llm, x, g.scale(g.unary("SIGMOID", weights)))
-        return llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight")))
+        return llm.finish(llm.output_norm(cur))
 
     def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         if isinstance(llm.inp, DsaInput):

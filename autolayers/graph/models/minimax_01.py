@@ -28,7 +28,7 @@ class MiniMax01(Hybrid):
             cur, residual = llm.select_outputs(il, cur, residual)
             cur = self.normed(llm, g.add(cur, g.scale(residual)), il, "ffn_norm")
             cur = g.add(self.feed_forward(llm, cur, il), g.scale(cur))
-        return self.head(llm, llm.build_norm(cur, llm.weight("output_norm.weight")))
+        return self.head(llm, llm.output_norm(cur))
 
     def lightning(
         self, llm: Llm, cur: Tensor, il: int, slopes: Tensor, decays: list[Tensor]

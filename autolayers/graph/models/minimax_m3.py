@@ -64,24 +64,13 @@ class MiniMaxM3(Decoder):
         idx = llm.caches["idx"]
         g.expand(idx.cpy_k(ik, inp.idx_k_idxs, il))
         ik = idx.get_k(il, size, 1)
-        if inp.k_rot is not None:
-            q, k = llm.hadamard(q, inp.k_rot), llm.hadamard(k, inp.k_rot)
-        if inp.v_rot is not None:
-            v = llm.hadamard(v, inp.v_rot)
-        for t in (q, k, v):
-            g.expand(t)
-        g.expand(inp.cache.cpy_k(k, inp.k_idxs, il))
-        g.expand(inp.cache.cpy_v(v, inp.v_idxs, il))
-        k = inp.cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
-        v = inp.cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
-        out = (
-            self._gathered(llm, inp, q, k, v, iq, ik)
-            # a single token copies the chosen keys, many tokens mask what they do not attend to
-            if inp.decodes
-            else self._masked(llm, inp, q, k, v, iq, ik)
-        )
-        if inp.v_rot is not None:
-            out = llm.hadamard(out, inp.v_rot)
+        q, k = llm.hadamard(q, inp.k_rot), llm.hadamard(k, inp.k_rot)
+        v = llm.hadamard(v, inp.v_rot)
+        llm.expand_all(q, k, v)
+        k, v = llm.cached(inp, inp.cache, k, v, il)
+        # a single token copies the chosen keys, many tokens mask what they do not attend to
+        attend = self._gathered if inp.decodes else self._masked
+        out = llm.hadamard(attend(llm, inp, q, k, v, iq, ik), inp.v_rot)
         return llm.project(out, il, biased=False)
 
     def _gathered(

@@ -9,7 +9,7 @@ from ..llm import Llm
 
 
 class Mpt(Decoder):
-    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         q, k, v = llm.build_qkv(cur, il, roped=False)
         if llm.layer_weight(il, "attn_q_norm") is not None:
@@ -17,7 +17,7 @@ class Mpt(Decoder):
             q, k = g.reshape(q, head * n_head, n), g.reshape(k, head * n_kv, n)
             q, k = self.qk_normed(llm, q, k, il, "layer")
             q, k = g.reshape(q, head, n_head, n), g.reshape(k, head, n_kv, n)
-        return llm.build_attn(q, k, v, il)
+        return q, k, v
 
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         return llm.build_ffn(
@@ -28,4 +28,4 @@ class Mpt(Decoder):
         return replace(self, positions=llm.weight("position_embd.weight") is not None)
 
 
-BUILDERS = {"mpt": Mpt(norm="layer", act="gelu", gate="seq")}
+BUILDERS = {"mpt": Mpt(norm="layer", rope="none", act="gelu", gate="seq")}

@@ -25,7 +25,7 @@ class Nanbeige(Decoder):
             and il + 1 < hp.n_layer
             and not hp.skip_loop_final_norm
         ):
-            cur = llm.build_norm(cur, llm.weight("output_norm.weight"), None, "rms", il)
+            cur = llm.output_norm(cur, il)
         return cur
 
 

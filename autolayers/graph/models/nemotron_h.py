@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ...builds import Rules
 from ...ggml.tensor import Tensor
-from ..experts import Routing, build_moe_ffn
+from ..experts import Routing, build_latent_moe
 from ..llm import Llm
 from .mamba import Mamba2
 
@@ -18,22 +18,11 @@ if TYPE_CHECKING:
 class NemotronH(Mamba2):
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g = llm.graph
-        router = llm.layer_weight(il, "ffn_gate_inp")
-        if router is None:
+        if llm.layer_weight(il, "ffn_gate_inp") is None:
             return llm.build_ffn(cur, il, "relu_sqr", None)
-        down, up = llm.layer_weight(il, "ffn_latent_down"), llm.layer_weight(il, "ffn_latent_up")
-        # the router and the shared expert read the whole state, the others a smaller one
-        latent = cur if down is None else g.mul_mat(down, cur)
-        out = build_moe_ffn(
-            llm,
-            latent,
-            il,
-            _ROUTING,
-            probs_in=llm.build_lora_mm(router, cur),
-            n_expert_used=llm.hparams.n_expert_used(il),
-        )
-        if up is not None:
-            out = g.mul_mat(up, out)
+        used = llm.hparams.n_expert_used(il)
+        # the shared expert reads the whole state
+        out = build_latent_moe(llm, cur, il, _ROUTING, n_expert_used=used, optional=True)
         shared = llm.build_ffn(
             cur, il, "relu_sqr", None, up="ffn_up_shexp", down="ffn_down_shexp", biases=False
         )

@@ -8,7 +8,7 @@ from ..llm import Llm
 
 
 class OpenElm(Decoder):
-    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         n_head, n_kv, head = hp.n_head(il), hp.n_head_kv(il), hp.head_v(0)
         cur = g.reshape(llm.linear(il, "attn_qkv", cur), hp.head_k(0), n_head + 2 * n_kv, n)
@@ -19,8 +19,7 @@ class OpenElm(Decoder):
         v = g.view(cur, (head, n_kv, n), strides, cur.nb[1] * (n_head + n_kv))
         if not llm.rules.views_openelm_v:
             v = g.cont(v)
-        q, k = self.qk_normed(llm, q, k, il, "rms")
-        return llm.build_attn(llm.rope(q), llm.rope(k), v, il)
+        return *self.qk_normed(llm, q, k, il, "rms"), v
 
 
 BUILDERS = {"openelm": OpenElm(residual_first=True)}

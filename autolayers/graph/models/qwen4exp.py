@@ -12,7 +12,7 @@ from ..hyper_connections import expand_streams
 from ..inputs import AttnInput
 from ..llm import Llm
 from ..recurrent import F32, build_rs, n_cells, snapshots, state
-from ..sparse_attention import pools_mask, top_k_mask
+from ..sparse_attention import Pools, pools_mask, top_k_mask
 
 _MAX_RATIO = 1024  # tokens of a block; each is a tensor of the graph
 
@@ -33,41 +33,17 @@ class _Blocks:
         self.bias = g.input("qsa_bias", "f32", self.n, llm.n_tokens // streams, streams)
 
 
-class _Pools:
-    """llm_graph_input_kpool: which cells make up a pool of `size` tokens, and where its key is
-    kept; for all layers."""
-
-    def __init__(self, llm: Llm, size: int) -> None:
-        g, n, cache = llm.graph, llm.n_tokens, llm.caches["idx"]
-        complete = llm.cparams.n_ctx_seq // size * llm.cparams.n_seq_max
-        self.size = size
-        # padded, so that a graph keeps its shape while pools are added
-        self.count = max(64, -(-(complete + 1) // 64) * 64)
-        self.n_new = max(1, complete)
-        self.best = min(self.count, llm.hparams.indexer_top_k // size)
-        self.n_kv = cache.n_kv
-        self.ids = g.input("kpool_k_idxs", "i64", n)
-        self.cells = g.input("pool_cells", "i32", self.count)
-        self.members = g.input("pool_idxs", "i32", size, self.count)
-        self.visible = g.input("pool_mask", "f16", self.count, n)
-        self.tail = g.input("tail_idxs", "i32", size - 1, n)
-        self.new_members = g.input("new_pool_idxs", "i32", size, self.n_new)
-        self.new_cells = g.input("new_pool_rep", "i64", self.n_new)
-        self.new_pos = g.input("new_pool_pos", "i32", 4 * self.n_new)
-        # filled before each batch (set_input), so allocated even where no op reads them
-        for tensor in (self.cells, self.members, self.visible, self.tail):
-            g.expand(tensor)
-
-
 class QsaInput(AttnInput):
     """The input of attention, and of the step that chooses what it reads: pools of tokens, or
     blocks of a given length."""
+
+    new_pos: Tensor  # positions of new pools
 
     def __init__(self, llm: Llm) -> None:
         base = llm.attn_input(llm.caches["attn"], by_rows=False)
         super().__init__(base.cache, base.mask, base.k_idxs, base.v_idxs, base.k_rot, base.v_rot)
         self.blocks: dict[int, _Blocks] = {}
-        self.pools: _Pools | None = None
+        self.pools: Pools | None = None
 
 
 def _ratio(hp: Hparams, il: int) -> int:
@@ -84,7 +60,8 @@ class Qwen4Exp(GatedDeltaNet):
         inp = llm.inp = QsaInput(llm)
         size = self.pool_size(llm)
         if size:
-            inp.pools = _Pools(llm, size)
+            inp.pools = Pools(llm, size, "f16")
+            inp.new_pos = llm.graph.input("new_pool_pos", "i32", 4 * inp.pools.n_new)
         llm.build_inp_pos()
         llm.build_inp_out_ids()
         if not llm.rules.grams_first:
@@ -327,7 +304,7 @@ class Qwen4Exp(GatedDeltaNet):
         width = min(n_kv, hp.indexer_top_k + ratio - 1)
         return g.reshape(g.cont(g.top_k(by_cell, width)), width, per, 1, streams)
 
-    def qsa_sel(self, llm: Llm, inp: QsaInput, pools: _Pools, cur: Tensor, il: int) -> Tensor:
+    def qsa_sel(self, llm: Llm, inp: QsaInput, pools: Pools, cur: Tensor, il: int) -> Tensor:
         """Return the attention mask, closed but for the cells of the best pools and of the last,
         unfinished one (build_qsa_sel)."""
         g, hp, n, mask, cache = llm.graph, llm.hparams, llm.n_tokens, inp.mask, llm.caches["idx"]
@@ -349,7 +326,7 @@ class Qwen4Exp(GatedDeltaNet):
         # pools that this batch completes: means of their members, stored with their representative
         fresh = g.scale(llm.add_up([g.cont(parts[0]), *parts[1:]]))
         fresh = llm.rms_norm(il, "indexer.k_norm", fresh)
-        fresh = g.rope(g.reshape(fresh, head, 1, n_new), pools.new_pos)
+        fresh = g.rope(g.reshape(fresh, head, 1, n_new), inp.new_pos)
         fresh = g.reshape(fresh, head, n_new)
         g.expand(g.set_rows(pooled_keys, fresh, pools.new_cells))
         # older pools come from cells that earlier micro-batches wrote
@@ -365,7 +342,7 @@ class Qwen4Exp(GatedDeltaNet):
         chosen = g.reshape(g.get_rows(pools.members, g.reshape(top, best * n)), size * best, n)
         # the unfinished pool is always read, whatever its score would be
         chosen = g.concat(chosen, pools.tail, 0)
-        n_chosen, n_kv = chosen.ne[0], pools.n_kv
+        n_chosen, n_kv = chosen.ne[0], cache.n_kv
         g.expand(chosen)
         closed = g.repeat(g.fill(g.new(mask.type, n_kv + n_chosen)), n_kv + n_chosen, n)
         zeros = g.repeat(g.fill(g.new(mask.type, n_chosen)), n_chosen, n)
@@ -401,26 +378,19 @@ class Qwen4Exp(GatedDeltaNet):
         il: int,
     ) -> Tensor:
         """Mirror build_attn_qsa, before wo; `chosen`: the cells, or the mask that is open there."""
-        g, hp, cache = llm.graph, llm.hparams, inp.cache
-        assert cache is not None and inp.mask is not None
-        if inp.k_rot is not None:
-            q, k = llm.hadamard(q, inp.k_rot), llm.hadamard(k, inp.k_rot)
-        if inp.v_rot is not None:
-            v = llm.hadamard(v, inp.v_rot)
-        for tensor in (q, v, k):
-            g.expand(tensor)
-        g.expand(cache.cpy_k(k, inp.k_idxs, il))
-        g.expand(cache.cpy_v(v, inp.v_idxs, il))
+        assert inp.cache is not None and inp.mask is not None
+        q, k = llm.hadamard(q, inp.k_rot), llm.hadamard(k, inp.k_rot)
+        v = llm.hadamard(v, inp.v_rot)
+        llm.expand_all(q, v, k)
+        keys, values = llm.cached(inp, inp.cache, k, v, il)
         # the chosen mask contains the causal one
         mask = (
-            g.reshape(chosen, *inp.mask.ne)
+            llm.graph.reshape(chosen, *inp.mask.ne)
             if inp.pools is not None
             else top_k_mask(llm, inp.mask, chosen, il)
         )
-        keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
-        values = cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
         out = llm.build_attn_mha(q, keys, values, mask, il, n_kv_max=n_kv_max)
-        return out if inp.v_rot is None else llm.hadamard(out, inp.v_rot)
+        return llm.hadamard(out, inp.v_rot)
 
 
 BUILDERS = {

@@ -41,9 +41,7 @@ class Rwkv:
         return llm.finish(cur)
 
     def normed(self, llm: Llm, cur: Tensor, il: int, name: str) -> Tensor:
-        return llm.build_norm(
-            cur, llm.layer_weight(il, name), llm.layer_weight(il, name, "bias"), self.norm, il
-        )
+        return llm.norm(il, name, cur, self.norm)
 
     def with_channel_mix(
         self,
