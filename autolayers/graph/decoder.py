@@ -15,7 +15,7 @@ from ..model.hparams import Hparams
 from ..records import dataclass, replace
 from .experts import Routing, build_latent_moe, build_moe_ffn
 from .inputs import AttnInput
-from .llm import Llm
+from .llm import Llm, Qkv
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Decoder:
     qkv_scales: bool = True  # NVFP4 scales of a fused QKV are applied
     norm: Norm = "rms"  # every norm of the model
     attn_norm: str | None = "attn_norm"
+    attn_norm_2: bool = False  # attention reads a norm of its own, if the file has one
     # all, none, key (Hparams.has_rope), or a rule of (hparams, layer)
     rope: Ropes = "all"
     # rope_freqs / LongRoPE factors are used, or where by a rule of (hparams, layer)
@@ -255,13 +256,12 @@ class Decoder:
         g = llm.graph
         residual = inp_l
         normed = self.normed(llm, inp_l, il, self.attn_norm)
-        cur = self.attention(llm, normed, il)
+        own = self.attn_norm_2 and llm.layer_weight(il, "attn_norm_2") is not None
+        cur = self.normed(llm, inp_l, il, "attn_norm_2") if own else normed
+        cur = self.attention(llm, cur, il)
+        # the FFN may read `normed` too, which loses the same rows then
         if self.select == "attention":
-            if self.parallel:
-                # the FFN reads `normed` too, so it loses the same rows
-                cur, residual, normed = llm.select_outputs(il, cur, residual, normed)
-            else:
-                cur, residual = llm.select_outputs(il, cur, residual)
+            cur, residual, normed = llm.select_outputs(il, cur, residual, normed)
         cur = self.normed(llm, cur, il, self.attn_post_norm)
         if self.select == "norm":
             cur, residual = llm.select_outputs(il, cur, residual)
@@ -277,12 +277,15 @@ class Decoder:
             cur = g.scale(cur)
         # the first operand decides which memory the sum takes over (in place)
         ffn_inp = g.add(residual, cur) if self.residual_first else g.add(cur, residual)
-        cur = self.normed(llm, ffn_inp, il, self.ffn_norm)
-        cur = self.feed_forward(llm, cur, il)
+        cur = self.feed_forward(llm, self.ffn_input(llm, ffn_inp, normed, il), il)
         cur = self.normed(llm, cur, il, self.ffn_post_norm, self.ffn_post_norm_pinned)
         if scaled:
             cur = g.scale(cur)
         return g.add(ffn_inp, cur) if self.ffn_residual_first else g.add(cur, ffn_inp)
+
+    def ffn_input(self, llm: Llm, ffn_inp: Tensor, normed: Tensor, il: int) -> Tensor:
+        """Return what the FFN reads of the sum, or of the attention's normed input."""
+        return self.normed(llm, ffn_inp, il, self.ffn_norm)
 
     def parallel_sum(
         self, llm: Llm, normed: Tensor, attention: Tensor, residual: Tensor, il: int
@@ -320,7 +323,7 @@ class Decoder:
         """Return attention's result as wo reads it; `cur`: the normed input."""
         return self.normed(llm, out, il, self.out_norm)
 
-    def heads(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> Qkv:
         """Return Q, K and V by heads before rope, with the norms that come before it."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         flat = self.qk_norm == "flat"

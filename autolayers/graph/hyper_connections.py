@@ -6,7 +6,7 @@ build_hc_* of src/models/deepseek4.cpp (as modelled)."""
 from __future__ import annotations
 
 from ..ggml.tensor import Tensor
-from .llm import Llm
+from .llm import Llm, Qkv
 
 
 def expand_streams(llm: Llm, embd: Tensor) -> Tensor:
@@ -15,7 +15,7 @@ def expand_streams(llm: Llm, embd: Tensor) -> Tensor:
     return g.repeat(g.reshape(embd, width, 1, n), width, llm.hparams.dsv4_hc_mult, n, 1)
 
 
-def build_hc_pre(llm: Llm, x: Tensor, block: str, il: int) -> tuple[Tensor, Tensor, Tensor]:
+def build_hc_pre(llm: Llm, x: Tensor, block: str, il: int) -> Qkv:
     """Return (the block's input [n_embd, n_tokens], post, comb), by blk.<il>.hc_<block>_*; `block`
     is attn or ffn."""
     g, hc, n = llm.graph, x.ne[1], x.ne[2]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..ggml.tensor import Tensor
 from .gated_delta_net import build_gdn_l2_norm, build_recurrent_attn
-from .llm import Llm
+from .llm import Llm, Qkv
 from .recurrent import F32, Hybrid, build_rs, n_cells, snapshots, state
 
 
@@ -105,7 +105,7 @@ class KimiDeltaAttention(Hybrid):
         out = llm.build_attn(q, k, v, il, wo=None, mla=True, v_mla=llm.layer_weight(il, "attn_v_b"))
         return llm.linear(il, "attn_output", self.gated(llm, out, cur, il))
 
-    def absorbed(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
+    def absorbed(self, llm: Llm, cur: Tensor, il: int) -> Qkv:
         g, hp, n, n_head = llm.graph, llm.hparams, llm.n_tokens, llm.n_head
         head, n_rot, rank = hp.n_embd_head_k_mla, hp.n_rot(0), hp.n_lora_kv
         q = self.queries(llm, cur, il)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..ggml.tensor import Tensor
 from .decoder import Decoder
-from .llm import Llm
+from .llm import Llm, Qkv
 
 
 def latent(llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
@@ -31,7 +31,7 @@ def absorbed(
     il: int,
     *,
     rope_first: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Qkv:
     """Return Q, K and V with one head of keys for all: attn_k_b is applied to Q instead of the
     keys. No positions: no rope.
 
@@ -65,7 +65,7 @@ def expanded(
     factors: Tensor | None = None,
     *,
     rope_first: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Qkv:
     """Return Q, K and V with separate keys and values for every head: `q` is [head_k, n_head,
     n_tokens]."""
     g, n = llm.graph, llm.n_tokens

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     ]
     Gate = Literal["par", "seq"]
 
+Qkv = tuple[Tensor, Tensor, Tensor]
+
 # a multiple of these, in builds with Rules.pads_uncached
 _PADDED = 256  # keys of attention without a cache
 SPLIT_GLU = {"silu": "SWIGLU", "gelu": "GEGLU", "relu": "REGLU"}  # gate and up in one op
@@ -539,7 +541,7 @@ class Llm:
         scales: bool = True,
         plain: bool = False,
         roped: bool = True,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> Qkv:
         """Return Q, K and V by one fused projection or three, with biases and clamp; by heads if
         `reshape`.
 
@@ -580,9 +582,7 @@ class Llm:
             t = self.graph.add(t, bias)
         return self.graph.clamp(t) if clamp else t
 
-    def _by_heads(
-        self, qkv: Tensor, parts: tuple[tuple[int, int, int], ...], roped: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _by_heads(self, qkv: Tensor, parts: tuple[tuple[int, int, int], ...], roped: bool) -> Qkv:
         """Return Q, K and V of a fused projection as views; `parts`: (head's size, heads, first
         element)."""
         g, n, size, row = self.graph, self.n_tokens, qkv.nb[0], qkv.nb[1]
@@ -595,9 +595,7 @@ class Llm:
         )
         return q, k, v
 
-    def _flat(
-        self, qkv: Tensor, parts: tuple[tuple[int, int, int], ...]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _flat(self, qkv: Tensor, parts: tuple[tuple[int, int, int], ...]) -> Qkv:
         """Return Q, K and V of a fused projection as copies of whole rows, without heads."""
         g, n, size, row = self.graph, self.n_tokens, qkv.nb[0], qkv.nb[1]
         # a part's rows have the other parts between them: what reads them as rows wants copies

@@ -7,6 +7,7 @@ Source: build_rs of src/llama-graph.cpp (as modelled).
 from __future__ import annotations
 
 from ..ggml.tensor import Tensor
+from ..records import dataclass
 from .decoder import Decoder
 from .llm import Llm
 
@@ -17,11 +18,15 @@ if TYPE_CHECKING:
 F32 = 4  # bytes of an element of a state
 
 
+@dataclass(frozen=True)
 class Hybrid(Decoder):
     """Layers with a state instead of keys and values run `recurrent` in place of attention."""
 
+    mixer: Callable[[Llm, Tensor, int], Tensor] | None = None
+
     def recurrent(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        raise NotImplementedError
+        assert self.mixer is not None
+        return self.mixer(llm, cur, il)
 
     def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         if llm.hparams.is_recr(il):

@@ -126,6 +126,8 @@ BUILDERS = {
         ffn_post_norm="post_ffw_norm",
         ffn_post_norm_pinned=True,
     ),
+    # Falcon-40B's attention has a norm of its own; the 7B's reads the FFN's
+    "falcon": replace(_GPT, attn_norm_2=True, parallel="far"),
     # parallel, in another order of additions: the allocator sees that
     "plamo": Decoder(parallel="far"),
     "plamo3": Decoder(

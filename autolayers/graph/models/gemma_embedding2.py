@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Encoder
-from ..llm import Llm
+from ..llm import Llm, Qkv
 from .gemma4 import matrix
 
 
@@ -43,7 +43,7 @@ class GemmaEmbedding2(Encoder):
             llm.need_layer(il, "layer_output_scale"),
         )
 
-    def heads(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> Qkv:
         """Return them with V normed too, without a weight."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         q, k, v = (llm.linear(il, name, cur, scale=True) for name in ("attn_q", "attn_k", "attn_v"))

@@ -7,7 +7,7 @@ from ...ggml.tensor import Tensor
 from ...records import dataclass
 from ..decoder import Decoder
 from ..experts import Routing
-from ..llm import Llm
+from ..llm import Llm, Qkv
 
 
 def group_norm(llm: Llm, cur: Tensor, weight: Tensor | None) -> Tensor:
@@ -29,7 +29,7 @@ class K2Horizon(Decoder):
     def head(self, llm: Llm, cur: Tensor) -> Tensor | None:
         return llm.finish(group_norm(llm, cur, llm.weight("output_norm.weight")))
 
-    def heads(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> Qkv:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         head, heads_kv = hp.head_k(il), hp.n_head_kv(il)
         q, k = llm.linear(il, "attn_q", cur, scale=True), llm.linear(il, "attn_k", cur, scale=True)

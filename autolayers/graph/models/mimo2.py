@@ -5,11 +5,11 @@ from __future__ import annotations
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
 from ..experts import Routing
-from ..llm import Llm
+from ..llm import Llm, Qkv
 
 
 class Mimo2(Decoder):
-    def heads(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> Qkv:
         return llm.build_qkv(cur, il, scales=False, plain=True)
 
     def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from ...ggml.tensor import Tensor
 from ...records import replace
 from ..decoder import Decoder
-from ..llm import Llm
+from ..llm import Llm, Qkv
 
 
 class Mpt(Decoder):
-    def heads(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> Qkv:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         q, k, v = llm.build_qkv(cur, il, roped=False)
         if llm.layer_weight(il, "attn_q_norm") is not None:

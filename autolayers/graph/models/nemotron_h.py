@@ -8,14 +8,15 @@ from ...builds import Rules
 from ...ggml.tensor import Tensor
 from ..experts import Routing, build_latent_moe
 from ..llm import Llm
-from .mamba import Mamba2
+from ..recurrent import OneBlock
+from .mamba_base import build_mamba2_layer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..llm import Norm
 
 
-class NemotronH(Mamba2):
+class NemotronH(OneBlock):
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g = llm.graph
         if llm.layer_weight(il, "ffn_gate_inp") is None:
@@ -43,7 +44,10 @@ class NemotronH(Mamba2):
 
 _ROUTING = Routing("sigmoid", act="relu_sqr", gate=None, gate_up=None, biases=False, scales=True)
 _ROW = NemotronH(
-    inp_pos=False, select="last", select_before=((Rules.nemotron_last_rows, "attention"),)
+    mixer=build_mamba2_layer,
+    inp_pos=False,
+    select="last",
+    select_before=((Rules.nemotron_last_rows, "attention"),),
 )
 
 BUILDERS = {"nemotron_h": _ROW, "nemotron_h_moe": _ROW}

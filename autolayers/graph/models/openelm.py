@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..llm import Llm
+from ..llm import Llm, Qkv
 
 
 class OpenElm(Decoder):
-    def heads(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> Qkv:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         n_head, n_kv, head = hp.n_head(il), hp.n_head_kv(il), hp.head_v(0)
         cur = g.reshape(llm.linear(il, "attn_qkv", cur), hp.head_k(0), n_head + 2 * n_kv, n)

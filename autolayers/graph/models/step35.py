@@ -7,11 +7,11 @@ from ...ggml.tensor import Tensor
 from ...model.hparams import Hparams
 from ..decoder import Decoder
 from ..experts import Routing
-from ..llm import Llm
+from ..llm import Llm, Qkv
 
 
 class Step35(Decoder):
-    def heads(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> Qkv:
         g, hp, n, head = llm.graph, llm.hparams, llm.n_tokens, llm.hparams.head_v(0)
         q, k, v = llm.build_qkv(cur, il, head_k=hp.head_k(0), head_v=head, reshape=False)
         q = g.reshape(q, hp.head_k(0), hp.n_head(il), n)
