@@ -6,7 +6,7 @@ build_hc_* of src/models/deepseek4.cpp (as modelled)."""
 from __future__ import annotations
 
 from ..ggml.tensor import Tensor
-from .llm import Llm, Qkv
+from .llm import Llm
 
 
 def expand_streams(llm: Llm, embd: Tensor) -> Tensor:
@@ -15,7 +15,14 @@ def expand_streams(llm: Llm, embd: Tensor) -> Tensor:
     return g.repeat(g.reshape(embd, width, 1, n), width, llm.hparams.dsv4_hc_mult, n, 1)
 
 
-def build_hc_pre(llm: Llm, x: Tensor, block: str, il: int) -> Qkv:
+def picked_streams(llm: Llm, x: Tensor) -> Tensor:
+    """Return the streams of the output rows alone."""
+    g, (width, streams, n, _) = llm.graph, x.ne
+    x = g.get_rows(g.reshape(x, width * streams, n), llm.out_ids)
+    return g.reshape(x, width, streams, llm.n_outputs)
+
+
+def build_hc_pre(llm: Llm, x: Tensor, block: str, il: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return (the block's input [n_embd, n_tokens], post, comb), by blk.<il>.hc_<block>_*; `block`
     is attn or ffn."""
     g, hc, n = llm.graph, x.ne[1], x.ne[2]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from ..ggml.tensor import Tensor
 from .gated_delta_net import build_gdn_l2_norm, build_recurrent_attn
-from .llm import Llm, Qkv
+from .latent_attention import absorbed, latent
+from .llm import Llm
 from .recurrent import F32, Hybrid, build_rs, n_cells, snapshots, state
 
 
@@ -101,27 +102,9 @@ class KimiDeltaAttention(Hybrid):
     # latent attention
 
     def mla(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        q, k, v = self.absorbed(llm, cur, il)
+        q, k, v = absorbed(llm, self.queries(llm, cur, il), *latent(llm, cur, il), il)
         out = llm.build_attn(q, k, v, il, wo=None, mla=True, v_mla=llm.layer_weight(il, "attn_v_b"))
         return llm.linear(il, "attn_output", self.gated(llm, out, cur, il))
-
-    def absorbed(self, llm: Llm, cur: Tensor, il: int) -> Qkv:
-        g, hp, n, n_head = llm.graph, llm.hparams, llm.n_tokens, llm.n_head
-        head, n_rot, rank = hp.n_embd_head_k_mla, hp.n_rot(0), hp.n_lora_kv
-        q = self.queries(llm, cur, il)
-        # a head of Q: without rope, then the rotated part
-        strides = (head * F32, head * n_head * F32)
-        q_nope = g.view(q, (head - n_rot, n_head, n), strides)
-        q_pe = g.view(q, (n_rot, n_head, n), strides, (head - n_rot) * F32)
-        both = llm.linear(il, "attn_kv_a_mqa", cur)
-        k_pe = g.view(both, (n_rot, 1, n), (both.nb[1], both.nb[1]), rank * F32)
-        if llm.pos is not None:
-            q_pe, k_pe = llm.rope(q_pe), llm.rope(k_pe)
-        v = llm.rms_norm(il, "attn_kv_a_norm", g.view(both, (rank, n), (both.nb[1],)))
-        v = g.reshape(v, rank, 1, n)
-        # one matrix per head: see latent_attention.absorbed
-        moved = llm.linear(il, "attn_k_b", g.permute(q_nope, 0, 2, 1, 3))
-        return g.concat(g.permute(moved, 0, 2, 1, 3), q_pe, 0), g.concat(v, k_pe, 0), v
 
     def queries(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g = llm.graph

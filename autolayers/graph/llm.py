@@ -870,7 +870,7 @@ class Llm:
 
         `mla`: the cache holds K, whose first part is V (llm_graph_input_attn_k).
         """
-        inp = inp or self.inp
+        g, inp = self.graph, inp or self.inp
         assert inp is not None
         a = inp.at(self.hparams.is_swa(il))
         iswa = inp.swa is not None
@@ -880,7 +880,8 @@ class Llm:
         # of the two inputs with keys alone, the one with windows has another order of expansion
         keys_only = mla and iswa
         # before anything is stored: a quantised cache holds rotated keys and values
-        q, k, v = self._rotated(a, q, k, v, mla)
+        q, k = self.hadamard(q, a.k_rot), k and self.hadamard(k, a.k_rot)
+        v = v if v is None or mla else self.hadamard(v, a.v_rot)
         # expanded together so that they are not reordered; the plain cache wants k last, iSWA and
         # no cache v last
         late_k = cache is not None and not iswa and self.rules.keys_last
@@ -892,9 +893,13 @@ class Llm:
             self.expand_all(q, k, v)
         if cache is None:
             assert k is not None and v is not None
-            keys, values, kq_b = self._uncached(a, k, v, kq_b)
+            keys, values = k, v
+            if a.padded:  # to a multiple of tokens; the mask closes it, so its values do not matter
+                keys = g.pad(k, 0, 0, -k.ne[2] % _PADDED)
+                values = g.pad(v, 0, 0, -v.ne[2] % _PADDED)
+                kq_b = kq_b and g.pad(kq_b, -kq_b.ne[0] % _PADDED)
         else:
-            keys, values = self.cached(a, cache, k, v, il, mla)
+            keys, values = self.cached(a, k, v, il, mla)
         cur = self.build_attn_mha(
             q,
             keys,
@@ -913,42 +918,18 @@ class Llm:
         rot = a.k_rot if keys_only and a.k_rot is not None else a.v_rot
         return self.project(self.hadamard(cur, rot), il, wo, wo_bias)
 
-    def _uncached(
-        self, a: AttnInput, k: Tensor, v: Tensor, kq_b: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return keys, values and the bias of their scores, padded to a multiple of tokens where
-        the input wants it."""
-        if not a.padded:
-            return k, v, kq_b
-        g = self.graph
-        keys, values = g.pad(k, 0, 0, -k.ne[2] % _PADDED), g.pad(v, 0, 0, -v.ne[2] % _PADDED)
-        # the mask closes the padding, so the values there do not matter
-        return keys, values, kq_b and g.pad(kq_b, -kq_b.ne[0] % _PADDED)
-
     def expand_all(self, *tensors: Tensor | None) -> None:
         """Add the given tensors to the graph, in this order."""
         for t in tensors:
             if t is not None:
                 self.graph.expand(t)
 
-    def _rotated(
-        self, a: AttnInput, q: Tensor, k: Tensor | None, v: Tensor | None, mla: bool
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return Q, K and V as a quantised cache wants them."""
-        q, k = self.hadamard(q, a.k_rot), k and self.hadamard(k, a.k_rot)
-        return q, k, v if v is None or mla else self.hadamard(v, a.v_rot)
-
     def cached(
-        self,
-        a: AttnInput,
-        cache: CacheView,
-        k: Tensor | None,
-        v: Tensor | None,
-        il: int,
-        mla: bool = False,
+        self, a: AttnInput, k: Tensor | None, v: Tensor | None, il: int, mla: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Store K and V, if there are new ones; return all keys and values of the layer."""
-        g, hp = self.graph, self.hparams
+        g, hp, cache = self.graph, self.hparams, a.cache
+        assert cache is not None
         # no new keys where a layer reads another's cache (shared KV layers)
         if k is not None:
             g.expand(cache.cpy_k(k, a.k_idxs, il))

@@ -13,7 +13,13 @@ from ...model.hparams import CSA_RATIO, HCA_RATIO
 from ...records import replace
 from ..decoder import Decoder
 from ..experts import Routing, build_moe_ffn
-from ..hyper_connections import build_hc_head, build_hc_post, build_hc_pre, expand_streams
+from ..hyper_connections import (
+    build_hc_head,
+    build_hc_post,
+    build_hc_pre,
+    expand_streams,
+    picked_streams,
+)
 from ..inputs import AttnInput
 from ..llm import Llm
 from ..sparse_attention import indexer_mask_type, indexer_scores, top_k_mask
@@ -102,7 +108,7 @@ class Dsv4Input(AttnInput):
 
 class DeepSeek4(Decoder):
     def build(self, llm: Llm) -> Tensor:
-        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        g = llm.graph
         embd = llm.build_inp_embd()
         llm.build_inp_pos()
         llm.build_inp_out_ids()
@@ -115,9 +121,7 @@ class DeepSeek4(Decoder):
             llm.pin(x, il)
         if llm.rules.rows_before_nextn:
             llm.output(x)
-        x = g.get_rows(g.reshape(x, x.ne[0] * x.ne[1], n), llm.out_ids)
-        x = g.reshape(x, hp.n_embd, hp.dsv4_hc_mult, llm.n_outputs)
-        return llm.finish(llm.output_norm(build_hc_head(llm, x)))
+        return llm.finish(llm.output_norm(build_hc_head(llm, picked_streams(llm, x))))
 
     def block(self, llm: Llm, x: Tensor, il: int, early: bool = True) -> Tensor:
         """Return the streams after a layer."""

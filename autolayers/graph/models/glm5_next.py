@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor, row_size
 from ..experts import Routing
-from ..hyper_connections import build_hc_post, build_hc_pre, expand_streams
+from ..hyper_connections import build_hc_post, build_hc_pre, expand_streams, picked_streams
 from ..inputs import AttnInput
 from ..kimi_delta_attention import KimiDeltaAttention
 from ..llm import Llm
@@ -54,22 +54,13 @@ class Glm5Next(KimiK3):
         x = expand_streams(llm, embd)
         streams = x.ne[1]
         for il in llm.layers:
-            for block in ("attn", "ffn"):
+            for block, run in (("attn", self.attention), ("ffn", self.feed_forward)):
                 cur, post, comb = build_hc_pre(llm, x, block, il)
-                cur = self.normed(llm, cur, il, f"{block}_norm")
-                cur = (
-                    self.attention(llm, cur, il)
-                    if block == "attn"
-                    else self.feed_forward(llm, cur, il)
-                )
+                cur = run(llm, self.normed(llm, cur, il, f"{block}_norm"), il)
                 x = build_hc_post(llm, cur, x, post, comb, il)
-        x = g.get_rows(g.reshape(x, n_embd * streams, llm.n_tokens), llm.out_ids)
-        x = g.reshape(x, n_embd, streams, llm.n_outputs)
+        x = picked_streams(llm, x)
         parts = [g.view(x, (n_embd, x.ne[2]), (x.nb[2],), i * x.nb[1]) for i in range(streams)]
-        cur = parts[0]
-        for part in parts[1:]:
-            cur = g.add(cur, part)
-        return self.head(llm, llm.output_norm(g.scale(cur)))
+        return self.head(llm, llm.output_norm(g.scale(llm.add_up(parts))))
 
     def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         return llm.linear(il, "ssm_g_b", llm.linear(il, "ssm_g_a", cur))

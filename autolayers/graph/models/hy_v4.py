@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..experts import Routing
+from ..hyper_connections import picked_streams
 from ..inputs import AttnInput
 from ..latent_attention import absorbed, latent
 from ..llm import Llm
@@ -29,18 +30,12 @@ class HyV4(DeepSeek32):
         # iHC: every stream starts as the embeddings, [width, streams, n_tokens]
         x = g.repeat(g.reshape(x, width, 1, n), width, streams, n, 1)
         for il in llm.layers:
-            for block in ("attn", "ffn"):
+            for block, run in (("attn", self.attention), ("ffn", self.feed_forward)):
                 weights, after = self.hc_weights(llm, x, il, block)
                 cur = self.normed(llm, self.hc_mix(llm, x, weights), il, f"{block}_norm")
-                cur = (
-                    self.attention(llm, cur, il)
-                    if block == "attn"
-                    else self.feed_forward(llm, cur, il)
-                )
-                x = self.hc_post(llm, cur, x, after)
+                x = self.hc_post(llm, run(llm, cur, il), x, after)
         # build_hc_head: the streams become one before the last norm
-        x = g.get_rows(g.reshape(x, width * streams, n), llm.out_ids)
-        x = g.reshape(x, width, streams, llm.n_outputs)
+        x = picked_streams(llm, x)
         mixes = g.mul_mat(
             llm.need("output_hc_fn.weight"), g.rms_norm(g.reshape(x, width * streams, x.ne[2]))
         )

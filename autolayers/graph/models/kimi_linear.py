@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...ggml.tensor import Tensor
 from ..experts import Routing
 from ..kimi_delta_attention import KimiDeltaAttention
+from ..latent_attention import absorbed, latent
 from ..llm import Llm
 from ..recurrent import F32
 
@@ -51,7 +52,7 @@ class KimiLinear(KimiDeltaAttention):
 
     def mla(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         # no rope (rotary_emb=None in vLLM): no positions
-        q, k, v = self.absorbed(llm, cur, il)
+        q, k, v = absorbed(llm, self.queries(llm, cur, il), *latent(llm, cur, il), il)
         return llm.build_attn(
             q, k, v, il, mla=True, v_mla=llm.layer_weight(il, "attn_v_b"), wo_bias=False
         )

@@ -51,7 +51,6 @@ class MiniMaxM3(Decoder):
         inp = llm.inp
         if not isinstance(inp, MsaInput) or il < hp.n_layer_dense_lead:
             return super().attention(llm, cur, il)
-        assert inp.cache is not None
         q, k, v = llm.build_qkv(cur, il)
         q, k = self.qk_normed(llm, q, k, il, "rms")
         q, k = llm.rope(q), llm.rope(k)
@@ -67,7 +66,7 @@ class MiniMaxM3(Decoder):
         q, k = llm.hadamard(q, inp.k_rot), llm.hadamard(k, inp.k_rot)
         v = llm.hadamard(v, inp.v_rot)
         llm.expand_all(q, k, v)
-        k, v = llm.cached(inp, inp.cache, k, v, il)
+        k, v = llm.cached(inp, k, v, il)
         # a single token copies the chosen keys, many tokens mask what they do not attend to
         attend = self._gathered if inp.decodes else self._masked
         out = llm.hadamard(attend(llm, inp, q, k, v, iq, ik), inp.v_rot)

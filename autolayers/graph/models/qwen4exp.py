@@ -8,7 +8,7 @@ from ...errors import LaunchRefused
 from ...ggml.tensor import Tensor, row_size
 from ...model.hparams import Hparams
 from ..gated_delta_net import ROUTING, GatedDeltaNet
-from ..hyper_connections import expand_streams
+from ..hyper_connections import expand_streams, picked_streams
 from ..inputs import AttnInput
 from ..llm import Llm
 from ..recurrent import F32, build_rs, n_cells, snapshots, state
@@ -84,7 +84,7 @@ class Qwen4Exp(GatedDeltaNet):
 
     def layer_of_streams(self, llm: Llm, x: Tensor, il: int) -> Tensor:
         """Return the streams after a layer: [n_embd, streams, n_tokens]."""
-        g, n_embd, streams = llm.graph, llm.n_embd, x.ne[1]
+        g = llm.graph
         cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_attn", il)
         assert inject is not None
         cur = self.attention(llm, cur, il)
@@ -92,8 +92,7 @@ class Qwen4Exp(GatedDeltaNet):
         # the block's result, of its shares and of all streams
         if il == llm.n_layer - 1:
             cur, inject = g.get_rows(cur, llm.out_ids), g.get_rows(inject, llm.out_ids)
-            x = g.get_rows(g.reshape(x, n_embd * streams, x.ne[2]), llm.out_ids)
-            x = g.reshape(x, n_embd, streams, x.ne[1])
+            x = picked_streams(llm, x)
         x = self.hc_combine(llm, x, cur, inject, il)
         cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_ffn", il)
         assert inject is not None
@@ -378,11 +377,11 @@ class Qwen4Exp(GatedDeltaNet):
         il: int,
     ) -> Tensor:
         """Mirror build_attn_qsa, before wo; `chosen`: the cells, or the mask that is open there."""
-        assert inp.cache is not None and inp.mask is not None
+        assert inp.mask is not None
         q, k = llm.hadamard(q, inp.k_rot), llm.hadamard(k, inp.k_rot)
         v = llm.hadamard(v, inp.v_rot)
         llm.expand_all(q, v, k)
-        keys, values = llm.cached(inp, inp.cache, k, v, il)
+        keys, values = llm.cached(inp, k, v, il)
         # the chosen mask contains the causal one
         mask = (
             llm.graph.reshape(chosen, *inp.mask.ne)

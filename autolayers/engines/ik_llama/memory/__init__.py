@@ -62,8 +62,7 @@ def launch(
 
 
 def derived(model: Model, params: Params, placement: Placement, rules: Rules) -> Iterator[Extra]:
-    settings = settings_of(rules)
-    return bound.derived(model, placement, settings, latent_form(model, params, settings))
+    return bound.derived(model, placement, latent_form(model, params, settings_of(rules)))
 
 
 def computed(

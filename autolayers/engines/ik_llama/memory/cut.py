@@ -6,9 +6,8 @@ models and mixtures with flash attention.
 from __future__ import annotations
 
 from ....ggml.tensor import Buffer, Tensor
-from .cache import types
+from .cache import Heads, types
 from .graph import Builder
-from .heads import Heads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from ....memory.split import float32
 from ....memory.weights import PlacedTensor, WeightGroup
 from ....records import replace
 from ..architectures import has, own_of
-from .heads import Heads, row_padding
+from .cache import Heads, row_padding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

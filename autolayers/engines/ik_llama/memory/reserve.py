@@ -6,14 +6,12 @@ from ....backends import CPU, HOST, Backend, on
 from ....backends.cuda import Cuda
 from ....ggml.allocator import Arena
 from ....ggml.tensor import Buffer, Tensor
-from ....ggml.types import is_quantised
 from ....memory.graphs.prepare import Weights
 from ..architectures import has, split_of
-from .cache import is_latent, latent_heads
+from .cache import Heads, derived_type, is_latent, latent_heads
 from .cut import CutBuilder
 from .families import FAMILIES
 from .graph import Builder
-from .heads import Heads
 from .placer import elsewhere
 from .scheduler import buffer_sizes
 
@@ -199,8 +197,7 @@ class IkWeights(Weights):
             "v": (rank, value, n_head, 1),
             "kv": (rank, n_head * (nope + value), 1, 1),
         }
-        # q8_0 of a quantised source, otherwise its type (llm_prepare_mla)
-        made = Tensor("NONE", "q8_0" if is_quantised(of.type) else of.type, ne[part.split("_")[0]])
+        made = Tensor("NONE", derived_type(of.type), ne[part.split("_")[0]])
         made.name, made.buffer, made.weight = name, of.buffer, True
         return made
 
