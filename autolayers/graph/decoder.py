@@ -437,15 +437,12 @@ class Gated(Decoder):
     gate_heads: bool = False
 
     def gated(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
-        g, hp = llm.graph, llm.hparams
+        g = llm.graph
         llm.need_layer(il, self.wo)
         weight = llm.need_layer(il, "attn_gate")
         gate = g.unary(self.gate_act, llm.build_lora_mm(weight, cur))
-        n_head, head, n = hp.n_head(il), hp.head_k(il), out.ne[1]
-        if not self.gate_heads or weight.ne[1] != n_head:
-            return g.mul(out, gate)
-        out = g.mul(g.reshape(out, head, n_head, n), g.reshape(gate, 1, n_head, n))
-        return g.reshape(out, head * n_head, n)
+        by_head = self.gate_heads and weight.ne[1] == llm.hparams.n_head(il)
+        return llm.gate_heads(out, gate) if by_head else g.mul(out, gate)
 
 
 class Encoder(Decoder):

@@ -956,6 +956,12 @@ class Llm:
             cur = self.build_lora_mm(weight, cur, self.layer_weight(il, wo, "scale"))
         return cur if bias is None else self.graph.add(cur, bias)
 
+    def gate_heads(self, out: Tensor, gate: Tensor) -> Tensor:
+        """Multiply attention's result, [head * n_head, n_tokens], with one gate per head."""
+        g, n_head, n = self.graph, gate.ne[0], out.ne[1]
+        heads = g.reshape(out, out.ne[0] // n_head, n_head, n)
+        return g.reshape(g.mul(heads, g.reshape(gate, 1, n_head, n)), *out.ne[:2])
+
     def deepstack(self, cur: Tensor, index: int) -> Tensor:
         """Add the image features that a vision model's projector appended to the embeddings."""
         inp = self.inp_embd

@@ -72,7 +72,7 @@ def lightning_indexer(
 ) -> Tensor:
     """Return the positions every token attends to: [top_k, n_tokens / n_stream, 1, n_stream] of
     i32."""
-    g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+    g, hp = llm.graph, llm.hparams
     lid = inp.lid
     cache = lid.cache
     assert cache is not None
@@ -87,18 +87,26 @@ def lightning_indexer(
     g.expand(cache.cpy_k(k, lid.k_idxs, il))
     weights = llm.linear(il, "indexer.proj", cur)
     keys = cache.get_k(il, head, 1)
+    assert lid.mask is not None
+    return best_keys(llm, q, keys, weights, lid.mask, il, scaled=False)
+
+
+def best_keys(
+    llm: Llm, q: Tensor, keys: Tensor, weights: Tensor, mask: Tensor, il: int, scaled: bool = True
+) -> Tensor:
+    """Return the positions of the keys that an indexer ranks best; `scaled`: its weights are."""
+    g, (head, n_head, n, _), streams = llm.graph, q.ne, keys.ne[3]
     # with a cache per sequence, each stream's queries meet its own keys
-    streams = keys.ne[3]
     q = g.view(q, (head, n_head, n // streams, streams), (q.nb[1], q.nb[2], q.nb[3] // streams))
     weights = g.view(
         weights,
         (n_head, n // streams, 1, streams),
         (weights.nb[1], weights.nb[2] // streams, weights.nb[3] // streams),
     )
-    assert lid.mask is not None
-    score = indexer_scores(llm, q, keys, g.scale(weights), lid.mask, il)
+    weights = weights if scaled else g.scale(weights)
+    score = indexer_scores(llm, q, keys, weights, mask, il)
     # top_k's result is a view; several layers may read the choice
-    return g.cont(g.top_k(score, min(score.ne[0], hp.indexer_top_k)))
+    return g.cont(g.top_k(score, min(score.ne[0], llm.hparams.indexer_top_k)))
 
 
 def indexer_mask_type(llm: Llm) -> str:

@@ -51,13 +51,9 @@ class DeepSeek32(LatentAttention):
 
     def projected(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
         """Apply wo, after a sigmoid gate per head of the attention's input, if present."""
-        g, n_head, n = llm.graph, llm.hparams.n_head(il), llm.n_tokens
         gate = llm.layer_weight(il, "attn_gate")
         if gate is not None:
-            opened = g.reshape(g.unary("SIGMOID", llm.build_lora_mm(gate, cur)), 1, n_head, n)
-            out = g.reshape(
-                g.mul(g.reshape(out, out.ne[0] // n_head, n_head, n), opened), *out.ne[:2]
-            )
+            out = llm.gate_heads(out, llm.graph.unary("SIGMOID", llm.build_lora_mm(gate, cur)))
         return llm.project(out, il, biased=False)
 
     def mtp(self, llm: Llm) -> Tensor:

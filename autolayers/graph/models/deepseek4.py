@@ -22,7 +22,7 @@ from ..hyper_connections import (
 )
 from ..inputs import AttnInput
 from ..llm import Llm
-from ..sparse_attention import indexer_mask_type, indexer_scores, top_k_mask
+from ..sparse_attention import best_keys, indexer_mask_type, top_k_mask
 
 
 class _Compressed:
@@ -288,16 +288,7 @@ class DeepSeek4(Decoder):
         q = llm.hadamard(q, inp.k_rot)
         # 1 / sqrt(head * n_head) on the small tensor instead of the scores
         weights = g.scale(llm.linear(il, "indexer.proj", cur))
-        keys = self._keys(llm, inp, il, head)
-        streams = keys.ne[3]
-        q = g.view(q, (head, n_head, n // streams, streams), (q.nb[1], q.nb[2], q.nb[3] // streams))
-        weights = g.view(
-            weights,
-            (n_head, n // streams, 1, streams),
-            (weights.nb[1], weights.nb[2] // streams, weights.nb[3] // streams),
-        )
-        score = indexer_scores(llm, q, keys, weights, inp.mask, il)
-        return g.cont(g.top_k(score, min(score.ne[0], hp.indexer_top_k)))
+        return best_keys(llm, q, self._keys(llm, inp, il, head), weights, inp.mask, il)
 
     @staticmethod
     def _keys(llm: Llm, inp: _Compressed, il: int, head: int) -> Tensor:

@@ -25,10 +25,8 @@ class Step35(Decoder):
         weight = llm.layer_weight(il, "attn_gate")
         if weight is None:
             return out
-        g, n_head, n, head = llm.graph, llm.hparams.n_head(il), llm.n_tokens, llm.hparams.head_v(0)
-        gate = g.unary("SIGMOID", llm.build_lora_mm(weight, cur))
-        out = g.mul(g.reshape(out, head, n_head, n), g.reshape(gate, 1, n_head, n))
-        return g.reshape(out, head * n_head, n)
+        gate = llm.graph.unary("SIGMOID", llm.build_lora_mm(weight, cur))
+        return llm.gate_heads(out, gate)
 
 
 # one tensor for all layers: rope reads as many factors as half of the layer's rotated part
