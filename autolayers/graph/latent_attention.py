@@ -38,7 +38,9 @@ def absorbed(
     `q` holds complete heads, [head_k, n_head, n_tokens] or flat. `rope_first`: heads begin with the
     rope part.
     """
-    g, n_head, n_rot, n = llm.graph, llm.hparams.n_head(il), k_pe.ne[0], llm.n_tokens
+    # a list of heads may leave out an MTP block, which has those of layer 0 (bailingmoe3)
+    n_head = llm.hparams.n_head(il) or llm.n_head
+    g, n_rot, n = llm.graph, k_pe.ne[0], llm.n_tokens
     head = q.nelements // (n_head * n)
     # strides of whole heads, for views of a part of each
     strides = (head * q.nb[0], head * n_head * q.nb[0])

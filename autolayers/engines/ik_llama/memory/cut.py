@@ -34,9 +34,9 @@ class CutBuilder(Builder):
         self.split_of = {name: (dim, split) for name, dim, split in heads.parts}
         # wk_b and wv_b are made per head where a file has wkv_b alone, so they follow wo's heads
         value = self.latent[1] if self.latent is not None and self.mla else 0
-        for name in list(self.split_of) if value else ():
+        for name in list(self.split_of):
             block, _, part = name.rpartition(".")[0].rpartition(".")
-            if part == "attn_output":
+            if value and part == "attn_output":
                 split = tuple([rows // value for rows in self.split_of[name][1]])
                 for made in ("attn_k_b.weight", "attn_v_b.weight"):
                     self.split_of.setdefault(f"{block}.{made}", (2, split))

@@ -183,8 +183,10 @@ def shared_out(
     layers: dict[int, dict[str, PlacedTensor]] = {}
     for group in groups:
         if 0 <= group.layer < n_layer and layout.layers[group.layer] != HOST:
-            of_layer = {_short(t.name): t for t in group.tensors.values() if t.name[:4] == "blk."}
-            layers.setdefault(group.layer, {}).update(of_layer)
+            here = layers.setdefault(group.layer, {})
+            for name, tensor in group.tensors.items():
+                if name.startswith("blk."):
+                    here[_short(name)] = tensor
     named = [group.tensors.get("rope_freqs.weight") for group in groups]
     factors = next((tensor for tensor in named if tensor is not None), None)
     rows: list[tuple[tuple[int, int], ...] | None] = []
