@@ -9,7 +9,7 @@ from .tensor import VIEW_OPS, Buffer, Graph, Tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from typing import Protocol
 
     # (tensor, until) of ggml_backend_graph_optimize_params
@@ -259,10 +259,15 @@ def _assign_by_sources(t: Tensor, readers: Readers) -> None:
 
 
 def split(
-    graph: Graph, backends: Sequence[SchedulerBackend], rules: SchedulerRules, n_copies: int = 1
+    graph: Graph,
+    backends: Sequence[SchedulerBackend],
+    rules: SchedulerRules,
+    n_copies: int = 1,
+    marked: Collection[int] = (),
+    most_inputs: int = 0,
 ) -> SplitGraph:
     """Cut a graph whose nodes have backends into splits and add the copies: the input of
-    ggml_gallocr."""
+    ggml_gallocr. Of a fork: `marked` nodes, by id, begin a split, which reads `most_inputs`."""
     nodes = graph.nodes
 
     def readable(t: Tensor, b: int) -> bool:
@@ -292,7 +297,7 @@ def split(
         if not has_copy or rules.copies_every_input:
             graph_inputs.append(leaf)
 
-    limit = max_inputs = (
+    limit = max_inputs = most_inputs or (
         0 if rules.any_split_inputs else _MAX_SPLIT_INPUTS if rules.split_inputs_30 else _MAX_SRC
     )
     pipelined = n_copies > 1 and not rules.copies_every_input
@@ -309,7 +314,7 @@ def split(
         t = nodes[i]
         if t.op in VIEW_OPS:
             continue
-        new = t.backend != current
+        new = t.backend != current or id(t) in marked
         if not new and inputs:
             for s in t.src:
                 if s.backend == current or readable(s, current):

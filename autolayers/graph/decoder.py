@@ -13,9 +13,9 @@ from ..builds import Rule
 from ..ggml.tensor import Tensor
 from ..model.hparams import Hparams
 from ..records import dataclass, replace
-from .experts import Routing, build_moe_ffn
+from .experts import Routing, build_latent_moe, build_moe_ffn
 from .inputs import AttnInput
-from .llm import Llm
+from .llm import Llm, Qkv
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,15 +46,18 @@ class Decoder:
     qkv_scales: bool = True  # NVFP4 scales of a fused QKV are applied
     norm: Norm = "rms"  # every norm of the model
     attn_norm: str | None = "attn_norm"
+    attn_norm_2: bool = False  # attention reads a norm of its own, if the file has one
     # all, none, key (Hparams.has_rope), or a rule of (hparams, layer)
     rope: Ropes = "all"
-    rope_factors: bool = False  # rope_freqs / LongRoPE factors are used
+    # rope_freqs / LongRoPE factors are used, or where by a rule of (hparams, layer)
+    rope_factors: bool | Callable[[Hparams, int], bool] = False
     # Q and K are normed per head before rope (head), before the heads are split (flat), or after
     # rope
     qk_norm: Literal["head", "flat", "after"] | None = None
     qk_norm_kind: Norm | None = None  # kind of that norm if not `norm`
     q_scale: bool = False  # factor of Q after rope
-    temperature: bool | None = False  # position-dependent factor of Q; None: if the key is set
+    # position-dependent factor of Q, or of layers without rope; None: if the key is set
+    temperature: Literal["unroped"] | bool | None = False
     sinks: bool = False  # attn_sinks go into the softmax
     soft_cap: bool = False  # attention logits are capped
     out_norm: str | None = None  # norm of the attention's result before wo (attn_sub_norm)
@@ -132,53 +135,54 @@ class Decoder:
         )
         if before is not None:
             return replace(self, select=before, select_before=()).build(llm)
-        cur, pos = self.embedded(llm)
+        cur = self.embedded(llm)
         # inputs are leafs in the order of their creation: build_inp_embd, pos, attention, out_ids
-        inp = self.inputs(llm)
-        out_ids = llm.build_inp_out_ids()
+        llm.inp = self.inputs(llm)
+        llm.build_inp_out_ids()
         for il in llm.layers:
             # t_layer_inp: what an EAGLE-3 or DFlash draft reads of its target
             if il in llm.cparams.layer_inputs:
                 llm.output(cur)
-            cur = self.layer(llm, cur, il, inp, pos, out_ids)
+            cur = self.layer(llm, cur, il)
             if self.deepstack and il < hp.n_deepstack_layers:
                 cur = llm.deepstack(cur, il + 1)
-        return self.head(llm, self.last_rows(llm, cur, out_ids))
+        return self.head(llm, self.last_rows(llm, cur))
 
-    def embedded(self, llm: Llm) -> tuple[Tensor, Tensor | None]:
-        """Return the embeddings as the first layer reads them, and the positions."""
+    def embedded(self, llm: Llm) -> Tensor:
+        """Return the embeddings as the first layer reads them, after making the positions."""
         g = llm.graph
         llm.attn_soft_cap = self.soft_cap
         cur = llm.build_inp_embd(scale=self.embed_scale == "tokens")
         if self.embed_scale == "all":
             cur = g.scale(cur)
-        pos = llm.build_inp_pos() if self.inp_pos else None
+        if self.inp_pos:
+            llm.build_inp_pos()
         if self.temperature or (self.temperature is None and llm.hparams.f_attn_temp_scale):
             llm.attn_temp = llm.build_inp_attn_scale()
         # by row, like the tokens' embeddings
         if self.positions:
             table = llm.need("position_embd.weight")
-            cur = g.add(cur, g.get_rows(table, pos))  # type: ignore[arg-type]
+            cur = g.add(cur, g.get_rows(table, llm.pos))  # type: ignore[arg-type]
         if self.embed_norm:
             weight, bias = llm.weight("token_embd_norm.weight"), llm.weight("token_embd_norm.bias")
             cur = llm.build_norm(cur, weight, bias, self.norm)
-        return cur, pos
+        return cur
 
-    def last_rows(self, llm: Llm, cur: Tensor, out_ids: Tensor) -> Tensor:
+    def last_rows(self, llm: Llm, cur: Tensor) -> Tensor:
         """Return the normed result of the last layer, of the output rows unless a layer picked
         them."""
         g = llm.graph
         if self.select == "late" or (self.keeps_last and llm.rules.rows_before_nextn):
             llm.output(cur)
         if self.select == "late":
-            cur = g.get_rows(cur, out_ids)
+            cur = g.get_rows(cur, llm.out_ids)
         if self.final_norm is not None:
             weight, bias = (
                 llm.weight(f"{self.final_norm}.{suffix}") for suffix in ("weight", "bias")
             )
             cur = llm.build_norm(cur, weight, bias, self.norm)
         # every row is an output here, and the head sees the picked ones
-        return g.get_rows(llm.output(cur), out_ids) if self.select == "last" else cur
+        return g.get_rows(llm.output(cur), llm.out_ids) if self.select == "last" else cur
 
     def inputs(self, llm: Llm) -> AttnInput:
         return llm.build_attn_inp()
@@ -216,28 +220,27 @@ class Decoder:
         row = replace(self.for_file(llm), select="attention" if picked == "attention" else "")
         llm.n_layer += 1  # its layer is the last
         embd, state = llm.build_mtp_inputs(il)
-        pos = llm.build_inp_pos() if row.inp_pos else None
-        out_ids = llm.build_inp_out_ids()
-        inp = llm.build_attn_inp()
+        if row.inp_pos:
+            llm.build_inp_pos()
+        llm.build_inp_out_ids()
+        llm.inp = llm.build_attn_inp()
         state = llm.build_norm(state, llm.layer_weight(il, "nextn.hnorm"), None, row.norm, il)
         embd = llm.build_norm(embd, llm.layer_weight(il, "nextn.enorm"), None, row.norm, il)
         cur = llm.linear(il, "nextn.eh_proj", g.concat(embd, state, 0), scale=True)
-        cur = row.mtp_layer(llm, cur, il, inp, pos, out_ids)
+        cur = row.mtp_layer(llm, cur, il)
         if picked == "layer":
-            cur = llm.output(g.get_rows(cur, out_ids))
+            cur = llm.output(g.get_rows(cur, llm.out_ids))
         cur = llm.build_norm(cur, _mtp_norm_weight(llm, il), None, row.mtp_norm())
         if picked != "layer":
             # the next step of the draft reads this hidden state (h_nextn)
             llm.output(cur)
         if picked == "norm":
-            cur = g.get_rows(cur, out_ids)
+            cur = g.get_rows(cur, llm.out_ids)
         cur = _mtp_head(llm, cur, il)
         return g.scale(cur) if row.logit_scale is None and llm.hparams.f_logit_scale else cur
 
-    def mtp_layer(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
-        return self.layer(llm, cur, il, inp, pos, out_ids)
+    def mtp_layer(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        return self.layer(llm, cur, il)
 
     def mtp_norm(self) -> Norm:
         """Return the kind of the norm before its head."""
@@ -247,27 +250,21 @@ class Decoder:
         self, llm: Llm, cur: Tensor, il: int, name: str | None, pinned: bool = True
     ) -> Tensor:
         """Return `cur` normed by blk.<il>.<name>; unchanged without a name."""
-        if name is None:
-            return cur
-        weight, bias = llm.layer_weight(il, name), llm.layer_weight(il, name, "bias")
-        return llm.build_norm(cur, weight, bias, self.norm, il if pinned else -1)
+        return cur if name is None else llm.norm(il, name, cur, self.norm, pinned)
 
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         g = llm.graph
         residual = inp_l
         normed = self.normed(llm, inp_l, il, self.attn_norm)
-        cur = self.attention(llm, normed, il, inp, pos)
+        own = self.attn_norm_2 and llm.layer_weight(il, "attn_norm_2") is not None
+        cur = self.normed(llm, inp_l, il, "attn_norm_2") if own else normed
+        cur = self.attention(llm, cur, il)
+        # the FFN may read `normed` too, which loses the same rows then
         if self.select == "attention":
-            if self.parallel:
-                # the FFN reads `normed` too, so it loses the same rows
-                cur, residual, normed = llm.select_outputs(il, out_ids, cur, residual, normed)
-            else:
-                cur, residual = llm.select_outputs(il, out_ids, cur, residual)
+            cur, residual, normed = llm.select_outputs(il, cur, residual, normed)
         cur = self.normed(llm, cur, il, self.attn_post_norm)
         if self.select == "norm":
-            cur, residual = llm.select_outputs(il, out_ids, cur, residual)
+            cur, residual = llm.select_outputs(il, cur, residual)
         if self.parallel:
             return self.parallel_sum(llm, normed, cur, residual, il)
         scaled = (
@@ -280,12 +277,15 @@ class Decoder:
             cur = g.scale(cur)
         # the first operand decides which memory the sum takes over (in place)
         ffn_inp = g.add(residual, cur) if self.residual_first else g.add(cur, residual)
-        cur = self.normed(llm, ffn_inp, il, self.ffn_norm)
-        cur = self.feed_forward(llm, cur, il)
+        cur = self.feed_forward(llm, self.ffn_input(llm, ffn_inp, normed, il), il)
         cur = self.normed(llm, cur, il, self.ffn_post_norm, self.ffn_post_norm_pinned)
         if scaled:
             cur = g.scale(cur)
         return g.add(ffn_inp, cur) if self.ffn_residual_first else g.add(cur, ffn_inp)
+
+    def ffn_input(self, llm: Llm, ffn_inp: Tensor, normed: Tensor, il: int) -> Tensor:
+        """Return what the FFN reads of the sum, or of the attention's normed input."""
+        return self.normed(llm, ffn_inp, il, self.ffn_norm)
 
     def parallel_sum(
         self, llm: Llm, normed: Tensor, attention: Tensor, residual: Tensor, il: int
@@ -298,28 +298,32 @@ class Decoder:
         first, second, third = (parts[letter] for letter in self.parallel)
         return g.add(g.add(first, second), third)
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         """Build attention of the normed input, projected by wo."""
         g = llm.graph
         q, k, v = self.heads(llm, cur, il)
-        if pos is not None and self.ropes(llm.hparams, il):
-            factors = llm.rope_factors(il) if self.rope_factors else None
-            q, k = g.rope(q, pos, factors), g.rope(k, pos, factors)
+        roped = llm.pos is not None and self.ropes(llm.hparams, il)
+        if roped:
+            wanted = self.rope_factors
+            if callable(wanted):
+                wanted = wanted(llm.hparams, il)
+            factors = llm.rope_factors(il) if wanted else None
+            q, k = llm.rope(q, factors), llm.rope(k, factors)
         if self.qk_norm == "after":
             q, k = self.qk_normed(llm, q, k, il, self.qk_norm_kind or self.norm)
         if self.q_scale:
             q = g.scale(q)
-        if llm.attn_temp is not None:
+        if llm.attn_temp is not None and not (roped and self.temperature == "unroped"):
             q = g.mul(q, llm.attn_temp)
         sinks = llm.layer_weight(il, "attn_sinks") if self.sinks else None
-        if self.out_norm is None:
-            return llm.build_attn(inp, q, k, v, il, wo=self.wo, sinks=sinks, wo_bias=self.wo_bias)
-        cur = llm.build_attn(inp, q, k, v, il, wo=None, sinks=sinks)
-        return llm.project(self.normed(llm, cur, il, self.out_norm), il, self.wo, self.wo_bias)
+        out = llm.build_attn(q, k, v, il, wo=None, sinks=sinks)
+        return llm.project(self.gated(llm, out, cur, il), il, self.wo, self.wo_bias)
 
-    def heads(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
+    def gated(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
+        """Return attention's result as wo reads it; `cur`: the normed input."""
+        return self.normed(llm, out, il, self.out_norm)
+
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> Qkv:
         """Return Q, K and V by heads before rope, with the norms that come before it."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         flat = self.qk_norm == "flat"
@@ -353,8 +357,8 @@ class Decoder:
         made = []
         for name, t in (("attn_q_norm", q), ("attn_k_norm", k)):
             # a file may have one of the two
-            weight, bias = llm.layer_weight(il, name), llm.layer_weight(il, name, "bias")
-            made.append(t if weight is None else llm.build_norm(t, weight, bias, kind, il))
+            absent = llm.layer_weight(il, name) is None
+            made.append(t if absent else llm.norm(il, name, t, kind))
         return made[0], made[1]
 
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
@@ -403,13 +407,7 @@ class Decoder:
         )
 
     def experts(self, llm: Llm, cur: Tensor, il: int, routing: Routing) -> Tensor:
-        if not self.latent:
-            return build_moe_ffn(llm, cur, il, routing)
-        # the router reads the full vector, the experts a small one
-        logits = llm.linear(il, "ffn_gate_inp", cur)
-        small = llm.graph.mul_mat(llm.need_layer(il, "ffn_latent_down"), cur)
-        out = build_moe_ffn(llm, small, il, routing, probs_in=logits)
-        return llm.graph.mul_mat(llm.need_layer(il, "ffn_latent_up"), out)
+        return (build_latent_moe if self.latent else build_moe_ffn)(llm, cur, il, routing)
 
 
 def _mtp_norm_weight(llm: Llm, il: int) -> Tensor | None:
@@ -438,25 +436,13 @@ class Gated(Decoder):
     # one gate per head instead of one per element, if the file's gate has that width
     gate_heads: bool = False
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
-        g, hp = llm.graph, llm.hparams
-        normed = cur
-        q, k, v = llm.build_qkv(cur, il)
-        q, k = self.qk_normed(llm, q, k, il, self.norm)
-        if self.ropes(hp, il):
-            q, k = g.rope(q, pos), g.rope(k, pos)  # type: ignore[arg-type]
-        cur = llm.build_attn(inp, q, k, v, il, wo=None)
+    def gated(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
+        g = llm.graph
+        llm.need_layer(il, self.wo)
         weight = llm.need_layer(il, "attn_gate")
-        gate = g.unary(self.gate_act, llm.build_lora_mm(weight, normed))
-        n_head, head, n = hp.n_head(il), hp.head_k(il), cur.ne[1]
-        if self.gate_heads and weight.ne[1] == n_head:
-            cur = g.mul(g.reshape(cur, head, n_head, n), g.reshape(gate, 1, n_head, n))
-            cur = g.reshape(cur, head * n_head, n)
-        else:
-            cur = g.mul(cur, gate)
-        return llm.linear(il, "attn_output", cur, scale=True)
+        gate = g.unary(self.gate_act, llm.build_lora_mm(weight, cur))
+        by_head = self.gate_heads and weight.ne[1] == llm.hparams.n_head(il)
+        return llm.gate_heads(out, gate) if by_head else g.mul(out, gate)
 
 
 class Encoder(Decoder):

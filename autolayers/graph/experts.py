@@ -100,6 +100,35 @@ def build_moe_ffn(
     return _summed(llm, experts, hp.n_expert_used(il))
 
 
+def build_latent_moe(
+    llm: Llm,
+    cur: Tensor,
+    il: int,
+    routing: Routing,
+    prefix: str = "ffn_latent",
+    *,
+    before: str = "",
+    after: str = "",
+    n_expert_used: int = 0,
+    optional: bool = False,
+) -> Tensor:
+    """Build experts that read and write a smaller vector, which the matrices of `prefix` make, and
+    a router that reads the whole one; `before`, `after`: norms of it. `optional`: a file may have
+    none of these."""
+
+    def step(name: str, x: Tensor) -> Tensor:
+        absent = optional and llm.layer_weight(il, name) is None
+        return x if absent else llm.linear(il, name, x)
+
+    logits, small = llm.linear(il, "ffn_gate_inp", cur), step(f"{prefix}_down", cur)
+    if before:
+        small = llm.rms_norm(il, before, small)
+    out = build_moe_ffn(llm, small, il, routing, probs_in=logits, n_expert_used=n_expert_used)
+    if after and llm.layer_weight(il, after) is not None:
+        out = llm.rms_norm(il, after, out)
+    return step(f"{prefix}_up", out)
+
+
 def _summed(llm: Llm, experts: Tensor, n_used: int) -> Tensor:
     """Return the sum of the chosen experts' weighted outputs, a view of each."""
     g = llm.graph

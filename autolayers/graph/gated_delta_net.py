@@ -8,7 +8,6 @@ from ..model.hparams import Hparams
 from ..records import dataclass
 from .delta_net_unfused import build_delta_net_autoregressive, build_delta_net_chunking
 from .experts import Routing
-from .inputs import AttnInput
 from .llm import Llm
 from .recurrent import F32, Hybrid, build_rs, keep_tails, n_cells, snapshots, state
 
@@ -101,9 +100,7 @@ class GatedDeltaNet(Hybrid):
 
     gate_act: Literal["SILU", "SIGMOID"] = "SILU"  # of the delta net's output
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         if llm.rules.expands_norms:
             g.expand(cur)
@@ -117,9 +114,8 @@ class GatedDeltaNet(Hybrid):
         q, gate = self.query_and_gate(llm, both, head, n_head)
         k, v = g.reshape(k, head, n_head_kv, n), g.reshape(v, head, n_head_kv, n)
         q, k = self.qk_normed(llm, q, k, il, "rms")
-        assert pos is not None
-        q, k = g.rope(q, pos), g.rope(k, pos)
-        out = llm.build_attn(inp, q, k, v, il, wo=None)
+        q, k = llm.rope(q), llm.rope(k)
+        out = llm.build_attn(q, k, v, il, wo=None)
         out = g.mul(out, self.opened(llm, gate))
         return llm.linear(il, "attn_output", out, scale=True)
 

@@ -15,6 +15,13 @@ def expand_streams(llm: Llm, embd: Tensor) -> Tensor:
     return g.repeat(g.reshape(embd, width, 1, n), width, llm.hparams.dsv4_hc_mult, n, 1)
 
 
+def picked_streams(llm: Llm, x: Tensor) -> Tensor:
+    """Return the streams of the output rows alone."""
+    g, (width, streams, n, _) = llm.graph, x.ne
+    x = g.get_rows(g.reshape(x, width * streams, n), llm.out_ids)
+    return g.reshape(x, width, streams, llm.n_outputs)
+
+
 def build_hc_pre(llm: Llm, x: Tensor, block: str, il: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return (the block's input [n_embd, n_tokens], post, comb), by blk.<il>.hc_<block>_*; `block`
     is attn or ffn."""
@@ -22,7 +29,7 @@ def build_hc_pre(llm: Llm, x: Tensor, block: str, il: int) -> tuple[Tensor, Tens
     scale, base = (llm.need_layer(il, f"hc_{block}_{part}") for part in ("scale", "base"))
     # over all streams of a token together
     normed = g.rms_norm(g.reshape(x, x.ne[0] * hc, n))
-    mixes = g.mul_mat(llm.need_layer(il, f"hc_{block}_fn"), normed)
+    mixes = llm.linear(il, f"hc_{block}_fn", normed)
 
     def affine(i: int, size: int) -> Tensor:
         # mixes has pre, post and comb one after the other, each with its own factor and offset

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..ggml.tensor import Tensor
 from .gated_delta_net import build_gdn_l2_norm, build_recurrent_attn
-from .inputs import AttnInput
+from .latent_attention import absorbed, latent
 from .llm import Llm
 from .recurrent import F32, Hybrid, build_rs, n_cells, snapshots, state
 
@@ -20,16 +20,10 @@ class KimiDeltaAttention(Hybrid):
     expand_input = False  # the normed input comes before everything else in its layer
     flat_states = False  # states are stored as one row
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         if self.expand_input:
             llm.graph.expand(cur)
-        return (
-            self.recurrent(llm, cur, il)
-            if llm.hparams.is_recr(il)
-            else self.mla(llm, cur, il, inp, pos)
-        )
+        return self.recurrent(llm, cur, il) if llm.hparams.is_recr(il) else self.mla(llm, cur, il)
 
     # linear attention
 
@@ -43,7 +37,7 @@ class KimiDeltaAttention(Hybrid):
         )
         gate = g.reshape(self.decay(llm, cur, il), head, n_head, n_tok, n_seqs)
         # how much of a key's old value is replaced
-        beta = g.mul_mat(llm.need_layer(il, "ssm_beta"), cur)
+        beta = llm.linear(il, "ssm_beta", cur)
         beta = g.unary("SIGMOID", g.reshape(beta, 1, n_head, n_tok, n_seqs))
         start = g.reshape(build_rs(llm, state(llm, il, 1)), head, head, n_head, n_seqs)
         q, k = build_gdn_l2_norm(llm, q), build_gdn_l2_norm(llm, k)
@@ -55,10 +49,10 @@ class KimiDeltaAttention(Hybrid):
         out = g.reshape(out, head, n_head, llm.n_tokens)
         out = llm.build_norm(out, llm.need_layer(il, "ssm_norm"), None, "rms", il)
         out = g.cont(g.mul(out, g.unary("SIGMOID", output_gate)), head * n_head, llm.n_tokens)
-        return g.mul_mat(llm.need_layer(il, "attn_output"), out)
+        return llm.linear(il, "attn_output", out)
 
     def qkv(self, llm: Llm, cur: Tensor, il: int) -> list[Tensor]:
-        return [llm.graph.mul_mat(llm.need_layer(il, f"attn_{x}"), cur) for x in "qkv"]
+        return [llm.linear(il, f"attn_{x}", cur) for x in "qkv"]
 
     def conv(self, llm: Llm, gathered: Tensor, il: int, part: int, x: Tensor) -> Tensor:
         """Return Q, K or V, each with its third of the convolution's state."""
@@ -93,9 +87,7 @@ class KimiDeltaAttention(Hybrid):
         """Return the logarithm of the decay: one element per channel and token."""
         g = llm.graph
         # a scaled sigmoid instead of kimi-linear's softplus
-        gate = g.add(
-            g.mul_mat(llm.need_layer(il, "ssm_f_a"), cur), llm.need_layer(il, "ssm_dt", "bias")
-        )
+        gate = g.add(llm.linear(il, "ssm_f_a", cur), llm.need_layer(il, "ssm_dt", "bias"))
         gate = g.reshape(gate, llm.hparams.n_embd_head_kda, llm.n_head, llm.n_tokens)
         gate = g.mul(gate, self.decay_rates(llm, il))
         return g.scale(g.unary("SIGMOID", gate))
@@ -105,49 +97,27 @@ class KimiDeltaAttention(Hybrid):
 
     def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         """Return the factor of the result, before the sigmoid."""
-        return llm.graph.mul_mat(llm.need_layer(il, "ssm_g_a"), cur)
+        return llm.linear(il, "ssm_g_a", cur)
 
     # latent attention
 
-    def mla(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
-        q, k, v = self.absorbed(llm, cur, il, pos)
-        out = llm.build_attn(
-            inp, q, k, v, il, wo=None, mla=True, v_mla=llm.layer_weight(il, "attn_v_b")
-        )
-        return llm.graph.mul_mat(llm.need_layer(il, "attn_output"), self.gated(llm, out, cur, il))
-
-    def absorbed(
-        self, llm: Llm, cur: Tensor, il: int, pos: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        g, hp, n, n_head = llm.graph, llm.hparams, llm.n_tokens, llm.n_head
-        head, n_rot, rank = hp.n_embd_head_k_mla, hp.n_rot(0), hp.n_lora_kv
-        q = self.queries(llm, cur, il)
-        # a head of Q: without rope, then the rotated part
-        strides = (head * F32, head * n_head * F32)
-        q_nope = g.view(q, (head - n_rot, n_head, n), strides)
-        q_pe = g.view(q, (n_rot, n_head, n), strides, (head - n_rot) * F32)
-        both = g.mul_mat(llm.need_layer(il, "attn_kv_a_mqa"), cur)
-        k_pe = g.view(both, (n_rot, 1, n), (both.nb[1], both.nb[1]), rank * F32)
-        if pos is not None:
-            q_pe, k_pe = g.rope(q_pe, pos), g.rope(k_pe, pos)
-        v = llm.rms_norm(il, "attn_kv_a_norm", g.view(both, (rank, n), (both.nb[1],)))
-        v = g.reshape(v, rank, 1, n)
-        # one matrix per head: see latent_attention.absorbed
-        moved = g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q_nope, 0, 2, 1, 3))
-        return g.concat(g.permute(moved, 0, 2, 1, 3), q_pe, 0), g.concat(v, k_pe, 0), v
+    def mla(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        q, k, v = absorbed(llm, self.queries(llm, cur, il), *latent(llm, cur, il), il)
+        out = llm.build_attn(q, k, v, il, wo=None, mla=True, v_mla=llm.layer_weight(il, "attn_v_b"))
+        return llm.linear(il, "attn_output", self.gated(llm, out, cur, il))
 
     def queries(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g = llm.graph
         first = llm.layer_weight(il, "attn_q_a")
         if first is None:
-            return g.mul_mat(llm.need_layer(il, "attn_q"), cur)
+            return llm.linear(il, "attn_q", cur)
         cur = llm.rms_norm(il, "attn_q_a_norm", g.mul_mat(first, cur))
-        return g.mul_mat(llm.need_layer(il, "attn_q_b"), cur)
+        return llm.linear(il, "attn_q_b", cur)
 
     def gated(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
         """Return the result times one gate per head."""
         g, n, n_head, head = llm.graph, llm.n_tokens, llm.n_head, llm.hparams.n_embd_head_v_mla
-        gate = g.mul_mat(llm.need_layer(il, "attn_gate"), cur)
+        gate = llm.linear(il, "attn_gate", cur)
         gate = g.unary("SIGMOID", g.reshape(gate, 1, n_head, n))
         return g.cont(g.mul(g.reshape(out, head, n_head, n), gate), head * n_head, n)
 

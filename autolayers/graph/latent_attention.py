@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from ..ggml.tensor import Tensor
 from .decoder import Decoder
-from .inputs import AttnInput
-from .llm import Llm
+from .llm import Llm, Qkv
 
 
 def latent(llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
@@ -30,26 +29,27 @@ def absorbed(
     compressed: Tensor,
     k_pe: Tensor,
     il: int,
-    pos: Tensor | None,
     *,
     rope_first: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Qkv:
     """Return Q, K and V with one head of keys for all: attn_k_b is applied to Q instead of the
-    keys. No `pos`: no rope.
+    keys. No positions: no rope.
 
     `q` holds complete heads, [head_k, n_head, n_tokens] or flat. `rope_first`: heads begin with the
     rope part.
     """
-    g, n_head, n_rot, n = llm.graph, llm.hparams.n_head(il), k_pe.ne[0], llm.n_tokens
+    # a list of heads may leave out an MTP block, which has those of layer 0 (bailingmoe3)
+    n_head = llm.hparams.n_head(il) or llm.n_head
+    g, n_rot, n = llm.graph, k_pe.ne[0], llm.n_tokens
     head = q.nelements // (n_head * n)
     # strides of whole heads, for views of a part of each
     strides = (head * q.nb[0], head * n_head * q.nb[0])
     q_nope = g.view(q, (head - n_rot, n_head, n), strides)
     q_pe = g.view(q, (n_rot, n_head, n), strides, (head - n_rot) * q.nb[0])
-    if pos is not None:
-        q_pe, k_pe = g.rope(q_pe, pos), g.rope(k_pe, pos)
+    if llm.pos is not None:
+        q_pe, k_pe = llm.rope(q_pe), llm.rope(k_pe)
     # attn_k_b has a matrix per head, so the heads become the batch dimension of the product
-    moved = g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q_nope, 0, 2, 1, 3))
+    moved = llm.linear(il, "attn_k_b", g.permute(q_nope, 0, 2, 1, 3))
     moved = g.permute(moved, 0, 2, 1, 3)
     # the latent itself: attn_v_b is applied to attention's result (v_mla)
     v = g.reshape(compressed, compressed.ne[0], 1, n)
@@ -64,18 +64,17 @@ def expanded(
     compressed: Tensor,
     k_pe: Tensor,
     il: int,
-    pos: Tensor | None,
     factors: Tensor | None = None,
     *,
     rope_first: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Qkv:
     """Return Q, K and V with separate keys and values for every head: `q` is [head_k, n_head,
     n_tokens]."""
     g, n = llm.graph, llm.n_tokens
     n_head, n_rot = q.ne[1], k_pe.ne[0]
     nope = q.ne[0] - n_rot
-    if pos is not None:
-        q, k_pe = llm.rope_end(q, n_rot, pos, factors, first=rope_first), g.rope(k_pe, pos, factors)
+    if llm.pos is not None:
+        q, k_pe = llm.rope_end(q, n_rot, factors, first=rope_first), llm.rope(k_pe, factors)
     kv = llm.linear(il, "attn_kv_b", compressed)
     # each head of kv: keys without rope, then values
     strides = (kv.nb[1] // n_head, kv.nb[1])
@@ -103,15 +102,13 @@ class LatentAttention(Decoder):
             llm.build_lora_mm(weight, cur), weight.ne[1] // n_head, n_head, llm.n_tokens
         )
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         mla = llm.hparams.is_mla
         q = self.queries(llm, cur, il)
         compressed, k_pe = latent(llm, cur, il)
         if mla:
             # the cache holds [rank + n_rot] per token, one head
-            q, k, v = absorbed(llm, q, compressed, k_pe, il, pos, rope_first=self.rope_first(llm))
+            q, k, v = absorbed(llm, q, compressed, k_pe, il, rope_first=self.rope_first(llm))
         else:
             q, k, v = expanded(
                 llm,
@@ -119,7 +116,6 @@ class LatentAttention(Decoder):
                 compressed,
                 k_pe,
                 il,
-                pos,
                 llm.rope_factors(il) if self.rope_factors else None,
                 rope_first=self.rope_first(llm),
             )
@@ -127,7 +123,7 @@ class LatentAttention(Decoder):
         if llm.attn_temp is not None:
             q = llm.graph.mul(q, llm.attn_temp)
         v_mla = llm.layer_weight(il, "attn_v_b") if mla else None
-        return llm.build_attn(inp, q, k, v, il, mla=mla, v_mla=v_mla, wo_bias=False)
+        return llm.build_attn(q, k, v, il, mla=mla, v_mla=v_mla, wo_bias=False)
 
     def rope_first(self, llm: Llm) -> bool:
         """Whether heads begin with the rope part."""

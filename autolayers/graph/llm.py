@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     ]
     Gate = Literal["par", "seq"]
 
+Qkv = tuple[Tensor, Tensor, Tensor]
+
 # a multiple of these, in builds with Rules.pads_uncached
 _PADDED = 256  # keys of attention without a cache
 SPLIT_GLU = {"silu": "SWIGLU", "gelu": "GEGLU", "relu": "REGLU"}  # gate and up in one op
@@ -98,6 +100,8 @@ class Llm:
         # t_inp_embd: with the rows of deepstack models
         self.inp_embd: Tensor | None = None
         self.attn_temp: Tensor | None = None  # inp_attn_scale, if the model has it
+        self.pos: Tensor | None = None  # inp_pos, if rope or learned positions need it
+        self.inp: AttnInput | None = None  # of attention to the model's own caches
 
     @property
     def layers(self) -> Sequence[int]:
@@ -266,12 +270,12 @@ class Llm:
         others."""
         return self.rules.rows_before_nextn and not self.cparams.load_mtp
 
-    def build_inp_pos(self) -> Tensor:
+    def build_inp_pos(self) -> None:
         # M-RoPE has four positions for each token
-        return self.graph.input("inp_pos", "i32", self.n_tokens * self.hparams.n_pos_per_embd)
+        self.pos = self.graph.input("inp_pos", "i32", self.n_tokens * self.hparams.n_pos_per_embd)
 
-    def build_inp_out_ids(self) -> Tensor:
-        return self.graph.input("out_ids", "i32", self.n_outputs)
+    def build_inp_out_ids(self) -> None:
+        self.out_ids = self.graph.input("out_ids", "i32", self.n_outputs)
 
     def build_inp_attn_scale(self) -> Tensor:
         return self.graph.input("inp_attn_scale", "f32", 1, 1, self.n_tokens)
@@ -424,22 +428,29 @@ class Llm:
         result = self.graph.mul_mat(weight, cur)
         return result if scale is None else self.graph.mul(result, scale)
 
+    def rope(self, t: Tensor, factors: Tensor | None = None) -> Tensor:
+        """Rotate by the tokens' positions."""
+        assert self.pos is not None
+        return self.graph.rope(t, self.pos, factors)
+
     def rope_end(
         self,
         heads: Tensor,
         n_rot: int,
-        pos: Tensor,
         factors: Tensor | None = None,
         *,
+        pos: Tensor | None = None,
         back: bool = False,
         first: bool = False,
     ) -> Tensor:
         """Rotate the last `n_rot` elements of heads [head, n_head, n_tokens]
-        (ggml_rope_set_offset); `first`: where older builds have these."""
-        g = self.graph
+        (ggml_rope_set_offset), by the tokens' positions unless others are given; `first`: where
+        older builds have these."""
+        g, at = self.graph, pos or self.pos
+        assert at is not None
 
         def rotated(t: Tensor) -> Tensor:
-            return g.rope_back(t, pos) if back else g.rope(t, pos, factors)
+            return g.rope_back(t, at) if back else g.rope(t, at, factors)
 
         if not self.rules.ropes_end:
             return llm_before.rope_end(g, heads, n_rot, rotated, first)
@@ -493,8 +504,19 @@ class Llm:
         """Norm by blk.<il>.<name>, if present (build_norm)."""
         return self.build_norm(cur, self.layer_weight(il, name), None, "rms", il)
 
-    def hadamard(self, cur: Tensor, rot: Tensor) -> Tensor:
-        """Rotate rows of `cur` in parts of rot.ne[0] (llama_mul_mat_hadamard)."""
+    def norm(self, il: int, name: str, cur: Tensor, kind: Norm, pinned: bool = True) -> Tensor:
+        """Norm by blk.<il>.<name> and its bias, if present."""
+        weight, bias = self.layer_weight(il, name), self.layer_weight(il, name, "bias")
+        return self.build_norm(cur, weight, bias, kind, il if pinned else -1)
+
+    def output_norm(self, cur: Tensor, il: int = -1) -> Tensor:
+        return self.build_norm(cur, self.weight("output_norm.weight"), None, "rms", il)
+
+    def hadamard(self, cur: Tensor, rot: Tensor | None) -> Tensor:
+        """Rotate rows of `cur` in parts of rot.ne[0] (llama_mul_mat_hadamard), if there is a
+        matrix."""
+        if rot is None:
+            return cur
         g, n = self.graph, rot.ne[0]
         # ggml_reshape wants contiguous rows; a view (of a fused QKV) is copied first
         if cur.contiguous():
@@ -519,7 +541,7 @@ class Llm:
         scales: bool = True,
         plain: bool = False,
         roped: bool = True,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> Qkv:
         """Return Q, K and V by one fused projection or three, with biases and clamp; by heads if
         `reshape`.
 
@@ -560,9 +582,7 @@ class Llm:
             t = self.graph.add(t, bias)
         return self.graph.clamp(t) if clamp else t
 
-    def _by_heads(
-        self, qkv: Tensor, parts: tuple[tuple[int, int, int], ...], roped: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _by_heads(self, qkv: Tensor, parts: tuple[tuple[int, int, int], ...], roped: bool) -> Qkv:
         """Return Q, K and V of a fused projection as views; `parts`: (head's size, heads, first
         element)."""
         g, n, size, row = self.graph, self.n_tokens, qkv.nb[0], qkv.nb[1]
@@ -575,9 +595,7 @@ class Llm:
         )
         return q, k, v
 
-    def _flat(
-        self, qkv: Tensor, parts: tuple[tuple[int, int, int], ...]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _flat(self, qkv: Tensor, parts: tuple[tuple[int, int, int], ...]) -> Qkv:
         """Return Q, K and V of a fused projection as copies of whole rows, without heads."""
         g, n, size, row = self.graph, self.n_tokens, qkv.nb[0], qkv.nb[1]
         # a part's rows have the other parts between them: what reads them as rows wants copies
@@ -835,12 +853,12 @@ class Llm:
 
     def build_attn(
         self,
-        inp: AttnInput,
         q: Tensor,
         k: Tensor | None,
         v: Tensor | None,
         il: int,
         *,
+        inp: AttnInput | None = None,
         wo: str | None = "attn_output",
         kq_b: Tensor | None = None,
         sinks: Tensor | None = None,
@@ -848,10 +866,12 @@ class Llm:
         mla: bool = False,
         wo_bias: bool = True,
     ) -> Tensor:
-        """Store k and v in the cache (if any), attend, project.
+        """Store k and v in the cache (if any), attend, project; `inp`: of another cache.
 
         `mla`: the cache holds K, whose first part is V (llm_graph_input_attn_k).
         """
+        g, inp = self.graph, inp or self.inp
+        assert inp is not None
         a = inp.at(self.hparams.is_swa(il))
         iswa = inp.swa is not None
         # MLA caches K alone: V is its first part, and is never stored
@@ -860,7 +880,8 @@ class Llm:
         # of the two inputs with keys alone, the one with windows has another order of expansion
         keys_only = mla and iswa
         # before anything is stored: a quantised cache holds rotated keys and values
-        q, k, v = self._rotated(a, q, k, v, mla)
+        q, k = self.hadamard(q, a.k_rot), k and self.hadamard(k, a.k_rot)
+        v = v if v is None or mla else self.hadamard(v, a.v_rot)
         # expanded together so that they are not reordered; the plain cache wants k last, iSWA and
         # no cache v last
         late_k = cache is not None and not iswa and self.rules.keys_last
@@ -872,9 +893,13 @@ class Llm:
             self.expand_all(q, k, v)
         if cache is None:
             assert k is not None and v is not None
-            keys, values, kq_b = self._uncached(a, k, v, kq_b)
+            keys, values = k, v
+            if a.padded:  # to a multiple of tokens; the mask closes it, so its values do not matter
+                keys = g.pad(k, 0, 0, -k.ne[2] % _PADDED)
+                values = g.pad(v, 0, 0, -v.ne[2] % _PADDED)
+                kq_b = kq_b and g.pad(kq_b, -kq_b.ne[0] % _PADDED)
         else:
-            keys, values = self._cached(a, cache, k, v, il, mla)
+            keys, values = self.cached(a, k, v, il, mla)
         cur = self.build_attn_mha(
             q,
             keys,
@@ -891,20 +916,7 @@ class Llm:
         # are a part of the keys.
         # a Hadamard matrix is its own inverse up to the scale that it already has
         rot = a.k_rot if keys_only and a.k_rot is not None else a.v_rot
-        cur = cur if rot is None else self.hadamard(cur, rot)
-        return self.project(cur, il, wo, wo_bias)
-
-    def _uncached(
-        self, a: AttnInput, k: Tensor, v: Tensor, kq_b: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return keys, values and the bias of their scores, padded to a multiple of tokens where
-        the input wants it."""
-        if not a.padded:
-            return k, v, kq_b
-        g = self.graph
-        keys, values = g.pad(k, 0, 0, -k.ne[2] % _PADDED), g.pad(v, 0, 0, -v.ne[2] % _PADDED)
-        # the mask closes the padding, so the values there do not matter
-        return keys, values, kq_b and g.pad(kq_b, -kq_b.ne[0] % _PADDED)
+        return self.project(self.hadamard(cur, rot), il, wo, wo_bias)
 
     def expand_all(self, *tensors: Tensor | None) -> None:
         """Add the given tensors to the graph, in this order."""
@@ -912,22 +924,12 @@ class Llm:
             if t is not None:
                 self.graph.expand(t)
 
-    def _rotated(
-        self, a: AttnInput, q: Tensor, k: Tensor | None, v: Tensor | None, mla: bool
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return Q, K and V as a quantised cache wants them."""
-        if a.k_rot is not None:
-            q = self.hadamard(q, a.k_rot)
-            k = self.hadamard(k, a.k_rot) if k is not None else None
-        if a.v_rot is not None and v is not None and not mla:
-            v = self.hadamard(v, a.v_rot)
-        return q, k, v
-
-    def _cached(
-        self, a: AttnInput, cache: CacheView, k: Tensor | None, v: Tensor | None, il: int, mla: bool
+    def cached(
+        self, a: AttnInput, k: Tensor | None, v: Tensor | None, il: int, mla: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Store K and V, if there are new ones; return all keys and values of the layer."""
-        g, hp = self.graph, self.hparams
+        g, hp, cache = self.graph, self.hparams, a.cache
+        assert cache is not None
         # no new keys where a layer reads another's cache (shared KV layers)
         if k is not None:
             g.expand(cache.cpy_k(k, a.k_idxs, il))
@@ -954,6 +956,12 @@ class Llm:
             cur = self.build_lora_mm(weight, cur, self.layer_weight(il, wo, "scale"))
         return cur if bias is None else self.graph.add(cur, bias)
 
+    def gate_heads(self, out: Tensor, gate: Tensor) -> Tensor:
+        """Multiply attention's result, [head * n_head, n_tokens], with one gate per head."""
+        g, n_head, n = self.graph, gate.ne[0], out.ne[1]
+        heads = g.reshape(out, out.ne[0] // n_head, n_head, n)
+        return g.reshape(g.mul(heads, g.reshape(gate, 1, n_head, n)), *out.ne[:2])
+
     def deepstack(self, cur: Tensor, index: int) -> Tensor:
         """Add the image features that a vision model's projector appended to the embeddings."""
         inp = self.inp_embd
@@ -963,12 +971,12 @@ class Llm:
         )
         return self.graph.add(cur, part)
 
-    def select_outputs(self, il: int, out_ids: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def select_outputs(self, il: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return, in the last layer, the rows whose logits are requested (inp_out_ids)."""
         # earlier layers need all rows, because later tokens attend to them
         if il != self.n_layer - 1:
             return tensors
-        return tuple(self.graph.get_rows(t, out_ids) for t in tensors)
+        return tuple(self.graph.get_rows(t, self.out_ids) for t in tensors)
 
     def finish(self, cur: Tensor, *, head: str | None = "output", bias: bool = False) -> Tensor:
         """Take `cur` as result_norm; then build the head, and mark the outputs that are never freed

@@ -7,8 +7,8 @@ Source: build_rs of src/llama-graph.cpp (as modelled).
 from __future__ import annotations
 
 from ..ggml.tensor import Tensor
+from ..records import dataclass
 from .decoder import Decoder
-from .inputs import AttnInput
 from .llm import Llm
 
 TYPE_CHECKING = False
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
 F32 = 4  # bytes of an element of a state
 
 
+@dataclass(frozen=True)
 class Hybrid(Decoder):
     """Layers with a state instead of keys and values run `recurrent` in place of attention."""
 
-    def recurrent(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        raise NotImplementedError
+    mixer: Callable[[Llm, Tensor, int], Tensor] | None = None
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def recurrent(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        assert self.mixer is not None
+        return self.mixer(llm, cur, il)
+
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         if llm.hparams.is_recr(il):
             return self.recurrent(llm, cur, il)
-        return super().attention(llm, cur, il, inp, pos)
+        return super().attention(llm, cur, il)
 
 
 class OneBlock(Hybrid):
     """A layer is one mixer: a state, attention or an FFN, never two of them."""
 
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         cur = self.normed(llm, inp_l, il, self.attn_norm)
         # nemotron-h: a layer without an FFN length is attention, if it has no state
         if llm.hparams.is_recr(il) or llm.hparams.n_ff(il) == 0:
-            cur = self.attention(llm, cur, il, inp, pos)
+            cur = self.attention(llm, cur, il)
         else:
             cur = self.feed_forward(llm, cur, il)
         if self.select == "attention":
-            cur, inp_l = llm.select_outputs(il, out_ids, cur, inp_l)
+            cur, inp_l = llm.select_outputs(il, cur, inp_l)
         return llm.graph.add(cur, inp_l)
 
 

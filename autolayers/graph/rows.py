@@ -13,7 +13,7 @@ from .decoder import Decoder, Encoder, Gated
 from .experts import Routing
 
 
-def _slides(hp: Hparams, il: int) -> bool:
+def slides(hp: Hparams, il: int) -> bool:
     return hp.is_swa(il)
 
 
@@ -86,7 +86,7 @@ BUILDERS = {
     "hunyuan_vl": _HUNYUAN,
     # xIELU: an activation with learned parameters, no gate
     "apertus": Decoder(rope_factors=True, qk_norm="head", act="xielu", gate=None, ffn_bias=False),
-    "spark2_5": Gated(gate_heads=True, act="gelu"),
+    "spark2_5": Gated(gate_heads=True, qk_norm="head", wo_bias=False, act="gelu"),
     "qwen2": Decoder(head_bias=True, ffn_scales=Rules.more_ffn_scales),
     "dream": _QWEN2,
     "xverse": _QWEN2,
@@ -126,6 +126,8 @@ BUILDERS = {
         ffn_post_norm="post_ffw_norm",
         ffn_post_norm_pinned=True,
     ),
+    # Falcon-40B's attention has a norm of its own; the 7B's reads the FFN's
+    "falcon": replace(_GPT, attn_norm_2=True, parallel="far"),
     # parallel, in another order of additions: the allocator sees that
     "plamo": Decoder(parallel="far"),
     "plamo3": Decoder(
@@ -178,17 +180,18 @@ BUILDERS = {
     "command-r": Decoder(norm="layer", qk_norm="head", parallel="fra", logit_scale=None),
     "cohere2": Decoder(
         norm="layer",
-        rope=_slides,
+        rope=slides,
         rope_factors=True,
         parallel="fra",
         ffn_scales=True,
         logit_scale=None,
     ),
     "muse-glimmer": Gated(
+        wo_bias=False,
         embed_norm=True,
         select="norm",
         qk_norm="head",
-        rope=_slides,
+        rope=slides,
         attn_post_norm="post_attention_norm",
         ffn_post_norm="post_ffw_norm",
         logit_scale=True,
@@ -212,7 +215,7 @@ BUILDERS = {
     ),
     "maion-coder": Decoder(
         qk_norm="head",
-        rope=_slides,
+        rope=slides,
         attn_post_norm="post_attention_norm",
         moe=replace(_UNSCALED, probs_b=None),
         latent=True,
@@ -221,7 +224,7 @@ BUILDERS = {
     ),
     "kolibri1": Decoder(
         qk_norm="head",
-        rope=_slides,
+        rope=slides,
         attn_post_norm="post_attention_norm",
         select="norm",
         moe=Routing(select="biased"),
@@ -239,7 +242,7 @@ BUILDERS = {
     "dots1": Decoder(qk_norm="head", moe=Routing(), shexp="add"),
     "ernie4_5-moe": Decoder(moe=Routing("softmax", norm_w=True), shexp="add", wo_bias=False),
     "exaone-moe": Decoder(
-        qk_norm="head", rope=_slides, rope_factors=True, moe=Routing(), shexp="add", wo_bias=False
+        qk_norm="head", rope=slides, rope_factors=True, moe=Routing(), shexp="add", wo_bias=False
     ),
     "glm4moe": Decoder(
         qk_norm="head", ffn_norm="post_attention_norm", moe=Routing(), shexp="add", wo_bias=False
@@ -262,11 +265,16 @@ BUILDERS = {
         shexp="add",
     ),
     "laguna": Gated(
-        gate_act="SOFTPLUS", gate_heads=True, qk_norm="head", moe=Routing(), shexp="add"
+        gate_act="SOFTPLUS",
+        gate_heads=True,
+        qk_norm="head",
+        wo_bias=False,
+        moe=Routing(),
+        shexp="add",
     ),
     "llada-moe": Decoder(qk_norm="head", moe=_UNNORMED, wo_bias=False),
     "maple": Decoder(
-        qk_norm="head", rope=_slides, moe=replace(_UNSCALED, probs_b=None), wo_bias=False
+        qk_norm="head", rope=slides, moe=replace(_UNSCALED, probs_b=None), wo_bias=False
     ),
     "mellum": Decoder(qk_norm="head", moe=_LLAMA_MOE),
     "minimax-m2": Decoder(qk_norm="flat", moe=Routing(norm_w=True), wo_bias=False),

@@ -27,6 +27,30 @@ class DsaInput(AttnInput):
         self.top_k: Tensor | None = None
 
 
+class Pools:
+    """llm_graph_input_kpool: which cells make up a pool of `size` tokens, and where its key is
+    kept; for all layers."""
+
+    def __init__(self, llm: Llm, size: int, mask_type: str) -> None:
+        g, n = llm.graph, llm.n_tokens
+        # pools that a full cache has, in steps of 64: a graph keeps its shape while some are added
+        complete = llm.cparams.n_ctx_seq // size * llm.cparams.n_seq_max
+        self.size = size
+        self.count = max(64, -(-(complete + 1) // 64) * 64)
+        # never 0: a micro-batch that completes no pool has one dummy
+        self.n_new = max(1, complete)
+        self.best = min(self.count, llm.hparams.indexer_top_k // size)
+        self.ids = g.input("kpool_k_idxs", "i64", n)
+        self.cells = g.input("pool_cells", "i32", self.count)
+        self.members = g.input("pool_idxs", "i32", size, self.count)
+        self.visible = g.input("pool_mask", mask_type, self.count, n)
+        self.tail = g.input("tail_idxs", "i32", size - 1, n)
+        self.new_members = g.input("new_pool_idxs", "i32", size, self.n_new)
+        self.new_cells = g.input("new_pool_rep", "i64", self.n_new)
+        # filled before each batch (set_input), so allocated even where no op reads them
+        llm.expand_all(self.cells, self.members, self.visible, self.tail)
+
+
 def dsa_input(llm: Llm) -> DsaInput:
     """Mirror build_attn_inp_k_dsa, _iswa."""
     lid = llm.attn_input(llm.caches["lid"], with_v=False, mask_type=indexer_mask_type(llm))
@@ -44,42 +68,45 @@ def lightning_indexer(
     cur: Tensor,
     latent_q: Tensor,
     il: int,
-    pos: Tensor,
     rotate: bool = True,
 ) -> Tensor:
     """Return the positions every token attends to: [top_k, n_tokens / n_stream, 1, n_stream] of
     i32."""
-    g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+    g, hp = llm.graph, llm.hparams
     lid = inp.lid
     cache = lid.cache
     assert cache is not None
     head, n_head = hp.indexer_head_size, hp.indexer_n_head
-    q = _rotated(llm, g.mul_mat(llm.need_layer(il, "indexer.attn_q_b"), latent_q), n_head, pos)
-    k = g.mul_mat(llm.need_layer(il, "indexer.attn_k"), cur)
-    weight, bias = (
-        llm.layer_weight(il, "indexer.k_norm"),
-        llm.layer_weight(il, "indexer.k_norm", "bias"),
-    )
-    k = llm.build_norm(k, weight, bias, "layer", il)
-    k = _rotated(llm, k, 1, pos)
+    q = _rotated(llm, llm.linear(il, "indexer.attn_q_b", latent_q), n_head)
+    k = llm.linear(il, "indexer.attn_k", cur)
+    k = llm.norm(il, "indexer.k_norm", k, "layer")
+    k = _rotated(llm, k, 1)
     if rotate:
         # always rotated, whatever the cache's type: DeepSeek's indexer computes in Hadamard space
         q, k = g.mul_mat(lid.k_rot, q), g.mul_mat(lid.k_rot, k)  # type: ignore[arg-type]
     g.expand(cache.cpy_k(k, lid.k_idxs, il))
-    weights = g.mul_mat(llm.need_layer(il, "indexer.proj"), cur)
+    weights = llm.linear(il, "indexer.proj", cur)
     keys = cache.get_k(il, head, 1)
+    assert lid.mask is not None
+    return best_keys(llm, q, keys, weights, lid.mask, il, scaled=False)
+
+
+def best_keys(
+    llm: Llm, q: Tensor, keys: Tensor, weights: Tensor, mask: Tensor, il: int, scaled: bool = True
+) -> Tensor:
+    """Return the positions of the keys that an indexer ranks best; `scaled`: its weights are."""
+    g, (head, n_head, n, _), streams = llm.graph, q.ne, keys.ne[3]
     # with a cache per sequence, each stream's queries meet its own keys
-    streams = keys.ne[3]
     q = g.view(q, (head, n_head, n // streams, streams), (q.nb[1], q.nb[2], q.nb[3] // streams))
     weights = g.view(
         weights,
         (n_head, n // streams, 1, streams),
         (weights.nb[1], weights.nb[2] // streams, weights.nb[3] // streams),
     )
-    assert lid.mask is not None
-    score = indexer_scores(llm, q, keys, g.scale(weights), lid.mask, il)
+    weights = weights if scaled else g.scale(weights)
+    score = indexer_scores(llm, q, keys, weights, mask, il)
     # top_k's result is a view; several layers may read the choice
-    return g.cont(g.top_k(score, min(score.ne[0], hp.indexer_top_k)))
+    return g.cont(g.top_k(score, min(score.ne[0], llm.hparams.indexer_top_k)))
 
 
 def indexer_mask_type(llm: Llm) -> str:
@@ -105,16 +132,16 @@ def indexer_scores(
     return g.add(g.cont(g.permute(score, 2, 1, 0, 3)), mask)
 
 
-def _rotated(llm: Llm, cur: Tensor, n_head: int, pos: Tensor) -> Tensor:
+def _rotated(llm: Llm, cur: Tensor, n_head: int) -> Tensor:
     """Return the indexer's heads after rope, which rotates the first part of a head."""
     g, n, head = llm.graph, llm.n_tokens, llm.hparams.indexer_head_size
     if llm.rules.indexer_ropes_whole:
-        return g.rope(g.reshape(cur, head, n_head, n), pos)
+        return llm.rope(g.reshape(cur, head, n_head, n))
     n_rot = llm.hparams.n_rot_full
     strides = (row_size(cur.type, head), row_size(cur.type, head) * n_head)
     first = g.view(cur, (n_rot, n_head, n), strides)
     rest = g.view(cur, (head - n_rot, n_head, n), strides, row_size(cur.type, head - n_rot))
-    return g.concat(g.rope(first, pos), rest, 0)
+    return g.concat(llm.rope(first), rest, 0)
 
 
 def top_k_mask(llm: Llm, mask: Tensor, top_k: Tensor, il: int, zeros_type: str = "f32") -> Tensor:

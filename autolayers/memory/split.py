@@ -128,7 +128,9 @@ def layer_devices(
         cumulated.append(total)
     # no device reports free memory, and no -ts was given
     if total == 0:
-        return layers if not devices else _all_on_last(layers, start, count, devices)
+        for i in range(count if devices else 0):
+            layers[start + i] = devices[-1].name
+        return layers
     bounds = [float32(x / total) for x in cumulated]
     device = 0  # std::upper_bound of growing fractions
     for i in range(count):
@@ -136,12 +138,6 @@ def layer_devices(
         while device < len(devices) - 1 and not fraction < bounds[device]:
             device += 1
         layers[start + i] = devices[device].name
-    return layers
-
-
-def _all_on_last(layers: list[str], start: int, count: int, devices: Sequence[Device]) -> list[str]:
-    for i in range(count):
-        layers[start + i] = devices[-1].name
     return layers
 
 

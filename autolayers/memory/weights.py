@@ -203,7 +203,10 @@ class WeightPlacer:
         n = self.model.hparams.n_layer_all + 1
         wanted = params.layers_wanted(n)
         shares = shares_of(params, used) if params.split_mode == "row" else {}
-        slices = self._slices(params, used, load_mtp) if params.split_mode == "tensor" else None
+        slices = None
+        if params.split_mode == "tensor" and used:
+            names, split = [device.name for device in used], params.tensor_split or ()
+            slices = Slices(self.model, self._table(load_mtp).names, names, split, self.rules)
         if slices and not slices.exact:
             exact = False
             warnings += (
@@ -249,18 +252,6 @@ class WeightPlacer:
             shares,
             slices,
             {device.name: device for device in devices},
-        )
-
-    def _slices(self, params: Params, used: Sequence[Device], load_mtp: bool) -> Slices | None:
-        """Return how -sm tensor cuts the tensors; None without devices."""
-        if not used:
-            return None
-        return Slices(
-            self.model,
-            self._table(load_mtp).names,
-            [device.name for device in used],
-            params.tensor_split or (),
-            self.rules,
         )
 
     def by_layer(self, params: Params, device: Device, load_mtp: bool = False) -> list[int]:
@@ -342,7 +333,11 @@ def _stays_mapped(params: Params, devices: Sequence[tuple[Backend, Device]], sli
     given (load_tensors asks the devices with LLAMA_LOAD_MODE_AUTO alone).
     """
     if params.load_mode in (None, "auto"):
-        return all(_maps(backend, device, sliced) for backend, device in devices)
+        # a meta device has no kind of its own
+        return all(
+            backend.mmap and (sliced or device.kind != "igpu" or backend.igpu_mmap)
+            for backend, device in devices
+        )
     return params.load_mode in ("mmap", "mmap+mlock")
 
 
@@ -502,13 +497,6 @@ class _Table:
                     by_group[number] = tuple([targets.get(i) for i in members])
             self._overridden[overrides] = by_group
         return self._overridden[overrides]
-
-
-def _maps(backend: Backend, device: Device, sliced: bool) -> bool:
-    """Return whether a device leaves the file mapped."""
-    # a meta device has no kind of its own
-    unlike = device.kind == "igpu" and not sliced
-    return backend.mmap and (not unlike or backend.igpu_mmap)
 
 
 class _Seen:

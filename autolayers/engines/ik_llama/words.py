@@ -18,99 +18,73 @@ from . import FIT_MARGIN, IK_LLAMA, Said
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from typing import Any
+    from typing import Any, TypeVar
 
     Known = Mapping[str, int]
+    Value = TypeVar("Value")
 
-CACHES = {
-    "-ctk": "K",
-    "--cache-type-k": "K",
-    "-ctv": "V",
-    "--cache-type-v": "V",
-    "-ctkd": "draft's K",
-    "--cache-type-k-draft": "draft's K",
-    "-ctvd": "draft's V",
-    "--cache-type-v-draft": "draft's V",
-}
+
+def _by_word(rows: Mapping[str, Value]) -> dict[str, Value]:
+    """Return each spelling of a flag with what its row says."""
+    return {word: value for words, value in rows.items() for word in words.split()}
+
+
+CACHES = _by_word(
+    {
+        "-ctk --cache-type-k": "K",
+        "-ctv --cache-type-v": "V",
+        "-ctkd --cache-type-k-draft": "draft's K",
+        "-ctvd --cache-type-v-draft": "draft's V",
+    }
+)
 _ENDS = ("-ctk-first", "-ctk-last", "-ctv-first", "-ctv-last")
-_NUMBERS = {
-    **dict.fromkeys(("-mla", "--mla-use"), "mla"),
-    **dict.fromkeys(("-wgt", "--worst-graph-tokens"), "logit_rows"),
-    **dict.fromkeys(("-amb", "--attention-max-batch"), "attention_mib"),
-    **dict.fromkeys(("-ncmoe", "--n-cpu-moe"), "moe_layers"),
-    "--fit-margin": "fit_margin",
-}
-_SWITCHES: dict[str, tuple[str, Any]] = {
-    **dict.fromkeys(("-cmoe", "--cpu-moe"), ("moe_layers", 999)),
-    "--fit": ("fit", True),
-    **dict.fromkeys(("-rtr", "--run-time-repack"), ("repacks", True)),
-    **dict.fromkeys(("-mqkv", "--merge-qkv"), ("merges", True)),
-    **dict.fromkeys(("-muge", "--merge-up-gate-experts"), ("merges_experts", True)),
-    **dict.fromkeys(("-no-fmoe", "--no-fused-moe"), ("fused_experts", False)),
-    **dict.fromkeys(("-no-fug", "--no-fused-up-gate"), ("fused_up_gate", False)),
-    **dict.fromkeys(("-no-mmad", "--no-fused-mul-multiadd"), ("multi_add", False)),
-    **dict.fromkeys(("-khad", "--k-cache-hadamard"), ("k_hadamard", True)),
-    **dict.fromkeys(("-vhad", "--v-cache-hadamard"), ("v_hadamard", True)),
-    **dict.fromkeys(("-smgs", "--split-mode-graph-scheduling"), ("graph_with_overrides", True)),
-    **dict.fromkeys(("-rcache", "--rope-cache"), ("rope_cache", True)),
-}
+_NUMBERS = _by_word(
+    {
+        "-mla --mla-use": "mla",
+        "-wgt --worst-graph-tokens": "logit_rows",
+        "-amb --attention-max-batch": "attention_mib",
+        "-ncmoe --n-cpu-moe": "moe_layers",
+        "--fit-margin": "fit_margin",
+    }
+)
+_SWITCHES: dict[str, tuple[str, Any]] = _by_word(
+    {
+        "-cmoe --cpu-moe": ("moe_layers", 999),
+        "--fit": ("fit", True),
+        "-rtr --run-time-repack": ("repacks", True),
+        "-mqkv --merge-qkv": ("merges", True),
+        "-muge --merge-up-gate-experts": ("merges_experts", True),
+        "-no-fmoe --no-fused-moe": ("fused_experts", False),
+        "-no-fug --no-fused-up-gate": ("fused_up_gate", False),
+        "-no-mmad --no-fused-mul-multiadd": ("multi_add", False),
+        "-khad --k-cache-hadamard": ("k_hadamard", True),
+        "-vhad --v-cache-hadamard": ("v_hadamard", True),
+        "-smgs --split-mode-graph-scheduling": ("graph_with_overrides", True),
+        "-rcache --rope-cache": ("rope_cache", True),
+    }
+)
 # words that change no buffer, and how many values they have
-_IDLE = {
-    **dict.fromkeys(
-        (
-            "-ser",
-            "--smart-expert-reduction",
-            "-cuda",
-            "--cuda-params",
-            "--max-gpu",
-            "-mea",
-            "--max-extra-alloc",
-            "--webui",
-            "--context-shift",
-        ),
-        1,
-    ),
-    **dict.fromkeys(
-        (
-            "-ger",
-            "--grouped-expert-routing",
-            "-gr",
-            "--graph-reuse",
-            "-no-gr",
-            "--no-graph-reuse",
-            "-fug",
-            "-thp",
-            "--transparent-huge-pages",
-            "-dr",
-            "--dry-run",
-            "-co",
-            "--color",
-            "-sas",
-            "--scheduler-async",
-        ),
-        0,
-    ),
-}
+_IDLE = _by_word(
+    {
+        "-ser --smart-expert-reduction -cuda --cuda-params --max-gpu": 1,
+        "-mea --max-extra-alloc --webui --context-shift": 1,
+        "-ger --grouped-expert-routing -gr --graph-reuse -no-gr --no-graph-reuse -fug": 0,
+        "-thp --transparent-huge-pages -dr --dry-run -co --color -sas --scheduler-async": 0,
+    }
+)
 # all of its own, and llama.cpp's that mean another thing there: number of values
 WORDS: Known = {
     **_IDLE,
     **dict.fromkeys(_NUMBERS, 1),
     **dict.fromkeys(_SWITCHES, 0),
     **dict.fromkeys(_ENDS, 1),
-    **dict.fromkeys(
-        (
-            "-grt",
-            "--graph-reduce-type",
-            "-sm",
-            "--split-mode",
-            "-fa",
-            "--flash-attn",
-            "-gfm",
-            "--gpu-fit-margin",
-        ),
-        1,
+    **_by_word(
+        {
+            "-grt --graph-reduce-type -sm --split-mode": 1,
+            "-fa --flash-attn -gfm --gpu-fit-margin": 1,
+            "-no-fa --no-flash-attn -fmoe --fused-moe": 0,
+        }
     ),
-    **dict.fromkeys(("-no-fa", "--no-flash-attn", "-fmoe", "--fused-moe"), 0),
 }
 # switches that take a value in llama.cpp, and the other way round
 SWITCHES = ("--fit", "-dr", "-co", "--color")
@@ -120,14 +94,11 @@ FLASH = ("-fa", "--flash-attn")
 SPLITS = ("graph", "attn")
 LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
 OWN_TYPES = ("q6_0", "q8_kv")
-_UNMAPPED = (
-    "-rtr",
-    "--run-time-repack",
-    "-mqkv",
-    "--merge-qkv",
-    "-muge",
-    "--merge-up-gate-experts",
-)
+_UNMAPPED = [
+    word
+    for word, (field, _) in _SWITCHES.items()
+    if field in ("repacks", "merges", "merges_experts")
+]
 
 
 def meant(

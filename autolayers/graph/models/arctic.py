@@ -5,17 +5,14 @@ from __future__ import annotations
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
 from ..experts import Routing, build_moe_ffn
-from ..inputs import AttnInput
 from ..llm import Llm
 
 
 class Arctic(Decoder):
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         g = llm.graph
-        cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il, inp, pos)
-        cur, residual = llm.select_outputs(il, out_ids, cur, inp_l)
+        cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il)
+        cur, residual = llm.select_outputs(il, cur, inp_l)
         ffn_inp = g.add(cur, residual)
         dense = llm.build_ffn(
             self.normed(llm, ffn_inp, il, "ffn_norm"), il, scales=False, biases=False

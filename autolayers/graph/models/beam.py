@@ -6,40 +6,38 @@ from __future__ import annotations
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
 from ..experts import Routing
-from ..inputs import AttnInput
 from ..llm import Llm
+from ..rows import slides
 
 
 class Beam(Decoder):
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
-        g, hp, normed = llm.graph, llm.hparams, cur
-        q, k, v = self.heads(llm, cur, il)
-        if hp.is_swa(il):
-            q, k = g.rope(q, pos), g.rope(k, pos)  # type: ignore[arg-type]
-        elif llm.attn_temp is not None:
-            q = g.mul(q, llm.attn_temp)
-        cur = llm.build_attn(inp, q, k, v, il, wo=None)
-        gate = llm.build_lora_mm(llm.need_layer(il, "attn_gate"), normed)
-        n_head, n = hp.n_head(il), cur.ne[1]
+    def gated(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
+        g, n_head = llm.graph, llm.hparams.n_head(il)
+        llm.need_layer(il, self.wo)
+        gate = llm.linear(il, "attn_gate", cur)
         bias = g.reshape(llm.need_layer(il, "attn_gate", "bias"), 1, n_head)
-        by_head = g.reshape(gate, gate.ne[0] // n_head, n_head, n)
+        by_head = g.reshape(gate, gate.ne[0] // n_head, n_head, out.ne[1])
         gate = g.unary("SIGMOID", g.add(by_head, bias))
-        cur = g.mul(cur, g.reshape(gate, cur.ne[0], n))
-        return llm.linear(il, "attn_output", cur, scale=True)
+        return g.mul(out, g.reshape(gate, *out.ne[:2]))
 
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         g, residual = llm.graph, inp_l
-        cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il, inp, pos)
+        cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il)
         cur = self.normed(llm, cur, il, "post_attention_norm")
-        cur, residual = llm.select_outputs(il, out_ids, cur, residual)
+        cur, residual = llm.select_outputs(il, cur, residual)
         ffn_inp = g.add(g.scale(cur), g.scale(residual))
         cur = self.feed_forward(llm, self.normed(llm, ffn_inp, il, "ffn_norm"), il)
         cur = self.normed(llm, cur, il, "post_ffw_norm")
         return g.add(g.scale(cur), g.scale(ffn_inp))
 
 
-BUILDERS = {"beam": Beam(qk_norm="head", temperature=True, select="", moe=Routing("sigmoid"))}
+BUILDERS = {
+    "beam": Beam(
+        qk_norm="head",
+        rope=slides,
+        temperature="unroped",
+        wo_bias=False,
+        select="",
+        moe=Routing("sigmoid"),
+    )
+}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..experts import Routing, build_moe_ffn
-from ..inputs import AttnInput
 from ..llm import Llm
 
 TYPE_CHECKING = False
@@ -22,10 +21,11 @@ class Bert:
 
     def __call__(self, llm: Llm) -> Tensor:
         g = llm.graph
-        pos = None if self.position == "alibi" else llm.build_inp_pos()
+        if self.position != "alibi":
+            llm.build_inp_pos()
         rows = None
         if self.position == "learned":
-            rows = g.get_rows(llm.need("position_embd.weight"), pos)  # type: ignore[arg-type]
+            rows = g.get_rows(llm.need("position_embd.weight"), llm.pos)  # type: ignore[arg-type]
         if rows is not None and llm.rules.positions_first:
             g.expand(rows)
         cur = llm.build_inp_embd()
@@ -37,22 +37,20 @@ class Bert:
             cur = g.add(rows, cur)
         weight, bias = llm.weight("token_embd_norm.weight"), llm.weight("token_embd_norm.bias")
         cur = llm.build_norm(cur, weight, bias, "layer", 0)
-        inp = llm.build_attn_inp_no_cache()
-        out_ids = llm.build_inp_out_ids()
+        llm.inp = llm.build_attn_inp_no_cache()
+        llm.build_inp_out_ids()
         for il in llm.layers:
-            cur = self.layer(llm, cur, il, inp, pos, out_ids)
+            cur = self.layer(llm, cur, il)
         return llm.finish(cur, head=None)
 
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         g = llm.graph
         q, k, v = llm.build_qkv(inp_l, il, roped=llm.row.rope != "none")
         q, k = self.normed(llm, q, il, "attn_q_norm"), self.normed(llm, k, il, "attn_k_norm")
         if self.position == "rope":
-            q, k = g.rope(q, pos), g.rope(k, pos)  # type: ignore[arg-type]
-        attn = llm.build_attn(inp, q, k, v, il)
-        attn, inp_l = llm.select_outputs(il, out_ids, attn, inp_l)
+            q, k = llm.rope(q), llm.rope(k)
+        attn = llm.build_attn(q, k, v, il)
+        attn, inp_l = llm.select_outputs(il, attn, inp_l)
         cur = self.normed(llm, g.add(attn, inp_l), il, "attn_output_norm")
         # jina-bert-v2's second norm
         if llm.layer_weight(il, "attn_norm_2") is not None:

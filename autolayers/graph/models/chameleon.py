@@ -5,22 +5,17 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..inputs import AttnInput
 from ..llm import Llm
 
 _IMAGE_TOKENS = 8192
 
 
 class Chameleon(Decoder):
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         if not llm.hparams.swin_norm:
-            return super().layer(llm, inp_l, il, inp, pos, out_ids)
+            return super().layer(llm, inp_l, il)
         g = llm.graph
-        cur, inp_l = llm.select_outputs(
-            il, out_ids, self.attention(llm, inp_l, il, inp, pos), inp_l
-        )
+        cur, inp_l = llm.select_outputs(il, self.attention(llm, inp_l, il), inp_l)
         cur = self.normed(llm, cur, il, "attn_norm")
         ffn_inp = g.add(cur, inp_l)
         # llama.cpp hands it what was added, not the sum

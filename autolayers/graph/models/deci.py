@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..inputs import AttnInput
 from ..llm import Llm
 
 
 class Deci(Decoder):
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         g, hp = llm.graph, llm.hparams
         n_head, n_head_kv = hp.n_head(il), hp.n_head_kv(il)
         residual = cur = inp_l
         # Nemotron-51B: layers without heads have no attention, those without KV heads a linear one
         if n_head:
             cur = self.normed(llm, inp_l, il, "attn_norm")
-            cur = (
-                self.attention(llm, cur, il, inp, pos)
-                if n_head_kv
-                else llm.linear(il, "attn_output", cur)
-            )
-        cur, residual = llm.select_outputs(il, out_ids, cur, residual)
+            cur = self.attention(llm, cur, il) if n_head_kv else llm.linear(il, "attn_output", cur)
+        cur, residual = llm.select_outputs(il, cur, residual)
         # Nemotron-Ultra-253B has layers without an FFN
         if not hp.n_ff(il):
             return inp_l  # llama.cpp continues with the layer's input

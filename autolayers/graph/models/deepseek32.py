@@ -22,22 +22,28 @@ class DeepSeek32(LatentAttention):
     def inputs(self, llm: Llm) -> AttnInput:
         return dsa_input(llm)
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
-        assert isinstance(inp, DsaInput) and pos is not None
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        inp = llm.inp
+        assert isinstance(inp, DsaInput)
         latent_q = llm.rms_norm(il, "attn_q_a_norm", llm.linear(il, "attn_q_a", cur))
         if llm.hparams.has_indexer(il):
-            inp.top_k = lightning_indexer(llm, inp, cur, latent_q, il, pos, self.rotate_indexer)
+            inp.top_k = lightning_indexer(llm, inp, cur, latent_q, il, self.rotate_indexer)
         q = llm.linear(il, "attn_q_b", latent_q)
         compressed, k_pe = latent(llm, cur, il)
         k_norm = llm.layer_weight(il, "attn_k_norm")
         if k_norm is not None:
             k_pe = llm.build_norm(k_pe, k_norm, None, "rms", il)
-        q, k, v = absorbed(llm, q, compressed, k_pe, il, pos)
+        q, k, v = absorbed(llm, q, compressed, k_pe, il)
         if inp.window is not None and llm.hparams.is_swa(il):
             out = llm.build_attn(
-                inp.window, q, k, v, il, wo=None, v_mla=llm.layer_weight(il, "attn_v_b"), mla=True
+                q,
+                k,
+                v,
+                il,
+                inp=inp.window,
+                wo=None,
+                v_mla=llm.layer_weight(il, "attn_v_b"),
+                mla=True,
             )
         else:
             out = sparse_attention(llm, inp, q, k, v, il, llm.layer_weight(il, "attn_sinks"))
@@ -45,13 +51,9 @@ class DeepSeek32(LatentAttention):
 
     def projected(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
         """Apply wo, after a sigmoid gate per head of the attention's input, if present."""
-        g, n_head, n = llm.graph, llm.hparams.n_head(il), llm.n_tokens
         gate = llm.layer_weight(il, "attn_gate")
         if gate is not None:
-            opened = g.reshape(g.unary("SIGMOID", llm.build_lora_mm(gate, cur)), 1, n_head, n)
-            out = g.reshape(
-                g.mul(g.reshape(out, out.ne[0] // n_head, n_head, n), opened), *out.ne[:2]
-            )
+            out = llm.gate_heads(out, llm.graph.unary("SIGMOID", llm.build_lora_mm(gate, cur)))
         return llm.project(out, il, biased=False)
 
     def mtp(self, llm: Llm) -> Tensor:

@@ -13,10 +13,16 @@ from ...model.hparams import CSA_RATIO, HCA_RATIO
 from ...records import replace
 from ..decoder import Decoder
 from ..experts import Routing, build_moe_ffn
-from ..hyper_connections import build_hc_head, build_hc_post, build_hc_pre, expand_streams
+from ..hyper_connections import (
+    build_hc_head,
+    build_hc_post,
+    build_hc_pre,
+    expand_streams,
+    picked_streams,
+)
 from ..inputs import AttnInput
 from ..llm import Llm
-from ..sparse_attention import indexer_mask_type, indexer_scores, top_k_mask
+from ..sparse_attention import best_keys, indexer_mask_type, top_k_mask
 
 
 class _Compressed:
@@ -102,30 +108,32 @@ class Dsv4Input(AttnInput):
 
 class DeepSeek4(Decoder):
     def build(self, llm: Llm) -> Tensor:
-        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        g = llm.graph
         embd = llm.build_inp_embd()
-        pos = llm.build_inp_pos()
-        out_ids = llm.build_inp_out_ids()
-        inp = Dsv4Input(llm)
-        g.expand(inp.mask)  # type: ignore[arg-type]
+        llm.build_inp_pos()
+        llm.build_inp_out_ids()
+        llm.inp = Dsv4Input(llm)
+        g.expand(llm.inp.mask)  # type: ignore[arg-type]
         x = expand_streams(llm, embd)
         for il in llm.layers:
-            cur, post, comb = build_hc_pre(llm, x, "attn", il)
-            cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, pos)
-            x = build_hc_post(llm, cur, x, post, comb, il)
-            cur, post, comb = build_hc_pre(llm, x, "ffn", il)
-            # expanded before the FFN, so that they are not computed in between
-            for t in (x, post, comb):
-                g.expand(t)
-            cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
-            x = build_hc_post(llm, cur, x, post, comb, il)
+            x = self.block(llm, x, il)
             # l_last, the name that graph_get_cb pins
             llm.pin(x, il)
         if llm.rules.rows_before_nextn:
             llm.output(x)
-        x = g.get_rows(g.reshape(x, x.ne[0] * x.ne[1], n), out_ids)
-        x = g.reshape(x, hp.n_embd, hp.dsv4_hc_mult, llm.n_outputs)
-        return llm.finish(llm.build_norm(build_hc_head(llm, x), llm.weight("output_norm.weight")))
+        return llm.finish(llm.output_norm(build_hc_head(llm, picked_streams(llm, x))))
+
+    def block(self, llm: Llm, x: Tensor, il: int, early: bool = True) -> Tensor:
+        """Return the streams after a layer."""
+        cur, post, comb = build_hc_pre(llm, x, "attn", il)
+        cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il)
+        x = build_hc_post(llm, cur, x, post, comb, il)
+        cur, post, comb = build_hc_pre(llm, x, "ffn", il)
+        # expanded before the FFN, so that they are not computed in between
+        if early:
+            llm.expand_all(x, post, comb)
+        cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
+        return build_hc_post(llm, cur, x, post, comb, il)
 
     def mtp(self, llm: Llm) -> Tensor:
         return WINDOWED.mtp(llm)
@@ -138,22 +146,19 @@ class DeepSeek4(Decoder):
         chosen = llm.graph.get_rows(table, llm.inp_tokens)  # type: ignore[arg-type]
         return build_moe_ffn(llm, cur, il, replace(routing, probs_b=None), selected_in=chosen)
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
-        assert pos is not None
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         head, n_head = hp.head_k(il), hp.n_head(il)
         latent_q = llm.rms_norm(il, "attn_q_a_norm", llm.linear(il, "attn_q_a", cur))
         # a norm per head, without a weight
         q = g.rms_norm(g.reshape(llm.linear(il, "attn_q_b", latent_q), head, n_head, n))
-        q = llm.rope_end(q, hp.n_rot(), pos)
+        q = llm.rope_end(q, hp.n_rot())
         kv = llm.rms_norm(il, "attn_kv_a_norm", llm.linear(il, "attn_kv", cur))
-        kv = llm.rope_end(g.reshape(kv, head, 1, n), hp.n_rot(), pos)
-        out = g.reshape(self.attend(llm, inp, q, kv, latent_q, cur, il, pos), head, n_head, n)
+        kv = llm.rope_end(g.reshape(kv, head, 1, n), hp.n_rot())
+        out = g.reshape(self.attend(llm, q, kv, latent_q, cur, il), head, n_head, n)
         groups = hp.dsv4_o_group_count
         # keys serve as values, rotated part included, so the result is rotated back
-        out = llm.rope_end(out, hp.n_rot(), pos, back=True)
+        out = llm.rope_end(out, hp.n_rot(), back=True)
         out = g.permute(g.reshape(out, n_head // groups * head, groups, n), 0, 2, 1, 3)
         # wo in two steps: per group of heads to a low rank, then all groups together
         # the weight as one matrix per group, whatever its shape in the file (TENSOR_ALLOW_RESHAPE)
@@ -169,16 +174,15 @@ class DeepSeek4(Decoder):
     def attend(
         self,
         llm: Llm,
-        inp: AttnInput,
         q: Tensor,
         kv: Tensor,
         latent_q: Tensor,
         cur: Tensor,
         il: int,
-        pos: Tensor,
     ) -> Tensor:
         """Attend to the window and, by the layer's ratio, to compressed cells, which are updated
         first."""
+        inp = llm.inp
         assert isinstance(inp, Dsv4Input)
         hp = llm.hparams
         head, ratio = hp.head_k(il), hp.compress_ratios[il]
@@ -187,12 +191,10 @@ class DeepSeek4(Decoder):
             self._compress(llm, inp.lid, cur, il, "indexer_compressor", hp.indexer_head_size)
         elif ratio == HCA_RATIO:
             self._compress(llm, inp.hca, cur, il, "attn_compressor", head)
-        top_k = self._top_k(llm, inp.lid, latent_q, cur, il, pos) if ratio == CSA_RATIO else None
-        g, hp = llm.graph, llm.hparams
-        head, cache, mask = hp.head_k(il), inp.cache, inp.mask
+        top_k = self._top_k(llm, inp.lid, latent_q, cur, il) if ratio == CSA_RATIO else None
+        g, cache, mask = llm.graph, inp.cache, inp.mask
         assert cache is not None and mask is not None
-        if inp.k_rot is not None:
-            q, kv = llm.hadamard(q, inp.k_rot), llm.hadamard(kv, inp.k_rot)
+        q, kv = llm.hadamard(q, inp.k_rot), llm.hadamard(kv, inp.k_rot)
         # added together, so that they are not reordered and make fewer splits
         g.expand(q)
         g.expand(kv)
@@ -212,7 +214,7 @@ class DeepSeek4(Decoder):
         out = llm.build_attn_mha(
             q, keys, keys, mask, il, sinks=llm.layer_weight(il, "attn_sinks"), n_kv_max=n_kv_max
         )
-        return out if inp.k_rot is None else llm.hadamard(out, inp.k_rot)
+        return llm.hadamard(out, inp.k_rot)
 
     def _compress(
         self, llm: Llm, inp: _Compressed, cur: Tensor, il: int, name: str, head: int
@@ -236,9 +238,8 @@ class DeepSeek4(Decoder):
         weights = g.soft_max(cells[1])
         comp = g.cont(g.permute(g.sum_rows(g.mul(cells[0], weights)), 1, 0, 2, 3))
         comp = llm.rms_norm(il, f"{name}_norm", comp)
-        comp = llm.rope_end(comp, llm.hparams.n_rot(), inp.write_pos)
-        if inp.k_rot is not None:
-            comp = llm.hadamard(comp, inp.k_rot)
+        comp = llm.rope_end(comp, llm.hparams.n_rot(), pos=inp.write_pos)
+        comp = llm.hadamard(comp, inp.k_rot)
         g.expand(inp.cache.cpy_k(comp, inp.write, il))
         if inp.snapshot is not None:
             both = [g.concat(t, new, 1) for t, new in zip(restored, (kv, score), strict=True)]
@@ -278,27 +279,16 @@ class DeepSeek4(Decoder):
             made.append(g.cont(g.permute(both, 1, 0, 2, 3)))
         return made
 
-    def _top_k(
-        self, llm: Llm, inp: _Compressed, latent_q: Tensor, cur: Tensor, il: int, pos: Tensor
-    ) -> Tensor:
+    def _top_k(self, llm: Llm, inp: _Compressed, latent_q: Tensor, cur: Tensor, il: int) -> Tensor:
         """Return the compressed cells each token attends to."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         head, n_head = hp.indexer_head_size, hp.indexer_n_head
         q = g.reshape(llm.linear(il, "indexer.attn_q_b", latent_q), head, n_head, n)
-        q = llm.rope_end(q, hp.n_rot(), pos)
-        q = llm.hadamard(q, inp.k_rot)  # type: ignore[arg-type]
+        q = llm.rope_end(q, hp.n_rot())
+        q = llm.hadamard(q, inp.k_rot)
         # 1 / sqrt(head * n_head) on the small tensor instead of the scores
         weights = g.scale(llm.linear(il, "indexer.proj", cur))
-        keys = self._keys(llm, inp, il, head)
-        streams = keys.ne[3]
-        q = g.view(q, (head, n_head, n // streams, streams), (q.nb[1], q.nb[2], q.nb[3] // streams))
-        weights = g.view(
-            weights,
-            (n_head, n // streams, 1, streams),
-            (weights.nb[1], weights.nb[2] // streams, weights.nb[3] // streams),
-        )
-        score = indexer_scores(llm, q, keys, weights, inp.mask, il)
-        return g.cont(g.top_k(score, min(score.ne[0], hp.indexer_top_k)))
+        return best_keys(llm, q, self._keys(llm, inp, il, head), weights, inp.mask, il)
 
     @staticmethod
     def _keys(llm: Llm, inp: _Compressed, il: int, head: int) -> Tensor:
@@ -310,28 +300,21 @@ class DeepSeek4(Decoder):
 class Windowed(DeepSeek4):
     """A block of a draft (MTP, DSpark): it keeps only the raw window."""
 
-    def block(self, llm: Llm, x: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
-        cur, post, comb = build_hc_pre(llm, x, "attn", il)
-        cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, pos)
-        x = build_hc_post(llm, cur, x, post, comb, il)
-        cur, post, comb = build_hc_pre(llm, x, "ffn", il)
-        cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
-        return build_hc_post(llm, cur, x, post, comb, il)
+    def block(self, llm: Llm, x: Tensor, il: int, early: bool = False) -> Tensor:
+        return super().block(llm, x, il, early)
 
     def attend(
         self,
         llm: Llm,
-        inp: AttnInput,
         q: Tensor,
         kv: Tensor,
         latent_q: Tensor,
         cur: Tensor,
         il: int,
-        pos: Tensor,
     ) -> Tensor:
         # keys are the values, too, in a cache that has only K (build_attn_inp_k_iswa)
         return llm.build_attn(
-            inp, q, kv, kv, il, wo=None, sinks=llm.layer_weight(il, "attn_sinks"), mla=True
+            q, kv, kv, il, wo=None, sinks=llm.layer_weight(il, "attn_sinks"), mla=True
         )
 
     def mtp(self, llm: Llm) -> Tensor:
@@ -339,15 +322,15 @@ class Windowed(DeepSeek4):
         g, il, n, hc = llm.graph, llm.n_layer, llm.n_tokens, llm.hparams.dsv4_hc_mult
         embd, state = llm.build_mtp_inputs(il, hc)
         state = g.reshape(state, llm.n_embd, hc, n)
-        pos = llm.build_inp_pos()
-        out_ids = llm.build_inp_out_ids()
-        inp = llm.build_attn_inp_k_iswa()
+        llm.build_inp_pos()
+        llm.build_inp_out_ids()
+        llm.inp = llm.build_attn_inp_k_iswa()
         state = llm.rms_norm(il, "nextn.hnorm", state)
         embd = expand_streams(llm, llm.rms_norm(il, "nextn.enorm", embd))
         # each stream of the hidden state is joined with the same embedding
         x = llm.linear(il, "nextn.eh_proj", g.concat(embd, state, 0), scale=True)
-        x = self.block(llm, x, il, inp, pos)
-        x = llm.output(g.get_rows(g.reshape(x, llm.n_embd * hc, n), out_ids))
+        x = self.block(llm, x, il)
+        x = llm.output(g.get_rows(g.reshape(x, llm.n_embd * hc, n), llm.out_ids))
         cur = build_hc_head(llm, g.reshape(x, llm.n_embd, hc, llm.n_outputs))
         norm, head = (
             llm.layer_weight(il, "nextn.shared_head_norm"),

@@ -6,7 +6,6 @@ measured."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ..inputs import AttnInput
 from ..llm import Llm
 from .eagle3 import borrowed, scattered
 
@@ -20,15 +19,15 @@ class DFlash:
         g, hp = llm.graph, llm.hparams
         if hp.dsv4_hc_mult:
             return self.of_deepseek4(llm)
-        pos = llm.build_inp_pos()
-        inp = llm.build_attn_inp()
+        llm.build_inp_pos()
+        llm.inp = llm.build_attn_inp()
         tokens = g.input("inp_tokens", "i32", llm.n_tokens)
         cur = g.get_rows(borrowed(llm, "token_embd.weight"), tokens)
         if hp.f_embedding_scale:
             cur = g.scale(cur)
         for il in range(llm.n_layer):
-            cur = self.layer(llm, cur, il, inp, pos)
-        hidden = llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight")), head=None)
+            cur = self.layer(llm, cur, il)
+        hidden = llm.finish(llm.output_norm(cur), head=None)
         logits = self.logits(llm, hidden)
         # DFlash2: its selector reads logits as the target would scale and cap them
         selects = llm.weight("selector_hidden.weight") is not None
@@ -60,15 +59,15 @@ class DFlash:
         from .deepseek4 import WINDOWED
 
         g = llm.graph
-        pos = llm.build_inp_pos()
-        inp = llm.build_attn_inp_k_iswa()
+        llm.build_inp_pos()
+        llm.inp = llm.build_attn_inp_k_iswa()
         tokens = g.input("inp_tokens", "i32", llm.n_tokens)
         x = expand_streams(llm, g.get_rows(borrowed(llm, "token_embd.weight"), tokens))
         for il in range(llm.n_layer):
-            x = WINDOWED.block(llm, x, il, inp, pos)
+            x = WINDOWED.block(llm, x, il)
         # the confidence head reads the state before the norm
         hidden = llm.finish(build_hc_head(llm, x), head=None)
-        logits = self.logits(llm, llm.build_norm(hidden, llm.weight("output_norm.weight")))
+        logits = self.logits(llm, llm.output_norm(hidden))
         g.expand(logits)
         return (
             logits
@@ -82,7 +81,7 @@ class DFlash:
         )
         return llm.build_lora_mm(borrowed(llm, "output.weight"), cur, scale)
 
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         g, hp = llm.graph, llm.hparams
 
         def normed(x: Tensor, name: str) -> Tensor:
@@ -102,7 +101,7 @@ class DFlash:
 
         cur = normed(inp_l, "attn_norm")
         mix = mixed(cur, "attn")
-        cur = self.attention(llm, conv(cur, mix, "attn", 0), il, inp, pos)
+        cur = self.attention(llm, conv(cur, mix, "attn", 0), il)
         cur = llm.project(cur, il, biased=False)
         if hp.f_attn_value_scale:
             cur = g.scale(cur)
@@ -115,7 +114,7 @@ class DFlash:
         scale = llm.layer_weight(il, "layer_output_scale")
         return cur if scale is None else g.mul(cur, scale)
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, head = llm.graph, llm.head_v
         made: list[Tensor] = []
         for x in "qkv":
@@ -127,8 +126,8 @@ class DFlash:
         if made[2] is made[1]:
             v = g.rms_norm(v)
         factors = None if llm.hparams.rope_type == "mrope" else llm.weight("rope_freqs.weight@0")
-        q, k = g.rope(q, pos, factors), g.rope(k, pos, factors)
-        return llm.build_attn(inp, q, k, v, il, wo=None, sinks=llm.layer_weight(il, "attn_sinks"))
+        q, k = llm.rope(q, factors), llm.rope(k, factors)
+        return llm.build_attn(q, k, v, il, wo=None, sinks=llm.layer_weight(il, "attn_sinks"))
 
     def markov(self, llm: Llm, base: Tensor, hidden: Tensor, tokens: Tensor) -> Tensor:
         """Add DSpark's bias by the previous token to each position's logits; another head gives its

@@ -33,8 +33,8 @@ def eagle3(llm: Llm) -> Tensor:
     tokens = g.input("inp_tokens", "i32", n)
     state = g.input("inp_embd", "f32", llm.n_embd, n)
     embd = g.get_rows(borrowed(llm, "token_embd.weight"), tokens)
-    pos = llm.build_inp_pos()
-    inp = llm.build_attn_inp_kv()
+    llm.build_inp_pos()
+    llm.inp = llm.build_attn_inp_kv()
     embd = llm.rms_norm(0, "attn_norm", embd)
     normed = llm.build_norm(state, llm.layer_weight(0, "attn_norm_2"))
     # Q, K and V read twice the width: the token and the target's state
@@ -44,12 +44,12 @@ def eagle3(llm: Llm) -> Tensor:
         for x, n_head in (("q", llm.n_head), ("k", llm.n_head_kv), ("v", llm.n_head_kv))
     )
     factors = llm.rope_factors(0)
-    q, k = g.rope(q, pos, factors), g.rope(k, pos, factors)
-    attn = llm.linear(0, "attn_output", llm.build_attn(inp, q, k, v, 0, wo=None))
+    q, k = llm.rope(q, factors), llm.rope(k, factors)
+    attn = llm.linear(0, "attn_output", llm.build_attn(q, k, v, 0, wo=None))
     ffn_inp = g.add(attn, normed if hp.norm_before_residual else state)
     cur = llm.build_ffn(llm.rms_norm(0, "ffn_norm", ffn_inp), 0, scales=False, biases=False)
     cur = llm.output(g.add(cur, ffn_inp))
-    cur = llm.build_norm(cur, llm.weight("output_norm.weight"))
+    cur = llm.output_norm(cur)
     return scattered(llm, llm.build_lora_mm(borrowed(llm, "output.weight"), cur))
 
 

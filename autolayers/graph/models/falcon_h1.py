@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..inputs import AttnInput
 from ..llm import Llm
 from .mamba_base import build_mamba2_layer
 
 
 class FalconH1(Decoder):
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         g = llm.graph
-        attended = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il, inp, pos)
+        attended = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il)
         scanned = build_mamba2_layer(llm, self.normed(llm, inp_l, il, "attn_norm"), il)
         cur = g.add(g.add(attended, scanned), inp_l)
-        (cur,) = llm.select_outputs(il, out_ids, cur)
+        (cur,) = llm.select_outputs(il, cur)
         return g.add(self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il), cur)
 
 

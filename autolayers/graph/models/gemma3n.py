@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ..inputs import AttnInput
 from ..llm import Llm
 from .gemma4 import matrix, per_layer_inputs, query
 
@@ -18,8 +17,8 @@ class Gemma3n:
     def __call__(self, llm: Llm) -> Tensor:
         g, n = llm.graph, llm.n_tokens
         embd = llm.build_inp_embd(scale=True)
-        pos = llm.build_inp_pos()
-        inp = llm.build_attn_inp_kv_iswa()
+        llm.build_inp_pos()
+        llm.inp = llm.build_attn_inp_kv_iswa()
         per_layer = per_layer_inputs(llm, embd, llm.need("per_layer_proj_norm.weight").ne[0])
         others = g.mul_mat(
             llm.need("altup_proj.weight"), g.repeat(embd, llm.n_embd, n, _N_ALTUP - 1, 1)
@@ -27,15 +26,16 @@ class Gemma3n:
         # [n_embd, n_tokens, n_altup], all of the same magnitude
         cur = g.concat(embd, self.rescaled(llm, others, embd), 2)
         for il in llm.layers:
-            cur = self.layer(llm, cur, il, inp, pos, per_layer)
+            cur = self.layer(llm, cur, il, per_layer)
         # the stack becomes one again: the mean of all, each at the active one's magnitude
         others = g.mul_mat(llm.need("altup_unembd_proj.weight"), self.rest(llm, cur))
         others = self.rescaled(llm, others, matrix(llm, cur, 0))
         cur = matrix(llm, cur, 0)
         for i in range(_N_ALTUP - 1):
             cur = g.add(cur, matrix(llm, others, i))
-        cur = g.get_rows(g.scale(cur), llm.build_inp_out_ids())
-        cur = llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight")))
+        llm.build_inp_out_ids()
+        cur = g.get_rows(g.scale(cur), llm.out_ids)
+        cur = llm.finish(llm.output_norm(cur))
         return g.scale(g.unary("TANH", g.scale(cur)))
 
     def rescaled(self, llm: Llm, x: Tensor, like: Tensor) -> Tensor:
@@ -48,9 +48,7 @@ class Gemma3n:
         """Return all of the stack except the active one."""
         return llm.graph.view(x, (x.ne[0], x.ne[1], _N_ALTUP - 1), x.nb[1:3], x.nb[2])
 
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor, per_layer: Tensor
-    ) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int, per_layer: Tensor) -> Tensor:
         g = llm.graph
 
         def normed(x: Tensor, name: str, pinned: bool = True) -> Tensor:
@@ -65,7 +63,7 @@ class Gemma3n:
         # a low-rank residual around attention
         laurel = g.add(normed(linear("laurel_r", linear("laurel_l", cur)), "laurel_post_norm"), cur)
         # what attention computes is added to the prediction, not to the input
-        cur = g.add(normed(self.attention(llm, cur, il, inp, pos), "post_attention_norm"), active)
+        cur = g.add(normed(self.attention(llm, cur, il), "post_attention_norm"), active)
         residual = g.scale(g.add(cur, laurel))
         cur = normed(residual, "ffn_norm")
         up, gate = linear("ffn_up", cur), linear("ffn_gate", cur)
@@ -82,7 +80,7 @@ class Gemma3n:
         head = matrix(llm, corrected, 0)
         return g.concat(head, g.add(self.rest(llm, corrected), first), 2)
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g = llm.graph
         # later layers read the cache of an earlier one, so they need Q alone
         if not llm.hparams.has_kv(il):
@@ -94,11 +92,11 @@ class Gemma3n:
                 il,
                 scaled=False,
             )
-            return llm.build_attn(inp, g.rope(q, pos), None, None, il, wo_bias=False)
+            return llm.build_attn(llm.rope(q), None, None, il, wo_bias=False)
         q, k, v = llm.build_qkv(cur, il)
         q = llm.rms_norm(il, "attn_q_norm", q)
         k = llm.rms_norm(il, "attn_k_norm", k)
-        return llm.build_attn(inp, g.rope(q, pos), g.rope(k, pos), g.rms_norm(v), il, wo_bias=False)
+        return llm.build_attn(llm.rope(q), llm.rope(k), g.rms_norm(v), il, wo_bias=False)
 
     def sparse(self, llm: Llm, x: Tensor) -> Tensor:
         """Keep values above a multiple of the standard deviation (gaussian_topk)."""
@@ -111,7 +109,7 @@ class Gemma3n:
         """Mirror altup_compute_router_modalities."""
         g = llm.graph
         x = g.scale(llm.rms_norm(il, "altup_router_norm", x))
-        return g.unary("TANH", g.mul_mat(llm.need_layer(il, "altup_router"), x))
+        return g.unary("TANH", llm.linear(il, "altup_router", x))
 
     def predict(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         """Mirror altup_predict."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..experts import Routing, build_moe_ffn
-from ..inputs import AttnInput
 from ..llm import Llm
 
 
@@ -63,46 +62,37 @@ class Gemma4:
             per_layer = per_layer_rows(llm)
             g.expand(per_layer)
         cur = llm.build_inp_embd(scale=True)
-        pos = llm.build_inp_pos()
-        inp = llm.build_attn_inp_kv_iswa()
-        out_ids = llm.build_inp_out_ids()
+        llm.build_inp_pos()
+        llm.inp = llm.build_attn_inp_kv_iswa()
+        llm.build_inp_out_ids()
         if twofold:
             per_layer = per_layer_inputs(llm, cur, llm.hparams.n_embd_per_layer, per_layer)
         for il in llm.layers:
             if il in llm.cparams.layer_inputs:
                 llm.output(cur)
-            cur = self.layer(llm, cur, il, inp, pos, out_ids, per_layer)
-        cur = llm.build_norm(cur, llm.weight("output_norm.weight"))
+            cur = self.layer(llm, cur, il, per_layer)
+        cur = llm.output_norm(cur)
         # a draft reads the normed state of every token (t_h_nextn), so rows are left out after it
         if llm.rules.gemma4_last_rows and not llm.crops_early:
-            cur = g.get_rows(llm.output(cur), out_ids)
+            cur = g.get_rows(llm.output(cur), llm.out_ids)
         return self.head(llm, cur)
 
-    def layer(
-        self,
-        llm: Llm,
-        cur: Tensor,
-        il: int,
-        inp: AttnInput,
-        pos: Tensor,
-        out_ids: Tensor,
-        per_layer: Tensor | None,
-    ) -> Tensor:
+    def layer(self, llm: Llm, cur: Tensor, il: int, per_layer: Tensor | None) -> Tensor:
         g = llm.graph
-        attn = self.attention(llm, llm.rms_norm(il, "attn_norm", cur), il, inp, pos)
+        attn = self.attention(llm, llm.rms_norm(il, "attn_norm", cur), il)
         if llm.crops_early:
-            attn, cur = llm.select_outputs(il, out_ids, attn, cur)
+            attn, cur = llm.select_outputs(il, attn, cur)
         attn = llm.rms_norm(il, "post_attention_norm", attn)
         # older builds crop the last layer's rows before the sum
         early = il == llm.n_layer - 1 and not llm.rules.gemma4_last_rows
         if early:
-            attn, cur = g.get_rows(attn, out_ids), g.get_rows(cur, out_ids)
+            attn, cur = g.get_rows(attn, llm.out_ids), g.get_rows(cur, llm.out_ids)
         attn_out = g.add(attn, cur)
         cur = self.feed_forward(llm, attn_out, il)
         cur = g.add(llm.build_norm(cur, llm.layer_weight(il, "post_ffw_norm")), attn_out)
         if per_layer is not None:
             cropped = early or (llm.crops_early and il == llm.n_layer - 1)
-            cur = self.with_embeddings(llm, cur, per_layer, il, out_ids if cropped else None)
+            cur = self.with_embeddings(llm, cur, per_layer, il, llm.out_ids if cropped else None)
         scale = llm.layer_weight(il, "layer_output_scale")
         return cur if scale is None else g.mul(cur, scale)
 
@@ -128,7 +118,7 @@ class Gemma4:
         extra = llm.linear(il, "proj", g.mul(gate, own))
         return g.add(cur, llm.rms_norm(il, "post_norm", extra))
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         # proportional rope: rope_freqs is for layers of full attention
         factors = None if hp.is_swa(il) else llm.rope_factors(il)
@@ -138,10 +128,10 @@ class Gemma4:
             if weight is None
             else llm.build_lora_mm(weight, cur, llm.layer_weight(il, "attn_qkv", "scale"))
         )
-        q = g.rope(query(llm, cur, fused, il), pos, factors)
+        q = llm.rope(query(llm, cur, fused, il), factors)
         # reads the cache of an earlier layer of its kind
         if not hp.has_kv(il):
-            return llm.build_attn(inp, q, None, None, il, wo_bias=False)
+            return llm.build_attn(q, None, None, il, wo_bias=False)
         head, n_head, n_kv = hp.head_k(il), hp.n_head(il), hp.n_head_kv(il)
         if fused is not None:
             width, size = head * n_kv, fused.nb[0]
@@ -158,7 +148,7 @@ class Gemma4:
             )
         k = llm.rms_norm(il, "attn_k_norm", g.reshape(k, head, n_kv, n))
         v = g.rms_norm(g.reshape(v, head, n_kv, n))
-        return llm.build_attn(inp, q, g.rope(k, pos, factors), v, il, wo_bias=False)
+        return llm.build_attn(q, llm.rope(k, factors), v, il, wo_bias=False)
 
     def feed_forward(self, llm: Llm, inp: Tensor, il: int) -> Tensor:
         """Build the FFN. In a layer with experts the dense FFN is the shared expert; the router

@@ -5,22 +5,21 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Encoder
-from ..inputs import AttnInput
-from ..llm import Llm
+from ..llm import Llm, Qkv
 from .gemma4 import matrix
 
 
 class GemmaEmbedding2(Encoder):
     def build(self, llm: Llm) -> Tensor | None:
         cur = llm.build_inp_embd(scale=True)
-        pos = llm.build_inp_pos()
-        inp = self.inputs(llm)
-        out_ids = llm.build_inp_out_ids()
+        llm.build_inp_pos()
+        llm.inp = self.inputs(llm)
+        llm.build_inp_out_ids()
         per_layer = self.per_layer_inputs(llm, cur)
         for il in llm.layers:
-            cur = self.layer(llm, cur, il, inp, pos, out_ids)
+            cur = self.layer(llm, cur, il)
             cur = self.with_per_layer(
-                llm, cur, il, llm.select_outputs(il, out_ids, matrix(llm, per_layer, il))[0]
+                llm, cur, il, llm.select_outputs(il, matrix(llm, per_layer, il))[0]
             )
         return self.head(llm, llm.build_norm(cur, llm.need("output_norm.weight")))
 
@@ -44,18 +43,14 @@ class GemmaEmbedding2(Encoder):
             llm.need_layer(il, "layer_output_scale"),
         )
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
-        """Attend with V normed too, without a weight."""
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> Qkv:
+        """Return them with V normed too, without a weight."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
-        assert pos is not None
         q, k, v = (llm.linear(il, name, cur, scale=True) for name in ("attn_q", "attn_k", "attn_v"))
         head, n_kv = hp.head_k(il), hp.n_head_kv(il)
         q = llm.rms_norm(il, "attn_q_norm", g.reshape(q, head, hp.n_head(il), n))
         k = llm.rms_norm(il, "attn_k_norm", g.reshape(k, head, n_kv, n))
-        v = g.rms_norm(g.reshape(v, head, n_kv, n))
-        return llm.build_attn(inp, g.rope(q, pos), g.rope(k, pos), v, il, wo_bias=False)
+        return q, k, g.rms_norm(g.reshape(v, head, n_kv, n))
 
     def head(self, llm: Llm, cur: Tensor) -> Tensor:
         """Return the output matrix's product, which is the embeddings, not logits."""
@@ -66,6 +61,7 @@ class GemmaEmbedding2(Encoder):
 
 BUILDERS = {
     "gemma-embedding2": GemmaEmbedding2(
+        wo_bias=False,
         attn_post_norm="post_attention_norm",
         act="gelu",
         ffn_bias=False,

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor, row_size
 from ..experts import Routing
-from ..hyper_connections import build_hc_post, build_hc_pre, expand_streams
+from ..hyper_connections import build_hc_post, build_hc_pre, expand_streams, picked_streams
 from ..inputs import AttnInput
 from ..kimi_delta_attention import KimiDeltaAttention
 from ..llm import Llm
-from ..sparse_attention import indexer_mask_type, indexer_scores, pools_mask
+from ..sparse_attention import Pools, indexer_mask_type, indexer_scores, pools_mask
 from .kimi_k3 import KimiK3
 
 # up to this many tokens, the chosen cells are copied out instead of masked in place
@@ -25,42 +25,23 @@ class KpoolInput(AttnInput):
         base = llm.build_attn_inp_k()
         super().__init__(base.cache, base.mask, base.k_idxs)
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
-        keys = llm.caches["idx"]
-        self.keys = keys
-        self.size: int = hp.indexer_kpool
-        # pools that a full cache has, in steps of 64
-        complete = llm.cparams.n_ctx_seq // self.size * llm.cparams.n_seq_max
-        self.count = max(64, -(-(complete + 1) // 64) * 64)
-        # never 0: a micro-batch that completes no pool has one dummy, so that the graph
-        # keeps its shape
-        self.n_new = max(1, complete)
-        self.best = min(self.count, hp.indexer_top_k // self.size)
-        self.n_chosen = self.size * self.best + (
-            self.size - 1 if hp.indexer_kpool_select_tail else 0
-        )
+        self.keys = keys = llm.caches["idx"]
+        self.pools = pools = Pools(llm, hp.indexer_kpool, indexer_mask_type(llm))
+        tail = pools.size - 1
+        self.n_chosen = pools.size * pools.best + (tail if hp.indexer_kpool_select_tail else 0)
         if llm.rules.kpool_masked_only:
             self.gathers = False
         elif llm.rules.kpool_gather:
             self.gathers = (
                 llm.cparams.n_ubatch <= _GATHER_TOKENS
-                and llm.cparams.n_ctx > hp.indexer_top_k + self.size - 1
+                and llm.cparams.n_ctx > hp.indexer_top_k + tail
             )
         else:
             self.gathers = n <= _GATHER_TOKENS and keys.n_kv > self.n_chosen
-        self.ids = g.input("kpool_k_idxs", "i64", n)
-        self.cells = g.input("pool_cells", "i32", self.count)
-        self.members = g.input("pool_idxs", "i32", self.size, self.count)
-        self.visible = g.input("pool_mask", indexer_mask_type(llm), self.count, n)
-        self.tail = g.input("tail_idxs", "i32", self.size - 1, n)
         self.live = g.input("gather_mask", "f32", self.n_chosen, 1, 1, n)
-        self.new_members = g.input("new_pool_idxs", "i32", self.size, self.n_new)
-        self.new_cells = g.input("new_pool_rep", "i64", self.n_new)
-        used = [self.cells, self.members, self.visible, self.tail]
         # what makes the mask in one op needs no scratch rows
         if not llm.fused_ops.get("top_k_mask"):
-            used.append(self.live)
-        for tensor in used:
-            g.expand(tensor)
+            g.expand(self.live)
         self.chosen: Tensor | None = None
 
 
@@ -68,49 +49,38 @@ class Glm5Next(KimiK3):
     def __call__(self, llm: Llm) -> Tensor:
         g, n_embd = llm.graph, llm.n_embd
         embd = llm.build_inp_embd()
-        inp = KpoolInput(llm)
-        out_ids = llm.build_inp_out_ids()
+        llm.inp = KpoolInput(llm)
+        llm.build_inp_out_ids()
         x = expand_streams(llm, embd)
         streams = x.ne[1]
         for il in llm.layers:
-            for block in ("attn", "ffn"):
+            for block, run in (("attn", self.attention), ("ffn", self.feed_forward)):
                 cur, post, comb = build_hc_pre(llm, x, block, il)
-                cur = self.normed(llm, cur, il, f"{block}_norm")
-                cur = (
-                    self.attention(llm, cur, il, inp, None)
-                    if block == "attn"
-                    else self.feed_forward(llm, cur, il)
-                )
+                cur = run(llm, self.normed(llm, cur, il, f"{block}_norm"), il)
                 x = build_hc_post(llm, cur, x, post, comb, il)
-        x = g.get_rows(g.reshape(x, n_embd * streams, llm.n_tokens), out_ids)
-        x = g.reshape(x, n_embd, streams, llm.n_outputs)
+        x = picked_streams(llm, x)
         parts = [g.view(x, (n_embd, x.ne[2]), (x.nb[2],), i * x.nb[1]) for i in range(streams)]
-        cur = parts[0]
-        for part in parts[1:]:
-            cur = g.add(cur, part)
-        return self.head(llm, llm.build_norm(g.scale(cur), llm.weight("output_norm.weight")))
+        return self.head(llm, llm.output_norm(g.scale(llm.add_up(parts))))
 
     def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        g = llm.graph
-        return g.mul_mat(
-            llm.need_layer(il, "ssm_g_b"), g.mul_mat(llm.need_layer(il, "ssm_g_a"), cur)
-        )
+        return llm.linear(il, "ssm_g_b", llm.linear(il, "ssm_g_a", cur))
 
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         return KimiDeltaAttention.feed_forward(self, llm, cur, il)
 
-    def mla(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def mla(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         """Mirror build_dsa_layer."""
+        inp = llm.inp
         assert isinstance(inp, KpoolInput) and inp.cache is not None and inp.mask is not None
         g, hp, n, cache, mask = llm.graph, llm.hparams, llm.n_tokens, inp.cache, inp.mask
         rank = hp.n_lora_kv
-        low = g.mul_mat(llm.need_layer(il, "attn_q_a"), cur)
+        low = llm.linear(il, "attn_q_a", cur)
         low = llm.rms_norm(il, "attn_q_a_norm", low)
-        q = g.mul_mat(llm.need_layer(il, "attn_q_b"), low)
+        q = llm.linear(il, "attn_q_b", low)
         q = g.reshape(q, hp.n_embd_head_k_mla, llm.n_head, n)
-        kv = g.mul_mat(llm.need_layer(il, "attn_kv_a_mqa"), cur)
+        kv = llm.linear(il, "attn_kv_a_mqa", cur)
         kv = g.reshape(llm.rms_norm(il, "attn_kv_a_norm", kv), rank, 1, n)
-        q = g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q, 0, 2, 1, 3))
+        q = llm.linear(il, "attn_k_b", g.permute(q, 0, 2, 1, 3))
         q = g.permute(q, 0, 2, 1, 3)
         if hp.has_indexer(il):
             inp.chosen = self.kpool_select(llm, inp, cur, low, il)
@@ -137,30 +107,26 @@ class Glm5Next(KimiK3):
             out = llm.build_attn_mha(
                 q, k, v, g.reshape(chosen, *mask.ne), il, v_mla=v_b, n_kv_max=inp.n_chosen
             )
-        return g.mul_mat(llm.need_layer(il, "attn_output"), out)
+        return llm.linear(il, "attn_output", out)
 
     def kpool_select(self, llm: Llm, inp: KpoolInput, cur: Tensor, low: Tensor, il: int) -> Tensor:
         """Return the chosen cells of each token, or the attention mask with -inf elsewhere
         (build_kpool_select)."""
-        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
-        head, n_head, size, n_new = hp.indexer_head_size, hp.indexer_n_head, inp.size, inp.n_new
-        q = g.reshape(g.mul_mat(llm.need_layer(il, "indexer.attn_q_b"), low), head, n_head, n)
-        key = g.mul_mat(llm.need_layer(il, "indexer.attn_k"), cur)
-        weight, bias = (
-            llm.layer_weight(il, "indexer.k_norm"),
-            llm.layer_weight(il, "indexer.k_norm", "bias"),
-        )
-        key = llm.build_norm(key, weight, bias, "layer", il)
-        gate = g.mul_mat(llm.need_layer(il, "indexer_compressor_gate"), cur)
+        g, hp, n, pools = llm.graph, llm.hparams, llm.n_tokens, inp.pools
+        head, n_head, size, n_new = hp.indexer_head_size, hp.indexer_n_head, pools.size, pools.n_new
+        q = g.reshape(llm.linear(il, "indexer.attn_q_b", low), head, n_head, n)
+        key = llm.linear(il, "indexer.attn_k", cur)
+        key = llm.norm(il, "indexer.k_norm", key, "layer")
+        gate = llm.linear(il, "indexer_compressor_gate", cur)
         # a cell of the indexer: key, gate, and the pool's average in its representative
         packed = g.concat(g.concat(key, gate, 0), g.fill(g.new("f32", head, n)), 0)
-        g.expand(inp.keys.cpy_k(g.reshape(packed, 3 * head, 1, n), inp.ids, il))
+        g.expand(inp.keys.cpy_k(g.reshape(packed, 3 * head, 1, n), pools.ids, il))
 
         store: Tensor = inp.keys.layers[il][0]
         cells = store.ne[1] * store.ne[2]
         both = g.view(store, (2 * head, cells), (store.nb[1],))
         averages = g.view(store, (head, cells), (store.nb[1],), row_size(store.type, 2 * head))
-        rows = g.get_rows(both, g.reshape(inp.new_members, size * n_new))
+        rows = g.get_rows(both, g.reshape(pools.new_members, size * n_new))
         rows = g.reshape(rows, 2 * head, size, n_new)
         keys, gates = (
             g.view(rows, (head, size, n_new), rows.nb[1:3], at * head * rows.nb[0]) for at in (0, 1)
@@ -170,23 +136,23 @@ class Glm5Next(KimiK3):
         shares = g.reshape(g.cont(g.permute(gates, 1, 0, 2, 3)), size, head * n_new)
         shares = g.reshape(g.soft_max(shares), size, head, n_new)
         fresh = g.sum_rows(g.mul(shares, g.cont(g.permute(keys, 1, 0, 2, 3))))
-        g.expand(g.set_rows(averages, g.reshape(fresh, head, n_new), inp.new_cells))
-        pooled = g.reshape(g.get_rows(averages, inp.cells), head, 1, inp.count)
+        g.expand(g.set_rows(averages, g.reshape(fresh, head, n_new), pools.new_cells))
+        pooled = g.reshape(g.get_rows(averages, pools.cells), head, 1, pools.count)
 
-        weights = g.scale(g.mul_mat(llm.need_layer(il, "indexer.proj"), cur))
-        score = indexer_scores(llm, q, pooled, weights, inp.visible, il)
-        top = g.top_k(score, inp.best)
+        weights = g.scale(llm.linear(il, "indexer.proj", cur))
+        score = indexer_scores(llm, q, pooled, weights, pools.visible, il)
+        top = g.top_k(score, pools.best)
         if llm.fused_ops.get("top_k_mask"):
-            return pools_mask(llm, inp.mask, top, inp.members, inp.tail, il)
-        ranked = g.get_rows(g.reshape(score, 1, inp.count, n), top)
+            return pools_mask(llm, inp.mask, top, pools.members, pools.tail, il)
+        ranked = g.get_rows(g.reshape(score, 1, pools.count, n), top)
         # the best pools in the order of their scores, as top_k alone leaves them in any order
-        order = g.argsort(g.reshape(ranked, inp.best, n))
-        top = g.get_rows(g.reshape(g.cast(top, "f32"), 1, inp.best, n), order)
-        top = g.cast(g.cont(g.reshape(top, inp.best, n)), "i32")
-        chosen = g.get_rows(inp.members, g.reshape(top, inp.best * n))
-        chosen = g.reshape(chosen, size * inp.best, n)
+        order = g.argsort(g.reshape(ranked, pools.best, n))
+        top = g.get_rows(g.reshape(g.cast(top, "f32"), 1, pools.best, n), order)
+        top = g.cast(g.cont(g.reshape(top, pools.best, n)), "i32")
+        chosen = g.get_rows(pools.members, g.reshape(top, pools.best * n))
+        chosen = g.reshape(chosen, size * pools.best, n)
         if hp.indexer_kpool_select_tail:
-            chosen = g.concat(chosen, inp.tail, 0)
+            chosen = g.concat(chosen, pools.tail, 0)
         return chosen if inp.gathers else self.top_k_mask(llm, inp, chosen)
 
     def top_k_mask(self, llm: Llm, inp: KpoolInput, chosen: Tensor) -> Tensor:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ..inputs import AttnInput
 from ..llm import Llm
 
 
@@ -18,26 +17,27 @@ class GraniteSwitch:
         cur = g.get_rows(llm.need("token_embd.weight"), tokens)
         if hp.f_embedding_scale:
             cur = g.scale(cur)
-        pos = llm.build_inp_pos() if hp.has_rope(0) else None
-        inp = llm.build_attn_inp_kv()
+        if hp.has_rope(0):
+            llm.build_inp_pos()
+        llm.inp = llm.build_attn_inp_kv()
 
         def lane(signal: Tensor) -> Tensor:
             # dimension 0 alone has a signal, the rest of the head is zeros
             return g.pad(g.reshape(signal, 1, 1, n), llm.head_k - 1)
 
         # one head attends over signals, numbers of the batch, instead of hidden states
-        routed = llm.build_attn(inp, lane(q), lane(k), lane(v), hp.router_layer, wo=None)
+        routed = llm.build_attn(lane(q), lane(k), lane(v), hp.router_layer, wo=None)
         # row 0 is the slot that was attended to, as a float
         slots = g.reshape(g.cont(g.view(routed, (1, n), (routed.nb[1],))), n)
         ids = g.cast(g.unary("ROUND", g.clamp(slots)), "i32")
-        out_ids = llm.build_inp_out_ids()
+        llm.build_inp_out_ids()
         for il in llm.layers:
             residual = cur
-            cur = self.attention(llm, llm.rms_norm(il, "attn_norm", cur), ids, il, inp, pos)
+            cur = self.attention(llm, llm.rms_norm(il, "attn_norm", cur), ids, il)
             # the adapters of the requested rows alone, too
             if il == llm.n_layer - 1:
-                cur, residual = llm.select_outputs(il, out_ids, cur, residual)
-                ids = g.reshape(g.get_rows(g.reshape(ids, 1, n), out_ids), out_ids.ne[0])
+                cur, residual = llm.select_outputs(il, cur, residual)
+                ids = g.reshape(g.get_rows(g.reshape(ids, 1, n), llm.out_ids), llm.out_ids.ne[0])
             ffn_inp = g.add(self.scaled(llm, cur), residual)
             cur = llm.rms_norm(il, "ffn_norm", ffn_inp)
             gate, up = (
@@ -45,7 +45,7 @@ class GraniteSwitch:
             )
             cur = self.switched_lora_mm(llm, "ffn_down", g.mul(g.unary("SILU", gate), up), ids, il)
             cur = g.add(self.scaled(llm, cur), ffn_inp)
-        cur = llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight")))
+        cur = llm.finish(llm.output_norm(cur))
         return g.scale(cur)
 
     def scaled(self, llm: Llm, cur: Tensor) -> Tensor:
@@ -64,15 +64,13 @@ class GraniteSwitch:
         """Mirror build_switched_lora_mm."""
         g = llm.graph
         return g.add(
-            g.mul_mat(llm.need_layer(il, name), cur),
+            llm.linear(il, name, cur),
             self.switched_lora_delta(llm, name, cur, ids, il),
         )
 
-    def attention(
-        self, llm: Llm, cur: Tensor, ids: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, ids: Tensor, il: int) -> Tensor:
         g, hp, n, head = llm.graph, llm.hparams, llm.n_tokens, llm.head_k
-        both = g.mul_mat(llm.need_layer(il, "attn_qkv"), cur)
+        both = llm.linear(il, "attn_qkv", cur)
         made, start = [], 0
         for x, n_head in (("q", hp.n_head(il)), ("k", hp.n_head_kv(il)), ("v", hp.n_head_kv(il))):
             # whole rows, so that each part's LoRA can be added
@@ -81,11 +79,11 @@ class GraniteSwitch:
             t = g.reshape(
                 g.add(t, self.switched_lora_delta(llm, f"attn_{x}", cur, ids, il)), head, n_head, n
             )
-            if pos is not None and x != "v" and hp.has_rope(il):
-                t = g.rope(t, pos, llm.rope_factors(il))
+            if llm.pos is not None and x != "v" and hp.has_rope(il):
+                t = llm.rope(t, llm.rope_factors(il))
             made.append(t)
         q, k, v = made
-        attn = llm.build_attn(inp, q, k, v, il, wo=None)
+        attn = llm.build_attn(q, k, v, il, wo=None)
         return self.switched_lora_mm(llm, "attn_output", attn, ids, il)
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ..inputs import AttnInput
 from ..llm import Llm
 
 
@@ -18,9 +17,9 @@ class HrmText:
             scales=False,
         )
         high = llm.build_inp_embd()
-        pos = llm.build_inp_pos()
-        inp = llm.build_attn_inp_kv()
-        out_ids = llm.build_inp_out_ids()
+        llm.build_inp_pos()
+        llm.inp = llm.build_attn_inp_kv()
+        llm.build_inp_out_ids()
         # a learned state, [n_embd], that broadcasts over the tokens
         low = llm.need("hrm.z_l_init")
         cur = high
@@ -28,22 +27,22 @@ class HrmText:
             # a stack reads both states, and its normed result takes the place of one
             if il % per == 0:
                 cur = g.add(high, low)
-            cur = self.layer(llm, cur, il, inp, pos)
+            cur = self.layer(llm, cur, il)
             if il % per == per - 1:
                 cur = llm.build_norm(cur, None)
                 if il // per % (cycles + 1) == cycles:
                     high = cur
                 else:
                     low = cur
-        return llm.finish(g.get_rows(cur, out_ids))
+        return llm.finish(g.get_rows(cur, llm.out_ids))
 
-    def layer(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
+    def layer(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g = llm.graph
         residual = cur
         cur = llm.build_norm(cur, None)
         gate = llm.linear(il, "attn_gate", cur)
         q, k, v = llm.build_qkv(cur, il)
-        cur = llm.build_attn(inp, g.rope(q, pos), g.rope(k, pos), v, il, wo=None)
+        cur = llm.build_attn(llm.rope(q), llm.rope(k), v, il, wo=None)
         cur = g.mul(cur, g.unary("SIGMOID", gate))
         ffn_inp = g.add(llm.project(cur, il, biased=False), residual)
         return g.add(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..experts import Routing
+from ..hyper_connections import picked_streams
 from ..inputs import AttnInput
 from ..latent_attention import absorbed, latent
 from ..llm import Llm
@@ -23,24 +24,18 @@ class HyV4(DeepSeek32):
         g, hp = llm.graph, llm.hparams
         width, streams, n = hp.n_embd, hp.dsv4_hc_mult, llm.n_tokens
         x = llm.build_inp_embd()
-        pos = llm.build_inp_pos()
-        inp = self.inputs(llm)
-        out_ids = llm.build_inp_out_ids()
+        llm.build_inp_pos()
+        llm.inp = self.inputs(llm)
+        llm.build_inp_out_ids()
         # iHC: every stream starts as the embeddings, [width, streams, n_tokens]
         x = g.repeat(g.reshape(x, width, 1, n), width, streams, n, 1)
         for il in llm.layers:
-            for block in ("attn", "ffn"):
+            for block, run in (("attn", self.attention), ("ffn", self.feed_forward)):
                 weights, after = self.hc_weights(llm, x, il, block)
                 cur = self.normed(llm, self.hc_mix(llm, x, weights), il, f"{block}_norm")
-                cur = (
-                    self.attention(llm, cur, il, inp, pos)
-                    if block == "attn"
-                    else self.feed_forward(llm, cur, il)
-                )
-                x = self.hc_post(llm, cur, x, after)
+                x = self.hc_post(llm, run(llm, cur, il), x, after)
         # build_hc_head: the streams become one before the last norm
-        x = g.get_rows(g.reshape(x, width * streams, n), out_ids)
-        x = g.reshape(x, width, streams, llm.n_outputs)
+        x = picked_streams(llm, x)
         mixes = g.mul_mat(
             llm.need("output_hc_fn.weight"), g.rms_norm(g.reshape(x, width * streams, x.ne[2]))
         )
@@ -48,18 +43,16 @@ class HyV4(DeepSeek32):
             g.mul(mixes, llm.need("output_hc_scale.weight")), llm.need("output_hc_base.weight")
         )
         cur = self.hc_mix(llm, x, g.scale(g.unary("SIGMOID", weights)))
-        return llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight")))
+        return llm.finish(llm.output_norm(cur))
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
-        if isinstance(inp, DsaInput):
-            return super().attention(llm, cur, il, inp, pos)
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        if isinstance(llm.inp, DsaInput):
+            return super().attention(llm, cur, il)
         latent_q = llm.rms_norm(il, "attn_q_a_norm", llm.linear(il, "attn_q_a", cur))
         compressed, k_pe = latent(llm, cur, il)
-        q, k, v = absorbed(llm, llm.linear(il, "attn_q_b", latent_q), compressed, k_pe, il, pos)
+        q, k, v = absorbed(llm, llm.linear(il, "attn_q_b", latent_q), compressed, k_pe, il)
         sinks, v_mla = llm.layer_weight(il, "attn_sinks"), llm.layer_weight(il, "attn_v_b")
-        out = llm.build_attn(inp, q, k, v, il, wo=None, sinks=sinks, v_mla=v_mla, mla=True)
+        out = llm.build_attn(q, k, v, il, wo=None, sinks=sinks, v_mla=v_mla, mla=True)
         return self.projected(llm, out, cur, il)
 
     def projected(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
@@ -73,8 +66,9 @@ class HyV4(DeepSeek32):
         g, streams = llm.graph, x.ne[1]
         # hc_fn makes 2 * streams coefficients: those of the input, then those of the result
         scale, base = (llm.need_layer(il, f"hc_{block}_{part}") for part in ("scale", "base"))
-        mixes = g.mul_mat(
-            llm.need_layer(il, f"hc_{block}_fn"),
+        mixes = llm.linear(
+            il,
+            f"hc_{block}_fn",
             g.rms_norm(g.reshape(x, x.ne[0] * streams, x.ne[2])),
         )
 

@@ -7,8 +7,7 @@ from ...ggml.tensor import Tensor
 from ...records import dataclass
 from ..decoder import Decoder
 from ..experts import Routing
-from ..inputs import AttnInput
-from ..llm import Llm
+from ..llm import Llm, Qkv
 
 
 def group_norm(llm: Llm, cur: Tensor, weight: Tensor | None) -> Tensor:
@@ -30,30 +29,24 @@ class K2Horizon(Decoder):
     def head(self, llm: Llm, cur: Tensor) -> Tensor | None:
         return llm.finish(group_norm(llm, cur, llm.weight("output_norm.weight")))
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
-        assert pos is not None
-        g, hp, n, normed = llm.graph, llm.hparams, llm.n_tokens, cur
-        head, heads, heads_kv = hp.head_k(il), hp.n_head(il), hp.n_head_kv(il)
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> Qkv:
+        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        head, heads_kv = hp.head_k(il), hp.n_head_kv(il)
         q, k = llm.linear(il, "attn_q", cur, scale=True), llm.linear(il, "attn_k", cur, scale=True)
         # MoVA: layers with experts may have experts for V as well
         routed = llm.layer_weight(il, "attn_v_exps") is not None
         v = self.routed_value(llm, cur, il) if routed else llm.linear(il, "attn_v", cur, scale=True)
-        q, k = g.reshape(q, head, heads, n), g.reshape(k, head, heads_kv, n)
-        v = g.reshape(v, hp.head_v(il), heads_kv, n)
-        q, k = (
-            self.head_normed(llm, t, il, name)
-            for t, name in ((q, "attn_q_norm"), (k, "attn_k_norm"))
-        )
-        q, k = g.rope(q, pos), g.rope(k, pos)
-        gate = llm.layer_weight(il, "attn_gate")
-        if gate is None:
-            return llm.build_attn(inp, q, k, v, il)
-        cur = llm.build_attn(inp, q, k, v, il, wo=None)
+        q = self.head_normed(llm, g.reshape(q, head, hp.n_head(il), n), il, "attn_q_norm")
+        k = self.head_normed(llm, g.reshape(k, head, heads_kv, n), il, "attn_k_norm")
+        return q, k, g.reshape(v, hp.head_v(il), heads_kv, n)
+
+    def gated(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
+        if llm.layer_weight(il, "attn_gate") is None:
+            return out
+        g = llm.graph
         # log2(1 + 2^x), a softplus with beta = ln 2: scaled before it and after it
-        opened = g.scale(llm.linear(il, "attn_gate", normed, scale=True))
-        return llm.project(g.mul(cur, g.scale(g.unary("SOFTPLUS", opened))), il)
+        opened = g.scale(llm.linear(il, "attn_gate", cur, scale=True))
+        return g.mul(out, g.scale(g.unary("SOFTPLUS", opened)))
 
     def head_normed(self, llm: Llm, t: Tensor, il: int, name: str) -> Tensor:
         """Norm heads with a weight for each, which a file may have flat (TENSOR_ALLOW_RESHAPE)."""
@@ -71,7 +64,7 @@ class K2Horizon(Decoder):
         (build_routed_value)."""
         g, hp, (width, n) = llm.graph, llm.hparams, cur.ne[:2]
         n_used = hp.n_value_expert_used
-        logits = g.mul_mat(llm.need_layer(il, "attn_v_gate"), cur)
+        logits = llm.linear(il, "attn_v_gate", cur)
         # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX, otherwise sigmoid
         softmax = hp.expert_gating_func == 1
         probs = g.soft_max(logits) if softmax else g.unary("SIGMOID", logits)

@@ -5,8 +5,7 @@ space (src/models/kimi-k3.cpp).
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ..experts import Routing, build_moe_ffn, situ
-from ..inputs import AttnInput
+from ..experts import Routing, build_latent_moe, situ
 from ..kimi_delta_attention import KimiDeltaAttention
 from ..llm import Llm
 from ..recurrent import snapshots
@@ -20,7 +19,8 @@ class KimiK3(KimiLinear):
         g, every = llm.graph, llm.hparams.attn_res_block_size
         stream = llm.build_inp_embd()
         # no positions: its MLA has no rope
-        inp, out_ids = llm.build_attn_inp(), llm.build_inp_out_ids()
+        llm.inp = llm.build_attn_inp()
+        llm.build_inp_out_ids()
         bank: Tensor | None = None
         for il in llm.layers:
             cur = self.attend_residuals(llm, stream, bank, f"blk.{il}.attn_res_score.weight")
@@ -29,14 +29,14 @@ class KimiK3(KimiLinear):
             if banked:
                 checkpoint = g.reshape(stream, llm.n_embd, 1, llm.n_tokens)
                 bank = checkpoint if bank is None else g.concat(bank, checkpoint, 1)
-            cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, None)
+            cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il)
             stream = cur if banked else g.add(stream, cur)
             cur = self.attend_residuals(llm, stream, bank, f"blk.{il}.ffn_res_score.weight")
             cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
             stream = g.add(stream, cur)
         cur = self.attend_residuals(llm, stream, bank, "output_res_score.weight")
-        cur = g.get_rows(cur, out_ids)
-        return self.head(llm, llm.build_norm(cur, llm.weight("output_norm.weight")))
+        cur = g.get_rows(cur, llm.out_ids)
+        return self.head(llm, llm.output_norm(cur))
 
     def attend_residuals(self, llm: Llm, cur: Tensor, bank: Tensor | None, score: str) -> Tensor:
         """Return the stream mixed with those in `bank`, [n_embd, kept, n_tokens], by attention over
@@ -71,10 +71,10 @@ class KimiK3(KimiLinear):
 
     def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         # one matrix of full rank, where Kimi Linear has two
-        return llm.graph.mul_mat(llm.need_layer(il, "ssm_g"), self.regrouped(llm, cur))
+        return llm.linear(il, "ssm_g", self.regrouped(llm, cur))
 
-    def mla(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
-        return KimiDeltaAttention.mla(self, llm, cur, il, inp, pos)
+    def mla(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        return KimiDeltaAttention.mla(self, llm, cur, il)
 
     def gated(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
         g, weight = llm.graph, llm.layer_weight(il, "attn_gate")
@@ -83,28 +83,16 @@ class KimiK3(KimiLinear):
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         if il < llm.hparams.n_layer_dense_lead:
             return self.situ_ffn(llm, cur, il, "")
-        g = llm.graph
-        down, norm, up = (
-            llm.layer_weight(il, f"ffn_routed_{name}") for name in ("down", "norm", "up")
+        out = build_latent_moe(
+            llm, cur, il, _ROUTING, "ffn_routed", after="ffn_routed_norm", optional=True
         )
-        # build_latent_moe: the router reads the whole state, the experts a smaller one
-        latent = cur if down is None else g.mul_mat(down, cur)
-        logits = g.mul_mat(llm.need_layer(il, "ffn_gate_inp"), cur)
-        out = build_moe_ffn(llm, latent, il, _ROUTING, probs_in=logits)
-        if norm is not None:
-            out = llm.build_norm(out, norm, None, "rms", il)
-        if up is not None:
-            out = g.mul_mat(up, out)
         if llm.layer_weight(il, "ffn_gate_shexp") is None:
             return out
-        return g.add(out, self.situ_ffn(llm, cur, il, "_shexp"))
+        return llm.graph.add(out, self.situ_ffn(llm, cur, il, "_shexp"))
 
     def situ_ffn(self, llm: Llm, cur: Tensor, il: int, which: str) -> Tensor:
-        gate, up, down = (
-            llm.need_layer(il, f"ffn_{name}{which}") for name in ("gate", "up", "down")
-        )
-        g = llm.graph
-        return g.mul_mat(down, situ(llm, g.mul_mat(gate, cur), g.mul_mat(up, cur)))
+        gate, up = (llm.linear(il, f"ffn_{name}{which}", cur) for name in ("gate", "up"))
+        return llm.linear(il, f"ffn_down{which}", situ(llm, gate, up))
 
 
 _ROUTING = Routing(act="situ", gate_up=None, biases=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..experts import Routing
-from ..inputs import AttnInput
 from ..kimi_delta_attention import KimiDeltaAttention
+from ..latent_attention import absorbed, latent
 from ..llm import Llm
 from ..recurrent import F32
 
@@ -36,15 +36,12 @@ class KimiLinear(KimiDeltaAttention):
 
     def low_rank_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g = llm.graph
-        low = g.mul_mat(llm.need_layer(il, "ssm_f_a"), cur)
-        return g.add(
-            g.mul_mat(llm.need_layer(il, "ssm_f_b"), low), llm.need_layer(il, "ssm_dt", "bias")
-        )
+        low = llm.linear(il, "ssm_f_a", cur)
+        return g.add(llm.linear(il, "ssm_f_b", low), llm.need_layer(il, "ssm_dt", "bias"))
 
     def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        g = llm.graph
-        low = g.mul_mat(llm.need_layer(il, "ssm_g_a"), self.regrouped(llm, cur))
-        return g.mul_mat(llm.need_layer(il, "ssm_g_b"), low)
+        low = llm.linear(il, "ssm_g_a", self.regrouped(llm, cur))
+        return llm.linear(il, "ssm_g_b", low)
 
     def regrouped(self, llm: Llm, cur: Tensor) -> Tensor:
         # by sequence for the recurrence, and back to tokens for the gate: two reshapes
@@ -53,11 +50,11 @@ class KimiLinear(KimiDeltaAttention):
             g.reshape(cur, cur.ne[0], llm.n_seq_tokens, llm.n_seqs), cur.ne[0], llm.n_tokens
         )
 
-    def mla(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
-        # no rope (rotary_emb=None in vLLM): `pos` is None
-        q, k, v = self.absorbed(llm, cur, il, pos)
+    def mla(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        # no rope (rotary_emb=None in vLLM): no positions
+        q, k, v = absorbed(llm, self.queries(llm, cur, il), *latent(llm, cur, il), il)
         return llm.build_attn(
-            inp, q, k, v, il, mla=True, v_mla=llm.layer_weight(il, "attn_v_b"), wo_bias=False
+            q, k, v, il, mla=True, v_mla=llm.layer_weight(il, "attn_v_b"), wo_bias=False
         )
 
 

@@ -8,26 +8,23 @@ from ...ggml.tensor import Tensor
 from ...model.hparams import Hparams
 from ..decoder import Decoder
 from ..experts import Routing
-from ..inputs import AttnInput
 from ..llm import Llm
 
 
 class Llama4(Decoder):
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp = llm.graph, llm.hparams
         if llm.attn_temp is None:
             llm.attn_temp = llm.build_inp_attn_scale()
         q, k, v = llm.build_qkv(cur, il)
         if self.ropes(hp, il):
             factors = llm.rope_factors(il)
-            q, k = g.rope(q, pos, factors), g.rope(k, pos, factors)  # type: ignore[arg-type]
+            q, k = llm.rope(q, factors), llm.rope(k, factors)
             if hp.n_layer != 48 or hp.n_expert != 128:  # use_kq_norm: not in Maverick
                 q, k = g.rms_norm(q), g.rms_norm(k)
         else:
             q = g.mul(q, llm.attn_temp)
-        return llm.build_attn(inp, q, k, v, il)
+        return llm.build_attn(q, k, v, il)
 
 
 def _all_but_every_nth(hp: Hparams, il: int) -> bool:

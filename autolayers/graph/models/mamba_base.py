@@ -1,10 +1,22 @@
-"""The mixers of Mamba-1 and Mamba-2 (src/models/mamba-base.cpp)."""
+"""The mixers of Mamba-1 and Mamba-2 (src/models/mamba-base.cpp), and the models that differ in
+nothing else (mamba.cpp, mamba2.cpp, jamba.cpp, granite-hybrid.cpp)."""
 
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
+from ..experts import Routing
 from ..llm import Llm
-from ..recurrent import F32, build_rs, keep_tails, n_cells, snapshots, state, tails
+from ..recurrent import (
+    F32,
+    Hybrid,
+    OneBlock,
+    build_rs,
+    keep_tails,
+    n_cells,
+    snapshots,
+    state,
+    tails,
+)
 
 
 def build_mamba_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
@@ -125,3 +137,27 @@ def build_mamba2_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
         return llm.linear(il, "ssm_out", g.reshape(y, d_inner, n_tok * n_seqs), scale=True)
     cur = llm.linear(il, "ssm_out", g.reshape(y, d_inner, n_tok, n_seqs), scale=True)
     return g.reshape(cur, cur.ne[0], n_tok * n_seqs)
+
+
+BUILDERS = {
+    "mamba": OneBlock(inp_pos=False, mixer=build_mamba_layer),
+    "mamba2": OneBlock(inp_pos=False, mixer=build_mamba2_layer),
+    "jamba": Hybrid(
+        mixer=build_mamba_layer,
+        inp_pos=False,
+        residual_first=True,
+        wo_bias=False,
+        ffn_bias=False,
+        ffn_residual_first=True,
+        moe=Routing("softmax", norm_w=False, probs_b=None, gate_up=None, biases=False),
+    ),
+    "granitehybrid": Hybrid(
+        mixer=build_mamba2_layer,
+        rope="key",
+        rope_factors=True,
+        residual_scale=None,
+        shexp="add",
+        logit_scale=None,
+        moe=Routing("softmax", norm_w=True, probs_b=None, gate_up=None, biases=False),
+    ),
+}

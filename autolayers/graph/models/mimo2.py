@@ -5,28 +5,18 @@ from __future__ import annotations
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
 from ..experts import Routing
-from ..inputs import AttnInput
-from ..llm import Llm
+from ..llm import Llm, Qkv
 
 
 class Mimo2(Decoder):
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
-        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
-        # a fused QKV, or three matrices with a head size for keys and one for values
-        if llm.layer_weight(il, "attn_qkv") is not None:
-            q, k, v = llm.build_qkv(cur, il, scales=False)
-        else:
-            q, k, v = (llm.linear(il, f"attn_{x}", cur) for x in "qkv")
-            q = g.reshape(q, hp.head_k(0), hp.n_head(il), n)
-            k = g.reshape(k, hp.head_k(0), hp.n_head_kv(il), n)
-            v = g.reshape(v, hp.head_v(0), hp.n_head_kv(il), n)
-        q, k = g.rope(q, pos), g.rope(k, pos)  # type: ignore[arg-type]
-        cur = llm.build_attn(
-            inp, q, k, v, il, sinks=llm.layer_weight(il, "attn_sinks"), wo_bias=False
-        )
-        return g.scale(cur) if hp.f_attn_value_scale else cur
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> Qkv:
+        return llm.build_qkv(cur, il, scales=False, plain=True)
+
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        cur = super().attention(llm, cur, il)
+        return llm.graph.scale(cur) if llm.hparams.f_attn_value_scale else cur
 
 
-BUILDERS = {"mimo2": Mimo2(keeps_last=True, moe=Routing("sigmoid", norm_w=True))}
+BUILDERS = {
+    "mimo2": Mimo2(sinks=True, wo_bias=False, keeps_last=True, moe=Routing("sigmoid", norm_w=True))
+}

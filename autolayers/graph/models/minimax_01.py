@@ -12,7 +12,9 @@ class MiniMax01(Hybrid):
     def __call__(self, llm: Llm) -> Tensor | None:
         g, n_tok, n_seqs, n_head = llm.graph, llm.n_seq_tokens, llm.n_seqs, llm.n_head
         cur = llm.build_inp_embd()
-        pos, inp, out_ids = llm.build_inp_pos(), llm.build_attn_inp(), llm.build_inp_out_ids()
+        llm.build_inp_pos()
+        llm.inp = llm.build_attn_inp()
+        llm.build_inp_out_ids()
         slopes = g.input("slopes", "f32", n_head)
         # exponents are inputs, so that one graph serves every layer: a layer only scales them
         decays = [g.input(f"{x}_decay_exp", "f32", 1, n_head, n_tok, n_seqs) for x in "qk"]
@@ -22,11 +24,11 @@ class MiniMax01(Hybrid):
             if llm.hparams.is_recr(il):
                 cur = self.lightning(llm, residual, il, slopes, decays)
             else:
-                cur = self.attention(llm, residual, il, inp, pos)
-            cur, residual = llm.select_outputs(il, out_ids, cur, residual)
+                cur = self.attention(llm, residual, il)
+            cur, residual = llm.select_outputs(il, cur, residual)
             cur = self.normed(llm, g.add(cur, g.scale(residual)), il, "ffn_norm")
             cur = g.add(self.feed_forward(llm, cur, il), g.scale(cur))
-        return self.head(llm, llm.build_norm(cur, llm.weight("output_norm.weight")))
+        return self.head(llm, llm.output_norm(cur))
 
     def lightning(
         self, llm: Llm, cur: Tensor, il: int, slopes: Tensor, decays: list[Tensor]
@@ -63,7 +65,7 @@ class MiniMax01(Hybrid):
         g.expand(g.cpy(new, g.view(states, (states.ne[0] * n_seqs,))))
         out = g.cont(g.permute(out, 0, 2, 1, 3))
         out = g.reshape(out, out.ne[0] * out.ne[1], out.ne[2], 1, out.ne[3])
-        out = llm.build_norm(out, llm.need_layer(il, "attn_norm_2"), None, "rms", il)
+        out = llm.rms_norm(il, "attn_norm_2", out)
         gate = g.unary("SIGMOID", llm.linear(il, "attn_gate", cur))
         out = llm.linear(il, "attn_output", g.mul(gate, out))
         return g.reshape(out, out.ne[0], n_tok * n_seqs)

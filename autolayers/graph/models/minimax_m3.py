@@ -46,43 +46,30 @@ class MiniMaxM3(Decoder):
         sparse = llm.flash_attn and (llm.cparams.n_seq_max == 1 or not llm.cparams.kv_unified)
         return MsaInput(llm, base) if sparse else base
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        inp = llm.inp
         if not isinstance(inp, MsaInput) or il < hp.n_layer_dense_lead:
-            return super().attention(llm, cur, il, inp, pos)
-        assert pos is not None and inp.cache is not None
+            return super().attention(llm, cur, il)
         q, k, v = llm.build_qkv(cur, il)
         q, k = self.qk_normed(llm, q, k, il, "rms")
-        q, k = g.rope(q, pos), g.rope(k, pos)
+        q, k = llm.rope(q), llm.rope(k)
         # index branch: one head per group of query heads, and one key for all of them
         size = hp.indexer_head_size
         iq = g.reshape(llm.linear(il, "indexer.q_proj", cur), size, hp.indexer_n_head, n)
         ik = g.reshape(llm.linear(il, "indexer.k_proj", cur), size, 1, n)
-        iq = g.rope(llm.rms_norm(il, "indexer.q_norm", iq), pos)
-        ik = g.rope(llm.rms_norm(il, "indexer.k_norm", ik), pos)
+        iq = llm.rope(llm.rms_norm(il, "indexer.q_norm", iq))
+        ik = llm.rope(llm.rms_norm(il, "indexer.k_norm", ik))
         idx = llm.caches["idx"]
         g.expand(idx.cpy_k(ik, inp.idx_k_idxs, il))
         ik = idx.get_k(il, size, 1)
-        if inp.k_rot is not None:
-            q, k = llm.hadamard(q, inp.k_rot), llm.hadamard(k, inp.k_rot)
-        if inp.v_rot is not None:
-            v = llm.hadamard(v, inp.v_rot)
-        for t in (q, k, v):
-            g.expand(t)
-        g.expand(inp.cache.cpy_k(k, inp.k_idxs, il))
-        g.expand(inp.cache.cpy_v(v, inp.v_idxs, il))
-        k = inp.cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
-        v = inp.cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
-        out = (
-            self._gathered(llm, inp, q, k, v, iq, ik)
-            # a single token copies the chosen keys, many tokens mask what they do not attend to
-            if inp.decodes
-            else self._masked(llm, inp, q, k, v, iq, ik)
-        )
-        if inp.v_rot is not None:
-            out = llm.hadamard(out, inp.v_rot)
+        q, k = llm.hadamard(q, inp.k_rot), llm.hadamard(k, inp.k_rot)
+        v = llm.hadamard(v, inp.v_rot)
+        llm.expand_all(q, k, v)
+        k, v = llm.cached(inp, k, v, il)
+        # a single token copies the chosen keys, many tokens mask what they do not attend to
+        attend = self._gathered if inp.decodes else self._masked
+        out = llm.hadamard(attend(llm, inp, q, k, v, iq, ik), inp.v_rot)
         return llm.project(out, il, biased=False)
 
     def _gathered(

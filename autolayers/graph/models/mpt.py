@@ -5,14 +5,11 @@ from __future__ import annotations
 from ...ggml.tensor import Tensor
 from ...records import replace
 from ..decoder import Decoder
-from ..inputs import AttnInput
-from ..llm import Llm
+from ..llm import Llm, Qkv
 
 
 class Mpt(Decoder):
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> Qkv:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         q, k, v = llm.build_qkv(cur, il, roped=False)
         if llm.layer_weight(il, "attn_q_norm") is not None:
@@ -20,7 +17,7 @@ class Mpt(Decoder):
             q, k = g.reshape(q, head * n_head, n), g.reshape(k, head * n_kv, n)
             q, k = self.qk_normed(llm, q, k, il, "layer")
             q, k = g.reshape(q, head, n_head, n), g.reshape(k, head, n_kv, n)
-        return llm.build_attn(inp, q, k, v, il)
+        return q, k, v
 
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         return llm.build_ffn(
@@ -31,4 +28,4 @@ class Mpt(Decoder):
         return replace(self, positions=llm.weight("position_embd.weight") is not None)
 
 
-BUILDERS = {"mpt": Mpt(norm="layer", act="gelu", gate="seq")}
+BUILDERS = {"mpt": Mpt(norm="layer", rope="none", act="gelu", gate="seq")}

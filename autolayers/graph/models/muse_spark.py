@@ -5,50 +5,37 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..experts import Routing, build_moe_ffn
-from ..inputs import AttnInput
+from ..experts import Routing, build_latent_moe
 from ..llm import Llm
+from ..rows import slides
 
 
 class MuseSpark(Decoder):
-    def embedded(self, llm: Llm) -> tuple[Tensor, Tensor | None]:
+    def embedded(self, llm: Llm) -> Tensor:
         cur = llm.graph.rms_norm(llm.build_inp_embd())
-        return cur, llm.build_inp_pos()
+        llm.build_inp_pos()
+        return cur
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
-        g, hp, normed = llm.graph, llm.hparams, cur
-        q, k, v = self.heads(llm, cur, il)
-        # layers without a window have no rope
-        if hp.is_swa(il):
-            q, k = g.rope(q, pos), g.rope(k, pos)  # type: ignore[arg-type]
-        cur = llm.build_attn(inp, q, k, v, il, wo=None)
-        width, n = cur.ne[0], cur.ne[1]
-        cur = g.rms_norm(g.reshape(cur, hp.head_v(il), hp.n_head(il), n))
-        cur = g.reshape(cur, width, n)
-        gate = g.unary("SIGMOID", llm.build_lora_mm(llm.need_layer(il, "attn_gate"), normed))
-        return g.rms_norm(llm.linear(il, "attn_output", g.mul(cur, gate), scale=True))
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
+        return llm.graph.rms_norm(super().attention(llm, cur, il))
 
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def gated(self, llm: Llm, out: Tensor, cur: Tensor, il: int) -> Tensor:
+        g, hp, (width, n) = llm.graph, llm.hparams, out.ne[:2]
+        llm.need_layer(il, self.wo)
+        out = g.rms_norm(g.reshape(out, hp.head_v(il), hp.n_head(il), n))
+        return g.mul(g.reshape(out, width, n), g.unary("SIGMOID", llm.linear(il, "attn_gate", cur)))
+
+    def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         g, residual = llm.graph, inp_l
-        cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il, inp, pos)
-        cur, residual = llm.select_outputs(il, out_ids, cur, residual)
+        cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il)
+        cur, residual = llm.select_outputs(il, cur, residual)
         ffn_inp = _weighted_sum(llm, residual, cur, il, "attn_resid")
         cur = self.feed_forward(llm, self.normed(llm, ffn_inp, il, "ffn_norm"), il)
         cur = g.rms_norm(g.mul(cur, llm.need_layer(il, "post_ffw_norm")))
         return _weighted_sum(llm, ffn_inp, cur, il, "ffn_resid")
 
     def experts(self, llm: Llm, cur: Tensor, il: int, routing: Routing) -> Tensor:
-        g = llm.graph
-        # the router reads the whole state, the experts a smaller one
-        logits = llm.linear(il, "ffn_gate_inp", cur)
-        small = g.mul_mat(llm.need_layer(il, "ffn_latent_down"), cur)
-        small = llm.rms_norm(il, "ffn_pre_exp_norm", small)
-        out = build_moe_ffn(llm, small, il, routing, probs_in=logits)
-        return g.mul_mat(llm.need_layer(il, "ffn_latent_up"), out)
+        return build_latent_moe(llm, cur, il, routing, before="ffn_pre_exp_norm")
 
 
 def _weighted_sum(llm: Llm, residual: Tensor, branch: Tensor, il: int, name: str) -> Tensor:
@@ -61,6 +48,8 @@ def _weighted_sum(llm: Llm, residual: Tensor, branch: Tensor, il: int, name: str
 BUILDERS = {
     "muse-spark": MuseSpark(
         qk_norm="head",
+        rope=slides,
+        wo_bias=False,
         select="",
         moe=Routing(normed="ffn_post_exp_norm"),
         logit_scale=True,

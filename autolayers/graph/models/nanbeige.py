@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..inputs import AttnInput
 from ..llm import Llm
 
 
@@ -16,11 +15,9 @@ class Nanbeige(Decoder):
         llm.share_blocks(lambda il: il % n_phys)
         return super().build(llm)
 
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         hp = llm.hparams
-        cur = super().layer(llm, inp_l, il, inp, pos, out_ids)
+        cur = super().layer(llm, inp_l, il)
         # between loops, but not after the last, which the final norm follows anyway
         if (
             hp.n_loops > 1
@@ -28,7 +25,7 @@ class Nanbeige(Decoder):
             and il + 1 < hp.n_layer
             and not hp.skip_loop_final_norm
         ):
-            cur = llm.build_norm(cur, llm.weight("output_norm.weight"), None, "rms", il)
+            cur = llm.output_norm(cur, il)
         return cur
 
 

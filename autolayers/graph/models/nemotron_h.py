@@ -6,47 +6,34 @@ from __future__ import annotations
 
 from ...builds import Rules
 from ...ggml.tensor import Tensor
-from ..experts import Routing, build_moe_ffn
-from ..inputs import AttnInput
+from ..experts import Routing, build_latent_moe
 from ..llm import Llm
-from .mamba import Mamba2
+from ..recurrent import OneBlock
+from .mamba_base import build_mamba2_layer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..llm import Norm
 
 
-class NemotronH(Mamba2):
+class NemotronH(OneBlock):
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g = llm.graph
-        router = llm.layer_weight(il, "ffn_gate_inp")
-        if router is None:
+        if llm.layer_weight(il, "ffn_gate_inp") is None:
             return llm.build_ffn(cur, il, "relu_sqr", None)
-        down, up = llm.layer_weight(il, "ffn_latent_down"), llm.layer_weight(il, "ffn_latent_up")
-        # the router and the shared expert read the whole state, the others a smaller one
-        latent = cur if down is None else g.mul_mat(down, cur)
-        out = build_moe_ffn(
-            llm,
-            latent,
-            il,
-            _ROUTING,
-            probs_in=llm.build_lora_mm(router, cur),
-            n_expert_used=llm.hparams.n_expert_used(il),
-        )
-        if up is not None:
-            out = g.mul_mat(up, out)
+        used = llm.hparams.n_expert_used(il)
+        # the shared expert reads the whole state
+        out = build_latent_moe(llm, cur, il, _ROUTING, n_expert_used=used, optional=True)
         shared = llm.build_ffn(
             cur, il, "relu_sqr", None, up="ffn_up_shexp", down="ffn_down_shexp", biases=False
         )
         return g.add(out, shared)
 
-    def mtp_layer(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def mtp_layer(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         """Build attention and experts in one block, unlike in the trunk."""
         g = llm.graph
-        attn = g.add(self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, pos), cur)
-        attn = g.get_rows(attn, out_ids)
+        attn = g.add(self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il), cur)
+        attn = g.get_rows(attn, llm.out_ids)
         return g.add(
             self.feed_forward(llm, self.normed(llm, attn, il, "post_attention_norm"), il), attn
         )
@@ -57,7 +44,10 @@ class NemotronH(Mamba2):
 
 _ROUTING = Routing("sigmoid", act="relu_sqr", gate=None, gate_up=None, biases=False, scales=True)
 _ROW = NemotronH(
-    inp_pos=False, select="last", select_before=((Rules.nemotron_last_rows, "attention"),)
+    mixer=build_mamba2_layer,
+    inp_pos=False,
+    select="last",
+    select_before=((Rules.nemotron_last_rows, "attention"),),
 )
 
 BUILDERS = {"nemotron_h": _ROW, "nemotron_h_moe": _ROW}

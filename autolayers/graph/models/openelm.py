@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..inputs import AttnInput
-from ..llm import Llm
+from ..llm import Llm, Qkv
 
 
 class OpenElm(Decoder):
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> Qkv:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         n_head, n_kv, head = hp.n_head(il), hp.n_head_kv(il), hp.head_v(0)
         cur = g.reshape(llm.linear(il, "attn_qkv", cur), hp.head_k(0), n_head + 2 * n_kv, n)
@@ -22,8 +19,7 @@ class OpenElm(Decoder):
         v = g.view(cur, (head, n_kv, n), strides, cur.nb[1] * (n_head + n_kv))
         if not llm.rules.views_openelm_v:
             v = g.cont(v)
-        q, k = self.qk_normed(llm, q, k, il, "rms")
-        return llm.build_attn(inp, g.rope(q, pos), g.rope(k, pos), v, il)  # type: ignore[arg-type]
+        return *self.qk_normed(llm, q, k, il, "rms"), v
 
 
 BUILDERS = {"openelm": OpenElm(residual_first=True)}

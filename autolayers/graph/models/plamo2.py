@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
-from ..inputs import AttnInput
 from ..llm import Llm
 from ..recurrent import Hybrid, build_rs, n_cells, state
 
 
 class Plamo2(Hybrid):
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         # older builds leave rows out after the FFN, so it runs for all tokens
         if llm.rules.rows_before_ffn:
-            return super().layer(llm, inp_l, il, inp, pos, out_ids)
+            return super().layer(llm, inp_l, il)
         g = llm.graph
-        cur = self.attention(llm, self.normed(llm, inp_l, il, self.attn_norm), il, inp, pos)
+        cur = self.attention(llm, self.normed(llm, inp_l, il, self.attn_norm), il)
         residual = g.add(self.normed(llm, cur, il, self.attn_post_norm), inp_l)
         cur = self.feed_forward(llm, self.normed(llm, residual, il, self.ffn_norm), il)
         cur = self.normed(llm, cur, il, self.ffn_post_norm, self.ffn_post_norm_pinned)
-        cur, residual = llm.select_outputs(il, out_ids, cur, residual)
+        cur, residual = llm.select_outputs(il, cur, residual)
         return g.add(cur, residual)
 
     def recurrent(self, llm: Llm, cur: Tensor, il: int) -> Tensor:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from ...errors import LaunchRefused
 from ...ggml.tensor import Tensor
-from ..inputs import AttnInput
 from ..latent_attention import LatentAttention
 from ..llm import Llm
 
 
 class Plm(LatentAttention):
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         if not llm.cparams.v_trans and llm.n_tokens > 1:
             raise LaunchRefused(
                 "llama.cpp aborts on plm unless flash attention is off (ggml_set_rows); pass -fa "
                 "off"
             )
-        return super().attention(llm, cur, il, inp, pos)
+        return super().attention(llm, cur, il)
 
     def cached_v(self, llm: Llm, v: Tensor) -> Tensor:
         """Return V with all tokens as one row."""

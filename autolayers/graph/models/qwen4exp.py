@@ -8,11 +8,11 @@ from ...errors import LaunchRefused
 from ...ggml.tensor import Tensor, row_size
 from ...model.hparams import Hparams
 from ..gated_delta_net import ROUTING, GatedDeltaNet
-from ..hyper_connections import expand_streams
+from ..hyper_connections import expand_streams, picked_streams
 from ..inputs import AttnInput
 from ..llm import Llm
 from ..recurrent import F32, build_rs, n_cells, snapshots, state
-from ..sparse_attention import pools_mask, top_k_mask
+from ..sparse_attention import Pools, pools_mask, top_k_mask
 
 _MAX_RATIO = 1024  # tokens of a block; each is a tensor of the graph
 
@@ -33,41 +33,17 @@ class _Blocks:
         self.bias = g.input("qsa_bias", "f32", self.n, llm.n_tokens // streams, streams)
 
 
-class _Pools:
-    """llm_graph_input_kpool: which cells make up a pool of `size` tokens, and where its key is
-    kept; for all layers."""
-
-    def __init__(self, llm: Llm, size: int) -> None:
-        g, n, cache = llm.graph, llm.n_tokens, llm.caches["idx"]
-        complete = llm.cparams.n_ctx_seq // size * llm.cparams.n_seq_max
-        self.size = size
-        # padded, so that a graph keeps its shape while pools are added
-        self.count = max(64, -(-(complete + 1) // 64) * 64)
-        self.n_new = max(1, complete)
-        self.best = min(self.count, llm.hparams.indexer_top_k // size)
-        self.n_kv = cache.n_kv
-        self.ids = g.input("kpool_k_idxs", "i64", n)
-        self.cells = g.input("pool_cells", "i32", self.count)
-        self.members = g.input("pool_idxs", "i32", size, self.count)
-        self.visible = g.input("pool_mask", "f16", self.count, n)
-        self.tail = g.input("tail_idxs", "i32", size - 1, n)
-        self.new_members = g.input("new_pool_idxs", "i32", size, self.n_new)
-        self.new_cells = g.input("new_pool_rep", "i64", self.n_new)
-        self.new_pos = g.input("new_pool_pos", "i32", 4 * self.n_new)
-        # filled before each batch (set_input), so allocated even where no op reads them
-        for tensor in (self.cells, self.members, self.visible, self.tail):
-            g.expand(tensor)
-
-
 class QsaInput(AttnInput):
     """The input of attention, and of the step that chooses what it reads: pools of tokens, or
     blocks of a given length."""
+
+    new_pos: Tensor  # positions of new pools
 
     def __init__(self, llm: Llm) -> None:
         base = llm.attn_input(llm.caches["attn"], by_rows=False)
         super().__init__(base.cache, base.mask, base.k_idxs, base.v_idxs, base.k_rot, base.v_rot)
         self.blocks: dict[int, _Blocks] = {}
-        self.pools: _Pools | None = None
+        self.pools: Pools | None = None
 
 
 def _ratio(hp: Hparams, il: int) -> int:
@@ -81,11 +57,13 @@ class Qwen4Exp(GatedDeltaNet):
         g, hp = llm.graph, llm.hparams
         grams = self.grams(llm) if llm.rules.grams_first else None
         embd = llm.build_inp_embd()
-        inp = QsaInput(llm)
+        inp = llm.inp = QsaInput(llm)
         size = self.pool_size(llm)
         if size:
-            inp.pools = _Pools(llm, size)
-        pos, out_ids = llm.build_inp_pos(), llm.build_inp_out_ids()
+            inp.pools = Pools(llm, size, "f16")
+            inp.new_pos = llm.graph.input("new_pool_pos", "i32", 4 * inp.pools.n_new)
+        llm.build_inp_pos()
+        llm.build_inp_out_ids()
         if not llm.rules.grams_first:
             grams = self.grams(llm)
         # every stream starts as a copy of the embeddings
@@ -95,7 +73,7 @@ class Qwen4Exp(GatedDeltaNet):
         for il in llm.layers:
             if grams is not None and il in hp.ple_layers:
                 x = self.ple(llm, x, grams, il)
-            x = self.layer_of_streams(llm, x, il, inp, pos, out_ids)
+            x = self.layer_of_streams(llm, x, il)
             # llama.cpp names it l_last
             llm.pin(x, il)
         if llm.rules.rows_before_nextn:
@@ -104,20 +82,17 @@ class Qwen4Exp(GatedDeltaNet):
         # no output_norm: the last mixer carries it
         return self.head(llm, self.hc_mix(llm, x, "output_hc", -1)[0])
 
-    def layer_of_streams(
-        self, llm: Llm, x: Tensor, il: int, inp: QsaInput, pos: Tensor, out_ids: Tensor
-    ) -> Tensor:
+    def layer_of_streams(self, llm: Llm, x: Tensor, il: int) -> Tensor:
         """Return the streams after a layer: [n_embd, streams, n_tokens]."""
-        g, n_embd, streams = llm.graph, llm.n_embd, x.ne[1]
+        g = llm.graph
         cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_attn", il)
         assert inject is not None
-        cur = self.attention(llm, cur, il, inp, pos)
+        cur = self.attention(llm, cur, il)
         # What follows works on each token by itself, so only the output's tokens are kept: rows of
         # the block's result, of its shares and of all streams
         if il == llm.n_layer - 1:
-            cur, inject = g.get_rows(cur, out_ids), g.get_rows(inject, out_ids)
-            x = g.get_rows(g.reshape(x, n_embd * streams, x.ne[2]), out_ids)
-            x = g.reshape(x, n_embd, streams, x.ne[1])
+            cur, inject = g.get_rows(cur, llm.out_ids), g.get_rows(inject, llm.out_ids)
+            x = picked_streams(llm, x)
         x = self.hc_combine(llm, x, cur, inject, il)
         cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_ffn", il)
         assert inject is not None
@@ -260,36 +235,33 @@ class Qwen4Exp(GatedDeltaNet):
 
     # sparse attention
 
-    def attention(
-        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
-    ) -> Tensor:
+    def attention(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         g.expand(cur)
         if hp.is_recr(il):
             return self.recurrent(llm, cur, il)
-        assert isinstance(inp, QsaInput) and pos is not None
+        inp = llm.inp
+        assert isinstance(inp, QsaInput)
         head, n_head, n_head_kv, ratio = hp.head_v(0), llm.n_head, llm.n_head_kv, _ratio(hp, il)
         chosen, n_kv_max = None, 0
         if ratio and inp.pools is not None:
-            chosen = self.qsa_sel(llm, inp, inp.pools, cur, pos, il)
+            chosen = self.qsa_sel(llm, inp, inp.pools, cur, il)
             n_kv_max = inp.pools.size * (inp.pools.best + 1) - 1
         elif ratio and "idx" in llm.caches:
-            chosen = self.qsa_top_k(llm, inp, cur, pos, il, ratio)
+            chosen = self.qsa_top_k(llm, inp, cur, il, ratio)
             n_kv_max = chosen.ne[0]
         both, k, v = (self.linear(llm, cur, il, f"attn_{x}") for x in "qkv")
         q, gate = self.query_and_gate(llm, both, head, n_head)
         k, v = g.reshape(k, head, n_head_kv, n), g.reshape(v, head, n_head_kv, n)
         q, k = self.qk_normed(llm, q, k, il, "rms")
-        q, k = g.rope(q, pos), g.rope(k, pos)
+        q, k = llm.rope(q), llm.rope(k)
         if chosen is None:
-            out = llm.build_attn(inp, q, k, v, il, wo=None)
+            out = llm.build_attn(q, k, v, il, wo=None)
         else:
             out = self.attn_qsa(llm, inp, q, k, v, chosen, n_kv_max, il)
         return self.linear(llm, g.mul(out, g.unary("SIGMOID", gate)), il, "attn_output")
 
-    def qsa_top_k(
-        self, llm: Llm, inp: QsaInput, cur: Tensor, pos: Tensor, il: int, ratio: int
-    ) -> Tensor:
+    def qsa_top_k(self, llm: Llm, inp: QsaInput, cur: Tensor, il: int, ratio: int) -> Tensor:
         """Return the cells of the best blocks (build_qsa_top_k), [width, n_tokens / n_stream, 1,
         n_stream] of i32."""
         g, hp, n, cache = llm.graph, llm.hparams, llm.n_tokens, llm.caches["idx"]
@@ -313,7 +285,7 @@ class Qwen4Exp(GatedDeltaNet):
         pooled = g.rope(g.reshape(pooled, head, 1, blocks.n * streams), blocks.pos)
         pooled = g.reshape(pooled, head, blocks.n, streams)
         q = g.reshape(llm.linear(il, "indexer.q_proj", cur), head, n_head, n)
-        q = g.rope(llm.rms_norm(il, "indexer.q_norm", q), pos)
+        q = llm.rope(llm.rms_norm(il, "indexer.q_norm", q))
         score = g.mul_mat(pooled, g.reshape(q, head, n_head * per, streams))
         score = g.unary("RELU", g.reshape(score, blocks.n, n_head, per, streams))
         by_head = [
@@ -331,9 +303,7 @@ class Qwen4Exp(GatedDeltaNet):
         width = min(n_kv, hp.indexer_top_k + ratio - 1)
         return g.reshape(g.cont(g.top_k(by_cell, width)), width, per, 1, streams)
 
-    def qsa_sel(
-        self, llm: Llm, inp: QsaInput, pools: _Pools, cur: Tensor, pos: Tensor, il: int
-    ) -> Tensor:
+    def qsa_sel(self, llm: Llm, inp: QsaInput, pools: Pools, cur: Tensor, il: int) -> Tensor:
         """Return the attention mask, closed but for the cells of the best pools and of the last,
         unfinished one (build_qsa_sel)."""
         g, hp, n, mask, cache = llm.graph, llm.hparams, llm.n_tokens, inp.mask, llm.caches["idx"]
@@ -355,14 +325,14 @@ class Qwen4Exp(GatedDeltaNet):
         # pools that this batch completes: means of their members, stored with their representative
         fresh = g.scale(llm.add_up([g.cont(parts[0]), *parts[1:]]))
         fresh = llm.rms_norm(il, "indexer.k_norm", fresh)
-        fresh = g.rope(g.reshape(fresh, head, 1, n_new), pools.new_pos)
+        fresh = g.rope(g.reshape(fresh, head, 1, n_new), inp.new_pos)
         fresh = g.reshape(fresh, head, n_new)
         g.expand(g.set_rows(pooled_keys, fresh, pools.new_cells))
         # older pools come from cells that earlier micro-batches wrote
         pooled = g.reshape(g.get_rows(pooled_keys, pools.cells), head, 1, pools.count)
 
         q = g.reshape(llm.linear(il, "indexer.q_proj", cur), head, n_head, n)
-        q = g.rope(llm.rms_norm(il, "indexer.q_norm", q), pos)
+        q = llm.rope(llm.rms_norm(il, "indexer.q_norm", q))
         # every head counts the same: weights of one value
         score = g.lightning_indexer(q, pooled, g.fill(g.new("f32", n_head, n)), pools.visible)
         top = g.top_k(score, best)
@@ -371,7 +341,7 @@ class Qwen4Exp(GatedDeltaNet):
         chosen = g.reshape(g.get_rows(pools.members, g.reshape(top, best * n)), size * best, n)
         # the unfinished pool is always read, whatever its score would be
         chosen = g.concat(chosen, pools.tail, 0)
-        n_chosen, n_kv = chosen.ne[0], pools.n_kv
+        n_chosen, n_kv = chosen.ne[0], cache.n_kv
         g.expand(chosen)
         closed = g.repeat(g.fill(g.new(mask.type, n_kv + n_chosen)), n_kv + n_chosen, n)
         zeros = g.repeat(g.fill(g.new(mask.type, n_chosen)), n_chosen, n)
@@ -407,26 +377,19 @@ class Qwen4Exp(GatedDeltaNet):
         il: int,
     ) -> Tensor:
         """Mirror build_attn_qsa, before wo; `chosen`: the cells, or the mask that is open there."""
-        g, hp, cache = llm.graph, llm.hparams, inp.cache
-        assert cache is not None and inp.mask is not None
-        if inp.k_rot is not None:
-            q, k = llm.hadamard(q, inp.k_rot), llm.hadamard(k, inp.k_rot)
-        if inp.v_rot is not None:
-            v = llm.hadamard(v, inp.v_rot)
-        for tensor in (q, v, k):
-            g.expand(tensor)
-        g.expand(cache.cpy_k(k, inp.k_idxs, il))
-        g.expand(cache.cpy_v(v, inp.v_idxs, il))
+        assert inp.mask is not None
+        q, k = llm.hadamard(q, inp.k_rot), llm.hadamard(k, inp.k_rot)
+        v = llm.hadamard(v, inp.v_rot)
+        llm.expand_all(q, v, k)
+        keys, values = llm.cached(inp, k, v, il)
         # the chosen mask contains the causal one
         mask = (
-            g.reshape(chosen, *inp.mask.ne)
+            llm.graph.reshape(chosen, *inp.mask.ne)
             if inp.pools is not None
             else top_k_mask(llm, inp.mask, chosen, il)
         )
-        keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
-        values = cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
         out = llm.build_attn_mha(q, keys, values, mask, il, n_kv_max=n_kv_max)
-        return out if inp.v_rot is None else llm.hadamard(out, inp.v_rot)
+        return llm.hadamard(out, inp.v_rot)
 
 
 BUILDERS = {

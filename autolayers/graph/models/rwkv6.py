@@ -23,10 +23,9 @@ class Rwkv6(Rwkv):
         normed: Tensor,
         shift: Tensor,
         il: int,
-        out_ids: Tensor,
         first: list[Tensor],
     ) -> Tensor:
-        cur = super().with_channel_mix(llm, inp, normed, shift, il, out_ids, first)
+        cur = super().with_channel_mix(llm, inp, normed, shift, il, first)
         return llm.graph.scale(cur) if self.rescales(llm.hparams, il) else cur
 
     def time_mix(self, llm: Llm, cur: Tensor, prev: Tensor, il: int, first: list[Tensor]) -> Tensor:

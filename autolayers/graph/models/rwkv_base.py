@@ -24,7 +24,7 @@ class Rwkv:
         if not self.qwen:
             weight, bias = llm.weight("token_embd_norm.weight"), llm.weight("token_embd_norm.bias")
             cur = llm.build_norm(cur, weight, bias, "layer", 0)
-        out_ids = llm.build_inp_out_ids()
+        llm.build_inp_out_ids()
         first: list[Tensor] = []
         for il in llm.layers:
             inp = g.reshape(cur, n_embd, n_tok, n_seqs)
@@ -34,16 +34,14 @@ class Rwkv:
             )
             normed = self.normed(llm, inp, il, "attn_norm")
             rest = self.with_ffn if self.qwen else self.with_channel_mix
-            cur = rest(llm, inp, normed, shift, il, out_ids, first)
+            cur = rest(llm, inp, normed, shift, il, first)
         cur = llm.build_norm(
             cur, llm.weight("output_norm.weight"), llm.weight("output_norm.bias"), self.norm
         )
         return llm.finish(cur)
 
     def normed(self, llm: Llm, cur: Tensor, il: int, name: str) -> Tensor:
-        return llm.build_norm(
-            cur, llm.layer_weight(il, name), llm.layer_weight(il, name, "bias"), self.norm, il
-        )
+        return llm.norm(il, name, cur, self.norm)
 
     def with_channel_mix(
         self,
@@ -52,7 +50,6 @@ class Rwkv:
         normed: Tensor,
         shift: Tensor,
         il: int,
-        out_ids: Tensor,
         first: list[Tensor],
     ) -> Tensor:
         g = llm.graph
@@ -69,7 +66,6 @@ class Rwkv:
         store_shift(llm, g.concat(last(llm, normed), last(llm, ffn_norm), 1), il)
         ffn_inp, ffn_norm, prev = llm.select_outputs(
             il,
-            out_ids,
             *(g.reshape(t, llm.n_embd, llm.n_tokens) for t in (ffn_inp, ffn_norm, prev)),
         )
         return g.add(self.channel_mix(llm, ffn_norm, prev, il), ffn_inp)
@@ -81,15 +77,12 @@ class Rwkv:
         normed: Tensor,
         shift: Tensor,
         il: int,
-        out_ids: Tensor,
         first: list[Tensor],
     ) -> Tensor:
         g = llm.graph
         mixed = self.time_mix(llm, normed, previous(llm, shift, normed), il, first)
         store_shift(llm, last(llm, normed), il)
-        (ffn_inp,) = llm.select_outputs(
-            il, out_ids, g.reshape(g.add(mixed, inp), llm.n_embd, llm.n_tokens)
-        )
+        (ffn_inp,) = llm.select_outputs(il, g.reshape(g.add(mixed, inp), llm.n_embd, llm.n_tokens))
         cur = llm.rms_norm(il, "ffn_norm", ffn_inp)
         return g.add(llm.build_ffn(cur, il, scales=False, biases=False), ffn_inp)
 

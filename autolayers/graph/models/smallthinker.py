@@ -6,20 +6,17 @@ from ...ggml.tensor import Tensor
 from ...model.hparams import Hparams
 from ..decoder import Decoder
 from ..experts import Routing, build_moe_ffn
-from ..inputs import AttnInput
 from ..llm import Llm
 
 
 class SmallThinker(Decoder):
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
+    def layer(self, llm: Llm, inp_l: Tensor, il: int) -> Tensor:
         g = llm.graph
         # logits of the router: [n_expert, n_tokens]
         probs = llm.linear(il, "ffn_gate_inp", inp_l)
-        cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il, inp, pos)
+        cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il)
         # the router's rows are left out with the others
-        cur, residual, probs = llm.select_outputs(il, out_ids, cur, inp_l, probs)
+        cur, residual, probs = llm.select_outputs(il, cur, inp_l, probs)
         ffn_inp = g.add(cur, residual)
         out = build_moe_ffn(
             llm, self.normed(llm, ffn_inp, il, "ffn_norm"), il, _ROUTING, probs_in=probs

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor
 from ..decoder import Decoder
-from ..inputs import AttnInput
 from ..llm import Llm
 
 
 class StableLm(Decoder):
-    def layer(
-        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
-    ) -> Tensor:
-        g = llm.graph
-        normed = self.normed(llm, inp_l, il, "attn_norm")
-        cur = self.attention(llm, normed, il, inp, pos)
-        cur, inp_l, normed = llm.select_outputs(il, out_ids, cur, inp_l, normed)
-        ffn_inp = g.add(cur, inp_l)
+    def ffn_input(self, llm: Llm, ffn_inp: Tensor, normed: Tensor, il: int) -> Tensor:
         # a parallel layer (StableLM 2 12B): see the module's first line
-        cur = (
-            normed
-            if llm.layer_weight(il, "ffn_norm") is None
-            else self.normed(llm, ffn_inp, il, "ffn_norm")
-        )
-        return g.add(self.feed_forward(llm, cur, il), ffn_inp)
+        parallel = llm.layer_weight(il, "ffn_norm") is None
+        return normed if parallel else super().ffn_input(llm, ffn_inp, normed, il)
 
 
 BUILDERS = {"stablelm": StableLm(norm="layer", qk_norm="head")}

@@ -34,9 +34,9 @@ class T5:
         llm.rename_weights(lambda name: half + name if name.startswith("blk.") else name)
         cur = llm.build_inp_embd()
         inputs = self.inputs(llm)
-        out_ids = llm.build_inp_out_ids()
+        llm.build_inp_out_ids()
         for il in range(min(inputs.n_layer, llm.n_layer)):
-            cur = self.layer(llm, cur, il, inputs, out_ids)
+            cur = self.layer(llm, cur, il, inputs)
         norm = llm.build_norm(cur, llm.weight(f"{half}output_norm.weight"))
         return llm.finish(norm, head=None if self.encoder else "output")
 
@@ -58,18 +58,18 @@ class T5:
         cross.mask = llm.mask_input("cross_kq_mask", "", hp.n_ctx_train, n)
         return _Inputs(bucket, attn, hp.dec_n_layer or llm.n_layer, embd, cross)
 
-    def layer(self, llm: Llm, cur: Tensor, il: int, inputs: _Inputs, out_ids: Tensor) -> Tensor:
+    def layer(self, llm: Llm, cur: Tensor, il: int, inputs: _Inputs) -> Tensor:
         g, residual = llm.graph, cur
         q, k, v = llm.build_qkv(llm.rms_norm(il, "attn_norm", cur), il)
         bias = self.bias(llm, inputs.bucket, il)
-        cur = llm.build_attn(inputs.attn, q, k, v, il, kq_b=bias, wo="attn_o", wo_bias=False)
+        cur = llm.build_attn(q, k, v, il, inp=inputs.attn, kq_b=bias, wo="attn_o", wo_bias=False)
         if inputs.embd is not None:
             residual = g.add(cur, residual)
             normed = llm.rms_norm(il, "cross_attn_norm", residual)
             cur = self.cross_attention(llm, normed, inputs.embd, il, inputs.cross)
         # the decoder has its own count of layers, so not select_outputs
         if il == inputs.n_layer - 1:
-            cur, residual = g.get_rows(cur, out_ids), g.get_rows(residual, out_ids)
+            cur, residual = g.get_rows(cur, llm.out_ids), g.get_rows(residual, llm.out_ids)
         ffn_inp = g.add(cur, residual)
         # T5 uses relu, flan-T5 a gated gelu
         gated = llm.layer_weight(il, "ffn_gate") is not None
@@ -105,7 +105,7 @@ class T5:
             t = llm.linear(il, f"cross_attn_{x}", source)
             made.append(g.reshape(t, hp.head_k(il), n_head, source.ne[1]))
         q, k, v = made
-        return llm.build_attn(inp, q, k, v, il, wo="cross_attn_o", wo_bias=False)
+        return llm.build_attn(q, k, v, il, inp=inp, wo="cross_attn_o", wo_bias=False)
 
 
 BUILDERS = {"t5": T5(), "t5encoder": T5(encoder=True)}

@@ -12,20 +12,20 @@ class Talkie(Decoder):
     def build(self, llm: Llm) -> Tensor:
         g = llm.graph
         cur = skip = g.rms_norm(llm.build_inp_embd())
-        pos = llm.build_inp_pos()
-        inp = llm.build_attn_inp_kv()
-        out_ids = llm.build_inp_out_ids()
+        llm.build_inp_pos()
+        llm.inp = llm.build_attn_inp_kv()
+        llm.build_inp_out_ids()
         for il in llm.layers:
             q, k, v = llm.build_qkv(g.rms_norm(cur), il)
-            q, k = g.rope(q, pos), g.rope(k, pos)
+            q, k = llm.rope(q), llm.rope(k)
             # as in the reference, norms come after rope
             q, k = llm.rms_norm(il, "attn_q_norm", q), g.rms_norm(k)
-            attn = llm.build_attn(inp, q, k, v, il)
-            attn, cur, here = llm.select_outputs(il, out_ids, attn, cur, skip)
+            attn = llm.build_attn(q, k, v, il)
+            attn, cur, here = llm.select_outputs(il, attn, cur, skip)
             ffn_inp = g.add(attn, cur)
             # the down projection is separate, because its scale comes after it
             cur = llm.build_ffn(g.rms_norm(ffn_inp), il, down=None, scales=False)
-            cur = g.mul_mat(llm.need_layer(il, "ffn_down"), cur)
+            cur = llm.linear(il, "ffn_down", cur)
             scale = llm.layer_weight(il, "ffn_down", "scale")
             if scale is not None:
                 cur = g.mul(cur, scale)

@@ -3,6 +3,8 @@ bounded from above."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from ...backends import on
 from ...errors import LaunchRefused
 from ...graph import builder
@@ -137,7 +139,9 @@ def _simulated(
     if undecided and not result.stopped:
         placement, again, warning = _other_answer(placement, setting, cache)
         other = prepare(model, params, context, placement, memory, build, again)
-        sizes = _larger(sizes, other, measuring)
+        # the other answer may be one that llama.cpp refuses: then the first one holds
+        with suppress(LaunchRefused):
+            sizes = tuple(map(max, sizes, reserve(other, measuring=measuring).sizes))
     # an unknown order of nodes may cost memory: at least the bound, which assumes no order
     modelled = all(backend.modelled for backend in setting.backends)
     if not modelled and not result.stopped:
@@ -227,16 +231,6 @@ def _of_older_builds(
     if factor:
         sizes = tuple([int(size * factor) for size in sizes])
     return sizes
-
-
-def _larger(sizes: tuple[int, ...], setting: Setting, measuring: bool) -> tuple[int, ...]:
-    """Return, for each buffer, the larger of `sizes` and this setting's, where llama.cpp would not
-    refuse it."""
-    # the other answer may be one that llama.cpp refuses: then the first one holds
-    try:
-        return tuple(map(max, sizes, reserve(setting, measuring=measuring).sizes))
-    except LaunchRefused:
-        return sizes
 
 
 def _keeps_inputs(build: object) -> bool:

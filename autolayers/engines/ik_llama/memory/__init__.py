@@ -5,7 +5,8 @@ llama.cpp.
     placer.py      weights
     matrices.py    -sm none, graph and attn on several GPUs
     cache.py       keys and values
-    graph.py, families.py, latent.py, delta.py, gemma4.py, cut.py    its graph
+    families.py, family.py    its graphs: a row each, and the loop that reads it
+    graph.py, latent.py, delta.py, gemma4.py, cut.py    what rows are made of
     scheduler.py, reserve.py    its buffers
     bound.py       buffers where the graph is not modelled
 """
@@ -61,8 +62,7 @@ def launch(
 
 
 def derived(model: Model, params: Params, placement: Placement, rules: Rules) -> Iterator[Extra]:
-    settings = settings_of(rules)
-    return bound.derived(model, placement, settings, latent_form(model, params, settings))
+    return bound.derived(model, placement, latent_form(model, params, settings_of(rules)))
 
 
 def computed(

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from ....backends import HOST
 from ....errors import LaunchRefused
-from ....ggml.types import is_quantised
 from ....gguf import n_bytes
 from ....memory.breakdown import Extra
-from .. import ABSENT_TYPES, KEYS, Said
+from .. import ABSENT_TYPES, KEYS
 from ..architectures import is_known, unread
-from .cache import is_latent, latent_heads
+from .cache import derived_type, is_latent, latent_heads
 from .placer import settings_of
 
 TYPE_CHECKING = False
@@ -62,7 +61,7 @@ def refuse(model: Model, params: Params, context: Context) -> None:
         )
 
 
-def derived(model: Model, placement: Placement, settings: Said, mla: int) -> Iterator[Extra]:
+def derived(model: Model, placement: Placement, mla: int) -> Iterator[Extra]:
     """Yield attn_kv_b computed of attn_k_b and attn_v_b, or the other way, beside them, in each
     layer (llm_prepare_mla)."""
     hp = model.hparams
@@ -77,12 +76,12 @@ def derived(model: Model, placement: Placement, settings: Said, mla: int) -> Ite
         size = 0
         if kv is not None and k is None and mla:
             nope, rank = heads[0] - hp.n_rot(il), kv.ne[0]
-            type_ = _derived_type(kv.type, settings)
+            type_ = derived_type(kv.type)
             size = n_bytes(type_, (nope, rank, hp.n_head(il), 1))
             size += n_bytes(type_, (rank, heads[1], hp.n_head(il), 1))
         elif kv is None and k is not None and v is not None and mla != 1:
             size = n_bytes(
-                _derived_type(k.type, settings),
+                derived_type(k.type),
                 (v.ne[0], (k.n_elements + v.n_elements) // v.ne[0], 1, 1),
             )
         name = "Host" if placement.is_host(where) else where
@@ -90,10 +89,6 @@ def derived(model: Model, placement: Placement, settings: Said, mla: int) -> Ite
     for name, size in sizes.items():
         if size:
             yield Extra("derived MLA weights", name, size, False)
-
-
-def _derived_type(source: str, settings: Said) -> str:
-    return "q8_0" if is_quantised(source) else source
 
 
 def compute(

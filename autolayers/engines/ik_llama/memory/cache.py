@@ -13,8 +13,8 @@ from ....ggml.tensor import block_size
 from ....ggml.types import is_quantised
 from ....gguf import n_bytes, row_size
 from ....memory.cache import Cache, CacheTensor, Memory
+from ....records import dataclass
 from ..architectures import has
-from .heads import Heads, row_padding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +30,26 @@ if TYPE_CHECKING:
     Part = tuple[str, str, tuple[int, int]]  # name, type, elements of a row, rows
 
 
+_PADDED = 512  # MATRIX_ROW_PADDING: a cut row is filled up to it, whatever its type
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What each device keeps of a layer: rows of K and of V, or the whole latent cache. By
+    layer."""
+
+    rows: tuple[tuple[tuple[int, int], ...] | None, ...]
+    # (tensor, dimension or -1: all of it, rows of each)
+    parts: tuple[tuple[str, int, tuple[int, ...]], ...] = ()
+    whole: bool = True  # no tensor of a layer that is cut is elsewhere
+
+
+def row_padding(type_: str, ne0: int) -> int:
+    if ne0 % _PADDED == 0:
+        return 0
+    return row_size(type_, -(-ne0 // _PADDED) * _PADDED) - row_size(type_, ne0)
+
+
 _MLA_WANTS = "-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1"
 
 
@@ -42,6 +62,11 @@ def latent_heads(hp: Hparams, architecture: str) -> tuple[int, int] | None:
         hp.n_embd_head_k_mla or hp.n_embd_head_k_full,
         hp.n_embd_head_v_mla or hp.n_embd_head_v_full,
     )
+
+
+def derived_type(source: str) -> str:
+    """Return the type of what llm_prepare_mla makes of a weight."""
+    return "q8_0" if is_quantised(source) else source
 
 
 def is_latent(model: Model) -> bool:
@@ -103,7 +128,10 @@ def allocate(
             size = rows.get(where, CPU).padded(type_, ne, n_bytes(type_, ne))
             buffers[where] = buffers.get(where, 0) + size
             made[name] = CacheTensor(f"cache_{name}", type_, ne, where, size)
-        if is_latent(model) and mla and _has_indexer(model, il):
+        # keys of glm-dsa's indexer (indexer_is_full of llm_load_hparams)
+        full = model.architecture == "glm-dsa" and (il <= 1 or il % 4 == 2)
+        keys = f"blk.{il}.indexer.attn_k.weight" in model.tensors
+        if is_latent(model) and mla and full and keys:
             ne = (hp.indexer_head_size, context.n_ctx, 1, 1)
             buffers[where] = buffers.get(where, 0) + n_bytes("f16", ne)
         if made:
@@ -114,16 +142,6 @@ def allocate(
             Cache("recurrent", min(max(1, context.n_seq_max), context.n_ctx), 1, tuple(states), {})
         )
     return Memory(tuple(caches), buffers)
-
-
-def _has_indexer(model: Model, il: int) -> bool:
-    """Whether keys of glm-dsa's indexer are kept (indexer_is_full of llm_load_hparams)."""
-    full = il <= 1 or il % 4 == 2
-    return (
-        full
-        and model.architecture == "glm-dsa"
-        and f"blk.{il}.indexer.attn_k.weight" in (model.tensors)
-    )
 
 
 def _cut(
@@ -151,17 +169,14 @@ def types(context: Context, settings: Said, il: int, n_layer: int) -> tuple[str,
     """Return the types of K and V in a layer; those of the first and the last ones may be given
     apart."""
     types_of = {"k": settings.type_k or context.type_k, "v": settings.type_v or context.type_v}
+    # the last of several flags for one end wins
+    ends = {end: (type_, count) for end, type_, count in settings.ends}
     for end in ("first", "last"):
         for letter in "kv":
-            # the last of several flags for one end wins
-            given = next(
-                (row for row in reversed(settings.ends) if row[0] == f"{letter}-{end}"), None
-            )
-            if given is None:
-                continue
-            inside = il < given[2] if end == "first" else il >= n_layer - given[2]
-            if inside and given[2]:
-                types_of[letter] = given[1]
+            type_, count = ends.get(f"{letter}-{end}", ("", 0))
+            inside = il < count if end == "first" else il >= n_layer - count
+            if count and inside:
+                types_of[letter] = type_
     return types_of["k"], types_of["v"]
 
 

@@ -5,11 +5,9 @@ models and mixtures with flash attention.
 
 from __future__ import annotations
 
-from ....ggml.tensor import Buffer, Tensor, row_size
-from ....records import replace
-from .cache import types
-from .graph import Builder, Experts, hadamard, turned
-from .heads import Heads
+from ....ggml.tensor import Buffer, Tensor
+from .cache import Heads, types
+from .graph import Builder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,8 +20,8 @@ _FEW = 32  # tokens up to which parts are added as f32
 
 
 class CutBuilder(Builder):
-    """A Builder whose layers are cut as `heads` says; `parts` makes the part of a weight on a
-    device."""
+    """A Builder whose layers are cut as `heads` says. `device`: whose part is built, -1: of what is
+    not cut."""
 
     def __init__(
         self, *terms: Any, heads: Heads, buffers: Sequence[Buffer], output: int, main: int
@@ -31,19 +29,17 @@ class CutBuilder(Builder):
         """`buffers`: each device's, `output`: the device of the output matrix, `main`: of what is
         not cut."""
         super().__init__(*terms)
-        self.cut_heads, self.buffers, self.output = heads, buffers, output
-        self.main = main
+        self.buffers, self.output, self.main = buffers, output, main
         self.device = -1
         self.split_of = {name: (dim, split) for name, dim, split in heads.parts}
         # wk_b and wv_b are made per head where a file has wkv_b alone, so they follow wo's heads
-        for name, (_, split) in list(self.split_of.items()):
-            if self.mla and name.endswith("attn_kv_a_mqa.weight"):  # derived, by heads
-                block = name.removesuffix("attn_kv_a_mqa.weight")
-                wo = self.split_of[f"{block}attn_output.weight"][1]
-                value = self.heads(int(block.split(".")[1]))[1]
-                split = tuple([rows // value for rows in wo])
-                for part in ("attn_k_b.weight", "attn_v_b.weight"):
-                    self.split_of.setdefault(f"{block}{part}", (2, split))
+        value = self.latent[1] if self.latent is not None and self.mla else 0
+        for name in list(self.split_of):
+            block, _, part = name.rpartition(".")[0].rpartition(".")
+            if value and part == "attn_output":
+                split = tuple([rows // value for rows in self.split_of[name][1]])
+                for made in ("attn_k_b.weight", "attn_v_b.weight"):
+                    self.split_of.setdefault(f"{block}.{made}", (2, split))
         self.made: dict[tuple[str, int], Tensor] = {}
         self.reduced = self.settings.reduces_as
         if self.reduced == "f16":  # llama_init_from_model: too narrow for these
@@ -52,55 +48,76 @@ class CutBuilder(Builder):
             )
         self.biased = False
 
-    def of(self, il: int, name: str) -> Tensor | None:
-        whole = f"blk.{il}.{name}"
-        if self.device < 0 or whole not in self.split_of:
-            return super().of(il, name)
+    def of(self, il: int, name: str, kind: str = "weight") -> Tensor | None:
+        if self.device < 0 or not self.is_cut(il, name, kind):
+            return super().of(il, name, kind)
         # the bias of the sum is added on the first device alone (down_bias_added)
-        if name == "ffn_down_exps.bias" and self.biased:
+        if (name, kind) == ("ffn_down_exps", "bias") and self.biased:
             return None
-        return self._part(whole, self.device)
+        whole = f"blk.{il}.{name}.{kind}"
+        dim, split = self.split_of[whole]
+        if split[self.device] <= 0:
+            return None
+        return self._part(whole, dim, split[self.device])
 
-    def _part(self, name: str, device: int) -> Tensor | None:
-        dim, split = self.split_of[name]
-        if split[device] <= 0:
-            return None
-        key = name, device
+    def _part(self, name: str, dim: int = -1, rows: int = 0) -> Tensor:
+        """Return this device's part of a weight; with `dim` -1 all of it."""
+        key = name, self.device
         if key not in self.made:
-            whole = self.weights(name)
+            whole = self.w(name)
             assert whole is not None
             ne = list(whole.ne)
             if dim >= 0:
-                ne[dim] = split[device]
+                ne[dim] = rows
             part = Tensor("NONE", whole.type, tuple(ne))  # type: ignore[arg-type]
-            self.made[key] = self.on(part, device, weight=True)
+            self.made[key] = self.on(part, weight=True)
         return self.made[key]
 
-    def on(self, tensor: Tensor, device: int, weight: bool = False) -> Tensor:
-        tensor.buffer, tensor.weight = self.buffers[device], weight
+    def on(self, tensor: Tensor, weight: bool = False) -> Tensor:
+        """Return it as a tensor in this device's buffer."""
+        tensor.buffer, tensor.weight = self.buffers[self.device], weight
         return tensor
 
-    def is_cut(self, il: int, name: str) -> bool:
-        return f"blk.{il}.{name}" in self.split_of
+    def is_cut(self, il: int, name: str, kind: str = "weight") -> bool:
+        return f"blk.{il}.{name}.{kind}" in self.split_of
+
+    def factors(self, il: int) -> Tensor | None:
+        factors = super().factors(il)
+        return factors if factors is None or self.device < 0 else self._part(factors.name)
+
+    def cache(self, il: int, k: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor]:
+        if self.device < 0 or k is None or v is None:
+            return super().cache(il, k, v)
+        # its own part of the cache, a tensor of its own (split_k_l)
+        type_k, type_v = types(self.context, self.settings, il, self.hp.n_layer)
+        cells, (head, heads) = self.context.n_ctx, k.ne[:2]
+        k_l = Tensor("NONE", type_k, (head, heads * cells, 1, 1))
+        return self.on(k_l), self.on(Tensor("NONE", type_v, (v.ne[0] * cells, 1, 1, 1)))
+
+    def latent_cache(self, il: int) -> Tensor:
+        if self.device < 0:
+            return super().latent_cache(il)
+        # every GPU has the whole latent cache (replicated_k_l)
+        type_ = self.settings.type_k or self.context.type_k
+        width = self.hp.n_lora_kv + self.hp.n_rot(il)
+        return self.on(Tensor("NONE", type_, (width, self.context.n_ctx, 1, 1)))
 
     def _devices(self, il: int, name: str) -> list[int]:
-        return [i for i, rows in enumerate(self.split_of[f"blk.{il}.{name}"][1]) if rows > 0]
+        return [i for i, rows in enumerate(self.split_of[f"blk.{il}.{name}.weight"][1]) if rows > 0]
 
-    def _input(self, start: Tensor, device: int) -> Tensor:
+    def _input(self, start: Tensor) -> Tensor:
         """Mirror get_input_tensor_sm_graph."""
         # a sum is on one device; on the others the REDUCE node gives each a copy
         if start.op != "REDUCE":
             return start
         copies: dict[int, Tensor] = start.param  # type: ignore[assignment]
-        if device not in copies:
-            copies[device] = Tensor("NONE", start.type, start.ne)
+        if self.device not in copies:
+            copies[self.device] = Tensor("NONE", start.type, start.ne)
             start.src = tuple([copies[i] for i in sorted(copies)])
-        return start if copies[device] is start.view_src else copies[device]
+        return start if copies[self.device] is start.view_src else copies[self.device]
 
-    def _normed(self, cur: Tensor, norm: Tensor | None, kind: str) -> Tensor:
-        if norm is not None:
-            op = "FUSED_NORM" if kind == "ln" else "FUSED_RMS_NORM"
-            cur = Tensor(op, "f32", cur.ne, (cur, norm))
+    def _normed(self, il: int, cur: Tensor, name: str) -> Tensor:
+        cur = self.normed(il, cur, name) if name else cur
         # sums of many tokens are f16 or bf16 (reduce_type), norms and matmuls read f32
         return cur if cur.type == "f32" else self.graph.cast(cur, "f32")
 
@@ -111,231 +128,120 @@ class CutBuilder(Builder):
         self.graph.expand(made)
         return made
 
-    def _each(self, devices: Sequence[int], build: Callable[[int], Tensor]) -> dict[int, Tensor]:
+    def _each(self, il: int, name: str, build: Callable[[], Tensor]) -> dict[int, Tensor]:
+        """Return the part of each device that has some of a matrix."""
         parts = {}
-        for device in devices:
+        for device in self._devices(il, name):
             self.device = device
-            cur = build(device)
+            cur = build()
             # half the bytes between GPUs
             if cur.ne[1] > _FEW and self.reduced != "f32":
                 cur = self.graph.cast(cur, self.reduced)
             parts[device] = cur
-            self.graph.expand(parts[device])
+            self.graph.expand(cur)
         self.device = -1
         return parts
 
-    def each(
-        self,
-        il: int,
-        start: Tensor,
-        build: Callable[[int, Tensor], Tensor],
-    ) -> dict[int, Tensor]:
-        """Return each device's part of a layer's attention, the first one with what came in."""
-        devices = self._devices(il, "attn_output.weight")
+    def _sum_with(self, parts: dict[int, Tensor], start: Tensor) -> Tensor:
+        """Return the sum, with the input on the last device."""
+        last = max(parts)
+        parts[last] = self.graph.add(parts[last], start)
+        return self.sum(parts)
 
-        def part(device: int) -> Tensor:
-            came = self._input(start, device)
-            cur = build(device, came)
+    def latent_sum(self, il: int, start: Tensor, build: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the sum of each device's part of a layer's attention, the first one with what came
+        in."""
+        first = self._devices(il, "attn_output")[0]
+
+        def part() -> Tensor:
+            came = self._input(start)
+            cur = build(came)
             # the residual once, on the first device that has heads
-            return self.graph.add(cur, came) if device == devices[0] else cur
+            return self.graph.add(cur, came) if self.device == first else cur
 
-        return self._each(devices, part)
+        return self.sum(self._each(il, "attn_output", part))
 
-    def std_attention(
-        self,
-        il: int,
-        start: Tensor,
-        pos: Tensor,
-        ids: Tensor | None,
-        mask: Tensor,
-        factors: Tensor | None = None,
-        rope: bool = True,
-        sinks: Tensor | None = None,
-        q_scaled: bool = False,
-        kind: str = "rms",
-        post: Tensor | None = None,
-    ) -> Tensor:
+    def std_attention(self, il: int, start: Tensor) -> Tensor:
         """Build each device's heads, and the sum of their results and the input."""
-        if not self.is_cut(il, "attn_output.weight"):
-            return super().std_attention(
-                il, start, pos, ids, mask, factors, rope, sinks, q_scaled, kind, post
-            )
-        g = self.graph
-        added = False
+        if not self.is_cut(il, "attn_output"):
+            return super().std_attention(il, start)
+        g, first = self.graph, self._devices(il, "attn_output")[0]
 
-        def part(device: int) -> Tensor:
-            nonlocal added
-            cur = self._normed(self._input(start, device), self.of(il, "attn_norm.weight"), kind)
-            q, k, v = self._qkv(il, cur, q_scaled, kind)
+        def part() -> Tensor:
+            q, k, v = self.qkv(il, self._normed(il, self._input(start), "attn_norm"))
             g.expand(q)
             g.expand(k)
-            if rope:
-                table = None if factors is None else self._factor(factors, device)
-                q, k = g.rope(q, pos, table), g.rope(k, pos, table)
-                g.expand(q)
-                g.expand(k)
-            cur = self._attend_part(il, device, q, k, v, mask)
-            if ids is not None:
-                cur = g.get_rows(cur, ids)
-            cur = g.mul_mat(self.need(il, "attn_output.weight"), cur)
-            bo = self.of(il, "attn_output.bias")
-            if bo is not None and not added:
-                cur, added = g.add(cur, bo), True
-            return cur
+            factors = self.factors(il)
+            q, k = g.rope(q, self.pos, factors), g.rope(k, self.pos, factors)
+            g.expand(q)
+            g.expand(k)
+            (cur,) = self.picked(il, self.kv(il, q, k, v))
+            # the bias of the sum on the first device alone
+            return (self.linear if self.device == first else self.mul_mat)(il, "attn_output", cur)
 
-        parts = self._each(self._devices(il, "attn_output.weight"), part)
-        if ids is not None:
-            start = g.get_rows(start, ids)
-        last = max(parts)
-        # here the residual is added on the last device
-        parts[last] = g.add(parts[last], start)
-        return self.sum(parts)
-
-    def _qkv(self, il: int, cur: Tensor, scaled: bool, kind: str) -> tuple[Tensor, Tensor, Tensor]:
-        g, head = self.graph, self.hp.head_k(il)
-        q, k, v = self.qkv(il, cur, scaled=scaled)
-        normed = []
-        for tensor, part in ((q, "q"), (k, "k")):
-            made = g.reshape(tensor, head, tensor.ne[0] // head, self.tokens)
-            norm = self.of(il, f"attn_{part}_norm.weight")
-            normed.append(made if norm is None else self.norm(made, norm))
-        return normed[0], normed[1], v
-
-    def _factor(self, factors: Tensor, device: int) -> Tensor:
-        key = "rope_freqs", device
-        if key not in self.made:
-            self.made[key] = self.on(Tensor("NONE", factors.type, factors.ne), device, weight=True)
-        return self.made[key]
-
-    def _attend_part(
-        self, il: int, device: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor
-    ) -> Tensor:
-        """Store one device's keys and values, and attend with its heads."""
-        g, n, cells = self.graph, self.tokens, self.context.n_ctx
-        head, value = self.hp.head_k(il), self.hp.head_v(il)
-        if self.turns_k and (side := hadamard(head)):
-            q, k = turned(q, side), turned(k, side)
-        if self.turns_v and (side := hadamard(value)):
-            v = turned(v, side)
-        for tensor in (q, k, v):
-            g.expand(tensor)
-        # this device's heads of K, and its elements of V
-        heads, width = k.ne[1], v.ne[0]
-        type_k, type_v = types(self.context, self.settings, il, self.hp.n_layer)
-        # its own part of the cache, a tensor of its own (split_k_l)
-        k_l = self.on(Tensor("NONE", type_k, (head, heads * cells, 1, 1)), device)
-        v_l = self.on(Tensor("NONE", type_v, (width * cells, 1, 1, 1)), device)
-        row = row_size(k_l.type, head)
-        g.expand(g.cpy(k, g.view(k_l, (head, n * heads), (row,), row * heads * (cells - n))))
-        g.expand(g.cpy(v, g.view(v_l, (n * width,), (), (cells - n) * row_size(v_l.type, width))))
-        q = g.permute(q, 0, 2, 1, 3)
-        keys = g.view(k_l, (head, cells, heads), (row * heads, row))
-        values = g.view(
-            v_l, (value, cells, heads), (row_size(v_l.type, width), row_size(v_l.type, value))
-        )
-        sinks = self.of(il, "attn_sinks.weight")
-        sources = (q, keys, values, mask) if sinks is None else (q, keys, values, mask, sinks)
-        cur = Tensor(
-            "FLASH_ATTN_EXT", "f32", (value, q.ne[2], q.ne[1], q.ne[3]), sources, param=True
-        )
-        if self.turns_v and (side := hadamard(value)):
-            cur = turned(cur, side)
-        return g.reshape(cur, value * q.ne[2], n)
+        parts = self._each(il, "attn_output", part)
+        return self._sum_with(parts, *self.picked(il, start))
 
     def ffn(
-        self,
-        il: int,
-        cur: Tensor,
-        norm: Tensor | None = None,
-        kind: str = "SILU",
-        parallel: bool = True,
-        suffix: str = "",
-        add_input: bool = False,
-        extra: Tensor | None = None,
-        norm_kind: str = "rms",
+        self, il: int, cur: Tensor, norm: str = "", suffix: str = "", add_input: bool = False
     ) -> Tensor:
         """Build each device's rows of the inner dimension, and the sum of their results."""
-        if self.device >= 0 or not self.is_cut(il, f"ffn_down{suffix}.weight"):
-            return super().ffn(il, cur, norm, kind, parallel, suffix, add_input, extra, norm_kind)
-        if any(
-            self.of(il, f"ffn_{part}{suffix}.bias") is not None for part in ("up", "gate", "down")
-        ):
-            raise LookupError("biases, which are not cut")
-        g, start = self.graph, cur
-        name = "" if norm is None else norm.name.split(".", 2)[2]
+        down = f"ffn_down{suffix}"
+        if self.device >= 0 or not self.is_cut(il, down):
+            return super().ffn(il, cur, norm, suffix, add_input)
+        for name in ("up", "gate", "down"):
+            if self.of(il, f"ffn_{name}{suffix}", "bias") is not None:
+                raise LookupError("biases, which are not cut")
 
-        def part(device: int) -> Tensor:
-            made = self._normed(
-                self._input(start, device), self.of(il, name) if name else None, norm_kind
-            )
+        def part() -> Tensor:
+            made = self._normed(il, self._input(cur), norm)
             # marked for the scheduler: each device's part begins a split
-            if start.op != "REDUCE":
+            if cur.op != "REDUCE":
                 made.name = SPLITS
-            inner = self.up_gate(
-                self.need(il, f"ffn_up{suffix}.weight"),
-                self.need(il, f"ffn_gate{suffix}.weight"),
-                made,
-                kind,
-            )
-            return g.mul_mat(self.need(il, f"ffn_down{suffix}.weight"), inner)
+            return self.mul_mat(il, down, self.up_gate(il, suffix, made))
 
-        parts = self._each(self._devices(il, f"ffn_down{suffix}.weight"), part)
-        last = max(parts)
-        if add_input:
-            parts[last] = g.add(parts[last], start)
-        return self.sum(parts)
+        parts = self._each(il, down, part)
+        return self._sum_with(parts, cur) if add_input else self.sum(parts)
 
-    def std_moe(self, il: int, start: Tensor, norm: Tensor | None, how: Experts) -> Tensor:
+    def std_moe(self, il: int, start: Tensor) -> Tensor:
         """Build each device's rows of all experts, and the sum of their results and the input."""
-        if not self.is_cut(il, "ffn_down_exps.weight"):
-            # an override moved the experts, so the layer is only cut in its attention
-            if self.is_cut(il, "attn_output.weight"):
-                return self._moe_in_one(il, start, norm, replace(how, bias=True))
-            return super().std_moe(il, start, norm, how)
-        g = self.graph
-        name = "" if norm is None else norm.name.split(".", 2)[2]
-        self.biased = False
+        g, norm, shared = self.graph, self.row.ffn_norm, self.is_cut(il, "ffn_down_shexp")
+        if self.is_cut(il, "ffn_down_exps"):
+            self.biased = False
 
-        def part(device: int) -> Tensor:
-            made = self._normed(
-                self._input(start, device), self.of(il, name) if name else None, "rms"
-            )
-            made.name = SPLITS
-            cur = self.moe(il, made, how)
-            if how.shared and self.is_cut(il, "ffn_down_shexp.weight"):
-                cur = g.add(cur, self.ffn(il, made, suffix="_shexp"))
-            self.biased = True
-            return cur
+            def part() -> Tensor:
+                made = self._normed(il, self._input(start), norm)
+                made.name = SPLITS
+                cur = self.moe(il, made)
+                if shared:
+                    cur = g.add(cur, self.ffn(il, made, suffix="_shexp"))
+                self.biased = True
+                return cur
 
-        parts = self._each(self._devices(il, "ffn_down_exps.weight"), part)
-        last = max(parts)
-        parts[last] = g.add(parts[last], start)
-        return self.sum(parts)
-
-    def _moe_in_one(self, il: int, start: Tensor, norm: Tensor | None, how: Experts) -> Tensor:
-        """Build experts that are not cut, in RAM, beside a layer that is: for all GPUs on one."""
-        g, name = self.graph, "" if norm is None else norm.name.split(".", 2)[2]
+            return self._sum_with(self._each(il, "ffn_down_exps", part), start)
+        # an override moved the experts, so the layer is only cut in its attention
+        if not self.is_cut(il, "attn_output"):
+            return super().std_moe(il, start)
+        # Build experts that are not cut, in RAM, beside a layer that is: for all GPUs on one.
         self.device = self.main
-        cur = self._normed(start, self.of(il, name) if name else None, "rms")
-        routed = g.add(self.moe(il, cur, how), start)
+        routed = g.add(self.moe(il, self._normed(il, start, norm)), start)
         self.device = -1
         g.expand(routed)
-        if not how.shared or self.weights(f"blk.{il}.ffn_down_shexp.weight") is None:
+        if self.of(il, "ffn_down_shexp") is None:
             return routed
-        if not self.is_cut(il, "ffn_down_shexp.weight"):
+        if not shared:
             raise LookupError("shared experts in RAM beside layers that are cut")
-        devices = self._devices(il, "ffn_down_shexp.weight")
+        devices = self._devices(il, "ffn_down_shexp")
         first = self.main if self.main in devices else devices[0]
 
-        def part(device: int) -> Tensor:
-            made = self._normed(start, self.of(il, name) if name else None, "rms")
-            cur = self.ffn(il, made, suffix="_shexp")
-            return g.add(cur, routed) if device == first else cur
+        def beside() -> Tensor:
+            cur = self.ffn(il, self._normed(il, start, norm), suffix="_shexp")
+            return g.add(cur, routed) if self.device == first else cur
 
-        return self.sum(self._each(devices, part))
+        return self.sum(self._each(il, "ffn_down_shexp", beside))
 
-    def head(self, cur: Tensor, kind: str = "rms", scaled: bool = False) -> Tensor:
+    def head(self, cur: Tensor) -> Tensor:
         # the sum takes the memory of the part on the output's device: no copy
         if cur.op == "REDUCE" and self.output in cur.param:  # type: ignore[operator]
             cur.view_src = cur.param[self.output]  # type: ignore[index]
-        return super().head(cur, kind, scaled)
+        return super().head(cur)

@@ -4,126 +4,94 @@
 from __future__ import annotations
 
 from ....ggml.tensor import Tensor
-from .graph import Experts
+from .family import Family
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .graph import Builder
 
 
-def qwen3next(b: Builder) -> Tensor:
+class DeltaNet(Family):
     """Mirror build_qwen3next, build_qwen35 and build_qwen35moe."""
-    g, hp, first = b.graph, b.hp, b.architecture == "qwen3next"
-    # qwen3next makes its inputs in another order than qwen35
-    pos = None if first else b.positions()
-    cur = b.embeddings()
-    if pos is None:
-        pos = b.positions()
-    ids = b.output_ids() if b.tokens > 1 else None
-    mask = b.mask()
-    sequences = g.input("inp_s_seq_qnext", "i32", 1, b.tokens)
-    for il in range(hp.n_layer):
-        rows = ids if il == hp.n_layer - 1 else None
-        if hp.is_recr(il):
-            cur = _linear(b, il, cur, sequences, rows)
-        else:
-            cur = _attention(b, il, cur, pos, rows, mask)
-        norm = b.of(il, "post_attention_norm.weight")
-        if b.of(il, "ffn_gate_inp.weight") is None:
-            cur = b.ffn(il, cur, norm, add_input=True)
-        else:
-            cur = b.std_moe(il, cur, norm, Experts(normalised=True, shared=True, bias=False))
-    return b.head(cur)
+
+    def attention(self, b: Builder, il: int, start: Tensor) -> Tensor:
+        normed = b.normed(il, start, "attn_norm")
+        cur = (_linear if b.hp.is_recr(il) else _gated)(b, il, normed)
+        cur, start = b.picked(il, cur, start)
+        return b.graph.add(cur, start)
 
 
-def _attention(
-    b: Builder, il: int, start: Tensor, pos: Tensor, ids: Tensor | None, mask: Tensor
-) -> Tensor:
+def _gated(b: Builder, il: int, cur: Tensor) -> Tensor:
     """Mirror build_std_attention with llm_build_mul_mat_qkv_gated."""
     g, head, n = b.graph, b.hp.head_k(il), b.tokens
-    cur = b.norm(start, b.of(il, "attn_norm.weight"), None, "rms", il)
-    both, k, v = (g.mul_mat(b.need(il, f"attn_{part}.weight"), cur) for part in "qkv")
+    both, k, v = (b.mul_mat(il, f"attn_{part}", cur) for part in "qkv")
     for made in (both, k, v):
         g.expand(made)
     heads, strides = both.ne[0] // (2 * head), (8 * head, both.nb[1])
     # both copied, as CUDA was slow with views (a TODO of llm_build_mul_mat_qkv_gated)
     q = g.cont(g.view(both, (head, heads, n), strides))
     gate = g.cont(g.view(both, (head, heads, n), strides, 4 * head), both.ne[0] // 2, n)
-    k = g.reshape(k, head, k.ne[0] // head, n)
-    normed = []
-    for made, part in ((q, "q"), (k, "k")):
-        weight = b.of(il, f"attn_{part}_norm.weight")
-        if weight is not None:
-            made = b.norm(made, weight)
-            g.expand(made)
-        normed.append(g.rope(made, pos))
-    cur = b.kv(il, normed[1], v, normed[0], mask, None, None)
-    cur = g.mul(cur, g.unary("SIGMOID", gate))
-    cur = g.mul_mat(b.need(il, "attn_output.weight"), cur)
-    if ids is not None:
-        cur, start = g.get_rows(cur, ids), g.get_rows(start, ids)
-    return g.add(cur, start)
+    q, k = b.normed(il, q, "attn_q_norm"), b.by_head(il, k, "k")
+    g.expand(q)
+    g.expand(k)
+    cur = b.kv(il, g.rope(q, b.pos), g.rope(k, b.pos), v)
+    return b.mul_mat(il, "attn_output", g.mul(cur, g.unary("SIGMOID", gate)))
 
 
-def _linear(b: Builder, il: int, start: Tensor, sequences: Tensor, ids: Tensor | None) -> Tensor:
+def _linear(b: Builder, il: int, cur: Tensor) -> Tensor:
     """Mirror build_layer_attn_linear_core."""
-    g = b.graph
-    cur = b.norm(start, b.of(il, "attn_norm.weight"), None, "rms", il)
+    g, hp = b.graph, b.hp
     qkv, z = _qkvz(b, il, cur)
-    beta, gate = _beta_gate(b, il, cur)
-    out = _gated(b, il, _net(b, il, qkv, sequences, beta, gate), z)
-    if ids is not None:
-        out, start = g.get_rows(out, ids), g.get_rows(start, ids)
-    return g.add(out, start)
+    out = _net(b, il, qkv, *_beta_gate(b, il, cur))
+    # build_gated_output
+    heads, value = hp.ssm_dt_rank, hp.ssm_d_inner // hp.ssm_dt_rank
+    flat, gates = (g.reshape(t, value, heads * b.tokens) for t in (out, z))
+    cur = g.like("FUSED_MUL_UNARY", gates, b.normed(il, flat, "ssm_norm"))
+    cur = b.mul_mat(il, "ssm_out", g.reshape(cur, value * heads, b.tokens))
+    return g.reshape(cur, hp.n_embd, b.tokens)
 
 
 def _qkvz(b: Builder, il: int, cur: Tensor) -> tuple[Tensor, Tensor]:
     """Mirror build_qkvz: of two matrices, or of one whose rows are by head of the keys."""
     g, hp, n = b.graph, b.hp, b.tokens
-    qkv, gate = b.of(il, "attn_qkv.weight"), b.of(il, "attn_gate.weight")
-    if qkv is not None and gate is not None:
-        mixed, z = g.mul_mat(qkv, cur), g.mul_mat(gate, cur)
+    if b.of(il, "attn_qkv") is not None:
+        mixed, z = b.mul_mat(il, "attn_qkv", cur), b.mul_mat(il, "attn_gate", cur)
         g.expand(mixed)
         g.expand(z)
         return g.reshape(mixed, mixed.ne[0], n, 1), z
     # ssm_in: by head of the keys its query, key, values and gates
-    made = g.mul_mat(b.need(il, "ssm_in.weight"), cur)
-    key, heads_k, heads_v = hp.ssm_d_state, hp.ssm_n_group, hp.ssm_dt_rank
-    value = hp.ssm_d_inner // heads_k
+    made = b.mul_mat(il, "ssm_in", cur)
+    key, heads_k, value = hp.ssm_d_state, hp.ssm_n_group, hp.ssm_d_inner // hp.ssm_n_group
     made = g.reshape(made, made.ne[0] // heads_k, heads_k, n, 1)
-    sizes, parts, offset = (key, key, value, value), [], 0
-    for size in sizes:
-        parts.append(g.view(made, (size, heads_k, n, 1), made.nb[1:], 4 * offset))
-        offset += size
-    z = g.cont(parts[3])
-    flat = [
-        g.cont(part, size * heads_k, n, 1) for part, size in zip(parts[:3], sizes, strict=False)
+    sizes = (key, key, value, value)
+    parts = [
+        g.view(made, (size, heads_k, n, 1), made.nb[1:], 4 * sum(sizes[:i]))
+        for i, size in enumerate(sizes)
     ]
-    assert heads_v % heads_k == 0
-    return g.concat(g.concat(flat[0], flat[1], 0), flat[2], 0), z
+    q, k, v = (g.cont(part, part.ne[0] * heads_k, n, 1) for part in parts[:3])
+    return g.concat(g.concat(q, k, 0), v, 0), g.cont(parts[3])
 
 
 def _beta_gate(b: Builder, il: int, cur: Tensor) -> tuple[Tensor, Tensor]:
     g, hp, n = b.graph, b.hp, b.tokens
     heads_k, heads_v = hp.ssm_n_group, hp.ssm_dt_rank
     # ssm_ba: by head of the keys the betas of its values, then the alphas
-    both = b.of(il, "ssm_ba.weight")
-    if both is not None:
+    if b.of(il, "ssm_ba") is not None:
         each = heads_v // heads_k
-        made = g.reshape(g.mul_mat(both, cur), 2 * each, heads_k, n, 1)
+        made = g.reshape(b.mul_mat(il, "ssm_ba", cur), 2 * each, heads_k, n, 1)
         beta = g.cont(g.view(made, (each, heads_k, n, 1), made.nb[1:]), heads_v, 1, n, 1)
         alpha = g.cont(g.view(made, (each, heads_k, n, 1), made.nb[1:], 4 * each), heads_v, n, 1)
     else:
-        beta = g.reshape(g.mul_mat(b.need(il, "ssm_beta.weight"), cur), heads_v, 1, n, 1)
-        alpha = g.reshape(g.mul_mat(b.need(il, "ssm_alpha.weight"), cur), heads_v, n, 1)
+        beta = g.reshape(b.mul_mat(il, "ssm_beta", cur), heads_v, 1, n, 1)
+        alpha = g.reshape(b.mul_mat(il, "ssm_alpha", cur), heads_v, n, 1)
     g.expand(beta)
     g.expand(alpha)
     # the file has ssm_a as -exp(A_log)
-    soft = g.unary("SOFTPLUS", g.add(alpha, b.need(il, "ssm_dt.bias")))
-    return beta, g.mul(soft, b.need(il, "ssm_a"))
+    soft = g.unary("SOFTPLUS", g.add(alpha, b.need(il, "ssm_dt", "bias")))
+    return beta, g.mul(soft, b.need(il, "ssm_a", ""))
 
 
-def _net(b: Builder, il: int, qkv: Tensor, sequences: Tensor, beta: Tensor, gate: Tensor) -> Tensor:
+def _net(b: Builder, il: int, qkv: Tensor, beta: Tensor, gate: Tensor) -> Tensor:
     """Mirror build_qkv and build_fused_delta_net."""
     g, hp, n, store = b.graph, b.hp, b.tokens, b.caches[il]["s"]
     key, heads_k, heads_v, taps = hp.ssm_d_state, hp.ssm_n_group, hp.ssm_dt_rank, hp.ssm_d_conv
@@ -145,7 +113,7 @@ def _net(b: Builder, il: int, qkv: Tensor, sequences: Tensor, beta: Tensor, gate
         "SSM_CONV",
         "f32",
         (width * n + taps * width, 1, 1, 1),
-        (states, qkv, b.need(il, "ssm_conv1d.weight"), sequences),
+        (states, qkv, b.need(il, "ssm_conv1d"), b.sequences),
     )
     out = g.unary("SILU", g.view(raw, (width, n), (4 * width,)))
     g.expand(out)
@@ -178,14 +146,3 @@ def _net(b: Builder, il: int, qkv: Tensor, sequences: Tensor, beta: Tensor, gate
     )
     g.expand(g.cpy(g.reshape(last, columns, 1), g.view(slot, (columns, 1), (store.nb[1],))))
     return result
-
-
-def _gated(b: Builder, il: int, out: Tensor, z: Tensor) -> Tensor:
-    """Mirror build_gated_output."""
-    g, hp, n = b.graph, b.hp, b.tokens
-    heads, value = hp.ssm_dt_rank, hp.ssm_d_inner // hp.ssm_dt_rank
-    flat, gates = g.reshape(out, value, heads * n), g.reshape(z, value, heads * n)
-    normed = b.norm(flat, b.of(il, "ssm_norm.weight"), None, "rms", il)
-    cur = Tensor("FUSED_MUL_UNARY", "f32", gates.ne, (gates, normed), param="SILU")
-    cur = g.mul_mat(b.need(il, "ssm_out.weight"), g.reshape(cur, value * heads, n))
-    return g.reshape(cur, hp.n_embd, n)

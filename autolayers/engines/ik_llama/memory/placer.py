@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ....backends import HOST, on
 from ....memory.split import model_devices
-from ....memory.weights import Placement, WeightGroup, WeightPlacer
+from ....memory.weights import PlacedTensor, Placement, WeightGroup, WeightPlacer
 from ....records import replace
 from ..architectures import has
 from .matrices import ALIGNED, factors_to, matrices, shared_out
@@ -86,7 +86,10 @@ class IkPlacer(WeightPlacer):
             *_tied(self.model, used, groups, layers[-1], mapped),
         ]
         more += _merged(self.model, groups) if settings.merges_experts else []
-        buffers = _summed(groups, more)
+        buffers: dict[str, int] = {}
+        rows = [row for group in groups for row in group.buffers.items()]
+        for where, size in (*rows, *more):
+            buffers[where] = buffers.get(where, 0) + size
         if several and layout.mode in ("graph", "attn"):
             buffers, modelled, heads = shared_out(
                 self.model, used, layout, groups, buffers, params.kv_offload is not False
@@ -117,15 +120,6 @@ class IkPlacer(WeightPlacer):
             {device.name: device for device in devices},
             heads=heads,
         )
-
-
-def _summed(groups: Sequence[WeightGroup], more: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """Return the bytes of each buffer."""
-    buffers: dict[str, int] = {}
-    rows = [row for group in groups for row in group.buffers.items()]
-    for name, size in (*rows, *more):
-        buffers[name] = buffers.get(name, 0) + size
-    return buffers
 
 
 def _tied(
@@ -198,29 +192,32 @@ def _aligned(size: int, where: str) -> int:
     return size if where == HOST else -(-size // ALIGNED) * ALIGNED
 
 
-def _merged(model: Model, groups: Sequence[WeightGroup]) -> list[tuple[str, int]]:
+def _biased(
+    model: Model, groups: Sequence[WeightGroup], parts: Sequence[str]
+) -> Iterator[tuple[PlacedTensor, PlacedTensor]]:
+    """Yield experts' weights and their biases."""
+    placed = {name: tensor for group in groups for name, tensor in group.tensors.items()}
+    for il in range(model.hparams.n_layer):
+        for part in parts:
+            weight, bias = (
+                placed.get(f"blk.{il}.ffn_{part}_exps.{kind}") for kind in ("weight", "bias")
+            )
+            if weight is not None and bias is not None:
+                yield weight, bias
+
+
+def _merged(model: Model, groups: Sequence[WeightGroup]) -> Iterator[tuple[str, int]]:
     """Return what merge_up_gate_exps adds: it gives merged biases a row for each of the inner
     dimension, not of the experts, where their weights are on the layer's device."""
-    placed = {name: tensor for group in groups for name, tensor in group.tensors.items()}
-    added = []
-    for il in range(model.hparams.n_layer):
-        names = [f"blk.{il}.ffn_{part}_exps" for part in ("up", "gate")]
-        weights = [placed.get(f"{name}.weight") for name in names]
-        biases = [placed.get(f"{name}.bias") for name in names]
-        for weight, bias in zip(weights, biases, strict=True):
-            if weight is not None and bias is not None and weight.buffer == bias.buffer:
-                rows = weight.info.ne[1] - bias.info.ne[1]
-                added.append((bias.buffer, rows * bias.info.ne[0] * 4))
-    return added
+    for weight, bias in _biased(model, groups, ("up", "gate")):
+        if weight.buffer == bias.buffer:
+            rows = weight.info.ne[1] - bias.info.ne[1]
+            yield bias.buffer, rows * bias.info.ne[0] * 4
 
 
 def _biases(model: Model, groups: Sequence[WeightGroup]) -> Iterator[tuple[str, int]]:
     """Return a second copy of an expert bias, beside a weight that an override moved away from
     it."""
-    placed = {name: tensor for group in groups for name, tensor in group.tensors.items()}
-    for il in range(model.hparams.n_layer):
-        for part in ("gate", "up", "down"):
-            weight = placed.get(f"blk.{il}.ffn_{part}_exps.weight")
-            bias = placed.get(f"blk.{il}.ffn_{part}_exps.bias")
-            if weight is not None and bias is not None and weight.buffer != bias.buffer:
-                yield weight.buffer, bias.info.n_bytes
+    for weight, bias in _biased(model, groups, ("gate", "up", "down")):
+        if weight.buffer != bias.buffer:
+            yield weight.buffer, bias.info.n_bytes

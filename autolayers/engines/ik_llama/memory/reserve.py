@@ -6,14 +6,12 @@ from ....backends import CPU, HOST, Backend, on
 from ....backends.cuda import Cuda
 from ....ggml.allocator import Arena
 from ....ggml.tensor import Buffer, Tensor
-from ....ggml.types import is_quantised
 from ....memory.graphs.prepare import Weights
 from ..architectures import has, split_of
-from .cache import is_latent, latent_heads
+from .cache import Heads, derived_type, is_latent, latent_heads
 from .cut import CutBuilder
 from .families import FAMILIES
 from .graph import Builder
-from .heads import Heads
 from .placer import elsewhere
 from .scheduler import buffer_sizes
 
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from ....memory.weights import Placement
     from ....model import Model
     from .. import Said
+    from .family import Family
 
 _BY_EIGHT = frozenset(["iq4_xs", "q4_0", "q8_0", "q8_K", "q8_KV", "mxfp4"])
 _REPACKED_TEXT = """
@@ -104,7 +103,7 @@ def _sizes(
     placement: Placement,
     memory: Memory,
     settings: Said,
-    family: object,
+    family: Family,
     mla: int,
     used: Sequence[Device],
     main: int,
@@ -161,17 +160,7 @@ def _sizes(
                 )
         return tensor
 
-    terms = (
-        model.hparams,
-        context,
-        settings,
-        weights,
-        caches,
-        pin,
-        model.architecture,
-        mla,
-        not backends,
-    )
+    terms = family, model, context, settings, mla, weights, caches, pin, not backends
     if isinstance(placement.heads, Heads):
         last = at.get(placement.dev_output, -1)
         builder: Builder = CutBuilder(
@@ -179,7 +168,7 @@ def _sizes(
         )
     else:
         builder = Builder(*terms)
-    builder.graph.expand(family(builder))  # type: ignore[operator]
+    builder.graph.expand(family(builder))
     arenas = [Arena(backend.alignment, _alloc_size(backend)) for backend in backends]
     arenas.append(Arena(CPU.alignment, CPU.alloc_size))
     try:
@@ -208,8 +197,7 @@ class IkWeights(Weights):
             "v": (rank, value, n_head, 1),
             "kv": (rank, n_head * (nope + value), 1, 1),
         }
-        # q8_0 of a quantised source, otherwise its type (llm_prepare_mla)
-        made = Tensor("NONE", "q8_0" if is_quantised(of.type) else of.type, ne[part.split("_")[0]])
+        made = Tensor("NONE", derived_type(of.type), ne[part.split("_")[0]])
         made.name, made.buffer, made.weight = name, of.buffer, True
         return made
 

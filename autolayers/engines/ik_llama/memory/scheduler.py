@@ -1,5 +1,5 @@
-"""What ik_llama.cpp's scheduler does unlike llama.cpp's: passes 1 and 5 of
-ggml_backend_sched_split_graph (ggml/src/ggml-backend.cpp), and what CUDA's backend says of
+"""What ik_llama.cpp's scheduler does unlike llama.cpp's: pass 1 and where a split begins
+(ggml_backend_sched_split_graph, ggml/src/ggml-backend.cpp), and what CUDA's backend says of
 operations (ggml/src/ggml-cuda.cu), 8337e4cd. Without copies of inputs (GGML_SCHED_MAX_COPIES is
 1)."""
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ....errors import LaunchRefused
 from ....ggml.allocator import Arena, allocate
-from ....ggml.scheduler import Readers, assign_others
+from ....ggml.scheduler import Readers, assign_others, split
 from ....ggml.tensor import VIEW_OPS, Buffer, Graph, Tensor
 from ....ggml.types import is_quantised
 
@@ -89,10 +89,9 @@ def _copies(op: Tensor) -> bool:
 def _attends(op: Tensor) -> bool:
     """Whether CUDA has a kernel for it (ggml_cuda_fattn_is_supported)."""
     q, k, v = op.src[:3]
-    # gqa_opt_applies: with a mask, and an even number of heads that share keys
-    masked = op.param is True
+    # gqa_opt_applies: with a mask, as here always, and an even number of heads that share keys
     ratio = q.ne[2] // k.ne[2]
-    grouped = ratio % 2 == 0 and masked
+    grouped = ratio % 2 == 0
     plain = not is_quantised(k.type) and not is_quantised(v.type)
     vector = q.ne[0] <= 256 and k.ne[0] == v.ne[0] and q.ne[0] % 64 == 0
     if q.ne[1] == 1 and vector and not grouped and plain:
@@ -115,6 +114,13 @@ def offloads(op: Tensor) -> bool:
     return op.ne[1] >= _OFFLOADED and op.op != "GET_ROWS"
 
 
+class _Rules:
+    """Those of llama.cpp's builds of that time."""
+
+    sinks_follow = copies_every_input = any_split_inputs = False
+    split_inputs_grow = split_inputs_30 = False
+
+
 class _Device:
     """A CUDA device, or the CPU, as ggml's scheduler asks it."""
 
@@ -132,15 +138,23 @@ class _Device:
     def offload_op(self, op: Tensor) -> bool:
         return offloads(op)
 
+    def graph_optimize(self, nodes: list[Tensor], *_: object) -> list[Tensor]:
+        return nodes
+
 
 def buffer_sizes(
     graph: Graph, buffers: Sequence[Buffer], arenas: Sequence[Arena]
 ) -> tuple[int, ...]:
     """Return the bytes of each backend's buffer; the CPU is the last."""
-    readers = Readers([_Device(each, each is buffers[-1]) for each in buffers])
-    assign(graph, readers)
-    nodes = split(graph, readers)
-    allocate(nodes, [(leaf, leaf.backend) for leaf in graph.leafs], arenas)
+    devices = [_Device(each, each is buffers[-1]) for each in buffers]
+    assign(graph, Readers(devices))
+    # a split may also begin for a REDUCE, and where the builder marks a node (0xff)
+    marked = {id(node) for node in graph.nodes if node.op == "REDUCE" or node.name == "0xff"}
+    try:
+        parts = split(graph, devices, _Rules(), marked=marked, most_inputs=_MAX_INPUTS)
+    except LaunchRefused:
+        raise LaunchRefused(_TOO_MANY) from None
+    allocate(parts.nodes, parts.leafs, arenas)
     return tuple([arena.peak for arena in arenas])
 
 
@@ -156,6 +170,8 @@ def assign(graph: Graph, readers: Readers) -> None:
                     part.backend = device
                 if node.view_src is part:
                     node.backend = device
+            for part in node.src:
+                part.copies = {node.backend: [part]}  # read where it is
         if node.pinned >= 0 and node.backend < 0:
             node.backend = node.pinned
         # a hack for Cohere2 there, against splits that make no sense
@@ -180,54 +196,3 @@ def _first(t: Tensor, readers: Readers) -> int:
             backend = readers.from_buffer(source.buffer, t)
             return readers.offload(t) if backend == readers.cpu else backend
     return -1
-
-
-def split(graph: Graph, readers: Readers) -> list[tuple[Tensor, int]]:
-    """Return the nodes in order, with the copies that each split starts with (pass 5)."""
-    nodes = graph.nodes
-    start = next((i for i, node in enumerate(nodes) if node.op not in VIEW_OPS), 0)
-    current = nodes[start].backend
-    copies: dict[tuple[int, int], Tensor] = {}
-    inputs: list[Tensor] = []
-    parts: list[tuple[int, int, list[Tensor]]] = [(0, current, inputs)]
-    for i in range(start, len(nodes)):
-        node = nodes[i]
-        if node.op in VIEW_OPS:
-            continue
-        # a split may also begin for a REDUCE, and where the builder marks a node (0xff)
-        new = node.backend != current or node.op == "REDUCE" or node.name == "0xff"
-        # copies of weights are freed at the end of a split, so the next such weight begins one
-        if not new and inputs:
-            new = any(s.weight and s.backend != current for s in node.src) or (
-                len(inputs) >= _MAX_INPUTS
-                and any(
-                    s.backend != current
-                    and (id(s), current) not in copies
-                    and not readers.can_read(s, current)
-                    for s in node.src
-                )
-            )
-        if new:
-            current, inputs = node.backend, []
-            parts.append((i, current, inputs))
-        for j, source in enumerate(node.src):
-            if source.backend != current and not readers.can_read(source, current):
-                key = (id(source), current)
-                if key not in copies and node.op == "REDUCE":
-                    copies[key] = source  # read where it is
-                if key not in copies:
-                    copy = copies[key] = Tensor("NONE", source.type, source.ne, (), source.nb)
-                    copy.backend = current
-                    if len(inputs) >= _MAX_INPUTS:
-                        raise LaunchRefused(_TOO_MANY)
-                    inputs.append(source)
-                node.src = (*node.src[:j], copies[key], *node.src[j + 1 :])
-    out: list[tuple[Tensor, int]] = []
-    # a view of each source keeps it alive until its copy has been made
-    for k, (begin, b, sources) in enumerate(parts):
-        for source in sources:
-            alive = Tensor("NONE", source.type, source.ne, (source,), source.nb, source)
-            out += [(alive, source.backend), (copies[id(source), b], b)]
-        end = parts[k + 1][0] if k + 1 < len(parts) else len(nodes)
-        out += [(node, node.backend) for node in nodes[begin:end]]
-    return out

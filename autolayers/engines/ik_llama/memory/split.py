@@ -11,13 +11,12 @@ from __future__ import annotations
 from ....backends import HOST
 from ....errors import LaunchRefused
 from ....flags.params import N_BATCH, N_UBATCH, Params
-from ....ggml.types import is_quantised
 from ....gguf import row_size
 from ....memory.split import float32
 from ....records import dataclass, replace
 from ....units import MiB
 from ..architectures import split_of
-from .cache import estimated, is_latent
+from .cache import derived_type, estimated, is_latent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,9 +149,8 @@ def _latent(model: Model, il: int, settings: Said, mla: int, n_ctx: int) -> tupl
     k, v, kv = names["k"], names["v"], names["kv"]
     more = 0.0
     if k and v and not kv:
-        type_ = "q8_0" if is_quantised(k.type) else k.type
         # attn_kv_b twice, as get_layer_sizes counts it
-        more = row_size(type_, v.ne[0]) * (v.ne[1] + k.ne[1]) * v.ne[2] * 2
+        more = row_size(derived_type(k.type), v.ne[0]) * (v.ne[1] + k.ne[1]) * v.ne[2] * 2
     elif kv:
         more = (0 if k else kv.n_bytes // 2) + (0 if v else kv.n_bytes // 2)
     if mla != 3 or not v:
@@ -205,7 +203,7 @@ def split(model: Model, params: Params, devices: Sequence[Device], settings: Sai
     # the last layers go to GPUs, and with -sm layer the output only with all of them
     start = max(0, n - wanted)
     sizes = _layer_sizes(model, params, settings, latent_form(model, params, settings))
-    memory = [max(0, device.free - _margin(settings, i) * MiB) for i, device in enumerate(devices)]
+    memory = _free(devices, settings)
     shares = _shares(params, memory)
     last = n + 1 if wanted > n else n
     default = _by_bytes(sizes, shares, start, last, len(devices), n)
@@ -215,7 +213,11 @@ def split(model: Model, params: Params, devices: Sequence[Device], settings: Sai
     if settings.fit and sum(map(int, sizes.layers)) > available:
         default, overrides, start = _fit(sizes, default, memory, mode, available, n)
     elif settings.moe_layers:
-        overrides = _experts(model, settings, default, len(devices), mode, n)
+        # the overrides of -ncmoe (create_tensors_helper's constructor): the experts of the last
+        # layers that have some, or of each device's
+        wanted_layers = _moved(model, settings.moe_layers, default, len(devices), mode)
+        scales = _from_the_end(model, settings.moe_layers, len(devices), mode)
+        overrides = tuple([_pattern(il, scales) for il in wanted_layers])
     layers = [HOST if il < start else devices[default[il]].name for il in range(n)]
     # create_tensors: with any other mode the output is on a GPU as soon as a layer is
     on_gpu = wanted > n or mode != "layer"
@@ -226,9 +228,7 @@ def split(model: Model, params: Params, devices: Sequence[Device], settings: Sai
 
 def free_mib(devices: Sequence[Device], settings: Said) -> list[int]:
     """Return the MiB of each device that its default split goes by."""
-    return [
-        max(0, device.free - _margin(settings, i) * MiB) // MiB for i, device in enumerate(devices)
-    ]
+    return [free // MiB for free in _free(devices, settings)]
 
 
 def mib_of(model: Model, params: Params, settings: Said, counts: Sequence[int]) -> list[int]:
@@ -246,8 +246,12 @@ def mib_of(model: Model, params: Params, settings: Said, counts: Sequence[int]) 
     return sizes_mib
 
 
-def _margin(settings: Said, i: int) -> int:
-    return dict(settings.margins).get(i, settings.fit_margin)
+def _free(devices: Sequence[Device], settings: Said) -> list[int]:
+    margins = dict(settings.margins)
+    return [
+        max(0, device.free - margins.get(i, settings.fit_margin) * MiB)
+        for i, device in enumerate(devices)
+    ]
 
 
 def _shares(params: Params, memory: Sequence[int]) -> list[float]:
@@ -350,30 +354,17 @@ def in_ram(
 ) -> tuple[int, ...]:
     """Return the layers whose experts -ncmoe `count` keeps in RAM, in its order."""
     layout = split(model, params, devices, replace(settings, moe_layers=0, fit=False))
-    return tuple(
-        _moved(model, count, layout.defaults, len(devices), layout.mode, model.hparams.n_layer_all)
-    )
+    return tuple(_moved(model, count, layout.defaults, len(devices), layout.mode))
 
 
-def _experts(
-    model: Model, settings: Said, default: Sequence[int], count: int, mode: str, n: int
-) -> Overrides:
-    """Return the overrides of -ncmoe (create_tensors_helper's constructor): the experts of the last
-    layers that have some, or of each device's."""
-    wanted = settings.moe_layers
-    scales = _from_the_end(wanted, count, mode, n)
-    return tuple(_pattern(il, scales) for il in _moved(model, wanted, default, count, mode, n))
+def _from_the_end(model: Model, wanted: int, count: int, mode: str) -> bool:
+    return mode in ("graph", "attn") or wanted >= model.hparams.n_layer_all or count < 2
 
 
-def _from_the_end(wanted: int, count: int, mode: str, n: int) -> bool:
-    return mode in ("graph", "attn") or wanted >= n or count < 2
-
-
-def _moved(
-    model: Model, wanted: int, default: Sequence[int], count: int, mode: str, n: int
-) -> list[int]:
+def _moved(model: Model, wanted: int, default: Sequence[int], count: int, mode: str) -> list[int]:
     """Return the layers whose experts -ncmoe `wanted` moves to RAM, in its order."""
-    if _from_the_end(wanted, count, mode, n):
+    n = model.hparams.n_layer_all
+    if _from_the_end(model, wanted, count, mode):
         layers = [
             il
             for il in reversed(range(model.hparams.n_layer))
