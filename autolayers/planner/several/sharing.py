@@ -10,51 +10,34 @@ from ...records import lazy, replace
 from .assign import (
     CUT_GAIN,
     EQUAL,
+    LOOKED,
     MOST_EXACT,
     Assignment,
-    BranchAndBound,
     ModelOptions,
     Option,
-    assign,
+    Place,
+    Search,
 )
-from .options import Launches, kind
-from .servers import servers_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...machine import Machine
-    from .options import Home
-
-
-def _cheaper(one: Assignment | None, other: Assignment | None) -> Assignment | None:
-    """Return the cheaper of two choices; of equal ones the first."""
-    if one is None or other is None:
-        return one or other
-    return other if other.price < one.price else one
+    from .options import Home, Launches
 
 
 class Sharing:
-    """Several models on one machine. `ram`: bytes of system memory for all of them; None if
-    unknown."""
+    """Several models on one machine."""
 
     def __init__(
-        self,
-        launches: Sequence[Launches],
-        weights: Sequence[float],
-        machine: Machine,
-        ram: int | None,
+        self, launches: Sequence[Launches], weights: Sequence[float], place: Place
     ) -> None:
         self.launches = launches
         self.weights = weights
-        self.machine = machine
-        self.ram = ram
-        self.alike = {device.name: kind(device) for device in machine.devices}
-        self.servers = servers_of(machine.devices)
+        self.place = place
         self.spilled: list[dict[Home, list[Option]]] = [{} for _ in launches]
         self.cut = [False] * len(launches)
-        self.many = len(launches) > MOST_EXACT  # too many to keep each one's measurements
+        self.many = len(launches) > MOST_EXACT
 
     @property
     def spent(self) -> bool:
@@ -119,7 +102,9 @@ class Sharing:
                 return assignment
             # Estimated sizes are lower bounds, so what was chosen may not fit. Its real sizes make
             # the next choice better.
-            best = _cheaper(best, self._measured(assignment))
+            sure = self._measured(assignment)
+            if sure is not None and (best is None or sure.price < best.price):
+                best = sure
         # An unmeasured choice that promises less may remain.
         return best and replace(best, exact=False)
 
@@ -142,19 +127,10 @@ class Sharing:
         for i in range(len(self.launches)) if models is None else models:
             spilled = [option for options in self.spilled[i].values() for option in options]
             choices.append(self.launches[i].choice(self.weights[i], spilled, self.cut[i]))
-        # Half of its steps where the budget is spent.
-        search = BranchAndBound(
-            choices,
-            self.machine.limits,
-            self.ram,
-            self.alike,
-            self.servers,
-            2 if self.spent else 1,
-        )
+        search = Search(choices, self.place, LOOKED // 2 if self.spent else LOOKED)
         found = search.best()
-        # In the time of a node (memory.meter) four options are looked at; a step takes two nodes.
-        spent = search.looked // 4 + search.steps * 2
-        self.launches[0].meter.spent += spent
+        # In the time of a node (memory.meter) four options are looked at.
+        self.launches[0].meter.spent += search.looked // 4
         return found
 
     def _spill(self, assignment: Assignment | None) -> None:
@@ -197,5 +173,5 @@ class Sharing:
             ModelOptions([option] if option else [], weight)
             for option, weight in zip(options, self.weights, strict=True)
         ]
-        again = assign(sure, self.machine.limits, self.ram, servers=self.servers)
+        again = Search(sure, self.place).best()
         return again and replace(again, exact=assignment.exact)
