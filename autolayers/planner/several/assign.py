@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 RAM = "RAM"  # its name beside those of devices
 UNLIMITED = 1 << 62  # bytes of it that nobody knows
 # Bounds an answer's time: the branches multiply with every model and option.
-LOOKED = 100_000  # options that are looked at, of which models may have hundreds each
+LOOKED = 200_000  # options that are looked at, of which models may have hundreds each
 STEP = 8  # to try one takes as long as to look at this many
-_SOLVED = 40_000  # the same for HiGHS
+_SOLVED = 100_000  # the same for HiGHS
 # Each is a layout of all layers over what is left (options.Launches.cut).
 MOST_CUTS = 24  # how often to try splitting a model over the leftover memory
 # a choice with a split model must be this much better: each needs many layouts to find
@@ -164,7 +164,13 @@ def _price(column: Column) -> float:
 class Search:
     """One search; `complete`: nothing was left out, even if the answer is None."""
 
-    def __init__(self, models: Sequence[ModelOptions], place: Place, most_looked: int = LOOKED):
+    def __init__(
+        self,
+        models: Sequence[ModelOptions],
+        place: Place,
+        most_looked: int = LOOKED,
+        solver: bool = True,
+    ) -> None:
         self.models = models
         self.place = place
         # Of each model, by weighted price; who may be split also has a column of no bytes.
@@ -184,7 +190,9 @@ class Search:
         # price, crowding, options
         self.best_so_far: tuple[float, float, tuple[Option, ...]] | None = None
         self.cuts = self.looked = 0
-        self.most_looked = most_looked
+        # HiGHS is faster where a short search does not end.
+        self.solver = solver and has_solver()
+        self.most_looked = most_looked // 10 if self.solver else most_looked
 
     @property
     def complete(self) -> bool:
@@ -216,7 +224,7 @@ class Search:
                 self._with_cuts(chosen)
                 if first and self.best_so_far:
                     break
-            if self.looked > self.most_looked and has_solver():
+            if self.solver and self.looked > self.most_looked:
                 proven = self._solve()
         if self.best_so_far is None:
             return None
@@ -239,7 +247,7 @@ class Search:
             rules.append((-1.0, parts))
         prices = {at: column.price for at, (_, column) in enumerate(columns)}
         ones = [1] * len(columns)
-        found = solved(prices, rules, ones, ones, 2.0, 1e-9)
+        found = solved(prices, rules, ones, ones, 2.0, 1e-4)
         self.looked += _SOLVED
         if found.x is None:
             return False

@@ -8,7 +8,6 @@ from __future__ import annotations
 from ...memory.meter import BUDGET
 from ...records import lazy, replace
 from .assign import (
-    CUT_GAIN,
     EQUAL,
     LOOKED,
     MOST_EXACT,
@@ -24,6 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .options import Home, Launches
+
+
+# of measuring an estimated choice and choosing again, which has to promise this much
+_ROUNDS, _GAIN = 64, 1.001
 
 
 class Sharing:
@@ -65,17 +68,12 @@ class Sharing:
             self.cut = [launches.divisible for launches in self.launches]
         self._spill(self._assign())
         best: Assignment | None = None
-        # Rounds of measuring an estimated choice and choosing again.
-        for _ in range(64):
+        for _ in range(_ROUNDS):
             assignment = self._assign()
             if assignment is None:
                 return best
-            if best is not None:
-                # An estimated choice has to gain more if it splits a model.
-                split = any(option.params.tensor_split for option in assignment.chosen)
-                gain = CUT_GAIN if split else EQUAL
-                if best.price <= assignment.price * gain or self.spent:
-                    return replace(best, exact=best.exact and not self.spent)
+            if best is not None and (best.price <= assignment.price * _GAIN or self.spent):
+                return replace(best, exact=best.exact and not self.spent)
             # All its sizes are measured, and those of other options at most too small.
             # Measure the estimated ones of these launches and adds their neighbours as options;
             # False if none was estimated
@@ -127,7 +125,9 @@ class Sharing:
         for i in range(len(self.launches)) if models is None else models:
             spilled = [option for options in self.spilled[i].values() for option in options]
             choices.append(self.launches[i].choice(self.weights[i], spilled, self.cut[i]))
-        search = Search(choices, self.place, LOOKED // 2 if self.spent else LOOKED)
+        # What is only compared, or after the budget is spent, is not worth a long search.
+        quick = models is not None or self.spent
+        search = Search(choices, self.place, LOOKED // 4 if quick else LOOKED, not quick)
         found = search.best()
         # In the time of a node (memory.meter) four options are looked at.
         self.launches[0].meter.spent += search.looked // 4
