@@ -33,7 +33,7 @@ UNLIMITED = 1 << 62  # bytes of it that nobody knows
 # Bounds an answer's time: the branches multiply with every model and option.
 LOOKED = 200_000  # options that are looked at, of which models may have hundreds each
 STEP = 8  # to try one takes as long as to look at this many
-_SOLVED = 100_000  # the same for HiGHS
+_SOLVED = 50_000  # the same for HiGHS
 # Each is a layout of all layers over what is left (options.Launches.cut).
 MOST_CUTS = 24  # how often to try splitting a model over the leftover memory
 # a choice with a split model must be this much better: each needs many layouts to find

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ...memory.meter import BUDGET
 from ...records import lazy, replace
 from .assign import (
+    CUT_GAIN,
     EQUAL,
     LOOKED,
     MOST_EXACT,
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .options import Home, Launches
-
-
-# of measuring an estimated choice and choosing again, which has to promise this much
-_ROUNDS, _GAIN = 64, 1.001
 
 
 class Sharing:
@@ -68,11 +65,15 @@ class Sharing:
             self.cut = [launches.divisible for launches in self.launches]
         self._spill(self._assign())
         best: Assignment | None = None
-        for _ in range(_ROUNDS):
+        # Rounds of measuring an estimated choice and choosing again.
+        for _ in range(64):
             assignment = self._assign()
             if assignment is None:
                 return best
-            if best is not None and (best.price <= assignment.price * _GAIN or self.spent):
+            # An estimated choice has to gain more if it splits a model.
+            split = any(option.params.tensor_split for option in assignment.chosen)
+            gain = CUT_GAIN if split else EQUAL
+            if best is not None and (best.price <= assignment.price * gain or self.spent):
                 return replace(best, exact=best.exact and not self.spent)
             # All its sizes are measured, and those of other options at most too small.
             # Measure the estimated ones of these launches and adds their neighbours as options;
@@ -164,14 +165,14 @@ class Sharing:
             self.launches[i].settle()
 
     def _measured(self, assignment: Assignment) -> Assignment | None:
-        """Return the same launches with their measured sizes, if they fit together."""
-        options = [
-            launches.option(option.params)
-            for launches, option in zip(self.launches, assignment.chosen, strict=True)
-        ]
-        sure = [
-            ModelOptions([option] if option else [], weight)
-            for option, weight in zip(options, self.weights, strict=True)
-        ]
-        again = Search(sure, self.place).best()
+        """Return the best of the launches that are measured by now, with these ones."""
+        sure = []
+        for i, (launches, weight) in enumerate(zip(self.launches, self.weights, strict=True)):
+            spilled = [option for options in self.spilled[i].values() for option in options]
+            own = launches.option(assignment.chosen[i].params)
+            known = [*launches.whole, *launches.known(spilled), *([own] if own else [])]
+            sure.append(ModelOptions([option for option in known if option.measured], weight))
+        search = Search(sure, self.place, LOOKED // 4, solver=False)
+        again = search.best()
+        self.launches[0].meter.spent += search.looked // 4
         return again and replace(again, exact=assignment.exact)
