@@ -43,7 +43,7 @@ class Sharing:
     def spent(self) -> bool:
         """Whether the search has cost what one plan may: then nothing is compared that need not
         be."""
-        return any(launches.meter.spent > BUDGET for launches in self.launches)
+        return any(launches.meter.spent > BUDGET // 2 for launches in self.launches)
 
     @lazy
     def shortest(self) -> list[float]:
