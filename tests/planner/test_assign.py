@@ -16,22 +16,22 @@ from autolayers.planner.several import assign as module
 from autolayers.planner.several.assign import (
     RAM,
     UNLIMITED,
+    Assigning,
     Assignment,
     ModelOptions,
     Option,
-    Place,
-    Search,
+    Room,
 )
 
 
-def place(limits: Mapping[str, int], ram: int | None = None, **more: Any) -> Place:
-    return Place({**limits, RAM: UNLIMITED if ram is None else ram}, **more)
+def place(limits: Mapping[str, int], ram: int | None = None, **more: Any) -> Room:
+    return Room({**limits, RAM: UNLIMITED if ram is None else ram}, **more)
 
 
 def assign(
     choices: Sequence[ModelOptions], limits: Mapping[str, int], ram: int | None = None, **more: Any
 ) -> Assignment | None:
-    return Search(choices, place(limits, ram, **more)).best()
+    return Assigning(choices, place(limits, ram, **more)).best()
 
 
 def fit(chosen: Sequence[Option], limits: dict[str, int], ram: int | None) -> bool:
@@ -120,7 +120,7 @@ def test_equal_devices_and_many_models_are_not_worse_than_one_after_another(
             left.update({name: left[name] - size for name, size in option.takes.items()})
             before += option.price
         here = place(limits, alike=dict.fromkeys(limits, "the same"))
-        found = Search(choices, here, 0).best()
+        found = Assigning(choices, here, 0).best()
         assert found is not None and found.price <= before and not found.exact
 
 
@@ -264,7 +264,7 @@ def test_a_device_without_free_memory_counts_for_nothing() -> None:
 def test_a_launch_fits_in_exactly_what_it_takes() -> None:
     option = Option(Params(), {"CUDA0": 5}, 7, 1.0, 1.0)
     for left, ram, fits in ((5, 7, True), (4, 7, False), (5, 6, False), (5, None, True)):
-        assert option.fits(place({"CUDA0": left, "CUDA1": 0}, ram).room) is fits
+        assert option.fits(place({"CUDA0": left, "CUDA1": 0}, ram).sizes) is fits
 
 
 # --- what is called the best of all
@@ -378,7 +378,7 @@ def test_what_bytes_are_worth_finds_the_best_of_many_launches(
     monkeypatch.setattr(module, "has_solver", lambda: False)
     alone = assign(choices, limits, ram)
     monkeypatch.setattr(module, "has_solver", lambda: True)
-    solved = Search(choices, place(limits, ram), 0).best()
+    solved = Assigning(choices, place(limits, ram), 0).best()
     assert alone is not None and solved is not None and solved.exact
     assert solved.price <= alone.price * (1 + 1e-9) <= solved.price * 1.005
 
@@ -399,7 +399,7 @@ def test_the_cheapest_launch_comes_first_of_equal_ones_that_with_the_most_left()
         option(1.0, ram=9),
     ]
     here = place({"CUDA0": 10, "CUDA1": 20}, 8)
-    found = [column.what for column in module.fitting(here.columns(options), Left(here.room))]
+    found = [column.what for column in module.fitting(here.columns(options), Left(here.sizes))]
     # 6 left of CUDA0, 5 of CUDA1, which is larger
     assert found == [options[2], options[1], options[0]]
 
@@ -412,13 +412,13 @@ def test_a_search_that_needs_every_look_is_complete(monkeypatch: pytest.MonkeyPa
         for _ in range(5)
     ]
     here = place({"A": 14, "B": 12, "C": 10})
-    first = Search(choices, here)
+    first = Assigning(choices, here)
     found = first.best()
     assert found is not None and found.exact
     # bounds by what the others cost at least: all choices are 6 ** 5
     assert first.looked < 6**5
     for looked, exact in ((first.looked, True), (first.looked - 1, False)):
-        again = Search(choices, here, looked).best()
+        again = Assigning(choices, here, looked).best()
         assert again is not None and again.exact is exact
 
 
@@ -429,8 +429,8 @@ def test_devices_of_one_kind_are_tried_once() -> None:
         ModelOptions([option(seconds, **{name: size}) for size, seconds in sizes for name in names])
         for sizes in (((9, 1.0), (5, 2.0)), ((11, 1.0), (6, 2.0)), ((8, 1.0), (4, 3.0))) * 2
     ]
-    each = Search(choices, place(limits))
-    alike = Search(choices, place(limits, alike=dict.fromkeys(names, "same")))
+    each = Assigning(choices, place(limits))
+    alike = Assigning(choices, place(limits, alike=dict.fromkeys(names, "same")))
     one, other = each.best(), alike.best()
     assert one is not None and other is not None and one.price == other.price
     assert alike.looked < each.looked

@@ -24,7 +24,7 @@ from autolayers.memory.meter import Meter
 from autolayers.planner.evaluate import RAM_MARGIN
 from autolayers.planner.several import assign, matrix
 from autolayers.planner.several import groups as several
-from autolayers.planner.several.assign import Option, Place
+from autolayers.planner.several.assign import Option, Room
 from autolayers.planner.several.kept import plan_turns
 from autolayers.planner.several.multi import Together, plan_together, takes_of
 from autolayers.planner.several.options import Launches
@@ -207,7 +207,7 @@ class Sizes:
             for name in self.limits:
                 size, ram, seconds = rng.randint(1, 9), rng.randint(0, 15), rng.uniform(1, 9)
                 option = Option(Params(), {name: size}, ram, seconds, seconds)
-                own += [option] if option.fits(Place.of(self.machine).room) else []
+                own += [option] if option.fits(Room.of(self.machine).sizes) else []
             self.options[i] = own
         self.weights = [rng.choice([1.0, 1.0, 3.0]) for _ in self.options]
         self.together = tuple(sorted(self.limits)[:2]) if rng.random() < 0.3 else ()
@@ -218,7 +218,7 @@ class Sizes:
         found.meter, found.most = Meter(), 1
         found.options, found.cut = self.options, {}
         servers = dict.fromkeys(self.together, self.together)
-        found.place = replace(Place.of(self.machine), servers=servers)
+        found.room = replace(Room.of(self.machine), servers=servers)
         return found
 
     @property
@@ -285,7 +285,7 @@ class Known(several._Sets):
     def __init__(self, weights: Sequence[float], seconds: dict[int, float]) -> None:
         found = object.__new__(several.Question)
         found.meter, found.most = Meter(), 1
-        found.place = Place.of(Machine((), {}, None))
+        found.room = Room.of(Machine((), {}, None))
         super().__init__(found, range(len(weights)), weights)
         self.seconds = seconds
 

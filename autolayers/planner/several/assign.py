@@ -1,7 +1,7 @@
 """Which launch of each model, so that all fit at once and their requests take the fewest weighted
 seconds.
 
-    Search([ModelOptions([Option(...), ...]), ModelOptions([...], weight=3)], Place(limits)).best()
+    Assigning([ModelOptions([...]), ModelOptions([...], weight=3)], Room(sizes)).best()
 
 All choices of one option per model are tried, but for those that cannot beat the best so far. That
 is exact unless LOOKED options are looked at first, or more than one model is split over devices.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 RAM = "RAM"  # its name beside those of devices
 UNLIMITED = 1 << 62  # bytes of it that nobody knows
 # Bounds an answer's time: the branches multiply with every model and option.
-LOOKED = 200_000  # options that are looked at, of which models may have hundreds each
+LOOKED = 200_000  # options that are looked at: models may have hundreds each
 STEP = 8  # to try one takes as long as to look at this many
 _SOLVED = 50_000  # the same for HiGHS
 # Each is a layout of all layers over what is left (options.Launches.cut).
@@ -99,16 +99,16 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Place:
+class Room:
     """What models share: bytes of each device and of RAM. `servers`: devices that one model must
     have to itself; `alike`: devices with equal values are the same to every model."""
 
-    room: Mapping[str, int]
+    sizes: Mapping[str, int]
     servers: Servers = field(default_factory=dict)
     alike: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, machine: Machine) -> Place:
+    def of(cls, machine: Machine) -> Room:
         # Everything else on the machine needs RAM_MARGIN once.
         ram = UNLIMITED if machine.ram is None else machine.ram - RAM_MARGIN
         # Equal cards differ in free memory, but what is left of them is compared anyway.
@@ -121,11 +121,11 @@ class Place:
     @property
     def bytes(self) -> int:
         """Those of all devices."""
-        return sum(self.room.values()) - self.room[RAM]
+        return sum(self.sizes.values()) - self.sizes[RAM]
 
     def column(self, option: Option, weight: float = 1.0) -> Column:
         # One device of an RPC server takes all of that server (servers.py).
-        takes = held(option.needs, self.room, self.servers)
+        takes = held(option.needs, self.sizes, self.servers)
         return Column(option, tuple(takes.items()), weight * option.price)
 
     def columns(self, options: Sequence[Option], weight: float = 1.0) -> list[Column]:
@@ -143,8 +143,7 @@ def part(machine: Machine, room: Mapping[str, int]) -> Machine:
 
 
 def fitting(columns: Sequence[Column], left: Left) -> Iterator[Column]:
-    """Yield the columns that still fit, of which the cheapest come first: on a tie, on the
-    emptiest device."""
+    """Yield the columns that still fit, the cheapest first: on a tie, on the emptiest device."""
     for _, same in groupby(columns, key=_price):
         has_room = [column for column in same if left.has(column.takes)]
         yield from sorted(
@@ -161,23 +160,23 @@ def _price(column: Column) -> float:
     return column.price
 
 
-class Search:
+class Assigning:
     """One search; `complete`: nothing was left out, even if the answer is None."""
 
     def __init__(
         self,
         models: Sequence[ModelOptions],
-        place: Place,
+        room: Room,
         most_looked: int = LOOKED,
         solver: bool = True,
     ) -> None:
         self.models = models
-        self.place = place
+        self.room = room
         # Of each model, by weighted price; who may be split also has a column of no bytes.
         self.columns: list[list[Column]] = []
         for model in models:
             best: list[tuple[Column, dict[Any, int]]] = []
-            for column in place.columns(model.options, model.weight):
+            for column in room.columns(model.options, model.weight):
                 takes = dict(column.takes)
                 # What takes no less of anything than a cheaper one is never better.
                 if not any(
@@ -186,7 +185,7 @@ class Search:
                 ):
                     best.append((column, takes))
             self.columns.append([column for column, _ in best])
-        self.left = Left(place.room)
+        self.left = Left(room.sizes)
         # price, crowding, options
         self.best_so_far: tuple[float, float, tuple[Option, ...]] | None = None
         self.cuts = self.looked = 0
@@ -238,7 +237,7 @@ class Search:
         for i in range(len(self.models)):
             for sign in (1.0, -1.0):
                 rules.append((sign, {at: sign for at, (j, _) in enumerate(columns) if i == j}))
-        for name, size in self.place.room.items():
+        for name, size in self.room.sizes.items():
             # In parts of the room: HiGHS compares with a tolerance.
             parts = {
                 at: -dict(column.takes).get(name, 0) / max(1, size)
@@ -286,7 +285,7 @@ class Search:
         """Yield an option of each model, except choices that cannot beat the best so far. A model
         that is to be split has a column without an option."""
         splits = [[Column(None, (), model.least_cut)] if model.cut else [] for model in self.models]
-        worth: Mapping[Any, float] = dict.fromkeys(self.place.room, 0.0)
+        worth: Mapping[Any, float] = dict.fromkeys(self.room.sizes, 0.0)
         columns = self.columns
         # What bytes are worth tells a good choice, and its price what they are worth.
         for _ in range(3 if all(map(len, columns)) else 0):
@@ -296,7 +295,7 @@ class Search:
             if not any(splits):
                 self._one_after_another(order, columns)
         # What a choice costs besides its own bytes: the worth of all bytes is paid back.
-        rooms = sum(worth[name] * size for name, size in self.place.room.items())
+        rooms = sum(worth[name] * size for name, size in self.room.sizes.items())
         # rest[k]: what the models of order[k:] cost at least, whatever the others leave.
         rest = [-rooms]
         for i in reversed(order):
@@ -314,7 +313,7 @@ class Search:
                     break
                 # On a second device of a kind, with as much left, everything would be the same.
                 where = sorted(
-                    (self.place.alike.get(name, name), self.left.left[name], size)
+                    (self.room.alike.get(name, name), self.left.left[name], size)
                     for name, size in column.what.takes.items()
                 )
                 alike = (column.price, column.what.ram, tuple(where))
@@ -347,13 +346,13 @@ class Search:
         """Return better seconds that a byte of each room is worth: with these prices models that
         choose for themselves nearly share the room, so what they cost together is nearly the least
         of all choices (Lagrange's multipliers, by the subgradients of their dual)."""
-        room = {name: size for name, size in self.place.room.items() if 0 < size < UNLIMITED}
+        room = {name: size for name, size in self.room.sizes.items() if 0 < size < UNLIMITED}
         best = float("-inf"), worth
         known = self.best_so_far
         goal = known[0] if known else sum(max(map(_price, mine)) for mine in self.columns if mine)
         for turn in range(20):
             bound = -sum(worth[name] * size for name, size in room.items())
-            taken: dict[Any, int] = dict.fromkeys(self.place.room, 0)
+            taken: dict[Any, int] = dict.fromkeys(self.room.sizes, 0)
             for mine, split in zip(self.columns, splits, strict=True):
                 column = min([*self._priced(mine, worth), *split], key=_price)
                 bound += column.price
@@ -413,7 +412,7 @@ class Search:
         # Counted even if it fails: the layout took its time.
         self.cuts += 1
         option = cut(self.left.left)
-        column = None if option is None else self.place.column(option, self.models[i].weight)
+        column = None if option is None else self.room.column(option, self.models[i].weight)
         return column if column and self.left.has(column.takes) else None
 
     def _sum(self, options: Mapping[int, Option]) -> float:
@@ -439,7 +438,7 @@ class Search:
         crowding = sum(
             (1 - self.left.left[name] / limit) ** 2
             + sum(name in option.takes for option in options.values()) ** 2
-            for name, limit in self.place.room.items()
+            for name, limit in self.room.sizes.items()
             if limit > 0 and name != RAM
         )
         if (

@@ -26,11 +26,11 @@ from .assign import (
     MOST_EXACT,
     RAM,
     UNLIMITED,
+    Assigning,
     Assignment,
     ModelOptions,
     Option,
-    Place,
-    Search,
+    Room,
     fitting,
     part,
 )
@@ -127,7 +127,7 @@ class Question:
         self.request = request
         self.own = own or {}
         self.measurements = MeasuredFile()
-        self.place = Place.of(request.machine)
+        self.room = Room.of(request.machine)
         self.options: dict[int, list[Option]] = {}
         # with few models, those that fit on no single device
         self.cut: dict[int, Launches] = {}
@@ -164,13 +164,13 @@ class Question:
         options = list(launches.whole)
         # A split over devices is an option only of a model that no single device holds.
         if not options and launches.divisible:
-            cut = _whole_cut(launches, {**self.place.room, RAM: UNLIMITED})
+            cut = _whole_cut(launches, {**self.room.sizes, RAM: UNLIMITED})
             options = [] if cut is None else [cut]
             # The split is laid out again for each set, in what the others leave. Of many models it
             # stays this one.
             if options and len(self.models) <= MOST_EXACT:
                 self.cut[i] = launches
-        return [option for option in options if option.fits(self.place.room)]
+        return [option for option in options if option.fits(self.room.sizes)]
 
     def choice(self, i: int) -> ModelOptions:
         """Return the options of one model of a set."""
@@ -219,7 +219,7 @@ def _whole_cut(launches: Launches, left: Mapping[str, int]) -> Option | None:
 # --- sets that fit at the same time
 
 
-STEPS = 10_000  # of a search for launches of which any few fit
+STEPS = 10_000  # of a search for launches, any few of them to fit together
 
 
 class _Sets:
@@ -274,7 +274,7 @@ class _Sets:
     def chosen(self, members: Sequence[int], first: bool = False) -> Assignment | None:
         """Return the launches of a set with the fewest seconds, or the `first` that fit."""
         options = [self.question.choice(i) for i in members]
-        search = Search(options, self.question.place, LOOKED)
+        search = Assigning(options, self.question.room, LOOKED)
         assignment = search.best(first)
         self.looked += search.looked
         # None proves that the set does not fit only if the search saw everything.
@@ -307,7 +307,7 @@ class _Sets:
         smallest_bytes = sum(
             min(sum(option.takes.values()) for option in self.question.options[i]) for i in members
         )
-        return smallest_bytes <= self.question.place.bytes
+        return smallest_bytes <= self.question.room.bytes
 
 
 def _sets(question: Question, weights: Sequence[float]) -> tuple[list[dict[int, Option]], bool]:
@@ -325,12 +325,12 @@ def _sets(question: Question, weights: Sequence[float]) -> tuple[list[dict[int, 
             sets_of_options.append(dict(zip(members, options, strict=True)))
         return sets_of_options, sets.proven
     # Largest first packs tightly; smallest first puts the most models into the first set.
-    columns = {i: question.place.columns(question.options[i]) for i in order}
+    columns = {i: question.room.columns(question.options[i]) for i in order}
     ways = []
     for some in (order, order[::-1]):
         packed: list[tuple[Left, dict[int, Option]]] = []
         for i in some:
-            for left, launches in (*packed, (Left(question.place.room), {})):
+            for left, launches in (*packed, (Left(question.room.sizes), {})):
                 column = next(fitting(columns[i], left), None)
                 if column is not None:
                     if not launches:
@@ -468,7 +468,7 @@ def _machines(machine: Machine, chosen: Mapping[int, Option], count: int) -> dic
     """Return the part of the machine that each model has, so that any `count` of them have
     theirs."""
     parts: dict[int, dict[str, int]] = {i: {} for i in chosen}
-    for name, limit in Place.of(machine).room.items():
+    for name, limit in Room.of(machine).sizes.items():
         needs = {i: option.needs[name] for i, option in chosen.items() if name in option.needs}
         for i, size in _parts(needs, limit, count).items():
             parts[i][name] = size
@@ -514,8 +514,8 @@ class _LeftByAny(Left):
 def _any(question: Question, order: Sequence[int], count: int) -> dict[int, Option] | None:
     """Return an option of each model, so that any `count` of them fit: the fastest that leaves one
     for the models after it. None if not found in STEPS steps."""
-    left = _LeftByAny(question.place.room, count)
-    columns = [question.place.columns(question.options[i]) for i in order]
+    left = _LeftByAny(question.room.sizes, count)
+    columns = [question.room.columns(question.options[i]) for i in order]
 
     def next_ones(chosen: Sequence[Column]) -> Iterator[Column]:
         return fitting(columns[len(chosen)], left)

@@ -17,7 +17,7 @@ from ...records import dataclass, replace
 from ..answer import plan_request
 from ..assignment import Left
 from ..prices import WIDER
-from .assign import MOST_EXACT, RAM, Assignment, Option, Place, part
+from .assign import MOST_EXACT, RAM, Assignment, Option, Room, part
 from .options import Launches
 from .servers import dealt, with_own_servers
 from .sharing import Sharing
@@ -203,7 +203,7 @@ def _shared(
             if len(models) > MOST_EXACT:
                 launches[-1].settle()
             seen[model.path] = launches[-1]
-        sharing = Sharing(launches, weights, Place.of(request.machine))
+        sharing = Sharing(launches, weights, Room.of(request.machine))
         assignment = sharing.best()
         if assignment is None or not _is_whole(assignment):
             assignment = _finer(sharing, assignment)
@@ -227,7 +227,7 @@ def _finer(sharing: Sharing, assignment: Assignment | None) -> Assignment | None
     if len(sharing.launches) > MOST_EXACT:
         return assignment
     # In the given order, as people start them by hand.
-    left = Left(sharing.place.room)
+    left = Left(sharing.room.sizes)
     chosen: list[Option] = []
     # What the search left of one plan's budget for all the separate plans, but for a third, with
     # which each gets a share if they do not fit; when it is spent, what was found is the answer.
@@ -244,7 +244,7 @@ def _finer(sharing: Sharing, assignment: Assignment | None) -> Assignment | None
         if option is None or not option.fits(left.left):
             return assignment
         chosen.append(option)
-        left.take(sharing.place.column(option).takes)
+        left.take(sharing.room.column(option).takes)
     price = sum(
         weight * option.price for weight, option in zip(sharing.weights, chosen, strict=True)
     )
@@ -281,7 +281,7 @@ def shared_out(
     """Return each model's plan with what the chosen launches leave: first to make those in RAM
     faster, then in equal parts per device to the others' contexts."""
     machine = request.machine
-    left = Left(Place.of(machine).room)
+    left = Left(Room.of(machine).sizes)
     for option in chosen:
         left.take(option.needs.items())
     # First what is partly in RAM: more memory takes weights off the CPU, which gains more than
@@ -393,7 +393,7 @@ def _by_size(
     machine = request.machine
     sizes = [model.size for model in models]
     owners = dealt(sizes, machine)
-    left = Place.of(machine).room
+    left = Room.of(machine).sizes
     plans: list[Plan] = []
     for i, model in enumerate(models):
         # Models that are still to be planned share by size what the earlier ones left.
@@ -424,7 +424,7 @@ def _by_size(
 def beside(machine: Machine, plan: Plan) -> Machine:
     """Return the machine with what a plan leaves of its devices and RAM."""
     taken = needs_of(plan)
-    left = Place.of(machine).room
+    left = Room.of(machine).sizes
     return part(machine, {name: max(0, size - taken.get(name, 0)) for name, size in left.items()})
 
 

@@ -12,11 +12,11 @@ from .assign import (
     EQUAL,
     LOOKED,
     MOST_EXACT,
+    Assigning,
     Assignment,
     ModelOptions,
     Option,
-    Place,
-    Search,
+    Room,
 )
 
 TYPE_CHECKING = False
@@ -29,12 +29,10 @@ if TYPE_CHECKING:
 class Sharing:
     """Several models on one machine."""
 
-    def __init__(
-        self, launches: Sequence[Launches], weights: Sequence[float], place: Place
-    ) -> None:
+    def __init__(self, launches: Sequence[Launches], weights: Sequence[float], room: Room) -> None:
         self.launches = launches
         self.weights = weights
-        self.place = place
+        self.room = room
         self.spilled: list[dict[Home, list[Option]]] = [{} for _ in launches]
         self.cut = [False] * len(launches)
         self.many = len(launches) > MOST_EXACT
@@ -128,7 +126,7 @@ class Sharing:
             choices.append(self.launches[i].choice(self.weights[i], spilled, self.cut[i]))
         # What is only compared, or after the budget is spent, is not worth a long search.
         quick = models is not None or self.spent
-        search = Search(choices, self.place, LOOKED // 4 if quick else LOOKED, not quick)
+        search = Assigning(choices, self.room, LOOKED // 4 if quick else LOOKED, not quick)
         found = search.best()
         # In the time of a node (memory.meter) four options are looked at.
         self.launches[0].meter.spent += search.looked // 4
@@ -172,7 +170,7 @@ class Sharing:
             own = launches.option(assignment.chosen[i].params)
             known = [*launches.whole, *launches.known(spilled), *([own] if own else [])]
             sure.append(ModelOptions([option for option in known if option.measured], weight))
-        search = Search(sure, self.place, LOOKED // 4, solver=False)
+        search = Assigning(sure, self.room, LOOKED // 4, solver=False)
         again = search.best()
         self.launches[0].meter.spent += search.looked // 4
         return again and replace(again, exact=assignment.exact)

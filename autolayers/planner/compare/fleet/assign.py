@@ -109,7 +109,7 @@ class Supply:
 
 @dataclass(frozen=True)
 class Servers:
-    """So many servers of each sort; `bound`: users in all that no choice exceeds, None without
+    """A number of servers of each sort; `bound`: users in all that no choice exceeds, None without
     SciPy."""
 
     supply: Supply
@@ -118,7 +118,7 @@ class Servers:
 
     @property
     def used(self) -> list[tuple[Sort, int]]:
-        """The sorts of which there are servers."""
+        """The sorts that have servers, and how many."""
         pairs = zip(self.supply.sorts, self.counts, strict=True)
         return [(sort, count) for sort, count in pairs if count]
 

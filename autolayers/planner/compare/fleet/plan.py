@@ -31,7 +31,7 @@ from .assign import Servers, Sort, Supply, assign, dealt, fewest
 from .options import option_of, part, planned
 from .places import Places
 from .sharing import shared
-from .sorts import Question, Sorts, memory_of
+from .sorts import FleetQuestion, Sorts, memory_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def plan_fleet(
     interrupt ends the search, and the answer is the best so far. Raises DoesNotFit if none of the
     models is served."""
     names = tuple(names) or tuple(model.name or model.path for model in models)
-    question = Question(models, request, fleet, weights, wanted, names, step, shares)
+    question = FleetQuestion(models, request, fleet, weights, wanted, names, step, shares)
 
     def chosen(rate: float) -> _Planner:
         goals = replace(wanted, each=replace(wanted.each, rate=rate or wanted.each.rate))
@@ -87,7 +87,7 @@ class _Planner:
     """`models` that are served, and the `most` servers for them; `waiting`: sorts of the models for
     which no machine is left."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: FleetQuestion) -> None:
         self.question = question
         self.fleet = question.fleet
         self.wanted = question.wanted
@@ -407,7 +407,7 @@ class _Planner:
 
     @staticmethod
     def _with_room(supply: Supply, kind: int, gpus: int) -> int:
-        """Return the users that are served with so many GPUs more of a kind, which may be new."""
+        """Return the users that are served with more GPUs of a kind, which may be new."""
         room = [*supply.room, *[0] * (kind + 1 - len(supply.room))]
         room[kind] += gpus
         return assign(replace(supply, room=room), quick=True).possible

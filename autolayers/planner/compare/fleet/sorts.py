@@ -36,7 +36,7 @@ _SPAN = 4  # machines that one model spans at most
 
 
 @dataclass(frozen=True)
-class Question:
+class FleetQuestion:
     """What is asked. `step` is told what is done; `shares`: models may share a GPU."""
 
     models: Sequence[Model]
@@ -70,7 +70,7 @@ class Question:
         return [weight / whole * (i in models) for i, weight in enumerate(self.weights)]
 
     def part(self, at: tuple[int, int]) -> Machine:
-        """Return so many GPUs of a kind of machine."""
+        """Return a number of GPUs of a kind of machine."""
         kind, gpus = at
         return part(self.fleet.kinds[kind], gpus, self.request.policy)
 
@@ -79,7 +79,7 @@ class Sorts:
     """`options` of each model by kind of machine and GPUs, `uses` of the sorts that span machines,
     `unserved`: models that nothing serves."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: FleetQuestion) -> None:
         self.question = question
         self.uses: dict[Sort, Use] = {}
         self.short: dict[int, tuple[int, Takes]] = {}  # bytes that the closest machines lack
