@@ -189,9 +189,11 @@ class Assigning:
         # price, crowding, options
         self.best_so_far: tuple[float, float, tuple[Option, ...]] | None = None
         self.cuts = self.looked = 0
-        # HiGHS is faster where a short search does not end.
         self.solver = solver and has_solver()
-        self.most_looked = most_looked // 10 if self.solver else most_looked
+        # HiGHS is faster where a short search does not end, but knows no splits.
+        self.splits = any(model.cut for model in models)
+        short = self.solver and not self.splits
+        self.most_looked = most_looked // 10 if short else most_looked
 
     @property
     def complete(self) -> bool:
@@ -260,7 +262,7 @@ class Assigning:
             self._keep(chosen)
         for column in chosen.values():
             self.left.give_back(column.takes)
-        return fits and found.status == 0 and not any(model.cut for model in self.models)
+        return fits and found.status == 0 and not self.splits
 
     def _one_after_another(self, order: Sequence[int], columns: Sequence[Sequence[Column]]) -> None:
         """Give each model in turn the best option that the models before it leave."""
