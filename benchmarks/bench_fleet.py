@@ -21,12 +21,8 @@ sys.path.insert(0, str(ROOT))
 from autolayers.devices.fleet_file import read  # noqa: E402
 from autolayers.flags.users import Users  # noqa: E402
 from autolayers.model import read_model  # noqa: E402
-from autolayers.planner.compare.fleet.assign import (  # noqa: E402
-    Sort,
-    assign,
-    has_solver,
-    users_in_ratio,
-)
+from autolayers.planner.assignment import has_solver  # noqa: E402
+from autolayers.planner.compare.fleet.assign import Sort, Supply, assign  # noqa: E402
 from autolayers.planner.compare.fleet.plan import Wanted, plan_fleet  # noqa: E402
 from autolayers.request import Request  # noqa: E402
 
@@ -78,10 +74,10 @@ def chosen(machines: int) -> None:
     bound = None
     for solver in (True, False):
         start = cpu()
-        found = assign(sorts, room, weights, solver=solver)
+        found = assign(Supply(sorts, room, weights), solver=solver)
         seconds = cpu() - start
         bound = bound or found.bound
-        users = users_in_ratio(sorts, found.counts, weights)
+        users = found.in_ratio
         row += [f"{seconds:8.2f}", f"{100 * users / bound:8.1f} %" if bound else f"{'-':>8}"]
     print(f"{machines:10d} {' '.join(row)}")
 

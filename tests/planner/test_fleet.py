@@ -202,7 +202,7 @@ def test_a_promise_that_no_machine_keeps(plan) -> None:
 
 
 def test_an_interrupt_answers_with_what_is_planned(plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autolayers.planner.compare.fleet import plan as part
+    from autolayers.planner.compare.fleet import sorts as part
 
     def stop(work: Any, items: Any, **_: Any) -> list[Any]:
         if 1 in items:

@@ -12,24 +12,29 @@ import pytest
 from small_fleets import fleet, taken
 from support import slow
 
-from autolayers.planner.compare.fleet import fewest as part
-from autolayers.planner.compare.fleet.assign import Sort, assign, dealt, served, users_in_ratio
-from autolayers.planner.compare.fleet.fewest import fewest
+from autolayers.planner.compare.fleet import assign as part
+from autolayers.planner.compare.fleet.assign import (
+    Servers,
+    Sort,
+    Supply,
+    assign,
+    dealt,
+    fewest,
+)
 
 MEMORY = [12.0, 24.0, 80.0]
 
 
 def problems(
     seeds: range,
-) -> Iterator[tuple[list[Sort], list[int], list[int], tuple[int, ...]]]:
+) -> Iterator[tuple[list[Sort], list[int], list[int], Servers]]:
     """Sorts, GPUs, a part of the users that they serve, and the servers for all of them."""
     for seed in seeds:
         sorts, room, weights = fleet(seed, 2, 2 + seed % 2, 4)
-        counts = assign(sorts, room, weights).counts
-        possible = int(users_in_ratio(sorts, counts, weights) + 1e-6)
-        if possible:
-            users = max(1, possible * (1 + seed % 4) // 4)
-            yield sorts, room, [max(1, each) for each in dealt(users, weights)], counts
+        most = assign(Supply(sorts, room, weights))
+        if most.possible:
+            users = max(1, most.possible * (1 + seed % 4) // 4)
+            yield sorts, room, [max(1, each) for each in dealt(users, weights)], most
 
 
 def costs_of(sorts: list[Sort]) -> list[float]:
@@ -50,7 +55,7 @@ def rank(
 ) -> tuple[int, int, float] | None:
     """Models without slots for the users of one server, GPUs and memory; None where users are not
     served."""
-    users = served(sorts, counts, len(needed))
+    users = Servers(Supply(sorts, room, needed), counts).users
     if any(has < needs for has, needs in zip(users, needed, strict=True)):
         return None
     waiting = 0
@@ -85,8 +90,8 @@ def test_highs_finds_the_fewest_of_all_possibilities(
 ) -> None:
     pytest.importorskip("scipy")
     monkeypatch.setattr(part, "ALL", 0)
-    for sorts, room, needed, counts in problems(seeds):
-        found = fewest(sorts, room, needed, costs_of(sorts), alone_of(room), counts)
+    for sorts, room, needed, most in problems(seeds):
+        found = fewest(most, needed, costs_of(sorts), alone_of(room)).counts
         assert rank(sorts, room, found, needed) == best(sorts, room, needed)
 
 
@@ -94,10 +99,10 @@ def test_without_a_solver_no_server_is_left_that_is_not_needed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(part, "ALL", 0)
-    for sorts, room, needed, counts in problems(range(24)):
+    for sorts, room, needed, most in problems(range(24)):
         costs = costs_of(sorts)
-        found = fewest(sorts, room, needed, costs, alone_of(room), counts, solver=False)
-        mine, before = rank(sorts, room, found, needed), rank(sorts, room, counts, needed)
+        found = fewest(most, needed, costs, alone_of(room), solver=False).counts
+        mine, before = rank(sorts, room, found, needed), rank(sorts, room, most.counts, needed)
         assert mine is not None and before is not None and mine <= before
         for i, count in enumerate(found):
             less = (*found[:i], count - 1, *found[i + 1 :])
@@ -113,10 +118,8 @@ def test_few_servers_with_many_slots_are_preferred() -> None:
         Sort(((2, 1),), ((1, 8),)),
     ]
     costs = costs_of(sorts)
-    assert fewest(sorts, [100, 50, 1], [50, 5], costs, [False] * 3, (100, 50, 1)) == (0, 2, 1)
-    assert fewest(sorts, [100, 50, 1], [9, 5], costs, [False] * 3, (100, 50, 1)) == (2, 0, 1)
-    assert fewest(sorts, [100, 50, 1], [9, 5], costs, [False] * 3, (100, 50, 1), solver=False) == (
-        2,
-        0,
-        1,
-    )
+    most = Servers(Supply(sorts, [100, 50, 1], [0.9, 0.1]), (100, 50, 1))
+    alone = [False] * 3
+    assert fewest(most, [50, 5], costs, alone).counts == (0, 2, 1)
+    assert fewest(most, [9, 5], costs, alone).counts == (2, 0, 1)
+    assert fewest(most, [9, 5], costs, alone, solver=False).counts == (2, 0, 1)

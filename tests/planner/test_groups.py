@@ -24,7 +24,7 @@ from autolayers.memory.meter import Meter
 from autolayers.planner.evaluate import RAM_MARGIN
 from autolayers.planner.several import assign, matrix
 from autolayers.planner.several import groups as several
-from autolayers.planner.several.assign import Option
+from autolayers.planner.several.assign import Option, Room
 from autolayers.planner.several.kept import plan_turns
 from autolayers.planner.several.multi import Together, plan_together, takes_of
 from autolayers.planner.several.options import Launches
@@ -207,7 +207,7 @@ class Sizes:
             for name in self.limits:
                 size, ram, seconds = rng.randint(1, 9), rng.randint(0, 15), rng.uniform(1, 9)
                 option = Option(Params(), {name: size}, ram, seconds, seconds)
-                own += [option] if option.fits(self.limits, self.ram) else []
+                own += [option] if option.fits(Room.of(self.machine).sizes) else []
             self.options[i] = own
         self.weights = [rng.choice([1.0, 1.0, 3.0]) for _ in self.options]
         self.together = tuple(sorted(self.limits)[:2]) if rng.random() < 0.3 else ()
@@ -216,12 +216,16 @@ class Sizes:
     def asked(self) -> several.Question:
         found = object.__new__(several.Question)
         found.meter, found.most = Meter(), 1
-        found.options, found.ram, found.cut = self.options, self.ram, {}
+        found.options, found.cut = self.options, {}
+        servers = dict.fromkeys(self.together, self.together)
+        found.room = replace(Room.of(self.machine), servers=servers)
+        return found
+
+    @property
+    def machine(self) -> Machine:
         devices = [Device(name, size, size) for name, size in self.limits.items()]
         ram = None if self.ram is None else self.ram + RAM_MARGIN
-        found.machine = Machine(tuple(devices), self.limits, ram)
-        found.servers = dict.fromkeys(self.together, self.together)
-        return found
+        return Machine(tuple(devices), self.limits, ram)
 
     def fit(self, options: Iterable[Option], most: int | None = None) -> bool:
         """Whether these, or any `most` of them, fit at the same time."""
@@ -281,7 +285,7 @@ class Known(several._Sets):
     def __init__(self, weights: Sequence[float], seconds: dict[int, float]) -> None:
         found = object.__new__(several.Question)
         found.meter, found.most = Meter(), 1
-        found.machine = Machine((), {}, None)
+        found.room = Room.of(Machine((), {}, None))
         super().__init__(found, range(len(weights)), weights)
         self.seconds = seconds
 
@@ -341,7 +345,8 @@ def test_by_sizes_groups_are_called_the_best_only_if_nothing_was_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without steps of a search, only what fits one after another is sure."""
-    monkeypatch.setattr(assign, "STEPS", 0)
+    monkeypatch.setattr(several, "LOOKED", 0)
+    monkeypatch.setattr(assign, "has_solver", lambda: False)
     proven = {True: 0, False: 0}
     for seed in range(100):
         case = Sizes(seed, least=2)
@@ -368,7 +373,7 @@ def test_by_sizes_any_of_the_preset_fit_and_share_what_is_left() -> None:
                 continue
             presets += 1
             assert case.fit(chosen.values(), most)
-            machines = several._machines(asked, chosen, most)
+            machines = several._machines(case.machine, chosen, most)
             for name in case.limits:
                 shares = {i: machines[i].limits[name] for i in chosen if name in chosen[i].takes}
                 assert all(size >= chosen[i].takes[name] for i, size in shares.items())

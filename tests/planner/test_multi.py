@@ -156,7 +156,7 @@ class Case:
                     )
                     shapes.append(replace(launches._at(chosen), tensor_split=split))
         measured = [launches.evaluator.candidate(shape, FULL) for shape in shapes]
-        options = [launches._measured(found, self.machine.limits) for found in measured if found]
+        options = [launches._measured(found) for found in measured if found]
         return sorted(
             ((option.price, dict(option.takes), option.ram) for option in options),
             key=lambda it: it[0],

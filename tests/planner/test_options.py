@@ -11,7 +11,7 @@ from support import MiB, hypothetical_gpus, model, requested
 from autolayers.devices import Host
 from autolayers.flags.policy import read
 from autolayers.machine import Machine
-from autolayers.planner.several.assign import Option
+from autolayers.planner.several.assign import RAM, UNLIMITED, Option
 from autolayers.planner.several.options import Launches
 
 
@@ -133,11 +133,11 @@ def test_a_split_is_not_priced_below_the_slowest_device_that_holds_all() -> None
 
 
 def settled(
-    of: Launches, left: Mapping[str, int], ram: int | None = None
+    of: Launches, left: Mapping[str, int], ram: int = UNLIMITED
 ) -> tuple[int, Option | None]:
     """A split that is measured, and how many were measured for it."""
     for count in range(20):
-        option = of.cut(left, ram)
+        option = of.cut({**left, RAM: ram})
         if option is None or option.measured:
             return count, option
         of.measure_cut(option)
@@ -181,13 +181,13 @@ def test_a_split_has_as_few_layers_in_ram_as_the_memory_left_allows(
     for less, (count, *shape, seconds) in expected.items():
         left = {name: size - less * MiB for name, size in of.machine.limits.items()}
         measured, option = settled(of, left)
-        assert option is not None and option.fits(left, None)
+        assert option is not None and option.fits({**left, RAM: UNLIMITED})
         params = option.params
         assert [params.n_gpu_layers, len(params.overrides), params.tensor_split] == shape
         assert (measured, option.seconds) == (count, pytest.approx(seconds, rel=1e-4))
         assert option.whole == (not params.overrides and params.n_gpu_layers == 5)
         assert of._cut_bound(left) <= option.price
-    assert of.cut(dict.fromkeys(of.machine.limits, 0), None) is None
+    assert of.cut({**dict.fromkeys(of.machine.limits, 0), RAM: UNLIMITED}) is None
 
 
 def test_a_split_that_exceeds_the_ram_left_is_not_taken() -> None:
@@ -195,7 +195,7 @@ def test_a_split_that_exceeds_the_ram_left_is_not_taken() -> None:
     left = {name: size - 500 * MiB for name, size in of.machine.limits.items()}
     _, option = settled(of, left)
     assert option is not None and settled(of, left, option.ram)[1] == option
-    assert of.cut(left, option.ram - 1) != option
+    assert of.cut({**left, RAM: option.ram - 1}) != option
 
 
 def test_bytes_that_others_take_cost_a_split_at_least_their_time_in_ram() -> None:

@@ -13,10 +13,8 @@ from autolayers.flags.policy import read
 from autolayers.machine import Device, Machine
 from autolayers.memory.margin import least
 from autolayers.planner.several import multi, sharing
-from autolayers.planner.several.assign import Assignment
 from autolayers.planner.several.multi import _too_large, _too_many
 from autolayers.planner.several.options import Launches
-from autolayers.planner.several.sharing import _cheaper
 
 GPU = 1000
 
@@ -53,14 +51,6 @@ def test_contexts_of_processes_are_too_many_where_they_exceed_the_devices(
     assert not _too_many(fit, request)
     assert _too_many(fit + 1, request) is counted
     assert not _too_many(99, requested(params, policy))
-
-
-def test_the_cheaper_choice_is_taken_and_of_equal_ones_the_first() -> None:
-    one, same, less = (Assignment((), price, True) for price in (2.0, 2.0, 1.0))
-    assert _cheaper(one, less) is less and _cheaper(less, one) is less
-    assert _cheaper(one, same) is one
-    assert _cheaper(None, one) is one and _cheaper(one, None) is one
-    assert _cheaper(None, None) is None
 
 
 @pytest.mark.parametrize("count", [3, slow(12)])

@@ -20,11 +20,23 @@ from ...memory.ram import ram_of
 from ...records import dataclass, replace
 from ...units import whole
 from ..answer import plan_request
-from ..evaluate import RAM_MARGIN
-from .assign import MOST_EXACT, STEPS, Assignment, BranchAndBound, Left, ModelOptions, Option
-from .multi import MeasuredFile, SharedOut, Together, settled, with_others
-from .options import Launches, kind
-from .servers import held, servers_of, with_own_servers
+from ..assignment import Left, choices
+from .assign import (
+    LOOKED,
+    MOST_EXACT,
+    RAM,
+    UNLIMITED,
+    Assigning,
+    Assignment,
+    ModelOptions,
+    Option,
+    Room,
+    fitting,
+    part,
+)
+from .multi import MeasuredFile, Together, settled, shared_out, with_others
+from .options import Launches
+from .servers import with_own_servers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +46,7 @@ if TYPE_CHECKING:
     from ...machine import Machine
     from ...model import Model
     from ...request import Request
+    from ..assignment import Column, Takes
     from ..plan import Plan
 
 
@@ -114,10 +127,7 @@ class Question:
         self.request = request
         self.own = own or {}
         self.measurements = MeasuredFile()
-        self.machine = machine = request.machine
-        self.servers = servers_of(machine.devices)
-        # What the models may share: everything else on the machine needs RAM_MARGIN once.
-        self.ram = None if machine.ram is None else machine.ram - RAM_MARGIN
+        self.room = Room.of(request.machine)
         self.options: dict[int, list[Option]] = {}
         # with few models, those that fit on no single device
         self.cut: dict[int, Launches] = {}
@@ -138,14 +148,14 @@ class Question:
 
     def some(self, members: Sequence[int]) -> Question:
         """Return the question for some of the models; nothing is measured again."""
-        part = copy(self)
-        part.models = Some(self.models, members)
+        fewer = copy(self)
+        fewer.models = Some(self.models, members)
         at = {i: place for place, i in enumerate(members)}
-        part.own = {at[i]: mine for i, mine in self.own.items() if i in at}
-        part.options = {at[i]: self.options[i] for i in members if i in self.options}
-        part.cut = {at[i]: self.cut[i] for i in members if i in self.cut}
-        part.refused = [(at[i], why) for i, why in self.refused if i in at]
-        return part
+        fewer.own = {at[i]: mine for i, mine in self.own.items() if i in at}
+        fewer.options = {at[i]: self.options[i] for i in members if i in self.options}
+        fewer.cut = {at[i]: self.cut[i] for i in members if i in self.cut}
+        fewer.refused = [(at[i], why) for i, why in self.refused if i in at]
+        return fewer
 
     def _whole(self, i: int) -> list[Option]:
         """Return a model's launches that are fully offloaded and fit by themselves."""
@@ -154,13 +164,13 @@ class Question:
         options = list(launches.whole)
         # A split over devices is an option only of a model that no single device holds.
         if not options and launches.divisible:
-            cut = _whole_cut(launches, self.machine.limits, None)
+            cut = _whole_cut(launches, {**self.room.sizes, RAM: UNLIMITED})
             options = [] if cut is None else [cut]
             # The split is laid out again for each set, in what the others leave. Of many models it
             # stays this one.
             if options and len(self.models) <= MOST_EXACT:
                 self.cut[i] = launches
-        return [option for option in options if option.fits(self.machine.limits, self.ram)]
+        return [option for option in options if option.fits(self.room.sizes)]
 
     def choice(self, i: int) -> ModelOptions:
         """Return the options of one model of a set."""
@@ -169,14 +179,10 @@ class Question:
             return ModelOptions(self.options[i])
         return ModelOptions(
             (),
-            cut=lambda left, ram: _whole_cut(launches, left, ram),
+            cut=lambda left: _whole_cut(launches, left),
             # With the empty machine it is as fast as a split can be.
             cut_price=self.options[i][0].price,
         )
-
-    def left(self) -> Left:
-        """Return the machine with nothing on it."""
-        return Left(self.machine.limits, self.ram, self.servers)
 
     def by_size(self) -> list[int]:
         """Return the models that can be fully offloaded, largest first."""
@@ -198,12 +204,12 @@ class Question:
             return None
 
 
-def _whole_cut(launches: Launches, left: Mapping[str, int], ram: int | None) -> Option | None:
+def _whole_cut(launches: Launches, left: Mapping[str, int]) -> Option | None:
     """Return a model's fastest launch over several devices with this much memory left, without RAM,
     measured."""
     # Each division is by what the one before it took.
     for _ in range(4):
-        option = launches.cut(left, ram)
+        option = launches.cut(left)
         if option is None or not option.whole or option.measured:
             return option if option is not None and option.whole else None
         launches.measure_cut(option)
@@ -211,6 +217,9 @@ def _whole_cut(launches: Launches, left: Mapping[str, int], ram: int | None) -> 
 
 
 # --- sets that fit at the same time
+
+
+STEPS = 10_000  # of a search for launches, any few of them to fit together
 
 
 class _Sets:
@@ -223,8 +232,7 @@ class _Sets:
         self.question = question
         self.models = models
         self.weights = weights
-        self.alike = {device.name: kind(device) for device in question.machine.devices}
-        self.searched = 0
+        self.looked = 0
         self.proven = True
         self.seconds: dict[int, float] = {}  # for each set that fits, by its bits
 
@@ -263,16 +271,12 @@ class _Sets:
             mask ^= best[mask][3]
         return sets
 
-    def chosen(self, members: Sequence[int]) -> Assignment | None:
-        """Return the launches of a set with the fewest seconds."""
-        search = BranchAndBound(
-            [self.question.choice(i) for i in members],
-            self.question.machine.limits,
-            self.question.ram,
-            self.alike,
-            self.question.servers,
-        )
-        assignment = search.best()
+    def chosen(self, members: Sequence[int], first: bool = False) -> Assignment | None:
+        """Return the launches of a set with the fewest seconds, or the `first` that fit."""
+        options = [self.question.choice(i) for i in members]
+        search = Assigning(options, self.question.room, LOOKED)
+        assignment = search.best(first)
+        self.looked += search.looked
         # None proves that the set does not fit only if the search saw everything.
         self.proven &= assignment is not None or search.complete
         return assignment
@@ -288,26 +292,12 @@ class _Sets:
         if any(part and part not in self.seconds for part in parts):
             return
         members = self._members(mask)
-        # The cheap test first: a placement that works proves that the set fits.
-        # The seconds of a set whose models fit, each on what those before it leave; None if they
-        # do not, or if one of several may be split
-        # What a split takes depends on what the others leave, so only the search can tell.
-        if len(members) > 1 and any(i in self.question.cut for i in members):
-            seconds = None
-        else:
-            group = self.question.left()
-            if not all(group.place(i, self.question.options[i]) for i in members):
-                seconds = None
-            else:
-                seconds = sum(option.price for option in group.chosen.values())
-        if seconds is not None:
-            self.seconds[mask] = seconds
-        elif self._may_fit(members):
-            self.searched += 1
-            # Each is a branch and bound of up to STEPS steps: 200 sets are searched.
-            more = self.searched <= 200 and self.question.meter.spent <= self.question.most
+        if self._may_fit(members):
+            # A set may take a whole search, a hundred of them all the time that there is.
+            spent = self.looked > 10 * LOOKED or self.question.meter.spent > self.question.most
+            more = len(members) == 1 or not spent
             self.proven &= more
-            assignment = self.chosen(members) if more else None
+            assignment = self.chosen(members, first=True) if more else None
             if assignment is not None:
                 self.seconds[mask] = assignment.price
 
@@ -317,7 +307,7 @@ class _Sets:
         smallest_bytes = sum(
             min(sum(option.takes.values()) for option in self.question.options[i]) for i in members
         )
-        return smallest_bytes <= sum(self.question.machine.limits.values())
+        return smallest_bytes <= self.question.room.bytes
 
 
 def _sets(question: Question, weights: Sequence[float]) -> tuple[list[dict[int, Option]], bool]:
@@ -335,14 +325,20 @@ def _sets(question: Question, weights: Sequence[float]) -> tuple[list[dict[int, 
             sets_of_options.append(dict(zip(members, options, strict=True)))
         return sets_of_options, sets.proven
     # Largest first packs tightly; smallest first puts the most models into the first set.
+    columns = {i: question.room.columns(question.options[i]) for i in order}
     ways = []
     for some in (order, order[::-1]):
-        packed: list[Left] = []
+        packed: list[tuple[Left, dict[int, Option]]] = []
         for i in some:
-            if not any(left.place(i, question.options[i]) for left in packed):
-                packed.append(question.left())
-                packed[-1].place(i, question.options[i])
-        ways.append([dict(sorted(left.chosen.items())) for left in packed])
+            for left, launches in (*packed, (Left(question.room.sizes), {})):
+                column = next(fitting(columns[i], left), None)
+                if column is not None:
+                    if not launches:
+                        packed.append((left, launches))
+                    left.take(column.takes)
+                    launches[i] = column.what
+                    break
+        ways.append([dict(sorted(launches.items())) for _, launches in packed])
     return max(
         ways, key=lambda sets: sum(sum(weights[i] for i in chosen) ** 2 for chosen in sets)
     ), False
@@ -362,17 +358,16 @@ def plan_groups(
 
 def groups_of(question: Question, weights: Sequence[float] = ()) -> Groups:
     """Return what plan_groups does, of options that are known."""
-    models, request, machine = question.models, question.request, question.machine
+    models, request, machine = question.models, question.request, question.request.machine
     factors = tuple(weights) or (1.0,) * len(models)
     planned: list[tuple[tuple[int, ...], Together]] = []
     packed, proven = _sets(question, factors)
     budget = BUDGET // max(1, len(packed))  # of one question, as the search for the sets has it
     for chosen in packed:
         members = tuple(chosen)
-        # SharedOut takes the options alone, so the price may stay 0.
-        best = Assignment(tuple(chosen.values()), 0.0, exact=len(members) <= MOST_EXACT)
+        options = [*chosen.values()]
         mine = Some(models, members)
-        plans = SharedOut(mine, request, best, question.measurements, budget).plans()
+        plans = shared_out(mine, request, options, question.measurements, budget)
         own = tuple(factors[i] for i in members)
         planned.append((members, Together(tuple(with_others(plans, machine)), machine, own)))
     # Models that need RAM even alone have the machine to themselves.
@@ -423,14 +418,15 @@ def any_of(question: Question, limit: int | None = None) -> AnyOf | None:
             break
     else:
         return None
-    machines = _machines(question, chosen, count)
+    machine = question.request.machine
+    machines = _machines(machine, chosen, count)
     plans = []
     for i, option in sorted(chosen.items()):
         mine = replace(question.request_of(i), machine=machines[i])
         plan = question.measurements.plan(question.models[i], option, mine)
-        plans.append(with_own_servers(plan, question.machine.devices))
+        plans.append(with_own_servers(plan, machine.devices))
     refused = tuple(question.refused)
-    return AnyOf(tuple(plans), tuple(sorted(chosen)), count, question.machine, (), refused)
+    return AnyOf(tuple(plans), tuple(sorted(chosen)), count, machine, (), refused)
 
 
 def plan_routed(
@@ -468,25 +464,15 @@ def beside_router(request: Request) -> Request:
     return replace(request, machine=replace(machine, limits={**machine.limits, **limits}, ram=ram))
 
 
-def _machines(question: Question, chosen: Mapping[int, Option], count: int) -> dict[int, Machine]:
+def _machines(machine: Machine, chosen: Mapping[int, Option], count: int) -> dict[int, Machine]:
     """Return the part of the machine that each model has, so that any `count` of them have
     theirs."""
-    machine = question.machine
-    devices: dict[str, dict[int, int]] = {}
-    for name, limit in machine.limits.items():
-        needs = {i: option.takes[name] for i, option in chosen.items() if name in option.takes}
-        devices[name] = _parts(needs, limit, count)
-    ram = None
-    if question.ram is not None:
-        ram = _parts({i: option.ram for i, option in chosen.items()}, question.ram, count)
-    return {
-        i: replace(
-            machine,
-            limits={name: parts.get(i, 0) for name, parts in devices.items()},
-            ram=None if ram is None else RAM_MARGIN + ram[i],
-        )
-        for i in chosen
-    }
+    parts: dict[int, dict[str, int]] = {i: {} for i in chosen}
+    for name, limit in Room.of(machine).sizes.items():
+        needs = {i: option.needs[name] for i, option in chosen.items() if name in option.needs}
+        for i, size in _parts(needs, limit, count).items():
+            parts[i][name] = size
+    return {i: part(machine, parts[i]) for i in chosen}
 
 
 def _parts(needs: Mapping[int, int], limit: int, count: int) -> dict[int, int]:
@@ -502,69 +488,40 @@ def _parts(needs: Mapping[int, int], limit: int, count: int) -> dict[int, int]:
     return parts
 
 
-class _Held:
-    """What options take of each device and of RAM, if any `count` of them are used at once."""
+class _LeftByAny(Left):
+    """What columns leave for another one, if any `count` of all are used at once."""
 
-    def __init__(self, question: Question, count: int) -> None:
-        self.question = question
+    def __init__(self, room: Mapping[str, int], count: int) -> None:
+        super().__init__(room)
+        self.room = room
         self.count = count
-        self.limits = question.machine.limits
-        self.sizes: dict[str, list[int]] = {name: [] for name in self.limits}
-        self.ram: list[int] = []
+        self.taken: dict[Any, list[int]] = {name: [] for name in room}
 
-    def take(self, option: Option) -> None:
-        self.ram.append(option.ram)
-        for name, size in self._takes(option):
-            self.sizes[name].append(size)
+    def take(self, takes: Takes) -> None:
+        for name, size in takes:
+            self.taken[name].append(size)
+            self._count(name)
 
-    def give_back(self, option: Option) -> None:
-        """Undo the last `take`."""
-        self.ram.pop()
-        for name, _ in self._takes(option):
-            self.sizes[name].pop()
+    def give_back(self, takes: Takes) -> None:
+        for name, size in takes:
+            self.taken[name].remove(size)
+            self._count(name)
 
-    def fitting(self, options: Sequence[Option]) -> Iterator[Option]:
-        """Yield the options that fit too: the fastest first, of equal ones that on devices with the
-        most left."""
-        fits_too = [option for option in options if self._fits(option)]
-        return iter(sorted(fits_too, key=lambda option: (option.price, self._heaviest(option))))
-
-    def _fits(self, option: Option) -> bool:
-        ram = self.question.ram
-        if ram is not None and _heaviest([*self.ram, option.ram], self.count) > ram:
-            return False
-        return all(
-            _heaviest([*self.sizes[name], size], self.count) <= self.limits[name]
-            for name, size in self._takes(option)
-        )
-
-    def _heaviest(self, option: Option) -> int:
-        return max((_heaviest(self.sizes[name], self.count) for name in option.takes), default=0)
-
-    def _takes(self, option: Option) -> list[tuple[str, int]]:
-        return list(held(option.takes, self.limits, self.question.servers).items())
+    def _count(self, name: Any) -> None:
+        self.left[name] = self.room[name] - _heaviest(self.taken[name], self.count - 1)
 
 
 def _any(question: Question, order: Sequence[int], count: int) -> dict[int, Option] | None:
     """Return an option of each model, so that any `count` of them fit: the fastest that leaves one
     for the models after it. None if not found in STEPS steps."""
-    taken = _Held(question, count)
-    chosen: list[Option] = []
-    # Depth first without recursion: the options that each model up to this one has not tried.
-    untried = [taken.fitting(question.options[order[0]])]
-    for _ in range(STEPS):
-        option = next(untried[-1], None)
-        if option is not None:
-            chosen.append(option)
-            taken.take(option)
-            if len(chosen) == len(order):
-                return dict(zip(order, chosen, strict=True))
-            untried.append(taken.fitting(question.options[order[len(chosen)]]))
-            continue
-        untried.pop()
-        if not chosen:
-            return None
-        taken.give_back(chosen.pop())
+    left = _LeftByAny(question.room.sizes, count)
+    columns = [question.room.columns(question.options[i]) for i in order]
+
+    def next_ones(chosen: Sequence[Column]) -> Iterator[Column]:
+        return fitting(columns[len(chosen)], left)
+
+    for chosen in choices(len(order), next_ones, left, STEPS):
+        return {i: column.what for i, column in zip(order, chosen, strict=True)}
     return None
 
 

@@ -15,16 +15,16 @@ from ...memory.meter import BUDGET, Meter
 from ...model.models import KEPT
 from ...records import dataclass, replace
 from ..answer import plan_request
-from ..evaluate import RAM_MARGIN
+from ..assignment import Left
 from ..prices import WIDER
-from .assign import MOST_EXACT, Assignment, Left, Option
+from .assign import MOST_EXACT, RAM, Assignment, Option, Room, part
 from .options import Launches
 from .servers import dealt, with_own_servers
 from .sharing import Sharing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ...machine import Machine
     from ...model import Model
@@ -120,7 +120,7 @@ def plan_together(
     sharing, assignment = shared
     # With a search that was cut short, two plans may cost what one costs alone
     budget = BUDGET if sharing.spent else 2 * BUDGET
-    plans = SharedOut(models, request, assignment, measurements, budget).plans()
+    plans = shared_out(models, request, assignment.chosen, measurements, budget)
     alone = tuple(sharing.alone(i) for i in range(len(models)))
     # The seconds that each model adds to every other's request under `plans`
     n = len(assignment.chosen)
@@ -179,8 +179,6 @@ def _shared(
 ) -> tuple[Sharing, Assignment] | None:
     """Return the best launches at the smallest contexts; of several cache types, the first with
     which all are fully offloaded. None if they do not fit together."""
-    machine = request.machine
-    ram = None if machine.ram is None else machine.ram - RAM_MARGIN
     best: tuple[Sharing, Assignment] | None = None
     # In the order of --kv-types: the first type with which all layers fit is the answer, even if
     # another one is faster.
@@ -205,7 +203,7 @@ def _shared(
             if len(models) > MOST_EXACT:
                 launches[-1].settle()
             seen[model.path] = launches[-1]
-        sharing = Sharing(launches, weights, machine, ram)
+        sharing = Sharing(launches, weights, Room.of(request.machine))
         assignment = sharing.best()
         if assignment is None or not _is_whole(assignment):
             assignment = _finer(sharing, assignment)
@@ -229,123 +227,85 @@ def _finer(sharing: Sharing, assignment: Assignment | None) -> Assignment | None
     if len(sharing.launches) > MOST_EXACT:
         return assignment
     # In the given order, as people start them by hand.
-    state = Left(sharing.machine.limits, sharing.ram, sharing.servers)
+    left = Left(sharing.room.sizes)
+    chosen: list[Option] = []
     # What the search left of one plan's budget for all the separate plans, but for a third, with
     # which each gets a share if they do not fit; when it is spent, what was found is the answer.
     meter = Meter(BUDGET * 2 // 3 - max(each.meter.spent for each in sharing.launches))
-    for i, launches in enumerate(sharing.launches):
+    for launches in sharing.launches:
         if meter.exhausted:
             return assignment
         # The fastest launch on one device that fits, otherwise that of a separate plan
-        fitting = [option for option in launches.whole if option.fits(state.left, state.ram)]
-        option = (
-            min(fitting, key=lambda option: option.price)
-            if fitting
-            else _planned_alone(launches, state, meter)
-        )
-        if option is None or not option.fits(state.left, state.ram):
+        option = min(
+            (option for option in launches.whole if option.fits(left.left)),
+            key=lambda option: option.price,
+            default=None,
+        ) or _planned_alone(launches, left, meter)
+        if option is None or not option.fits(left.left):
             return assignment
-        state.take(i, option)
-    chosen = tuple(state.chosen.values())
+        chosen.append(option)
+        left.take(sharing.room.column(option).takes)
     price = sum(
         weight * option.price for weight, option in zip(sharing.weights, chosen, strict=True)
     )
     if assignment is not None and assignment.price <= price:
         return assignment
-    return Assignment(chosen, price, exact=False)
+    return Assignment(tuple(chosen), price, exact=False)
 
 
-def _planned_alone(launches: Launches, state: Left, meter: Meter) -> Option | None:
+def _planned_alone(launches: Launches, left: Left, meter: Meter) -> Option | None:
     """Return the launch that a separate plan chooses with this much left; None if nothing fits."""
-    machine = replace(
-        launches.machine,
-        limits=dict(state.left),
-        ram=None if state.ram is None else RAM_MARGIN + state.ram,
-    )
-    own_request = replace(launches.request.with_params(launches.params), machine=machine, notes=())
+    machine = part(launches.machine, left.left)
+    request = replace(launches.request.with_params(launches.params), machine=machine, notes=())
     try:
         plan = plan_request(
-            launches.read(), own_request, measurements=launches.measurements, meter=meter
+            launches.read(), request, measurements=launches.measurements, meter=meter
         )
     except LaunchRefused:
         return None
+    given = launches.given
+    # The separate plan may have limited saved prompts for want of RAM. Options are compared with
+    # what was given, and the final plan limits them again.
     return launches.option(
-        # The separate plan may have limited saved prompts for want of RAM. Options are compared
-        # with what was given, and the final plan limits them again.
-        replace(
-            plan.params,
-            cache_ram=launches.given.cache_ram,
-            ctx_checkpoints=launches.given.ctx_checkpoints,
-        )
+        replace(plan.params, cache_ram=given.cache_ram, ctx_checkpoints=given.ctx_checkpoints)
     )
 
 
-class SharedOut:
-    """Shares out what the launches of an assignment leave: first to make those in RAM faster, then
-    in equal parts per device to the others' contexts."""
-
-    def __init__(
-        self,
-        models: Sequence[Model],
-        request: Request,
-        assignment: Assignment,
-        measurements: MeasuredFile | None = None,
-        budget: int = 2 * BUDGET,
-    ) -> None:
-        self.models = models
-        self.budget = budget
-        self.request = request
-        self.chosen = assignment.chosen
-        self.machine = machine = request.machine
-        self.measurements = measurements or MeasuredFile()
-        self.spare = dict(machine.limits)
-        self.ram_spare = None if machine.ram is None else machine.ram - RAM_MARGIN
-        for option in assignment.chosen:
-            self._take(option.takes, option.ram)
-
-    def _take(self, takes: Mapping[str, int], ram: int, sign: int = 1) -> None:
-        for name, size in takes.items():
-            self.spare[name] -= sign * size
-        if self.ram_spare is not None:
-            self.ram_spare -= sign * ram
-
-    def plans(self) -> list[Plan]:
-        """Return each model's plan, in the models' order. What one leaves goes to the next."""
-        # First what is partly in RAM: more memory takes weights off the CPU, which gains more than
-        # context.
-        order = sorted(range(len(self.chosen)), key=lambda i: self.chosen[i].whole)
-        plan_of: dict[int, Plan] = {}
-        for position, i in enumerate(order):
-            option = self.chosen[i]
-            # The models that still have no plan share the spare memory.
-            rest = [self.chosen[j] for j in order[position:]]
+def shared_out(
+    models: Sequence[Model],
+    request: Request,
+    chosen: Sequence[Option],
+    measurements: MeasuredFile,
+    budget: int,
+) -> list[Plan]:
+    """Return each model's plan with what the chosen launches leave: first to make those in RAM
+    faster, then in equal parts per device to the others' contexts."""
+    machine = request.machine
+    left = Left(Room.of(machine).sizes)
+    for option in chosen:
+        left.take(option.needs.items())
+    # First what is partly in RAM: more memory takes weights off the CPU, which gains more than
+    # context.
+    order = sorted(range(len(chosen)), key=lambda i: chosen[i].whole)
+    plans: dict[int, Plan] = {}
+    for position, i in enumerate(order):
+        option = chosen[i]
+        # The models that still have no plan share the spare memory.
+        rest = [chosen[j] for j in order[position:]]
+        mine = {RAM: option.ram + left.left[RAM] // len(rest)}
+        for name, size in option.takes.items():
             # A launch partly in RAM may use all that is spare on its devices.
-            parts = {
-                name: sum(name in other.takes for other in rest) if option.whole else 1
-                for name in option.takes
-            }
-            limits = dict.fromkeys(self.machine.limits, 0)
-            limits.update(
-                {
-                    name: size + self.spare[name] // parts[name]
-                    for name, size in option.takes.items()
-                }
-            )
-            # Every plan subtracts RAM_MARGIN, so each gets it in addition.
-            ram = (
-                None
-                if self.ram_spare is None
-                else RAM_MARGIN + option.ram + self.ram_spare // len(rest)
-            )
-            mine = replace(self.request, machine=replace(self.machine, limits=limits, ram=ram))
-            # Two plans may cost what they cost alone; more of them share that.
-            meter = Meter(min(BUDGET, self.budget // len(order)))
-            plan = self.measurements.plan(self.models[i], option, mine, meter)
-            plan_of[i] = with_own_servers(plan, self.machine.devices)
-            # What the plan really takes replaces what the option would have taken.
-            self._take(option.takes, option.ram, -1)
-            self._take(takes_of(plan), plan.host.taken)
-        return [plan_of[i] for i in range(len(order))]
+            parts = sum(name in other.takes for other in rest) if option.whole else 1
+            mine[name] = size + left.left[name] // parts
+        # Two plans may cost what they cost alone; more of them share that.
+        meter = Meter(min(BUDGET, budget // len(order)))
+        here = replace(request, machine=part(machine, mine))
+        plan = measurements.plan(models[i], option, here, meter)
+        plans[i] = with_own_servers(plan, machine.devices)
+        # What the plan really takes replaces what the option would have taken.
+        left.give_back(option.needs.items())
+        left.take(needs_of(plan).items())
+    return [plans[i] for i in range(len(order))]
 
 
 def measured_plan(
@@ -433,17 +393,15 @@ def _by_size(
     machine = request.machine
     sizes = [model.size for model in models]
     owners = dealt(sizes, machine)
-    # one margin is enough for all
-    left = replace(machine, ram=None if machine.ram is None else max(0, machine.ram - RAM_MARGIN))
+    left = Room.of(machine).sizes
     plans: list[Plan] = []
     for i, model in enumerate(models):
         # Models that are still to be planned share by size what the earlier ones left.
         rest = sum(sizes[i:])
         mine = {
-            name: limit if owners.get(name) == i else limit * sizes[i] // rest
-            for name, limit in left.limits.items()
+            name: size if owners.get(name) == i else max(0, size) * sizes[i] // rest
+            for name, size in left.items()
         }
-        share = None if left.ram is None else RAM_MARGIN + left.ram * sizes[i] // rest
         own_request = with_least_context(request, model)
         if owners:
             # without the devices of servers that another model has
@@ -454,10 +412,10 @@ def _by_size(
                 if owners.get(name, i) == i
             ]
             own_request = own_request.with_flags(device=tuple(names))
-        own_request = replace(own_request, machine=replace(machine, limits=mine, ram=share))
+        own_request = replace(own_request, machine=part(machine, mine))
         plan = settled(plan_request(model, own_request, measurements=measurements.of(model)))
         plans.append(with_own_servers(plan, machine.devices))
-        left = beside(left, plan)
+        left = {name: size - needs_of(plan).get(name, 0) for name, size in left.items()}
         if all_or_none and not plan.fits:
             break
     return plans
@@ -465,10 +423,9 @@ def _by_size(
 
 def beside(machine: Machine, plan: Plan) -> Machine:
     """Return the machine with what a plan leaves of its devices and RAM."""
-    taken = takes_of(plan)
-    limits = {name: max(0, size - taken.get(name, 0)) for name, size in machine.limits.items()}
-    ram = None if machine.ram is None else max(0, machine.ram - plan.host.taken)
-    return replace(machine, limits=limits, ram=ram)
+    taken = needs_of(plan)
+    left = Room.of(machine).sizes
+    return part(machine, {name: max(0, size - taken.get(name, 0)) for name, size in left.items()})
 
 
 def with_least_context(request: Request, model: Model) -> Request:
@@ -496,3 +453,8 @@ def settled(plan: Plan) -> Plan:
 def takes_of(plan: Plan) -> dict[str, int]:
     """Return the bytes that a plan takes of each device that it uses, including the margin."""
     return {device.name: device.used + device.margin for device in plan.devices if device.used}
+
+
+def needs_of(plan: Plan) -> dict[str, int]:
+    """Return what a plan takes of devices and of RAM."""
+    return {**takes_of(plan), RAM: plan.host.taken}

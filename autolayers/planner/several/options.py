@@ -29,13 +29,12 @@ from ..one.ladder import Ladder, Ladders
 from ..one.partition import is_free
 from ..prices import SPLIT
 from ..problem import Problem
-from .assign import ModelOptions, Option
+from .assign import RAM, UNLIMITED, ModelOptions, Option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ...machine import Device
     from ...model import Model
     from ...request import Request
     from ...work.speed import CostModel
@@ -121,8 +120,7 @@ class Launches:
         return [
             option
             for option in launches
-            if option is not None
-            and all(size <= self.machine.limits[name] for name, size in option.takes.items())
+            if option is not None and option.fits({**self.machine.limits, RAM: UNLIMITED})
         ]
 
     @lazy
@@ -159,9 +157,7 @@ class Launches:
                 # Weights and caches alone rule a launch out without its graphs.
                 self.evaluator.candidate(params, FULL) if self.evaluator.may_fit(params) else None
             )
-            self._options[params] = (
-                None if candidate is None else self._measured(candidate, self.machine.limits)
-            )
+            self._options[params] = None if candidate is None else self._measured(candidate)
             if candidate is not None:
                 static = self.evaluator.static(candidate.params)
                 if static is not None:
@@ -180,17 +176,22 @@ class Launches:
     def _at(self, home: Home) -> Params:
         return replace(self.params, device=home, n_gpu_layers=self.ladders.top)
 
-    def _measured(self, candidate: Candidate, limits: Mapping[str, int]) -> Option:
+    def _measured(self, candidate: Candidate) -> Option:
+        limits, params = self.machine.limits, candidate.params
         takes = {name: limits[name] - left for name, left in candidate.spare.items()}
         seconds = self.cost.speed(candidate).request
-        params = candidate.params
-        # Everything that may be on devices is, and no tensor rule was added to the given ones.
-        whole = params.layers_wanted(self.ladders.everything) == min(
-            self.ladders.top, self.ladders.everything
-        ) and len(params.overrides) == len(self.given.overrides)
+        price = self._price(seconds, len(takes))
         return Option(
-            params, takes, self._in_ram(candidate), seconds, self._price(seconds, len(takes)), whole
+            params, takes, self._in_ram(candidate), seconds, price, self._is_whole(params)
         )
+
+    def _is_whole(self, params: Params) -> bool:
+        """Return whether everything that may be on devices is, and no tensor rule was added to the
+        given ones."""
+        everything = self.ladders.everything
+        return params.layers_wanted(everything) == min(self.ladders.top, everything) and len(
+            params.overrides
+        ) == len(self.given.overrides)
 
     def _price(self, seconds: float, n_devices: int) -> float:
         if n_devices < 2 or not self.divisible or not self.slowest:
@@ -290,7 +291,7 @@ class Launches:
         """The price of a split launch that has all devices to itself."""
         if self.slowest:
             return self.slowest * SPLIT.factor
-        alone = self.cut(self.machine.limits, None)
+        alone = self.cut({**self.machine.limits, RAM: UNLIMITED})
         return alone.price if alone else float("inf")
 
     @lazy
@@ -313,13 +314,13 @@ class Launches:
 
     def _missing(self, left: Mapping[str, int]) -> int:
         """Return the bytes of weights and caches that exceed these devices' memory."""
-        return max(0, self._on_devices - sum(left.values()))
+        return max(0, self._on_devices - sum(left[name] for name in self.machine.limits))
 
     def _cut_bound(self, left: Mapping[str, int]) -> float:
         more = self._missing(left) - self._missing(self.machine.limits)
         return self._cut_least + more * self._missing_price
 
-    def cut(self, left: Mapping[str, int], ram: int | None) -> Option | None:
+    def cut(self, left: Mapping[str, int]) -> Option | None:
         """Return the fastest launch over several devices with this much memory left; None if there
         is none."""
         names = [
@@ -329,9 +330,9 @@ class Launches:
             if left[name] > self._of_split(self.params).get(name, 0) * ALIKE
         ]
         while len(names) > 1:
-            key = tuple((name, left[name]) for name in names), ram
+            key = tuple((name, left[name]) for name in (*names, RAM))
             if key not in self._cuts:
-                self._cuts[key] = self._cut(tuple(names), left, ram)
+                self._cuts[key] = self._cut(tuple(names), left)
             if self._cuts[key] is not None:
                 return self._cuts[key]
             # it may be too small even for graph buffers
@@ -352,9 +353,7 @@ class Launches:
         if candidate is not None:
             self._of_cuts.record(self._point(params), candidate, 0)
 
-    def _cut(
-        self, names: tuple[str, ...], left: Mapping[str, int], ram: int | None
-    ) -> Option | None:
+    def _cut(self, names: tuple[str, ...], left: Mapping[str, int]) -> Option | None:
         # In llama.cpp's own order -dev says nothing.
         every = (
             self.given.device if names == tuple(self.evaluator.device_names(self.params)) else names
@@ -365,24 +364,21 @@ class Launches:
             # The first launch tells how large graph buffers over several devices are.
             self._measure(whole(self.ladders.top))
 
-        def placed(ladder: Ladder) -> PlacementKind:
-            return PlacementKind(frame, ladder.kind, ladder.base, self._of_cuts, left)
-
-        option = self._laid_out(placed(whole), whole, min(self.ladders.top, whole.top), left, ram)
+        option = self._laid_out(frame, whole, min(self.ladders.top, whole.top), left)
         if option is not None:
             return option
         options = [
-            self._fewest_in_ram(placed(ladder), ladder, left, ram)
-            for ladder in self._ladders(frame.given)
+            self._fewest_in_ram(frame, ladder, left) for ladder in self._ladders(frame.given)
         ]
         possible = [option for option in options if option is not None]
-        return min(possible, key=lambda option: option.price) if possible else None
+        return min(possible, key=lambda option: option.price, default=None)
 
     def _fewest_in_ram(
-        self, kind: PlacementKind, ladder: Ladder, left: Mapping[str, int], ram: int | None
+        self, frame: Frame, ladder: Ladder, left: Mapping[str, int]
     ) -> Option | None:
         """Return the launch over several devices with the fewest layers in RAM that fits."""
         taken = self._of_split(ladder.base)
+        kind = PlacementKind(frame, ladder.kind, ladder.base, self._of_cuts, left)
 
         def fits(count: int) -> bool:
             return kind.divided(ladder, count, Needs.alike(taken)) is not None
@@ -390,7 +386,7 @@ class Launches:
         # Fewest by the last measured buffers; if they turn out larger, some layers more.
         fewest = max(1, ladder.top - last(0, ladder.top, fits))
         for number in range(fewest, min(ladder.top, fewest + _TRIES) + 1):
-            option = self._laid_out(kind, ladder, ladder.top - number, left, ram)
+            option = self._laid_out(frame, ladder, ladder.top - number, left)
             if option is not None:
                 return option
         return None
@@ -406,16 +402,12 @@ class Launches:
         return None, "cut", params.n_ctx or 0, params.n_ubatch or N_UBATCH
 
     def _laid_out(
-        self,
-        kind: PlacementKind,
-        ladder: Ladder,
-        count: int,
-        left: Mapping[str, int],
-        ram: int | None,
+        self, frame: Frame, ladder: Ladder, count: int, left: Mapping[str, int]
     ) -> Option | None:
         """Return a launch with its fastest split that fits, measured as needed."""
         # Grows until the split fits or is shown not to: sizes of this launch, not of others.
-        taken = dict(self._of_split(ladder.base))
+        taken = self._of_split(ladder.base)
+        kind = PlacementKind(frame, ladder.kind, ladder.base, self._of_cuts, left)
         for _ in range(_TRIES):
             shape = kind.divided(ladder, count, Needs.alike(taken))
             if shape is None:
@@ -433,30 +425,20 @@ class Launches:
                     for name in self.evaluator.device_names(shape)
                 }
                 seconds = self.cost.predict(shape, static).request
-                whole = (
-                    len(shape.overrides) == len(self.given.overrides)
-                    and shape.n_gpu_layers == self.ladders.top
-                )
                 return Option(
                     shape,
                     takes,
                     self.evaluator.in_ram(static),
                     seconds,
                     self._price(seconds, len(takes)),
-                    whole,
+                    self._is_whole(shape),
                     measured=False,
                 )
             option = self._options[shape]
-            if option is None or option.fits(left, ram):
+            if option is None or option.fits(left):
                 return option
             # The last division took more than expected of a device: divide with what it really
             # took.
             for name, size in option.takes.items():
                 taken[name] = max(taken.get(name, 0), size - static.devices[name].total)
         return None
-
-
-def kind(device: Device) -> object:
-    """Return the key by which devices are interchangeable."""
-    # Equal cards differ in free memory; `assign.Search` compares what is left of them anyway.
-    return str(replace(device, name="", uuid=None, pci_id=None, free=0))

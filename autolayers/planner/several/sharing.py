@@ -10,57 +10,38 @@ from ...records import lazy, replace
 from .assign import (
     CUT_GAIN,
     EQUAL,
+    LOOKED,
     MOST_EXACT,
+    Assigning,
     Assignment,
-    BranchAndBound,
     ModelOptions,
     Option,
-    assign,
+    Room,
 )
-from .options import Launches, kind
-from .servers import servers_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...machine import Machine
-    from .options import Home
-
-
-def _cheaper(one: Assignment | None, other: Assignment | None) -> Assignment | None:
-    """Return the cheaper of two choices; of equal ones the first."""
-    if one is None or other is None:
-        return one or other
-    return other if other.price < one.price else one
+    from .options import Home, Launches
 
 
 class Sharing:
-    """Several models on one machine. `ram`: bytes of system memory for all of them; None if
-    unknown."""
+    """Several models on one machine."""
 
-    def __init__(
-        self,
-        launches: Sequence[Launches],
-        weights: Sequence[float],
-        machine: Machine,
-        ram: int | None,
-    ) -> None:
+    def __init__(self, launches: Sequence[Launches], weights: Sequence[float], room: Room) -> None:
         self.launches = launches
         self.weights = weights
-        self.machine = machine
-        self.ram = ram
-        self.alike = {device.name: kind(device) for device in machine.devices}
-        self.servers = servers_of(machine.devices)
+        self.room = room
         self.spilled: list[dict[Home, list[Option]]] = [{} for _ in launches]
         self.cut = [False] * len(launches)
-        self.many = len(launches) > MOST_EXACT  # too many to keep each one's measurements
+        self.many = len(launches) > MOST_EXACT
 
     @property
     def spent(self) -> bool:
         """Whether the search has cost what one plan may: then nothing is compared that need not
         be."""
-        return any(launches.meter.spent > BUDGET for launches in self.launches)
+        return any(launches.meter.spent > BUDGET // 2 for launches in self.launches)
 
     @lazy
     def shortest(self) -> list[float]:
@@ -87,12 +68,11 @@ class Sharing:
             assignment = self._assign()
             if assignment is None:
                 return best
-            if best is not None:
-                # An estimated choice has to gain more if it splits a model.
-                split = any(option.params.tensor_split for option in assignment.chosen)
-                gain = CUT_GAIN if split else EQUAL
-                if best.price <= assignment.price * gain or self.spent:
-                    return replace(best, exact=best.exact and not self.spent)
+            # An estimated choice has to gain more if it splits a model.
+            split = any(option.params.tensor_split for option in assignment.chosen)
+            gain = CUT_GAIN if split else EQUAL
+            if best is not None and (best.price <= assignment.price * gain or self.spent):
+                return replace(best, exact=best.exact and not self.spent)
             # All its sizes are measured, and those of other options at most too small.
             # Measure the estimated ones of these launches and adds their neighbours as options;
             # False if none was estimated
@@ -119,7 +99,9 @@ class Sharing:
                 return assignment
             # Estimated sizes are lower bounds, so what was chosen may not fit. Its real sizes make
             # the next choice better.
-            best = _cheaper(best, self._measured(assignment))
+            sure = self._measured(assignment)
+            if sure is not None and (best is None or sure.price < best.price):
+                best = sure
         # An unmeasured choice that promises less may remain.
         return best and replace(best, exact=False)
 
@@ -142,19 +124,12 @@ class Sharing:
         for i in range(len(self.launches)) if models is None else models:
             spilled = [option for options in self.spilled[i].values() for option in options]
             choices.append(self.launches[i].choice(self.weights[i], spilled, self.cut[i]))
-        # Half of its steps where the budget is spent.
-        search = BranchAndBound(
-            choices,
-            self.machine.limits,
-            self.ram,
-            self.alike,
-            self.servers,
-            2 if self.spent else 1,
-        )
+        # What is only compared, or after the budget is spent, is not worth a long search.
+        quick = models is not None or self.spent
+        search = Assigning(choices, self.room, LOOKED // 4 if quick else LOOKED, not quick)
         found = search.best()
-        # In the time of a node (memory.meter) four options are looked at; a step takes two nodes.
-        spent = search.looked // 4 + search.steps * 2
-        self.launches[0].meter.spent += spent
+        # In the time of a node (memory.meter) four options are looked at.
+        self.launches[0].meter.spent += search.looked // 4
         return found
 
     def _spill(self, assignment: Assignment | None) -> None:
@@ -188,14 +163,14 @@ class Sharing:
             self.launches[i].settle()
 
     def _measured(self, assignment: Assignment) -> Assignment | None:
-        """Return the same launches with their measured sizes, if they fit together."""
-        options = [
-            launches.option(option.params)
-            for launches, option in zip(self.launches, assignment.chosen, strict=True)
-        ]
-        sure = [
-            ModelOptions([option] if option else [], weight)
-            for option, weight in zip(options, self.weights, strict=True)
-        ]
-        again = assign(sure, self.machine.limits, self.ram, servers=self.servers)
+        """Return the best of the launches that are measured by now, with these ones."""
+        sure = []
+        for i, (launches, weight) in enumerate(zip(self.launches, self.weights, strict=True)):
+            spilled = [option for options in self.spilled[i].values() for option in options]
+            own = launches.option(assignment.chosen[i].params)
+            known = [*launches.whole, *launches.known(spilled), *([own] if own else [])]
+            sure.append(ModelOptions([option for option in known if option.measured], weight))
+        search = Assigning(sure, self.room, LOOKED // 4, solver=False)
+        again = search.best()
+        self.launches[0].meter.spent += search.looked // 4
         return again and replace(again, exact=assignment.exact)

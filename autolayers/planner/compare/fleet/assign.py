@@ -1,7 +1,8 @@
-"""How many servers of each sort a fleet runs, so that the most users are served.
+"""How many servers of each sort a fleet runs.
 
-    counts = assign(sorts, room, weights)
-    most(sorts, counts, weights)             # users, all models together
+    most = assign(Supply(sorts, room, weights))     # that serve the most users
+    most.counts, most.users, most.in_ratio          # of each sort, of each model, all together
+    fewest(most, needed, costs, alone)              # that serve the users of each model
 
 A sort of server takes GPUs of machines of one kind, or of two that work together, and serves a
 number of users of a model, or of several that share a GPU. Machines of a kind are one number, so
@@ -9,27 +10,20 @@ ten thousand machines cost what a hundred do. The users of the models stand in a
 weights, so the model that is served worst says how many there may be, and the search makes its
 number the largest.
 
-Few possibilities are all tried. Of more, HiGHS finds the best (`pip install autolayers[fleet]`):
-branch and bound with a proof. Without SciPy the GPUs go to the model that is served worst, one
-server after the other; the answer then has no bound.
+Few possibilities are all tried. Of more, HiGHS finds the best. Without SciPy the GPUs go to the
+model that is served worst, one server after the other; the answer then has no bound.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from contextlib import contextmanager
-from importlib.util import find_spec
-from itertools import product
-
-from ....records import dataclass
+from ....records import dataclass, lazy, replace
+from ...assignment import ALL, Column, Left, choices, has_solver, solved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-ALL = 20_000  # possibilities up to which each is tried
-_SECONDS = 10.0  # of HiGHS
+    from ...assignment import Rule
 
 
 @dataclass(frozen=True)
@@ -39,92 +33,216 @@ class Sort:
     takes: tuple[tuple[int, int], ...]
     serves: tuple[tuple[int, int], ...]
 
-    def most(self, left: Sequence[int]) -> int:
-        """Return the servers that these GPUs of each kind have room for."""
-        return min(left[kind] // gpus for kind, gpus in self.takes)
+    @property
+    def gpus(self) -> int:
+        return sum(gpus for _, gpus in self.takes)
+
+    @property
+    def models(self) -> set[int]:
+        return {model for model, _ in self.serves}
 
 
 @dataclass(frozen=True)
-class _Assigned:
-    """`counts`: servers of each sort; `bound`: users that no choice can exceed, None without
+class Supply:
+    """What a fleet may run: sorts of servers within the GPUs of each kind (`room`), for models of
+    these weights, which sum to 1; those of weight 0 are not served."""
+
+    sorts: Sequence[Sort]
+    room: Sequence[int]
+    weights: Sequence[float]
+
+    def of(self, sorts: Sequence[Sort]) -> Supply:
+        return replace(self, sorts=sorts)
+
+    @property
+    def left(self) -> Left:
+        """All of the room."""
+        return Left(dict(enumerate(self.room)))
+
+    @property
+    def few(self) -> bool:
+        """Whether every choice may be tried."""
+        number = 1
+        for sort in self.sorts:
+            number *= 1 + _most(sort, self.room)
+            if number > ALL:
+                # The product may be astronomically large.
+                return False
+        return True
+
+    def every(self) -> Iterator[Servers]:
+        """Yield every choice that the machines have room for."""
+        left = self.left
+
+        def counts(chosen: Sequence[Column]) -> Iterator[Column]:
+            sort = self.sorts[len(chosen)]
+            for count in range(1 + _most(sort, left.left)):
+                yield Column(count, [(kind, gpus * count) for kind, gpus in sort.takes])
+
+        for chosen in choices(len(self.sorts), counts, left):
+            yield Servers(self, tuple([column.what for column in chosen]))
+
+    def within(self) -> list[Rule]:
+        """Return the rules of the room: all rules are "at least", so both sides are negated."""
+        return [
+            (
+                -float(gpus),
+                {
+                    i: -float(each)
+                    for i, sort in enumerate(self.sorts)
+                    for own, each in sort.takes
+                    if own == kind
+                },
+            )
+            for kind, gpus in enumerate(self.room)
+        ]
+
+    def serving(self, model: int) -> dict[int, float]:
+        """Return the users of a model that a server of each sort serves, by the sort's number."""
+        return {
+            i: float(users)
+            for i, sort in enumerate(self.sorts)
+            for own, users in sort.serves
+            if own == model
+        }
+
+
+@dataclass(frozen=True)
+class Servers:
+    """A number of servers of each sort; `bound`: users in all that no choice exceeds, None without
     SciPy."""
 
+    supply: Supply
     counts: tuple[int, ...]
     bound: float | None = None
 
+    @property
+    def used(self) -> list[tuple[Sort, int]]:
+        """The sorts that have servers, and how many."""
+        pairs = zip(self.supply.sorts, self.counts, strict=True)
+        return [(sort, count) for sort, count in pairs if count]
 
-def assign(
-    sorts: Sequence[Sort],
-    room: Sequence[int],
-    weights: Sequence[float],
-    solver: bool = True,
-    quick: bool = False,
-) -> _Assigned:
-    """Return the best counts within the GPUs of each kind (`room`). `weights` of the models sum to
-    1, each model has a sort, but for those of weight 0, which are not served. `solver`: HiGHS may
-    be asked; `quick`: a second of it does."""
-    search = _Filling(sorts, room, weights)
-    # E.g. three sorts with 26 servers each at most.
-    if possibilities(sorts, room) <= ALL:
-        exact = max(choices(sorts, room), key=search.worth)
-        # Filled after the choice: worth counts the model served worst, which more servers of others
-        # do not change.
-        return _Assigned(tuple(search.filled(exact)), users_in_ratio(sorts, exact, weights))
-    # A second is enough where an answer is only compared.
-    solved = _solved(sorts, room, weights, 1.0 if quick else _SECONDS) if solver else None
-    if solved is None:
-        return _Assigned(tuple(search.improved(search.filled((0,) * len(sorts)))))
-    return _Assigned(tuple(search.filled(solved.counts)), solved.bound)
+    @lazy
+    def users(self) -> list[int]:
+        """Those of each model."""
+        users = [0] * len(self.supply.weights)
+        for sort, count in self.used:
+            for model, each in sort.serves:
+                users[model] += each * count
+        return users
+
+    @property
+    def worst_first(self) -> list[float]:
+        """The users in all that each model allows for its weight: the larger list is better."""
+        # Compared as lists: of equal worst models the second worst decides.
+        pairs = zip(self.users, self.supply.weights, strict=True)
+        return sorted(each / weight for each, weight in pairs if weight)
+
+    @property
+    def in_ratio(self) -> float:
+        """The users in the ratio of the weights: the model that is served worst limits all."""
+        return self.worst_first[0]
+
+    @property
+    def possible(self) -> int:
+        """The same, whole."""
+        # Floats may make 40 users 39.999999.
+        return int(self.in_ratio + 1e-6)
+
+    def largest(self, alone: Sequence[bool]) -> list[int]:
+        """Return the most users of each model that are served by what fails together: one server,
+        or all of a sort on the only machine of a kind (`alone`)."""
+        largest = [0] * len(self.supply.weights)
+        for sort, count in self.used:
+            together = count if _together(sort, alone) else 1
+            for model, each in sort.serves:
+                largest[model] = max(largest[model], each * together)
+        return largest
+
+    def filled(self, without: int | None = None) -> Servers:
+        """Return the same with the GPUs that are left given to the model served worst, again and
+        again; with no more of one sort."""
+        supply = self.supply
+        counts, users, left = [*self.counts], [*self.users], supply.left
+        for sort, count in self.used:
+            left.take([(kind, gpus * count) for kind, gpus in sort.takes])
+        gain = _gains(supply)
+        # With thousands of machines one server at a time would take too long.
+        block = max(1, max(supply.room) // 64)
+        served = [i for i, weight in enumerate(supply.weights) if weight]
+        of_model = {model: [i for i in supply.serving(model) if i != without] for model in served}
+        while True:
+            # The model served worst first; if nothing fits for it, the next.
+            for model in sorted(served, key=lambda i: users[i] / supply.weights[i]):
+                fits = [i for i in of_model[model] if left.has(supply.sorts[i].takes)]
+                if fits:
+                    break
+            else:
+                return replace(self, counts=tuple(counts))
+            chosen = max(fits, key=gain.__getitem__)
+            sort = supply.sorts[chosen]
+            count = min(block, _most(sort, left.left))
+            counts[chosen] += count
+            left.take([(kind, gpus * count) for kind, gpus in sort.takes])
+            for model, each in sort.serves:
+                users[model] += each * count
 
 
-def possibilities(sorts: Sequence[Sort], room: Sequence[int]) -> int:
-    """Return an upper bound of the counts to try; more than ALL if there are more."""
-    number = 1
-    for sort in sorts:
-        number *= 1 + sort.most(room)
-        if number > ALL:
-            # Only whether there are too many matters; the product may be astronomically large.
-            break
-    return number
+def _most(sort: Sort, left: Sequence[int] | Mapping[int, int]) -> int:
+    """Return the servers of a sort that these GPUs of each kind have room for."""
+    return min(left[kind] // gpus for kind, gpus in sort.takes)
 
 
-def choices(sorts: Sequence[Sort], room: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield every choice that the machines have room for."""
-    ranges = [range(1 + sort.most(room)) for sort in sorts]
-    # Most products exceed a kind's GPUs, as each range counts the machines for itself alone.
-    for counts in product(*ranges):
-        if min(left_of(room, sorts, counts)) >= 0:
-            yield counts
+def _together(sort: Sort, alone: Sequence[bool]) -> bool:
+    return any(alone[kind] for kind, _ in sort.takes)
 
 
-def left_of(room: Sequence[int], sorts: Sequence[Sort], counts: Sequence[int]) -> list[int]:
-    """Return the GPUs of each kind that no server has; negative: that are missing."""
-    left = [*room]
-    for sort, count in zip(sorts, counts, strict=True):
-        for kind, gpus in sort.takes:
-            left[kind] -= gpus * count
-    return left
+def _gains(supply: Supply) -> list[float]:
+    """Return what a server of each sort gives for the price of the GPUs that it takes: what one of
+    them gives each model at best, on average."""
+    best = [[0.0] * len(supply.weights) for _ in supply.room]
+    for sort in supply.sorts:
+        for kind, _ in sort.takes:
+            for model, users in sort.serves:
+                gives = users / supply.weights[model] / sort.gpus
+                best[kind][model] = max(best[kind][model], gives)
+    # No model alone says what a kind is worth; a server over two kinds pays for both.
+    prices = [sum(row) for row in best]
+    return [
+        sum(users / supply.weights[model] for model, users in sort.serves)
+        / max(1e-9, sum(prices[kind] * gpus for kind, gpus in sort.takes))
+        for sort in supply.sorts
+    ]
 
 
-def served(sorts: Sequence[Sort], counts: Sequence[int], models: int) -> list[int]:
-    """Return the users of each model."""
-    users = [0] * models
-    for sort, count in zip(sorts, counts, strict=True):
-        for model, each in sort.serves:
-            users[model] += each * count
-    return users
-
-
-def users_in_ratio(sorts: Sequence[Sort], counts: Sequence[int], weights: Sequence[float]) -> float:
-    """Return the users in the ratio of the weights."""
-    users = served(sorts, counts, len(weights))
-    # The model that is served worst for its weight limits all, as the ratio is fixed.
-    return min(_in_ratio(users, weights))
-
-
-def _in_ratio(users: Sequence[int], weights: Sequence[float]) -> list[float]:
-    """Return the users in all that each model allows for its weight."""
-    return [each / weight for each, weight in zip(users, weights, strict=True) if weight]
+def assign(supply: Supply, solver: bool = True, quick: bool = False) -> Servers:
+    """Return the servers that serve the most users; each model with a weight has a sort. `solver`:
+    HiGHS may be asked; `quick`: only compared, so a second of it does."""
+    sorts = len(supply.sorts)
+    if supply.few:
+        best = max(supply.every(), key=lambda servers: servers.worst_first)
+        return replace(best, bound=best.in_ratio)
+    if solver and has_solver():
+        # Numbers of servers, and the users in all, which are to be many.
+        rules = supply.within()
+        for model, weight in enumerate(supply.weights):
+            # Each model has at least its share of all users.
+            rules.append((0.0, {**supply.serving(model), sorts: -weight}))
+        highest = [float("inf")] * (sorts + 1)
+        seconds = 1.0 if quick else 10.0
+        found = solved({sorts: -1.0}, rules, highest, [1] * sorts + [0], seconds, 2e-3)
+        if found.x is not None:
+            # HiGHS has a bound even if the time was up before the proof.
+            bound = found.mip_dual_bound
+            return Servers(
+                supply,
+                tuple([round(each) for each in found.x[:sorts]]),
+                None if bound is None else -float(bound),
+            ).filled()
+    # The server that is given first may be in the way of a better one.
+    none = Servers(supply, (0,) * sorts)
+    ways = [none.filled(without).filled() for without in (None, *range(0 if quick else sorts))]
+    return max(ways, key=lambda servers: servers.worst_first)
 
 
 def dealt(users: int, weights: Sequence[float]) -> list[int]:
@@ -139,163 +257,119 @@ def dealt(users: int, weights: Sequence[float]) -> list[int]:
     return parts
 
 
-def matrices(
-    sorts: Sequence[Sort], kinds: int, weights: Sequence[float]
-) -> tuple[list[list[float]], list[list[float]]]:
-    """Return a column for each sort, the last is the users in all: the GPUs of each kind that it
-    takes, and the users of each model beyond its share."""
-    takes = [[0.0] * (len(sorts) + 1) for _ in range(kinds)]
-    shares = [[0.0] * len(sorts) + [-weight] for weight in weights]
-    for i, sort in enumerate(sorts):
-        # Each model has at least its weight's share of all users: users - weight * all >= 0.
-        for model, users in sort.serves:
-            shares[model][i] += users
-        for kind, gpus in sort.takes:
-            takes[kind][i] += gpus
-    return takes, shares
+# --- the fewest servers for a number of users
 
 
-class _Filling:
-    """Gives GPUs that are left to models."""
+def fewest(
+    most: Servers,
+    needed: Sequence[int],
+    costs: Sequence[float],
+    alone: Sequence[bool],
+    solver: bool = True,
+) -> Servers:
+    """Return the fewest servers for the users of each model, 1 at least, 0 for one that is not
+    served. `most`: a choice that serves them; `costs` of a server of each sort; `alone`: whether a
+    kind has a single machine. Of the choices whose slots are enough:
 
-    def __init__(
-        self, sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float]
-    ) -> None:
-        self.sorts = sorts
-        self.room = room
-        self.weights = weights
-        self.of_model: list[list[int]] = [[] for _ in weights]
-        for i, sort in enumerate(sorts):
-            for model, _ in sort.serves:
-                self.of_model[model].append(i)
-        # What a GPU of a kind is worth: what it gives each model at best, on average
-        best = [[0.0] * len(self.weights) for _ in self.room]
-        for sort in self.sorts:
-            gpus = sum(each for _, each in sort.takes)
-            for kind, _ in sort.takes:
-                for model, users in sort.serves:
-                    best[kind][model] = max(best[kind][model], users / self.weights[model] / gpus)
-        # No model alone says what a kind is worth.
-        prices = [sum(row) / len(row) for row in best]
-        # what a server gives for the price of what it takes; one over two kinds pays for both
-        self.gain = [
-            sum(users / weights[model] for model, users in sort.serves)
-            / max(1e-9, sum(prices[kind] * gpus for kind, gpus in sort.takes))
-            for sort in sorts
-        ]
+    1. those in which the most models keep enough slots while one server is away, or all those of a
+       machine that is the only one of its kind,
+    2. of these those that take the fewest GPUs (a machine without GPUs counts as one),
+    3. of these those that cost the least.
 
-    def worth(self, counts: Sequence[int]) -> list[float]:
-        """Return the users that each model allows, the worst first: the larger list is better."""
-        # Compared as lists: of equal worst models the second worst decides.
-        users = served(self.sorts, counts, len(self.weights))
-        return sorted(_in_ratio(users, self.weights))
+    Few possibilities are all tried. Of more, HiGHS solves one rule after the other; without SciPy
+    servers that are not needed are removed.
+    """
+    supply = most.supply
 
-    def filled(self, counts: Sequence[int]) -> list[int]:
-        """Return the counts with the GPUs that are left given to the model served worst, again and
-        again."""
-        counts, left = [*counts], left_of(self.room, self.sorts, counts)
-        users = served(self.sorts, counts, len(self.weights))
-        # With thousands of machines one server at a time would take too long.
-        block = max(1, max(self.room) // 64)
-        while True:
-            # The models, the one that is served worst for its weight first
-            served_models = [i for i, weight in enumerate(self.weights) if weight]
-            for model in sorted(
-                served_models, key=lambda model: users[model] / self.weights[model]
-            ):
-                # The model served worst first; if nothing fits for it, the next.
-                fits = [i for i in self.of_model[model] if self._fits(i, left)]
-                if fits:
-                    break
-            else:
-                return counts
-            chosen = max(fits, key=self.gain.__getitem__)
-            sort = self.sorts[chosen]
-            count = min(block, sort.most(left))
-            counts[chosen] += count
-            for kind, gpus in sort.takes:
-                left[kind] -= gpus * count
-            for served_model, each in sort.serves:
-                users[served_model] += each * count
+    def serves(servers: Servers) -> bool:
+        return all(has >= needs for has, needs in zip(servers.users, needed, strict=True))
 
-    def improved(self, counts: list[int]) -> list[int]:
-        """Return the counts after servers of one sort made room for one of another, as long as that
-        helps."""
-        worth = self.worth(counts)
-        # Large moves first: one server of hundreds hardly changes what is served worst.
-        block, moves = max(counts), 0
-        # 2,000 moves bound the time.
-        while block and moves < 2_000:
-            for removed, added in product(range(len(counts)), repeat=2):
-                fewer = [*counts]
-                fewer[removed] -= min(block, fewer[removed])
-                room = self.sorts[added].most(left_of(self.room, self.sorts, fewer))
-                if removed == added or fewer == counts or not room:
-                    continue
-                fewer[added] += min(room, block)
-                moves += 1
-                now = self.filled(fewer)
-                if self.worth(now) > worth:
-                    counts, worth = now, self.worth(now)
-                    break
+    def rank(servers: Servers) -> tuple[int, int, float]:
+        """Return the rank, smaller is better: models whose users wait while a server is away, GPUs,
+        costs."""
+        rows = zip(servers.users, servers.largest(alone), needed, strict=True)
+        return (
+            # Enough for all while everything runs, but not while that is away.
+            sum(has - away < needs for has, away, needs in rows),
+            sum(sort.gpus * count for sort, count in servers.used),
+            sum(cost * count for cost, count in zip(costs, servers.counts, strict=True)),
+        )
+
+    if supply.few:
+        return min(filter(serves, supply.every()), key=rank)
+    counts = _rules_solved(supply, needed, costs, alone) if solver and has_solver() else None
+    if counts is not None:
+        return Servers(supply, counts)
+    # Servers that are not needed go, in blocks that become smaller: those with the fewest users for
+    # a GPU first. No more models may be left without a reserve.
+    waiting = rank(most)[0]
+    by_use = sorted(
+        range(len(supply.sorts)),
+        key=lambda i: sum(each for _, each in supply.sorts[i].serves) / supply.sorts[i].gpus,
+    )
+    for i in by_use:
+        block = most.counts[i]
+        # Halved until single servers: of thousands, one at a time would take too long.
+        while block:
+            counts = (*most.counts[:i], max(0, most.counts[i] - block), *most.counts[i + 1 :])
+            less = Servers(supply, counts)
+            if counts != most.counts and serves(less) and rank(less)[0] <= waiting:
+                most = less
             else:
                 block //= 2
-        return counts
-
-    def _fits(self, i: int, left: Sequence[int]) -> bool:
-        takes = self.sorts[i].takes
-        if len(takes) == 1:
-            return left[takes[0][0]] >= takes[0][1]
-        return all(left[kind] >= gpus for kind, gpus in takes)
+    return most
 
 
-def has_solver() -> bool:
-    return find_spec("scipy") is not None
-
-
-def _solved(
-    sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float], seconds: float
-) -> _Assigned | None:
-    """Return the choice of scipy.optimize.milp: the most users so that each model has its share,
-    within the room; None without SciPy or an answer of its."""
-    if not has_solver():
-        return None
-    from scipy.optimize import Bounds, LinearConstraint, milp
-
-    count = len(sorts)
-    takes, shares = matrices(sorts, len(room), weights)
-    with silenced():
-        # Near enough to the bound.
-        solution = milp(
-            # milp minimises, so the users are negated. Counts are whole, the number of users is
-            # not.
-            [0.0] * count + [-1.0],
-            integrality=[1] * count + [0],
-            bounds=Bounds(0, float("inf")),
-            constraints=[
-                LinearConstraint(shares, 0, float("inf")),
-                LinearConstraint(takes, 0, list(room)),
-            ],
-            options={"time_limit": seconds, "mip_rel_gap": 2e-3},
+def _rules_solved(
+    supply: Supply, needed: Sequence[int], costs: Sequence[float], alone: Sequence[bool]
+) -> tuple[int, ...] | None:
+    """Return how many servers of each sort by HiGHS: one rule after the other, each kept for the
+    next; None without an answer."""
+    sorts, models = len(supply.sorts), len(needed)
+    # The numbers: servers of each sort from 0 on, whether it is used, users of each model's largest
+    # server, and whether the model waits while that is away.
+    used, largest, waits = sorts, 2 * sorts, 2 * sorts + models
+    most = [_most(sort, supply.room) for sort in supply.sorts]
+    together = [_together(sort, alone) for sort in supply.sorts]
+    # No model's largest server has more users than this, so that `top` switches a rule off.
+    top = float(
+        max(
+            each * (count if apart else 1)
+            for sort, count, apart in zip(supply.sorts, most, together, strict=True)
+            for _, each in sort.serves
         )
-    if solution.x is None:
-        return None
-    # HiGHS has a bound even if the time was up before the proof.
-    bound = -float(solution.mip_dual_bound) if solution.mip_dual_bound is not None else None
-    return _Assigned(tuple(round(each) for each in solution.x[:count]), bound)
-
-
-@contextmanager
-def silenced() -> Iterator[None]:
-    """Silence HiGHS, which prints some lines to standard output, which is for the answer."""
-    sys.stdout.flush()
-    # Below Python: HiGHS is C++ and writes to file descriptor 1 itself.
-    stdout = os.dup(1)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        os.dup2(stdout, 1)
-        os.close(stdout)
-        os.close(nowhere)
+    )
+    rules = supply.within()
+    for model, needs in enumerate(needed):
+        slots = supply.serving(model)
+        away = {largest + model: -1.0, waits + model: top}
+        # The slots serve all; without the largest server too, unless the model waits.
+        rules += [(float(needs), slots), (float(needs), {**slots, **away})]
+        for i, users in slots.items():
+            # A server alone counts once however often it is used, servers that fail together all
+            # count.
+            rules.append((0.0, {largest + model: 1.0, i if together[i] else used + i: -users}))
+    for i, count in enumerate(most):
+        # `used` is 1 where any server of the sort runs: count / most, rounded up by the solver.
+        rules.append((0.0, {used + i: float(count), i: -1.0}))
+    highest = [*most, *[1] * sorts, *[top] * models, *[1] * models]
+    # `largest` may be fractional, as it is only compared.
+    whole = [1] * (2 * sorts) + [0] * models + [1] * models
+    answer: tuple[int, ...] | None = None
+    # What is made small, the most important first: models that wait, GPUs, costs
+    for goal in (
+        {waits + model: 1.0 for model in range(models)},
+        {i: float(sort.gpus) for i, sort in enumerate(supply.sorts)},
+        # Scaled to 1, so that the solver's gap means the same for bytes and for seconds.
+        {i: size / (max(costs) or 1.0) for i, size in enumerate(costs)},
+    ):
+        # Three rules, so at most 15 seconds.
+        found = solved(goal, rules, highest, whole, 5.0, 1e-4)
+        if found.x is None:
+            # Time is up: what the rules before gave is still a choice that serves all.
+            return answer
+        answer = tuple([round(each) for each in found.x[:sorts]])
+        # Rules before this one may not get worse: its value is fixed, with a little room for
+        # rounding.
+        rules.append((-round(found.fun) - 1e-6, {i: -each for i, each in goal.items()}))
+    return answer
