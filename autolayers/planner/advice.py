@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .problem import Problem
 
 STEP = 64 * MiB  # memory to add is rounded up to these steps
-TRIES = 6
 _ELSEWHERE = frozenset({"device", "kv_offload"})  # changes that move memory instead of saving it
 CTX_STEP = 1024  # of the advised context
 SMALLEST = 2048  # the advised context, if less than the minimum is needed
@@ -304,7 +303,7 @@ class _Advice:
         ram = 0
         devices: dict[str, int] = {}
         candidate: Candidate | None = self.short
-        for i in range(TRIES):
+        for i in range(6):
             if candidate is None or not (limits or kind == "ram"):
                 return None
             missing = {name: -left for name, left in candidate.spare.items() if left < 0}

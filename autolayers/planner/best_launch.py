@@ -14,7 +14,7 @@ from .candidates import RAM_SHARE
 from .evaluate import FULL
 from .frames import plain, slots
 from .one.contexts import contexts, streams_of
-from .prices import FINE_ABOVE, chooses_context, low
+from .prices import ENOUGH, chooses_context, low
 from .problem import Solution
 from .search import Search
 from .variants import FITS, Variant, best_first, by_worth
@@ -87,7 +87,7 @@ def _by_cache_type(problem: Problem, whole: bool = False) -> Solution:
         typed = replace(given, cache_type_k=name, cache_type_v=name)
         smallest = contexts(problem, typed).smallest or 0
         # A coarse cache is for short contexts, unless only coarse ones are allowed.
-        if low(name) and not all(map(low, types)) and smallest > FINE_ABOVE * streams_of(typed):
+        if low(name) and not all(map(low, types)) and smallest > ENOUGH * streams_of(typed):
             continue
         variants.append(Variant(problem, (FITS, float(i)), typed, name))
 

@@ -37,11 +37,8 @@ if TYPE_CHECKING:
 RAM_SHARE = 7 / 8  # of the system memory that a launch may take, if the processor takes part
 # promises that did not fit, after which no part of a layer is tried, then a layer less
 PATIENCE = 3
-GUESSES = 3  # of a context,
-NEAR = 1.01  # which is near enough to the next
 # of the fastest split's time: among devices alike then the even one, which people expect
 _AS_FAST = 1.002
-PAIRS = 300  # of layers that a partition compares, as long as one node of a graph takes
 
 
 @dataclass(frozen=True)
@@ -385,7 +382,8 @@ class PlacementKind:
         seconds = self._seconds(ladder, count)[: len(names)]
         n_ubatch = params.n_ubatch or N_UBATCH
         visits = [self.cost.visits(name, n_ubatch) for name in names]
-        self.evaluator.spend(len(sizes) ** 2 * len(names) // PAIRS)
+        # A partition compares 300 pairs of layers in the time that a node of a graph takes.
+        self.evaluator.spend(len(sizes) ** 2 * len(names) // 300)
         splits = [
             best_partition(
                 sizes, seconds, room, self.cost.hop(n_ubatch), visits, (with_output, output_alone)
@@ -508,7 +506,7 @@ class PlacementKind:
         larger = self.evaluator.static(replace(params, n_ctx=high)) if high > low else None
         if larger is None:
             return self._launch(params, use)
-        for _ in range(GUESSES):
+        for _ in range(3):
             # After failures only a part of the way: what launches take was more than expected.
             # A third less of the way for each promise that did not fit.
             share = self._share(params, use, larger, low, high) * max(0.0, 1 - 0.34 * self.failed)
@@ -517,7 +515,7 @@ class PlacementKind:
                 low, use = high, larger
                 break
             # Less than a percent more context is not worth another estimate.
-            if guess <= low * NEAR:
+            if guess <= low * 1.01:
                 break
             middle = self.evaluator.static(replace(params, n_ctx=guess))
             if middle is None:

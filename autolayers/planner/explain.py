@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .complete import Typed
     from .problem import Problem
 
-SHOWN = 5  # alternatives
 _EXPERTS = "exps"  # in the patterns of -ncmoe, -cmoe and people's own
 _IN_PLACE = "in place of the given -ncmoe, -cmoe or -ot"
 _ONE_SLOT = "one request at a time"

@@ -13,7 +13,7 @@ from ..records import replace
 from .complete import typed
 from .evaluate import FULL, Candidate
 from .plan import Faster, Smaller
-from .prices import SAID, TOO_SLOW
+from .prices import READABLE, SAID, TOO_SLOW
 from .quantisations import below
 from .solve import solve
 
@@ -21,9 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .problem import Problem
 
-READABLE = 8.0  # tokens per second: below, a file at Q3 is said too
 GOOD = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs")  # types at Q4 or above
-_FAIR = (*GOOD, "q3_K", "iq3_xxs")
 CACHE = "q8_0"
 
 
@@ -72,8 +70,9 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
     room = _room(problem) - _overheads(chosen) - chosen.breakdown.caches
     # Larger files first: the first that fits is the answer.
     for kind, model in below(problem.model):
-        # The types that are said of a launch that is not too slow
-        if model.size > room or not (slow or kind in (GOOD if rate >= READABLE else _FAIR)):
+        # Of a launch that is not too slow: at Q4 or above, at Q3 too where it is not READABLE
+        good = kind in GOOD or (rate < READABLE and kind in ("q3_K", "iq3_xxs"))
+        if model.size > room or not (slow or good):
             continue
         if not priced:
             return Smaller(kind, model.size)

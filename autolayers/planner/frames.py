@@ -11,10 +11,11 @@ import itertools
 
 from ..flags.params import N_PARALLEL, Params
 from ..records import lazy, replace
+from ..units import GiB
 from .one.contexts import contexts, streams_of
 from .one.ladder import Ladders
 from .one.partition import is_free, slices
-from .prices import FINE_ABOVE, low
+from .prices import ENOUGH, low
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from .problem import Problem
 
 MICRO_BATCHES = (2048, 4096, 1024)
-# of all memory, from which on one device alone is tried though the model is larger
-ALONE = 0.4
-SMALL = 1 << 30  # bytes of a device that holds little besides its own buffers
-FEW = 3  # unlike devices whose every order is a candidate
 
 
 class Frame:
@@ -39,7 +36,7 @@ class Frame:
         self.whole = whole
         self.evaluator = problem.evaluator
         self.cost = problem.cost
-        # The contexts to choose from; at most FINE_ABOVE tokens a sequence with a cache type
+        # The contexts to choose from; at most ENOUGH tokens a sequence with a cache type
         # below q8_0 that is not the only one
         span = contexts(problem, given)
         kind = given.cache_type_k
@@ -50,7 +47,7 @@ class Frame:
         else:
             least, most = span.open
             self.contexts = replace(
-                span, open=(least, max(least, min(most, FINE_ABOVE * streams_of(given))))
+                span, open=(least, max(least, min(most, ENOUGH * streams_of(given))))
             )
         self.ladders = Ladders(problem, given)
         self.names = self.evaluator.device_names(given)
@@ -193,7 +190,7 @@ class Frames:
             whole = replace(self.at_least(alone), n_gpu_layers=everything)
             if (
                 anyhow
-                or limits[name] >= ALONE * sum([limits[each] for each in names])
+                or limits[name] >= 0.4 * sum([limits[each] for each in names])
                 or self.evaluator.may_fit(whole)
             ):
                 yield Frame(self.problem, alone, self.whole)
@@ -298,12 +295,13 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
 
     def rank(name: str) -> tuple[bool, float, int]:
         # Devices of equal rank are interchangeable; memory counts in whole GiB.
-        size = 0 if engine.shares_bytes else limits[name] >> 30  # parts of bytes fit any order
-        return limits[name] < SMALL, -figures[name].bandwidth, -size
+        size = 0 if engine.shares_bytes else limits[name] // GiB  # parts of bytes fit any order
+        # below a GiB it holds little besides its own buffers
+        return limits[name] < GiB, -figures[name].bandwidth, -size
 
     best = sorted(names, key=rank)
     every = (
-        itertools.permutations(best) if len(best) <= FEW else iter([tuple(best), tuple(best[::-1])])
+        itertools.permutations(best) if len(best) <= 3 else iter([tuple(best), tuple(best[::-1])])
     )
     by_rank: dict[tuple[object, ...], tuple[str, ...]] = {}
     # The best, the listed one, and with few devices all others; each rank order once.

@@ -37,12 +37,10 @@ class Price:
 
 
 TOO_SLOW = 3.0  # tokens per second: nobody waits for an answer
-ENOUGH = 32768  # tokens of a sequence; more are worth little
-CHANGED = 0.25  # of the requests change what was said before
+READABLE = 8.0  # the same: people read 5 to 8
+# tokens of a sequence; more are worth little, and --kv-types chooses no coarse type for them
+ENOUGH = 32768
 TALK = 8192  # tokens of a conversation, if the workload does not say more
-# types of a cache that answers like one of f16, which is llama.cpp's own
-FINE = (None, "f32", "f16", "bf16", "q8_0")
-FINE_ABOVE = 32768  # tokens of a slot, beyond which --kv-types chooses no other type
 
 SHORT = Price(
     "half the context, below 32k a sequence",
@@ -224,10 +222,10 @@ def priced(problem: Problem, params: Params, use: Static) -> Iterator[tuple[Pric
         doubt = problem.cost.doubt(problem.cost.at_any_context(params, use))
         yield (CPU if processor else FFN), doubt
     if params.ctx_checkpoints == 0 != given.ctx_checkpoints:
-        # The price of computing a whole conversation again for CHANGED of the requests.
+        # The price of computing a whole conversation again for one request in four.
         work, speed = problem.policy.workload, problem.cost.at_any_context(params, use)
         tokens = max(work.depth + work.prompt, min(TALK, use.n_ctx_seq))
-        of_computing_again = 1 + CHANGED * tokens / speed.prompt / speed.compared
+        of_computing_again = 1 + 0.25 * tokens / speed.prompt / speed.compared
         yield CHECKPOINTS, of_computing_again
 
 
@@ -261,7 +259,8 @@ def is_part(pattern: str, buffer: str) -> bool:
 
 
 def low(cache_type: str | None) -> bool:
-    return cache_type not in FINE
+    """Return whether a cache of this type answers otherwise than one of f16, llama.cpp's own."""
+    return cache_type not in (None, "f32", "f16", "bf16", "q8_0")
 
 
 def chooses_context(problem: Problem) -> bool:

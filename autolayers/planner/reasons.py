@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from .plan import Alternative, Elsewhere, Faster, Lever, Smaller
     from .problem import Problem, Solution
 
-# nodes of graphs that a search laid out, from which on its reasons take several processes
-LARGE = 50_000
 NO_MORE = "not every other launch was compared with this one: that would have taken too long"
 
 
@@ -212,8 +210,8 @@ class Explained(Reasons):
     def shared(self) -> dict[str, list[Any]] | None:
         """The parts that several processes computed; None where they do not pay: they do not share
         what they measure, a third more CPU time for half of the time of a large model."""
-        # A small search is faster than starting processes.
-        if self.processes < 2 or self.meter.spent <= LARGE:
+        # A search that laid out few nodes of graphs is faster than starting processes.
+        if self.processes < 2 or self.meter.spent <= 50_000:
             return None
         from ..parallel import in_processes
 
@@ -278,12 +276,10 @@ class Explained(Reasons):
         return tuple(self._alternatives())
 
     def _alternatives(self) -> Iterator[Alternative]:
-        """Yield as many as are shown."""
+        """Yield the five that are shown."""
         if not self.explain:
             return iter(())
-        from .explain import SHOWN
-
-        return islice(filter(None, self.answers("alternatives")), SHOWN)
+        return islice(filter(None, self.answers("alternatives")), 5)
 
     @lazy
     def remedies(self) -> tuple[Remedy, ...]:

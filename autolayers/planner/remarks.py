@@ -16,7 +16,7 @@ from ..work.unfused import may_part
 from .embedder import embeds, longest_input
 from .evaluate import FULL, RAM_MARGIN, Candidate
 from .one.expert_cache import FLAG
-from .prices import FINE_ABOVE, low
+from .prices import ENOUGH, low
 from .serving import saved
 
 TYPE_CHECKING = False
@@ -220,7 +220,7 @@ def of_cache_types(params: Params, n_ctx_seq: int) -> Iterator[str]:
             "q8_0 hardly does"
         )
         return
-    deep = " at shorter contexts" if n_ctx_seq > FINE_ABOVE else ""
+    deep = " at shorter contexts" if n_ctx_seq > ENOUGH else ""
     yield (
         f"{words} changes the answers (mean KL divergence{deep} {measured}; q8_0: 0.001): use q8_0 "
         "where they matter"

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 STEP = 256
 # checkpoints per slot; more are kept only if memory remains for saved prompts too
 ENOUGH = 8
-_FEWER = (CTX_CHECKPOINTS, 16, 8, 4, 2)
 
 
 def certain(params: Params, use: Static) -> int:
@@ -127,7 +126,7 @@ def keeping(
     for count in (
         (here.checkpoints,)
         if params.ctx_checkpoints is not None or not here.checkpoints
-        else _FEWER
+        else (CTX_CHECKPOINTS, 16, 8, 4, 2)
     ):
         size = here.state + count * here.checkpoint
         left = None if spare is None else spare - each * max(0, count - 1)

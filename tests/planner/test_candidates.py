@@ -19,7 +19,7 @@ from autolayers.flags.params import Params
 from autolayers.flags.policy import read
 from autolayers.machine import Machine
 from autolayers.memory.breakdown import Static
-from autolayers.planner.buffers import LEAST, SURE, Buffers, Taken
+from autolayers.planner.buffers import ALIKE, LEAST, Buffers, Taken
 from autolayers.planner.candidates import PlacementKind, PromisedLaunch, _rank
 from autolayers.planner.evaluate import FULL, RAM_MARGIN
 from autolayers.planner.frames import Frame
@@ -370,7 +370,7 @@ class TestOutput:
         of.buffers.least = {"CUDA0": 0}
         point = of.frame.key, "layers", 4096, 256
         # half of the temporaries, and not all of what is expected
-        assert of.buffers.at(point).output == {"CUDA0": int(100 * MiB * SURE)}
+        assert of.buffers.at(point).output == {"CUDA0": int(100 * MiB * ALIKE)}
 
     def test_decides_which_devices_have_layers(self) -> None:
         ladder = kind("layers", (900, 900), "-c 4096").ladder(4096)

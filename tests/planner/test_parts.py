@@ -11,8 +11,9 @@ from support import MiB
 
 from autolayers.flags.params import Params
 from autolayers.machine import Device, Machine
+from autolayers.planner.buffers import ALIKE
 from autolayers.planner.evaluate import FIT
-from autolayers.planner.one.bisection import ALIKE, _may_fit, _may_fit_again
+from autolayers.planner.one.bisection import _may_fit, _may_fit_again
 from autolayers.planner.one.parts import _can_be_written, _covered
 
 

@@ -43,12 +43,10 @@ if TYPE_CHECKING:
 # launches of a card that are measured where sizes say, before the range is halved
 # Each guess is exact if only the experts change; after four, halving is surer.
 _GUESSES = 4
-SEARCHES = 5  # times a plan's budget, for all cards
 # what runs it, and how
 ONE, TWO, UNIFIED, EXPERTS = "one card", "two cards", "unified memory", "experts in RAM"
 # The names are keys of the JSON and headings of the report.
 KINDS = (ONE, TWO, UNIFIED, EXPERTS)
-TRIED = (ONE, UNIFIED, TWO, EXPERTS)  # what suffices alone comes first
 MOST = 12  # of one type; then all others with the same memory
 # What people buy new or used, listed wherever it runs the model, though others of its size are
 # faster or enough smaller ones do
@@ -92,8 +90,8 @@ class WantedModel:
         # The context is given, as in the command that plans one of them: with it a request's time
         # is that of several depths.
         at = request.with_flags(n_ctx=n_ctx)
-        # More than a plan's budget, as each of hundreds of cards may be tried.
-        self.problem = Problem(model, at, meter=Meter(BUDGET * SEARCHES))
+        # Five times a plan's budget, as each of hundreds of cards may be tried.
+        self.problem = Problem(model, at, meter=Meter(5 * BUDGET))
         self.model = self.problem.model
         self.whole = replace(request.params, n_ctx=n_ctx, n_gpu_layers=self.problem.everything)
 
@@ -254,7 +252,7 @@ def find(
     # Cards that run it alone are not listed again as pairs or with experts in RAM.
     alone: set[str] = set()
     tried: set[str] = set()
-    for kind in TRIED:
+    for kind in (ONE, UNIFIED, TWO, EXPERTS):  # what suffices alone comes first
         # Those that are too slow alone count too: a second one computes after the first, and adds
         # no speed.
         running = list(_of_kind(wanted, kind, alone, tried, min_rate, say))

@@ -94,11 +94,9 @@ class Point:
 
 
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072)
-TYPES = ("f16", "q8_0", "q4_0")
 
 
 def cases(
-    # Without a type given, those that most people try, the largest cache first.
     models: Sequence[Model],
     requests: Sequence[tuple[str, Request]],
     contexts: Sequence[int] = (),
@@ -108,7 +106,8 @@ def cases(
     the outermost loop, contexts in the innermost. Contexts default to powers of two up to the
     trained one."""
     given = requests[0][1].params.cache_type_k
-    kinds = tuple(dict.fromkeys(types)) or ((given,) if given else TYPES)
+    # Without a type given, those that most people try, the largest cache first.
+    kinds = tuple(dict.fromkeys(types)) or ((given,) if given else ("f16", "q8_0", "q4_0"))
     return [
         # Notes are about the request, and would be repeated by every row.
         Case(model, name, replace(request, notes=()), kind, n)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..buffers import ALIKE, SIMILAR
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -10,10 +12,6 @@ if TYPE_CHECKING:
     from ..evaluate import Candidate, Evaluator, Fidelity
 
 _RAM = "RAM"
-# Least share of the overheads of a measured launch that another launch needs:
-ONE_MORE = 0.75  # with one more layer,
-# with another number of layers or a larger context, or with weights in RAM instead of on devices
-ALIKE = 7 / 8
 
 
 def largest_count(
@@ -224,13 +222,13 @@ def _may_fit_again(
     at_low: Candidate | None,
     fidelity: Fidelity,
 ) -> bool:
-    """Return whether low + 2 may fit although low + 1 does not, if it needs ONE_MORE of its graph
+    """Return whether low + 2 may fit although low + 1 does not, if it needs SIMILAR of its graph
     buffers and margin."""
     # Mostly what low needs rules it out, and low + 1 need not be measured.
-    if at_low and not _may_fit(evaluator, make(low + 2), at_low, ALIKE * ONE_MORE):
+    if at_low and not _may_fit(evaluator, make(low + 2), at_low, ALIKE * SIMILAR):
         return False
     above = evaluator.candidate(make(low + 1), fidelity)
-    return above is None or _may_fit(evaluator, make(low + 2), above, ONE_MORE)
+    return above is None or _may_fit(evaluator, make(low + 2), above, SIMILAR)
 
 
 def _may_fit(
