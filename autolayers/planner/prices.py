@@ -147,13 +147,26 @@ WIDER = Price(
     "planner/test_multi.py",
 )
 
-# What another launch must gain: to be chosen,
-PEOPLE = Price(
-    "a q8_0 cache, fewer slots or another server, for --users",
+QUANTISED = Price(
+    "a q8_0 cache, for --users",
     1.1,
-    "one slot for each is what people expect, and nobody waits: clearly more tokens in all",
+    "an f16 one is what people expect: clearly more tokens in all",
     "planner/test_users.py",
 )
+WAITS = Price(
+    "fewer slots than --users",
+    1.1,
+    "a slot for each is what people expect, and nobody waits for one",
+    "planner/test_users.py",
+)
+SLOW = Price(
+    "half the tokens/s for each of --users, below 8",
+    1.1,
+    "as fast as people read; below that they had better wait for a slot",
+    "planner/test_users.py",
+)
+
+# What another launch must gain: to be chosen,
 SPLIT = Price(
     "a further device for one of several models that fits on one",
     1.01,
@@ -167,6 +180,12 @@ MACHINE = Price(
     "planner/test_cluster.py",
 )
 # or to be said as an alternative
+SERVERS = Price(
+    "several servers, in all tokens of --users",
+    1.1,
+    "several ports, over which somebody must divide the users",
+    "planner/test_users.py",
+)
 FASTER = Price("an alternative's rate", 1.03, "less is within the error", "planner/test_plan.py")
 LARGER = Price("an alternative's context", 1.05, "less is no reason", "planner/test_plan.py")
 PINNED = Price(
@@ -203,6 +222,14 @@ def worth(problem: Problem, params: Params, use: Static) -> float:
         everything = problem.model.hparams.n_layer_all + 1
         return 1 + everything - params.layers_wanted(everything) + seconds / (seconds + 1)
     return seconds
+
+
+def worth_to_people(seconds: float, rate: float, waits: bool, quantised: bool) -> float:
+    """Return the seconds in which all people have an answer, times the prices. `rate`: tokens per
+    second of each; `waits`: there are fewer slots than there may be; `quantised`: their caches are
+    smaller than was asked for."""
+    seconds *= (WAITS.factor if waits else 1.0) * (QUANTISED.factor if quantised else 1.0)
+    return seconds * max(1.0, _halvings(SLOW, rate, READABLE))
 
 
 def priced(problem: Problem, params: Params, use: Static) -> Iterator[tuple[Price, float]]:
@@ -311,6 +338,6 @@ def of_filling(problem: Problem, params: Params, use: Static) -> float:
         part = min(2 * part, full)
 
 
-def _halvings(row: Price, n_ctx: int, larger: int) -> float:
+def _halvings(row: Price, n: float, larger: float) -> float:
     # E.g. 1.04 ** 2 for a quarter of the context.
-    return float(row.factor ** log2(larger / max(1, n_ctx)))
+    return float(row.factor ** log2(larger / max(0.001, n)))

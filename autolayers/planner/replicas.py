@@ -7,7 +7,7 @@ from __future__ import annotations
 from ..records import replace
 from .complete import flags
 from .plan import Alternative
-from .prices import PEOPLE
+from .prices import SERVERS
 from .solve import solve
 from .users import Requests
 
@@ -38,7 +38,7 @@ def replicas(asked: Problem, requests: Answers | None) -> Alternative | None:
     found = [
         (total, servers, names, solution)
         for servers, names, solution in _parted(asked, one.users)
-        if (total := _total(servers, solution)) > PEOPLE.factor * one.served.total * one.fits
+        if (total := _total(servers, solution)) > SERVERS.factor * one.served.total * one.fits
     ]
     if not found or asked.evaluator.exhausted:
         return None
