@@ -66,12 +66,12 @@ def _with_most_context(problem: Problem) -> Solution:
     it is no smaller."""
     # The usual answer first: --ctx max may not have less context than it, nor put in RAM what it
     # does not.
-    best = _by_cache_type(problem.with_goals(n_ctx=None)).candidate
-    if best is None or not best.fits:
+    best = _by_cache_type(problem.with_goals(n_ctx=None)).fitting
+    if best is None:
         return _by_cache_type(problem)
     widest = _by_cache_type(problem, problem.whole(best) and bool(problem.machine.devices))
-    most = widest.candidate
-    larger = most is not None and most.fits and most.breakdown.n_ctx >= best.breakdown.n_ctx
+    most = widest.fitting
+    larger = most is not None and most.breakdown.n_ctx >= best.breakdown.n_ctx
     return widest if larger else Solution(problem, best)
 
 
@@ -93,10 +93,9 @@ def _by_cache_type(problem: Problem, whole: bool = False) -> Solution:
 
     def ranked(variant: Variant, solution: Solution) -> Rank:
         # The first type in the given order with which everything is on devices.
-        candidate = solution.candidate
-        if candidate is not None and candidate.fits and problem.whole(candidate):
+        if solution.fitting is not None and problem.whole(solution.fitting):
             return variant.bound
-        fits, *cost = by_worth(problem, candidate)
+        fits, *cost = by_worth(problem, solution.candidate)
         return fits, float(len(types)), *cost
 
     tried, _ = best_first(

@@ -63,8 +63,8 @@ def elsewhere(problem: Problem, chosen: Candidate) -> Elsewhere | None:
             continue
         candidate = other.evaluator.candidate(params, FULL)
         if candidate is None or not candidate.fits:
-            candidate = solve(other).candidate
-        if candidate is None or not candidate.fits:
+            candidate = solve(other).fitting
+        if candidate is None:
             continue
         launch = typed(other, candidate)
         speed = price(other, launch.candidate)

@@ -55,8 +55,7 @@ def alternative(
         if not may_gain(undrafted, chosen):
             return None
         drafted = solve(undrafted.settled(False))
-        other = drafted.problem
-        candidate = drafted.candidate
+        other, candidate = drafted.problem, drafted.fitting
         if (
             candidate is None
             or other.cost.speed(candidate).generation < here.generation * DRAFT.factor
@@ -68,8 +67,8 @@ def alternative(
         other = problem.with_flags(**change)
         other = other.with_goals(n_ctx=None) if _is_less_than_most(problem, change) else other
         other = other.beside(chosen.params, "device" not in change)
-        candidate = solve(other).candidate
-    if candidate is None or not candidate.fits:
+        candidate = solve(other).fitting
+    if candidate is None:
         return None
     if "overrides" in change:  # what takes the place of given rules
         # -ncmoe 0 with what the search chose instead of the given rules.
@@ -168,8 +167,8 @@ def with_draft_on_device(asked: Problem, chosen: Candidate) -> Alternative | Non
     left out; None if that is not faster. `asked`: the problem with the draft's place open."""
     change: dict[str, object] = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
     solution = solve(asked.with_flags(**change))
-    other, cost = solution.candidate, solution.problem.cost
-    if other is None or not other.fits or other.params.device_draft == ():
+    other, cost = solution.fitting, solution.problem.cost
+    if other is None or other.params.device_draft == ():
         return None
     speed = cost.price(other)
     if (

@@ -39,11 +39,11 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     if use is None:
         return None
     # All weights, a q8_0 cache and today's buffers: a bound, without a graph.
-    if use.on_devices + _overheads(chosen) > _room(problem):
+    if use.on_devices > _free(problem, chosen):
         return None
     # The bound holds: now the launch is planned as it would be.
-    candidate = solve(other).candidate
-    if candidate is None or not candidate.fits:
+    candidate = solve(other).fitting
+    if candidate is None:
         return None
     rate = cost.price(candidate).generation
     if rate < SAID.factor * cost.price(chosen).generation:
@@ -66,8 +66,7 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
         return None
     if not problem.machine.devices or chosen.params.device == ():
         return Smaller("", 0) if slow else None
-    # The bytes of the devices beside all caches and what the launch takes.
-    room = _room(problem) - _overheads(chosen) - chosen.breakdown.caches
+    room = _free(problem, chosen) - chosen.breakdown.caches
     # Larger files first: the first that fits is the answer.
     for kind, model in below(problem.model):
         # Of a launch that is not too slow: at Q4 or above, at Q3 too where it is not READABLE
@@ -95,14 +94,8 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
     return Smaller("", 0) if slow or rate < READABLE else None
 
 
-def _overheads(chosen: Candidate) -> int:
-    """Return the compute buffers, margins and what else is on the devices: a projector,
-    adapters."""
-    use = chosen.breakdown
-    margins = sum(size for parts in chosen.margins.values() for _, size in parts)
-    extras = use.extra_by_device()
-    return margins + sum(usage.compute + extras.get(name, 0) for name, usage in use.devices.items())
-
-
-def _room(problem: Problem) -> int:
-    return sum(problem.machine.limits.values())
+def _free(problem: Problem, chosen: Candidate) -> int:
+    """Return the bytes of the devices beside the launch's compute buffers, margins and what else is
+    there: a projector, adapters."""
+    limits = problem.machine.limits
+    return sum(limits.values()) - sum(chosen.overheads(limits).values())

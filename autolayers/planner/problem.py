@@ -217,3 +217,8 @@ class Solution:
     requests: Answers | None = None
     others: tuple[Promise, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def fitting(self) -> Candidate | None:
+        """The launch, if it fits."""
+        return self.candidate if self.candidate is not None and self.candidate.fits else None

@@ -102,13 +102,13 @@ def _parted(asked: Problem, users: int) -> Iterator[tuple[int, tuple[str, ...], 
         solution = solve(asked.on(own).with_goals(users=part))
         yield servers, tuple([device.name for device in devices[:each]]), solution
         # What fits on fewer GPUs is faster there.
-        if solution.candidate is not None and solution.candidate.fits:
+        if solution.fitting is not None:
             return
 
 
 def _total(servers: int, solution: Solution) -> float:
     """Return the tokens per second of all servers together."""
-    requests, candidate = solution.requests, solution.candidate
-    if candidate is None or not candidate.fits or not isinstance(requests, Requests):
+    requests = solution.requests
+    if solution.fitting is None or not isinstance(requests, Requests):
         return 0.0
     return servers * requests.row.served.total

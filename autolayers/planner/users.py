@@ -196,14 +196,13 @@ class _People:
         return FITS, self._worth(problem, row, row.served.rate)
 
     def _whole(self, solution: Solution) -> bool:
-        candidate = solution.candidate
-        return candidate is not None and candidate.fits and not _in_ram(solution)
+        return solution.fitting is not None and not _in_ram(solution)
 
     def _quantised(self, here: _Slots, solution: Solution) -> _Slots | None:
         """Return the variant with a q8_0 cache; None where flags leave no type open, or one
         person's weights are in RAM: so they are for more."""
         one = solution if here.problem.policy.workload.requests == 1 else self.launch(1)
-        if one.candidate is not None and one.candidate.fits and _in_ram(one):
+        if one.fitting is not None and _in_ram(one):
             return None
         half = self._half(solution.problem)
         if half is None:
@@ -235,33 +234,28 @@ class _People:
     def _launched(self, problem: Problem) -> Solution:
         """Return a search's launch for these slots, or one person's with more slots where that may
         do: a search for each number takes long."""
-        one = self.wanted.grows and problem.policy.workload.requests > 1 and self.launch(1)
-        if not one:
+        several = self.wanted.grows and problem.policy.workload.requests > 1
+        one = self.launch(1) if several else None
+        if one is None or not self._whole(one):
             return best_launch(problem)
-        half = self._half(problem)
-        for each in (problem, half):
-            if each is not None and self._whole(one):
-                params = like(one, each)
-                may_fit = each.evaluator.may_fit(params)
-                grown = each.evaluator.candidate(params, FULL, last=True) if may_fit else None
-                if grown is not None and grown.fits:
-                    return Solution(each, grown)
+        for at in filter(None, (problem, self._half(problem))):
+            params = like(one, at)
+            may_fit = at.evaluator.may_fit(params)
+            grown = at.evaluator.candidate(params, FULL, last=True) if may_fit else None
+            if grown is not None and grown.fits:
+                return Solution(at, grown)
         # A launch that does not stay on the GPUs is worth a search if GPUs with more memory would
         # give well more than is promised; without a promised rate any launch may do.
-        if self.wanted.rate and self._whole(one):
-            at = half or problem
-            params = like(one, at)
-            use = at.evaluator.static(params)
-            served = None if use is None else served_by(at, params, use).served
-            if served is not None and served.rate < 1.25 * self.wanted.rate:
-                return Solution(problem, None)
-        return best_launch(half if half is not None and self._whole(one) else problem)
+        use = at.evaluator.static(params) if self.wanted.rate else None
+        if use is not None and served_by(at, params, use).served.rate < 1.25 * self.wanted.rate:
+            return Solution(problem, None)
+        return best_launch(at)
 
     def keeps(self, users: int) -> bool:
         """Return whether the promise is kept. Who waits for a slot gets nothing until then, which a
         promised first token alone counts."""
         launch = self.launch(users)
-        if launch.candidate is None or not launch.candidate.fits:
+        if launch.fitting is None:
             return False
         row = _row(launch)
         return (row.slots >= users or self.waits) and self.wanted.is_kept_by(row.served)
@@ -366,7 +360,7 @@ def for_users(problem: Problem, wanted: Users) -> Solution:
         # What these numbers get, as far as they fit and more people get more in all
         for count in (1, 2, 4, 8, 16, 32):
             launch = people.launch(count)
-            if launch.candidate is None or not launch.candidate.fits:
+            if launch.fitting is None:
                 break
             table.append(_row(launch))
             if len(table) > 1 and table[-1].served.total < table[-2].served.total:

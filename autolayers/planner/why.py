@@ -231,11 +231,11 @@ def _more(problem: Problem, chosen: Candidate, now: float) -> str:
 
 def _outcome(other: Problem, now: float) -> str:
     try:
-        candidate = solve(other).candidate
+        candidate = solve(other).fitting
     # Another machine or file may be refused for its own reasons: not an error of this plan.
     except AutolayersError:  # of this machine or file alone
         candidate = None
-    if candidate is None or not candidate.fits:
+    if candidate is None:
         return "fits no better"
     seconds = other.cost.speed(candidate).compared
     change = f"{now / seconds:.2f} times as fast" if seconds < 0.99 * now else "no faster"
