@@ -21,7 +21,7 @@ from ..records import dataclass, lazy, replace
 from .buffers import Buffers
 from .candidates import RAM_SHARE, PlacementKind
 from .evaluate import FIT, FULL, PROMPT
-from .frames import Frame, Frames, orders
+from .frames import Frame, at_least, frames, left_out, orders
 from .one.bisection import largest_context, last
 from .one.expert_cache import may_cache, with_expert_cache
 from .one.fit import fit
@@ -97,7 +97,7 @@ class Search:
         self.evaluator = problem.evaluator
         self.cost = problem.cost
         self.policy = problem.policy
-        self.frames = Frames(problem, given, whole)
+        self.given = given
         self.whole = whole
         self.fidelity: Fidelity = PROMPT
         self.buffers = Buffers(self.evaluator.machine.limits, self.evaluator.least(given))
@@ -111,10 +111,11 @@ class Search:
         self.cut: dict[str, PromisedLaunch] = {}
 
     def best(self) -> Solution:
-        self._run(self.frames.all())
+        flags = self.problem, self.given, self.whole
+        self._run(frames(*flags))
         # Worth counts layers there, and a promise may be too few.
         if self.policy.strategy == "layers":
-            self._with_most_layers(self.frames.all())
+            self._with_most_layers(frames(*flags))
         # All devices together hold no layer, though their number is free; one alone, another order
         # or none may be better.
         if self.fitting:
@@ -123,10 +124,10 @@ class Search:
         else:
             idle = not self.short
         if idle:
-            self._run(self.frames.left_out())
+            self._run(left_out(*flags))
         # No promise held: the most that fits is sought by measuring alone.
         if not self.fitting and not self.short:
-            self._with_most_layers(itertools.chain(self.frames.all(), self.frames.left_out()))
+            self._with_most_layers(itertools.chain(frames(*flags), left_out(*flags)))
         # Measure what all devices in other orders promise, with each kind of placement
         if self.fitting and self.problem.given.device is None:
             frame = self._winner().variant.kind.frame
@@ -303,7 +304,7 @@ class Search:
 
     def _smallest(self) -> Params:
         """Return the given flags with the least context."""
-        return self.frames.at_least(self.problem.given)
+        return at_least(self.problem, self.problem.given)
 
     def _measure(self, variant: _Variant) -> None:
         """Measure what a variant promises, and open it again by what that took."""
