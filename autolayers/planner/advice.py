@@ -20,6 +20,7 @@ from .complete import typed
 from .evaluate import FULL, Candidate
 from .one import overrides
 from .one.bisection import last
+from .problem import Q8_0
 from .quantisations import below
 from .serving import checkpoints
 from .solve import solve
@@ -181,7 +182,7 @@ class _Advice:
         """Yield the changes of flags to try, those that hurt least first."""
         given = self.given
         use = self.short.breakdown
-        if given.n_gpu_layers not in (None, -1):
+        if given.gives_layers:
             # What a given -ngl could be instead: the same with experts in RAM, or fewer
             if self.model.is_moe and not given.overrides:
                 spared = self.launch(strategy="auto")
@@ -216,7 +217,7 @@ class _Advice:
         types = given.cache_type_k or "f16", given.cache_type_v or "f16"
         typed = types != ("f16", "f16") or bool(self.policy.kv_types)
         if not typed and given.flash_attn != "off":
-            yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+            yield Q8_0
         if use.n_seq_max > 1:
             yield {"n_parallel": 1}
         if given.ctx_checkpoints is None and checkpoints(self.short.params, use):

@@ -21,6 +21,7 @@ from .one.expert_cache import FLAG
 from .one.ladder import may_split_tensors
 from .plan import Alternative, Lever
 from .prices import DRAFT, FASTER, FILLED_FASTER, LARGER, PINNED
+from .problem import Q8_0
 from .search import Search
 from .served import price
 from .serving import certain
@@ -75,7 +76,7 @@ def alternative(
         change = {
             name: getattr(candidate.params, name) for name in ("overrides", "n_batch", "n_ubatch")
         }
-        given_layers = 0 if given.n_gpu_layers in (None, -1) else given.layers_wanted(everything)
+        given_layers = given.layers_wanted(everything) if given.gives_layers else 0
         # It must take experts out of RAM, and keep the given layers.
         if (
             candidate.breakdown.host.model >= chosen.breakdown.host.model
@@ -165,8 +166,7 @@ def _by_text(speed: Speed) -> str:
 def with_draft_on_device(asked: Problem, chosen: Candidate) -> Alternative | None:
     """Return the launch with a q8_0 cache that leaves a device room for a draft which is in RAM or
     left out; None if that is not faster. `asked`: the problem with the draft's place open."""
-    change: dict[str, object] = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-    solution = solve(asked.with_flags(**change))
+    solution = solve(asked.with_flags(**Q8_0))
     other, cost = solution.fitting, solution.problem.cost
     if other is None or other.params.device_draft == ():
         return None
@@ -176,7 +176,7 @@ def with_draft_on_device(asked: Problem, chosen: Candidate) -> Alternative | Non
         or speed.generation <= asked.cost.price(chosen).generation * DRAFT.factor
     ):
         return None
-    words = tuple(to_words(Params(**change)))  # type: ignore[arg-type]
+    words = tuple(to_words(Params(**Q8_0)))  # type: ignore[arg-type]
     return _alternative(
         solution.problem, typed(solution.problem, other), words, speed, _by_text(speed)
     )
@@ -187,8 +187,7 @@ def may_move_draft(asked: Problem, chosen: Candidate) -> bool:
     cache may make room for it."""
     given = asked.given
     placed = given.device_draft is not None or given.n_gpu_layers_draft is not None
-    typed = given.cache_type_k or given.cache_type_v or asked.policy.kv_types
-    if placed or typed or given.flash_attn == "off" or not asked.machine.devices:
+    if placed or not asked.may_quantise or not asked.machine.devices:
         return False
     aside = chosen.params.device_draft == () or chosen.params.model_draft is None
     return asked.request.companions.draft is not None and aside
@@ -234,13 +233,12 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
     whole = problem.offloads_all(chosen.params)
     # A q8_0 cache may be tried, and leaves memory to something: at the trained context with all
     # weights on the GPUs it gains nothing.
-    types = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
     longest = chosen.breakdown.n_ctx_seq >= problem.model.n_ctx_train
     gains = not whole or (_context_is_open(problem) and not longest)
-    if not types and given.flash_attn != "off" and gains:
-        yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+    if problem.may_quantise and gains:
+        yield Q8_0
     # The given overrides keep experts in RAM and do nothing else.
-    every = given.n_gpu_layers in (None, -1) or problem.offloads_all(given)
+    every = not given.gives_layers or problem.offloads_all(given)
     experts = [_EXPERTS in pattern and buffer == HOST for pattern, buffer in given.overrides]
     if every and experts and all(experts):
         yield {"overrides": (), "n_gpu_layers": None}
@@ -355,8 +353,7 @@ def _usual_changes(
     if half < use.n_ctx:
         yield "half the context", ("-c", str(half)), {"n_ctx": half}
     if (params.cache_type_k or "f16") in ("f16", "f32", "bf16") and params.flash_attn != "off":
-        typed: dict[str, object] = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-        yield "a q8_0 cache", ("-ctk", "q8_0", "-ctv", "q8_0"), typed
+        yield "a q8_0 cache", ("-ctk", "q8_0", "-ctv", "q8_0"), Q8_0
     if use.n_ubatch > 64:
         smaller = use.n_ubatch // 2
         yield "half the micro-batch", ("-ub", str(smaller)), {"n_ubatch": smaller}

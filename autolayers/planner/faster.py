@@ -14,6 +14,7 @@ from .complete import typed
 from .evaluate import FULL, Candidate
 from .plan import Faster, Smaller
 from .prices import READABLE, SAID, TOO_SLOW
+from .problem import Q8_0
 from .quantisations import below
 from .solve import solve
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from .problem import Problem
 
 GOOD = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs")  # types at Q4 or above
-CACHE = "q8_0"
 
 
 def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
@@ -30,11 +30,10 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     times faster."""
     cost, given = problem.cost, problem.given
     # Given flags leave no cache type, or no placement, open.
-    types = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
-    placed = given.overrides or given.n_gpu_layers not in (None, -1)
-    if types or placed or given.flash_attn == "off" or not cost.in_ram(chosen):
+    placed = given.overrides or given.gives_layers
+    if not problem.may_quantise or placed or not cost.in_ram(chosen):
         return None
-    other = problem.with_flags(n_ctx=chosen.breakdown.n_ctx, cache_type_k=CACHE, cache_type_v=CACHE)
+    other = problem.with_flags(n_ctx=chosen.breakdown.n_ctx, **Q8_0)
     use = problem.evaluator.static(replace(other.given, n_gpu_layers=ALL_LAYERS))
     if use is None:
         return None

@@ -221,11 +221,7 @@ def plain(problem: Problem) -> Params:
 
 def may_leave_out(problem: Problem, given: Params) -> bool:
     """Return whether there are devices, and no flag fills them."""
-    placed = (
-        given.n_gpu_layers not in (None, -1)
-        or given.overrides
-        or problem.policy.strategy == "layers"
-    )
+    placed = given.gives_layers or given.overrides or problem.policy.strategy == "layers"
     split = (
         given.split_mode not in (None, "layer")
         or given.main_gpu is not None

@@ -219,7 +219,7 @@ def worth(problem: Problem, params: Params, use: Static) -> float:
         seconds *= factor
     # As a sum: one layer more beats any number of seconds, which count less than 1.
     if problem.policy.strategy == "layers":
-        everything = problem.model.hparams.n_layer_all + 1
+        everything = problem.everything
         return 1 + everything - params.layers_wanted(everything) + seconds / (seconds + 1)
     return seconds
 

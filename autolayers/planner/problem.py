@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ..work.speed import Answers, CostModel
 
 
+Q8_0: dict[str, object] = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}  # of the cache
+
+
 @dataclass(frozen=True)
 class Problem:
     """A model's file and a Request; what measures and what predicts launches is made on first use.
@@ -74,6 +77,14 @@ class Problem:
     def everything(self) -> int:
         """Layers and the output."""
         return self.model.hparams.n_layer_all + 1
+
+    @property
+    def may_quantise(self) -> bool:
+        """Whether a q8_0 cache may be tried: no flag says its types, or forbids the flash attention
+        that one of V needs."""
+        given = self.given
+        typed = given.cache_type_k or given.cache_type_v or self.policy.kv_types
+        return not typed and given.flash_attn != "off"
 
     @property
     def fills(self) -> bool:

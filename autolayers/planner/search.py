@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from functools import partial
 
 from ..flags.params import N_BATCH
 from ..memory.context import CELL_BLOCK
@@ -460,15 +459,9 @@ class Search:
             span = frame.contexts
             n_ctx = answer.breakdown.n_ctx
             if span.open and n_ctx > span.open[0]:
-                make = partial(_with_context, answer.params)
-                less = largest_context(
-                    self.evaluator, make, span.open[0], n_ctx, span.step, FIT, answer
-                )
-                answer = (
-                    answer
-                    if less is None
-                    else self.evaluator.candidate(less.params, FULL, last=True)
-                )
+                less = largest_context(self.evaluator, answer, span.open[0], n_ctx, span.step, FIT)
+                if less is not None:
+                    answer = self.evaluator.candidate(less.params, FULL, last=True)
         return answer
 
     def _grown(self, frame: Frame, candidate: Candidate) -> Candidate:
@@ -477,7 +470,6 @@ class Search:
         n_ctx = candidate.breakdown.n_ctx
         if not span.open or n_ctx >= span.open[1]:
             return candidate
-        make = partial(_with_context, candidate.params)
         # What leaves enough system memory and, above 32k per sequence, whose tokens are fast
         # enough; --ctx max skips both checks.
         ram = self.evaluator.machine.ram
@@ -485,7 +477,7 @@ class Search:
         enough = ENOUGH * (span.step // CELL_BLOCK)
 
         def useful(n: int) -> bool:
-            at = make(n)
+            at = replace(candidate.params, n_ctx=n)
             use = self.evaluator.static(at)
             # A cache that is only on devices slows nothing down and takes no RAM.
             if use is None or not use.host.context:
@@ -503,11 +495,5 @@ class Search:
             first = n_ctx // span.step
             steps = last(0, largest // span.step - first, lambda n: useful((first + n) * span.step))
             largest = max(n_ctx, (first + steps) * span.step)
-        more = largest_context(
-            self.evaluator, make, n_ctx, largest, span.step, self.fidelity, below=candidate
-        )
+        more = largest_context(self.evaluator, candidate, n_ctx, largest, span.step, self.fidelity)
         return candidate if more is None else more
-
-
-def _with_context(params: Params, n_ctx: int | None) -> Params:
-    return replace(params, n_ctx=n_ctx)

@@ -22,7 +22,7 @@ from .best_launch import best_launch
 from .evaluate import FULL
 from .one.bisection import last
 from .prices import READABLE, TOO_SLOW, worth_to_people
-from .problem import Solution
+from .problem import Q8_0, Solution
 from .variants import DOES_NOT_FIT, FITS, REFUSED, Variant, best_first, like
 
 TYPE_CHECKING = False
@@ -211,12 +211,7 @@ class _People:
 
     def _half(self, problem: Problem) -> Problem | None:
         """Return the problem with a q8_0 cache; None if flags leave no type open."""
-        given = problem.given
-        typed = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
-        # A quantised cache of V needs flash attention.
-        if typed or given.flash_attn == "off":
-            return None
-        return problem.with_flags(cache_type_k="q8_0", cache_type_v="q8_0")
+        return problem.with_flags(**Q8_0) if problem.may_quantise else None
 
     def asking(self, users: int) -> Problem:
         """Return the problem with this many requests at once."""

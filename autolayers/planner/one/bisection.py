@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...records import dataclass
+from ...records import dataclass, replace
 from ..buffers import ALIKE, SIMILAR
 
 TYPE_CHECKING = False
@@ -47,38 +47,29 @@ def largest_count(
 
 
 def largest_context(
-    evaluator: Evaluator,
-    make: Callable[[int], Params],
-    low: int,
-    high: int,
-    step: int,
-    fidelity: Fidelity,
-    above: Candidate | None = None,
-    below: Candidate | None = None,
+    evaluator: Evaluator, known: Candidate, low: int, high: int, step: int, fidelity: Fidelity
 ) -> Candidate | None:
     """Return the launch with the largest context that fits, out of low, high and the multiples of
-    `step` between them, or None. `below` is the launch at `low`, if known to fit. `above` is the
-    launch at `high`, if known not to fit; then the smallest is tried only if no other fits."""
+    `step` between them, or None. `known` is the launch at `low` if it fits, otherwise that at
+    `high`; the smallest is then tried only if no other fits."""
     first = low // step  # in steps, none of them below `low`
+    end = -(-high // step) - first
+
+    def make(n: int) -> Params:
+        return replace(known.params, n_ctx=n)
+
     steps = _Numbers(evaluator, lambda n: make((first + n) * step), fidelity, True)
+    if not known.fits:
+        _, largest = steps.between(0, end, None, known, 1.0, {})
+        return largest or evaluator.candidate(make(low), fidelity)
     # The largest first, as nothing could be better.
-    at_high = above
-    if above is None and (
-        evaluator.may_fit(make(high)) if below is None else steps.may_fit(make(high), below, ALIKE)
-    ):
+    at_high = None
+    if steps.may_fit(make(high), known, ALIKE):
         at_high = evaluator.candidate(make(high), fidelity)
     if at_high is not None and at_high.fits:
         return at_high
-    at_low = below
-    if below is None and above is None and low < high:
-        at_low = evaluator.candidate(make(low), fidelity)
-    if above is None and (at_low is None or not at_low.fits):
-        return None
-    _, largest = steps.between(0, -(-high // step) - first, at_low, at_high, 1.0, {})
-    # Only now: in most searches some larger one fits.
-    if largest is None and above is not None:
-        at_low = evaluator.candidate(make(low), fidelity)
-    return largest or at_low
+    _, largest = steps.between(0, end, known, at_high, 1.0, {})
+    return largest or known
 
 
 def last(low: int, high: int, holds: Callable[[int], bool], near: int = -1) -> int:
