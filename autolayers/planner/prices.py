@@ -159,6 +159,12 @@ WAITS = Price(
     "a slot for each is what people expect, and nobody waits for one",
     "planner/test_users.py",
 )
+PARTLY = Price(
+    "weights in RAM, for --users",
+    1.05,
+    "more slots are predicted less surely there than fewer with all weights on the GPUs",
+    "planner/test_users.py",
+)
 SLOW = Price(
     "half the tokens/s for each of --users, below 8",
     1.1,
@@ -224,12 +230,16 @@ def worth(problem: Problem, params: Params, use: Static) -> float:
     return seconds
 
 
-def worth_to_people(seconds: float, rate: float, waits: bool, quantised: bool) -> float:
+def worth_to_people(
+    seconds: float, rate: float, waits: bool, quantised: bool, partly: bool
+) -> float:
     """Return the seconds in which all people have an answer, times the prices. `rate`: tokens per
     second of each; `waits`: there are fewer slots than there may be; `quantised`: their caches are
-    smaller than was asked for."""
-    seconds *= (WAITS.factor if waits else 1.0) * (QUANTISED.factor if quantised else 1.0)
-    return seconds * max(1.0, _halvings(SLOW, rate, READABLE))
+    smaller than was asked for; `partly`: weights are in RAM."""
+    seconds *= max(1.0, _halvings(SLOW, rate, READABLE))
+    for counts, row in ((waits, WAITS), (quantised, QUANTISED), (partly, PARTLY)):
+        seconds *= row.factor if counts else 1.0
+    return seconds
 
 
 def priced(problem: Problem, params: Params, use: Static) -> Iterator[tuple[Price, float]]:

@@ -175,13 +175,13 @@ class _People:
             use = problem.evaluator.static(params)
             if use is not None:
                 row = served_by(problem, params, use)
-                seconds.append(self._worth(problem, row, READABLE))
+                seconds.append(self._worth(problem, row, READABLE, False))
         return FITS, min(seconds, default=0.0)
 
-    def _worth(self, problem: Problem, row: UsersRow, rate: float) -> float:
+    def _worth(self, problem: Problem, row: UsersRow, rate: float, partly: bool) -> float:
         seconds = row.users * problem.policy.workload.generate / row.served.total
         waits = row.slots < self.slots(row.users)
-        return worth_to_people(seconds, rate, waits, self._is_smaller(problem))
+        return worth_to_people(seconds, rate, waits, self._is_smaller(problem), partly)
 
     def _is_smaller(self, problem: Problem) -> bool:
         """Return whether its caches are of another type than those that were asked for."""
@@ -193,7 +193,7 @@ class _People:
         row, problem = _row(solution), solution.problem
         if not row.fits:  # of these the one with the fewest slots
             return DOES_NOT_FIT, float(row.slots), float(self._is_smaller(problem))
-        return FITS, self._worth(problem, row, row.served.rate)
+        return FITS, self._worth(problem, row, row.served.rate, _in_ram(solution))
 
     def _whole(self, solution: Solution) -> bool:
         return solution.fitting is not None and not _in_ram(solution)
