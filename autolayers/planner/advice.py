@@ -170,12 +170,12 @@ class _Advice:
 
     def _said(self, remedy: Remedy, problem: Problem, candidate: Candidate) -> Remedy:
         """Return the remedy with the flags and the figures of its launch."""
-        launch = typed(problem, candidate)
+        candidate, flags = typed(problem, candidate)
         return replace(
             remedy,
-            flags=launch.flags,
-            speed=self.problem.cost.price(launch.candidate).generation,
-            n_ctx=launch.candidate.breakdown.n_ctx,
+            flags=flags,
+            speed=self.problem.cost.price(candidate).generation,
+            n_ctx=candidate.breakdown.n_ctx,
         )
 
     def _changes(self) -> Iterator[dict[str, object]]:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..work.speed import Speed
-    from .complete import Typed
     from .problem import Problem
 
 _EXPERTS = "exps"  # in the patterns of -ncmoe, -cmoe and people's own
@@ -83,8 +82,7 @@ def alternative(
             or candidate.params.layers_wanted(everything) < given_layers
         ):
             return None
-    launch = typed(other, candidate)
-    candidate = launch.candidate
+    candidate, flags = typed(other, candidate)
     if not candidate.fits:
         return None
     speed = price(other, candidate, served=problem.policy.users is not None)
@@ -130,19 +128,24 @@ def alternative(
             note = _ONE_SLOT
         else:
             note = _IN_PLACE if "overrides" in change else _by_text(speed)
-    return _alternative(problem, launch, (*words, *none), speed, note)
+    return _alternative(problem, candidate, flags, (*words, *none), speed, note)
 
 
 def _alternative(
-    problem: Problem, launch: Typed, change: tuple[str, ...], speed: Speed, note: str = ""
+    problem: Problem,
+    candidate: Candidate,
+    flags: tuple[str, ...],
+    change: tuple[str, ...],
+    speed: Speed,
+    note: str = "",
 ) -> Alternative:
     """Return a launch as an alternative, which these words make of the plan."""
-    params = launch.candidate.params
+    params = candidate.params
     return Alternative(
-        launch.flags,
+        flags,
         problem.evaluator.described(params),
         params.layers_wanted(problem.everything),
-        launch.candidate.breakdown.n_ctx,
+        candidate.breakdown.n_ctx,
         speed,
         note,
         change=change,
@@ -178,7 +181,7 @@ def with_draft_on_device(asked: Problem, chosen: Candidate) -> Alternative | Non
         return None
     words = tuple(to_words(Params(**Q8_0)))  # type: ignore[arg-type]
     return _alternative(
-        solution.problem, typed(solution.problem, other), words, speed, _by_text(speed)
+        solution.problem, *typed(solution.problem, other), words, speed, _by_text(speed)
     )
 
 
@@ -203,7 +206,7 @@ def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None
     if speed.rate <= price(problem, chosen).rate * FASTER.factor:
         return None
     words = FLAG, str(candidate.params.moe_cache_mib)
-    return _alternative(problem, typed(problem, candidate), words, speed)
+    return _alternative(problem, *typed(problem, candidate), words, speed)
 
 
 def with_pinned_weights(problem: Problem, chosen: Candidate) -> Alternative | None:
@@ -224,7 +227,7 @@ def with_pinned_weights(problem: Problem, chosen: Candidate) -> Alternative | No
         return None
     words = tuple(to_words(Params(load_mode="none"), problem.build.knows))
     note = "the weights in RAM are pinned, not mapped"
-    return _alternative(problem, typed(problem, candidate), words, speed, note)
+    return _alternative(problem, *typed(problem, candidate), words, speed, note)
 
 
 def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:

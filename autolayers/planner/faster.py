@@ -47,7 +47,7 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     rate = cost.price(candidate).generation
     if rate < SAID.factor * cost.price(chosen).generation:
         return None
-    return Faster(typed(other, candidate).flags, rate)
+    return Faster(typed(other, candidate)[1], rate)
 
 
 def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smaller | None:

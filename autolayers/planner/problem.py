@@ -177,17 +177,16 @@ class Problem:
         return other
 
     def of(self, model: Model, companions: Companions | None = None) -> Problem:
-        """Return the same of another file, or with other companions; within the same budget."""
+        """Return the same of another file, or with other companions."""
         request = (
             self.request if companions is None else replace(self.request, companions=companions)
         )
-        return replace(
-            self,
-            file=model,
-            request=request,
-            measurements=None,
-            meter=self.evaluator.estimator.meter,
-        )
+        return self.anew(file=model, request=request)
+
+    def anew(self, **changes: Any) -> Problem:
+        """Return another problem of the same question: nothing that was measured holds."""
+        meter = self.evaluator.estimator.meter
+        return replace(self, **changes, measurements=None, meter=meter)
 
     def _measured_alike(self, **changes: Any) -> Problem:
         """Return another problem of the same model and machine: what was measured stays."""
