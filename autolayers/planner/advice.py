@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ..model import Model
     from .problem import Problem
 
-STEP = 64 * MiB  # memory to add is rounded up to these steps
 _ELSEWHERE = frozenset({"device", "kv_offload"})  # changes that move memory instead of saving it
 CTX_STEP = 1024  # of the advised context
 SMALLEST = 2048  # the advised context, if less than the minimum is needed
@@ -398,4 +397,5 @@ def _solution(problem: Problem) -> Candidate | None:
 
 
 def _step(size: int) -> int:
-    return -(-size // STEP) * STEP
+    """Return memory to add, rounded up to 64 MiB."""
+    return -(-size // (64 * MiB)) * 64 * MiB

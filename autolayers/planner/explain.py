@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 _EXPERTS = "exps"  # in the patterns of -ncmoe, -cmoe and people's own
 _IN_PLACE = "in place of the given -ncmoe, -cmoe or -ot"
 _ONE_SLOT = "one request at a time"
-CONTEXTS = (8192, 16384, 32768)  # common larger contexts,
 
 
 def alternative(
@@ -300,14 +299,15 @@ def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]
     """Yield larger ones, half of a given one, or a common one in place of --ctx max."""
     n_ctx = chosen.breakdown.n_ctx
     trained = problem.model.n_ctx_train
+    common = 8192, 16384, 32768
     if _context_is_open(problem):
         # One that is nearly the trained one is left out, as that is tried too.
-        common = [n for n in CONTEXTS if n * (4 / 3) <= trained]
-        yield from [n for n in (*common, trained) if n_ctx * LARGER.factor < n]
+        shorter = [n for n in common if n * (4 / 3) <= trained]
+        yield from [n for n in (*shorter, trained) if n_ctx * LARGER.factor < n]
     elif problem.given.n_ctx and not whole and n_ctx > 8192 and problem.policy.users is None:
         yield n_ctx // 2
     elif problem.policy.n_ctx == "max" and not whole:
-        yield from [n for n in CONTEXTS if n * LARGER.factor < n_ctx][-1:]
+        yield from [n for n in common if n * LARGER.factor < n_ctx][-1:]
 
 
 def price_of(

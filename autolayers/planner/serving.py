@@ -15,8 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..flags.workload import Workload
 
-# MiB of --cache-ram: free memory fluctuates, the flags should not change with every MiB
-STEP = 256
 # checkpoints per slot; more are kept only if memory remains for saved prompts too
 ENOUGH = 8
 
@@ -63,8 +61,8 @@ def limits(params: Params, use: Breakdown, spare: int) -> dict[str, int]:
             count = min(ENOUGH if prompts else CTX_CHECKPOINTS, 1 + spare // 2 // each)
     flags = {} if count == CTX_CHECKPOINTS else {"ctx_checkpoints": count}
     if prompts:
-        # In steps, so that the flags stay the same when free memory changes by some MiB.
-        left = (spare - each * (count - 1)) // MiB // STEP * STEP
+        # In steps of 256, so that the flags stay the same when free memory changes by some MiB.
+        left = (spare - each * (count - 1)) // MiB // 256 * 256
         if left < CACHE_RAM:
             flags["cache_ram"] = left
     return flags

@@ -93,9 +93,6 @@ class Point:
         }
 
 
-CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072)
-
-
 def cases(
     models: Sequence[Model],
     requests: Sequence[tuple[str, Request]],
@@ -119,9 +116,9 @@ def cases(
 
 
 def _powers(model: Model) -> list[int]:
-    """Return the powers of two up to the trained context, or that if it is smaller."""
-    powers = [n for n in CONTEXTS if n <= model.n_ctx_train]
-    return powers or [model.n_ctx_train or CONTEXTS[0]]
+    """Return 4k, 8k ... 128k up to the trained context, or that if it is smaller."""
+    powers = [1 << n for n in range(12, 18) if 1 << n <= model.n_ctx_train]
+    return powers or [model.n_ctx_train or 4096]
 
 
 def sweep(wanted: Sequence[Case]) -> Iterator[Point]:
