@@ -49,6 +49,11 @@ class PromisedLaunch:
     worth: float
     ram_missing: int = 0
 
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """First what system memory is large enough for, then what is worth most."""
+        return self.ram_missing > 0, self.worth
+
 
 class PlacementKind:
     """One kind of placement in a frame, with one micro-batch."""
@@ -136,11 +141,7 @@ class PlacementKind:
                 if best is not None and not self._may_beat(params, best):
                     continue
                 grown = self._grown(params)
-                # First what system memory is large enough for, then what is worth most
-                if grown is not None and (
-                    best is None
-                    or (grown.ram_missing > 0, grown.worth) < (best.ram_missing > 0, best.worth)
-                ):
+                if grown is not None and (best is None or grown.rank < best.rank):
                     best = grown
             self._launches[key] = best
         return self._launches[key]

@@ -31,7 +31,7 @@ from .problem import Promise, Solution
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from ..flags.params import Params
     from .candidates import PromisedLaunch
@@ -139,9 +139,9 @@ class Search:
                     if (device is None) != (frame.given.device is None):
                         price = ORDER.factor ** (1 if device else -1)
                     at = Frame(self.problem, replace(given, device=device), self.whole)
-                    for name in at.names_of_kinds:
-                        if name != "none":  # without devices their order is of no interest
-                            self._open(PlacementKind(at, name, at.given, self.buffers), price)
+                    for kind in self._kinds([at]):
+                        if kind.name != "none":  # without devices their order is of no interest
+                            self._open(kind, price)
                 self._run()
         self._between_contexts()
         self._with_parts()
@@ -216,9 +216,8 @@ class Search:
     def _run(self, frames: Iterable[Frame] = ()) -> None:
         """Measure variants, those of `frames` among them, until no promise is better than what was
         measured."""
-        for frame in frames:
-            for name in frame.names_of_kinds:
-                self._open(PlacementKind(frame, name, frame.given, self.buffers))
+        for kind in self._kinds(frames):
+            self._open(kind)
         while self.heap and self.heap[0][0] < self.least:
             variant = heapq.heappop(self.heap)[-1]
             # A promise that was made by less than is known now is made again.
@@ -226,6 +225,11 @@ class Search:
                 self._measure(variant)
             else:
                 self._promise(variant)
+
+    def _kinds(self, frames: Iterable[Frame]) -> Iterator[PlacementKind]:
+        for frame in frames:
+            for name in frame.names_of_kinds:
+                yield PlacementKind(frame, name, frame.given, self.buffers)
 
     def _open(self, kind: PlacementKind, price: float = 1.0) -> None:
         """Open a kind's variants: at the smallest context, which opens the larger ones, and with
@@ -344,12 +348,9 @@ class Search:
     def _with_most_layers(self, frames: Iterable[Frame]) -> None:
         """Measure the launch with the most layers of each kind of placement whose number is
         open."""
-        for frame in frames:
-            n_ctx = frame.contexts.smallest
-            for name in frame.names_of_kinds:
-                if name in ("given", "none"):
-                    continue
-                kind = PlacementKind(frame, name, frame.given, self.buffers)
+        for kind in self._kinds(frames):
+            n_ctx = kind.frame.contexts.smallest
+            if kind.name not in ("given", "none"):
                 candidate = with_most_layers(kind, n_ctx, self.fidelity)
                 if candidate is not None:
                     self._note(_Variant(kind, n_ctx), candidate)

@@ -20,7 +20,7 @@ from autolayers.flags.policy import read
 from autolayers.machine import Machine
 from autolayers.memory.breakdown import Static
 from autolayers.planner.buffers import ALIKE, LEAST, Buffers, Taken
-from autolayers.planner.candidates import PlacementKind, PromisedLaunch, _rank
+from autolayers.planner.candidates import PlacementKind, PromisedLaunch
 from autolayers.planner.evaluate import FULL, RAM_MARGIN
 from autolayers.planner.frames import Frame
 from autolayers.planner.problem import Problem
@@ -395,4 +395,4 @@ def test_a_launch_that_ram_is_too_small_for_comes_after_a_slower_one() -> None:
         PromisedLaunch(Params(), use, 1.0, ram_missing=1),
         PromisedLaunch(Params(), use, 2.0),
     )
-    assert sorted([fast, slow_one], key=_rank) == [slow_one, fast]
+    assert sorted([fast, slow_one], key=lambda each: each.rank) == [slow_one, fast]
