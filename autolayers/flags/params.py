@@ -111,6 +111,11 @@ class Params:
     n_threads: int | None = None  # -t; below 1: llama.cpp's default
     n_threads_batch: int | None = None  # -tb, of prompts; below 1: as n_threads
 
+    @property
+    def gives_layers(self) -> bool:
+        """Whether n_gpu_layers is given; -1 is llama.cpp's auto."""
+        return self.n_gpu_layers not in (None, -1)
+
     def layers_wanted(self, everything: int, limit: bool = True) -> int:
         """n_gpu_layers as a count: auto and all mean `everything`; larger numbers are capped at it
         unless `limit` is false."""

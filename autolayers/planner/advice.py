@@ -20,6 +20,7 @@ from .complete import typed
 from .evaluate import FULL, Candidate
 from .one import overrides
 from .one.bisection import last
+from .problem import Q8_0
 from .quantisations import below
 from .serving import checkpoints
 from .solve import solve
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from ..model import Model
     from .problem import Problem
 
-STEP = 64 * MiB  # memory to add is rounded up to these steps
-TRIES = 6
+    Change = dict[str, object]  # of given flags
+
 _ELSEWHERE = frozenset({"device", "kv_offload"})  # changes that move memory instead of saving it
 CTX_STEP = 1024  # of the advised context
 SMALLEST = 2048  # the advised context, if less than the minimum is needed
@@ -81,12 +82,10 @@ class _Advice:
         self.policy = problem.policy
         self.short = short
 
-    def launch(self, given: Params | None = None, **goals: object) -> Candidate | None:
-        """Return the plan's launch with other flags and goals; None if llama.cpp would refuse it,
+    def launch(self, change: Change, **goals: object) -> Candidate | None:
+        """Return the plan's launch with changed flags and goals; None if llama.cpp would refuse it,
         or if the model has not what the change needs."""
-        return _solution(
-            self.problem.with_given(given or self.given).with_goals(**goals).on(self.machine)
-        )
+        return _solution(self.problem.with_flags(**change).with_goals(**goals).on(self.machine))
 
     def launch_on(self, machine: Machine) -> Candidate | None:
         """Return the plan's launch if it fits on a larger machine, or the one that is planned
@@ -96,16 +95,11 @@ class _Advice:
         same = other.evaluator.candidate(self.short.params, FULL)
         return same if same is not None and same.fits else _solution(other)
 
-    def fits(self, given: Params | None = None, model: Model | None = None) -> Candidate | None:
-        """Return a launch that fits, if there is one. The full search runs only if weights and
-        caches do not already exceed all memory."""
-        # Given flags that differ; everything else as the launch that does not fit.
-        changed = {
-            name: value
-            for name, value in vars(given or self.given).items()
-            if value != getattr(self.given, name)
-        }
-        params = replace(self.short.params, **changed)
+    def fits(self, change: Change, model: Model | None = None) -> Candidate | None:
+        """Return a launch that fits with changed flags or of another `model`, if there is one. The
+        full search runs only if weights and caches do not already exceed all memory."""
+        # Everything else as the launch that does not fit.
+        params = replace(self.short.params, **change)  # type: ignore[arg-type]
         # Bytes alone: what exceeds all memory is not searched.
         use = self.problem.evaluator.static(params)
         if use is not None and self.machine.ram is not None:
@@ -117,7 +111,7 @@ class _Advice:
             own = [device.name for device in self.machine.devices if not device.in_ram]
             if need > self.machine.ram + sum(self.machine.limits[name] for name in own):
                 return None
-        candidate = self.launch(given) if model is None else _solution(self.problem.of(model))
+        candidate = self.launch(change) if model is None else _solution(self.problem.of(model))
         return candidate if candidate is not None and candidate.fits else None
 
     # --- flags
@@ -131,30 +125,30 @@ class _Advice:
         chain = single
         # All that saves memory at once: if even that does not fit, no single change will.
         merged = {name: value for change in smaller for name, value in change.items()}
-        if not self.fits(replace(self.given, **merged)):  # type: ignore[arg-type]
+        if not self.fits(merged):
             # none of them suffices alone
             single = [change for change in single if change not in smaller]
             chain = [merged, *single]
         for change in single:
-            candidate = self.fits(replace(self.given, **change))  # type: ignore[arg-type]
+            candidate = self.fits(change)
             if candidate is not None:
                 enough += 1
                 yield self._words(change, candidate)
                 # Three changes that suffice are enough to choose from.
                 if enough == 3:
                     return
-        together: dict[str, object] = {}
+        together: Change = {}
         # Then the first few together, in the order in which they hurt least.
         for change in chain if not enough else ():
             together |= change
             if len(together) == len(change):
                 continue
-            candidate = self.fits(replace(self.given, **together))  # type: ignore[arg-type]
+            candidate = self.fits(together)
             if candidate is not None:
                 yield self._words(together, candidate)
                 return
 
-    def _words(self, change: dict[str, object], candidate: Candidate) -> Remedy:
+    def _words(self, change: Change, candidate: Candidate) -> Remedy:
         params = Params(**change)  # type: ignore[arg-type]
         own = list[str]()
         if params.overrides and params.overrides == candidate.params.overrides:
@@ -163,29 +157,28 @@ class _Advice:
         words = [*to_words(params, self.problem.build.knows), *own]
         # The user's own word for the context.
         ctx_word = "--ctx" if self.policy.n_ctx is not None else "-c"
-        given = replace(self.given, **change)  # type: ignore[arg-type]
         words = [ctx_word if word == "-c" else word for word in words]
         remedy = Remedy("flags", change=tuple(words))
-        return self._said(remedy, self.problem.with_given(given), candidate)
+        return self._said(remedy, self.problem.with_flags(**change), candidate)
 
     def _said(self, remedy: Remedy, problem: Problem, candidate: Candidate) -> Remedy:
         """Return the remedy with the flags and the figures of its launch."""
-        launch = typed(problem, candidate)
+        candidate, flags = typed(problem, candidate)
         return replace(
             remedy,
-            flags=launch.flags,
-            speed=self.problem.cost.price(launch.candidate).generation,
-            n_ctx=launch.candidate.breakdown.n_ctx,
+            flags=flags,
+            speed=self.problem.cost.price(candidate).generation,
+            n_ctx=candidate.breakdown.n_ctx,
         )
 
-    def _changes(self) -> Iterator[dict[str, object]]:
+    def _changes(self) -> Iterator[Change]:
         """Yield the changes of flags to try, those that hurt least first."""
         given = self.given
         use = self.short.breakdown
-        if given.n_gpu_layers not in (None, -1):
+        if given.gives_layers:
             # What a given -ngl could be instead: the same with experts in RAM, or fewer
             if self.model.is_moe and not given.overrides:
-                spared = self.launch(strategy="auto")
+                spared = self.launch({}, strategy="auto")
                 if spared is not None and spared.fits and spared.params.overrides:
                     # The whole layers of its rules alone, one more for one that is there in part:
                     # what -ncmoe can say.
@@ -199,7 +192,7 @@ class _Advice:
                         layers = self.problem.evaluator.experts_in_ram(bare, count)
                         as_flag = overrides.with_experts_on_host(bare, layers).overrides
                     yield {"overrides": as_flag}
-            fewer = self.launch(replace(given, n_gpu_layers=None), strategy="layers")
+            fewer = self.launch({"n_gpu_layers": None}, strategy="layers")
             if fewer is not None and fewer.fits:
                 yield {"n_gpu_layers": fewer.params.n_gpu_layers}
         if given.cache_ram is not None or given.ctx_checkpoints is not None:
@@ -217,7 +210,7 @@ class _Advice:
         types = given.cache_type_k or "f16", given.cache_type_v or "f16"
         typed = types != ("f16", "f16") or bool(self.policy.kv_types)
         if not typed and given.flash_attn != "off":
-            yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+            yield Q8_0
         if use.n_seq_max > 1:
             yield {"n_parallel": 1}
         if given.ctx_checkpoints is None and checkpoints(self.short.params, use):
@@ -244,8 +237,7 @@ class _Advice:
     def _largest_context(self) -> int:
         """Return the largest that fits with the other flags, 0 for none: what --ctx max finds, or
         with more in RAM, to an eighth of it."""
-        open_ = replace(self.given, n_ctx=None)
-        launches = [self.launch(open_, n_ctx=goal) for goal in (None, "max")]
+        launches = [self.launch({"n_ctx": None}, n_ctx=goal) for goal in (None, "max")]
         fits = max(
             (launch.breakdown.n_ctx for launch in launches if launch is not None and launch.fits),
             default=0,
@@ -259,8 +251,7 @@ class _Advice:
             grid.append(larger)
 
         def holds(i: int) -> bool:
-            given = replace(self.given, n_ctx=grid[i])
-            launch = self.launch(given, n_ctx=None)
+            launch = self.launch({"n_ctx": grid[i]}, n_ctx=None)
             return launch is not None and launch.fits
 
         return grid[last(0, len(grid) - 1, holds)]
@@ -274,12 +265,12 @@ class _Advice:
         both = None if alone else self._more("memory")
         yield from alone if both is None else (both,)
         if self._of_ram() and self._may_shorten():
-            given = replace(self.given, n_ctx=SMALLEST)
-            short = self.launch(given)
+            shorter: Change = {"n_ctx": SMALLEST}
+            short = self.launch(shorter)
             more = (
                 None
                 if short is None
-                else _Advice(self.problem.with_given(given), short)._more("ram", said=True)
+                else _Advice(self.problem.with_flags(**shorter), short)._more("ram", said=True)
             )
             if more is not None and more.held:
                 yield replace(more, change=("-c", str(SMALLEST)))
@@ -304,7 +295,7 @@ class _Advice:
         ram = 0
         devices: dict[str, int] = {}
         candidate: Candidate | None = self.short
-        for i in range(TRIES):
+        for i in range(6):
             if candidate is None or not (limits or kind == "ram"):
                 return None
             missing = {name: -left for name, left in candidate.spare.items() if left < 0}
@@ -379,7 +370,7 @@ class _Advice:
         larger one."""
         smaller = list(below(self.model))
         # Sizes fall with the types, so the first that fits is found by halving.
-        first = 1 + last(-1, len(smaller) - 1, lambda i: not self.fits(model=smaller[i][1]))
+        first = 1 + last(-1, len(smaller) - 1, lambda i: not self.fits({}, smaller[i][1]))
         if first == len(smaller):
             return
         kind, model = smaller[first]
@@ -398,4 +389,5 @@ def _solution(problem: Problem) -> Candidate | None:
 
 
 def _step(size: int) -> int:
-    return -(-size // STEP) * STEP
+    """Return memory to add, rounded up to 64 MiB."""
+    return -(-size // (64 * MiB)) * 64 * MiB

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..memory.weights import WeightPlacer
     from ..model import Model
     from ..request import Request
-    from ..work.speed import Answers, CostModel, Speed
+    from ..work.speed import Answers, Speed
 
 
 @without_gc
@@ -83,55 +83,59 @@ class _Answer:
     def __init__(self, problem: Problem) -> None:
         """`problem` as it was asked; the one that was solved may draft, or have more requests at
         once. Raises LaunchRefused."""
-        self.solution, self.candidate, ended = planned(problem)
-        solution = self.solution
         self.asked = problem
-        self.problem = solution.problem
-        self.policy = problem.policy
-        self.evaluator = solution.problem.evaluator
-        self.given = solution.problem.given
-        self.paid = solution.paid
-        self.requests = solution.requests
+        self.solution, self.candidate, ended = planned(problem)
+        self.problem = self.solution.problem
         self.notes = (*problem.request.notes, *ended)
-        self.reasons = solution.reasons
+        self.reasons = self.solution.reasons
         # -q prints one number; reasons go to stderr as notes.
-        if self.policy.alone:
+        if problem.policy.alone:
             self.notes += self.reasons
             self.reasons = ()
         assert isinstance(self.candidate.breakdown, Breakdown)  # it is measured fully
         self.use = self.candidate.breakdown
-
-    @property
-    def cost(self) -> CostModel:
-        return self.problem.cost
 
     def explained(self, explain: bool, processes: int) -> Explained:
         return Explained(self.asked, self.solution, self.candidate, explain, processes)
 
     def plan(self, explained: Reasons) -> Plan:
         """Return the plan with these explanations."""
-        params = written(self.problem, self.candidate)
-        reasons = self.reasons
-        if params.n_threads != self.candidate.params.n_threads:
+        problem, candidate, use, policy = self.problem, self.candidate, self.use, self.asked.policy
+        evaluator, requests = problem.evaluator, self.solution.requests
+        estimator, machine = evaluator.estimator, evaluator.machine
+        params = written(problem, candidate)
+        paid = self._paid()
+        idle = () if policy.alone else tuple(unused(problem, candidate))
+        reasons = [*filter(None, [paid]), *idle, *self.reasons]
+        if params.n_threads != candidate.params.n_threads:
             count = params.n_threads
-            few_threads = (
+            reasons.append(
                 f"-t {count}: llama.cpp would start a thread per core of the machine, and only "
                 f"{count} of them may run at once or are fast"
             )
-            reasons = (*reasons, few_threads)
-        host = self._host()
-        seen = Launched(self.problem, self.candidate, self.use, host, self.requests)
-        idle = () if self.policy.alone else tuple(unused(self.problem, self.candidate))
-        predict = self._predicts()
-        if (served := self.requests) is not None:
-            predict = partial(_with_requests, predict, served)
-        machine = self.evaluator.machine
-        use = self.use
-        extra = self.use.extra_by_device()
+        if candidate.params.moe_cache_mib:
+            reasons += hits(problem.cost, candidate)
+        here = serving.saved(candidate.params, use, policy.workload)
+        if policy.agents and here is not None:
+            reasons.append(serving.why_kept(policy.agents, here))
+        # What computes the speed, which -q does not print: its plan keeps all that was measured
+        predict: Callable[[], Speed] = (
+            partial(problem.cost.price, candidate)
+            if policy.alone
+            else problem.cost.later(candidate)
+        )
+        broken = ""
+        if requests is not None:
+            predict = partial(_with_requests, predict, requests)
+            if policy.users is not None:
+                from .served import broken as promise_broken
+
+                broken = promise_broken(policy.users, requests)
+        extra = use.extra_by_device()
         rows = []
         for device in machine.devices:
             usage = use.devices[device.name]
-            parts = self.candidate.margins.get(device.name, ())
+            parts = candidate.margins.get(device.name, ())
             rows.append(
                 DeviceRow(
                     device.name,
@@ -146,62 +150,38 @@ class _Answer:
                     extra.get(device.name, 0),
                 )
             )
-        here = serving.saved(self.candidate.params, self.use, self.policy.workload)
+        host = self._host()
+        seen = Launched(problem, candidate, use, host, requests)
         return Plan(
-            self.evaluator.model,
+            evaluator.model,
             params,
-            self.use,
+            use,
             tuple(rows),
             host,
-            self.candidate.fits,
-            flags(self.problem, params),
-            self.evaluator.described(params),
+            candidate.fits,
+            flags(problem, params),
+            evaluator.described(params),
             predict,
             partial(
                 _layers,
-                self.evaluator.estimator.placer,
-                self.candidate.params,
-                self.evaluator.estimator.companions,
-                self.evaluator.machine.devices,
+                estimator.placer,
+                candidate.params,
+                estimator.companions,
+                machine.devices,
             ),
-            (
-                *filter(None, [self._paid()]),
-                *idle,
-                *reasons,
-                *(hits(self.cost, self.candidate) if self.candidate.params.moe_cache_mib else ()),
-                *(
-                    (serving.why_kept(self.policy.agents, here),)
-                    if self.policy.agents and here is not None
-                    else ()
-                ),
-            ),
-            self._limited(seen),
+            tuple(reasons),
+            self._limited(),
             (*self.notes, *remarks.warnings(seen)),
             explained,
-            paid=self._paid(),
+            paid=paid,
             idle=idle,
-            engine=self.evaluator.estimator.rules.engine.name,
-            broken=self._broken(),
+            engine=estimator.rules.engine.name,
+            broken=broken,
         )
-
-    def _broken(self) -> str:
-        """Return what --min-rate and --ttft promise and the launch does not keep."""
-        if self.policy.users is None or self.requests is None:
-            return ""
-        from .served import broken
-
-        return broken(self.policy.users, self.requests)
-
-    def _predicts(self) -> Callable[[], Speed]:
-        """Return what computes the speed, which -q does not print: its plan keeps all that was
-        measured."""
-        if self.policy.alone:
-            return lambda: self.cost.price(self.candidate)
-        return self.cost.later(self.candidate)
 
     def _paid(self) -> str:
         """Return what an automatically enlarged context costs."""
-        smaller, price = self.paid
+        smaller, price = self.solution.paid
         if not smaller or price < 1.005 or smaller >= self.use.n_ctx:
             return ""
         return (
@@ -209,25 +189,20 @@ class _Answer:
             f"request's time"
         )
 
-    def _limited(self, seen: Launched) -> tuple[str, ...]:
+    def _limited(self) -> tuple[str, ...]:
         """Return what raises the limit of a GPU that uses RAM, if the launch would take more."""
-        use = self.use
-        trained = self.evaluator.model.n_ctx_train
-        enough = self.given.n_ctx or use.n_ctx_seq >= trained
-        whole = self.problem.offloads_all(self.candidate.params)
-        if self.candidate.fits and whole and enough:
+        use, problem = self.use, self.problem
+        enough = problem.given.n_ctx or use.n_ctx_seq >= problem.model.n_ctx_train
+        if self.candidate.fits and problem.offloads_all(self.candidate.params) and enough:
             return ()
         movable = use.host.model + use.host.context
-        return remarks.how_to_raise(self.evaluator.machine, self.candidate, movable)
+        return remarks.how_to_raise(problem.machine, self.candidate, movable)
 
     def _host(self) -> HostRow:
-        machine = self.evaluator.machine
-        use = self.use
-        params = self.candidate.params
+        use, params = self.use, self.candidate.params
+        evaluator = self.problem.evaluator
         # Locked pages cannot be dropped by the system, so none count as mapped.
-        mapped = (
-            0 if "mlock" in (params.load_mode or "") else self.evaluator.placement(params).mapped
-        )
+        locked = "mlock" in (params.load_mode or "")
         return HostRow(
             use.host.model,
             use.host.context,
@@ -236,10 +211,10 @@ class _Answer:
             use.resident,
             use.growing,
             RAM_MARGIN,
-            machine.ram,
-            machine.ram_total,
-            self.evaluator.shared(use),
-            mapped,
+            evaluator.machine.ram,
+            evaluator.machine.ram_total,
+            evaluator.shared(use),
+            0 if locked else evaluator.placement(params).mapped,
         )
 
 

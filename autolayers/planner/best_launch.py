@@ -14,7 +14,7 @@ from .candidates import RAM_SHARE
 from .evaluate import FULL
 from .frames import plain, slots
 from .one.contexts import contexts, streams_of
-from .prices import FINE_ABOVE, chooses_context, low
+from .prices import ENOUGH, chooses_context, low
 from .problem import Solution
 from .search import Search
 from .variants import FITS, Variant, best_first, by_worth
@@ -66,12 +66,12 @@ def _with_most_context(problem: Problem) -> Solution:
     it is no smaller."""
     # The usual answer first: --ctx max may not have less context than it, nor put in RAM what it
     # does not.
-    best = _by_cache_type(problem.with_goals(n_ctx=None)).candidate
-    if best is None or not best.fits:
+    best = _by_cache_type(problem.with_goals(n_ctx=None)).fitting
+    if best is None:
         return _by_cache_type(problem)
     widest = _by_cache_type(problem, problem.whole(best) and bool(problem.machine.devices))
-    most = widest.candidate
-    larger = most is not None and most.fits and most.breakdown.n_ctx >= best.breakdown.n_ctx
+    most = widest.fitting
+    larger = most is not None and most.breakdown.n_ctx >= best.breakdown.n_ctx
     return widest if larger else Solution(problem, best)
 
 
@@ -87,16 +87,15 @@ def _by_cache_type(problem: Problem, whole: bool = False) -> Solution:
         typed = replace(given, cache_type_k=name, cache_type_v=name)
         smallest = contexts(problem, typed).smallest or 0
         # A coarse cache is for short contexts, unless only coarse ones are allowed.
-        if low(name) and not all(map(low, types)) and smallest > FINE_ABOVE * streams_of(typed):
+        if low(name) and not all(map(low, types)) and smallest > ENOUGH * streams_of(typed):
             continue
         variants.append(Variant(problem, (FITS, float(i)), typed, name))
 
     def ranked(variant: Variant, solution: Solution) -> Rank:
         # The first type in the given order with which everything is on devices.
-        candidate = solution.candidate
-        if candidate is not None and candidate.fits and problem.whole(candidate):
+        if solution.fitting is not None and problem.whole(solution.fitting):
             return variant.bound
-        fits, *cost = by_worth(problem, candidate)
+        fits, *cost = by_worth(problem, solution.candidate)
         return fits, float(len(types)), *cost
 
     tried, _ = best_first(

@@ -17,14 +17,12 @@ if TYPE_CHECKING:
     # micro-batch
     Point = tuple[object, str, int, int]
 
-SURE = 7 / 8  # of what is expected, where no launch with this micro-batch was measured
-# bytes of the mask for each token of the micro-batch and each of the context
-_MASK = 2
-ALIKE = 0.75  # of the graph buffers of a similar placement
-_MASKS = 4  # that there may be
-# of the graph buffers of another kind of placement, or of a much larger context
-LEAST = 0.5
-ALONE = 0.25  # of a device that has the output alone, before one was measured
+# Which part of a measured launch's graph buffers and margins another one takes at least: with
+# another context, micro-batch or number of layers;
+ALIKE = 7 / 8
+SIMILAR = 0.75  # of a similar placement, or with one layer more;
+LEAST = 0.5  # of another kind of placement, or with a much larger context;
+ALONE = 0.25  # on a device that has the output alone
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ class Buffers:
     def _expected(self, point: Point) -> Needs:
         frame, kind, n_ctx, n_ubatch = point
         share, alike = self._alike(frame, kind)
-        sure = 1.0 if share == 1 and any(size == n_ubatch for _, size in alike) else SURE
+        sure = 1.0 if share == 1 and any(size == n_ubatch for _, size in alike) else ALIKE
         if not alike:
             return Needs(self.least, self.least, dict.fromkeys(self.limits, 0))
         # What launches took whose output was on the same device.
@@ -174,7 +172,7 @@ class Buffers:
         # The same frame and related kind, the same kind of any frame, any kind of this frame,
         # anything.
         for share, like in (
-            (ALIKE, (frame, _related(kind))),
+            (SIMILAR, (frame, _related(kind))),
             (LEAST, (None, kind)),
             (LEAST, (frame, "")),
             (LEAST, (None, "")),
@@ -242,7 +240,8 @@ class Buffers:
         # Without flash attention the scores grow with the context; with it only masks do.
         if not near.flash or (n_ctx < here and not near.cached):
             return self._sum(near, near.compute, share * n_ctx / max(1, here), fixed)
-        more = _MASK * nearest * (n_ctx - here) * (_MASKS if n_ctx < here else 1)
+        # Two bytes of a mask for each token of both; of up to four masks.
+        more = 2 * nearest * (n_ctx - here) * (4 if n_ctx < here else 1)
         compute = {
             name: max(int(LEAST * size), size + more) if size else 0
             for name, size in near.compute.items()

@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 RAM_SHARE = 7 / 8  # of the system memory that a launch may take, if the processor takes part
 # promises that did not fit, after which no part of a layer is tried, then a layer less
 PATIENCE = 3
-GUESSES = 3  # of a context,
-NEAR = 1.01  # which is near enough to the next
-# of the fastest split's time: among devices alike then the even one, which people expect
-_AS_FAST = 1.002
-PAIRS = 300  # of layers that a partition compares, as long as one node of a graph takes
 
 
 @dataclass(frozen=True)
@@ -53,6 +48,11 @@ class PromisedLaunch:
     use: Static
     worth: float
     ram_missing: int = 0
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """First what system memory is large enough for, then what is worth most."""
+        return self.ram_missing > 0, self.worth
 
 
 class PlacementKind:
@@ -136,16 +136,14 @@ class PlacementKind:
             self.hope = hope
             best: PromisedLaunch | None = None
             # A smaller context or micro-batch did not fit the buffers of this frame.
-            if self.buffers.rules_out(self.point(replace(self.shape, n_ctx=n_ctx))):
-                self._launches[key] = None
-            else:
-                for params in self._placed(n_ctx):
-                    if best is not None and not self._may_beat(params, best):
-                        continue
-                    grown = self._grown(params)
-                    if grown is not None and (best is None or _rank(grown) < _rank(best)):
-                        best = grown
-                self._launches[key] = best
+            full = self.buffers.rules_out(self.point(replace(self.shape, n_ctx=n_ctx)))
+            for params in () if full else self._placed(n_ctx):
+                if best is not None and not self._may_beat(params, best):
+                    continue
+                grown = self._grown(params)
+                if grown is not None and (best is None or grown.rank < best.rank):
+                    best = grown
+            self._launches[key] = best
         return self._launches[key]
 
     def _may_beat(self, params: Params, best: PromisedLaunch) -> bool:
@@ -385,7 +383,8 @@ class PlacementKind:
         seconds = self._seconds(ladder, count)[: len(names)]
         n_ubatch = params.n_ubatch or N_UBATCH
         visits = [self.cost.visits(name, n_ubatch) for name in names]
-        self.evaluator.spend(len(sizes) ** 2 * len(names) // PAIRS)
+        # A partition compares 300 pairs of layers in the time that a node of a graph takes.
+        self.evaluator.spend(len(sizes) ** 2 * len(names) // 300)
         splits = [
             best_partition(
                 sizes, seconds, room, self.cost.hop(n_ubatch), visits, (with_output, output_alone)
@@ -397,37 +396,32 @@ class PlacementKind:
         static = self.evaluator.static(params)
         if static is None or not any(splits):
             return None
-        # Its -ts has shares of bytes, not numbers of layers.
-        if self.evaluator.engine.shares_bytes:
-            # The program's own split, if it is nearly as fast as the fastest
-            seconds_of = {
-                split: self.cost.predict(shared(self.evaluator, params, split), static).compared
-                for split in splits
-                if split is not None
-            }
-            best = min(seconds_of, key=lambda split: seconds_of[split])
-            near = own in seconds_of and seconds_of[own] <= seconds_of[best] * _AS_FAST
-            return tuple(map(float, own if near else best))
+        # A -ts of shares of bytes, not of numbers of layers
+        of_bytes = self.evaluator.engine.shares_bytes
         # With pipelined prompts the slowest device decides, not the sum.
         if (
             splits[0] is not None
             and count == ladder.top
+            and not of_bytes
             and self.cost.clock(params, static).pipelined
         ):
             splits.append(even_partition(sizes, seconds, [*room[:-1], with_output[-1]]))
-        # The split with which a request takes least; among devices alike the last one that is
-        # nearly as fast. Backwards: `next` then takes it.
-        possible = [short(split) for split in dict.fromkeys(splits[::-1]) if split is not None]
+        # The split with which a request takes least; of shares of bytes, and among devices alike,
+        # the last one that is nearly as fast. Backwards: `next` then takes it.
+        possible = [
+            tuple(map(float, split)) if of_bytes else short(split)
+            for split in dict.fromkeys(splits[::-1])
+            if split is not None
+        ]
         if len(possible) == 1:
             return possible[0]
         times = [
             self.cost.predict(shared(self.evaluator, params, split), static).compared
             for split in possible
         ]
-        names = self.frame.names[:MOST_SHARES]
         # Equal devices: people expect an even split, so it wins if it is nearly as fast.
         alike = len({(self.cost.devices[name].bandwidth, self.limits[name]) for name in names}) == 1
-        limit = min(times) * (_AS_FAST if alike else 1.0)
+        limit = min(times) * (1.002 if alike or of_bytes else 1.0)
         return next(split for split, time in zip(possible, times, strict=True) if time <= limit)
 
     def _holds(self, split: Sequence[int], sizes: Sequence[int], room: Sequence[int]) -> bool:
@@ -508,7 +502,7 @@ class PlacementKind:
         larger = self.evaluator.static(replace(params, n_ctx=high)) if high > low else None
         if larger is None:
             return self._launch(params, use)
-        for _ in range(GUESSES):
+        for _ in range(3):
             # After failures only a part of the way: what launches take was more than expected.
             # A third less of the way for each promise that did not fit.
             share = self._share(params, use, larger, low, high) * max(0.0, 1 - 0.34 * self.failed)
@@ -517,7 +511,7 @@ class PlacementKind:
                 low, use = high, larger
                 break
             # Less than a percent more context is not worth another estimate.
-            if guess <= low * NEAR:
+            if guess <= low * 1.01:
                 break
             middle = self.evaluator.static(replace(params, n_ctx=guess))
             if middle is None:
@@ -588,8 +582,3 @@ class PlacementKind:
         taken = in_all - self.evaluator.ram_of(candidate.params, static)
         output, alone = self._output(candidate.params) if len(self.frame.names) > 1 else ("", False)
         self.buffers.record(self.point(candidate.params), candidate, taken, output, alone)
-
-
-def _rank(launch: PromisedLaunch) -> tuple[bool, float]:
-    """Put first what system memory is large enough for, then what is worth most."""
-    return launch.ram_missing > 0, launch.worth

@@ -1,7 +1,7 @@
 """A launch with all of its flags, as somebody types it after `llama-server -m MODEL`: the plan's
 own, and those of what it is compared with.
 
-    typed(problem, candidate).flags     # ("-ngl", "49", "-c", "17664", "-ncmoe", "24")
+    typed(problem, candidate)[1]        # ("-ngl", "49", "-c", "17664", "-ncmoe", "24")
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..flags.params import EXPERTS_REGEX, FFN_REGEX, Params
 from ..flags.write import to_words
 from ..memory.breakdown import Breakdown
-from ..records import dataclass, replace
+from ..records import replace
 from .one.overrides import merged, own_experts
 
 TYPE_CHECKING = False
@@ -20,26 +20,17 @@ if TYPE_CHECKING:
     from .problem import Problem
 
 
-@dataclass(frozen=True)
-class Typed:
-    """A launch, its params with everything that is written, and its flags."""
-
-    candidate: Candidate
-    params: Params
-    flags: tuple[str, ...]
-
-
-def typed(problem: Problem, candidate: Candidate) -> Typed:
-    """Return a launch that the search chose for a problem as a plan of it would write it: with what
-    reuses the cache of the workload's next request, and with bounds on what grows."""
+def typed(problem: Problem, candidate: Candidate) -> tuple[Candidate, tuple[str, ...]]:
+    """Return a launch that the search chose for a problem as a plan of it would write it, and its
+    flags: with what reuses the cache of the workload's next request, and with bounds on what
+    grows."""
     from .one.added import reusing
 
     policy = problem.policy
     if policy.workload.reuses:
         candidate, _ = reusing(problem, candidate)
     candidate = problem.evaluator.bounded(candidate, policy.agents, policy.workload)
-    params = written(problem, candidate)
-    return Typed(candidate, params, flags(problem, params))
+    return candidate, flags(problem, written(problem, candidate))
 
 
 def written(problem: Problem, candidate: Candidate) -> Params:

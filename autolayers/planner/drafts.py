@@ -45,7 +45,7 @@ def drafts(problem: Problem) -> str:
 def with_draft(problem: Problem) -> Solution:
     """Return the launch of a model with a draft: used on its device, used in RAM, or not used."""
     plain = best_launch(_without(problem))
-    if plain.candidate is None or not plain.candidate.fits:  # with the draft even less fits
+    if plain.fitting is None:  # with the draft even less fits
         return Solution(problem, best_launch(problem).candidate)
     typed = bool(with_draft_type(problem.given, problem.request.companions).spec_type)
     # With --spec-type the user decides; llama-server then says what it cannot do.
@@ -78,7 +78,7 @@ def with_draft(problem: Problem) -> Solution:
     if not tried:
         return Solution(problem, best_launch(problem).candidate)
     best = tried[0].solution
-    if best.candidate is None or not best.candidate.fits:
+    if best.fitting is None:
         first = next((each.solution for each in tried if each.variant.what), best)
         return Solution(problem, first.candidate)
     why = useless or _reasons(best, tried, left, plain)

@@ -48,9 +48,7 @@ def elsewhere(problem: Problem, chosen: Candidate) -> Elsewhere | None:
             # what was measured is of the backend that it was measured with
             measured=(),
         )
-        request = replace(problem.request, machine=under)
-        meter = problem.evaluator.estimator.meter
-        other = replace(problem, request=request, measurements=None, meter=meter)
+        other = problem.anew(request=replace(problem.request, machine=under))
         params = chosen.params
         # Buffers of the old names: the launch would not start
         if any(buffer in names for _, buffer in params.overrides):
@@ -63,11 +61,11 @@ def elsewhere(problem: Problem, chosen: Candidate) -> Elsewhere | None:
             continue
         candidate = other.evaluator.candidate(params, FULL)
         if candidate is None or not candidate.fits:
-            candidate = solve(other).candidate
-        if candidate is None or not candidate.fits:
+            candidate = solve(other).fitting
+        if candidate is None:
             continue
-        launch = typed(other, candidate)
-        speed = price(other, launch.candidate)
+        candidate, flags = typed(other, candidate)
+        speed = price(other, candidate)
         if speed.rate > least:
-            return Elsewhere(name, launch.flags, speed)
+            return Elsewhere(name, flags, speed)
     return None

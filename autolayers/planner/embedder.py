@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _RANK = 4  # llama_pooling_type; 0 does not pool, those between pool an input into one embedding
 SHORT = 2048  # tokens: few inputs are longer
-LONGEST = 1 << 17  # of a micro-batch that is tried; the encoders that there are take 32768 at most
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,8 @@ def ways(problem: Problem) -> Iterator[Params]:
     if encodes(problem.model) and params.n_batch is None and params.n_ubatch is None:
         n_ctx = longest_input(problem)
         for size in dict.fromkeys((n_ctx, min(n_ctx, SHORT))):
-            if 0 < size <= LONGEST:
+            # No encoder that there is takes more than 32768.
+            if 0 < size <= 1 << 17:
                 yield replace(params, n_batch=size, n_ubatch=size)
     yield params
 

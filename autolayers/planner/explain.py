@@ -21,6 +21,7 @@ from .one.expert_cache import FLAG
 from .one.ladder import may_split_tensors
 from .plan import Alternative, Lever
 from .prices import DRAFT, FASTER, FILLED_FASTER, LARGER, PINNED
+from .problem import Q8_0
 from .search import Search
 from .served import price
 from .serving import certain
@@ -31,14 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..work.speed import Speed
-    from .complete import Typed
     from .problem import Problem
 
-SHOWN = 5  # alternatives
 _EXPERTS = "exps"  # in the patterns of -ncmoe, -cmoe and people's own
 _IN_PLACE = "in place of the given -ncmoe, -cmoe or -ot"
 _ONE_SLOT = "one request at a time"
-CONTEXTS = (8192, 16384, 32768)  # common larger contexts,
 
 
 def alternative(
@@ -56,8 +54,7 @@ def alternative(
         if not may_gain(undrafted, chosen):
             return None
         drafted = solve(undrafted.settled(False))
-        other = drafted.problem
-        candidate = drafted.candidate
+        other, candidate = drafted.problem, drafted.fitting
         if (
             candidate is None
             or other.cost.speed(candidate).generation < here.generation * DRAFT.factor
@@ -69,23 +66,22 @@ def alternative(
         other = problem.with_flags(**change)
         other = other.with_goals(n_ctx=None) if _is_less_than_most(problem, change) else other
         other = other.beside(chosen.params, "device" not in change)
-        candidate = solve(other).candidate
-    if candidate is None or not candidate.fits:
+        candidate = solve(other).fitting
+    if candidate is None:
         return None
     if "overrides" in change:  # what takes the place of given rules
         # -ncmoe 0 with what the search chose instead of the given rules.
         change = {
             name: getattr(candidate.params, name) for name in ("overrides", "n_batch", "n_ubatch")
         }
-        given_layers = 0 if given.n_gpu_layers in (None, -1) else given.layers_wanted(everything)
+        given_layers = given.layers_wanted(everything) if given.gives_layers else 0
         # It must take experts out of RAM, and keep the given layers.
         if (
             candidate.breakdown.host.model >= chosen.breakdown.host.model
             or candidate.params.layers_wanted(everything) < given_layers
         ):
             return None
-    launch = typed(other, candidate)
-    candidate = launch.candidate
+    candidate, flags = typed(other, candidate)
     if not candidate.fits:
         return None
     speed = price(other, candidate, served=problem.policy.users is not None)
@@ -131,19 +127,24 @@ def alternative(
             note = _ONE_SLOT
         else:
             note = _IN_PLACE if "overrides" in change else _by_text(speed)
-    return _alternative(problem, launch, (*words, *none), speed, note)
+    return _alternative(problem, candidate, flags, (*words, *none), speed, note)
 
 
 def _alternative(
-    problem: Problem, launch: Typed, change: tuple[str, ...], speed: Speed, note: str = ""
+    problem: Problem,
+    candidate: Candidate,
+    flags: tuple[str, ...],
+    change: tuple[str, ...],
+    speed: Speed,
+    note: str = "",
 ) -> Alternative:
     """Return a launch as an alternative, which these words make of the plan."""
-    params = launch.candidate.params
+    params = candidate.params
     return Alternative(
-        launch.flags,
+        flags,
         problem.evaluator.described(params),
         params.layers_wanted(problem.everything),
-        launch.candidate.breakdown.n_ctx,
+        candidate.breakdown.n_ctx,
         speed,
         note,
         change=change,
@@ -167,10 +168,9 @@ def _by_text(speed: Speed) -> str:
 def with_draft_on_device(asked: Problem, chosen: Candidate) -> Alternative | None:
     """Return the launch with a q8_0 cache that leaves a device room for a draft which is in RAM or
     left out; None if that is not faster. `asked`: the problem with the draft's place open."""
-    change: dict[str, object] = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-    solution = solve(asked.with_flags(**change))
-    other, cost = solution.candidate, solution.problem.cost
-    if other is None or not other.fits or other.params.device_draft == ():
+    solution = solve(asked.with_flags(**Q8_0))
+    other, cost = solution.fitting, solution.problem.cost
+    if other is None or other.params.device_draft == ():
         return None
     speed = cost.price(other)
     if (
@@ -178,9 +178,9 @@ def with_draft_on_device(asked: Problem, chosen: Candidate) -> Alternative | Non
         or speed.generation <= asked.cost.price(chosen).generation * DRAFT.factor
     ):
         return None
-    words = tuple(to_words(Params(**change)))  # type: ignore[arg-type]
+    words = tuple(to_words(Params(**Q8_0)))  # type: ignore[arg-type]
     return _alternative(
-        solution.problem, typed(solution.problem, other), words, speed, _by_text(speed)
+        solution.problem, *typed(solution.problem, other), words, speed, _by_text(speed)
     )
 
 
@@ -189,8 +189,7 @@ def may_move_draft(asked: Problem, chosen: Candidate) -> bool:
     cache may make room for it."""
     given = asked.given
     placed = given.device_draft is not None or given.n_gpu_layers_draft is not None
-    typed = given.cache_type_k or given.cache_type_v or asked.policy.kv_types
-    if placed or typed or given.flash_attn == "off" or not asked.machine.devices:
+    if placed or not asked.may_quantise or not asked.machine.devices:
         return False
     aside = chosen.params.device_draft == () or chosen.params.model_draft is None
     return asked.request.companions.draft is not None and aside
@@ -206,7 +205,7 @@ def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None
     if speed.rate <= price(problem, chosen).rate * FASTER.factor:
         return None
     words = FLAG, str(candidate.params.moe_cache_mib)
-    return _alternative(problem, typed(problem, candidate), words, speed)
+    return _alternative(problem, *typed(problem, candidate), words, speed)
 
 
 def with_pinned_weights(problem: Problem, chosen: Candidate) -> Alternative | None:
@@ -227,7 +226,7 @@ def with_pinned_weights(problem: Problem, chosen: Candidate) -> Alternative | No
         return None
     words = tuple(to_words(Params(load_mode="none"), problem.build.knows))
     note = "the weights in RAM are pinned, not mapped"
-    return _alternative(problem, typed(problem, candidate), words, speed, note)
+    return _alternative(problem, *typed(problem, candidate), words, speed, note)
 
 
 def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
@@ -236,13 +235,12 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
     whole = problem.offloads_all(chosen.params)
     # A q8_0 cache may be tried, and leaves memory to something: at the trained context with all
     # weights on the GPUs it gains nothing.
-    types = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
     longest = chosen.breakdown.n_ctx_seq >= problem.model.n_ctx_train
     gains = not whole or (_context_is_open(problem) and not longest)
-    if not types and given.flash_attn != "off" and gains:
-        yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+    if problem.may_quantise and gains:
+        yield Q8_0
     # The given overrides keep experts in RAM and do nothing else.
-    every = given.n_gpu_layers in (None, -1) or problem.offloads_all(given)
+    every = not given.gives_layers or problem.offloads_all(given)
     experts = [_EXPERTS in pattern and buffer == HOST for pattern, buffer in given.overrides]
     if every and experts and all(experts):
         yield {"overrides": (), "n_gpu_layers": None}
@@ -301,14 +299,15 @@ def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]
     """Yield larger ones, half of a given one, or a common one in place of --ctx max."""
     n_ctx = chosen.breakdown.n_ctx
     trained = problem.model.n_ctx_train
+    common = 8192, 16384, 32768
     if _context_is_open(problem):
         # One that is nearly the trained one is left out, as that is tried too.
-        common = [n for n in CONTEXTS if n * (4 / 3) <= trained]
-        yield from [n for n in (*common, trained) if n_ctx * LARGER.factor < n]
+        shorter = [n for n in common if n * (4 / 3) <= trained]
+        yield from [n for n in (*shorter, trained) if n_ctx * LARGER.factor < n]
     elif problem.given.n_ctx and not whole and n_ctx > 8192 and problem.policy.users is None:
         yield n_ctx // 2
     elif problem.policy.n_ctx == "max" and not whole:
-        yield from [n for n in CONTEXTS if n * LARGER.factor < n_ctx][-1:]
+        yield from [n for n in common if n * LARGER.factor < n_ctx][-1:]
 
 
 def price_of(
@@ -357,8 +356,7 @@ def _usual_changes(
     if half < use.n_ctx:
         yield "half the context", ("-c", str(half)), {"n_ctx": half}
     if (params.cache_type_k or "f16") in ("f16", "f32", "bf16") and params.flash_attn != "off":
-        typed: dict[str, object] = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-        yield "a q8_0 cache", ("-ctk", "q8_0", "-ctv", "q8_0"), typed
+        yield "a q8_0 cache", ("-ctk", "q8_0", "-ctv", "q8_0"), Q8_0
     if use.n_ubatch > 64:
         smaller = use.n_ubatch // 2
         yield "half the micro-batch", ("-ub", str(smaller)), {"n_ubatch": smaller}

@@ -13,7 +13,8 @@ from ..records import replace
 from .complete import typed
 from .evaluate import FULL, Candidate
 from .plan import Faster, Smaller
-from .prices import SAID, TOO_SLOW
+from .prices import READABLE, SAID, TOO_SLOW
+from .problem import Q8_0
 from .quantisations import below
 from .solve import solve
 
@@ -21,10 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .problem import Problem
 
-READABLE = 8.0  # tokens per second: below, a file at Q3 is said too
 GOOD = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs")  # types at Q4 or above
-_FAIR = (*GOOD, "q3_K", "iq3_xxs")
-CACHE = "q8_0"
 
 
 def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
@@ -32,25 +30,24 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     times faster."""
     cost, given = problem.cost, problem.given
     # Given flags leave no cache type, or no placement, open.
-    types = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
-    placed = given.overrides or given.n_gpu_layers not in (None, -1)
-    if types or placed or given.flash_attn == "off" or not cost.in_ram(chosen):
+    placed = given.overrides or given.gives_layers
+    if not problem.may_quantise or placed or not cost.in_ram(chosen):
         return None
-    other = problem.with_flags(n_ctx=chosen.breakdown.n_ctx, cache_type_k=CACHE, cache_type_v=CACHE)
+    other = problem.with_flags(n_ctx=chosen.breakdown.n_ctx, **Q8_0)
     use = problem.evaluator.static(replace(other.given, n_gpu_layers=ALL_LAYERS))
     if use is None:
         return None
     # All weights, a q8_0 cache and today's buffers: a bound, without a graph.
-    if use.on_devices + _overheads(chosen) > _room(problem):
+    if use.on_devices > _free(problem, chosen):
         return None
     # The bound holds: now the launch is planned as it would be.
-    candidate = solve(other).candidate
-    if candidate is None or not candidate.fits:
+    candidate = solve(other).fitting
+    if candidate is None:
         return None
     rate = cost.price(candidate).generation
     if rate < SAID.factor * cost.price(chosen).generation:
         return None
-    return Faster(typed(other, candidate).flags, rate)
+    return Faster(typed(other, candidate)[1], rate)
 
 
 def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smaller | None:
@@ -68,12 +65,12 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
         return None
     if not problem.machine.devices or chosen.params.device == ():
         return Smaller("", 0) if slow else None
-    # The bytes of the devices beside all caches and what the launch takes.
-    room = _room(problem) - _overheads(chosen) - chosen.breakdown.caches
+    room = _free(problem, chosen) - chosen.breakdown.caches
     # Larger files first: the first that fits is the answer.
     for kind, model in below(problem.model):
-        # The types that are said of a launch that is not too slow
-        if model.size > room or not (slow or kind in (GOOD if rate >= READABLE else _FAIR)):
+        # Of a launch that is not too slow: at Q4 or above, at Q3 too where it is not READABLE
+        good = kind in GOOD or (rate < READABLE and kind in ("q3_K", "iq3_xxs"))
+        if model.size > room or not (slow or good):
             continue
         if not priced:
             return Smaller(kind, model.size)
@@ -96,14 +93,8 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
     return Smaller("", 0) if slow or rate < READABLE else None
 
 
-def _overheads(chosen: Candidate) -> int:
-    """Return the compute buffers, margins and what else is on the devices: a projector,
-    adapters."""
-    use = chosen.breakdown
-    margins = sum(size for parts in chosen.margins.values() for _, size in parts)
-    extras = use.extra_by_device()
-    return margins + sum(usage.compute + extras.get(name, 0) for name, usage in use.devices.items())
-
-
-def _room(problem: Problem) -> int:
-    return sum(problem.machine.limits.values())
+def _free(problem: Problem, chosen: Candidate) -> int:
+    """Return the bytes of the devices beside the launch's compute buffers, margins and what else is
+    there: a projector, adapters."""
+    limits = problem.machine.limits
+    return sum(limits.values()) - sum(chosen.overheads(limits).values())

@@ -1,8 +1,8 @@
 """The frames of a search: what is decided before kinds of placement are compared. The order of the
 devices or one of them alone, slots, shares of slices.
 
-    frames = Frames(problem, given)
-    frames.all(), frames.left_out()        # where no launch fits on all devices
+    frames(problem, given, whole)
+    left_out(problem, given, whole)        # where no launch fits on all devices
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import itertools
 
 from ..flags.params import N_PARALLEL, Params
 from ..records import lazy, replace
+from ..units import GiB
 from .one.contexts import contexts, streams_of
 from .one.ladder import Ladders
 from .one.partition import is_free, slices
-from .prices import FINE_ABOVE, low
+from .prices import ENOUGH, low
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from .problem import Problem
 
 MICRO_BATCHES = (2048, 4096, 1024)
-# of all memory, from which on one device alone is tried though the model is larger
-ALONE = 0.4
-SMALL = 1 << 30  # bytes of a device that holds little besides its own buffers
-FEW = 3  # unlike devices whose every order is a candidate
 
 
 class Frame:
@@ -39,7 +36,7 @@ class Frame:
         self.whole = whole
         self.evaluator = problem.evaluator
         self.cost = problem.cost
-        # The contexts to choose from; at most FINE_ABOVE tokens a sequence with a cache type
+        # The contexts to choose from; at most ENOUGH tokens a sequence with a cache type
         # below q8_0 that is not the only one
         span = contexts(problem, given)
         kind = given.cache_type_k
@@ -50,7 +47,7 @@ class Frame:
         else:
             least, most = span.open
             self.contexts = replace(
-                span, open=(least, max(least, min(most, FINE_ABOVE * streams_of(given))))
+                span, open=(least, max(least, min(most, ENOUGH * streams_of(given))))
             )
         self.ladders = Ladders(problem, given)
         self.names = self.evaluator.device_names(given)
@@ -116,90 +113,70 @@ class Frame:
         return (*(() if finer is None else (finer.kind,)), "layers", *bare, "none")
 
 
-class Frames:
-    """The frames of given flags. `whole`: nothing may be in RAM."""
+def frames(problem: Problem, given: Params, whole: bool) -> Iterator[Frame]:
+    """Yield all devices in their best order, and one of them alone, with the shares to try.
+    `whole`: nothing may be in RAM."""
+    for shared in _shared(problem, given):
+        first = Frame(problem, replace(shared, device=orders(problem, shared)[0]), whole)
+        # The order is given or the best one; others are tried once there is a launch to beat
+        # (search.Search.best).
+        yield first
+        # A program that shares out bytes keeps its own split where it fits.
+        splits = len(first.names) > 1 and not problem.evaluator.engine.shares_bytes
+        if splits and may_leave_out(problem, shared):
+            yield from _alone(problem, shared, whole)
+        if processor_alone(problem, shared):
+            yield Frame(problem, replace(shared, device=()))
 
-    def __init__(self, problem: Problem, given: Params, whole: bool = False) -> None:
-        self.problem = problem
-        self.given = given
-        self.whole = whole
-        self.evaluator = problem.evaluator
 
-    def all(self) -> Iterator[Frame]:
-        """Yield all devices in their best order, and one of them alone, with the shares to try."""
-        for given in self._typed():
-            # All devices in their best order, and one of them alone.
-            first = Frame(
-                self.problem, replace(given, device=orders(self.problem, given)[0]), self.whole
-            )
-            # The order is given or the best one; others are tried once there is a launch to beat
-            # (search.Search._orders).
-            yield first
-            # A program that shares out bytes keeps its own split where it fits.
-            splits = len(first.names) > 1 and not self.evaluator.engine.shares_bytes
-            if splits and self._may_leave_out(given):
-                yield from self._alone(given)
-            if processor_alone(self.problem, given):
-                yield Frame(self.problem, replace(given, device=()))
+def left_out(problem: Problem, given: Params, whole: bool) -> Iterator[Frame]:
+    """Yield the frames for where no launch fits on all devices: other orders of them, one alone,
+    and none."""
+    for shared in _shared(problem, given):
+        for order in orders(problem, shared)[1:]:
+            yield Frame(problem, replace(shared, device=order), whole)
+        if may_leave_out(problem, shared):
+            if len(problem.evaluator.device_names(shared)) > 1:
+                yield from _alone(problem, shared, whole, anyhow=True)
+            margin = shared.fit_target is not None or problem.policy.margin is not None
+            if shared.device is None and not margin:
+                yield Frame(problem, replace(shared, device=()))
 
-    def _typed(self) -> Iterator[Params]:
-        """Yield the given flags with shares of slices."""
-        # -sm tensor alone has shares to try; otherwise one value, as given.
-        for shares in slices(self.evaluator, self.problem.cost, self.at_least(self.given)):
-            yield replace(self.given, tensor_split=shares)
 
-    def at_least(self, given: Params) -> Params:
-        return replace(given, n_ctx=contexts(self.problem, given).smallest)
+def at_least(problem: Problem, given: Params) -> Params:
+    """Return the flags with the least context."""
+    return replace(given, n_ctx=contexts(problem, given).smallest)
 
-    def left_out(self) -> Iterator[Frame]:
-        """Yield the frames for where no launch fits on all devices: other orders of them, one
-        alone, and none."""
-        for given in self._typed():
-            for order in orders(self.problem, given)[1:]:
-                yield Frame(self.problem, replace(given, device=order), self.whole)
-            if self._may_leave_out(given):
-                if len(self.evaluator.device_names(given)) > 1:
-                    yield from self._alone(given, anyhow=True)
-                if (
-                    given.device is None
-                    and given.fit_target is None
-                    and self.problem.policy.margin is None
-                ):
-                    yield Frame(self.problem, replace(given, device=()))
 
-    def _alone(self, given: Params, anyhow: bool = False) -> Iterator[Frame]:
-        """Yield one GPU with the others left out (-sm none), as each device that llama.cpp knows of
-        costs every token time: where all layers fit, or much of the memory is, or `anyhow`."""
-        limits = self.evaluator.machine.limits
-        devices = self.evaluator.machine.devices
-        by_name = {device.name: device for device in devices}
-        names = self.evaluator.device_names(given)
-        tried = set()
-        everything = self.evaluator.model.hparams.n_layer_all + 1
-        for i, name in enumerate(names):
-            # Equal cards are tried once.
-            kind = (
-                by_name[name].description,
-                self.problem.cost.devices[name].bandwidth,
-                limits[name],
-            )
-            if kind in tried or by_name[name].kind != "gpu":
-                continue
-            tried.add(kind)
-            # -mg counts in llama.cpp's order of the devices; 0 is its default.
-            alone = replace(given, split_mode="none", main_gpu=i or None)
-            if self.evaluator.engine.shares_bytes:
-                alone = replace(given, device=(name,))
-            whole = replace(self.at_least(alone), n_gpu_layers=everything)
-            if (
-                anyhow
-                or limits[name] >= ALONE * sum([limits[each] for each in names])
-                or self.evaluator.may_fit(whole)
-            ):
-                yield Frame(self.problem, alone, self.whole)
+def _shared(problem: Problem, given: Params) -> Iterator[Params]:
+    """Yield the given flags with shares of slices."""
+    # -sm tensor alone has shares to try; otherwise one value, as given.
+    for shares in slices(problem.evaluator, problem.cost, at_least(problem, given)):
+        yield replace(given, tensor_split=shares)
 
-    def _may_leave_out(self, given: Params) -> bool:
-        return may_leave_out(self.problem, given) and bool(self.evaluator.machine.devices)
+
+def _alone(problem: Problem, given: Params, whole: bool, anyhow: bool = False) -> Iterator[Frame]:
+    """Yield one GPU with the others left out (-sm none), as each device that llama.cpp knows of
+    costs every token time: where all layers fit, or two fifths of the memory are, or `anyhow`."""
+    evaluator, limits = problem.evaluator, problem.evaluator.machine.limits
+    by_name = {device.name: device for device in evaluator.machine.devices}
+    names = evaluator.device_names(given)
+    tried = set()
+    for i, name in enumerate(names):
+        # Equal cards are tried once.
+        device = by_name[name]
+        kind = device.description, problem.cost.devices[name].bandwidth, limits[name]
+        if kind in tried or device.kind != "gpu":
+            continue
+        tried.add(kind)
+        # -mg counts in llama.cpp's order of the devices; 0 is its default.
+        alone = replace(given, split_mode="none", main_gpu=i or None)
+        if evaluator.engine.shares_bytes:
+            alone = replace(given, device=(name,))
+        every = replace(at_least(problem, alone), n_gpu_layers=problem.everything)
+        large = limits[name] >= 0.4 * sum([limits[each] for each in names])
+        if anyhow or large or evaluator.may_fit(every):
+            yield Frame(problem, alone, whole)
 
 
 def slots(problem: Problem, given: Params) -> Iterator[Params]:
@@ -243,18 +220,14 @@ def plain(problem: Problem) -> Params:
 
 
 def may_leave_out(problem: Problem, given: Params) -> bool:
-    """Return whether no flag fills the devices."""
-    placed = (
-        given.n_gpu_layers not in (None, -1)
-        or given.overrides
-        or problem.policy.strategy == "layers"
-    )
+    """Return whether there are devices, and no flag fills them."""
+    placed = given.gives_layers or given.overrides or problem.policy.strategy == "layers"
     split = (
         given.split_mode not in (None, "layer")
         or given.main_gpu is not None
         or given.tensor_split is not None
     )
-    return not (placed or split)
+    return bool(problem.machine.devices) and not (placed or split)
 
 
 def integrated(problem: Problem) -> bool:
@@ -298,12 +271,13 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
 
     def rank(name: str) -> tuple[bool, float, int]:
         # Devices of equal rank are interchangeable; memory counts in whole GiB.
-        size = 0 if engine.shares_bytes else limits[name] >> 30  # parts of bytes fit any order
-        return limits[name] < SMALL, -figures[name].bandwidth, -size
+        size = 0 if engine.shares_bytes else limits[name] // GiB  # parts of bytes fit any order
+        # below a GiB it holds little besides its own buffers
+        return limits[name] < GiB, -figures[name].bandwidth, -size
 
     best = sorted(names, key=rank)
     every = (
-        itertools.permutations(best) if len(best) <= FEW else iter([tuple(best), tuple(best[::-1])])
+        itertools.permutations(best) if len(best) <= 3 else iter([tuple(best), tuple(best[::-1])])
     )
     by_rank: dict[tuple[object, ...], tuple[str, ...]] = {}
     # The best, the listed one, and with few devices all others; each rank order once.

@@ -3,6 +3,8 @@ chosen."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..engines import LLAMA_SERVER
 from ..keys import written
 from ..memory.ram import Ram, ram_of
@@ -23,14 +25,8 @@ if TYPE_CHECKING:
     from .serving import Saved
 
 
-class Constantly:
-    """A function that returns what it was made with."""
-
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
-
-    def __call__(self) -> Any:
-        return self.answer
+def constantly(answer: Any) -> Any:
+    return answer
 
 
 @dataclass(frozen=True)
@@ -275,7 +271,10 @@ class Plan:
 
     def __getstate__(self) -> dict[str, object]:
         """What it has left to compute is computed, as its search cannot be pickled."""
-        done = {"predict": Constantly(self.speed), "place": Constantly(self.layers)}
+        done = {
+            "predict": partial(constantly, self.speed),
+            "place": partial(constantly, self.layers),
+        }
         return {**self.__dict__, **done}
 
     @lazy

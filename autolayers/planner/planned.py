@@ -46,7 +46,7 @@ def planned(problem: Problem) -> tuple[Solution, Candidate, tuple[str, ...]]:
     # The budget did not last for one launch: measure the one with the least that the flags allow.
     if candidate is None and evaluator.estimator.meter.refused:
         given = solution.problem.given
-        layers = 0 if given.n_gpu_layers in (None, -1) else given.n_gpu_layers
+        layers = given.n_gpu_layers if given.gives_layers else 0
         candidate = evaluator.candidate(
             replace(
                 given,

@@ -37,12 +37,10 @@ class Price:
 
 
 TOO_SLOW = 3.0  # tokens per second: nobody waits for an answer
-ENOUGH = 32768  # tokens of a sequence; more are worth little
-CHANGED = 0.25  # of the requests change what was said before
+READABLE = 8.0  # the same: people read 5 to 8
+# tokens of a sequence; more are worth little, and --kv-types chooses no coarse type for them
+ENOUGH = 32768
 TALK = 8192  # tokens of a conversation, if the workload does not say more
-# types of a cache that answers like one of f16, which is llama.cpp's own
-FINE = (None, "f32", "f16", "bf16", "q8_0")
-FINE_ABOVE = 32768  # tokens of a slot, beyond which --kv-types chooses no other type
 
 SHORT = Price(
     "half the context, below 32k a sequence",
@@ -149,13 +147,32 @@ WIDER = Price(
     "planner/test_multi.py",
 )
 
-# What another launch must gain: to be chosen,
-PEOPLE = Price(
-    "a q8_0 cache, fewer slots or another server, for --users",
+QUANTISED = Price(
+    "a q8_0 cache, for --users",
     1.1,
-    "one slot for each is what people expect, and nobody waits: clearly more tokens in all",
+    "an f16 one is what people expect: clearly more tokens in all",
     "planner/test_users.py",
 )
+WAITS = Price(
+    "fewer slots than --users",
+    1.1,
+    "a slot for each is what people expect, and nobody waits for one",
+    "planner/test_users.py",
+)
+PARTLY = Price(
+    "weights in RAM, for --users",
+    1.05,
+    "more slots are predicted less surely there than fewer with all weights on the GPUs",
+    "planner/test_users.py",
+)
+SLOW = Price(
+    "half the tokens/s for each of --users, below 8",
+    1.1,
+    "as fast as people read; below that they had better wait for a slot",
+    "planner/test_users.py",
+)
+
+# What another launch must gain: to be chosen,
 SPLIT = Price(
     "a further device for one of several models that fits on one",
     1.01,
@@ -169,6 +186,12 @@ MACHINE = Price(
     "planner/test_cluster.py",
 )
 # or to be said as an alternative
+SERVERS = Price(
+    "several servers, in all tokens of --users",
+    1.1,
+    "several ports, over which somebody must divide the users",
+    "planner/test_users.py",
+)
 FASTER = Price("an alternative's rate", 1.03, "less is within the error", "planner/test_plan.py")
 LARGER = Price("an alternative's context", 1.05, "less is no reason", "planner/test_plan.py")
 PINNED = Price(
@@ -202,8 +225,20 @@ def worth(problem: Problem, params: Params, use: Static) -> float:
         seconds *= factor
     # As a sum: one layer more beats any number of seconds, which count less than 1.
     if problem.policy.strategy == "layers":
-        everything = problem.model.hparams.n_layer_all + 1
+        everything = problem.everything
         return 1 + everything - params.layers_wanted(everything) + seconds / (seconds + 1)
+    return seconds
+
+
+def worth_to_people(
+    seconds: float, rate: float, waits: bool, quantised: bool, partly: bool
+) -> float:
+    """Return the seconds in which all people have an answer, times the prices. `rate`: tokens per
+    second of each; `waits`: there are fewer slots than there may be; `quantised`: their caches are
+    smaller than was asked for; `partly`: weights are in RAM."""
+    seconds *= max(1.0, _halvings(SLOW, rate, READABLE))
+    for counts, row in ((waits, WAITS), (quantised, QUANTISED), (partly, PARTLY)):
+        seconds *= row.factor if counts else 1.0
     return seconds
 
 
@@ -224,10 +259,10 @@ def priced(problem: Problem, params: Params, use: Static) -> Iterator[tuple[Pric
         doubt = problem.cost.doubt(problem.cost.at_any_context(params, use))
         yield (CPU if processor else FFN), doubt
     if params.ctx_checkpoints == 0 != given.ctx_checkpoints:
-        # The price of computing a whole conversation again for CHANGED of the requests.
+        # The price of computing a whole conversation again for one request in four.
         work, speed = problem.policy.workload, problem.cost.at_any_context(params, use)
         tokens = max(work.depth + work.prompt, min(TALK, use.n_ctx_seq))
-        of_computing_again = 1 + CHANGED * tokens / speed.prompt / speed.compared
+        of_computing_again = 1 + 0.25 * tokens / speed.prompt / speed.compared
         yield CHECKPOINTS, of_computing_again
 
 
@@ -261,7 +296,8 @@ def is_part(pattern: str, buffer: str) -> bool:
 
 
 def low(cache_type: str | None) -> bool:
-    return cache_type not in FINE
+    """Return whether a cache of this type answers otherwise than one of f16, llama.cpp's own."""
+    return cache_type not in (None, "f32", "f16", "bf16", "q8_0")
 
 
 def chooses_context(problem: Problem) -> bool:
@@ -312,6 +348,6 @@ def of_filling(problem: Problem, params: Params, use: Static) -> float:
         part = min(2 * part, full)
 
 
-def _halvings(row: Price, n_ctx: int, larger: int) -> float:
+def _halvings(row: Price, n: float, larger: float) -> float:
     # E.g. 1.04 ** 2 for a quarter of the context.
-    return float(row.factor ** log2(larger / max(1, n_ctx)))
+    return float(row.factor ** log2(larger / max(0.001, n)))

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ..work.speed import Answers, CostModel
 
 
+Q8_0: dict[str, object] = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}  # of the cache
+
+
 @dataclass(frozen=True)
 class Problem:
     """A model's file and a Request; what measures and what predicts launches is made on first use.
@@ -74,6 +77,14 @@ class Problem:
     def everything(self) -> int:
         """Layers and the output."""
         return self.model.hparams.n_layer_all + 1
+
+    @property
+    def may_quantise(self) -> bool:
+        """Whether a q8_0 cache may be tried: no flag says its types, or forbids the flash attention
+        that one of V needs."""
+        given = self.given
+        typed = given.cache_type_k or given.cache_type_v or self.policy.kv_types
+        return not typed and given.flash_attn != "off"
 
     @property
     def fills(self) -> bool:
@@ -166,17 +177,16 @@ class Problem:
         return other
 
     def of(self, model: Model, companions: Companions | None = None) -> Problem:
-        """Return the same of another file, or with other companions; within the same budget."""
+        """Return the same of another file, or with other companions."""
         request = (
             self.request if companions is None else replace(self.request, companions=companions)
         )
-        return replace(
-            self,
-            file=model,
-            request=request,
-            measurements=None,
-            meter=self.evaluator.estimator.meter,
-        )
+        return self.anew(file=model, request=request)
+
+    def anew(self, **changes: Any) -> Problem:
+        """Return another problem of the same question: nothing that was measured holds."""
+        meter = self.evaluator.estimator.meter
+        return replace(self, **changes, measurements=None, meter=meter)
 
     def _measured_alike(self, **changes: Any) -> Problem:
         """Return another problem of the same model and machine: what was measured stays."""
@@ -217,3 +227,8 @@ class Solution:
     requests: Answers | None = None
     others: tuple[Promise, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def fitting(self) -> Candidate | None:
+        """The launch, if it fits."""
+        return self.candidate if self.candidate is not None and self.candidate.fits else None

@@ -8,7 +8,7 @@ from itertools import islice
 
 from ..errors import AutolayersError
 from ..garbage import without_gc
-from ..records import dataclass, lazy, replace
+from ..records import lazy, replace
 from .complete import flags
 from .embedder import embeds
 from .evaluate import FULL
@@ -21,16 +21,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..flags.params import Params
-    from ..flags.workload import Workload
     from ..memory.meter import Meter
-    from ..work.speed import Answers
     from .advice import Remedy
     from .evaluate import Candidate
     from .plan import Alternative, Elsewhere, Faster, Lever, Smaller
     from .problem import Problem, Solution
 
-# nodes of graphs that a search laid out, from which on its reasons take several processes
-LARGE = 50_000
 NO_MORE = "not every other launch was compared with this one: that would have taken too long"
 
 
@@ -62,117 +58,13 @@ def fit_choice_of(problem: Problem) -> FitChoice | None:
     )
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """What computes the reasons for the launch that solves a problem."""
-
-    problem: Problem
-    workload: Workload
-    candidate: Candidate
-    asked: Problem  # before its draft and its requests were decided
-    requests: Answers | None  # what each of several people gets
-
-    @lazy
-    def undrafted(self) -> Problem:
-        """The problem without what the launch drafts with, and with the requests that were
-        asked for."""
-        return self.problem.drafting_with(None).with_goals(workload=self.workload)
-
-    def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
-        """Return what computes each part of the reasons that may be computed in a process of its
-        own: --fit starts first, since it takes the longest."""
-        from .elsewhere import elsewhere
-        from .explain import (
-            alternative,
-            changes,
-            may_move_draft,
-            with_draft_on_device,
-            with_expert_cache,
-            with_pinned_weights,
-        )
-        from .one.expert_cache import may_cache
-
-        problem = self.problem
-        candidate = self.candidate
-        machine = self.problem.machine
-        tasks: dict[str, Sequence[Callable[[], Any]]] = {}
-        if machine.devices:
-            # Dictionaries keep their order, which is the order of starting.
-            tasks["fit_choice"], tasks["price"] = (
-                [partial(fit_choice_of, problem)],
-                [self._next_price],
-            )
-        if candidate.fits:
-            others: list[Callable[[], Any]] = [partial(with_pinned_weights, problem, candidate)]
-            others += [
-                partial(alternative, problem, candidate, change)
-                for change in changes(problem, candidate)
-            ]
-            if self.asked.policy.users is not None:
-                from .replicas import replicas
-
-                others.insert(0, partial(replicas, self.asked, self.requests))
-            if may_move_draft(self.asked, candidate):
-                others.append(partial(with_draft_on_device, self.asked, candidate))
-            # With a known upload rate the search itself has tried the cache.
-            if (
-                candidate.params.overrides
-                and not machine.host.expert_upload
-                and may_cache(problem, problem.given)
-            ):
-                others.append(partial(with_expert_cache, problem, candidate))
-            tasks["alternatives"] = others
-            if not embeds(candidate.params) and not candidate.params.spec_type:
-                tasks["elsewhere"] = [partial(elsewhere, problem, candidate)]
-        return tasks
-
-    def advice(self) -> Iterator[Remedy]:
-        """Yield what would make it fit, one after the other."""
-        if self.candidate.fits or self.problem.evaluator.exhausted:
-            return iter(())
-        from .advice import remedies
-
-        # Without the draft: advice is about the model's own launch.
-        return remedies(self.undrafted, self.candidate)
-
-    @property
-    def may_hint(self) -> bool:
-        """Whether a hint may be given of what is much faster: not where the input layer's weights
-        alone are in RAM."""
-        evaluator = self.problem.evaluator
-        policy = self.problem.policy
-        chosen = self.candidate
-        drafts = chosen.params.spec_type or evaluator.estimator.companions.draft is not None
-        other = drafts or policy.users is not None or embeds(chosen.params)
-        if not chosen.fits or other or evaluator.exhausted:
-            return False
-        # The input layer is in RAM in every launch, so it is no hint.
-        devices = {device.name for device in evaluator.machine.devices}
-        layers = [group for group in evaluator.placement(chosen.params).groups if group.layer >= 0]
-        return any(buffer not in devices for group in layers for buffer in group.buffers)
-
-    def _next_step(self) -> tuple[str, Params] | None:
-        from .one.ladder import Ladders
-
-        return Ladders(self.problem, self.problem.given).next_step(self.candidate.params)
-
-    def _next_price(self) -> tuple[str, ...]:
-        from .explain import price_of
-
-        step = self._next_step()
-        return price_of(self.problem.evaluator, self.candidate, step) if step else ()
-
-    def levers(self) -> tuple[Lever, ...]:
-        from .explain import levers
-
-        return levers(self.problem.evaluator, self.candidate, self._next_step())
-
-
 class Explained(Reasons):
     """The reasons for an answer, each computed when it is first read; of a large model all in
     parallel. What ends in an error is left out: the plan stands without it."""
 
-    parts: _Parts
+    asked: Problem  # before its draft and its requests were decided
+    solution: Solution
+    candidate: Candidate
     explain: bool
     processes: int
     meter: Meter
@@ -188,11 +80,12 @@ class Explained(Reasons):
     ) -> None:
         """For the launch of a solution, which may draft or have more requests at once than was
         asked. Without `explain` only what would make a launch fit, or is much faster."""
-        solved, workload = solution.problem, asked.policy.workload
-        meter = solved.evaluator.estimator.meter
+        meter = solution.problem.evaluator.estimator.meter
         # vars(): Reasons is a frozen record, whose fields are computed here.
         vars(self).update(
-            parts=_Parts(solved, workload, candidate, asked, solution.requests),
+            asked=asked,
+            solution=solution,
+            candidate=candidate,
             explain=explain,
             processes=processes,
             meter=meter,
@@ -204,16 +97,101 @@ class Explained(Reasons):
     def __repr__(self) -> str:
         return f"Explained(explain={self.explain})"
 
+    # --- what computes the parts
+
     @lazy
     def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
-        return self.parts.tasks() if self.explain else {}
+        """What computes each part of the reasons that may be computed in a process of its own:
+        --fit starts first, since it takes the longest."""
+        if not self.explain:
+            return {}
+        from .elsewhere import elsewhere
+        from .explain import (
+            alternative,
+            changes,
+            may_move_draft,
+            with_draft_on_device,
+            with_expert_cache,
+            with_pinned_weights,
+        )
+        from .one.expert_cache import may_cache
+
+        problem, candidate = self.solution.problem, self.candidate
+        # Dictionaries keep their order, which is the order of starting.
+        tasks: dict[str, Sequence[Callable[[], Any]]] = {}
+        if problem.machine.devices:
+            tasks["fit_choice"] = [partial(fit_choice_of, problem)]
+            tasks["price"] = [self._next_price]
+        if candidate.fits:
+            others: list[Callable[[], Any]] = [partial(with_pinned_weights, problem, candidate)]
+            others += [
+                partial(alternative, problem, candidate, change)
+                for change in changes(problem, candidate)
+            ]
+            if self.asked.policy.users is not None:
+                from .replicas import replicas
+
+                others.insert(0, partial(replicas, self.asked, self.solution.requests))
+            if may_move_draft(self.asked, candidate):
+                others.append(partial(with_draft_on_device, self.asked, candidate))
+            # With a known upload rate the search itself has tried the cache.
+            if (
+                candidate.params.overrides
+                and not problem.machine.host.expert_upload
+                and may_cache(problem, problem.given)
+            ):
+                others.append(partial(with_expert_cache, problem, candidate))
+            tasks["alternatives"] = others
+            if not embeds(candidate.params) and not candidate.params.spec_type:
+                tasks["elsewhere"] = [partial(elsewhere, problem, candidate)]
+        return tasks
+
+    def _next_price(self) -> tuple[str, ...]:
+        from .explain import price_of
+
+        step = self._next_step()
+        return price_of(self.solution.problem.evaluator, self.candidate, step) if step else ()
+
+    def _next_step(self) -> tuple[str, Params] | None:
+        from .one.ladder import Ladders
+
+        problem = self.solution.problem
+        return Ladders(problem, problem.given).next_step(self.candidate.params)
+
+    def _advice(self) -> Iterator[Remedy]:
+        """Yield what would make it fit, one after the other."""
+        problem = self.solution.problem
+        if self.candidate.fits or problem.evaluator.exhausted:
+            return iter(())
+        from .advice import remedies
+
+        # Without the draft, and with the requests that were asked for: advice is about the model's
+        # own launch.
+        workload = self.asked.policy.workload
+        undrafted = problem.drafting_with(None).with_goals(workload=workload)
+        return remedies(undrafted, self.candidate)
+
+    @property
+    def _may_hint(self) -> bool:
+        """Whether a hint may be given of what is much faster: not where the input layer's weights
+        alone are in RAM."""
+        problem, chosen = self.solution.problem, self.candidate
+        evaluator = problem.evaluator
+        drafts = chosen.params.spec_type or evaluator.estimator.companions.draft is not None
+        other = drafts or problem.policy.users is not None or embeds(chosen.params)
+        if not chosen.fits or other or evaluator.exhausted:
+            return False
+        # The input layer is in RAM in every launch, so it is no hint.
+        devices = {device.name for device in evaluator.machine.devices}
+        layers = [group for group in evaluator.placement(chosen.params).groups if group.layer >= 0]
+        return any(buffer not in devices for group in layers for buffer in group.buffers)
 
     @lazy
     def shared(self) -> dict[str, list[Any]] | None:
         """The parts that several processes computed; None where they do not pay: they do not share
         what they measure, a third more CPU time for half of the time of a large model."""
-        # A small search is faster than starting processes.
-        if self.processes < 2 or self.meter.spent <= LARGE:
+        # A search that laid out few nodes of graphs is faster than starting processes.
+        if self.processes < 2 or self.meter.spent <= 50_000:
             return None
         from ..parallel import in_processes
 
@@ -267,7 +245,12 @@ class Explained(Reasons):
 
     @lazy
     def levers(self) -> tuple[Lever, ...]:
-        return without_gc(self.parts.levers)() if "price" in self.tasks else ()
+        if "price" not in self.tasks:
+            return ()
+        from .explain import levers
+
+        evaluator = self.solution.problem.evaluator
+        return without_gc(levers)(evaluator, self.candidate, self._next_step())
 
     @lazy
     def fit_choice(self) -> FitChoice | None:
@@ -278,37 +261,33 @@ class Explained(Reasons):
         return tuple(self._alternatives())
 
     def _alternatives(self) -> Iterator[Alternative]:
-        """Yield as many as are shown."""
+        """Yield the five that are shown."""
         if not self.explain:
             return iter(())
-        from .explain import SHOWN
-
-        return islice(filter(None, self.answers("alternatives")), SHOWN)
+        return islice(filter(None, self.answers("alternatives")), 5)
 
     @lazy
     def remedies(self) -> tuple[Remedy, ...]:
-        return tuple(self.parts.advice())  # what a search held is collected before the next
+        return tuple(self._advice())  # what a search held is collected before the next
 
     @lazy
     def faster(self) -> Faster | None:
-        parts = self.parts
-        if self.explain or not parts.may_hint:
+        if self.explain or not self._may_hint:
             return None
         from .faster import with_cache
 
         with suppress(AutolayersError):
-            return without_gc(with_cache)(parts.problem, parts.candidate)
+            return without_gc(with_cache)(self.solution.problem, self.candidate)
         return None
 
     @lazy
     def smaller(self) -> Smaller | None:
-        parts = self.parts
-        if not parts.may_hint:
+        if not self._may_hint:
             return None
         from .faster import smaller
 
         with suppress(AutolayersError):
-            return without_gc(smaller)(parts.problem, parts.candidate, self.explain)
+            return without_gc(smaller)(self.solution.problem, self.candidate, self.explain)
         return None
 
     @lazy
@@ -335,9 +314,10 @@ class Explained(Reasons):
             self.elsewhere,
         ):
             _ = part
-        # The parts hold graphs and measurements; the plan needs them no longer.
+        # These hold graphs and measurements; the plan needs them no longer.
         if not self.explain:
-            vars(self).pop("parts", None)
+            for name in ("asked", "solution", "candidate", "tasks"):
+                vars(self).pop(name, None)
 
     def in_steps(self) -> Iterator[Reasons]:
         """Yield what is known, with one part more each time."""
@@ -347,7 +327,7 @@ class Explained(Reasons):
             yield (so_far := replace(so_far, price=self.price, levers=self.levers))
         for other in self._alternatives():
             yield (so_far := replace(so_far, alternatives=(*so_far.alternatives, other)))
-        advice = self.parts.advice()
+        advice = self._advice()
         while (remedy := next(advice, None)) is not None:
             yield (so_far := replace(so_far, remedies=(*so_far.remedies, remedy)))
         if self.elsewhere is not None:

@@ -1,9 +1,4 @@
-"""What to say about a launch that was solved: its warnings, and what would raise a limit.
-
-    tuple(warnings(Launched(problem, candidate, requests)))
-
-_REMARKS has what yields them, in the order in which they are printed.
-"""
+"""What to say about a launch that was solved: its warnings, and what would raise a limit."""
 
 from __future__ import annotations
 
@@ -16,7 +11,7 @@ from ..work.unfused import may_part
 from .embedder import embeds, longest_input
 from .evaluate import FULL, RAM_MARGIN, Candidate
 from .one.expert_cache import FLAG
-from .prices import FINE_ABOVE, low
+from .prices import ENOUGH, low
 from .serving import saved
 
 TYPE_CHECKING = False
@@ -63,9 +58,19 @@ class Launched:
 
 
 def warnings(seen: Launched) -> Iterator[str]:
-    """Yield the lines of all remarks, each once."""
-    lines = (line for remarks in _REMARKS for line in remarks(seen))
-    yield from dict.fromkeys(lines)
+    """Yield the lines of all remarks in this order, each once."""
+    every = (
+        _memory,
+        _no_kernel,
+        _parted,
+        _slow_caches,
+        _encodes,
+        _caches,
+        _in_host_memory,
+        _contexts,
+        _given,
+    )
+    yield from dict.fromkeys([line for remarks in every for line in remarks(seen)])
 
 
 # --- memory
@@ -220,7 +225,7 @@ def of_cache_types(params: Params, n_ctx_seq: int) -> Iterator[str]:
             "q8_0 hardly does"
         )
         return
-    deep = " at shorter contexts" if n_ctx_seq > FINE_ABOVE else ""
+    deep = " at shorter contexts" if n_ctx_seq > ENOUGH else ""
     yield (
         f"{words} changes the answers (mean KL divergence{deep} {measured}; q8_0: 0.001): use q8_0 "
         "where they matter"
@@ -370,16 +375,3 @@ def _setting(device: Device, limit: int) -> str:
         "Windows: more in the firmware"
     )
     return f"a larger GTT gives it more ({f'kernel parameters {here}' if here else elsewhere})"
-
-
-_REMARKS = (
-    _memory,
-    _no_kernel,
-    _parted,
-    _slow_caches,
-    _encodes,
-    _caches,
-    _in_host_memory,
-    _contexts,
-    _given,
-)

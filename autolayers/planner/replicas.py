@@ -7,7 +7,7 @@ from __future__ import annotations
 from ..records import replace
 from .complete import flags
 from .plan import Alternative
-from .prices import PEOPLE
+from .prices import SERVERS
 from .solve import solve
 from .users import Requests
 
@@ -38,7 +38,7 @@ def replicas(asked: Problem, requests: Answers | None) -> Alternative | None:
     found = [
         (total, servers, names, solution)
         for servers, names, solution in _parted(asked, one.users)
-        if (total := _total(servers, solution)) > PEOPLE.factor * one.served.total * one.fits
+        if (total := _total(servers, solution)) > SERVERS.factor * one.served.total * one.fits
     ]
     if not found or asked.evaluator.exhausted:
         return None
@@ -102,13 +102,13 @@ def _parted(asked: Problem, users: int) -> Iterator[tuple[int, tuple[str, ...], 
         solution = solve(asked.on(own).with_goals(users=part))
         yield servers, tuple([device.name for device in devices[:each]]), solution
         # What fits on fewer GPUs is faster there.
-        if solution.candidate is not None and solution.candidate.fits:
+        if solution.fitting is not None:
             return
 
 
 def _total(servers: int, solution: Solution) -> float:
     """Return the tokens per second of all servers together."""
-    requests, candidate = solution.requests, solution.candidate
-    if candidate is None or not candidate.fits or not isinstance(requests, Requests):
+    requests = solution.requests
+    if solution.fitting is None or not isinstance(requests, Requests):
         return 0.0
     return servers * requests.row.served.total

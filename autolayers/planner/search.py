@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from functools import partial
 
 from ..flags.params import N_BATCH
 from ..memory.context import CELL_BLOCK
@@ -21,7 +20,7 @@ from ..records import dataclass, lazy, replace
 from .buffers import Buffers
 from .candidates import RAM_SHARE, PlacementKind
 from .evaluate import FIT, FULL, PROMPT
-from .frames import Frame, Frames, orders
+from .frames import Frame, at_least, frames, left_out, orders
 from .one.bisection import largest_context, last
 from .one.expert_cache import may_cache, with_expert_cache
 from .one.fit import fit
@@ -32,7 +31,7 @@ from .problem import Promise, Solution
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from ..flags.params import Params
     from .candidates import PromisedLaunch
@@ -97,7 +96,7 @@ class Search:
         self.evaluator = problem.evaluator
         self.cost = problem.cost
         self.policy = problem.policy
-        self.frames = Frames(problem, given, whole)
+        self.given = given
         self.whole = whole
         self.fidelity: Fidelity = PROMPT
         self.buffers = Buffers(self.evaluator.machine.limits, self.evaluator.least(given))
@@ -111,10 +110,11 @@ class Search:
         self.cut: dict[str, PromisedLaunch] = {}
 
     def best(self) -> Solution:
-        self._run(self.frames.all())
+        flags = self.problem, self.given, self.whole
+        self._run(frames(*flags))
         # Worth counts layers there, and a promise may be too few.
         if self.policy.strategy == "layers":
-            self._with_most_layers(self.frames.all())
+            self._with_most_layers(frames(*flags))
         # All devices together hold no layer, though their number is free; one alone, another order
         # or none may be better.
         if self.fitting:
@@ -123,10 +123,10 @@ class Search:
         else:
             idle = not self.short
         if idle:
-            self._run(self.frames.left_out())
+            self._run(left_out(*flags))
         # No promise held: the most that fits is sought by measuring alone.
         if not self.fitting and not self.short:
-            self._with_most_layers(itertools.chain(self.frames.all(), self.frames.left_out()))
+            self._with_most_layers(itertools.chain(frames(*flags), left_out(*flags)))
         # Measure what all devices in other orders promise, with each kind of placement
         if self.fitting and self.problem.given.device is None:
             frame = self._winner().variant.kind.frame
@@ -139,9 +139,9 @@ class Search:
                     if (device is None) != (frame.given.device is None):
                         price = ORDER.factor ** (1 if device else -1)
                     at = Frame(self.problem, replace(given, device=device), self.whole)
-                    for name in at.names_of_kinds:
-                        if name != "none":  # without devices their order is of no interest
-                            self._open(PlacementKind(at, name, at.given, self.buffers), price)
+                    for kind in self._kinds([at]):
+                        if kind.name != "none":  # without devices their order is of no interest
+                            self._open(kind, price)
                 self._run()
         self._between_contexts()
         self._with_parts()
@@ -216,9 +216,8 @@ class Search:
     def _run(self, frames: Iterable[Frame] = ()) -> None:
         """Measure variants, those of `frames` among them, until no promise is better than what was
         measured."""
-        for frame in frames:
-            for name in frame.names_of_kinds:
-                self._open(PlacementKind(frame, name, frame.given, self.buffers))
+        for kind in self._kinds(frames):
+            self._open(kind)
         while self.heap and self.heap[0][0] < self.least:
             variant = heapq.heappop(self.heap)[-1]
             # A promise that was made by less than is known now is made again.
@@ -226,6 +225,11 @@ class Search:
                 self._measure(variant)
             else:
                 self._promise(variant)
+
+    def _kinds(self, frames: Iterable[Frame]) -> Iterator[PlacementKind]:
+        for frame in frames:
+            for name in frame.names_of_kinds:
+                yield PlacementKind(frame, name, frame.given, self.buffers)
 
     def _open(self, kind: PlacementKind, price: float = 1.0) -> None:
         """Open a kind's variants: at the smallest context, which opens the larger ones, and with
@@ -303,7 +307,7 @@ class Search:
 
     def _smallest(self) -> Params:
         """Return the given flags with the least context."""
-        return self.frames.at_least(self.problem.given)
+        return at_least(self.problem, self.problem.given)
 
     def _measure(self, variant: _Variant) -> None:
         """Measure what a variant promises, and open it again by what that took."""
@@ -344,12 +348,9 @@ class Search:
     def _with_most_layers(self, frames: Iterable[Frame]) -> None:
         """Measure the launch with the most layers of each kind of placement whose number is
         open."""
-        for frame in frames:
-            n_ctx = frame.contexts.smallest
-            for name in frame.names_of_kinds:
-                if name in ("given", "none"):
-                    continue
-                kind = PlacementKind(frame, name, frame.given, self.buffers)
+        for kind in self._kinds(frames):
+            n_ctx = kind.frame.contexts.smallest
+            if kind.name not in ("given", "none"):
                 candidate = with_most_layers(kind, n_ctx, self.fidelity)
                 if candidate is not None:
                     self._note(_Variant(kind, n_ctx), candidate)
@@ -459,15 +460,9 @@ class Search:
             span = frame.contexts
             n_ctx = answer.breakdown.n_ctx
             if span.open and n_ctx > span.open[0]:
-                make = partial(_with_context, answer.params)
-                less = largest_context(
-                    self.evaluator, make, span.open[0], n_ctx, span.step, FIT, answer
-                )
-                answer = (
-                    answer
-                    if less is None
-                    else self.evaluator.candidate(less.params, FULL, last=True)
-                )
+                less = largest_context(self.evaluator, answer, span.open[0], n_ctx, span.step, FIT)
+                if less is not None:
+                    answer = self.evaluator.candidate(less.params, FULL, last=True)
         return answer
 
     def _grown(self, frame: Frame, candidate: Candidate) -> Candidate:
@@ -476,7 +471,6 @@ class Search:
         n_ctx = candidate.breakdown.n_ctx
         if not span.open or n_ctx >= span.open[1]:
             return candidate
-        make = partial(_with_context, candidate.params)
         # What leaves enough system memory and, above 32k per sequence, whose tokens are fast
         # enough; --ctx max skips both checks.
         ram = self.evaluator.machine.ram
@@ -484,7 +478,7 @@ class Search:
         enough = ENOUGH * (span.step // CELL_BLOCK)
 
         def useful(n: int) -> bool:
-            at = make(n)
+            at = replace(candidate.params, n_ctx=n)
             use = self.evaluator.static(at)
             # A cache that is only on devices slows nothing down and takes no RAM.
             if use is None or not use.host.context:
@@ -502,11 +496,5 @@ class Search:
             first = n_ctx // span.step
             steps = last(0, largest // span.step - first, lambda n: useful((first + n) * span.step))
             largest = max(n_ctx, (first + steps) * span.step)
-        more = largest_context(
-            self.evaluator, make, n_ctx, largest, span.step, self.fidelity, below=candidate
-        )
+        more = largest_context(self.evaluator, candidate, n_ctx, largest, span.step, self.fidelity)
         return candidate if more is None else more
-
-
-def _with_context(params: Params, n_ctx: int | None) -> Params:
-    return replace(params, n_ctx=n_ctx)

@@ -15,11 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..flags.workload import Workload
 
-# MiB of --cache-ram: free memory fluctuates, the flags should not change with every MiB
-STEP = 256
 # checkpoints per slot; more are kept only if memory remains for saved prompts too
 ENOUGH = 8
-_FEWER = (CTX_CHECKPOINTS, 16, 8, 4, 2)
 
 
 def certain(params: Params, use: Static) -> int:
@@ -64,8 +61,8 @@ def limits(params: Params, use: Breakdown, spare: int) -> dict[str, int]:
             count = min(ENOUGH if prompts else CTX_CHECKPOINTS, 1 + spare // 2 // each)
     flags = {} if count == CTX_CHECKPOINTS else {"ctx_checkpoints": count}
     if prompts:
-        # In steps, so that the flags stay the same when free memory changes by some MiB.
-        left = (spare - each * (count - 1)) // MiB // STEP * STEP
+        # In steps of 256, so that the flags stay the same when free memory changes by some MiB.
+        left = (spare - each * (count - 1)) // MiB // 256 * 256
         if left < CACHE_RAM:
             flags["cache_ram"] = left
     return flags
@@ -127,7 +124,7 @@ def keeping(
     for count in (
         (here.checkpoints,)
         if params.ctx_checkpoints is not None or not here.checkpoints
-        else _FEWER
+        else (CTX_CHECKPOINTS, 16, 8, 4, 2)
     ):
         size = here.state + count * here.checkpoint
         left = None if spare is None else spare - each * max(0, count - 1)

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ..flags.params import Params
     from ..machine import Device
     from .problem import Problem
 
@@ -41,12 +42,6 @@ def unused(problem: Problem, chosen: Candidate) -> Iterator[str]:
         *others, last = names
         name = f"{', '.join(others)} and {last} are" if others else f"{last} is"
         yield f"{name} left idle: {_why(problem, chosen, devices)}"
-
-
-def _as_fit(problem: Problem) -> Candidate | None:
-    """Return about what --fit would launch."""
-    params = fit_estimated(problem.evaluator, problem.given, FIT)
-    return None if params is None else problem.evaluator.candidate(params, FIT)
 
 
 def _used(candidate: Candidate, device: Device) -> bool:
@@ -81,14 +76,15 @@ def _seconds_with(problem: Problem, chosen: Candidate, device: Device) -> float 
     launches = [each for each in evaluator.measured if isinstance(each.breakdown, Breakdown)]
     launches += filter(None, [_with_a_layer(evaluator, chosen, device)])
     own = replace(chosen.params, device=None, tensor_split=None)
-    ways: tuple[Callable[[], Candidate | None], ...] = (
-        lambda: evaluator.candidate(replace(own, n_gpu_layers=ALL_LAYERS), FIT),
-        lambda: _as_fit(problem),
-        lambda: evaluator.candidate(replace(own, n_gpu_layers=1), FIT),
+    ways: tuple[Callable[[], Params | None], ...] = (
+        lambda: replace(own, n_gpu_layers=ALL_LAYERS),
+        lambda: fit_estimated(evaluator, problem.given, FIT),
+        lambda: replace(own, n_gpu_layers=1),
     )
     # First what is measured already; each way costs a launch, so only until one fits.
     for way in (lambda: None, *ways):
-        launches += filter(None, [way()])
+        params = way()
+        launches += filter(None, [None if params is None else evaluator.candidate(params, FIT)])
         with_it = [
             problem.cost.price(each).request
             for each in launches

@@ -21,8 +21,8 @@ from ..work.queue import Served, simulate
 from .best_launch import best_launch
 from .evaluate import FULL
 from .one.bisection import last
-from .prices import PEOPLE, TOO_SLOW
-from .problem import Solution
+from .prices import READABLE, TOO_SLOW, worth_to_people
+from .problem import Q8_0, Solution
 from .variants import DOES_NOT_FIT, FITS, REFUSED, Variant, best_first, like
 
 TYPE_CHECKING = False
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from .evaluate import Candidate
     from .problem import Problem
     from .variants import Rank, Tried
-
-TABLE = (1, 2, 4, 8, 16, 32)
-MOST = 256  # slots of a llama-server
-HOPE = 1.25  # times the promise: what a launch with parts in RAM must have to spare
 
 
 @dataclass(frozen=True)
@@ -146,15 +142,15 @@ class _People:
 
         first = self._with_slots(self.asking(users), users, slots, 0, slots)
         tried, left = best_first([first], self._solved, self._ranked, opened)
-        best = self._best(tried)
-        self._known[users] = replace(best, others=tuple([each.promise for each in left]))
+        others = tuple([each.promise for each in left])
+        self._known[users] = replace(tried[0].solution, others=others)
         return self._known[users]
 
     def _with_slots(
         self, problem: Problem, users: int, slots: int, below: int, above: int
     ) -> _Slots:
-        """Return the variant with these slots, and what no launch of fewer than `above` exceeds:
-        the first one needs no bound."""
+        """Return the variant with these slots, and what no launch of fewer than `above` is better
+        than: the first one needs no bound."""
         given = self.given
 
         def at(n: int) -> Problem:
@@ -169,60 +165,44 @@ class _People:
 
     def _bound(self, problem: Problem) -> Rank:
         """Return what no launch of fewer or smaller caches is better than: as if it had all weights
-        on the GPUs, all of them or the one that is fastest alone. Nearly as good may be taken."""
+        on the GPUs, all of them or the one that is fastest alone, and were READABLE."""
         given = problem.given
         devices = [device.name for device in problem.machine.devices]
         alone = [(name,) for name in devices] if given.device is None and len(devices) > 1 else []
-        most = 0.0
+        seconds = []
         for device in (given.device, *alone, ()):
             params = replace(given, n_gpu_layers=ALL_LAYERS, device=device)
             use = problem.evaluator.static(params)
             if use is not None:
-                most = max(most, served_by(problem, params, use).served.total)
-        work = problem.policy.workload
-        return (FITS, work.requests * work.generate / most / PEOPLE.factor if most else 0.0)
+                row = served_by(problem, params, use)
+                seconds.append(self._worth(problem, row, READABLE, False))
+        return FITS, min(seconds, default=0.0)
 
-    def _serves_each(self, row: UsersRow) -> bool:
-        """Return whether nobody waits: not for a slot, nor for every token."""
-        return row.slots >= self.slots(row.users) and row.served.rate >= TOO_SLOW
+    def _worth(self, problem: Problem, row: UsersRow, rate: float, partly: bool) -> float:
+        seconds = row.users * problem.policy.workload.generate / row.served.total
+        waits = row.slots < self.slots(row.users)
+        return worth_to_people(seconds, rate, waits, self._is_smaller(problem), partly)
 
-    def _best(self, tried: list[Tried]) -> Solution:
-        """Return the launch with a slot for each, unless it serves clearly less than others, or
-        nobody well: then of those that serve nearly the most in all the one with the most slots
-        that have all weights on the GPUs, or else with the fewest."""
-        fitting = [each.solution for each in tried if each.rank[0] == FITS]
-        if not fitting:
-            return tried[0].solution
-        every = [each for each in fitting if self._serves_each(_row(each))]
-        if self._serves_each(_row(fitting[0])):
-            # Of its own caches, unless smaller ones serve clearly more.
-            return min(_nearly_best(every), key=_is_smaller)
-        good = _nearly_best(fitting)
-        whole = [each for each in good if self._whole(each)]
-        if whole:
-            return max(whole, key=lambda each: _row(each).slots)
-        return min(good, key=lambda each: (_row(each).slots, _is_smaller(each)))
+    def _is_smaller(self, problem: Problem) -> bool:
+        """Return whether its caches are of another type than those that were asked for."""
+        return problem.given.cache_type_k != self.given.cache_type_k
 
     def _ranked(self, variant: Variant, solution: Solution) -> Rank:
-        candidate = solution.candidate
-        if candidate is None:
+        if solution.candidate is None:
             return (REFUSED,)
-        row = _row(solution)
+        row, problem = _row(solution), solution.problem
         if not row.fits:  # of these the one with the fewest slots
-            return DOES_NOT_FIT, float(row.slots), float(_is_smaller(solution))
-        # The seconds in which all get an answer; fewer slots must serve clearly more.
-        seconds = row.users * self.problem.policy.workload.generate / row.served.total
-        return FITS, seconds / PEOPLE.factor if self._serves_each(row) else seconds
+            return DOES_NOT_FIT, float(row.slots), float(self._is_smaller(problem))
+        return FITS, self._worth(problem, row, row.served.rate, _in_ram(solution))
 
     def _whole(self, solution: Solution) -> bool:
-        candidate = solution.candidate
-        return candidate is not None and candidate.fits and not _in_ram(solution)
+        return solution.fitting is not None and not _in_ram(solution)
 
     def _quantised(self, here: _Slots, solution: Solution) -> _Slots | None:
         """Return the variant with a q8_0 cache; None where flags leave no type open, or one
         person's weights are in RAM: so they are for more."""
         one = solution if here.problem.policy.workload.requests == 1 else self.launch(1)
-        if one.candidate is not None and one.candidate.fits and _in_ram(one):
+        if one.fitting is not None and _in_ram(one):
             return None
         half = self._half(solution.problem)
         if half is None:
@@ -231,12 +211,7 @@ class _People:
 
     def _half(self, problem: Problem) -> Problem | None:
         """Return the problem with a q8_0 cache; None if flags leave no type open."""
-        given = problem.given
-        typed = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
-        # A quantised cache of V needs flash attention.
-        if typed or given.flash_attn == "off":
-            return None
-        return problem.with_flags(cache_type_k="q8_0", cache_type_v="q8_0")
+        return problem.with_flags(**Q8_0) if problem.may_quantise else None
 
     def asking(self, users: int) -> Problem:
         """Return the problem with this many requests at once."""
@@ -245,44 +220,45 @@ class _People:
         )
 
     def _solved(self, variant: Variant) -> Solution:
+        """Return the launch for these slots, with what people get of it."""
+        found = self._launched(variant.problem)
+        if found.candidate is None:
+            return found
+        return replace(found, requests=answers(found.problem, found.candidate))
+
+    def _launched(self, problem: Problem) -> Solution:
         """Return a search's launch for these slots, or one person's with more slots where that may
         do: a search for each number takes long."""
-        problem = variant.problem
-        one = self.wanted.grows and problem.policy.workload.requests > 1 and self.launch(1)
-        if not one:
-            return _served(best_launch(problem))
-        half = self._half(problem)
-        for each in (problem, half):
-            if each is not None and self._whole(one):
-                params = like(one, each)
-                may_fit = each.evaluator.may_fit(params)
-                grown = each.evaluator.candidate(params, FULL, last=True) if may_fit else None
-                if grown is not None and grown.fits:
-                    return _served(Solution(each, grown))
+        several = self.wanted.grows and problem.policy.workload.requests > 1
+        one = self.launch(1) if several else None
+        if one is None or not self._whole(one):
+            return best_launch(problem)
+        for at in filter(None, (problem, self._half(problem))):
+            params = like(one, at)
+            may_fit = at.evaluator.may_fit(params)
+            grown = at.evaluator.candidate(params, FULL, last=True) if may_fit else None
+            if grown is not None and grown.fits:
+                return Solution(at, grown)
         # A launch that does not stay on the GPUs is worth a search if GPUs with more memory would
         # give well more than is promised; without a promised rate any launch may do.
-        if self.wanted.rate and self._whole(one):
-            at = half or problem
-            params = like(one, at)
-            use = at.evaluator.static(params)
-            served = None if use is None else served_by(at, params, use).served
-            if served is not None and served.rate < HOPE * self.wanted.rate:
-                return Solution(problem, None)
-        return _served(best_launch(half if half is not None and self._whole(one) else problem))
+        use = at.evaluator.static(params) if self.wanted.rate else None
+        if use is not None and served_by(at, params, use).served.rate < 1.25 * self.wanted.rate:
+            return Solution(problem, None)
+        return best_launch(at)
 
     def keeps(self, users: int) -> bool:
         """Return whether the promise is kept. Who waits for a slot gets nothing until then, which a
         promised first token alone counts."""
         launch = self.launch(users)
-        if launch.candidate is None or not launch.candidate.fits:
+        if launch.fitting is None:
             return False
         row = _row(launch)
         return (row.slots >= users or self.waits) and self.wanted.is_kept_by(row.served)
 
     def most_users(self) -> int:
         """Return the largest number of people that keeps the promise, 0 for none."""
-        # from one on in doubling steps: most machines serve few
-        return last(0, MOST, self.keeps, near=1)
+        # from one on in doubling steps: most machines serve few; a llama-server has 256 slots
+        return last(0, 256, self.keeps, near=1)
 
     def each(self, users: int) -> int:
         """Return the bytes of one more person's cache."""
@@ -314,28 +290,9 @@ def answers(problem: Problem, candidate: Candidate) -> Requests:
     return Requests(row, None, 0, None, ())
 
 
-def _served(solution: Solution) -> Solution:
-    """Return a solution with what people get of its launch."""
-    if solution.candidate is None:
-        return solution
-    return replace(solution, requests=answers(solution.problem, solution.candidate))
-
-
 def _row(solution: Solution) -> UsersRow:
     assert isinstance(solution.requests, Requests)
     return solution.requests.row
-
-
-def _nearly_best(solutions: list[Solution]) -> list[Solution]:
-    """Return those that serve nearly as much in all as the best of them."""
-    totals = [_row(each).served.total for each in solutions]
-    good = max(totals) / PEOPLE.factor
-    return [each for each, total in zip(solutions, totals, strict=True) if total >= good]
-
-
-def _is_smaller(solution: Solution) -> bool:
-    """Return whether its caches are of another type than f16."""
-    return solution.problem.given.cache_type_k is not None
 
 
 def _words(problem: Problem) -> str:
@@ -395,10 +352,10 @@ def for_users(problem: Problem, wanted: Users) -> Solution:
     table: list[UsersRow] = []
     # Without a promise people see the table, and the number with the most tokens in all.
     if not wanted.promise and not wanted.alone:
-        # What the numbers of TABLE get, as far as they fit and more people get more in all
-        for count in TABLE:
+        # What these numbers get, as far as they fit and more people get more in all
+        for count in (1, 2, 4, 8, 16, 32):
             launch = people.launch(count)
-            if launch.candidate is None or not launch.candidate.fits:
+            if launch.fitting is None:
                 break
             table.append(_row(launch))
             if len(table) > 1 and table[-1].served.total < table[-2].served.total:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..model import Model
     from ..request import Request
 
-# fields of Params that say where layers are
-PLACED = ("n_gpu_layers", "tensor_split", "overrides", "device", "split_mode", "main_gpu")
 BETTER, WORSE = 3, 3  # rows: candidates that were faster and do not fit, and others that fit
 
 
@@ -146,7 +144,9 @@ def _shown(problem: Problem, chosen: Candidate) -> list[Candidate]:
 def _unlike(problem: Problem, params: Params) -> str:
     """Return the words of a launch that answer another question: it was measured for fewer people,
     on the way to a flag, or with the draft elsewhere."""
-    given = {name: value for name, value in vars(problem.given).items() if name not in PLACED}
+    # but for where layers are
+    placed = ("n_gpu_layers", "tensor_split", "overrides", "device", "split_mode", "main_gpu")
+    given = {name: value for name, value in vars(problem.given).items() if name not in placed}
     # what is decided before a search, though nobody gave it
     wanted = {name: value for name, value in given.items() if value or name == "device_draft"}
     unlike = {name: vars(params)[name] for name in wanted if vars(params)[name] != wanted[name]}
@@ -231,11 +231,11 @@ def _more(problem: Problem, chosen: Candidate, now: float) -> str:
 
 def _outcome(other: Problem, now: float) -> str:
     try:
-        candidate = solve(other).candidate
+        candidate = solve(other).fitting
     # Another machine or file may be refused for its own reasons: not an error of this plan.
     except AutolayersError:  # of this machine or file alone
         candidate = None
-    if candidate is None or not candidate.fits:
+    if candidate is None:
         return "fits no better"
     seconds = other.cost.speed(candidate).compared
     change = f"{now / seconds:.2f} times as fast" if seconds < 0.99 * now else "no faster"

@@ -17,64 +17,47 @@ def describe(placement: Placement, params: Params, everything: int) -> str:
     it."""
     # -dev none: n_gpu_layers says nothing.
     n = 0 if params.device == () else params.layers_wanted(everything)
-    moved = _Moved(placement)
+    return ", ".join([f"{n} of {everything} layers on the GPU", *_moved(placement)])
+
+
+def _moved(placement: Placement) -> Iterator[str]:
+    """Yield what is not where its layer is."""
+    on_gpu = {device.name for device in placement.devices}
     # The tensors of each layer, in the order of the file.
     tensors_of: dict[int, list[PlacedTensor]] = {}
     for group in placement.groups:
         if 0 <= group.layer < len(placement.dev_layer):
             tensors_of.setdefault(group.layer, []).extend(group.tensors.values())
+    layers = dict.fromkeys(("weights", "experts", "FFN weights"), 0)
+    others = elsewhere = 0  # tensors
+    spared = False  # some experts are on a GPU
     for layer, tensors in tensors_of.items():
-        moved.note(layer, tensors)
-    return ", ".join([f"{n} of {everything} layers on the GPU", *moved.words()])
-
-
-class _Moved:
-    """What is not where its layer is."""
-
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
-        self.on_gpu = {device.name for device in placement.devices}
-        self.layers: dict[str, set[int]] = {
-            "weights": set(),
-            "experts": set(),
-            "FFN weights": set(),
-        }
-        self.others = self.elsewhere = 0  # tensors
-        self.spared = False  # some experts are on a GPU
-
-    def note(self, layer: int, tensors: list[PlacedTensor]) -> None:
-        place = self.placement.dev_layer[layer]
-        in_ram = [tensor for tensor in tensors if self.placement.is_host(tensor.buffer)]
-        on_gpus = [tensor for tensor in tensors if not self.placement.is_host(tensor.buffer)]
-        self.spared = self.spared or any(EXPERTS in tensor.info.name for tensor in on_gpus)
+        place = placement.dev_layer[layer]
+        in_ram = [each.info.name for each in tensors if placement.is_host(each.buffer)]
+        on_gpus = [each for each in tensors if not placement.is_host(each.buffer)]
+        spared = spared or any(EXPERTS in each.info.name for each in on_gpus)
         # A layer in RAM has its tensors there: nothing was moved.
-        if place not in self.on_gpu:
-            return
-        # Whether it is on another GPU than its layer
-        self.elsewhere += len(
-            [each for each in tensors if (each.buffer in self.on_gpu and each.buffer != place)]
-        )
+        if place not in on_gpu:
+            continue
+        elsewhere += sum(each.buffer in on_gpu - {place} for each in tensors)
         if not on_gpus:
-            self.layers["weights"].add(layer)
-            return
-        names = [tensor.info.name for tensor in in_ram]
-        if any(EXPERTS in name for name in names):
-            self.layers["experts"].add(layer)
-        elif any(".ffn_" in name for name in names):
-            self.layers["FFN weights"].add(layer)
-        self.others += sum(".ffn_" not in name for name in names)
-
-    def words(self) -> Iterator[str]:
-        if self.layers["experts"] and not self.spared:
-            yield "all experts in RAM"
-            self.layers["experts"].clear()
-        for what, layers in self.layers.items():
-            if layers:
-                yield f"{what} of {_many(len(layers), 'layer')} in RAM"
-        if self.others:
-            yield f"{_many(self.others, 'more tensor')} in RAM"
-        if self.elsewhere and not self.placement.shares:
-            yield f"{_many(self.elsewhere, 'tensor')} on other GPUs than their layers"
+            layers["weights"] += 1
+            continue
+        if any(EXPERTS in name for name in in_ram):
+            layers["experts"] += 1
+        elif any(".ffn_" in name for name in in_ram):
+            layers["FFN weights"] += 1
+        others += sum(".ffn_" not in name for name in in_ram)
+    if layers["experts"] and not spared:
+        yield "all experts in RAM"
+        layers["experts"] = 0
+    for what, count in layers.items():
+        if count:
+            yield f"{what} of {_many(count, 'layer')} in RAM"
+    if others:
+        yield f"{_many(others, 'more tensor')} in RAM"
+    if elsewhere and not placement.shares:
+        yield f"{_many(elsewhere, 'tensor')} on other GPUs than their layers"
 
 
 def _many(n: int, what: str) -> str:

@@ -13,7 +13,6 @@ from ..planner.compare.choose import (
     NO,
     PARTLY,
     POOR,
-    READABLE,
     READS,
     WHOLE,
     WHOLLY,
@@ -21,7 +20,7 @@ from ..planner.compare.choose import (
     Recommended,
     front,
 )
-from ..planner.prices import TOO_SLOW
+from ..planner.prices import READABLE, TOO_SLOW
 from ..units import GiB
 from .command import command_lines
 from .measured import measured_words

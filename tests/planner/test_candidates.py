@@ -19,8 +19,8 @@ from autolayers.flags.params import Params
 from autolayers.flags.policy import read
 from autolayers.machine import Machine
 from autolayers.memory.breakdown import Static
-from autolayers.planner.buffers import LEAST, SURE, Buffers, Taken
-from autolayers.planner.candidates import PlacementKind, PromisedLaunch, _rank
+from autolayers.planner.buffers import ALIKE, LEAST, Buffers, Taken
+from autolayers.planner.candidates import PlacementKind, PromisedLaunch
 from autolayers.planner.evaluate import FULL, RAM_MARGIN
 from autolayers.planner.frames import Frame
 from autolayers.planner.problem import Problem
@@ -370,7 +370,7 @@ class TestOutput:
         of.buffers.least = {"CUDA0": 0}
         point = of.frame.key, "layers", 4096, 256
         # half of the temporaries, and not all of what is expected
-        assert of.buffers.at(point).output == {"CUDA0": int(100 * MiB * SURE)}
+        assert of.buffers.at(point).output == {"CUDA0": int(100 * MiB * ALIKE)}
 
     def test_decides_which_devices_have_layers(self) -> None:
         ladder = kind("layers", (900, 900), "-c 4096").ladder(4096)
@@ -395,4 +395,4 @@ def test_a_launch_that_ram_is_too_small_for_comes_after_a_slower_one() -> None:
         PromisedLaunch(Params(), use, 1.0, ram_missing=1),
         PromisedLaunch(Params(), use, 2.0),
     )
-    assert sorted([fast, slow_one], key=_rank) == [slow_one, fast]
+    assert sorted([fast, slow_one], key=lambda each: each.rank) == [slow_one, fast]

@@ -11,8 +11,9 @@ from support import MiB
 
 from autolayers.flags.params import Params
 from autolayers.machine import Device, Machine
+from autolayers.planner.buffers import ALIKE
 from autolayers.planner.evaluate import FIT
-from autolayers.planner.one.bisection import ALIKE, _may_fit, _may_fit_again
+from autolayers.planner.one.bisection import _Numbers
 from autolayers.planner.one.parts import _can_be_written, _covered
 
 
@@ -63,7 +64,7 @@ def test_a_launch_may_fit_in_exactly_what_it_takes() -> None:
             static=lambda params: None if refused else SimpleNamespace(devices=use),
             machine=Machine((), {"CUDA0": limit, "CUDA1": 0}),
         )
-        return _may_fit(evaluator, Params(), alike, share)
+        return _Numbers(evaluator, lambda n: Params(), FIT, False).may_fit(Params(), alike, share)
 
     assert may(1000, 0.5) and not may(999, 0.5) and may(1100, 1.0) and not may(1099, 1.0)
     assert not may(5000, 0.5, refused=True)
@@ -105,5 +106,5 @@ def test_two_layers_more_may_fit_where_one_does_not(
         candidate=candidate, static=static, machine=Machine((), {"CUDA0": limit})
     )
     make: Any = lambda count: count  # noqa: E731
-    found = _may_fit_again(evaluator, make, 3, launch(at_low), FIT)
+    found = _Numbers(evaluator, make, FIT, False).may_fit_again(3, launch(at_low))
     assert (found, seen) == (may, measured)

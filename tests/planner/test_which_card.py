@@ -21,6 +21,7 @@ from autolayers.planner.compare import cards
 from autolayers.planner.compare.cards import EXPERTS, ONE, TWO, UNIFIED, Runs, find
 from autolayers.planner.compare.choose import WHOLLY, verdict
 from autolayers.planner.evaluate import FULL
+from autolayers.planner.one.overrides import with_experts_on_host
 
 MODELS = (
     "llama-3.1-8b-q4_k_m",
@@ -194,7 +195,7 @@ def test_with_experts_in_ram_the_card_of_a_size_has_the_fastest_request(
 
 def test_cards_that_are_not_tried_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cards, "CARDS", FEW_CARDS)
-    monkeypatch.setattr(cards, "SEARCHES", 0)
+    monkeypatch.setattr(cards, "BUDGET", 0)
     said: list[str] = []
     found = find(model("gpt-oss-20b-mxfp4"), requested(Params(), Policy()), N_CTX, say=said.append)
     assert said[-1].startswith("experts in RAM: from rtx-") and "on no card was tried" in said[-1]
@@ -223,7 +224,7 @@ def test_the_cards_that_people_buy_are_there(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.slow
 def test_the_fewest_experts_in_ram_are_those_of_the_range_halved() -> None:
-    """Sizes say where to look, measured launches decide."""
+    """Sizes and the launches before say where to look, measured launches decide."""
     name = "qwen3-30b-a3b-q4_k_m:16"
     wanted = cards.WantedModel(model(name), requested(Params(), Policy()), 4096)
     size = wanted.problem.model.size * 3 // 5
@@ -233,13 +234,17 @@ def test_the_fewest_experts_in_ram_are_those_of_the_range_halved() -> None:
     fitting = [
         n
         for n in range(17)
-        if (found := problem.evaluator.candidate(wanted._with_experts(wanted.whole, n), FULL))
+        if (
+            found := problem.evaluator.candidate(with_experts_on_host(wanted.whole, range(n)), FULL)
+        )
         and min(found.spare.values()) >= 0
     ]
     again = cards.WantedModel(model(name), requested(Params(), Policy()), 4096).problem.on(
         problem.machine
     )
-    assert wanted._fewest(again) == fitting[0] > 0 and len(again.evaluator.measured) <= 4
+    assert (
+        wanted._fewest(again, wanted.whole) == fitting[0] > 0 and len(again.evaluator.measured) <= 4
+    )
 
 
 @pytest.mark.slow

@@ -26,12 +26,12 @@ from ...bundled import projectors, published
 from ...flags.params import ALL_LAYERS
 from ...flags.workload import WORKLOADS
 from ...records import dataclass, replace
+from ..prices import READABLE
 from ..problem import Problem
 from ..quantisations import main_type
 from .choose import (
     GOOD,
     NO,
-    READABLE,
     WHOLLY,
     Choice,
     advise,

@@ -11,24 +11,24 @@ plan of it chooses. Launches on GPUs of one type take the same memory, so they s
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from itertools import accumulate
 
 from ...devices.assumed import host_of
 from ...devices.cards import CARDS, Card
 from ...devices.given import numbered
-from ...flags.params import EXPERTS_REGEX, HOST_BUFFER, N_BATCH, Params
+from ...flags.params import N_BATCH, Params
 from ...machine import Device, Machine
 from ...memory.meter import BUDGET, Meter
-from ...records import dataclass, lazy, replace
+from ...records import dataclass, replace
 from ...units import GiB, MiB
 from ..buffers import Buffers
 from ..candidates import PlacementKind
 from ..evaluate import FIT, FULL
 from ..frames import Frame
 from ..measured import Measured, measured_on
+from ..one.bisection import largest_count
 from ..one.ladder import Ladder
 from ..one.most import divided
+from ..one.overrides import with_experts_on_host
 from ..prices import MICRO_BATCH
 from ..problem import Problem
 
@@ -40,15 +40,10 @@ if TYPE_CHECKING:
     from ...request import Request
     from ...work.speed import Speed
 
-# launches of a card that are measured where sizes say, before the range is halved
-# Each guess is exact if only the experts change; after four, halving is surer.
-_GUESSES = 4
-SEARCHES = 5  # times a plan's budget, for all cards
 # what runs it, and how
 ONE, TWO, UNIFIED, EXPERTS = "one card", "two cards", "unified memory", "experts in RAM"
 # The names are keys of the JSON and headings of the report.
 KINDS = (ONE, TWO, UNIFIED, EXPERTS)
-TRIED = (ONE, UNIFIED, TWO, EXPERTS)  # what suffices alone comes first
 MOST = 12  # of one type; then all others with the same memory
 # What people buy new or used, listed wherever it runs the model, though others of its size are
 # faster or enough smaller ones do
@@ -92,8 +87,8 @@ class WantedModel:
         # The context is given, as in the command that plans one of them: with it a request's time
         # is that of several depths.
         at = request.with_flags(n_ctx=n_ctx)
-        # More than a plan's budget, as each of hundreds of cards may be tried.
-        self.problem = Problem(model, at, meter=Meter(BUDGET * SEARCHES))
+        # Five times a plan's budget, as each of hundreds of cards may be tried.
+        self.problem = Problem(model, at, meter=Meter(5 * BUDGET))
         self.model = self.problem.model
         self.whole = replace(request.params, n_ctx=n_ctx, n_gpu_layers=self.problem.everything)
 
@@ -103,8 +98,8 @@ class WantedModel:
         problem = self._on(name, count)
         if not experts:
             return self._runs(problem, name, card, self.whole)
-        low = self._fewest(problem)
-        runs = self._runs(problem, name, card, self._with_experts(self.whole, low))
+        low = self._fewest(problem, self.whole)
+        runs = self._runs(problem, name, card, with_experts_on_host(self.whole, range(low)))
         # -ncmoe 0 is the same launch as on one card, which ONE lists.
         return None if runs is None or not low else replace(runs, n_cpu_moe=low)
 
@@ -117,8 +112,8 @@ class WantedModel:
             if self.exhausted:
                 break
             whole = replace(self.whole, n_ubatch=size, n_batch=max(N_BATCH, size))
-            layers = self._enough(problem, whole, runs.n_cpu_moe) if runs.n_cpu_moe else 0
-            params = self._with_experts(whole, layers)
+            layers = self._fewest(problem, whole, runs.n_cpu_moe) if runs.n_cpu_moe else 0
+            params = with_experts_on_host(whole, range(layers))
             other = self._runs(problem, runs.name, card, params)
             if other is not None and other.speed.generation >= min_rate:
                 better = other.speed.compared * MICRO_BATCH.factor < runs.speed.compared
@@ -131,7 +126,7 @@ class WantedModel:
         order = []
         for size in sizes:
             whole = replace(self.whole, n_ubatch=size, n_batch=max(N_BATCH, size))
-            params = self._with_experts(whole, runs.n_cpu_moe)
+            params = with_experts_on_host(whole, range(runs.n_cpu_moe))
             use = problem.evaluator.static(params)
             if use is not None:
                 order.append((problem.cost.predict(params, use).compared, size))
@@ -139,50 +134,13 @@ class WantedModel:
         # Of equal ones the smaller, as a plan takes it
         yield from [size for seconds, size in sorted(order) if seconds < now]
 
-    def _enough(self, problem: Problem, whole: Params, low: int) -> int:
-        """Return about the fewest layers, `low` or more, whose experts are in RAM so that the
-        others are on the card: what is missing says how many more."""
-        layers = low
-        for _ in range(_GUESSES):
-            candidate = problem.evaluator.candidate(self._with_experts(whole, layers), FULL)
-            left = min(candidate.spare.values(), default=-1) if candidate is not None else 0
-            more = bisect_left(self._experts, self._experts[layers] - left)
-            if left >= 0 or more >= self.model.n_layer:
-                break
-            layers = max(layers + 1, more)
-        return layers
-
-    def _fewest(self, problem: Problem) -> int:
-        """Return the fewest layers whose experts are in RAM so that the others are on the card, all
-        of them for none."""
-        low = 0
-        high = self.model.n_layer
-        middle = high // 2
-        tries = 0
-        while low < high:
-            candidate = problem.evaluator.candidate(self._with_experts(self.whole, middle), FULL)
-            left = min(candidate.spare.values(), default=-1) if candidate is not None else -1
-            low, high = (low, middle) if left >= 0 else (middle + 1, high)
-            tries += 1
-            # if nothing else took another size
-            # The fewest layers whose experts are as large as what has to be in RAM, if only these
-            # change.
-            expected = bisect_left(self._experts, self._experts[middle] - left)
-            by_size = candidate is not None and tries <= _GUESSES
-            middle = max(low, min(expected, high - 1)) if by_size else (low + high) // 2
-        return low
-
-    @lazy
-    def _experts(self) -> list[int]:
-        """Bytes of the experts of the first layers, for each number of layers."""
-        sizes = [0] * self.model.n_layer
-        for name, info in self.model.tensors.items():
-            layer = re.fullmatch(rf"blk\.(\d+){EXPERTS_REGEX}.*", name)
-            if layer and int(layer[1]) < len(sizes):
-                # E.g. "blk.12.ffn_up_exps.weight" counts for layer 12. The first layers of some
-                # mixtures are dense and have none.
-                sizes[int(layer[1])] += info.n_bytes
-        return list(accumulate(sizes, initial=0))
+    def _fewest(self, problem: Problem, whole: Params, low: int = 0) -> int:
+        """Return the fewest layers, `low` or more, whose experts are in RAM so that the others are
+        on the card; all of them for none."""
+        n_layer = self.model.n_layer
+        on_card = Ladder("experts", whole, n_layer)
+        most = largest_count(problem.evaluator, on_card, n_layer - low, FULL, {})
+        return n_layer if most is None else len(most.params.overrides) - len(whole.overrides)
 
     def _on(self, name: str, count: int) -> Problem:
         devices = tuple(numbered([Device.hypothetical(name)] * count))
@@ -195,11 +153,6 @@ class WantedModel:
     def exhausted(self) -> bool:
         """Whether no further card can be tried."""
         return self.problem.evaluator.exhausted
-
-    def _with_experts(self, whole: Params, layers: int) -> Params:
-        """Return the flags with the experts of this many layers in RAM, as by -ncmoe."""
-        more = ((rf"blk\.{i}{EXPERTS_REGEX}", HOST_BUFFER) for i in range(layers))
-        return replace(whole, overrides=(*whole.overrides, *more))
 
     def _runs(self, problem: Problem, name: str, card: Card, params: Params) -> Runs | None:
         evaluator = problem.evaluator
@@ -254,7 +207,7 @@ def find(
     # Cards that run it alone are not listed again as pairs or with experts in RAM.
     alone: set[str] = set()
     tried: set[str] = set()
-    for kind in TRIED:
+    for kind in (ONE, UNIFIED, TWO, EXPERTS):  # what suffices alone comes first
         # Those that are too slow alone count too: a second one computes after the first, and adds
         # no speed.
         running = list(_of_kind(wanted, kind, alone, tried, min_rate, say))

@@ -23,8 +23,8 @@ from ...errors import LaunchRefused
 from ...records import dataclass, replace
 from ...units import GiB
 from ..answer import plan_request
-from ..prices import TALK
-from .quality import DECIDED, Divergence, Usual, closer, level, of, usual
+from ..prices import READABLE, TALK
+from .quality import Divergence, Usual, closer, level, of, usual
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 
 # How a model runs, best first; also in the JSON
 WHOLLY, EXPERTS, PARTLY, IN_RAM, NO = "wholly", "experts in RAM", "partly", "in RAM", "no"
-ALIKE = 0.02  # rates this close are one
-# tokens per second: people read 5 to 8; of a mixture more is to be had
-READABLE, FLUENT = 8.0, 20.0
+FLUENT = 20.0  # tokens per second that are to be had of a mixture
 # quality.level: below GOOD a file is the second choice, below POOR the last one
 GOOD, POOR = 4, 3
 # Why a file is taken
@@ -366,7 +364,8 @@ def compared(one: Choice, other: Choice) -> int:
     if one.measured and other.measured and one.measured.source == other.measured.source:
         return closer(one.measured, other.measured)
     bits = one.bits_per_weight - other.bits_per_weight
-    if abs(bits) < DECIDED:
+    # From half a bit per weight on the larger is closer (quality.py).
+    if abs(bits) < 0.5:
         return 0
     return 1 if bits > 0 else -1
 
@@ -391,10 +390,9 @@ def _beats(one: Choice, other: Choice) -> bool:
     if one.speed is None or other.speed is None:
         return False
     nearer = compared(one, other)
-    # How much faster one rate is; 0 of rates that are about equal.
-    # Predictions are not surer than that.
+    # How much faster one rate is; 0 of rates within two percent: predictions are not surer.
     gain = one.speed.generation - other.speed.generation
-    faster = 0.0 if abs(gain) < ALIKE * other.speed.generation else gain
+    faster = 0.0 if abs(gain) < 0.02 * other.speed.generation else gain
     # It loses in one of the three: so it does not beat the other.
     if nearer < 0 or faster < 0 or one.size > other.size:
         return False

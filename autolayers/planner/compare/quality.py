@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 # Two divergences of one source differ by noise below this sum, and below this factor.
 EQUAL, EQUAL_FACTOR = 0.005, 1.5
-DECIDED = 0.5  # bits per weight between two files, from which on the larger is closer
-SMALL = 4e9  # weights of models that are a band worse
 # type of all weights: mean KL divergence, the median over models and the least and most of any;
 # text and base differ
 TYPES = {
@@ -54,16 +52,8 @@ _ALIKE = {
     "iq2_s": "q2_K",
     "iq1_m": "iq1_s",
 }
-# Mean KL divergence up to this, and the name that people know for it.
-_BANDS = (
-    (0.005, "as Q6"),
-    (0.02, "as Q5"),
-    (0.06, "as Q4"),
-    (0.2, "as Q3"),
-    (float("inf"), "as Q2"),
-)
-
-_LEVELS = (6, 5, 4, 3, 2)  # of the bands, in bits
+# Mean KL divergence up to this, and the bits of the types that people know for it.
+_BANDS = ((0.005, 6), (0.02, 5), (0.06, 4), (0.2, 3), (float("inf"), 2))
 
 # Lines of llama-perplexity, e.g. "llama_model_loader: loaded meta data with 35 key-value pairs and
 # 399 tensors from m.gguf (version GGUF V3 (latest))".
@@ -88,7 +78,7 @@ class Usual:
     def band(self) -> str:
         at = next(i for i, (highest, _) in enumerate(_BANDS) if self.median <= highest)
         # A model of few weights loses more by the same type: one band lower, at most the last.
-        return _BANDS[min(len(_BANDS) - 1, at + self.small)][1]
+        return f"as Q{_BANDS[min(len(_BANDS) - 1, at + self.small)][1]}"
 
     def to_dict(self) -> dict[str, object]:
         return {**as_json(self), "band": self.band}
@@ -120,7 +110,7 @@ def usual(model: Model) -> Usual | None:
     unquantised and unknown ones."""
     name = main_type(model)
     figures = TYPES.get(_ALIKE.get(name, name))
-    return None if figures is None else Usual(name, *figures, model.n_elements < SMALL)
+    return None if figures is None else Usual(name, *figures, model.n_elements < 4e9)
 
 
 def level(usual: Usual | None, measured: Divergence | None, bits_per_weight: float) -> int:
@@ -128,14 +118,12 @@ def level(usual: Usual | None, measured: Divergence | None, bits_per_weight: flo
     bits (of MXFP4 or an unquantised file). A small model's is not a level lower, as no other file
     of it is closer for its bits."""
     if measured is None and usual is None:
-        return max(_LEVELS[-1], min(_LEVELS[0], int(bits_per_weight)))
+        return max(2, min(6, int(bits_per_weight)))
     divergence = usual.median if usual else 0.0
     # What was measured of this file beats what is usual for its type.
     if measured is not None:
         divergence = measured.kld
-    return next(
-        bits for (highest, _), bits in zip(_BANDS, _LEVELS, strict=True) if divergence <= highest
-    )
+    return next(bits for highest, bits in _BANDS if divergence <= highest)
 
 
 def read(text: str, source: str) -> list[Divergence]:

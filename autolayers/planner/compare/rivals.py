@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ...work.clock import Clock
     from ...work.speed import CostModel, Speed
 
-MOST = 5  # at most this many launches are measured
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -118,8 +116,8 @@ def rivals(problem: Problem, threads: tuple[int, ...] = ()) -> list[Rival]:
             )
             for n in threads
         ]
-    # Threads take the place of the last launches, so that the number of measurements stays.
-    return [*chosen_first[: MOST - len(more)], *more]
+    # Five are measured at most: threads take the place of the last launches.
+    return [*chosen_first[: 5 - len(more)], *more]
 
 
 def of_each_class(problem: Problem) -> list[Rival]:

@@ -93,12 +93,7 @@ class Point:
         }
 
 
-CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072)
-TYPES = ("f16", "q8_0", "q4_0")
-
-
 def cases(
-    # Without a type given, those that most people try, the largest cache first.
     models: Sequence[Model],
     requests: Sequence[tuple[str, Request]],
     contexts: Sequence[int] = (),
@@ -108,7 +103,8 @@ def cases(
     the outermost loop, contexts in the innermost. Contexts default to powers of two up to the
     trained one."""
     given = requests[0][1].params.cache_type_k
-    kinds = tuple(dict.fromkeys(types)) or ((given,) if given else TYPES)
+    # Without a type given, those that most people try, the largest cache first.
+    kinds = tuple(dict.fromkeys(types)) or ((given,) if given else ("f16", "q8_0", "q4_0"))
     return [
         # Notes are about the request, and would be repeated by every row.
         Case(model, name, replace(request, notes=()), kind, n)
@@ -120,9 +116,9 @@ def cases(
 
 
 def _powers(model: Model) -> list[int]:
-    """Return the powers of two up to the trained context, or that if it is smaller."""
-    powers = [n for n in CONTEXTS if n <= model.n_ctx_train]
-    return powers or [model.n_ctx_train or CONTEXTS[0]]
+    """Return 4k, 8k ... 128k up to the trained context, or that if it is smaller."""
+    powers = [1 << n for n in range(12, 18) if 1 << n <= model.n_ctx_train]
+    return powers or [model.n_ctx_train or 4096]
 
 
 def sweep(wanted: Sequence[Case]) -> Iterator[Point]:

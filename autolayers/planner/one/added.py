@@ -104,13 +104,8 @@ def _with_fewer_logits(problem: Problem, solved: Solution, chosen: Candidate) ->
     if problem.whole(chosen) and (given.n_ctx or use.n_ctx_seq >= problem.model.n_ctx_train):
         return solved  # there is nothing to gain
     build = replace(request.build, engine=lean)
-    # Its graphs are others, so nothing measured is reused; the budget stays that of the question.
-    lean_problem = replace(
-        problem,
-        request=replace(request.with_goals(build=build), build=build),
-        measurements=None,
-        meter=problem.evaluator.estimator.meter,
-    )
+    # Its graphs are others.
+    lean_problem = problem.anew(request=replace(request.with_goals(build=build), build=build))
 
     def ranked(variant: Variant, solution: Solution) -> Rank:
         fits, *seconds = by_worth(variant.problem, solution.candidate)

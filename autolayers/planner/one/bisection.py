@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from ...records import dataclass, replace
+from ..buffers import ALIKE, SIMILAR
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -10,10 +15,6 @@ if TYPE_CHECKING:
     from ..evaluate import Candidate, Evaluator, Fidelity
 
 _RAM = "RAM"
-# Least share of the overheads of a measured launch that another launch needs:
-ONE_MORE = 0.75  # with one more layer,
-# with another number of layers or a larger context, or with weights in RAM instead of on devices
-ALIKE = 7 / 8
 
 
 def largest_count(
@@ -29,134 +30,46 @@ def largest_count(
     shrink when the last layer leaves the CPU. So weights and caches rule counts out, and the last
     measured buffers (before that, `overheads`) choose what to measure next.
     """
+    counts = _Numbers(evaluator, make, fidelity, False)
     # All of it first: often it fits, and otherwise its buffers guide the search.
-    best = evaluator.candidate(make(top), fidelity) if evaluator.may_fit(make(top)) else None
+    best = counts.measured(top) if evaluator.may_fit(make(top)) else None
     if best is not None and best.fits_devices:
         return best
     # Weights and caches alone rule counts out without a graph.
     ceiling = last(-1, top, lambda count: evaluator.may_fit(make(count)))
-    low, largest = _between(
-        evaluator,
-        make,
-        -1,
-        ceiling + 1,
-        fidelity,
-        None,
-        best,
-        False,
-        ALIKE,
-        overheads,
-    )
+    low, largest = counts.between(-1, ceiling + 1, None, best, ALIKE, overheads)
     # the next larger count may fit again: one layer fewer on the CPU saves a copy
-    if low + 2 <= ceiling and _may_fit_again(evaluator, make, low, largest, fidelity):
-        candidate = evaluator.candidate(make(low + 2), fidelity)
+    if low + 2 <= ceiling and counts.may_fit_again(low, largest):
+        candidate = counts.measured(low + 2)
         if candidate is not None and candidate.fits_devices:
             return candidate
     return largest
 
 
 def largest_context(
-    evaluator: Evaluator,
-    make: Callable[[int], Params],
-    low: int,
-    high: int,
-    step: int,
-    fidelity: Fidelity,
-    above: Candidate | None = None,
-    below: Candidate | None = None,
+    evaluator: Evaluator, known: Candidate, low: int, high: int, step: int, fidelity: Fidelity
 ) -> Candidate | None:
     """Return the launch with the largest context that fits, out of low, high and the multiples of
-    `step` between them, or None. `below` is the launch at `low`, if known to fit. `above` is the
-    launch at `high`, if known not to fit; then the smallest is tried only if no other fits."""
-    may_fit = (
-        evaluator.may_fit(make(high))
-        if below is None
-        else _may_fit(evaluator, make(high), below, ALIKE, True)
-    )
+    `step` between them, or None. `known` is the launch at `low` if it fits, otherwise that at
+    `high`; the smallest is then tried only if no other fits."""
+    first = low // step  # in steps, none of them below `low`
+    end = -(-high // step) - first
+
+    def make(n: int) -> Params:
+        return replace(known.params, n_ctx=n)
+
+    steps = _Numbers(evaluator, lambda n: make((first + n) * step), fidelity, True)
+    if not known.fits:
+        _, largest = steps.between(0, end, None, known, 1.0, {})
+        return largest or evaluator.candidate(make(low), fidelity)
     # The largest first, as nothing could be better.
-    at_high = above or (evaluator.candidate(make(high), fidelity) if may_fit else None)
+    at_high = None
+    if steps.may_fit(make(high), known, ALIKE):
+        at_high = evaluator.candidate(make(high), fidelity)
     if at_high is not None and at_high.fits:
         return at_high
-    at_low = below
-    if below is None and above is None and low < high:
-        at_low = evaluator.candidate(make(low), fidelity)
-    if above is None and (at_low is None or not at_low.fits):
-        return None
-    first = low // step  # in steps, none of them below `low`
-    _, largest = _between(
-        evaluator,
-        lambda n: make((first + n) * step),
-        0,
-        -(-high // step) - first,
-        fidelity,
-        at_low,
-        at_high,
-        True,
-        1.0,
-    )
-    # Only now: in most searches some larger one fits.
-    if largest is None and above is not None:
-        at_low = evaluator.candidate(make(low), fidelity)
-    return largest or at_low
-
-
-def _between(
-    evaluator: Evaluator,
-    make: Callable[[int], Params],
-    low: int,
-    high: int,
-    fidelity: Fidelity,
-    below: Candidate | None,
-    above: Candidate | None,
-    ram: bool,
-    share: float,
-    overheads: Mapping[str, int] | None = None,
-) -> tuple[int, Candidate | None]:
-    """Return (number, launch) of the largest number between low, which fits, and high, which does
-    not; (low, None) if none does. `below` and `above` are their launches, or similar ones, if
-    measured; if neither is, `overheads` are assumed. With `ram` system memory counts too. A larger
-    number needs at least this `share` of the overheads of one that fits."""
-    best: Candidate | None = None
-    first = low
-    end = high
-    steps = 0
-    while low + 1 < high:
-        if steps < 5:
-            points = [
-                (n, measured)
-                for n, measured in ((first, below), (end, above))
-                if measured is not None
-            ]
-
-            # `points` as a default, as the function is made in a loop.
-            def expected(n: int, points: list[tuple[int, Candidate]] = points) -> bool:
-                return _expected(evaluator, make(n), n, points, ram, overheads or {})
-
-            guess = last(low, high - 1, expected) if points or overheads else high - 1
-        else:  # buffer sizes are not monotonic here: fall back to bisection
-            guess = (low + high) // 2
-        guess = max(guess, low + 1)
-        # Too large for certain: it needs `share` of the overheads of one that fits.
-        if best is not None and not _may_fit(evaluator, make(guess), best, share, ram):
-
-            def may(n: int, alike: Candidate = best) -> bool:
-                return _may_fit(evaluator, make(n), alike, share, ram)
-
-            high = last(low, guess - 1, may) + 1
-            continue
-        candidate = evaluator.candidate(make(guess), fidelity)
-        if candidate is not None and (candidate.fits if ram else candidate.fits_devices):
-            best = candidate
-            low = guess
-            first = guess
-            below = candidate
-        else:
-            high = guess
-            if candidate is not None:
-                end = guess
-                above = candidate
-        steps += 1
-    return low, best
+    _, largest = steps.between(0, end, known, at_high, 1.0, {})
+    return largest or known
 
 
 def last(low: int, high: int, holds: Callable[[int], bool], near: int = -1) -> int:
@@ -182,92 +95,127 @@ def last(low: int, high: int, holds: Callable[[int], bool], near: int = -1) -> i
     return low
 
 
-def _expected(
-    evaluator: Evaluator,
-    params: Params,
-    n: int,
-    points: list[tuple[int, Candidate]],
-    ram: bool,
-    overheads: Mapping[str, int],
-) -> bool:
-    """Return whether these flags should fit: weights and caches are known, the rest is extrapolated
-    from the launches of one or two other numbers, or is `overheads` if there are none."""
-    needs = _needs(evaluator, params, ram)
-    limits = _limits(evaluator, ram)
-    if not needs:
-        return False
-    if not points:
-        return all(
-            taken + overheads.get(name, 0) <= limits[name]
-            for name, taken in needs.items()
-            if taken and name != _RAM
-        )
-    (first, near), (second, far) = points[0], points[-1]
-    # On the line through the overheads of the two that were measured.
-    part = 0.0 if first == second else (n - first) / (second - first)
-    at_near, at_far = _overheads(evaluator, near, ram), _overheads(evaluator, far, ram)
-    for name in at_near.keys() | at_far.keys():
-        # A device that one of them does not use takes what its layers take.
-        here, there = (
-            sizes.get(name, -_needs(evaluator, it.params, ram).get(name, 0))
-            for sizes, it in ((at_near, near), (at_far, far))
-        )
-        if here + (there - here) * part + needs[name] > limits[name]:
+@dataclass(frozen=True)
+class _Numbers:
+    """Launches by a number, each measured to this fidelity; with `ram` system memory counts too."""
+
+    evaluator: Evaluator
+    make: Callable[[int], Params]
+    fidelity: Fidelity
+    ram: bool
+
+    def measured(self, n: int) -> Candidate | None:
+        return self.evaluator.candidate(self.make(n), self.fidelity)
+
+    def between(
+        self,
+        low: int,
+        high: int,
+        at_low: Candidate | None,
+        at_high: Candidate | None,
+        share: float,
+        overheads: Mapping[str, int],
+    ) -> tuple[int, Candidate | None]:
+        """Return (number, launch) of the largest number between low, which fits, and high, which
+        does not; (low, None) if none does. `at_low` and `at_high` are their launches, or similar
+        ones, if measured; if neither is, `overheads` are assumed. A larger number needs at least
+        this `share` of the overheads of one that fits."""
+        best: Candidate | None = None
+        below, above = (low, at_low), (high, at_high)
+        steps = 0
+        while low + 1 < high:
+            if steps < 5:
+                points = [(n, launch) for n, launch in (below, above) if launch is not None]
+                guess = high - 1
+                if points or overheads:
+                    guess = last(low, guess, partial(self._expected, points, overheads))
+            else:  # buffer sizes are not monotonic here: fall back to bisection
+                guess = (low + high) // 2
+            guess = max(guess, low + 1)
+            # Too large for certain: it needs `share` of the overheads of one that fits.
+            if best is not None and not self._may(best, share, guess):
+                high = 1 + last(low, guess - 1, partial(self._may, best, share))
+                continue
+            candidate = self.measured(guess)
+            if candidate is not None and (candidate.fits if self.ram else candidate.fits_devices):
+                low, best, below = guess, candidate, (guess, candidate)
+            else:
+                high = guess
+                if candidate is not None:
+                    above = guess, candidate
+            steps += 1
+        return low, best
+
+    def _expected(
+        self, points: list[tuple[int, Candidate]], overheads: Mapping[str, int], n: int
+    ) -> bool:
+        """Return whether a number should fit: weights and caches are known, the rest is
+        extrapolated from the launches of one or two others, or is `overheads` if there are none."""
+        needs, limits = self._needs(self.make(n)), self._limits()
+        if not needs:
             return False
-    return True
+        if not points:
+            return all(
+                taken + overheads.get(name, 0) <= limits[name]
+                for name, taken in needs.items()
+                if taken and name != _RAM
+            )
+        (first, near), (second, far) = points[0], points[-1]
+        # On the line through the overheads of the two that were measured.
+        part = 0.0 if first == second else (n - first) / (second - first)
+        at_near, at_far = self._overheads(near), self._overheads(far)
+        for name in at_near.keys() | at_far.keys():
+            # A device that one of them does not use takes what its layers take.
+            here, there = (
+                sizes.get(name, -self._needs(it.params).get(name, 0))
+                for sizes, it in ((at_near, near), (at_far, far))
+            )
+            if here + (there - here) * part + needs[name] > limits[name]:
+                return False
+        return True
 
+    def may_fit_again(self, low: int, at_low: Candidate | None) -> bool:
+        """Return whether low + 2 may fit although low + 1 does not, if it needs SIMILAR of its
+        graph buffers and margin."""
+        # Mostly what low needs rules it out, and low + 1 need not be measured.
+        if at_low and not self._may(at_low, ALIKE * SIMILAR, low + 2):
+            return False
+        above = self.measured(low + 1)
+        return above is None or self._may(above, SIMILAR, low + 2)
 
-def _may_fit_again(
-    evaluator: Evaluator,
-    make: Callable[[int], Params],
-    low: int,
-    at_low: Candidate | None,
-    fidelity: Fidelity,
-) -> bool:
-    """Return whether low + 2 may fit although low + 1 does not, if it needs ONE_MORE of its graph
-    buffers and margin."""
-    # Mostly what low needs rules it out, and low + 1 need not be measured.
-    if at_low and not _may_fit(evaluator, make(low + 2), at_low, ALIKE * ONE_MORE):
-        return False
-    above = evaluator.candidate(make(low + 1), fidelity)
-    return above is None or _may_fit(evaluator, make(low + 2), above, ONE_MORE)
+    def _may(self, alike: Candidate, share: float, n: int) -> bool:
+        return self.may_fit(self.make(n), alike, share)
 
+    def may_fit(self, params: Params, alike: Candidate, share: float) -> bool:
+        """Return whether a launch may fit if it needs at least this share of another one's graph
+        buffers and margins."""
+        needs, limits = self._needs(params), self._limits()
+        return bool(needs) and all(
+            needs[name] + size * share <= limits[name]
+            for name, size in self._overheads(alike).items()
+        )
 
-def _may_fit(
-    evaluator: Evaluator, params: Params, alike: Candidate, share: float, ram: bool = False
-) -> bool:
-    """Return whether a launch may fit if it needs at least this share of another one's graph
-    buffers and margins; with `ram` in system memory too."""
-    needs, limits = _needs(evaluator, params, ram), _limits(evaluator, ram)
-    return bool(needs) and all(
-        needs[name] + size * share <= limits[name]
-        for name, size in _overheads(evaluator, alike, ram).items()
-    )
+    def _limits(self) -> dict[str, int]:
+        """Return the bytes of the devices, and those of system memory where they count and have a
+        limit."""
+        machine = self.evaluator.machine
+        ram = {} if machine.ram is None or not self.ram else {_RAM: machine.ram}
+        return {**machine.limits, **ram}
 
+    def _needs(self, params: Params) -> dict[str, int]:
+        """Return what is known of a launch without a graph: weights and caches, in system memory
+        what the server holds too. Empty if llama.cpp would refuse it, or if the budget is spent."""
+        use = self.evaluator.static(params)
+        if use is None:
+            return {}
+        needs = {name: usage.model + usage.context for name, usage in use.devices.items()}
+        return {**needs, _RAM: self.evaluator.ram_of(params, use)} if self.ram else needs
 
-def _limits(evaluator: Evaluator, ram: bool) -> dict[str, int]:
-    """Return the bytes of the devices; with `ram` those of system memory, where it has a limit."""
-    limits = dict(evaluator.machine.limits)
-    if ram and evaluator.machine.ram is not None:
-        limits[_RAM] = evaluator.machine.ram
-    return limits
-
-
-def _needs(evaluator: Evaluator, params: Params, ram: bool) -> dict[str, int]:
-    """Return what is known of a launch without a graph: weights and caches, in system memory what
-    the server holds too. Empty if llama.cpp would refuse it, or if the budget is spent."""
-    use = evaluator.static(params)
-    if use is None:
-        return {}
-    needs = {name: usage.model + usage.context for name, usage in use.devices.items()}
-    return {**needs, _RAM: evaluator.ram_of(params, use)} if ram else needs
-
-
-def _overheads(evaluator: Evaluator, measured: Candidate, ram: bool) -> dict[str, int]:
-    """Return what a measured launch takes besides, and leaves free."""
-    limits = _limits(evaluator, ram)
-    sizes = measured.overheads(limits)
-    if ram and measured.ram_spare is not None:
-        needs = _needs(evaluator, measured.params, ram)
-        sizes[_RAM] = limits[_RAM] - measured.ram_spare - needs.get(_RAM, 0)
-    return sizes
+    def _overheads(self, measured: Candidate) -> dict[str, int]:
+        """Return what a measured launch takes besides, and leaves free."""
+        limits = self._limits()
+        sizes = measured.overheads(limits)
+        if self.ram and measured.ram_spare is not None:
+            needs = self._needs(measured.params)
+            sizes[_RAM] = limits[_RAM] - measured.ram_spare - needs.get(_RAM, 0)
+        return sizes

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 FLAG = "--moe-cache-mib"
 STEP = 64  # MiB
-TRIES = 3
 
 
 def may_cache(problem: Problem, given: Params) -> bool:
@@ -106,7 +105,7 @@ def _largest(
     if bare is None or not bare.fits:
         return None
     size = sum(bare.spare.values()) // MiB // STEP * STEP
-    for _ in range(TRIES):
+    for _ in range(3):  # as often as a smaller one is tried
         if not pays(size):
             return None
         cached = evaluator.candidate(replace(shape, moe_cache_mib=size), fidelity)

@@ -221,7 +221,7 @@ class _Fit:
         given = self.given
         # Flags that place layers or tensors end the search (an exception in fit.cpp); the context
         # stays.
-        fixed = given.n_gpu_layers not in (None, -1) or bool(given.overrides)
+        fixed = given.gives_layers or bool(given.overrides)
         split = any(share != 0 for share in given.tensor_split or ()) or given.split_mode == "row"
         if fixed or (len(self.names) > 1 and split):
             return replace(given, n_ctx=self.n_ctx)

@@ -75,8 +75,7 @@ class Ladders:
         self.n_layer = model.hparams.n_layer_all
         self.everything = self.n_layer + 1
         n = given.n_gpu_layers
-        # -1 is llama.cpp's "auto".
-        self.literal = n is not None and n != -1
+        self.literal = given.gives_layers
         self.top = n if n is not None and n >= 0 else self.everything
         self.whole_layers = problem.policy.strategy == "layers"  # nothing finer is wanted
         self._experts = bool(model.hparams.n_expert)

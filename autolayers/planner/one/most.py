@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ..evaluate import Candidate, Evaluator, Fidelity
     from .ladder import Ladder
 
-SPLITS = 6  # of one number of layers that are measured
-
 
 def with_most_layers(
     kind: PlacementKind, n_ctx: int | None, fidelity: Fidelity
@@ -39,9 +37,6 @@ def with_most_layers(
         expected = kind.buffers.at(kind.point(ladder(ladder.top))).output
         return largest_count(kind.evaluator, ladder, ladder.top, fidelity, expected)
 
-    def should_fit(count: int) -> bool:
-        return _promised(kind, ladder, count) is not None
-
     best = None
     low = -1
     high = ladder.top + 1
@@ -50,7 +45,8 @@ def with_most_layers(
         guess = (low + high) // 2
         # Four numbers by what was measured, as that still teaches something; then halves.
         if guesses < 4:
-            guess = max(low + 1, last(low, high - 1, should_fit, high - 1))
+            should_fit = last(low, high - 1, lambda n: bool(kind.divided(ladder, n)), high - 1)
+            guess = max(low + 1, should_fit)
         candidate = divided(kind, ladder, guess, fidelity)
         low, high = (low, guess) if candidate is None else (guess, high)
         best = candidate or best
@@ -65,8 +61,9 @@ def divided(
     what each split takes corrects the next one."""
     tried: set[Params] = set()
     fitting: list[Candidate] = []
-    while len(tried) < SPLITS:
-        params = _promised(kind, ladder, count)
+    # Six splits of one number at most.
+    while len(tried) < 6:
+        params = kind.divided(ladder, count)
         # The same split again: what it takes is known, so nothing better comes.
         if params is None or params in tried:
             break
@@ -78,11 +75,6 @@ def divided(
         if candidate.fits_devices:
             fitting.append(candidate)
     return kind.cost.fastest(fitting) if fitting else None
-
-
-def _promised(kind: PlacementKind, ladder: Ladder, count: int) -> Params | None:
-    """Return the launch with this number of layers that should fit by what was measured so far."""
-    return kind.divided(ladder, count)
 
 
 # --- by itself

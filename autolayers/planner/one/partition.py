@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ...work.speed import CostModel
     from ..evaluate import Evaluator
 
-ALIKE = 1.05  # devices whose memory and bandwidth differ by less get the same share
 # small integers, which match the ends of heads and blocks better than percentages
 PARTS = range(2, 9)
 
@@ -172,8 +171,8 @@ def slices(evaluator: Evaluator, cost: CostModel, given: Params) -> list[tuple[f
         return [None]
     limits = [float(evaluator.machine.limits[name]) for name in names]
     rates = [cost.devices[name].bandwidth for name in names]
-    # llama.cpp's equal shares are right where devices are nearly equal.
-    if all(max(each) <= ALIKE * min(each) for each in (limits, rates)):
+    # llama.cpp's equal shares are right where memory and bandwidth differ by a twentieth at most.
+    if all(max(each) <= 1.05 * min(each) for each in (limits, rates)):
         return [None]
     # The memory left for slices: without graph buffers, margins, and what every device holds in
     # full, which is what the last one holds with all slices on the first.

@@ -78,19 +78,12 @@ class _Parts:
         candidate = None if whole is None else self._tried(whole)
         if candidate is None or candidate.fits:
             return
-        params = candidate.params
         span = contexts(self.problem, self.problem.given)
         n_ctx = candidate.breakdown.n_ctx
         if not span.open or n_ctx <= span.open[0]:
             return
         less = largest_context(
-            self.evaluator,
-            lambda n_ctx: replace(params, n_ctx=n_ctx),
-            span.open[0],
-            n_ctx,
-            span.step,
-            self.fidelity,
-            candidate,
+            self.evaluator, candidate, span.open[0], n_ctx, span.step, self.fidelity
         )
         if less is not None:
             self._tried(less.params)

@@ -18,12 +18,12 @@ from ...memory.estimate import Known
 from ...memory.meter import Meter
 from ...records import lazy, replace
 from .. import serving
-from ..buffers import Buffers, Needs
+from ..buffers import ALIKE, Buffers, Needs
 from ..candidates import PlacementKind
 from ..embedder import way_beside_others
 from ..evaluate import FULL, Candidate, Evaluator
 from ..frames import MICRO_BATCHES, Frame
-from ..one.bisection import ALIKE, last
+from ..one.bisection import last
 from ..one.contexts import contexts
 from ..one.ladder import Ladder, Ladders
 from ..one.partition import is_free
