@@ -400,6 +400,17 @@ def test_models_on_one_device_share_what_is_left_for_their_contexts() -> None:
     assert found.fits and abs(first - second) <= 512 and min(first, second) > 8192
 
 
+def test_what_a_model_cannot_use_of_its_part_goes_to_the_other() -> None:
+    """An embedding model has 8192 tokens in any case: a third of a card was left to nobody where it
+    came last."""
+    models = [model("llama-3.2-1b-q8_0:6"), model("bge-m3-f16")]
+    for order in (models, models[::-1]):
+        found = plan_together(order, ["--gpu", "3GiB", "--ram", "16GiB"])
+        contexts = {plan.model.architecture: plan.breakdown.n_ctx for plan in found.plans}
+        assert found.fits and contexts["bert"] == 8192 and contexts["llama"] > 16384
+        assert found.left()["CUDA0"] < 64 * MiB
+
+
 def test_of_cache_types_the_first_with_which_all_are_on_devices_is_taken() -> None:
     """A smaller one would be faster."""
     models = [model("llama-3.2-1b-q8_0:6")] * 2

@@ -284,9 +284,13 @@ def shared_out(
     left = Left(Room.of(machine).sizes)
     for option in chosen:
         left.take(option.needs.items())
-    # First what is partly in RAM: more memory takes weights off the CPU, which gains more than
-    # context.
-    order = sorted(range(len(chosen)), key=lambda i: chosen[i].whole)
+
+    def last(i: int) -> tuple[bool, int]:
+        # First what is partly in RAM: more memory takes weights off the CPU, which gains more than
+        # context. Then what has the fewest tokens to add, as it leaves most of its part.
+        return chosen[i].whole, models[i].n_ctx_train - (chosen[i].params.n_ctx or 0)
+
+    order = sorted(range(len(chosen)), key=last)
     plans: dict[int, Plan] = {}
     for position, i in enumerate(order):
         option = chosen[i]
