@@ -271,10 +271,12 @@ class _Sets:
             mask ^= best[mask][3]
         return sets
 
-    def chosen(self, members: Sequence[int], first: bool = False) -> Assignment | None:
+    def chosen(
+        self, members: Sequence[int], first: bool = False, most: int = LOOKED
+    ) -> Assignment | None:
         """Return the launches of a set with the fewest seconds, or the `first` that fit."""
         options = [self.question.choice(i) for i in members]
-        search = Assigning(options, self.question.room, LOOKED)
+        search = Assigning(options, self.question.room, most, solver=not first)
         assignment = search.best(first)
         self.looked += search.looked
         # None proves that the set does not fit only if the search saw everything.
@@ -293,11 +295,14 @@ class _Sets:
             return
         members = self._members(mask)
         if self._may_fit(members):
-            # A set may take a whole search, a hundred of them all the time that there is.
-            spent = self.looked > 10 * LOOKED or self.question.meter.spent > self.question.most
-            more = len(members) == 1 or not spent
+            # A set may take a whole search, a hundred of them all the time that there is: then only
+            # what fits one after another is found, without another layout of a split.
+            spent = self.looked > 40 * LOOKED or self.question.meter.spent > self.question.most
+            split = len(members) > 1 and any(i in self.question.cut for i in members)
+            more = not (spent and split)
             self.proven &= more
-            assignment = self.chosen(members, first=True) if more else None
+            most = 0 if spent else LOOKED // 4
+            assignment = self.chosen(members, first=True, most=most) if more else None
             if assignment is not None:
                 self.seconds[mask] = assignment.price
 
