@@ -161,7 +161,7 @@ WAITS = Price(
 )
 PARTLY = Price(
     "weights in RAM, for --users",
-    1.05,
+    1.02,
     "more slots are predicted less surely there than fewer with all weights on the GPUs",
     "planner/test_users.py",
 )

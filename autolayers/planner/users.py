@@ -23,7 +23,7 @@ from .evaluate import FULL
 from .one.bisection import last
 from .prices import READABLE, TOO_SLOW, worth_to_people
 from .problem import Q8_0, Solution
-from .variants import DOES_NOT_FIT, FITS, REFUSED, Variant, best_first, like
+from .variants import DOES_NOT_FIT, FITS, NO_BOUND, REFUSED, Variant, best_first, like
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,23 +165,24 @@ class _People:
 
     def _bound(self, problem: Problem) -> Rank:
         """Return what no launch of fewer or smaller caches is better than: as if it had all weights
-        on the GPUs, all of them or the one that is fastest alone, and were READABLE."""
+        on the GPUs, all of them or the one that is fastest alone, were READABLE and nobody waited
+        for a slot. What waits costs is room for larger micro-batches, and for fewer slots that
+        serve more."""
         given = problem.given
         devices = [device.name for device in problem.machine.devices]
         alone = [(name,) for name in devices] if given.device is None and len(devices) > 1 else []
-        seconds = []
+        totals = []
         for device in (given.device, *alone, ()):
             params = replace(given, n_gpu_layers=ALL_LAYERS, device=device)
             use = problem.evaluator.static(params)
             if use is not None:
-                row = served_by(problem, params, use)
-                seconds.append(self._worth(problem, row, READABLE, False))
-        return FITS, min(seconds, default=0.0)
-
-    def _worth(self, problem: Problem, row: UsersRow, rate: float, partly: bool) -> float:
-        seconds = row.users * problem.policy.workload.generate / row.served.total
-        waits = row.slots < self.slots(row.users)
-        return worth_to_people(seconds, rate, waits, self._is_smaller(problem), partly)
+                totals.append(served_by(problem, params, use).served.total)
+        if not totals:
+            return NO_BOUND
+        work = problem.policy.workload
+        seconds = work.requests * work.generate / max(totals)
+        smaller = self._is_smaller(problem)
+        return FITS, worth_to_people(seconds, READABLE, False, smaller, False)
 
     def _is_smaller(self, problem: Problem) -> bool:
         """Return whether its caches are of another type than those that were asked for."""
@@ -190,10 +191,12 @@ class _People:
     def _ranked(self, variant: Variant, solution: Solution) -> Rank:
         if solution.candidate is None:
             return (REFUSED,)
-        row, problem = _row(solution), solution.problem
+        row, smaller = _row(solution), self._is_smaller(solution.problem)
         if not row.fits:  # of these the one with the fewest slots
-            return DOES_NOT_FIT, float(row.slots), float(self._is_smaller(problem))
-        return FITS, self._worth(problem, row, row.served.rate, _in_ram(solution))
+            return DOES_NOT_FIT, float(row.slots), float(smaller)
+        seconds = row.users * self.problem.policy.workload.generate / row.served.total
+        waits, partly = row.slots < self.slots(row.users), _in_ram(solution)
+        return FITS, worth_to_people(seconds, row.served.rate, waits, smaller, partly)
 
     def _whole(self, solution: Solution) -> bool:
         return solution.fitting is not None and not _in_ram(solution)
