@@ -272,7 +272,7 @@ def test_a_split_of_layers_is_what_the_plan_says() -> None:
             slow("llama-3.3-70b-q4_k_m", (10240, 16384, 11264), ["-c", "4096"]),
             slow("qwen3-30b-a3b-q4_k_m:12", (1536, 2048), ["-c", "8192"]),
             slow("qwen3-30b-a3b-q4_k_m", (6144, 8192), ["-c", "8192"]),
-            ("qwen3-8b-q4_k_m:12", (4096, 4096), ["-c", "4096", "-sm", "graph"]),
+            slow("qwen3-8b-q4_k_m:12", (4096, 4096), ["-c", "4096", "-sm", "graph"]),
         ],
     ),
 )

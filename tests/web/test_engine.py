@@ -58,7 +58,7 @@ def explained(**question: Any) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.parametrize("gpu", MACHINES)
+@pytest.mark.parametrize("gpu", [MACHINES[0], slow(MACHINES[1])])
 @pytest.mark.parametrize(
     "name", [MODELS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in MODELS[1:])]
 )
