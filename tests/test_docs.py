@@ -139,12 +139,13 @@ def test_every_link_of_the_pages_leads_somewhere(monkeypatch: pytest.MonkeyPatch
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("title", "name"),
     [
         ("12 GiB", "gpt-oss-20b-mxfp4"),
-        pytest.param("24 GiB", "llama-3.3-70b-q4_k_m", marks=pytest.mark.slow),
-        pytest.param("24 + 8 GiB", "qwen3-30b-a3b-q4_k_m", marks=pytest.mark.slow),
+        ("24 GiB", "llama-3.3-70b-q4_k_m"),
+        ("24 + 8 GiB", "qwen3-30b-a3b-q4_k_m"),
     ],
 )
 def test_plans_are_current(monkeypatch: pytest.MonkeyPatch, title: str, name: str) -> None:

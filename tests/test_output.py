@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import HEADERS, command, few
+from support import HEADERS, command, few, slow
 
 from autolayers.flags.formats import FORMATS
 from autolayers.output import _clean, emit
@@ -201,7 +201,7 @@ def test_code_of_the_current_directory_is_never_run() -> None:
                 assert "'-I'" in ast.unparse(node), path
 
 
-@pytest.mark.parametrize("words", [["devices"], [str(MODEL)]], ids=["devices", "plan"])
+@pytest.mark.parametrize("words", [["devices"], slow([str(MODEL)])], ids=["devices", "plan"])
 def test_modules_of_the_current_directory_are_not_loaded(tmp_path: Path, words: list[str]) -> None:
     here, script = tmp_path / "model", tmp_path / "bin" / "run.py"
     here.mkdir()

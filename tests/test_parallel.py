@@ -9,6 +9,7 @@ import os
 import threading
 
 import pytest
+from support import slow
 
 from autolayers.errors import ModelError
 from autolayers.parallel import in_processes, in_threads
@@ -21,7 +22,7 @@ def half(n: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "run", [in_threads, in_processes, lambda *a, **b: in_processes(*a, workers=3, **b)]
+    "run", [in_threads, in_processes, slow(lambda *a, **b: in_processes(*a, workers=3, **b))]
 )
 def test_results_are_in_order_and_errors_are_results(run) -> None:
     done: list[None] = []

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import slow
 
 from autolayers.errors import UsageError
 from autolayers.quoting import command_line, ini, posix, powershell, shell, systemd, windows, yaml
@@ -202,7 +203,7 @@ def test_shells_read_what_is_printable_alike(shell: str, tmp_path: Path) -> None
 
 
 @needs_shells
-@pytest.mark.parametrize("shell", ["sh", "bash", "dash", "zsh", "fish", "mksh"])
+@pytest.mark.parametrize("shell", [slow("sh"), "bash", slow("dash"), "zsh", "fish", "mksh"])
 def test_shells_run_nothing_of_what_is_not_printable(shell: str, tmp_path: Path) -> None:
     """bash, zsh and mksh read it, dash and fish take it for another text or refuse it."""
     if shutil.which(shell) is None:

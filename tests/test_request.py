@@ -109,7 +109,7 @@ def first(answer: Any, key: str) -> Any:
 
 
 @EVERY
-@pytest.mark.parametrize("source", ["--gpu 2GB", slow("--machine FILE")])
+@pytest.mark.parametrize("source", [slow("--gpu 2GB"), slow("--machine FILE")])
 def test_the_machine_is_the_same(
     door: str, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ import json
 import re
 
 import pytest
-from support import FIXTURES, WHOLE, MiB, model, sample
+from support import FIXTURES, WHOLE, MiB, model, sample, slow
 
 import autolayers
 from autolayers import Device, estimate
@@ -129,7 +129,7 @@ def test_every_launch_is_equal_to_the_byte(
 @pytest.mark.parametrize(
     "name",
     [
-        "Vulkan, nvidia",
+        slow("Vulkan, nvidia"),
         "Vulkan, nvidia64",
         "Vulkan, radv",
         "Vulkan, intel1g",
@@ -158,7 +158,7 @@ def test_what_is_not_known_of_a_device_gives_an_upper_bound(name: str, whole: bo
 
 
 @WHOLE
-@pytest.mark.parametrize("name", ["Vulkan, nvidia", "Vulkan, radv", "MTL", "ROCm", "SYCL"])
+@pytest.mark.parametrize("name", [slow("Vulkan, nvidia"), "Vulkan, radv", "MTL", "ROCm", "SYCL"])
 def test_no_backend_takes_more_on_a_device_than_one_that_nobody_knows(
     name: str, whole: bool
 ) -> None:
@@ -176,7 +176,12 @@ def test_no_backend_takes_more_on_a_device_than_one_that_nobody_knows(
 
 @pytest.mark.parametrize(
     ("backend", "last_without", "first_with"),
-    [("CUDA", None, 4080), ("Vulkan", 7490, 7540), ("MTL", 7800, 7960), ("RPC", 10635, 10644)],
+    [
+        ("CUDA", None, 4080),
+        slow("Vulkan", 7490, 7540),
+        slow("MTL", 7800, 7960),
+        ("RPC", 10635, 10644),
+    ],
 )
 def test_prompts_are_pipelined_where_devices_compute_asynchronously(
     backend: str, last_without: int | None, first_with: int

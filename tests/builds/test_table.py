@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import FIXTURES, ROOT, gpus, model
+from support import FIXTURES, ROOT, gpus, model, slow
 
 from autolayers import AutolayersError, LaunchRefused, estimate, read_model, tables
 from autolayers.builds import NEWEST, OLDEST_EXACT, Build, Rule, Rules, RuleSet, rules, sources
@@ -168,7 +168,7 @@ def test_drafts_are_exact_from_their_own_build_on() -> None:
     ("name", "build", "older", "newer", "words"),
     [
         ("qwen3-8b-q4_k_m", 11396, 11393, 11400, "-c 8192"),
-        ("qwen3-8b-q4_k_m", 7520, 7490, 7540, "-c 8192 -ngl 20"),
+        slow("qwen3-8b-q4_k_m", 7520, 7490, 7540, "-c 8192 -ngl 20"),
         ("qwen3-8b-q4_k_m", 8600, 8571, 8607, "-c 8192 -ctk q8_0 -ctv q8_0"),
     ],
 )

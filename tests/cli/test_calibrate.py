@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support import gguf, says, write_gguf
+from support import gguf, says, slow, write_gguf
 
 from autolayers.work.rates import ONE_RUN
 
@@ -93,7 +93,7 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-@pytest.mark.parametrize("form", ["json", "jsonl"])
+@pytest.mark.parametrize("form", ["json", slow("jsonl")])
 def test_a_machine_file_is_printed_with_the_results_and_predicts_them(
     files: Files, form: str
 ) -> None:

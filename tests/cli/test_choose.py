@@ -337,8 +337,8 @@ def test_a_larger_model_that_is_no_slower_is_taken(other: str, over: bool, chose
     ("words", "n_ctx", "least"),
     [
         (["--for", "code"], 32768, 15.0),
-        (["--for", "agents", "-c", "8192"], 8192, 15.0),  # what the user gives counts
-        ([], 8192, 0.0),
+        slow(["--for", "agents", "-c", "8192"], 8192, 15.0),  # what the user gives counts
+        slow([], 8192, 0.0),
     ],
 )
 def test_a_job_of_best_sets_the_context_and_the_least_rate(

@@ -43,7 +43,7 @@ def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedP
 @pytest.mark.parametrize(
     "words",
     [
-        [DENSE, "--gpu", "24GiB"],
+        slow([DENSE, "--gpu", "24GiB"]),
         slow([DENSE, "--gpu", "1GiB", "-ngl", "99"]),
         slow(["plan", DENSE, DENSE, "--gpu", "24GiB", "--json"]),
         ["nowhere.gguf"],
@@ -58,7 +58,7 @@ def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedP
         slow(["rules", "--params", "8B"]),
         slow(["check", "--llama-server", "nowhere"]),
         slow(["tune", "nowhere"]),
-        ["run", "--dry-run", "--gpu", "24GiB", "llama-server", "-m", DENSE],
+        slow(["run", "--dry-run", "--gpu", "24GiB", "llama-server", "-m", DENSE]),
         slow(["ollama", "plan", DENSE, "--gpu", "24GiB"]),
         ["completion", "bash"],
         ["web", "--port", "x"],
@@ -146,7 +146,7 @@ class TestOutput:
             out = says(*words, "--format", kind, cwd=tmp_path).stdout
             assert re.search(r"--lora-scaled\W+\S*a\.gguf:0\.5", out), kind
 
-    @pytest.mark.parametrize("word", ["-v", "--verbose", "--log-verbose"])
+    @pytest.mark.parametrize("word", [slow("-v"), "--verbose", slow("--log-verbose")])
     def test_v_is_about_the_page_where_there_is_one(self, word: str) -> None:
         words = (DENSE, "--gpu", "24GiB", "-a", "-v", word)
         assert run(*words).stdout == f"-ngl 17 -c 131072 -a -v {word}\n"
@@ -607,7 +607,7 @@ class TestSeveralModels:
     @pytest.mark.parametrize(
         ("word", "code", "said"),
         [
-            (f"{DENSE}@3", 0, ""),
+            slow(f"{DENSE}@3", 0, ""),
             (f"{DENSE}@0", 2, "a model's weight is more than 0"),
             (f"{DENSE}@x", 3, "no such file"),
         ],

@@ -791,7 +791,7 @@ def test_given_flags_do_not_give_way(fake: Fake) -> None:
         # what explain proposes keeps every given flag: it is tried (two threads attend slowly)
         ("-ngl 17 -c 4096 -t 2", 1200, ["-ncffn"], b"attempt 2 of 4: -ncffn 1"),
         # one of them stands against it
-        ("-ngl 17 -c 65536", 1200, [], b"a launch that fits is without the given -ngl 17\n"),
+        slow("-ngl 17 -c 65536", 1200, [], b"a launch that fits is without the given -ngl 17\n"),
     ],
 )
 def test_a_retry_agrees_with_explain(

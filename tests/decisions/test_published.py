@@ -11,7 +11,7 @@ import pytest
 from support import swept
 
 ROOT = Path(__file__).parents[2]
-FEW = 20
+FEW = 40
 
 
 @pytest.mark.parametrize("number", swept(range(60), 6, range(0, 60, FEW)))

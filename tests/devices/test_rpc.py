@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from fake_rpc import FakeRpc, answer
-from support import HEADERS, ROOT
+from support import HEADERS, ROOT, slow
 
 import autolayers
 from autolayers.cli import main
@@ -270,7 +270,7 @@ def test_devices_lists_them(nobody: str, capfd: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the fake llama-server is a shell script")
-@pytest.mark.parametrize("gpu", [(), ("--gpu", "4GiB")])
+@pytest.mark.parametrize("gpu", [(), slow(("--gpu", "4GiB"))])
 def test_run_plans_with_them(
     gpu: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

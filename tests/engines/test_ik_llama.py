@@ -272,7 +272,7 @@ def test_a_split_of_layers_is_what_the_plan_says() -> None:
             slow("llama-3.3-70b-q4_k_m", (10240, 16384, 11264), ["-c", "4096"]),
             slow("qwen3-30b-a3b-q4_k_m:12", (1536, 2048), ["-c", "8192"]),
             slow("qwen3-30b-a3b-q4_k_m", (6144, 8192), ["-c", "8192"]),
-            ("qwen3-8b-q4_k_m:12", (4096, 4096), ["-c", "4096", "-sm", "graph"]),
+            slow("qwen3-8b-q4_k_m:12", (4096, 4096), ["-c", "4096", "-sm", "graph"]),
         ],
     ),
 )
@@ -309,9 +309,9 @@ def experts_in_ram(plan: dict[str, Any]) -> int:
 @pytest.mark.parametrize(
     ("words", "lean"),
     [
-        ("-c 8192", True),
-        ("-c 8192 -np 2", False),  # two sequences ask for more than one token's
-        ("-c 8192 -wgt 512", False),
+        slow("-c 8192", True),
+        slow("-c 8192 -np 2", False),  # two sequences ask for more than one token's
+        slow("-c 8192 -wgt 512", False),
         ("-c 8192 -ngl 20", False),  # nothing is won
     ],
 )
@@ -351,11 +351,11 @@ def test_a_mixture_leaves_room_for_its_logits() -> None:
 @pytest.mark.parametrize(
     ("name", "mib", "own"),
     [
-        ("qwen3-30b-a3b-q4_k_m:8", 2560, True),
+        slow("qwen3-30b-a3b-q4_k_m:8", 2560, True),
         # the three dense layers of its first ones are none of the last
         ("deepseek-v2-lite-q4_k_m:8", 2048, True),
         # -ncmoe would hold the biases of the experts twice
-        ("gpt-oss-20b-mxfp4:8", 4096, False),
+        slow("gpt-oss-20b-mxfp4:8", 4096, False),
     ],
 )
 def test_experts_in_ram_are_said_by_its_own_ncmoe(name: str, mib: int, own: bool) -> None:
@@ -419,7 +419,9 @@ def test_a_layer_less_is_on_the_gpu_without_the_output() -> None:
             ["--gpu", "24GiB", "--format", "docker"],
             "starts llama.cpp's own program, not ik_llama.cpp",
         ),
-        (["--gpu", "24GiB", "--format", "compose"], "use systemd, llama-swap, llama-swap-matrix"),
+        slow(
+            ["--gpu", "24GiB", "--format", "compose"], "use systemd, llama-swap, llama-swap-matrix"
+        ),
     ],
 )
 def test_what_has_no_plan_is_refused_with_a_way_out(words: list[str], message: str) -> None:

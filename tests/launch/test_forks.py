@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import HEADERS, command, gguf, write_gguf
+from support import HEADERS, command, gguf, slow, write_gguf
 
 from autolayers.builds import NEWEST
 from autolayers.detect import detect, read_help
@@ -217,7 +217,9 @@ def test_with_fit_it_places_the_layers_itself(program) -> None:
     assert done.returncode == 2 and b"--wait needs a plan" in done.stderr
 
 
-@pytest.mark.parametrize("words", [("-dr",), ("--webui", "llamacpp"), ("--context-shift", "off")])
+@pytest.mark.parametrize(
+    "words", [("-dr",), ("--webui", "llamacpp"), slow(("--context-shift", "off"))]
+)
 def test_flags_that_take_a_value_in_one_of_both_pass_unchanged(
     program, words: tuple[str, ...]
 ) -> None:
@@ -228,7 +230,7 @@ def test_flags_that_take_a_value_in_one_of_both_pass_unchanged(
     )
 
 
-@pytest.mark.parametrize("words", [("-fa",), ("-fa", "-np", "1")])
+@pytest.mark.parametrize("words", [("-fa",), slow(("-fa", "-np", "1"))])
 def test_flash_attention_wants_a_value(program, words: tuple[str, ...]) -> None:
     code, out, err = planned(program(IK), "-m", str(QWEN), "-c", "8192", *words)
     assert (code, out) == (2, "") and "invalid parameter for argument: -fa" in err
@@ -237,7 +239,7 @@ def test_flash_attention_wants_a_value(program, words: tuple[str, ...]) -> None:
     assert code == 0 and "-fa" in out, err
 
 
-@pytest.mark.parametrize("words", [("--fit", "on"), ("-ngl", "all"), ("-ngl", "auto")])
+@pytest.mark.parametrize("words", [slow(("--fit", "on")), slow(("-ngl", "all")), ("-ngl", "auto")])
 def test_values_that_its_parser_refuses(program, words: tuple[str, str]) -> None:
     done = command("run", "--dry-run", "--gpu", "24GiB", program(IK), "-m", QWEN, *words)
     assert done.returncode == 2 and not done.stdout
@@ -304,7 +306,7 @@ def test_llama_cpp_itself_still_refuses_a_fork_s_words(program) -> None:
 WGT = "         -wgt, --worst-graph-tokens N   number of tokens to use for worst-case graph\n"
 
 
-@pytest.mark.parametrize(("own", "end"), [(WGT, " -wgt 1"), ("", "")])
+@pytest.mark.parametrize(("own", "end"), [slow(WGT, " -wgt 1"), ("", "")])
 def test_the_words_of_the_fork_itself_are_added(program, moe: Path, own: str, end: str) -> None:
     """Its -ncmoe means its last layers; -wgt 1 makes graphs as small as the plan says, and older
     commits lack it."""
@@ -321,7 +323,7 @@ def test_the_words_of_the_fork_itself_are_added(program, moe: Path, own: str, en
     ("words", "added"),
     [
         ("-rtr -fa on -c 4096", r"-ncmoe \d+ -wgt 1$"),
-        ("-ctk q6_0 -ctv q6_0 -c 4096", r" -ot 'blk.*exps=CPU' -ncmoe \d+$"),
+        slow("-ctk q6_0 -ctv q6_0 -c 4096", r" -ot 'blk.*exps=CPU' -ncmoe \d+$"),
         ("--fit", r" --fit$"),
     ],
 )

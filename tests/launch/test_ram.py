@@ -14,7 +14,7 @@ from typing import Any
 
 import launch_targets as targets
 import pytest
-from support import HEADERS, PLAIN, ROOT, check_examples, few
+from support import HEADERS, PLAIN, ROOT, check_examples, few, slow
 
 import autolayers
 from autolayers.cli import main
@@ -169,7 +169,7 @@ def test_kubernetes_files_pass_its_own_schemas() -> None:
             validator.validate(document, validator.latest_version(), strict=True)
 
 
-@pytest.mark.parametrize("name", ["hami", "kai"])
+@pytest.mark.parametrize("name", [slow("hami"), "kai"])
 def test_a_gpu_that_is_divided_by_memory(name: str) -> None:
     plan = planned(*GPU, "-c", "32768")
     (device,) = plan.devices
@@ -293,7 +293,7 @@ def test_the_documented_examples_print_what_the_page_shows(
     ("words", "least"),
     [
         (("-cram", "40960", "-c", "32768"), 40 * GiB),  # home-ops#9818
-        (("-cram", "8192", "--llama-build", "9500", "-c", "262144"), 8 * GiB),
+        slow(("-cram", "8192", "--llama-build", "9500", "-c", "262144"), 8 * GiB),
     ],
 )
 def test_saved_prompts_are_in_the_limit(words: tuple[str, ...], least: int) -> None:

@@ -13,7 +13,7 @@ from functools import cache
 import launch_targets as targets
 import pytest
 from random_launches import READERS, case, written
-from support import gpus, model, swept
+from support import gpus, model, slow, swept
 
 import autolayers
 from autolayers.builds import Build
@@ -53,7 +53,10 @@ def test_a_launch_read_back_is_the_one_planned(seeds: range) -> None:
         # -ts 2,1 with the caches in RAM: a given split is kept
         (80, "-ts 2,1"),
         # -dev CUDA0, the only GPU, which is too small for any launch: the last -dev counts
-        (194, "-dev CUDA0 --fit off -c 16384 --host 0.0.0.0 --metrics --temp 0.5 -ngl 0 -dev none"),
+        slow(
+            194,
+            "-dev CUDA0 --fit off -c 16384 --host 0.0.0.0 --metrics --temp 0.5 -ngl 0 -dev none",
+        ),
     ],
 )
 def test_given_words_are_kept_or_come_before_those_of_the_plan(seed: int, words: str) -> None:

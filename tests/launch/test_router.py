@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 import pytest
-from support import HEADERS, TESTS
+from support import HEADERS, TESTS, slow
 
 from autolayers import read_model
 from autolayers.launch.companion_files import projector
@@ -180,7 +180,7 @@ def test_files_that_are_no_models_are_named_and_the_others_planned(
             "plans "
             "those of DIR",
         ),
-        (
+        slow(
             ("--models-preset", "mine.ini"),
             "--models-preset says how it loads them: nothing to plan",
         ),
@@ -198,13 +198,13 @@ def test_without_anything_to_plan_it_says_so_and_starts(
     ("own", "words", "said"),
     [
         ("--verify", ("--models-dir", "."), "--verify is for a command with a model"),
-        ("--format systemd", ("--models-dir", "."), "--format preset writes the router's"),
-        (
+        slow("--format systemd", ("--models-dir", "."), "--format preset writes the router's"),
+        slow(
             "",
             ("--models-dir", "/does/not/exist"),
             "--models-dir /does/not/exist: No such file or directory",
         ),
-        ("", ("--models-dir", TESTS / "logs"), "no GGUF model in it"),
+        slow("", ("--models-dir", TESTS / "logs"), "no GGUF model in it"),
     ],
 )
 def test_what_cannot_be_is_one_clear_line(

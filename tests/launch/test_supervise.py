@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support import slow
 
 from autolayers.errors import AutolayersError
 from autolayers.launch import background, supervise
@@ -131,7 +132,7 @@ def _pid(tmp_path: Path) -> int:
     raise AssertionError("the server never started")
 
 
-@pytest.mark.parametrize("name", ["INT", "TERM", "HUP"])
+@pytest.mark.parametrize("name", ["INT", slow("TERM"), slow("HUP")])
 def test_a_signal_as_soon_as_the_server_starts_ends_it(tmp_path: Path, name: str) -> None:
     server = f"echo $$ > $HERE/pid; kill -{name} $PPID; exec sleep 60"
     with _script(

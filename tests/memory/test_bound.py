@@ -11,7 +11,7 @@ import json
 from itertools import chain
 
 import pytest
-from support import FIXTURES, WHOLE, hypothetical_gpus, model, sample
+from support import FIXTURES, WHOLE, hypothetical_gpus, model, sample, slow
 
 import autolayers
 from autolayers import estimate
@@ -28,7 +28,7 @@ from autolayers.memory.weights import place_weights
 
 @WHOLE
 @pytest.mark.parametrize(
-    "kind", ["cases_models", "cases_archs", "b11311/cases_models", "b11311/cases_archs"]
+    "kind", [slow("cases_models"), "cases_archs", slow("b11311/cases_models"), "b11311/cases_archs"]
 )
 def test_it_is_never_below_the_truth(kind: str, whole: bool) -> None:
     low, over, models = [], [], {}
@@ -87,7 +87,7 @@ def test_an_unknown_graph_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch
         # nor the backend's
         ("more/headers/granite-embed-modernbert", "modern-bert.attention.head_count_kv=int:0"),
         # layers the tensors do not have
-        ("more/headers/qwen4exp-80b", "qwen4exp.block_count=int:64"),
+        slow("more/headers/qwen4exp-80b", "qwen4exp.block_count=int:64"),
     ],
 )
 def test_keys_that_contradict_the_tensors_end_in_a_bound_or_a_refusal(

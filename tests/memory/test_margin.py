@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from support import LLAMA_OPS as LLAMA
-from support import ROOT
+from support import ROOT, slow
 from support import model as fixture
 
 import autolayers
@@ -133,7 +133,7 @@ def test_a_window_takes_no_copies_of_the_whole_context():
 
 
 @pytest.mark.parametrize(
-    ("words", "at_load", "a_token"), [("", 1220, 3.56), ("-ctk q8_0 -ctv q8_0", 1220, 7.64)]
+    ("words", "at_load", "a_token"), [slow("", 1220, 3.56), ("-ctk q8_0 -ctv q8_0", 1220, 7.64)]
 )
 def test_sycl_leaves_what_an_arc_took(words, at_load, a_token):
     """An Arc Pro B70: MiB once loaded, and KiB for each token that the context holds."""

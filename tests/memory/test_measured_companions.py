@@ -60,7 +60,7 @@ def mtp_truth() -> dict[str, list[dict]]:  # type: ignore[type-arg]
 MTP = mtp_truth()
 
 
-@pytest.mark.parametrize("name", few(2, MTP, 1))
+@pytest.mark.parametrize("name", few(4, MTP, 1))
 def test_a_context_of_mtp_blocks_is_llama_cpps_to_the_byte(name: str) -> None:
     for case in MTP[name]:
         params, devices = parse(case["args"].split()).params, gpus(*case["gpus_mib"])

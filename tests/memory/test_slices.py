@@ -206,8 +206,8 @@ sched_reserve:        CPU compute buffer size =    16.52 MiB
     [
         ("qwen3-8b", "2x24GiB", "", None),
         # 936 and 360 GB/s, and columns in steps of 256
-        ("qwen3-8b", "rtx-3090,rtx-3060", "", "68,32"),
-        ("qwen3-8b", "rtx-3090,rtx-3060", "-ts 1,1", "1,1"),
+        slow("qwen3-8b", "rtx-3090,rtx-3060", "", "68,32"),
+        slow("qwen3-8b", "rtx-3090,rtx-3060", "-ts 1,1", "1,1"),
         # a third of 768 columns; of 31 % every 2nd layer has none
         slow("qwen3-30b-a3b", "12GiB,6GiB", "", "2,1"),
     ],

@@ -11,7 +11,7 @@ import re
 import weakref
 
 import pytest
-from support import HEADERS, blocks, header, place
+from support import HEADERS, blocks, header, place, slow
 
 import autolayers
 from autolayers.builds import rules
@@ -418,7 +418,7 @@ def test_sizes_on_backends_that_nobody_compared_are_called_upper_bounds() -> Non
         assert placement.buffers[device.name] > 0
 
 
-@pytest.mark.parametrize("words", ["", "--engine ik_llama.cpp"])
+@pytest.mark.parametrize("words", ["", slow("--engine ik_llama.cpp")])
 def test_a_model_and_its_placements_are_freed_with_their_plan(words: str) -> None:
     """A server that plans for days holds no more: nothing waits for the garbage collector."""
     whole = autolayers.read_model(HEADERS / "llama-3.2-1b-q8_0.gguf")

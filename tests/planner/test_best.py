@@ -74,7 +74,7 @@ def test_the_list_takes_the_file_that_choose_takes(case: tuple[str, str, str]) -
 @pytest.mark.parametrize(
     ("stem", "words", "most"),
     [
-        ("qwen3.5-4b", MACHINES[0], 2),  # 5 files: the largest is wholly on the GPU
+        slow("qwen3.5-4b", MACHINES[0], 2),  # 5 files: the largest is wholly on the GPU
         slow("qwen3.6-35b-a3b", MACHINES[1], 2),  # 6: the largest with experts in RAM
         slow("qwen3.8-27b", MACHINES[1], 5),  # 8: none can be read
         ("qwen3.8-27b", "--gpu 2GiB --ram 6GiB", 0),  # none is small enough

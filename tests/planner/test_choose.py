@@ -113,7 +113,13 @@ def test_a_mixture_that_needs_ram_is_taken_at_q4(
                 marks=pytest.mark.slow,
             ),
             # a laptop without a GPU: the Q4 that reaches 8 tokens/s; of a mixture Q3 alone does
-            ("llama-3.1-8b-q4_k_m", "-dev none --ram 16GiB@60GB/s --cores 8", PURE, "q4_K", READS),
+            slow(
+                "llama-3.1-8b-q4_k_m",
+                "-dev none --ram 16GiB@60GB/s --cores 8",
+                PURE,
+                "q4_K",
+                READS,
+            ),
             slow(
                 "qwen3-30b-a3b-q4_k_m",
                 "-dev none --ram 32GiB@60GB/s --cores 8",
@@ -122,7 +128,9 @@ def test_a_mixture_that_needs_ram_is_taken_at_q4(
                 SLOW,
             ),
             # a small model on it, and on a card that has space for any file of it
-            ("llama-3.2-1b-q8_0", "-dev none --ram 16GiB@60GB/s --cores 8", PURE, "q8_0", READS),
+            slow(
+                "llama-3.2-1b-q8_0", "-dev none --ram 16GiB@60GB/s --cores 8", PURE, "q8_0", READS
+            ),
             ("llama-3.2-1b-q8_0", "--gpu rtx-5090 --ram 64GiB", PURE, "q8_0", WHOLE),
         ],
     ),

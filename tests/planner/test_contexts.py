@@ -112,7 +112,7 @@ SMALL = (
 
 @pytest.mark.parametrize(
     ("name", "gpus"),
-    few_rows(3, [*SMALL, *(slow(name, gpus) for name in MODELS for gpus in MACHINES)]),
+    few_rows(6, [*SMALL, *(slow(name, gpus) for name in MODELS for gpus in MACHINES)]),
 )
 def test_a_plan_uses_the_context_that_its_split_has_room_for(name: str, gpus: str) -> None:
     """The split given back without -c has no more, and --ctx max at least as much as the

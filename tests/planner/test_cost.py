@@ -113,7 +113,7 @@ def test_prompts_are_pipelined_over_devices_that_compute_asynchronously(
 
 
 @WHOLE
-@pytest.mark.parametrize(("kind", "factor", "within"), [("tg", 1.12, 0.80), ("pp", 1.20, 0.65)])
+@pytest.mark.parametrize(("kind", "factor", "within"), [slow("tg", 1.12, 0.80), ("pp", 1.20, 0.65)])
 def test_predictions_are_near_to_what_was_measured(
     kind: str, factor: float, within: float, whole: bool
 ) -> None:
@@ -142,7 +142,7 @@ def test_what_is_measured_is_within_the_uncertainty_that_is_stated(kind: str) ->
 @pytest.mark.parametrize(
     ("ids", "most"),
     few_rows(
-        2,
+        5,
         [
             # MLA without flash attention after 8k to 32k tokens: before 2.0 to 4.6
             ("n0036 n0038 n0040", 1.35),
@@ -280,8 +280,8 @@ def test_what_windows_would_move_to_ram_does_not_fit(whole: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "words", "assumed"),
     [
-        ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB", {"RAM": 42e9, "cores": 8}),
-        (
+        slow("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB", {"RAM": 42e9, "cores": 8}),
+        slow(
             "qwen3-30b-a3b-q4_k_m:8",
             "--gpu 2GiB --ram 64GiB",
             {"CUDA0": 400e9, "RAM": 38e9, "cores": 8},
@@ -335,7 +335,7 @@ def test_cache_types_are_proposed_with_what_they_buy_and_never_chosen() -> None:
         slow("llama-3.3-70b-q4_k_m:8", "--gpu 4x3090", True),
         ("llama-3.3-70b-q4_k_m:8", "--gpu a100-80g", False),
         ("llama-3.3-70b-q4_k_m:8", "--gpu 4x3090 --llama-build 8000", False),
-        ("llama-3.3-70b-q4_k_m:8", "--gpu 4x3090 -fa off", False),
+        slow("llama-3.3-70b-q4_k_m:8", "--gpu 4x3090 -fa off", False),
         ("mamba2-2.7b-q4_k_m:8", "--gpu 4x3090", False),
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support import FIXTURES, model
+from support import FIXTURES, model, slow
 
 import autolayers
 from autolayers.errors import UsageError
@@ -43,7 +43,7 @@ def test_no_layer_makes_room_for_a_draft_that_loses() -> None:
             "llama-3.2-1b-q8_0",
             "llama-server does not draft with the draft's vocabulary: the draft has 128256 tokens",
         ),
-        ("qwen3-8b-q4_k_m", "the draft is as large as the model"),
+        slow("qwen3-8b-q4_k_m", "the draft is as large as the model"),
     ],
 )
 def test_a_draft_that_cannot_be_used_is_left_out_and_takes_no_memory(draft: str, why: str) -> None:

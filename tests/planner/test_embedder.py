@@ -7,7 +7,7 @@ inputs.
 from __future__ import annotations
 
 import pytest
-from support import FIXTURES, model
+from support import FIXTURES, model, slow
 
 import autolayers
 from autolayers.builds import TODAY
@@ -26,9 +26,9 @@ def plan(name: str, *words: str) -> autolayers.Plan:
 @pytest.mark.parametrize(
     ("name", "n_ctx", "flag"),
     [
-        ("embeddinggemma-300m-q8_0", 2048, "--embedding"),
+        slow("embeddinggemma-300m-q8_0", 2048, "--embedding"),
         ("bge-small-en-q8_0", 512, "--embedding"),
-        ("bge-m3-f16", 8192, "--embedding"),
+        slow("bge-m3-f16", 8192, "--embedding"),
         ("gte-reranker-modernbert", 8192, "--rerank"),
     ],
 )

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import FIXTURES, HEADERS, few, model
+from support import FIXTURES, HEADERS, few, model, slow
 
 import autolayers
 from autolayers.cli import main
@@ -111,7 +111,7 @@ def test_the_file_that_is_named_runs_as_said() -> None:
     assert json.loads(json.dumps(found.to_dict()))["smaller_file"]["type"] == "q4_K"
 
 
-@pytest.mark.parametrize("name", ["qwen3-30b-a3b-q4_k_m", "llama-3.1-8b-q4_k_m"])
+@pytest.mark.parametrize("name", [slow("qwen3-30b-a3b-q4_k_m"), "llama-3.1-8b-q4_k_m"])
 def test_nothing_is_said_of_a_plan_that_is_as_fast_as_it_gets(name: str) -> None:
     found = autolayers.plan(model(name), ["--gpu", "rtx-3060", "--ram", "32GiB"], advise=True)
     assert found.faster is None and found.smaller is None

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import TESTS, gpu, model
+from support import TESTS, gpu, model, slow
 
 import autolayers
 from autolayers import Device
@@ -67,7 +67,12 @@ class TestItsSteps:
 
     @pytest.mark.parametrize(
         ("flags", "least"),
-        [("-np 2", 8192), ("-np 2 -kvu", 4096), ("-np 3 -fitc 2048", 6144), ("-fitc 6000", 6000)],
+        [
+            slow("-np 2", 8192),
+            ("-np 2 -kvu", 4096),
+            slow("-np 3 -fitc 2048", 6144),
+            slow("-fitc 6000", 6000),
+        ],
     )
     def test_each_slot_with_its_own_cache_has_the_floor(self, flags: str, least: int) -> None:
         found = answer("llama-3.1-8b-q4_k_m", flags, gpu(5))
@@ -97,8 +102,8 @@ class TestItsSteps:
         ("name", "gib", "n_ctx", "layers"),
         [
             ("qwen3.5-4b-q4_k_m", 6, 75520, None),
-            ("qwen3.6-27b-q4_k_m", 12, 4096, 43),
-            ("falcon-h1-7b-q4_k_m", 5, 4096, 38),
+            slow("qwen3.6-27b-q4_k_m", 12, 4096, 43),
+            slow("falcon-h1-7b-q4_k_m", 5, 4096, 38),
         ],
     )
     def test_recurrent_states_count_twice(

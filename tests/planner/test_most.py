@@ -76,14 +76,14 @@ def number(of: PlacementKind, params: Params) -> int:
 @pytest.mark.parametrize(
     "mib",
     [
-        (900,),
+        slow((900,)),
         slow((1100,)),
         slow((2000,)),
         (700, 600),
         slow((600, 900)),
         slow((800, 800)),
         slow((1100, 700)),
-        (1500, 1500),
+        slow((1500, 1500)),
     ],
 )
 def test_no_launch_has_more_layers(name: str, mib: tuple[int, ...]) -> None:

@@ -231,7 +231,7 @@ def test_no_other_choice_is_better(first: int) -> None:
             assert case.price(list(found.plans)) <= least * 1.06, number
 
 
-@pytest.mark.parametrize("seed", swept(range(60), 15, (0, 11)))
+@pytest.mark.parametrize("seed", swept(range(60), 15, (11,)))
 def test_what_holds_for_every_plan_of_several(seed: int) -> None:
     """No device and no RAM is given twice, nothing is worse than one after another, the flags say
     all of it."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from support import MiB, hypothetical_gpus, model, requested
+from support import MiB, hypothetical_gpus, model, requested, slow
 
 from autolayers.devices import Host
 from autolayers.flags.policy import read
@@ -27,9 +27,9 @@ def launches(name: str, words: str, *mib: int, ram: int = 64 << 30) -> Launches:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("llama-3.1-8b-q4_k_m:4", ""),
-        ("llama-3.1-8b-q4_k_m:4", "-c 4096 -ub 1024"),
-        ("qwen3-30b-a3b-q4_k_m:4", "-c 4096"),
+        slow("llama-3.1-8b-q4_k_m:4", ""),
+        slow("llama-3.1-8b-q4_k_m:4", "-c 4096 -ub 1024"),
+        slow("qwen3-30b-a3b-q4_k_m:4", "-c 4096"),
         ("gemma-3-4b-q8_0:4", "--strategy layers"),
     ],
 )
@@ -147,7 +147,7 @@ def settled(
 @pytest.mark.parametrize(
     ("name", "words", "mib", "expected"),
     [
-        (
+        slow(
             "llama-3.3-70b-q4_k_m:4",
             "-c 4096",
             (2500, 2300, 2000),

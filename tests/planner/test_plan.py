@@ -420,8 +420,8 @@ class TestReasons:
         ("words", "flags"),
         [
             ("", ("-lm", "none")),
-            ("--llama-build 9100", ("--no-mmap",)),
-            ("-lm mmap", None),  # given
+            slow("--llama-build 9100", ("--no-mmap",)),
+            slow("-lm mmap", None),  # given
             slow("--no-op-offload", None),  # nothing is copied
             slow("--budget CUDA0=20GiB", None),  # all weights are on the GPU
         ],
@@ -578,7 +578,7 @@ def test_a_launch_that_llama_cpp_refuses_is_refused_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "gib"), [("--margin 30GiB", 24), ("-ngl 0", 0.1), ("-fitt 9000", 8)]
+    ("flags", "gib"), [slow("--margin 30GiB", 24), ("-ngl 0", 0.1), slow("-fitt 9000", 8)]
 )
 def test_a_margin_that_is_more_than_what_is_free_is_named(flags: str, gib: float) -> None:
     found = plan(DENSE, flags, gpu(gib))

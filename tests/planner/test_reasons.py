@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import gguf, model, write_gguf
+from support import gguf, model, slow, write_gguf
 
 import autolayers
 from autolayers.cli import main
@@ -60,7 +60,7 @@ def path(tmp_path: Path) -> str:
         ["plan", "M", *FULL, "--format", "docker"],
         ["plan", "M", "M", *ROOMY, "--json"],
         ["choose", "M", *FULL, "--json"],
-        ["sweep", "M", "--gpu", "1GiB", "--ram", "16GiB", "--contexts", "4096", "--json"],
+        slow(["sweep", "M", "--gpu", "1GiB", "--ram", "16GiB", "--contexts", "4096", "--json"]),
     ],
     ids=["flags", "number", "file", "several", "choose", "sweep"],
 )

@@ -64,7 +64,7 @@ class TestGivenContext:
         ("name", "card", "times"),
         [
             slow("llama-3.3-70b-q4_k_m", "rtx-3060", 1.4),
-            ("llama-3.3-70b-q4_k_m", "rtx-4060-ti-16g", 2.5),
+            slow("llama-3.3-70b-q4_k_m", "rtx-4060-ti-16g", 2.5),
             ("qwen2.5-7b-q4_k_m", "3GiB", 1.5),
         ],
     )
@@ -180,7 +180,7 @@ class TestDevices:
         [
             ("gpt-oss-120b-mxfp4", "--gpu 36.1GiB,36.1GiB", 131072),
             slow("qwen3-next-80b-a3b-q4_k_m", "--gpu 43.7GiB,20GiB", 262144),
-            ("llama-3.1-8b-f16", "--gpu 14.6GiB,7.3GiB -ctk q8_0 -ctv q8_0", 61952),
+            slow("llama-3.1-8b-f16", "--gpu 14.6GiB,7.3GiB -ctk q8_0 -ctv q8_0", 61952),
             slow(
                 "gemma-3-27b-q4_k_m",
                 "--gpu 7.3GiB,17.5GiB -ctk q8_0 -ctv q8_0 -fitt 512",
@@ -200,7 +200,7 @@ class TestDevices:
         assert found.fits and found.params.tensor_split == (37.0, 12.0)
         assert any("exps" in pattern for pattern, _ in found.params.overrides)
 
-    @pytest.mark.parametrize(("mib", "other"), [(2880, "CPU"), (2900, "CUDA0")])
+    @pytest.mark.parametrize(("mib", "other"), [(2880, "CPU"), slow(2900, "CUDA0")])
     def test_two_of_three_matrices_of_a_layer_lie_on_a_second_gpu(
         self, mib: int, other: str
     ) -> None:
@@ -231,7 +231,7 @@ class TestContext:
         [
             slow("gpt-oss-20b-mxfp4", "--gpu rtx-3060 --ram 32GiB"),
             slow("llama-3.1-8b-q4_k_m", "--gpu rtx-4060"),
-            ("qwen3-30b-a3b-q4_k_m:12", "--gpu 3GiB --ram 32GiB"),
+            slow("qwen3-30b-a3b-q4_k_m:12", "--gpu 3GiB --ram 32GiB"),
             ("gemma-2-9b-q4_k_m:12", "--gpu 2GiB --ram 32GiB"),
         ],
     )
@@ -323,9 +323,9 @@ def test_heads_without_a_flash_kernel_stay_on_their_gpus() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("qwen3-30b-a3b-q4_k_m:8", "--gpu 3GiB --ram 32GiB"),
+        slow("qwen3-30b-a3b-q4_k_m:8", "--gpu 3GiB --ram 32GiB"),
         slow("gpt-oss-20b-mxfp4:8", "--gpu 1700MiB,2500MiB --ram 32GiB"),
-        ("llama-3.1-8b-q4_k_m:8", "--gpu 1800MiB --ram 32GiB"),
+        slow("llama-3.1-8b-q4_k_m:8", "--gpu 1800MiB --ram 32GiB"),
         ("gemma-2-9b-q4_k_m:8", "--gpu 3GiB --ram 32GiB"),
     ],
 )

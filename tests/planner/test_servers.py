@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support import model
+from support import model, slow
 
 import autolayers
 from autolayers.machine import Device, Machine
@@ -61,7 +61,7 @@ class TestFlags:
 
     @pytest.mark.parametrize(
         ("device", "endpoints", "named"),
-        [("RPC2", ("b:1",), ("RPC0",)), ("RPC1", ("a:1",), ("RPC1",))],
+        [slow("RPC2", ("b:1",), ("RPC0",)), ("RPC1", ("a:1",), ("RPC1",))],
     )
     def test_name_only_the_servers_that_are_used_numbered_as_in_llama_cpp(
         self, device: str, endpoints: tuple[str, ...], named: tuple[str, ...]

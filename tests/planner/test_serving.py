@@ -63,8 +63,8 @@ class TestWhatGrows:
         [
             ("llama-3.2-1b-q8_0", 16, ()),
             ("llama-3.2-1b-q8_0", 4, ("-cram",)),
-            ("gemma-3-4b-q8_0", 16, ("-ctxcp",)),
-            ("gemma-3-4b-q8_0", 8, ("-ctxcp", "-cram")),
+            slow("gemma-3-4b-q8_0", 16, ("-ctxcp",)),
+            slow("gemma-3-4b-q8_0", 8, ("-ctxcp", "-cram")),
         ],
     )
     def test_is_limited_by_as_few_flags_as_needed(

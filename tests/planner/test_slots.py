@@ -6,7 +6,7 @@ Slots for requests at once: in a given context each has the cells of one request
 from __future__ import annotations
 
 import pytest
-from support import HEADERS
+from support import HEADERS, slow
 
 import autolayers
 
@@ -21,7 +21,7 @@ def plan(requests: int, *words: str) -> autolayers.Plan:
 
 
 @pytest.mark.parametrize(
-    ("n_ctx", "requests", "most"), [(32768, 8, 8), (32768, 32, 12), (4096, 64, 1)]
+    ("n_ctx", "requests", "most"), [slow(32768, 8, 8), slow(32768, 32, 12), (4096, 64, 1)]
 )
 def test_no_more_requests_run_at_once_than_a_given_context_holds(
     n_ctx: int, requests: int, most: int

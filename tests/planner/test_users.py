@@ -205,8 +205,8 @@ def test_servers_of_their_own_are_offered_where_they_serve_more() -> None:
     "words",
     [
         "--gpu rtx-3090,rtx-3060 --users 16",  # cards of two kinds
-        "--gpu 2xrtx-3090 --users 16 -ts 1,1",  # a split that was asked for
-        "--gpu 2xrtx-3090",  # one person
+        slow("--gpu 2xrtx-3090 --users 16 -ts 1,1"),  # a split that was asked for
+        slow("--gpu 2xrtx-3090"),  # one person
         "--gpu 2xrtx-3090 --users 1",
     ],
 )
@@ -256,7 +256,17 @@ def test_a_launch_for_users_has_one_total() -> None:
 
 
 @pytest.mark.parametrize(
-    ("users", "slots"), [(3, 2), (5, 4), (6, 4), (10, 8), (24, 16), (33, 32), (65, 64), (200, 128)]
+    ("users", "slots"),
+    [
+        slow(3, 2),
+        slow(5, 4),
+        (6, 4),
+        slow(10, 8),
+        slow(24, 16),
+        slow(33, 32),
+        slow(65, 64),
+        slow(200, 128),
+    ],
 )
 def test_people_get_slots_that_llama_cpp_accepts(users: int, slots: int) -> None:
     """Mean pooling aborts unless the micro-batch of 2048 is a multiple of the slots."""

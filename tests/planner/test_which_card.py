@@ -76,7 +76,7 @@ def test_each_kind_is_there_and_smallest_first(found: Found) -> None:
             assert speeds == sorted(speeds, reverse=True)
 
 
-@pytest.mark.parametrize("ram", [None, 8 << 30])
+@pytest.mark.parametrize("ram", [slow(None), 8 << 30])
 def test_a_mac_is_listed_by_its_own_ram(ram: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """--ram is that of the machines that the cards are put into."""
     macs = {name: CARDS[name] for name in ("m1-8g", "m1-16g", "m3-ultra-512g", "gb10")}

@@ -70,9 +70,9 @@ def test_a_trace_has_what_was_measured_and_what_was_only_promised() -> None:
     ("name", "words"),
     [
         # people get slots of their own, and the context that is for them
-        ("llama-3.1-8b-q4_k_m:8", ["--gpu", "12GiB", "--users", "8"]),
+        slow("llama-3.1-8b-q4_k_m:8", ["--gpu", "12GiB", "--users", "8"]),
         # an input lies in one micro-batch
-        ("bge-m3-f16", ["--gpu", "4GiB", "--ram", "16GiB"]),
+        slow("bge-m3-f16", ["--gpu", "4GiB", "--ram", "16GiB"]),
         # the next request changes earlier text: the windows' caches are as large as the context
         ("gemma-3-4b-q8_0:8", ["--gpu", "12GiB", "--workload", "agent"]),
     ],

@@ -4,7 +4,7 @@ What a plan says of its placement is what the memory model places.
 """
 
 import pytest
-from support import few, model
+from support import few, model, slow
 
 import autolayers
 
@@ -131,7 +131,7 @@ def test_what_llama_server_refuses_of_a_model_without_a_cache_is_named(
     ("name", "contexts"),
     [
         # trained with 40960, which is little more than 32768
-        ("qwen3-30b-a3b-q4_k_m:8", ["8192", "16384", "40960"]),
+        slow("qwen3-30b-a3b-q4_k_m:8", ["8192", "16384", "40960"]),
         # trained with 131072
         ("llama-3.1-8b-q4_k_m:8", ["8192", "16384", "32768", "131072"]),
     ],

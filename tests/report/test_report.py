@@ -182,8 +182,8 @@ def test_the_bars_of_a_summary_have_every_part_at_its_place() -> None:
     "words",
     [
         "--gpu rtx-3060 --ram 32GiB",
-        "--gpu 2GiB --ram 32GiB",
-        "--gpu 8xrtx-3060 --ram 64GiB",
+        slow("--gpu 2GiB --ram 32GiB"),
+        slow("--gpu 8xrtx-3060 --ram 64GiB"),
         "--gpu m4-pro-24g",
         "-dev none --gpu 8GiB",
     ],
@@ -439,7 +439,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    "case", ["fits", "does not fit", slow("alike"), "processor", slow("draft")]
+    "case", [slow("fits"), slow("does not fit"), slow("alike"), "processor", slow("draft")]
 )
 def test_text_is_laid_out_for_the_width_and_cuts_no_word(case: str) -> None:
     found = replace(plan(*CASES[case]), noted=())  # of the fixtures' paths
@@ -505,7 +505,7 @@ def test_alternatives_say_what_they_buy() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m"])
+@pytest.mark.parametrize("name", ["llama-3.1-8b-q4_k_m", slow("qwen3-30b-a3b-q4_k_m")])
 def test_a_larger_context_has_a_price_without_a_gpu(name: str) -> None:
     """It takes no memory that anything else needs, and costs as it fills."""
     found = autolayers.plan(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from support import ROOT
+from support import ROOT, slow
 
 from autolayers import bundled, read_model, rules
 from autolayers.cli.rules import main
@@ -278,7 +278,8 @@ def test_the_command_refuses_in_one_line(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--params", "70B", "--bits", "16", "--gpu", "80GiB"], [LLAMA_8B, "--gpu", "24GiB"]]
+    "words",
+    [["--params", "70B", "--bits", "16", "--gpu", "80GiB"], slow([LLAMA_8B, "--gpu", "24GiB"])],
 )
 def test_a_card_is_known_in_a_new_process(words: list[str]) -> None:
     """--gpu was an AttributeError where nothing had asked for devices before."""

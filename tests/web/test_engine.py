@@ -58,7 +58,7 @@ def explained(**question: Any) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.parametrize("gpu", MACHINES)
+@pytest.mark.parametrize("gpu", [MACHINES[0], slow(MACHINES[1])])
 @pytest.mark.parametrize(
     "name", [MODELS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in MODELS[1:])]
 )
@@ -91,13 +91,13 @@ def test_plans_are_the_librarys(name: str, gpu: str) -> None:
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
-        ("llama-3.1-8b-q4_k_m", ""),
+        slow("llama-3.1-8b-q4_k_m", ""),
         ("llama-3.1-8b-q4_k_m", "--llama-build b4000"),
         pytest.param("llama-3.1-8b-q4_k_m", "--llama-build b7000", marks=pytest.mark.slow),
         slow("llama-3.1-8b-q4_k_m", "-ot token_embd=CUDA0"),
-        ("mtp-step35", "--override-kv step35.nextn_predict_layers=int:0"),
-        ("mtp-step35", ""),
-        ("qwen3-30b-a3b-q4_k_m", "--llama-build b9093 --ram 64GiB -ngl 49 -c 4096 -ncmoe 40"),
+        slow("mtp-step35", "--override-kv step35.nextn_predict_layers=int:0"),
+        slow("mtp-step35", ""),
+        slow("qwen3-30b-a3b-q4_k_m", "--llama-build b9093 --ram 64GiB -ngl 49 -c 4096 -ncmoe 40"),
         pytest.param("qwen3.5-4b-mtp-q8_0", "", marks=pytest.mark.slow),
         slow("qwen3.5-4b-mtp-q8_0", "--spec-type draft-mtp -ngl 20 -c 4096"),
         slow("qwen3.5-4b-mtp-q8_0", "--spec-type draft-mtp --llama-build b10204 -ngl 20 -c 4096"),
@@ -396,7 +396,7 @@ def test_the_verdict_is_for_everybody() -> None:
         ("24", [24 << 30]),
         ("2x12", [12 << 30] * 2),
         ("2 × 11.5", [23 << 29] * 2),
-        ("8, 12GiB", [8 << 30, 12 << 30]),
+        slow("8, 12GiB", [8 << 30, 12 << 30]),
         ("12GB", [12 << 30]),
         ("8x80gb", [80 << 30] * 8),
         ("none", []),
@@ -533,7 +533,7 @@ def test_the_card_that_webgl_names(renderer: str, card: str | None) -> None:
     assert next(iter(ask("card", name=renderer)["cards"]), None) == card
 
 
-@pytest.mark.parametrize("kind", few(4, [kind for kind in NAMES if kind != "lm-studio"]))
+@pytest.mark.parametrize("kind", few(8, [kind for kind in NAMES if kind != "lm-studio"]))
 def test_files_name_paths_that_somebody_has(kind: str) -> None:
     """The user's own, or /path/to with a note; never the folder where this runs."""
     question = {"model": "mistral-7b-q4_k_m", "gpu": "8", "ram": "32", "format": kind}
@@ -715,7 +715,7 @@ def test_lm_studio_gets_a_share_of_layers() -> None:
         ("", 4, "4 predictions at once, with Unified KV Cache on"),
         ("-np 1", 1, ""),
         ("-np 8", 8, "8 predictions at once, with Unified KV Cache on"),
-        ("-np 2 -no-kvu", 2, "2 predictions at once, with Unified KV Cache off"),
+        slow("-np 2 -no-kvu", 2, "2 predictions at once, with Unified KV Cache off"),
     ],
 )
 def test_lm_studio_is_told_the_slots_of_the_plan(flags: str, slots: int, note: str) -> None:

@@ -7,7 +7,7 @@ copy from.
 from __future__ import annotations
 
 import pytest
-from support import model
+from support import model, slow
 
 from autolayers.flags.policy import read
 from autolayers.flags.workload import Workload
@@ -56,7 +56,7 @@ def test_slow_cores_do_not_count_where_a_plan_leaves_them_out() -> None:
     assert speed("llama-3.1-8b-q4_k_m", "", fast) == speed("llama-3.1-8b-q4_k_m", "-t 8", all_cores)
 
 
-@pytest.mark.parametrize("ub", [512, 1024])
+@pytest.mark.parametrize("ub", [slow(512), 1024])
 def test_prompts_copy_pinned_weights_twice_as_fast(ub: int) -> None:
     """Measured on an RTX 5090, gpt-oss 120B with -ncmoe 24 (s0415, s0419): 254 mapped, 536 pinned,
     by -ub 512."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import FIXTURES, says
+from support import FIXTURES, says, slow
 
 import autolayers
 from autolayers.work.rates import OWN_DOUBT
@@ -74,7 +74,7 @@ IN_RAM = "-ngl 99 -ncmoe 99 -c 8192"
             "-ngl 99 -c 16384 -ctk q8_0 -ctv q8_0 --workload 512+64@8192",
             "",
         ),
-        (MOE, "mi25", {}, "-ngl 99 -ncmoe 12 -c 4096", VEGA),
+        slow(MOE, "mi25", {}, "-ngl 99 -ncmoe 12 -c 4096", VEGA),
         (DENSE, "mi25", {}, "-ngl 99 -c 4096", ""),
         (
             FIXTURES / "headers" / "gpt-oss-20b-mxfp4.gguf",

@@ -6,7 +6,7 @@ Who computes what: a launch that is not measured has the work of the same launch
 from __future__ import annotations
 
 import pytest
-from support import model
+from support import model, slow
 
 import autolayers
 from autolayers.flags.policy import read
@@ -106,7 +106,7 @@ def test_a_launch_that_is_not_measured_has_the_work_of_one_that_is(
     ("words", "types"),
     [
         ("-ctk iq4_nl -ctv iq4_nl", "iq4_nl"),
-        ("-ctk q8_0 -ctv q4_0 --llama-build 10488", "q8_0/q4_0"),
+        slow("-ctk q8_0 -ctv q4_0 --llama-build 10488", "q8_0/q4_0"),
     ],
 )
 def test_attention_without_a_kernel_is_slow_and_said(words: str, types: str) -> None:
