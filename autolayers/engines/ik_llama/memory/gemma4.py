@@ -6,7 +6,7 @@ from ....ggml.tensor import Tensor
 from .graph import Builder, Family
 
 
-class Gemma4(Family):
+class Gemma4Family(Family):
     """Layers may have an embedding each, whose inputs the builder keeps as `per_layer`."""
 
     def embed(self, b: Builder) -> Tensor:
