@@ -314,7 +314,7 @@ def split(
         t = nodes[i]
         if t.op in VIEW_OPS:
             continue
-        new = t.backend != current or id(t) in marked
+        new = t.backend != current or (len(marked) > 0 and id(t) in marked)
         if not new and inputs:
             for s in t.src:
                 if s.backend == current or readable(s, current):

@@ -5,8 +5,8 @@ llama.cpp.
     placer.py      weights
     matrices.py    -sm none, graph and attn on several GPUs
     cache.py       keys and values
-    families.py, family.py    its graphs: a row each, and the loop that reads it
-    graph.py, latent.py, delta.py, gemma4.py, cut.py    what rows are made of
+    families.py    its graphs, a row each
+    graph.py, latent.py, delta.py, gemma4.py, cut.py    the loop that reads rows, and their parts
     scheduler.py, reserve.py    its buffers
     bound.py       buffers where the graph is not modelled
 """

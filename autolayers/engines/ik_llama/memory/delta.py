@@ -4,11 +4,7 @@
 from __future__ import annotations
 
 from ....ggml.tensor import Tensor
-from .family import Family
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .graph import Builder
+from .graph import Builder, Family
 
 
 class DeltaNet(Family):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from ....records import replace
 from .delta import DeltaNet
-from .family import Experts, Family, never
-from .gemma4 import Gemma4, gemma4_qkv
+from .gemma4 import Gemma4Family, gemma4_qkv
+from .graph import Builder, Experts, Family, never
 from .latent import Latent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ....ggml.tensor import Tensor
     from ....model.hparams import Hparams
-    from .graph import Builder
 
     Made = tuple[Tensor, Tensor, Tensor]
 
@@ -178,7 +177,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3next": _DELTA,
     "qwen35": _DELTA,
     "qwen35moe": _DELTA,
-    "gemma4": Gemma4(
+    "gemma4": Gemma4Family(
         embed_scale=True,
         qkv=gemma4_qkv,
         rope_factors=_slides_not,

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from ....ggml.tensor import Tensor
-from .family import Family
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .graph import Builder
+from .graph import Builder, Family
 
 
-class Gemma4(Family):
+class Gemma4Family(Family):
     """Layers may have an embedding each, whose inputs the builder keeps as `per_layer`."""
 
     def embed(self, b: Builder) -> Tensor:

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from ....ggml.tensor import Tensor, row_size
 from .cut import CutBuilder
-from .family import Family
-from .graph import Builder, some_heads
+from .graph import Builder, Family, some_heads
 
 _MANY = 128  # tokens from which on keys and values are made of the latent cache (pp_opt)
 _CELLS = 1024  # and of the cache, where layers are cut (k_pp_opt_min_kv)
@@ -110,7 +109,7 @@ class _Attention:
         return trans
 
     def _parts(self, type_: str, heads: int) -> tuple[Tensor, Tensor]:
-        """Return the cache's latent part, and its rotated one for each of so many heads."""
+        """Return two parts of the cache: the latent, and the rotated one, repeated by head."""
         g, k_l, cells = self.b.graph, self.k_l, self.b.context.n_ctx
         nope = g.view(k_l, (self.rank, cells), (k_l.nb[1],), row_size(k_l.type, self.rope))
         rope = g.view(k_l, (self.rope, cells, 1), (k_l.nb[1], k_l.nb[2]))

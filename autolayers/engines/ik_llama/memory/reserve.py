@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ....memory.weights import Placement
     from ....model import Model
     from .. import Said
-    from .family import Family
+    from .graph import Family
 
 _BY_EIGHT = frozenset(["iq4_xs", "q4_0", "q8_0", "q8_K", "q8_KV", "mxfp4"])
 _REPACKED_TEXT = """
