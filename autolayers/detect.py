@@ -130,7 +130,9 @@ def read_help(
         _EXPLAINED.split(match[1], maxsplit=1)[0] if (match := _INDENTED.match(line)) else line
         for line in text.splitlines()
     ]
-    names = _names(lines)
+    names = frozenset(
+        name for line in lines if line.startswith("-") for name in _FLAGS.findall(line)
+    )
     if fork:
         names |= _OF_GPUS
     if "-ngl" not in names and "--n-gpu-layers" not in names:
@@ -140,13 +142,6 @@ def read_help(
     flash = next((line for line in lines if line.startswith("-fa")), None)
     flash_takes_word = None if flash is None else "on|off" in flash or "<0|1>" in flash
     return names, flash_takes_word, traces
-
-
-def _names(lines: list[str]) -> frozenset[str]:
-    """Return the names of all flags in a --help."""
-    return frozenset(
-        name for line in lines if line.startswith("-") for name in _FLAGS.findall(line)
-    )
 
 
 def _ask(launcher: Sequence[str], flag: str, environ: Mapping[str, str]) -> str | None:

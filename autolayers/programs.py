@@ -216,13 +216,11 @@ def _kill_marked(mark: bytes) -> None:
     for name in os.listdir("/proc") if sys.platform == "linux" else ():
         # processes of others cannot be read, and some end meanwhile
         with contextlib.suppress(OSError):
-            if name.isdecimal() and mark in _environ(name):
-                os.kill(int(name), signal.SIGKILL)
-
-
-def _environ(process: str) -> bytes:
-    with open(f"/proc/{process}/environ", "rb") as file:
-        return file.read(MOST) + b"\0"
+            if not name.isdecimal():
+                continue
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if mark in file.read(MOST) + b"\0":
+                    os.kill(int(name), signal.SIGKILL)
 
 
 # --- this package's own functions, where a library could end the process

@@ -170,15 +170,11 @@ def _init(title: str, fields: dict[str, Any]) -> Any:
             if name not in values:
                 values[name] = make()
         if len(values) < len(names):
-            raise TypeError(f"{title}() is missing {_without(names, values)}")
+            missing = [name for name in names if name not in values]
+            raise TypeError(f"{title}() is missing {missing}")
         _set(self, "__dict__", values)
 
     return __init__
-
-
-def _without(names: tuple[str, ...], values: dict[str, Any]) -> list[str]:
-    """Return the names that have no value."""
-    return [name for name in names if name not in values]
 
 
 def _by_values(cls: Any, names: tuple[str, ...], values_of: Callable[[Any], Any]) -> dict[str, Any]:

@@ -53,12 +53,9 @@ def load(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
     ):
         return None
     rates = [record[name] for name in ("ram", "bus", "disk", *BUS) if name in record]
-    return record if rates and all(map(_is_rate, rates)) else None
-
-
-def _is_rate(value: object) -> bool:
-    """Return whether it can be a rate, in bytes per second."""
-    return isinstance(value, (int, float)) and 1e6 < value < 1e14
+    # bytes per second
+    real = all(isinstance(rate, (int, float)) and 1e6 < rate < 1e14 for rate in rates)
+    return record if rates and real else None
 
 
 def in_use() -> float:

@@ -332,7 +332,9 @@ class _Driver:
     def capability(self, handle: object) -> tuple[int, int] | None:
         """Return the compute capability, if it is one that a GPU may have."""
         capability: tuple[int, int] | None = self.ask("nvmlDeviceGetCudaComputeCapability", handle)
-        return capability if capability and _plausible(*capability) else None
+        major, minor = capability or (0, 0)
+        plausible = 0 < major <= _MOST_CAPABILITY and 0 <= minor <= _MOST_CAPABILITY
+        return capability if plausible else None
 
     def bandwidth(self, handle: object) -> float | None:
         """Return the memory's bytes a second, if its width and clock are plausible."""
@@ -380,11 +382,6 @@ class _Driver:
             unified=True,
             warning="unified memory: free is what the system has available",
         )
-
-
-def _plausible(major: int, minor: int) -> bool:
-    """Return whether a compute capability is one that a GPU may have."""
-    return 0 < major <= _MOST_CAPABILITY and 0 <= minor <= _MOST_CAPABILITY
 
 
 def _in_cuda_order(

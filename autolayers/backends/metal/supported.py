@@ -129,10 +129,6 @@ def _set_rows(op: Tensor) -> bool:
     return op.type == "f16" if source == "f16" else source == "f32" and op.type in _SET_ROWS
 
 
-def _f32_source(op: Tensor) -> bool:
-    return op.src[0].type == "f32"
-
-
 _RULES: dict[str, Callable[[Tensor], bool]] = {
     **dict.fromkeys(("SCALE", "FILL", "CLAMP", "SQR", "SQRT", "SIN", "COS", "LOG"), _float_rows),
     **dict.fromkeys(("ADD", "SUB", "MUL", "DIV", "ADD_ID"), _arithmetic),
@@ -152,7 +148,7 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     ),
     **dict.fromkeys(
         ("UPSCALE", "POOL_2D", "PAD", "PAD_REFLECT_1D", "TIMESTEP_EMBEDDING", "SOLVE_TRI"),
-        _f32_source,
+        lambda op: op.src[0].type == "f32",
     ),
     **dict.fromkeys(
         ("SET", "CPY", "DUP", "CONT"), lambda op: op.type in _CPY.get(op.src[0].type, ())

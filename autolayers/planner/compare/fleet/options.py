@@ -152,8 +152,10 @@ def option_of(
     table = one.speed.requests
     if not plan.fits or not isinstance(requests, Requests) or not isinstance(table, Requests):
         return MachineOption(0, False, False, 0, 0, 0, 0, missing(plan), ())
+    # Each with its slot, unless the first token is promised, for which users may wait.
+    rows = [row for row in table.table if row.fits and (row.slots >= row.users or wanted.first)]
     # Where a promise left no table, the plan's own row is known.
-    rows = _rows(table, wanted) or [requests.row]
+    rows = rows or [requests.row]
     # The users that keep the promise, without one those that get the most in all
     # All layers and the output, and no tensor rule.
     # The fullest device: others that share this part must fit beside it.
@@ -168,12 +170,6 @@ def option_of(
         0,
         tuple([(row.users, row.served.rate, row.served.first) for row in rows]),
     )
-
-
-def _rows(table: Requests, wanted: Users) -> list[UsersRow]:
-    """Return the numbers of users that fit, each with its slot unless a wait is promised."""
-    # With a promise of the first token users may wait for a slot, so they may outnumber the slots.
-    return [row for row in table.table if row.fits and (row.slots >= row.users or wanted.first)]
 
 
 def busiest(rows: Sequence[UsersRow]) -> int:
