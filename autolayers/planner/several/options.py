@@ -65,7 +65,7 @@ class Launches:
         self.policy = request.policy
         self.machine = request.machine
         self.given = way_beside_others(self.problem)
-        # The smallest context: what is left becomes context at the end (multi.SharedOut).
+        # The smallest context: what is left becomes context at the end (multi.shared_out).
         self.params = replace(self.given, n_ctx=contexts(self.problem, self.given).smallest)
         self.ladders = Ladders(self.problem, self.given)
         self.few = FEW
