@@ -111,11 +111,18 @@ def test_a_file_is_refused_with_the_words_of_llama_cpp(
 
 
 @pytest.mark.parametrize(
-    "tensor", ["output_norm.weight", "token_embd.weight", "blk.1.attn_norm.weight"]
+    ("header", "tensor"),
+    [
+        ("llama-dense", "output_norm.weight"),
+        ("llama-dense", "token_embd.weight"),
+        ("llama-dense", "blk.1.attn_norm.weight"),
+        ("minimax-01-moe", "blk.0.attn_norm_2.weight"),
+        ("kimi-linear-moe", "blk.0.attn_kv_a_norm.weight"),
+    ],
 )
-def test_a_file_without_a_tensor_is_refused(tensor: str) -> None:
-    found = refused(changed("llama-dense", {}, {tensor: None}))
-    assert f"a llama model without {tensor}: llama.cpp does not load it" in found
+def test_a_file_without_a_tensor_is_refused(header: str, tensor: str) -> None:
+    found = refused(changed(header, {}, {tensor: None}))
+    assert f"model without {tensor}: llama.cpp does not load it" in found
 
 
 def test_one_that_a_graph_of_few_layers_does_not_meet_is_not_exact() -> None:

@@ -65,7 +65,7 @@ class MiniMax01(Hybrid):
         g.expand(g.cpy(new, g.view(states, (states.ne[0] * n_seqs,))))
         out = g.cont(g.permute(out, 0, 2, 1, 3))
         out = g.reshape(out, out.ne[0] * out.ne[1], out.ne[2], 1, out.ne[3])
-        out = llm.rms_norm(il, "attn_norm_2", out)
+        out = llm.build_norm(out, llm.need_layer(il, "attn_norm_2"), None, "rms", il)
         gate = g.unary("SIGMOID", llm.linear(il, "attn_gate", cur))
         out = llm.linear(il, "attn_output", g.mul(gate, out))
         return g.reshape(out, out.ne[0], n_tok * n_seqs)
