@@ -372,10 +372,8 @@ class Assigning:
             if not length or goal <= bound:
                 break
             step = (goal - bound) / length * (1 - turn / 20) * (0.7 if known else 0.3)
-            worth = {
-                name: max(0.0, price + step * over.get(name, 0.0) / room.get(name, 1))
-                for name, price in worth.items()
-            }
+            dearer = {name: worth[name] + step * part / room[name] for name, part in over.items()}
+            worth = {**worth, **{name: max(0.0, price) for name, price in dearer.items()}}
         return best[1]
 
     def _with_cuts(self, chosen: dict[int, Column]) -> None:
