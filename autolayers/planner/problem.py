@@ -217,14 +217,16 @@ class Solution:
     """A launch, None if llama.cpp would refuse all, and the problem that it solves, in which more
     may be given than was. `reasons`: for what was decided besides; `paid`: a smaller context, and
     the factor of the request's seconds that the larger one costs; `requests`: what each of several
-    people gets; `others`: what was promised and not measured, the best first; `notes`: warnings
-    about what was given."""
+    people gets; `decided`: slots and caches for them that fit, and the seconds in which all have an
+    answer, with the prices, the best first; `others`: what was promised and not measured, the best
+    first; `notes`: warnings about what was given."""
 
     problem: Problem
     candidate: Candidate | None
     reasons: tuple[str, ...] = ()
     paid: tuple[int, float] = (0, 1.0)
     requests: Answers | None = None
+    decided: tuple[tuple[str, float], ...] = ()
     others: tuple[Promise, ...] = ()
     notes: tuple[str, ...] = ()
 

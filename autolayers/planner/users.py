@@ -142,8 +142,13 @@ class _People:
 
         first = self._with_slots(self.asking(users), users, slots, 0, slots)
         tried, left = best_first([first], self._solved, self._ranked, opened)
-        others = tuple([each.promise for each in left])
-        self._known[users] = replace(tried[0].solution, others=others)
+        self._known[users] = replace(
+            tried[0].solution,
+            decided=tuple(
+                [(_words(each.variant.problem), each.rank[1]) for each in tried if each.fits]
+            ),
+            others=tuple([each.promise for each in left]),
+        )
         return self._known[users]
 
     def _with_slots(
@@ -301,7 +306,7 @@ def _row(solution: Solution) -> UsersRow:
 def _words(problem: Problem) -> str:
     given = problem.given
     cache = f" with a {given.cache_type_k} cache" if given.cache_type_k else ""
-    return f"{given.n_parallel} slots{cache}"
+    return f"{given.n_parallel} slot{'s' * (given.n_parallel != 1)}{cache}"
 
 
 def _in_ram(solution: Solution) -> bool:

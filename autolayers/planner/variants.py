@@ -62,6 +62,10 @@ class Tried:
     solution: Solution
     rank: Rank
 
+    @property
+    def fits(self) -> bool:
+        return self.rank[0] == FITS
+
 
 def best_first(
     variants: Iterable[Variant],

@@ -52,7 +52,7 @@ class WhyRow:
 @dataclass(frozen=True)
 class Why:
     """`measured`: how many launches were. Of a trace, `tried`: all of them, in their order;
-    `promised`: what was never measured, the best first."""
+    `promised`: what was never measured, the best first. `decided`: as in `Solution`."""
 
     candidates: tuple[WhyRow, ...]
     measured: int
@@ -60,6 +60,7 @@ class Why:
     smaller: str = ""
     tried: tuple[WhyRow, ...] = ()
     promised: tuple[Promise, ...] = ()
+    decided: tuple[tuple[str, float], ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -67,6 +68,7 @@ class Why:
             "measured": self.measured,
             "one_more_gib": self.more,
             "next_quantisation": self.smaller,
+            **({"decided": dict(self.decided)} if self.decided else {}),
             **(
                 {
                     "tried": [row.to_dict() for row in self.tried],
@@ -107,6 +109,7 @@ def why(model: Model, request: Request, trace: bool = False) -> Why:
         smaller,
         tuple([_row(problem, each, chosen) for each in problem.evaluator.measured[:tried]]),
         solution.others if trace else (),
+        solution.decided,
     )
 
 

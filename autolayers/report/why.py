@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..planner.why import Why
 
 
+_SLOTS = 6  # numbers of slots for people
 _PIPE = Style(width=None)  # a fact a line
 
 
@@ -39,7 +40,10 @@ def why_text(why: Why, style: Style = _PIPE) -> str:
         for what, factor in row.prices
     ]
     counted = f"the request's seconds count times {', '.join(prices)}" if prices else ""
-    texts = [text for text in (counted, why.more, why.smaller) if text]
+    # Slots and caches for people
+    each = ", ".join([f"{what} {seconds:.2f} s" for what, seconds in why.decided[:_SLOTS]])
+    slots = f"all have an answer, with the prices of people: {each}" if "," in each else ""
+    texts = [text for text in (slots, counted, why.more, why.smaller) if text]
     # On a pipe a fact is a line, without a label
     lines += labelled("with", texts, style) if style.bounded else texts
     # All that was measured, in its order, and what was promised and never measured

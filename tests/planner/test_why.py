@@ -14,6 +14,7 @@ from support import HEADERS, model, says, slow
 
 from autolayers.planner import plan_request
 from autolayers.planner.why import why
+from autolayers.report.why import why_text
 from autolayers.request import Request
 
 GEMMA = HEADERS / "gemma-2-9b-q4_k_m.gguf"
@@ -130,6 +131,18 @@ def test_why_fits_on_ten_lines_of_the_command_line() -> None:
     assert [row["chosen"] for row in answer["candidates"]].count(
         True
     ) == 1 and "GiB more" in answer["one_more_gib"]
+
+
+def test_the_slots_that_lost_are_named_with_what_they_count() -> None:
+    """Sixteen people on a small card: a slot for each is not what serves them best."""
+    words = ["--gpu", "2GiB", "--ram", "32GiB", "--users", "16"]
+    found = why(model("llama-3.1-8b-q4_k_m:8"), request := Request.of(words))
+    (best, least), *others = found.decided
+    plan = plan_request(model("llama-3.1-8b-q4_k_m:8"), request)
+    assert best.split()[0] == str(plan.params.n_parallel) != "16"
+    assert [seconds for _, seconds in others] == sorted(seconds for _, seconds in others)
+    assert dict(others)["16 slots"] > least
+    assert f": {best} {least:.2f} s, {others[0][0]} {others[0][1]:.2f} s" in why_text(found)
 
 
 @pytest.mark.parametrize(
