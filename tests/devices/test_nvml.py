@@ -332,13 +332,16 @@ def test_unified_memory_is_what_the_system_has_available(ask, gpu):
 
 
 def test_memory_not_supported_on_a_card_is_no_unified_memory(ask):
-    answer = ask(
+    cards = (
         {"name": "NVIDIA Strange", "uuid": "GPU-1", "bus": 1, "memory_error": 3},
         {**RTX_3090, "bus": 3},
-        CUDA_DEVICE_ORDER="PCI_BUS_ID",
     )
+    answer = ask(*cards, CUDA_DEVICE_ORDER="PCI_BUS_ID")
     assert names(answer) == [("CUDA0", "RTX 3090")]
     assert "NVIDIA Strange" in answer["notes"][0] and "--gpu SIZE" in answer["notes"][0]
+    # CUDA counts it in masks
+    answer = ask(*cards, CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES="1")
+    assert names(answer) == [("CUDA0", "RTX 3090")]
 
 
 @pytest.mark.parametrize(
