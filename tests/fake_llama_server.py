@@ -4,8 +4,8 @@ says what to do.
     {"attempts": [{"log": "text of stderr", "code": 1}, {"log": "...", "serve": true}]}
 
 Launch n takes attempt n (the last one for all later); `bytes`: hex instead of `log`; `kill`: the
-signal it dies of; `serve`: answer /health and /completion on --port until a signal comes. Every
-launch's words are appended to calls.jsonl.
+signal it dies of; `serve`: answer /health, and /completion to who sends one of the keys, on --port
+until a signal comes. Every launch's words are appended to calls.jsonl.
 """
 
 import json
@@ -37,6 +37,9 @@ with open(os.path.join(here, "calls.jsonl"), "a+") as file:
 def serve(port):
     import http.server
 
+    given = words[words.index("--api-key") + 1] if "--api-key" in words else ""
+    keys = [key for key in (given or os.environ.get("LLAMA_API_KEY", "")).split(",") if key]
+
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200 if ready.is_set() else 503)
@@ -44,6 +47,9 @@ def serve(port):
             self.wfile.write(b'{"status":"ok"}')
 
         def do_POST(self):
+            if keys and self.headers["Authorization"] not in [f"Bearer {key}" for key in keys]:
+                self.send_error(401)
+                return
             self.send_response(200)
             self.end_headers()
             self.wfile.write(

@@ -135,7 +135,7 @@ class Prover(Attempts):
                 probe.bind(("127.0.0.1", 0))
                 self.at = replace(self.at, port=int(probe.getsockname()[1]))
             self.added = [*added, "--port", str(self.at.port)]
-        key = given.value("--api-key") or session.environ.get("LLAMA_API_KEY")
+        key = given.value("--api-key")  # or LLAMA_API_KEY
         self.authorization = f"Bearer {key.split(',')[0]}" if key else ""
         use = plan.breakdown
         self.slots = use.n_seq_max

@@ -145,6 +145,22 @@ def test_every_slot_is_asked_until_it_is_full(
     assert "--port" in call["words"] and not psutil.pid_exists(int(str(call["pid"])))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="whose port it is")
+@pytest.mark.parametrize(
+    ("words", "environ"), [("--api-key hush,other", {}), ("", {"LLAMA_API_KEY": "hush"})]
+)
+def test_a_server_with_a_key_is_asked_with_it(
+    fake: Fake,  # noqa: F811
+    words: str,
+    environ: dict[str, str],
+) -> None:
+    fake.scenario({"log": FINE.format(host=0, gpu=0), "serve": True})
+    line = f"llama-server -m MODEL -c 1024 -np 2 {words}"
+    done = says("prove", *fake.words(line), environ=fake.environ(**environ))
+    assert done.returncode == 0 and "1024 of 1024 tokens" in done.stdout, done.stderr
+    assert "hush" not in done.stdout + done.stderr
+
+
 def test_what_took_more_than_it_has_did_not_hold() -> None:
     fits, short = ProvedRow("CUDA0", 10, 20, 9, 19), ProvedRow("CUDA1", 10, 20, 9, 21)
     assert Proof(1, 8, 8, "", False, (fits,)).held
