@@ -266,11 +266,7 @@ class Get:
         # A line end in a token would be a second header
         if error.kind == "credentials":
             return self.error("HF_TOKEN has invalid characters")
-        advice = (
-            " for the header alone; download the file and give its path"
-            if error.kind == "slow"
-            else ""
-        )
+        advice = "; download the file and give its path" if error.kind == "slow" else ""
         return self.error(f"{error}{advice}")
 
     def _refusal(self, answer: Response) -> str:

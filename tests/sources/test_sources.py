@@ -354,7 +354,8 @@ def test_one_limit_of_time_holds_for_all_parts_and_pages(
 
     web.answers["/api/models/me/my-GGUF/tree/main"] = slow
     monkeypatch.setattr(http, "PATIENCE", 1.0)
-    assert "needs more than 1 s" in said("hf:me/my-GGUF", {"HF_ENDPOINT": web.url})
+    text = said("hf:me/my-GGUF", {"HF_ENDPOINT": web.url})
+    assert "needs more than 1 s; download the file" in text
     assert len(web.requests) <= 6
 
 
