@@ -117,6 +117,7 @@ def numbers(plan: dict) -> list[object]:
     return [plan["devices"], plan["host"], plan["flags"]]
 
 
+@pytest.mark.slow
 def test_an_architecture_is_a_row_and_a_builder_row(copy: Path, tmp_path: Path) -> None:
     unknown = plan(copy, NEW)
     assert not unknown["exact"] and any("upper bound" in warning for warning in unknown["warnings"])

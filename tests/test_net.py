@@ -137,6 +137,7 @@ def failure(
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script",
     [

@@ -118,6 +118,7 @@ def test_nothing_hostile_is_printed(tmp_path: Path, words: tuple[str, ...], name
         assert not any(line.strip() == "fits" for line in text.splitlines()) or words[-1] == "text"
 
 
+@pytest.mark.slow
 def test_closed_streams_lose_no_answer_quietly() -> None:
     """Warnings never land among the flags, and an answer that cannot be written is a failure."""
     flags = autolayers(MODEL, "--gpu", "24GiB").stdout
@@ -141,6 +142,7 @@ def test_closed_streams_lose_no_answer_quietly() -> None:
     assert autolayers(MODEL, "--gpu", "24GiB", shell="<&-").stdout == flags
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", few(3, ["ascii", "latin-1", "utf-8:strict"]))
 def test_any_encoding_is_written(tmp_path: Path, encoding: str) -> None:
     """Text for people escapes what the terminal lacks; for programs a path is right or refused."""

@@ -146,6 +146,7 @@ def test_the_machine_is_the_same(
         assert tuple(first(asked.answer, "flags")) == want.flags
 
 
+@pytest.mark.slow
 @EVERY
 def test_what_is_said_of_the_machine_is_the_same(
     door: str, capsys: pytest.CaptureFixture[str]
@@ -202,6 +203,7 @@ def test_refusals_are_the_same(
     assert line in asked.notes
 
 
+@pytest.mark.slow
 @EVERY
 def test_what_a_build_lacks_is_passed_on_where_that_is_wanted(
     door: str, capsys: pytest.CaptureFixture[str]

@@ -95,6 +95,7 @@ def directory(place: Path, name: str) -> str:
     return str(place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "gpu", "verdicts", "take"),
     [

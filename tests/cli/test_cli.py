@@ -191,6 +191,7 @@ class TestOutput:
             == autolayers.plan(model, ["-c", "8192", "--gpu", "24GiB"], explain=True).to_dict()
         )
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("words", "ram", "fits"),
         [

@@ -49,6 +49,7 @@ def test_the_better_command_keeps_every_word_that_is_a_wish(
     assert "exps=CPU" not in taken
 
 
+@pytest.mark.slow
 def test_two_launches_stand_side_by_side_on_a_terminal_of_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_good_command_is_left_alone(capsys: pytest.CaptureFixture[str]) -> Non
     assert said.startswith("yours is as good as it gets here") and "better" not in said
 
 
+@pytest.mark.slow
 def test_another_program_gets_only_words_that_it_knows(capsys: pytest.CaptureFixture[str]) -> None:
     _, both = compared(capsys, "llama-cli", "-m", MODEL, "-ngl", "10")
     assert both["is_better"] and "-np" not in both["words"]

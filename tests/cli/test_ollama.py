@@ -655,6 +655,7 @@ def test_auto_gives_a_model_back(run, fake, tmp_path):
     assert "Modelfile" in failure(run("modelfile", "pinned", "--auto", **fake.environ), 2)
 
 
+@pytest.mark.slow
 def test_list_has_a_line_for_every_model(run, fake, tmp_path):
     fake.add("gemma", GEMMA)
     lines = run("list", "--gpu", "24GiB", "-c", "8192", **fake.environ).stdout.decode().splitlines()

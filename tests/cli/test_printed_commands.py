@@ -94,6 +94,7 @@ def dry(path: Path, capfd: pytest.CaptureFixture[str]) -> str:
     return capfd.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize(
     "text",

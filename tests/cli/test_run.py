@@ -216,6 +216,7 @@ def oom(mib: int, n: int = 10) -> str:
 # --- the plan of an unchanged launch
 
 
+@pytest.mark.slow
 def test_an_unchanged_launch_keeps_its_plan(fake: Fake) -> None:
     """The kept plan is changed to one that a search never chooses: only what keeps it starts with
     it."""
@@ -758,6 +759,7 @@ def test_a_command_that_starts_is_handed_over(fake: Fake) -> None:
     assert fake.calls()[-1]["words"][:4] == words[:4]
 
 
+@pytest.mark.slow
 def test_a_driver_s_limit_is_retried_with_smaller_buffers(fake: Fake) -> None:
     fake.scenario({"log": LIMIT, "code": 1}, {})
     words = ["run", "--gpu", "1010MiB", "--retry", "1", str(fake.server), "-m", str(HEADER)]
@@ -785,6 +787,7 @@ def test_given_flags_do_not_give_way(fake: Fake) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "missing", "tried", "said"),
     [

@@ -271,6 +271,7 @@ def test_what_does_not_fit_is_named_with_the_way_out(
     assert err == "autolayers: --port applies to every model here: set one port per model\n"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_one_line(library: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (library / "broken.gguf").write_bytes(b"GGUF")
     for kind in ("flags", "preset"):

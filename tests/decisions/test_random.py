@@ -30,6 +30,7 @@ LONG = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*swept(range(1000), 100, QUICK), *map(slow, of_today(LONG, 5))])
 def test_a_plan_has_the_properties(seed: int) -> None:
     assert not failures(seed)

@@ -388,6 +388,7 @@ def test_a_driver_that_hangs_is_given_up(library):
 SECOND = RTX_3090 | {"bus": 7, "uuid": "GPU-7", "free": GiB}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("does", ["segv", "exit"])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_gpu_that_ends_the_process_costs_that_gpu_alone(ask, does, first):
@@ -537,6 +538,7 @@ def test_the_command_without_a_gpu_is_no_failure(command):
     assert len(done.stderr.splitlines()) == 2 and "reboot" in done.stderr
 
 
+@pytest.mark.slow
 def test_measuring_is_kept_for_the_planner(command, tmp_path, monkeypatch):
     first = json.loads(command("--measure", "--json").stdout)
     assert 1e8 < first["host"]["bandwidth"] < 1e13 and 1e8 < first["host"]["bus"] < 1e13
@@ -563,6 +565,7 @@ def test_measuring_is_kept_for_the_planner(command, tmp_path, monkeypatch):
         assert measure.load() is None
 
 
+@pytest.mark.slow
 def test_measuring_says_when_there_is_no_cuda_or_no_place_to_keep_it(command, tmp_path):
     done = command("--measure", driver="old")
     assert (

@@ -255,6 +255,7 @@ def test_ram_that_no_machine_of_the_kind_has_is_not_called_free() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_mixture_of_20b_is_on_the_gpu_of_a_mac_with_16_gib() -> None:
     model = autolayers.read_model(str(HEADERS / "gpt-oss-20b-mxfp4.gguf"))
     assert autolayers.plan(model, ["--gpu", "m1-16g"]).placement == "25 of 25 layers on the GPU"

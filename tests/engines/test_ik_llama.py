@@ -260,6 +260,7 @@ def test_a_split_of_layers_is_what_the_plan_says() -> None:
         assert placed.dev_layer.count("CUDA0") == counts[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mib", "words"),
     few_rows(
@@ -464,6 +465,7 @@ def test_a_file_with_its_types_is_inspected() -> None:
     assert done.returncode == 0 and "iq4_ks" in done.stdout and not done.stderr
 
 
+@pytest.mark.slow
 def test_layers_that_it_does_not_cut_are_named() -> None:
     """is_model_split_supported has no gemma3."""
     words = ("--engine", "ik_llama.cpp", "--gpu", "2x24GiB", "-c", "4096", "-sm", "graph")

@@ -138,6 +138,7 @@ def text_of(
     return formats.write(kind, plan, given, warn=([] if said is None else said).append)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", few(14, FORMATS))
 def test_every_question_has_its_answer(kind: str, tmp_path: Path) -> None:
     assert len(launches()) == 20

@@ -200,6 +200,7 @@ def test_a_launch_that_the_tool_finds_no_room_for_is_not_called_exact(
     assert "llama-fit-params says that this launch takes more: it may not start" in said["warnings"]
 
 
+@pytest.mark.slow
 def test_a_second_plan_asks_nothing(
     tool: Callable[[str], list[str]], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

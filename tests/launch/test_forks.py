@@ -306,6 +306,7 @@ def test_llama_cpp_itself_still_refuses_a_fork_s_words(program) -> None:
 WGT = "         -wgt, --worst-graph-tokens N   number of tokens to use for worst-case graph\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("own", "end"), [slow(WGT, " -wgt 1"), ("", "")])
 def test_the_words_of_the_fork_itself_are_added(program, moe: Path, own: str, end: str) -> None:
     """Its -ncmoe means its last layers; -wgt 1 makes graphs as small as the plan says, and older

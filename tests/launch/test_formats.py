@@ -688,6 +688,7 @@ def test_models_of_one_name_are_told_apart(capfd: pytest.CaptureFixture[str]) ->
     assert sections == ["[llama-3.2-1b-q8_0]", "[llama-3.2-1b-q8_0-2]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", few(4, [name for name in FORMATS if name not in SEVERAL]))
 def test_formats_for_one_model_say_so(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", SMALL, LLAMA, "--gpu", "24GiB", "--format", kind]) == 2
@@ -734,6 +735,7 @@ def in_bash(command: str) -> list[str]:
     return done.stdout.decode().split("\0")[:-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(6, NAMES))
 def test_a_file_may_have_any_name(name: str, tmp_path: Path) -> None:
     reader = pytest.importorskip("yaml")

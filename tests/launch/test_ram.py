@@ -66,6 +66,7 @@ def test_memory_that_a_gpu_shares_is_counted() -> None:
     assert mac.host.shared > 0 and mac.ram.request > mac.host.shared + RUNTIME
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", few(2, [24, 14, 11]))
 def test_a_limit_holds(limit: int) -> None:
     plan = planned(*GPU, "-c", "32768", "--ram-limit", f"{limit}GiB")
@@ -75,6 +76,7 @@ def test_a_limit_holds(limit: int) -> None:
     assert ("-cram" in plan.flags) == (free.ram.limit > limit * GiB)
 
 
+@pytest.mark.slow
 def test_a_limit_that_does_not_hold_does_not_fit() -> None:
     plan = planned(*GPU, "-c", "32768", "--ram-limit", "4GiB")
     assert not plan.fits
@@ -86,6 +88,7 @@ def test_a_limit_that_does_not_hold_does_not_fit() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_limit_bounds_checkpoints() -> None:
     """home-ops#9818, #9988: the cache and the checkpoints of a recurrent model grow until the pod
     is killed."""

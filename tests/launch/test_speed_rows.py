@@ -62,6 +62,7 @@ def test_a_wrong_value_is_named(path: str, value: object, wrong: str) -> None:
     assert check(changed(path, value)).startswith(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "wrong"),
     few_rows(

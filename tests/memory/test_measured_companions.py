@@ -60,6 +60,7 @@ def mtp_truth() -> dict[str, list[dict]]:  # type: ignore[type-arg]
 MTP = mtp_truth()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(4, MTP, 1))
 def test_a_context_of_mtp_blocks_is_llama_cpps_to_the_byte(name: str) -> None:
     for case in MTP[name]:

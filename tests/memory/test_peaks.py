@@ -21,6 +21,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", few(3, ROWS, 1), ids=lambda row: f"{row['model']} {row['words']}")
 def test_a_launch_takes_no_more_than_its_buffers_and_margin(row: dict[str, Any]) -> None:
     """The largest parts that a launch may leave unused are cuBLAS's (120 MiB) and what a context's

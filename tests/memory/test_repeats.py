@@ -54,6 +54,7 @@ def test_few_layers_stay(kinds: str) -> None:
     assert Repeats.of(kinds) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "words", "gib"),
     few_rows(

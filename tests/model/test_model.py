@@ -334,6 +334,7 @@ def fields(of: type) -> dict[str, set[str] | None]:
     return words
 
 
+@pytest.mark.slow
 def test_every_word_of_the_table_is_one_that_its_field_has() -> None:
     wrong = []
     for name in NAMES:

@@ -209,6 +209,7 @@ def test_a_file_that_llama_cpp_loads_is_not_refused(path: Path) -> None:
     assert known.refusal == "" and not any("tensors that" in why for why in known.inexact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(16, bundled.models()))
 def test_one_wrong_dimension_is_refused_or_not_exact(name: str) -> None:
     chance = random.Random(f"dimension of {name}")

@@ -80,6 +80,7 @@ def case(rng: random.Random) -> tuple[list[ModelOptions], dict[str, int], int | 
     return choices, limits, rng.choice([None, 20, 40])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_the_best_of_all_choices_is_found(seed: int) -> None:
     rng = random.Random(seed)

@@ -57,6 +57,7 @@ CASES += [(stem, words, "code") for stem in SEVERAL for words in MACHINES[:3]]
 SAMPLE = [("qwen3.5-4b", MACHINES[5], "code")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", swept(CASES, 16, SAMPLE), ids=str)
 def test_the_list_takes_the_file_that_choose_takes(case: tuple[str, str, str]) -> None:
     """Though it plans fewer files. Ten of 52 differed."""

@@ -21,6 +21,7 @@ SAID = "the search ended early, as it would have taken too long: other flags may
 MACHINE = ["--gpu", "2GiB,1GiB", "--ram", "64GiB"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["", "--ctx max", "--kv-types f16,q8_0", "-c 8192"])
 @pytest.mark.parametrize("nodes", [0, 1500])
 def test_a_plan_whose_budget_is_spent_is_the_best_so_far(
@@ -41,6 +42,7 @@ def test_layers_that_were_given_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan.n_gpu_layers == 4
 
 
+@pytest.mark.slow
 def test_a_plan_within_its_budget_says_nothing() -> None:
     plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:4"), ["--gpu", "1GiB"], explain=True)
     assert plan.fits and SAID not in plan.warnings

@@ -76,6 +76,7 @@ def test_a_mixture_that_needs_ram_is_taken_at_q4(
     assert (advice.rule, choice.verdict) == (rule, verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "machine", "kinds", "take", "rule"),
     few_rows(

@@ -112,6 +112,7 @@ def test_prompts_are_pipelined_over_devices_that_compute_asynchronously(
     assert use is not None and evaluator.cost().clock(params, use).pipelined == pipelined
 
 
+@pytest.mark.slow
 @WHOLE
 @pytest.mark.parametrize(("kind", "factor", "within"), [slow("tg", 1.12, 0.80), ("pp", 1.20, 0.65)])
 def test_predictions_are_near_to_what_was_measured(
@@ -184,6 +185,7 @@ def test_a_deep_cache_slows_the_cpu_as_measured(empty: str, deep: str, within: f
     assert predicted(deep) / predicted(empty) == pytest.approx(measured, rel=within)
 
 
+@pytest.mark.slow
 def test_flash_attention_on_the_cpu_is_faster_since_february_2026() -> None:
     """Heads share the cache's cells, and prompts have tiles (llama.cpp's 19012 and 19209)."""
     name = FIXTURES / "headers" / "qwen3-30b-a3b-q4_k_m.gguf"
@@ -231,6 +233,7 @@ def test_of_two_launches_the_faster_is_predicted_faster(kind: str) -> None:
     assert pairs > 100 and right / pairs >= {"tg": 0.96, "pp": 0.97}[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ids",
     few(

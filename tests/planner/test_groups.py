@@ -107,6 +107,7 @@ def partitions(numbers: tuple[int, ...]) -> Iterator[Sets]:
                 yield ((first, *others), *found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "cases"), [(0, 2), *(slow(n, 10) for n in of_today(range(10)))])
 def test_no_other_groups_need_fewer_swaps(seed: int, cases: int) -> None:
     for number in range(cases):
@@ -247,6 +248,7 @@ class Sizes:
         return [chosen for chosen in every if self.fit(chosen, most)]
 
 
+@pytest.mark.slow
 def test_by_sizes_no_other_groups_need_fewer_swaps() -> None:
     for seed in range(100):
         case = Sizes(seed)

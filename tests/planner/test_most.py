@@ -72,6 +72,7 @@ def number(of: PlacementKind, params: Params) -> int:
     return same[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(
     "mib",
@@ -130,6 +131,7 @@ def alone(mib: tuple[int, ...], words: str) -> tuple[Evaluator, Params]:
     return Problem(model(NAME), requested(params, policy, machine)).evaluator, params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mib", "words"),
     few_rows(

@@ -253,6 +253,7 @@ def test_what_holds_for_every_plan_of_several(seed: int) -> None:
 # --- what users see
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpu", "names", "homes"),
     [

@@ -204,6 +204,7 @@ test_no_plan_is_predicted_slower_than_what_fit_would_do, test_more_plans_are_not
 )
 
 
+@pytest.mark.slow
 def test_no_device_loses_its_margin(
     question: tuple[autolayers.Model, list[str], list[Device]],
 ) -> None:

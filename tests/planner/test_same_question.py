@@ -38,6 +38,7 @@ def answer(
     return plan.flags, plan.breakdown, plan.reasons, plan.warnings, plan.speed, meter.spent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", swept(CASES, 3, QUICK), ids=lambda case: f"{case[0]} {case[1]}")
 def test_a_question_that_was_asked_before_has_the_same_answer(case: tuple[str, list[str]]) -> None:
     name, words = case

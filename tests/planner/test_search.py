@@ -285,6 +285,7 @@ def test_caches_that_stay_in_ram_may_leave_the_output_alone_on_a_gpu() -> None:
     assert found.speed.request < more.speed.request
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     few(

@@ -81,6 +81,7 @@ class TestWhatGrows:
         found = plan("llama-3.2-1b-q8_0", "-c 8192 -cram 8192", 80, 4)
         assert not found.fits and found.host.remaining < 0  # type: ignore[operator]
 
+    @pytest.mark.slow
     def test_without_ram_the_plan_says_how_much_it_needs(self) -> None:
         found = plan("qwen3-next-80b-a3b-q4_k_m:8", "", 1.5, None)
         host = found.to_dict()["host"]
@@ -159,6 +160,7 @@ class TestProcessor:
         assert found.host.resident <= ram * GiB * 7 / 8
         assert found.breakdown.n_ctx >= 32768 or found.host.resident > ram * GiB * 3 / 4
 
+    @pytest.mark.slow
     def test_a_largest_context_that_keeps_no_model_on_the_gpus_says_so(self) -> None:
         def said(gib: float) -> bool:
             return any(

@@ -53,6 +53,7 @@ def test_contexts_of_processes_are_too_many_where_they_exceed_the_devices(
     assert not _too_many(99, requested(params, policy))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [3, slow(12)])
 def test_a_search_that_has_spent_its_budget_ends_with_what_fits(
     count: int, monkeypatch: pytest.MonkeyPatch

@@ -115,6 +115,7 @@ def test_an_integrated_gpu_beside_another_is_left_out_by_llama_cpp() -> None:
     assert used(both)["ROCm0"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpus", "main"),
     few_rows(

@@ -12,6 +12,7 @@ MIXTURE = "qwen3-30b-a3b-q4_k_m:8"
 GPU = ["--gpu", "24GiB", "--ram", "64GiB", "-c", "4096"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -235,6 +235,7 @@ def test_a_card_s_size_is_said_once() -> None:
         assert said in summary(found, Style(width=120))
 
 
+@pytest.mark.slow
 def test_a_summary_speaks_in_gib_and_in_cards() -> None:
     """What is missing is rounded up, and a card is named as it is sold: nobody buys 832 MiB."""
     found = plan("llama-3.3-70b-q4_k_m", "--gpu rtx-3060 --ram 32GiB -c 8192")
@@ -321,6 +322,7 @@ def test_a_summary_without_a_gpu_names_the_cpu() -> None:
     assert summary(found, Style(width=80)).splitlines()[0].endswith("   on the CPU + 16 GB RAM")
 
 
+@pytest.mark.slow
 def test_a_summary_begins_with_the_quantisation_and_has_no_digit_too_many() -> None:
     found = plan("qwen3-30b-a3b-q4_k_m", "--gpu rtx-3060 --ram 32GiB")
     low, high = (found.speed.generation * found.speed.generation_spread**sign for sign in (-1, 1))

@@ -27,6 +27,7 @@ def lines_of(*words: str, columns: int, **environ: str) -> list[str]:
     return [line.rstrip() for line in screen_of(words, columns, environ=environ).display]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [slow(60), 80, slow(120), slow(200)])
 def test_the_table_is_laid_out_for_the_terminal(columns: int) -> None:
     lines = lines_of(*WORDS, "--table", columns=columns)
@@ -54,6 +55,7 @@ def test_the_table_is_laid_out_for_the_terminal(columns: int) -> None:
     assert not any("planning" in line or "comparing" in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, slow(100), slow(120)])
 @pytest.mark.parametrize(
     "words",
@@ -75,6 +77,7 @@ def test_the_parts_of_each_row_add_up_to_its_memory(words: tuple[str, ...], colu
         assert abs(sum(map(float, parts)) - float(memory)) <= 0.05 * (len(parts) + 1), row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [slow(60), 80, slow(120)])
 def test_the_summary_is_what_people_post(columns: int) -> None:
     """Model and machine first; the answer and its command within the first thirteen lines of 80
@@ -92,6 +95,7 @@ def test_the_summary_is_what_people_post(columns: int) -> None:
     assert any("--table" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_name_of_a_card_is_not_broken() -> None:
     cards = "rtx-3090,rtx-3060,rtx-3070"
     lines = lines_of("llama-3.1-8b-q4_k_m.gguf", "--gpu", cards, "--ram", "64GiB", columns=80)
@@ -106,6 +110,7 @@ def test_a_plain_terminal_gets_plain_text(environ: dict[str, str]) -> None:
     assert text.isascii() and ("  ###" in text) is ("TERM" not in environ)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [slow(60), 80, slow(120)])
 def test_choose_begins_with_its_advice(columns: int) -> None:
     lines = lines_of(
@@ -137,6 +142,7 @@ def test_choose_begins_with_its_advice(columns: int) -> None:
     assert (" fully " in row) is (columns >= 80) and (" bits " in lines[table]) is (columns >= 120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [slow(60), 80, slow(120)])
 def test_explain_is_laid_out_for_the_terminal(columns: int) -> None:
     lines = lines_of("explain", *WORDS, columns=columns)

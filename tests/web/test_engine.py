@@ -622,6 +622,7 @@ def test_a_list_counts_projectors() -> None:
     assert offered[row["model"]] == projectors.size(row["model"]) and len(offered) > 15
 
 
+@pytest.mark.slow
 def test_the_command_runs_as_pasted() -> None:
     """A known model is downloaded; one without a repository, and a path that is given, is a
     file."""

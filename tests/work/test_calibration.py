@@ -59,6 +59,7 @@ def speed(done: subprocess.CompletedProcess[str]) -> dict:
     return json.loads(done.stdout)["speed"]
 
 
+@pytest.mark.slow
 def test_a_measured_class_is_corrected_and_the_others_share_it(plan) -> None:
     in_ram, resident = ("-ngl", "99", "-ncmoe", "99", "--json"), ("-ngl", "99", "--json")
     before, after = speed(plan("moe", *in_ram)), speed(plan("moe", *in_ram, measured=[ROW]))

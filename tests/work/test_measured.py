@@ -81,6 +81,7 @@ def opened(words: str) -> bool:
     return done.stderr.splitlines()[-1] == "True"
 
 
+@pytest.mark.slow
 def test_a_plan_on_a_pipe_never_reads_the_table() -> None:
     assert not opened("") and not opened("-q")
     assert opened("--json")

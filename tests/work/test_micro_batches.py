@@ -38,6 +38,7 @@ def test_a_larger_micro_batch_gains_what_was_measured(card: str, backend: str, g
     assert gain - 0.05 <= larger / usual <= gain + 0.001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("card, backend", few_rows(4, [row[:2] for row in GAINS if row[2] == 1.0]))
 @pytest.mark.parametrize("words", ["", "-ncmoe 8"])
 def test_no_plan_takes_a_larger_one_where_no_row_shows_a_gain(

@@ -197,6 +197,7 @@ def test_nine_users_of_a_mixture_by_radv_are_slower_than_eight() -> None:
         assert abs(log(found[n] / measured)) <= NEAR, (n, found[n], measured)
 
 
+@pytest.mark.slow
 def test_rocm_has_no_such_step() -> None:
     found = users("rocm")
     assert found[9] > found[8]

@@ -36,6 +36,7 @@ def speed(model: Path, file: Path, *words: str) -> dict[str, Any]:
 IN_RAM = "-ngl 99 -ncmoe 99 -c 8192"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "card", "more", "words", "said"),
     [

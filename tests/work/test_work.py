@@ -73,6 +73,7 @@ def summed(load: Load) -> dict[tuple[str, bool], list[float]]:
     return {key: values for key, values in found.items() if any(values)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "words"), PAIRS)
 def test_a_launch_that_is_not_measured_has_the_work_of_one_that_is(
     name: str, words: tuple[int, str]
