@@ -120,7 +120,8 @@ def environ(program: pathlib.Path) -> dict[str, str]:
 
 
 @pytest.fixture(
-    params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["few", "every architecture"]
+    params=[False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.seldom])],
+    ids=["few", "every architecture"],
 )
 def run(
     environ: dict[str, str], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

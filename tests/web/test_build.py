@@ -109,7 +109,7 @@ def test_the_site_is_the_same_each_time_it_is_built(tmp_path: pathlib.Path) -> N
         assert any(name.endswith(".dist-info/RECORD") for name in wheel.namelist())
 
 
-@pytest.mark.slow
+@seldom
 def test_pyodide_is_copied_from_a_folder_that_holds_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
