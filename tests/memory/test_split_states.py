@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support import FIXTURES, gpus, says, slow
@@ -15,6 +17,8 @@ from support import FIXTURES, gpus, says, slow
 import autolayers
 from autolayers import LaunchRefused
 from autolayers.builds import Rules
+from autolayers.ggml.tensor import Buffer, Tensor
+from autolayers.memory.graphs.split_states import abort
 
 E4B, NEXT = "gemma-4-e4b-q4_k_m", "qwen3-next-80b-a3b-q4_k_m"
 
@@ -75,6 +79,36 @@ def test_what_measures_or_is_older_is_not_refused() -> None:
     words = ["-sm", "tensor", "-c", "8192"]
     assert autolayers.estimate(model, words, devices=devices, measuring=True).exact
     assert not ends(NEXT, "-c 8192", (24, 24, 24), Rules.checks_slices.first - 1)
+
+
+@pytest.mark.parametrize(
+    ("bias", "ids", "why"),
+    [
+        ("ffn_down_exps.bias", "ids", ""),  # added by one device, and then summed
+        ("ffn_gate_inp.bias", "ids", ""),  # whole on each
+        ("ffn_up_exps.bias", "ids", "its sources are cut at different places"),
+        ("ffn_down_exps.bias", "cut ids", "a cut source"),
+    ],
+)
+def test_biases_of_experts_are_added_where_each_device_has_what_it_needs(
+    bias: str, ids: str, why: str
+) -> None:
+    """handle_bin_bcast of ggml-backend-meta.cpp: ADD_ID has a third source."""
+
+    def source(name: str) -> Tensor:
+        tensor = Tensor("NONE", "f32", (64, 4, 1, 1))
+        tensor.name, tensor.buffer = f"blk.0.{name}", Buffer("CUDA0", 0, 128, host=False)
+        return tensor
+
+    def parts(name: str, *_: Any) -> tuple[int, list[tuple[int, list[int]]]]:
+        return (0, [(1, [32, 32])]) if "up_exps" in name or "cut" in name else (-1, [])
+
+    sources = (source("hidden"), source(bias), source(ids))
+    node = Tensor("ADD_ID", "f32", (64, 4, 1, 1), sources)
+    node.backend = 0
+    slices: Any = SimpleNamespace(parts=parts)
+    found = abort([node], slices)
+    assert (why in found) if why else not found
 
 
 @pytest.mark.slow
