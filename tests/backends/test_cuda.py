@@ -325,3 +325,29 @@ def test_a_kind_has_one_generation_of_cards_and_one_build_option() -> None:
     ]
     quants = on(Device("CUDA0", 1, 1, compute_capability=(8, 9), limits={"fa_all_quants": 1}))
     assert ada.kind == blackwell.kind and len({ada.kind, turing.kind, quants.kind}) == 3
+
+
+@pytest.mark.parametrize(
+    ("heads", "more_q", "more_k", "runs"),
+    [
+        (64, 0, 0, True),
+        (4, 0, 0, True),
+        (16, 0, 0, False),
+        (64, 8, 0, False),
+        (64, 0, 8, False),
+    ],
+)
+def test_an_indexer_wants_its_heads_and_aligned_rows(
+    heads: int, more_q: int, more_k: int, runs: bool
+) -> None:
+    """ggml_cuda_lightning_indexer_supported of b11549: rows of 16 bytes, in the queries and in the
+    keys."""
+
+    def rows(type_: str, ne: tuple[int, int, int, int], size: int) -> Tensor:
+        nb = size * ne[1]
+        return Tensor("NONE", type_, ne, nb=(row_size(type_, 1), size, nb, nb * ne[2]))
+
+    q = rows("f32", (128, heads, 512, 1), 512 + more_q)
+    k = rows("f16", (128, 1, 4096, 1), 256 + more_k)
+    op = Tensor("LIGHTNING_INDEXER", "f32", (4096, 512, 1, 1), (q, k))
+    assert supports(op) is runs
