@@ -64,11 +64,13 @@ class Rpc(CudaBuffers):
 
     def margin(self, ops: Ops) -> Parts:
         """Return what the server's own backend takes there, if that is known."""
-        if self.device is None or not self.device.engine:
-            return super().margin(ops)
-        from . import backend
+        from . import HOST, backend
 
-        return backend(self.device.engine)(self.device).margin(ops)
+        server = backend(self.device.engine) if self.device and self.device.engine else Rpc
+        # a server that computes on its CPU, or hands on to others, says no more than none
+        if server.name in (HOST, Rpc.name):
+            return super().margin(ops)
+        return server(self.device).margin(ops)
 
 
 # a server without a GPU lists its CPU as the device
