@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from ..ggml.scheduler import AddAllocDep
     from ..machine import Device
-    from .sign import Sign
 
     Limit = tuple[Callable[[int], bool], str]
 
@@ -130,7 +129,6 @@ class Backend:
     nvidia = False  # its GPUs have a compute capability
     numbered = True  # logs call its devices by name and number
     ollama = ""  # Ollama's name of its library
-    signs: tuple[Sign, ...] = ()  # what it and its driver print when something fails
 
     def __init__(
         self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES

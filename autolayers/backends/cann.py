@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from ..ggml.tensor import Tensor, type_size
 from .cuda import CudaBuffers
-from .sign import INDEX, MIB, Sign
 
 # elements a side that a matrix is taken to be filled up to, twice the squares' side
 _SQUARE = 32
@@ -17,14 +16,6 @@ class Cann(CudaBuffers):
     name = "CANN"
     own_cards = True
     log_words = ("CANN",)
-    signs = (
-        Sign(
-            "oom_device",
-            "aclrtMalloc failed",
-            rf"allocating {MIB} MiB on device {INDEX}: aclrtMalloc failed",
-        ),
-        Sign("oom_device", "CANN error: out of memory", "", "run"),
-    )
 
     def pipelines(self) -> bool:
         return False

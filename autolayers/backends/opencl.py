@@ -7,7 +7,6 @@ from __future__ import annotations
 from ..builds import NEWEST_RULES, Rules
 from ..ggml.types import BY_NAME
 from .backend import ALIGNMENT, SIZE, Backend
-from .sign import MIB, Sign
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,28 +22,6 @@ class OpenCl(Backend):
     mmap = False
     numbered = False
     free_doubt = "free is a guess: total less 1 GiB"
-    signs = (
-        Sign("oom_device", "CL_MEM_OBJECT_ALLOCATION_FAILURE"),
-        Sign(
-            "oom_device",
-            "opencl_buffer_type_alloc_buffer",
-            rf"alloc_buffer: failed to allocate {MIB} MiB",
-        ),
-        Sign(
-            "oom_device", "ggml_opencl:", r"ggml_opencl: .{1,200} error -4 at"
-        ),  # the same by number
-        Sign("buffer_limit", "CL_INVALID_BUFFER_SIZE"),
-        Sign("buffer_limit", "ggml_opencl:", r"ggml_opencl: .{1,200} error -61 at"),
-        Sign("gpu_build", "ggml_opencl: kernel compile error", "", "start"),
-        Sign(
-            "no_gpu",
-            "ggml_opencl:",
-            r"ggml_opencl: (?:platform IDs not available|could find any OpenCL devices"
-            r"|selected platform .{1,80} does not have any devices|unsupported GPU)",
-            "start",
-            weight=6,
-        ),
-    )
     limits_are = (("mem_base_addr_align", ALIGNMENT), ("max_mem_alloc_size", SIZE))
 
     def __init__(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from .backend import Backend
 from .cuda import CudaBuffers
-from .sign import Sign
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,36 +20,6 @@ class Rpc(CudaBuffers):
     remote = True
     context_first = True
     free_doubt = "as the remote server reports"
-    signs = (
-        Sign(
-            "rpc_lost",
-            "RPC server crashed",
-            r"Remote RPC server crashed or returned malformed response",
-            "run",
-            first=5600,
-        ),
-        Sign(
-            "rpc_lost",
-            "ggml-rpc",
-            r"ggml-rpc\.cpp.{0,60}GGML_ASSERT\(status\) failed"
-            r"|GGML_ASSERT\(status\) failed.{0,60}ggml-rpc",
-            "run",
-            last=5700,
-        ),
-        Sign("rpc_lost", "recv failed", r"recv failed \(bytes_recv=", "run"),
-        Sign(
-            "rpc_lost",
-            "failed to connect to",
-            r"[fF]ailed to connect to (?:\S{3,80})?:\d{2,5}",
-            "start",
-        ),
-        Sign(
-            "rpc_lost",
-            "protocol",
-            r"RPC (?:server|protocol) version mismatch|client needs upgrade to protocol",
-            "start",
-        ),
-    )
 
     @property
     def doubt(self) -> str:

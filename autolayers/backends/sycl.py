@@ -23,7 +23,6 @@ from .backend import (
 )
 from .cuda import CudaBuffers
 from .ops import TEMPORARIES
-from .sign import BYTES, Sign
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,55 +67,6 @@ class Sycl(CudaBuffers):
     llmkube = ("intel", "")
     device_nodes = ("/dev/dri",)
     log_words = ("SYCL", "ggml-sycl", "level_zero", "UR_RESULT", "PI_ERROR")
-    signs = (
-        Sign(
-            "oom_device",
-            "Bytes",
-            rf"can't (?:allocate|malloc) {BYTES} Bytes (?:of )?memory on device",
-            limit=True,
-        ),
-        Sign(
-            "oom_host",
-            "Bytes of memory on host",
-            rf"can't allocate {BYTES} Bytes of memory on host",
-        ),
-        Sign(
-            "oom_device",
-            "OUT_OF_DEVICE_MEMORY",
-            r"(?:UR_RESULT|PI|ZE_RESULT)_ERROR_OUT_OF_DEVICE_MEMORY",
-            "run",
-            limit=True,
-        ),
-        Sign(
-            "oom_device",
-            "OUT_OF_HOST_MEMORY",
-            r"(?:PI_ERROR|UR_RESULT_ERROR)_OUT_OF_HOST_MEMORY",
-            "run",
-        ),
-        # of memory, or of registers for one kernel: decide.py tells them apart
-        Sign("oom_device", "OUT_OF_RESOURCES", "(?:UR_RESULT|PI)_ERROR_OUT_OF_RESOURCES", "run"),
-        Sign("gpu_build", "No kernel named", r"No kernel named \w{1,999} was found", "start"),
-        Sign("op_unsupported", "Not support Flash-Attention", "", "run"),
-        Sign("op_unsupported", "multi-col MMVQ", "unsupported ncols_dst=", "run"),
-        Sign("op_unsupported", "not supported for QK_K", "", "run"),
-        Sign("op_unsupported", "GGML tensor type not supported", "", "run"),
-        Sign(
-            "device_lost",
-            "DEVICE_LOST",
-            r"(?:UR_RESULT_ERROR|ZE_RESULT_ERROR)_DEVICE_LOST|PI_ERROR_DEVICE",
-            "run",
-        ),
-        Sign("device_lost", "error: 20", r"level_zero backend failed with error: 20\b", "run"),
-        Sign("no_gpu", "No device of requested type", r"what\(\): +No device", "start", weight=8),
-        Sign("no_gpu", "can not find preferred GPU platform", "", "start", weight=8),
-        Sign(
-            "no_gpu",
-            "No device of requested type",
-            r"No device of requested type|can't find any SYCL GPU",
-            "start",
-            weight=6,
-        ),
-    )
 
     def __init__(
         self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES

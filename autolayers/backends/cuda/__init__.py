@@ -7,7 +7,6 @@ from ...records import lazy, replace
 from ...units import MiB
 from ..backend import NVIDIA, OFFLOAD_MIN_BATCH, Backend
 from ..ops import TEMPORARIES, Ops, Parts
-from ..sign import INDEX, MIB, Sign
 from . import pool
 from .fattn import ADA, AMD, generation, with_converted_cache
 from .fusion import add_alloc_deps, with_shared_experts
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 _DEVICE = r"^ *Device (?P<index>\d{1,3}): (?P<description>[^,]{1,90}), "
 _VRAM = r"(?:.{0,80}VRAM: (?P<mib>\d{1,12}) MiB)?"
-# "CUDA error 2 at FILE:LINE: ..." of 2023, "CUDA error: ..." since
-_AT = r"(?: \d{1,4} at .{1,200})?"
 
 TURING = 750
 # of a device's limits: is its llama.cpp built with GGML_CUDA_FA_ALL_QUANTS?
@@ -86,102 +83,6 @@ class Cuda(CudaBuffers):
     koboldcpp: tuple[str, ...] | None = ("--usecuda",)
     nixpkgs: str | None = "cudaSupport"
     llmkube: tuple[str, str] | None = ("cuda", "")
-    signs: tuple[Sign, ...] = (
-        Sign(
-            "oom_device",
-            "Malloc failed",
-            rf"allocating {MIB} MiB on device {INDEX}: "
-            r"(?:cuda|hip|musa)Malloc(?:Managed)? failed: out of memory",
-        ),
-        # all that a program which starts llama-server may quote of it
-        Sign(
-            "oom_device",
-            "Malloc failed: out of memory",
-            r"(?:cuda|hip|musa)Malloc(?:Managed|Host)? failed: out of memory"
-            r"(?!.{0,600}buffer of size)",
-        ),
-        # NVIDIA's driver for Tegra, whose memory is the system's
-        Sign("oom_device", "NvMapMem", r"NvMapMem\w{2,40}: ?\S{0,20} error 12\b", weight=8),
-        # any call that fails for lack of memory (graph capture, cuBLAS handles, the pool); its form
-        # of 2023
-        Sign(
-            "oom_device",
-            "out of memory",
-            rf"(?:CUDA|ROCm|MUSA|HIP) error{_AT}: out of memory"
-            r"|ggml-cuda\.cu:\d{1,6}: out of memory",
-            "run",
-        ),
-        Sign("oom_device", "cudaErrorMemoryAllocation", "", "run"),
-        Sign("oom_device", "BLAS_STATUS_ALLOC_FAILED", "", "run"),
-        Sign("oom_device", "BLAS_STATUS_NOT_INITIALIZED", "", "run"),
-        Sign("oom_device", "the resource allocation failed", "", "run"),
-        Sign("gpu_build", "no kernel image is available", "", "start"),
-        Sign("gpu_build", "device kernel image is invalid", "", "start"),
-        Sign("gpu_build", "invalid device function", "", "start"),
-        Sign("gpu_build", "unsupported toolchain", r"provided PTX was compiled with", "start"),
-        Sign(
-            "gpu_build",
-            "no device code compatible",
-            r"has no device code compatible with (?:CUDA|HIP|MUSA) arch",
-            "start",
-        ),
-        # flash attention without a kernel for the cache's types or the heads' size, and others
-        Sign("op_unsupported", "Unsupported KV type combination", "", "run"),
-        Sign("op_unsupported", "op not supported ", r"op not supported \S{1,60} \(", "run"),
-        Sign("op_unsupported", "doesn't support d_state", "", "run"),
-        Sign("op_unsupported", "Only support kernel sizes", "", "run"),
-        Sign("op_unsupported", "expected GQA ratio multiple of", "", "run"),
-        Sign("op_unsupported", "sparse flash attention is only supported", "", "run"),
-        Sign("op_unsupported", "fattn", r"fattn[\w-]{0,20}\.cuh?:\d{1,6}: fatal error", "run"),
-        Sign("device_lost", "fallen off the bus", "", "run"),
-        Sign(
-            "device_lost",
-            "error",
-            rf"(?:CUDA|ROCm|MUSA) error{_AT}: (?:unspecified launch failure|misaligned address"
-            r"|an illegal (?:memory access|instruction)|the launch timed out|uncorrectable ECC "
-            r"error)",
-            "run",
-            weight=8,
-        ),
-        Sign(
-            "no_gpu",
-            "failed to initialize",
-            r"failed to initialize (?:CUDA|ROCm|HIP)(?:: (?P<why>.{1,120}))?",
-            "start",
-            weight=6,
-        ),
-        # of 2023, which ended with it
-        Sign(
-            "no_gpu",
-            "CUDA error",
-            rf"CUDA error{_AT}: (?P<why>(?:CUDA driver version is insufficient|no CUDA-capable "
-            r"device).{0,40})",
-            "start",
-            weight=8,
-        ),
-        Sign(
-            "no_gpu",
-            "-capable device",
-            r"(?P<why>no (?:CUDA|ROCm)-capable device(?: is detected)?)",
-            "start",
-            weight=6,
-        ),
-        Sign(  # cudaErrorDevicesUnavailable
-            "no_gpu",
-            "busy or unavailable",
-            r"(?P<why>CUDA-capable devices?(?:\(s\))? (?:is/)?are busy or unavailable)",
-            "start",
-            weight=8,
-        ),
-        Sign(
-            "no_gpu",
-            "devices found",
-            r"no (?:CUDA|ROCm) devices found",
-            "start",
-            weight=6,
-        ),
-        Sign("bad_combo", "!(split && ne02", "", "run"),
-    )
     log_words: tuple[str, ...] = ("CUDA", "ggml_cuda", "cuda", "CUBLAS", "cublas")
     # ggml_cuda_init
     device_lines: tuple[tuple[str, str], ...] = (
@@ -293,24 +194,6 @@ class Hip(Cuda):
     log_pattern = r"ROCm|\bhip[A-Z]\w+|\bHIP\b|gfx\d{3,4}|AMD Radeon|AMD Instinct"
     built_from = Cuda.name
     log_not = "Vulkan"
-    signs = (
-        *Cuda.signs,
-        # rocBLAS is used instead
-        Sign("op_unsupported", "blaslt error", "", "start", weight=3),
-        Sign("oom_device", "hipErrorOutOfMemory", "", "run"),
-        Sign(
-            "gpu_build",
-            "hipError",
-            r"hipError(?:NoBinaryForGpu|InvalidDeviceFunction|InvalidKernelFile|InvalidImage"
-            r"|SharedObject\w{4,30})",
-            "start",
-        ),
-        Sign("gpu_build", "Could not initialize Tensile host", "", "start"),
-        Sign("gpu_build", "TensileLibrary", r"Cannot read .{0,200}TensileLibrary", "start"),
-        Sign("device_lost", "Memory access fault by GPU", "", "run"),
-        Sign("device_lost", "Memory critical error by agent", "", "run", weight=8),
-        Sign("device_lost", "GPU Hang", r"HW Exception by GPU.{0,200}GPU Hang", "run"),
-    )
     device_lines = (("MiB", rf"{_DEVICE}gfx{_VRAM}"),)
     ollama = "rocm"
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from ...builds import Rule, Rules
 from ...units import MiB
 from ..backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, Backend
-from ..sign import BYTES, MIB, Sign
 from .fusion import add_alloc_deps
 from .reorder import reorder
 from .sizes import scratch
@@ -53,64 +52,6 @@ class Metal(Backend):
         ),
     )
     ollama = "metal"
-    signs = (
-        Sign(
-            "oom_device",
-            "failed to allocate buffer, size",
-            rf"failed to allocate buffer, size = *{MIB} MiB",
-        ),
-        Sign(
-            "oom_device",
-            "allocate Metal buffer",
-            rf"failed to allocate Metal buffer of {BYTES} bytes",
-        ),
-        Sign("oom_device", "Insufficient Memory (0", r"Insufficient Memory \(0+8", "run"),
-        Sign("oom_device", "kIOGPUCommandBufferCallbackErrorOutOfMemory", "", "run"),
-        Sign(
-            "device_lost",
-            "SubmissionsIgnored",
-            r"[sS]ubmissionsIgnored|for prior/excessive GPU errors",
-            "run",
-        ),
-        Sign("device_lost", "Impacting Interactivity", "", "run"),
-        Sign(
-            "device_lost",
-            "CallbackError",
-            r"kIOGPUCommandBufferCallbackError(?:Timeout|Hang|PageFault|InnocentVictim)",
-            "run",
-        ),
-        Sign("oom_device", "failed with status 5", r"failed with status 5\b", "run", weight=8),
-        Sign("buffer_limit", "Buffer Validation"),
-        Sign(
-            "buffer_limit",
-            "maxBufferLength",
-            r"(?:exceeds|greater than|larger than).{0,60}maxBufferLength",
-        ),
-        Sign("buffer_limit", "is larger than buffer maximum", "", "load", last=3000),
-        Sign(
-            "gpu_build",
-            "Metal library",
-            r"failed to (?:initialize the|create) Metal library",
-            "start",
-            weight=8,
-        ),
-        Sign("gpu_build", "in any metal library", "", "start", weight=8),
-        Sign("gpu_build", "failed to compile pipeline", "", "start", weight=8),
-        Sign("gpu_build", "failed to create pipeline state", "", "start", weight=8),
-        Sign("gpu_build", "nil Metal pipeline", "", "run", weight=8),
-        Sign("gpu_build", "error compiling source", "", "start", weight=8),
-        Sign("gpu_build", "compiling metal source", "", "start", weight=8),
-        Sign("device_lost", "from a previous command buffer failure", "", "run", weight=8),
-        # of its shaders
-        Sign("gpu_build", "program_source:", r"program_source:\d{1,6}:\d{1,4}: error", "start"),
-        Sign(
-            "oom_device",
-            "recommended max working set size",
-            r"current allocated size is greater than the recommended max working set size",
-            "load",
-            weight=5,
-        ),
-    )
 
     @property
     def doubt(self) -> str:

@@ -7,7 +7,6 @@ from ...builds import NEWEST_RULES, Rule, Rules
 from ...records import replace
 from ..backend import ALIGNMENT, COUNT, HYPER_CONNECTIONS, NVIDIA, OFFLOAD_MIN_BATCH, SIZE, Backend
 from ..ops import TEMPORARIES, Ops, Parts
-from ..sign import BYTES, Sign
 from . import pool
 from .limits import SMALLEST, Limits
 from .reorder import reorder
@@ -61,38 +60,6 @@ class Vulkan(Backend):
         ("ggml_vulkan: ", r"ggml_vulkan: (?P<index>\d{1,3}) = (?P<description>.{1,90}?) \("),
     )
     ollama = "vulkan"
-    signs = (
-        Sign(
-            "buffer_limit",
-            "Requested buffer size exceeds",
-            r"Requested buffer size exceeds device (?:memory allocation|buffer size) limit",
-        ),
-        Sign(
-            "oom_device",
-            "memory allocation of size",
-            rf"[mM]emory allocation of size {BYTES} failed",
-            limit=True,
-        ),
-        Sign("oom_device", "ErrorOutOfDeviceMemory"),
-        Sign("oom_device", "VK_ERROR_OUT_OF_DEVICE_MEMORY"),
-        # Mesa's driver, before llama.cpp's own line
-        Sign("oom_device", "radv/amdgpu:", rf"radv/amdgpu: +size +: {BYTES} bytes", weight=8),
-        Sign("buffer_limit", "Requested preallocation size is too large", "", "run"),
-        Sign("oom_host", "ErrorOutOfHostMemory"),
-        Sign("device_lost", "DeviceLost", r"ErrorDeviceLost|DeviceLostError", "run"),
-        Sign("device_lost", "VK_ERROR_DEVICE_LOST", "", "run"),
-        Sign("device_lost", "ggml_vulkan: device", r"ggml_vulkan: device (?:lost|fault) on", "run"),
-        Sign("device_lost", "context is lost", "", "run", weight=8),
-        Sign("op_unsupported", "Shared memory size too small for matrix", "", "start"),
-        Sign("no_gpu", "Invalid Vulkan device index", "", "start", weight=8),
-        Sign("device_lost", "waitForFences error", "", "run", weight=8),
-        Sign("device_lost", "getFenceStatus at", "", "run", weight=8),
-        Sign("no_gpu", "ggml_vulkan: No devices found", "", "start", weight=6),
-        # b4549 ended on it
-        Sign("no_gpu", "instance of 'vk::IncompatibleDriverError", "", "start", weight=8),
-        Sign("no_gpu", "ErrorIncompatibleDriver", "", "start", weight=6),
-        Sign("no_gpu", "Vulkan 1.2 required", "", "start", weight=6),
-    )
 
     def __init__(
         self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
