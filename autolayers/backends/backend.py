@@ -12,33 +12,25 @@ every operation.
 
 from __future__ import annotations
 
-from ..builds import NEWEST_RULES, Rule, Rules
+from ..builds import NEWEST_RULES, Rules
 from ..ggml.tensor import ENDLESS, Buffer, Tensor, row_size
 from ..ggml.types import BY_NAME, IK_NAMES, is_quantised
-from ..tables import rows
 from ..units import MiB
 from .ops import DEFAULT_TARGET, Ops, Parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
+    from typing import ClassVar
 
     from ..ggml.scheduler import AddAllocDep
     from ..machine import Device
+    from .kernels import Kernels
 
     Limit = tuple[Callable[[int], bool], str]
 
 
-HYPER_CONNECTIONS = ("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST")
 OFFLOAD_MIN_BATCH = 32  # GGML_OP_OFFLOAD_MIN_BATCH
-# activations that all backends have, and those that gate
-_UNARY_TEXT = """
-ABS SGN NEG STEP GELU SILU RELU SIGMOID HARDSIGMOID HARDSWISH GELU_ERF GELU_QUICK TANH EXP EXPM1
-SOFTPLUS ELU XIELU FLOOR CEIL ROUND TRUNC
-"""
-_GLU_TEXT = "REGLU GEGLU SWIGLU SWIGLU_OAI GEGLU_ERF GEGLU_QUICK SWIGLU_CLAMP"
-UNARY, GLU = frozenset(_UNARY_TEXT.split()), frozenset(_GLU_TEXT.split())
-_TYPES = rows("backends/types.tsv")
 NVIDIA = ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN")  # words in the names of its GPUs
 # Head sizes of keys and values for which CUDA, Vulkan, Metal and SYCL all have flash attention
 # kernels, whatever the grouping of heads.
@@ -76,8 +68,8 @@ class Backend:
     igpu_mmap = True  # the same, of a GPU that shares the system's memory
     # computes operations of this many rows or more whose weight is in RAM; 0: none
     offload_min_batch = 0
-    # operations that older builds of it do not run: the rule of those that do
-    added: Mapping[str, Rule] = {}
+    # by operation, what must hold where it runs it (kernels.py); empty: it runs every one
+    kernels: ClassVar[Kernels] = {}
     # supports_op, alloc_size and graph_optimize are its own rules
     modelled = False
     caches_experts = False  # the graphs of --moe-cache-mib were compared too
@@ -155,10 +147,10 @@ class Backend:
         not pipeline prompts."""
         return True
 
-    def lacks(self, op: Tensor) -> bool:
-        """Return whether the build is too old for the backend to support an operation."""
-        rule = self.added.get(op.op)
-        return rule is not None and not self.rules.has(rule)
+    def has_kernel(self, op: Tensor) -> bool:
+        """Return whether it runs an operation like this one, wherever its sources are."""
+        holds = self.kernels.get(op.op)
+        return holds is not None and holds(op, self)
 
     @property
     def parts(self) -> tuple[Backend, ...]:
@@ -213,7 +205,7 @@ class Backend:
 
     def supports_op(self, op: Tensor) -> bool:
         """Return whether it runs this operation, given where its sources are."""
-        return self.reaches(op)
+        return self.has_kernel(op) if self.kernels else self.reaches(op)
 
     def reaches(self, op: Tensor) -> bool:
         """Return whether no source is in another device's memory. Views do not have a buffer yet
@@ -280,18 +272,6 @@ class Backend:
         """Return the part of this that one more llama_context on the device takes: each has
         its own temporaries."""
         return 0
-
-
-def always(backend: str) -> frozenset[str]:
-    """Return the operations that a backend runs whatever their sources (ops.tsv)."""
-    return frozenset(
-        [row["op"] for row in rows("backends/ops.tsv") if backend in row["backends"].split()]
-    )
-
-
-def types_of(backend: str, op: str) -> frozenset[str]:
-    """Return the types whose line in types.tsv has that word for a backend."""
-    return frozenset([row["type"] for row in _TYPES if op in row[backend].split()])
 
 
 def is_part_of(v: Tensor, k: Tensor) -> bool:

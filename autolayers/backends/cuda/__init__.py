@@ -8,9 +8,9 @@ from ...units import MiB
 from ..backend import NVIDIA, OFFLOAD_MIN_BATCH, Backend
 from ..ops import TEMPORARIES, Ops, Parts
 from . import pool
-from .fattn import ADA, AMD, generation, with_converted_cache
+from .fattn import ADA, AMD, flash_kernel, generation, with_converted_cache
 from .fusion import add_alloc_deps, with_shared_experts
-from .supported import supports_op
+from .supported import SUPPORTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Cuda(CudaBuffers):
     offload_min_batch = OFFLOAD_MIN_BATCH
     modelled = True
     proven = True
+    kernels = SUPPORTED
     caches_experts = True
     context_first = True
     image = "-cuda"
@@ -127,10 +128,10 @@ class Cuda(CudaBuffers):
     def supports_op(self, op: Tensor) -> bool:
         if not self.reaches(op):
             return False
-        if supports_op(op, self.rules, self.cc, self.all_quants):
+        if self.has_kernel(op):
             return True
         # only a build with all quantised kernels runs it: nobody says whether this one is
-        if op.op == "FLASH_ATTN_EXT" and supports_op(op, self.rules, self.cc, all_quants=True):
+        if op.op == "FLASH_ATTN_EXT" and flash_kernel(op, self.cc, self.rules, True) != "none":
             self.undecided = ALL_QUANTS not in ((self.device and self.device.limits) or {})
         return False
 

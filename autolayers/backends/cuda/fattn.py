@@ -5,7 +5,8 @@ with themselves)."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
-from ..backend import is_part_of, types_of
+from ..backend import is_part_of
+from ..kernels import types_of
 from .fattn_before import by_head, lacks
 
 TYPE_CHECKING = False

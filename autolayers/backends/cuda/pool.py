@@ -7,7 +7,7 @@ docs/devices.md."""
 from __future__ import annotations
 
 from ...units import MiB
-from ..backend import types_of
+from ..kernels import types_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

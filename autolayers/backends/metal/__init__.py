@@ -3,18 +3,15 @@ in place."""
 
 from __future__ import annotations
 
-from ...builds import Rule, Rules
 from ...units import MiB
-from ..backend import HYPER_CONNECTIONS, OFFLOAD_MIN_BATCH, Backend
+from ..backend import OFFLOAD_MIN_BATCH, Backend
 from .fusion import add_alloc_deps
 from .reorder import reorder
 from .sizes import scratch
-from .supported import supports_op
+from .supported import SUPPORTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
     from ..ops import Ops, Parts
@@ -34,10 +31,7 @@ class Metal(Backend):
     koboldcpp = ()
     alignment = 32
     has_igpu = False
-    added: Mapping[str, Rule] = {
-        "LIGHTNING_INDEXER": Rules.metal_indexer,
-        **dict.fromkeys(HYPER_CONNECTIONS, Rules.metal_hyper_connections),
-    }
+    kernels = SUPPORTED
     modelled = True
     old_name = "Metal"
     log_words = ("ggml_metal", "ggml-metal", "MTL", "Metal", "kIOGPU")
@@ -66,9 +60,6 @@ class Metal(Backend):
 
     def pipelines(self) -> bool:
         return self.rules.metal_pipelines
-
-    def supports_op(self, op: Tensor) -> bool:
-        return not self.lacks(op) and supports_op(op, self.rules)
 
     def offload_op(self, op: Tensor) -> bool:
         # ggml_backend_metal_device_offload_op counts rows of these two alone

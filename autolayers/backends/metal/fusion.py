@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from ...builds import Rule, Rules
 from ...ggml.tensor import VIEW_OPS, Tensor
-from ..backend import types_of
+from ..kernels import types_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

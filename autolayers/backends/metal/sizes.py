@@ -5,7 +5,8 @@ modelled."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
-from ..backend import is_part_of, types_of
+from ..backend import is_part_of
+from ..kernels import types_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,19 +3,19 @@ alignments, the largest buffer and which operations it runs: see limits.py."""
 
 from __future__ import annotations
 
-from ...builds import NEWEST_RULES, Rule, Rules
+from ...builds import NEWEST_RULES, Rules
 from ...records import replace
-from ..backend import ALIGNMENT, COUNT, HYPER_CONNECTIONS, NVIDIA, OFFLOAD_MIN_BATCH, SIZE, Backend
+from ..backend import ALIGNMENT, COUNT, NVIDIA, OFFLOAD_MIN_BATCH, SIZE, Backend
 from ..ops import TEMPORARIES, Ops, Parts
 from . import pool
 from .limits import SMALLEST, Limits
 from .reorder import reorder
 from .reorder_before import reorder_before
-from .supported import largest, supports_op
+from .supported import SUPPORTED, largest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Hashable
 
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
@@ -28,17 +28,7 @@ class Vulkan(Backend):
     host_buffer = "Vulkan_Host"
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
-    added: Mapping[str, Rule] = {
-        "LIGHTNING_INDEXER": Rules.vulkan_indexer,
-        **dict.fromkeys(HYPER_CONNECTIONS, Rules.vulkan_hyper_connections),
-        **dict.fromkeys(("SSM_SCAN", "SSM_CONV"), Rules.vulkan_scans),
-        **dict.fromkeys(
-            ("CUMSUM", "TRI", "SOLVE_TRI", "FILL", "LOG", "ARANGE", "TOP_K"),
-            Rules.vulkan_delta_net_parts,
-        ),
-        **dict.fromkeys(("GATED_DELTA_NET", "SET"), Rules.vulkan_delta_net),
-        "FLASH_ATTN_EXT": Rules.vulkan_flash,
-    }
+    kernels = SUPPORTED
     modelled = True
     free_is_total = True  # without VK_EXT_memory_budget
     image = "-vulkan"
@@ -94,7 +84,12 @@ class Vulkan(Backend):
         size = largest(op)
         if size > SMALLEST and not self.limits.known:
             self.undecided = True
-        return not self.lacks(op) and supports_op(op, self.limits, size, self.rules)
+        # a binding cannot be larger than the buffer that it is in
+        if size > self.limits.max_buffer_size and self.rules.vulkan_buffer_limit:
+            return False
+        if size > self.limits.largest and op.op != "IM2COL" and self.rules.vulkan_range_limit:
+            return False
+        return self.has_kernel(op)
 
     def offload_op(self, op: Tensor) -> bool:
         if self.rules.vulkan_offloads_rows:
