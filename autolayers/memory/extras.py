@@ -1,7 +1,7 @@
 """What a launch holds in addition to the model: projectors, drafts, adapters. llama.cpp's memory
 breakdown does not include it.
 
-    found, warnings = extras_of(model, params, devices, context, placement, memory, companions)
+    found, warnings = extras_of(loaded, devices, companions)
 
 Mirrors, as modelled: tools/mtmd/clip.cpp (mmproj), common/speculative.cpp and
 tools/server/server-context.cpp (drafts), src/llama-adapter.cpp (LoRA, control vectors).
@@ -18,10 +18,11 @@ from ..model.projectors import kind_of, width
 from ..records import replace
 from ..units import MiB
 from .breakdown import Extra
-from .cache import Memory, allocate
+from .cache import allocate
 from .context import DRAFT_N_MAX, Context, resolve
 from .graphs.compute import measure
 from .graphs.laid_out import GraphCache
+from .loaded import Loaded
 from .saved import State, state_of
 from .weights import Placement, place_weights
 
@@ -98,12 +99,8 @@ _WARMUP_FRAMES = 3000  # audio
 
 
 def extras_of(
-    model: Model,
-    params: Params,
+    loaded: Loaded,
     devices: Sequence[Device],
-    context: Context,
-    placement: Placement,
-    memory: Memory,
     companions: Companions,
     measuring: bool = False,
     states: list[State] | None = None,
@@ -112,39 +109,30 @@ def extras_of(
     """Return everything that was asked for in addition to the model, and warnings about what is not
     exact.
 
-    `context`, `placement` and `memory` are the launch's own. `measuring`: as llama.cpp's measuring
-    says. A draft's State is added to `states`, what its graph costs to `meter`.
+    `measuring`: as llama.cpp's measuring says. A draft's State is added to `states`, what its graph
+    costs to `meter`.
     """
+    params, placement = loaded.params, loaded.placement
     extras: list[Extra] = []
     warnings: list[str] = []
     if companions.mmproj is not None:
         extras += projector(companions.mmproj, params, devices, warnings)
     # without a type llama-server loads -md and uses it for nothing; older ones drafted with it
-    untyped = context.rules.names_draft_type and all(name == "none" for name in params.spec_type)
+    untyped = loaded.context.rules.names_draft_type and all(
+        name == "none" for name in params.spec_type
+    )
     if companions.draft is not None and untyped:
         warnings.append("the draft model is loaded and not used, as no --spec-type says so")
     if companions.draft is not None or "draft-mtp" in params.spec_type:
-        extras += _draft(
-            model,
-            params,
-            devices,
-            context,
-            placement,
-            memory,
-            companions.draft,
-            warnings,
-            measuring,
-            states,
-            meter,
-        )
+        extras += _draft(loaded, devices, companions.draft, warnings, measuring, states, meter)
     if "ngram-mod" in params.spec_type:
         extras.append(Extra("n-gram table", "Host", _NGRAM_MOD, True))
     for header in companions.loras:
-        extras += _lora(header, model, placement)
+        extras += _lora(header, loaded.model, placement)
     if params.control_vector:
         # Mirror llama_adapter_cvec::init: one f32 vector per layer from the second on, for all
         # layers whatever the requested range.
-        hp = model.hparams
+        hp = loaded.model.hparams
         buffers: dict[str, int] = {}
         # layer 0 has none
         for il in range(1, hp.n_layer):
@@ -305,12 +293,8 @@ def _audio_graph(header: Header) -> int:
 
 
 def _draft(
-    model: Model,
-    params: Params,
+    loaded: Loaded,
     devices: Sequence[Device],
-    context: Context,
-    placement: Placement,
-    memory: Memory,
     draft: Model | None,
     warnings: list[str],
     measuring: bool,
@@ -320,6 +304,7 @@ def _draft(
     """Mirror common_speculative_init_result: a separate model, or a second context on the
     target's MTP blocks. Its caches are f16 unless -ctkd and -ctvd say otherwise, whatever the
     target's are."""
+    model, params, context = loaded.model, loaded.params, loaded.context
     extras: list[Extra] = []
     mtp = "draft-mtp" in params.spec_type
     label = "MTP" if draft is None else "draft"
@@ -334,24 +319,20 @@ def _draft(
         n_sampled=sampled,
         backend_sampling=False,
     )
-    their_placement = placement
+    their_placement = loaded.placement
     if draft is not None:
         their_placement = replace(
-            place_weights(draft, theirs, devices, mtp, context.rules), target=placement
+            place_weights(draft, theirs, devices, mtp, context.rules), target=loaded.placement
         )
     # Gemma's assistant reads the target's cache
-    target = None if draft is None else (model.hparams, context, memory)
+    target = None if draft is None else (model.hparams, context, loaded.memory)
     their_memory = allocate(whose, their_context, their_placement, target)
     # a draft that borrows the target's cache saves nothing of its own
     if states is not None and their_memory.owner is None:
         states.append(state_of(whose.hparams, their_context, their_memory))
     # a cache apart: its graphs are another model's
     measured = measure(
-        whose,
-        theirs,
-        their_context,
-        their_placement,
-        their_memory,
+        Loaded(whose, theirs, their_context, their_placement, their_memory),
         GraphCache(meter=meter),
         measuring=measuring,
     )
