@@ -15,6 +15,7 @@ from __future__ import annotations
 from ..builds import NEWEST_RULES, Rules
 from ..ggml.tensor import ENDLESS, Buffer, Tensor, row_size
 from ..ggml.types import BY_NAME, IK_NAMES, is_quantised
+from ..records import replace
 from ..units import MiB
 from .ops import DEFAULT_TARGET, Ops, Parts
 
@@ -76,6 +77,7 @@ class Backend:
     # sizes computed from all this were compared with llama.cpp's own
     proven = False
     own_cards = False  # runs no other backend's cards
+    flipped: ClassVar[Mapping[str, int]] = {}  # the limits of the other answer, where `undecided`
     undecided_doubt = ""  # why sizes are a bound where something is `undecided`
     makers: tuple[str, ...] = ()  # of its own cards: words of their descriptions
     vendor = ""  # who makes all of its cards, "" where several do
@@ -127,11 +129,16 @@ class Backend:
     ) -> None:
         """`index`: among the devices of a launch."""
         self.device, self.rules = device, rules
+        self.given: Mapping[str, int] = (device and device.limits) or {}
+        self.by_device()
         name = device.name if device else self.name
         self.buffer = Buffer(name, index, self.alignment, host=False, max_size=self.max_size)
         # an unknown property of the device decided where an operation runs: set by supports_op,
         # and read once the graph is placed, because then `otherwise` is measured too
         self.undecided = False
+
+    def by_device(self) -> None:
+        """Set what depends on the device and on its limits (`given`)."""
 
     @property
     def kind(self) -> Hashable:
@@ -192,7 +199,9 @@ class Backend:
 
     def otherwise(self) -> Device | None:
         """Return a copy with the undecided property flipped; the larger result bounds both."""
-        return self.device
+        if self.device is None or not self.undecided:
+            return self.device
+        return replace(self.device, limits={**self.given, **self.flipped})
 
     def host_buffer_type(self) -> Buffer | None:
         """Return the type of pinned host memory, if any (ggml_backend_dev_host_buffer_type)."""

@@ -5,6 +5,7 @@ its rules for weights are modelled, so sizes are an upper bound."""
 from __future__ import annotations
 
 from ..ggml.tensor import Tensor, type_size
+from ..units import pad
 from .cuda import CudaBuffers
 
 # elements a side that a matrix is taken to be filled up to, twice the squares' side
@@ -32,6 +33,6 @@ class Cann(CudaBuffers):
 
     def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
         if type_ in ("f32", "f16") and ne[1] > 1 and ne[2] == ne[3] == 1:
-            sides = [-(-n // _SQUARE) * _SQUARE for n in ne[:2]]
+            sides = [pad(n, _SQUARE) for n in ne[:2]]
             return type_size(type_) * (sides[0] * sides[1] - ne[0] * ne[1])
         return super().padding(type_, ne)

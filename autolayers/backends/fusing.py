@@ -1,5 +1,5 @@
-"""What CUDA and Metal ask of nodes that they would fuse: whether each reads the one that it should,
-and whether nothing inside is used elsewhere.
+"""What CUDA, Metal and Vulkan ask of nodes that they would fuse: whether each reads the one that it
+should, whether nothing inside is used elsewhere, and what must live until they are done.
 
     links("ARGSORT VIEW<1 GET_ROWS<3,1")     # GET_ROWS reads the third node before it and the last
     linked(nodes, 4, CHOICE)                 # how many nodes from 4 on are that choice, 0: none
@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..ggml.scheduler import AddAllocDep
     from ..ggml.tensor import Tensor
 
     Links = tuple[tuple[str, tuple[int, ...]], ...]
@@ -68,3 +69,14 @@ def fusible(group: Sequence[Tensor], *outputs: Tensor) -> bool:
         if root is not None and not root.weight and id(root) not in reads:
             return False
     return True
+
+
+def keep_sources(group: Sequence[Tensor], until: Tensor, add_alloc_dep: AddAllocDep) -> None:
+    """Report what nodes read from outside as needed until a node is done."""
+    seen: set[int] = set()
+    for node in group:
+        for source in node.src:
+            if id(source) not in seen:
+                seen.add(id(source))
+                add_alloc_dep(source, until)
+        seen.add(id(node))

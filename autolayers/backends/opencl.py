@@ -4,15 +4,12 @@ GPU and are not modelled, so sizes are an upper bound. In a device's `limits`: `
 
 from __future__ import annotations
 
-from ..builds import NEWEST_RULES, Rules
 from ..ggml.types import BY_NAME
 from .backend import ALIGNMENT, SIZE, Backend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
-
-    from ..machine import Device
 
 _GAPS = 4  # of the parts that a quantised weight is cut into
 
@@ -24,13 +21,9 @@ class OpenCl(Backend):
     free_doubt = "free is a guess: total less 1 GiB"
     limits_are = (("mem_base_addr_align", ALIGNMENT), ("max_mem_alloc_size", SIZE))
 
-    def __init__(
-        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
-    ) -> None:
-        limits = (device.limits if device is not None else None) or {}
-        self.alignment = limits.get("mem_base_addr_align", 128)
-        self.max_size = limits.get("max_mem_alloc_size", 1 << 30)
-        super().__init__(device, index, rules)
+    def by_device(self) -> None:
+        self.alignment = self.given.get("mem_base_addr_align", 128)
+        self.max_size = self.given.get("max_mem_alloc_size", 1 << 30)
 
     def pipelines(self) -> bool:
         return False

@@ -7,21 +7,19 @@ upper bound."""
 
 from __future__ import annotations
 
-from ..builds import NEWEST_RULES, Rules
-from ..ggml.tensor import Tensor, block_size
-from ..records import replace
-from ..units import MiB
+from ..ggml.tensor import Tensor
+from ..units import MiB, pad
 from .backend import OFFLOAD_MIN_BATCH, SIZE, is_part_of
 from .cuda import CudaBuffers
+from .cuda.fattn import unaligned
 from .kernels import kernels_of, types_of
 from .ops import TEMPORARIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-    from typing import Any
+    from collections.abc import Hashable, Mapping
+    from typing import Any, ClassVar
 
-    from ..machine import Device
     from .ops import Ops, Parts
 
 _NO_KERNEL = frozenset(("tq1_0", "tq2_0"))
@@ -29,6 +27,7 @@ _FLASH_ATTN = types_of("SYCL", "FLASH_ATTN_EXT")
 _ONEDNN = types_of("SYCL", "ONEDNN")
 # heads of keys, with values of the same size
 _HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256, 512))
+_PROBED = "onednn_optimized_gemm"
 _TOP_K = 32  # at most this many results of TOP_K, before Rules.sycl_top_k
 _WARP = 16  # GGML_SYCL_WARP_SIZE
 # What an Arc Pro B70 had taken beyond llama.cpp's buffers once a model was loaded
@@ -45,6 +44,7 @@ class Sycl(CudaBuffers):
     offload_min_batch = OFFLOAD_MIN_BATCH
     free_is_total = True  # without Level Zero's Sysman
     limits_are = (("max_mem_alloc_size", SIZE),)
+    flipped: ClassVar[Mapping[str, int]] = {_PROBED: 0}
     vendor = "Intel"
     image = "-intel"
     docker_model = False
@@ -52,14 +52,10 @@ class Sycl(CudaBuffers):
     device_nodes = ("/dev/dri",)
     log_words = ("SYCL", "ggml-sycl", "level_zero", "UR_RESULT", "PI_ERROR")
 
-    def __init__(
-        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
-    ) -> None:
-        limits = (device.limits if device is not None else None) or {}
-        self.max_size = self.host_max_size = limits.get("max_mem_alloc_size", 2 << 30)
-        super().__init__(device, index, rules)
+    def by_device(self) -> None:
+        self.max_size = self.host_max_size = self.given.get("max_mem_alloc_size", 2 << 30)
         # older builds used oneDNN without asking
-        probed = limits.get("onednn_optimized_gemm") if rules.sycl_probes_onednn else True
+        probed = self.given.get(_PROBED) if self.rules.sycl_probes_onednn else True
         self.one_dnn = probed is None or bool(probed)
         self.unprobed = probed is None
 
@@ -69,13 +65,6 @@ class Sycl(CudaBuffers):
 
     def splits_rows(self) -> bool:
         return True
-
-    def otherwise(self) -> Device | None:
-        if self.device is None or not self.undecided:
-            return self.device
-        return replace(
-            self.device, limits={**(self.device.limits or {}), "onednn_optimized_gemm": 0}
-        )
 
     def margin(self, ops: Ops) -> Parts:
         """Return what was measured on one card, as bounds: its pool grows with the tokens that a
@@ -100,14 +89,10 @@ def multiplies(op: Tensor, device: object = None) -> bool:
         return False
     if a.type != "f16":
         return True
-    if _permuted(a):
+    if a.permuted:
         return a.contiguous() or 1 in a.ne[2:]
     broadcast = a.ne[2] == 1 and b.ne[2] > 1 and b.ne[3] > 1
-    return not (broadcast and a.ne[0] > 128 and _permuted(b))
-
-
-def _permuted(t: Tensor) -> bool:
-    return t.nb[0] > t.nb[1] or t.nb[1] > t.nb[2] or t.nb[2] > t.nb[3]
+    return not (broadcast and a.ne[0] > 128 and b.permuted)
 
 
 def _facts(op: Tensor) -> tuple[Tensor | None, bool, bool]:
@@ -141,11 +126,7 @@ def _latent(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
     """Return whether the kernel for heads of 576 and 512 reads these tensors."""
     if v.ne[0] != 512 or k.ne[1] % 256:
         return False
-    # Whether rows of plain numbers begin elsewhere than at multiples of 16 bytes.
-    return not any(
-        t is not None and (block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:]))
-        for t in (q, k, v, mask)
-    )
+    return not any(t is not None and unaligned(t) for t in (q, k, v, mask))
 
 
 def _mkl(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -170,7 +151,7 @@ def _with_scratch(op: Tensor, size: int, one_dnn: bool) -> int:
     )
     for halves in copies:
         if halves:
-            size = -(-size // 128) * 128 + 2 * halves
+            size = pad(size, 128) + 2 * halves
     return size
 
 

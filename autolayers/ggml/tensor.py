@@ -194,6 +194,17 @@ class Tensor:
     def contiguous_rows(self) -> bool:
         return self.ne[0] == block_size(self.type) or self.nb[0] == type_size(self.type)
 
+    @property
+    def transposed(self) -> bool:
+        """ggml_is_transposed."""
+        return self.nb[0] > self.nb[1]
+
+    @property
+    def permuted(self) -> bool:
+        """ggml_is_permuted."""
+        nb = self.nb
+        return nb[0] > nb[1] or nb[1] > nb[2] or nb[2] > nb[3]
+
     def __repr__(self) -> str:
         return f"{self.op}({self.name or '-'} {self.type}{list(self.ne)})"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..backends import HOST, backend
 from ..backends.backend import FLASH_ATTN_HEADS
+from ..units import pad
 from .breakdown import GraphBuffers
 from .graphs.prepare import pipelined
 from .graphs.reserve import N_COPIES
@@ -37,7 +38,7 @@ def upper_bound(loaded: Loaded) -> GraphBuffers:
     model, context, placement = loaded.model, loaded.context, loaded.placement
     hp = model.hparams
     # graph_reserve's rounding: each sequence has as many tokens as the others
-    n = -(-max(min(context.n_ctx, context.n_ubatch), 1) // context.n_seq_max) * context.n_seq_max
+    n = pad(max(min(context.n_ctx, context.n_ubatch), 1), context.n_seq_max)
     f = 4 * n  # one f32 column of all tokens
     devices = placement.devices
     pipeline = pipelined(loaded)

@@ -18,7 +18,8 @@ from ..errors import LaunchRefused
 from ..gguf import n_bytes
 from ..model.hparams import CSA_RATIO, HCA_RATIO
 from ..records import dataclass, lazy, replace
-from .context import CELL_BLOCK, Context, cell_block, pad
+from ..units import pad
+from .context import CELL_BLOCK, Context, cell_block
 from .weights import Placement
 
 TYPE_CHECKING = False

@@ -14,7 +14,7 @@ from ..flags.params import N_BATCH, N_PARALLEL, N_UBATCH, POOLING_TYPES, Params
 from ..ggml.types import IK_NAMES
 from ..gguf import BY_NAME
 from ..records import dataclass, replace
-from ..units import MiB
+from ..units import MiB, pad
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,10 +81,6 @@ class Context:
     def v_trans(self) -> bool:
         """V is stored transposed only if flash attention is explicitly off; auto counts as on."""
         return self.flash_attn == "off"
-
-
-def pad(n: int, to: int) -> int:
-    return -(-n // to) * to
 
 
 def cell_block(flash_attn: str, rules: Rules) -> int:

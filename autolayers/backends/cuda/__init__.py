@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ...builds import NEWEST_RULES, Rules
-from ...records import lazy, replace
+from ...records import lazy
 from ...units import MiB
 from ..backend import NVIDIA, OFFLOAD_MIN_BATCH, Backend
 from ..ops import TEMPORARIES, Ops, Parts
@@ -14,11 +13,11 @@ from .supported import SUPPORTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Mapping
+    from typing import ClassVar
 
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
-    from ...machine import Device
 
 
 _DEVICE = r"^ *Device (?P<index>\d{1,3}): (?P<description>[^,]{1,90}), "
@@ -99,19 +98,18 @@ class Cuda(CudaBuffers):
     # its contexts were measured and the choice of matrix kernels is known
     nvidia = True
     blas = "cuBLAS"
+    flipped: ClassVar[Mapping[str, int]] = {ALL_QUANTS: 1}
     undecided_doubt = (
         "whether this llama.cpp was built with GGML_CUDA_FA_ALL_QUANTS, which flash attention with "
         "these cache types takes before b10878, is not known: the larger of both"
     )
 
-    def __init__(
-        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
-    ) -> None:
-        super().__init__(device, index, rules)
-        if device is not None and device.compute_capability is not None:
+    def by_device(self) -> None:
+        if self.device is not None and self.device.compute_capability is not None:
             # GGML_CUDA_CC_*: 890 is Ada
-            self.cc = 100 * device.compute_capability[0] + 10 * device.compute_capability[1]
-        self.all_quants = bool(((device and device.limits) or {}).get(ALL_QUANTS))
+            major, minor = self.device.compute_capability
+            self.cc = 100 * major + 10 * minor
+        self.all_quants = bool(self.given.get(ALL_QUANTS))
 
     @lazy
     def kind(self) -> Hashable:
@@ -132,13 +130,8 @@ class Cuda(CudaBuffers):
             return True
         # only a build with all quantised kernels runs it: nobody says whether this one is
         if op.op == "FLASH_ATTN_EXT" and flash_kernel(op, self.cc, self.rules, True) != "none":
-            self.undecided = ALL_QUANTS not in ((self.device and self.device.limits) or {})
+            self.undecided = ALL_QUANTS not in self.given
         return False
-
-    def otherwise(self) -> Device | None:
-        if self.device is None or not self.undecided:
-            return self.device
-        return replace(self.device, limits={**(self.device.limits or {}), ALL_QUANTS: 1})
 
     def graph_optimize(
         self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep
@@ -149,11 +142,15 @@ class Cuda(CudaBuffers):
         add_alloc_deps(nodes, after, add_alloc_dep, self.rules)
         return nodes
 
-    def margin(self, ops: Ops) -> Parts:
+    @property
+    def _size(self) -> tuple[tuple[int, int], int | None]:
+        """The compute capability, an Ada's where it is unknown, and the multiprocessors."""
         device = self.device
-        # an unknown card counts as an Ada
         capability = (device and device.compute_capability) or pool.ASSUMED
-        n_sm = device.n_sm if device else None
+        return capability, device.n_sm if device else None
+
+    def margin(self, ops: Ops) -> Parts:
+        capability, n_sm = self._size
         parts = [
             (TEMPORARIES, pool.pool(ops, capability, n_sm, self.nvidia)),
             (self.blas, pool.blas(capability)),
@@ -162,15 +159,14 @@ class Cuda(CudaBuffers):
         if self.nvidia:
             parts.append((f"{self.name} kernels", pool.kernels(capability, n_sm)))
         # --list-devices reads free memory after the context, NVML before it
-        if device is None or not device.includes_context:
+        if self.device is None or not self.device.includes_context:
             context = pool.context(capability, n_sm) if self.nvidia else pool.OTHER_CONTEXT
             parts.insert(0, (f"{self.name} context", context))
         return tuple(parts)
 
     def again(self, ops: Ops) -> int:
-        device = self.device
-        capability = (device and device.compute_capability) or pool.ASSUMED
-        temporaries = pool.pool(ops, capability, device.n_sm if device else None, self.nvidia)
+        capability, n_sm = self._size
+        temporaries = pool.pool(ops, capability, n_sm, self.nvidia)
         return temporaries + pool.workspaces(capability) + pool.GRAPHS
 
 
@@ -198,14 +194,11 @@ class Hip(Cuda):
     device_lines = (("MiB", rf"{_DEVICE}gfx{_VRAM}"),)
     ollama = "rocm"
 
-    def __init__(
-        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
-    ) -> None:
-        super().__init__(device, index, rules)
-        limits = (device and device.limits) or {}
+    def by_device(self) -> None:
+        super().by_device()
         # KFD's number, or a guess by the card's name
-        version = limits.get("gfx_target_version", 0) or _version(
-            device.description if device else ""
+        version = self.given.get("gfx_target_version", 0) or _version(
+            self.device.description if self.device else ""
         )
         # GGML_CUDA_CC_OFFSET_AMD: AMD's numbers lie above NVIDIA's
         # The number with the same digits in hexadecimal: 110000 -> 0x1100, 90010 -> 0x90a.

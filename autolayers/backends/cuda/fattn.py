@@ -5,6 +5,7 @@ with themselves)."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
+from ...units import pad
 from ..backend import is_part_of
 from ..kernels import types_of
 from .fattn_before import by_head, lacks
@@ -160,5 +161,5 @@ def with_converted_cache(
     for cache in (k,) if is_part_of(v, k) else (k, v):
         read = cache.type != "f32" if all_types else cache.type == "f16"
         if not read:
-            size = -(-size // 128) * 128 + 2 * cache.nelements
+            size = pad(size, 128) + 2 * cache.nelements
     return size

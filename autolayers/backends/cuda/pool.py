@@ -6,7 +6,7 @@ docs/devices.md."""
 
 from __future__ import annotations
 
-from ...units import MiB
+from ...units import MiB, pad
 from ..kernels import types_of
 
 TYPE_CHECKING = False
@@ -120,7 +120,7 @@ def pool(
     needs += [_matmul(weight, ops.n_outputs, nvidia, capability, n_sm) for weight in ops.outputs]
     largest = max(needs)
     largest += largest // (10 if nvidia else 2)
-    return -(-largest // PAGE) * PAGE
+    return pad(largest, PAGE)
 
 
 def _matmul(weight: Matmul, n: int, nvidia: bool, cc: tuple[int, int], n_sm: int) -> int:
@@ -133,7 +133,7 @@ def _matmul(weight: Matmul, n: int, nvidia: bool, cc: tuple[int, int], n_sm: int
             reads_directly = weight.type == "f32" and not weight.n_used
         return 0 if reads_directly else _expanded(weight, n, columns, cc)
     # ggml_cuda_mul_mat_q (and mmvq.cu): activations as q8_1 blocks, 36 bytes for 32 elements
-    quantised = columns * -(-weight.k // 512) * 512 * 36 // 32 + 12 * n * weight.n_used
+    quantised = columns * pad(weight.k, 512) * 36 // 32 + 12 * n * weight.n_used
     # MMVQ: a few columns, and no tiles
     if n <= 8:
         return quantised

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from ...builds import Rule, Rules
 from ...ggml.tensor import VIEW_OPS, Tensor
-from ..fusing import CHOICE, NORMALISED, SCALED, fusible, linked
+from ..fusing import CHOICE, NORMALISED, SCALED, fusible, keep_sources, linked
 from ..kernels import types_of
 
 TYPE_CHECKING = False
@@ -62,14 +62,7 @@ def add_alloc_deps(nodes: list[Tensor], add_alloc_dep: AddAllocDep, rules: Rules
             if size > length and tuple(ops[i : i + size]) == fusion.ops_all:
                 length = size
         if length:
-            seen: set[int] = set()
-            # what the sequence reads from outside lives until its last node
-            for node in nodes[i : i + length]:
-                for source in node.src:
-                    if id(source) not in seen:
-                        seen.add(id(source))
-                        add_alloc_dep(source, nodes[i + length - 1])
-                seen.add(id(node))
+            keep_sources(nodes[i : i + length], nodes[i + length - 1], add_alloc_dep)
         i += max(1, length)
 
 

@@ -69,8 +69,7 @@ def mul_mat(op: Tensor, device: Device) -> bool:
 
 def _matrix_kernel(a: Tensor, b: Tensor) -> bool:
     """Return whether the product of matrices runs, and not that of a matrix and a vector."""
-    transposed = _transposed(a) or _transposed(b)
-    return not transposed and a.ne[0] >= 64 and b.ne[1] > 8
+    return not a.transposed and not b.transposed and a.ne[0] >= 64 and b.ne[1] > 8
 
 
 def _use_fwht(op: Tensor) -> bool:
@@ -83,10 +82,6 @@ def _use_fwht(op: Tensor) -> bool:
         return False
     n = b.ne[0]
     return n in (64, 128, 256, 512) or (n in (1024, 2048, 4096, 8192) and 4 * n <= _THREADGROUP)
-
-
-def _transposed(t: Tensor) -> bool:
-    return t.nb[0] > t.nb[1]
 
 
 def indexer(op: Tensor, device: Device) -> bool:

@@ -3,8 +3,6 @@ alignments, the largest buffer and which operations it runs: see limits.py."""
 
 from __future__ import annotations
 
-from ...builds import NEWEST_RULES, Rules
-from ...records import replace
 from ..backend import ALIGNMENT, COUNT, NVIDIA, OFFLOAD_MIN_BATCH, SIZE, Backend
 from ..ops import TEMPORARIES, Ops, Parts
 from . import pool
@@ -15,11 +13,11 @@ from .supported import SUPPORTED, largest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Mapping
+    from typing import ClassVar
 
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
-    from ...machine import Device
 
 
 class Vulkan(Backend):
@@ -42,6 +40,11 @@ class Vulkan(Backend):
         ("max_memory_allocation_size", SIZE),
         ("max_compute_workgroup_invocations", COUNT),
     )
+    # the other end of what desktop drivers report
+    flipped: ClassVar[Mapping[str, int]] = {
+        "max_storage_buffer_range": SMALLEST,
+        "shader_64bit_indexing": False,
+    }
     koboldcpp = ("--usevulkan",)
     nixpkgs = "vulkanSupport"
     llmkube = ("vulkan", "vulkan")
@@ -51,15 +54,12 @@ class Vulkan(Backend):
     )
     ollama = "vulkan"
 
-    def __init__(
-        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
-    ) -> None:
-        self.limits = limits = Limits.of(device)
-        self.proven = limits.known and rules.vulkan_as_modelled
+    def by_device(self) -> None:
+        self.limits = limits = Limits.of(self.given)
+        self.proven = limits.known and self.rules.vulkan_as_modelled
         self.alignment = limits.min_storage_buffer_offset_alignment
         self.host_alignment = limits.min_memory_map_alignment
         self.max_size = self.host_max_size = limits.block_size
-        super().__init__(device, index, rules)
 
     @property
     def doubt(self) -> str:
@@ -127,13 +127,6 @@ class Vulkan(Backend):
             return {bool(self.limits.cooperative_matrix2)}
         capability = (self.device and self.device.compute_capability) or (7, 5)
         return {False, True} if self.may_be_nvidia and capability >= (7, 5) else {False}
-
-    def otherwise(self) -> Device | None:
-        if self.device is None or not self.undecided:
-            return self.device
-        # the other end of what desktop drivers report
-        small = {"max_storage_buffer_range": SMALLEST, "shader_64bit_indexing": False}
-        return replace(self.device, limits={**(self.device.limits or {}), **small})
 
     def graph_optimize(
         self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep

@@ -6,6 +6,7 @@ order, which changes what is live at the same time."""
 from __future__ import annotations
 
 from ...ggml.tensor import VIEW_OPS, Tensor
+from ..fusing import keep_sources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,13 +142,7 @@ class Order:
                 last = end - 1
                 if ops is not _HC_POST and end < len(self.nodes) and self.ops[end] == "SCALE":
                     last = end  # some are fused with it too
-                seen: set[int] = set()
-                for node in self.nodes[first:end]:
-                    for source in node.src:
-                        if id(source) not in seen:
-                            seen.add(id(source))
-                            self.add_alloc_dep(source, self.nodes[last])
-                    seen.add(id(node))
+                keep_sources(self.nodes[first:end], self.nodes[last], self.add_alloc_dep)
             return range(first, end)
         return None
 
