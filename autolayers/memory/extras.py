@@ -14,7 +14,7 @@ from ..backends.backend import FLASH_ATTN_HEADS
 from ..errors import LaunchRefused
 from ..gguf import Header
 from ..model import Model
-from ..model.projectors import kind_of, width
+from ..model.projectors import kind_of, kinds, width
 from ..records import replace
 from ..units import MiB
 from .breakdown import Extra
@@ -40,60 +40,6 @@ _SAMPLING = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 _NGRAM_MOD = 16 * MiB  # 4 Mi entries of 4 bytes
 _SMALLEST = 256  # the least bytes of a tensor, with the padding around it
 
-# tokens of the warm-up image, by projector; the others are warmed up with their own image
-# size
-_WARMUP_TOKENS = {
-    "phi4": 256,
-    "pixtral": 256,
-    "lightonocr": 256,
-    "dots_ocr": 2116,
-    "dots3note_v": 2116,
-    "kimivl": 256,
-    "gemma4v": 256,
-    "gemma4uv": 256,
-    "qwen2vl_merger": 2116,
-    "qwen2.5vl_merger": 2116,
-    "qwen2.5o": 2116,
-    "qwen3vl_merger": 2116,
-    "ling3vl": 2116,
-    "minimax_m3": 256,
-    "muse-glimmer": 1024,
-    "mimovl": 2116,
-    "youtuvl": 256,
-    "glm4v": 2116,
-    "glm5v": 2116,
-    "paddleocr": 784,
-    "hunyuanvl": 1024,
-    "exaone4_5": 2116,
-}
-# those whose graph was compared with logs of CUDA, ROCm and the CPU
-_MEASURED = ("gemma3", "qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger")
-# those whose patches see each other: the others are taken to have a mask (build_inp_attn_mask and
-# the like in tools/mtmd/models of b11549)
-_UNMASKED = (
-    "gemma3",
-    "qwen2vl_merger",
-    "qwen3vl_merger",
-    "ling3vl",
-    "gemma4v",
-    "pixtral",
-    "lightonocr",
-    "dots_ocr",
-    "kimivl",
-    "kimik25",
-    "glm4v",
-    "paddleocr",
-    "internvl",
-    "idefics3",
-    "llama4",
-    "lfm2",
-    "phi4",
-    "cohere2v",
-    "hunyuanvl",
-    "mlp",
-    "ldp",
-    "ldpv2",
-)
 # 30 seconds at 100 frames a second, the window of Whisper's encoders
 _WARMUP_FRAMES = 3000  # audio
 
@@ -216,16 +162,22 @@ def _number(header: Header, key: str, default: int) -> int:
     return value if isinstance(value, int) and 0 < value < 1 << 20 else default
 
 
+def _said(kind: str, column: str) -> str:
+    """Return what projectors.tsv says of a kind, "" for nothing."""
+    return kinds().get(kind, {}).get(column, "")
+
+
 def patches_of(header: Header, kind: str) -> int:
     """Return the number of patches of the warm-up image."""
     patch = _number(header, "clip.vision.patch_size", 14)
     side = _number(header, "clip.vision.image_size", 1024)
-    if kind in _WARMUP_TOKENS:
+    tokens = _said(kind, "tokens")
+    if tokens:
         # a token is merge x merge patches
         merge = _number(
             header, "clip.vision.spatial_merge_size", 3 if kind.startswith("gemma4") else 2
         )
-        return _WARMUP_TOKENS[kind] * merge * merge
+        return int(tokens) * merge * merge
     # DeepSeek-OCR's warm-up image has sides of 1024, whatever its file says
     side = 1024 if kind.startswith("deepseekocr") else side
     return (side // patch) ** 2 + 1
@@ -252,8 +204,8 @@ def _vision_graph(header: Header, kind: str, flash: bool) -> int:
     n_embd, heads = _width(header), _heads(header)
     n_ff = _number(header, "clip.vision.feed_forward_length", 4 * n_embd)
     image = _inputs(header, kind)
-    mask = 0 if kind in _UNMASKED else n * n * 6
-    if kind not in _MEASURED:
+    mask = 0 if _said(kind, "mask") == "no" else n * n * 6
+    if not _said(kind, "compared"):
         attention = mask if flash else n * n * heads * 8
         return n * (2 * n_ff + 8 * n_embd) * 4 + attention + 3 * image
     if "v.blk.0.ffn_gate.weight" in header.tensors:
@@ -276,7 +228,7 @@ def _vision_graph(header: Header, kind: str, flash: bool) -> int:
 def _inputs(header: Header, kind: str) -> int:
     """Return the bytes of the warm-up image, of its patches' places and of a mask between them."""
     patch, n = _number(header, "clip.vision.patch_size", 14), patches_of(header, kind)
-    return n * patch * patch * 3 * 4 + n * 4 * 4 + (0 if kind in _UNMASKED else n * n * 4)
+    return n * patch * patch * 3 * 4 + n * 4 * 4 + (0 if _said(kind, "mask") == "no" else n * n * 4)
 
 
 def _audio_graph(header: Header) -> int:
