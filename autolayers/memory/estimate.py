@@ -321,15 +321,11 @@ class Estimator:
         """Raise LaunchRefused for a launch that ends at its first token (see context)."""
         refuse_first_token(self.model, resolve(self.model, params, self.rules))
 
-    def placement(self, params: Params, devices: Sequence[Device]) -> Placement:
-        """Return where these flags put every tensor, at any context."""
-        return self._place(params, devices)
-
-    def _place(
+    def placement(
         self, params: Params, devices: Sequence[Device], load_mtp: bool = False
     ) -> Placement:
-        """Return the Placement of these flags, the same one for launches that differ in their
-        context and their batches alone."""
+        """Return where these flags put every tensor, at any context: the same one for launches that
+        differ in their context and their batches alone."""
         # llama.cpp places weights before it knows the context; ik_llama.cpp's -sm graph does not
         if not self.placer.by_context:
             params = replace(params, n_ctx=None, n_batch=None, n_ubatch=None)
@@ -346,9 +342,12 @@ class Estimator:
         bytes. Without `counts`: the shares of its own split; () if that has none."""
         from ..engines.ik_llama.memory import shares
 
-        # -sm none would leave one device, and the shares are those of all
-        used = model_devices(replace(params, split_mode=None), devices, self.rules)[0]
+        used = self._all_used(params, devices)
         return shares(self.model, params, used, self.rules, counts)
+
+    def _all_used(self, params: Params, devices: Sequence[Device]) -> tuple[Device, ...]:
+        # -sm none would leave one device, and the shares are those of all
+        return model_devices(replace(params, split_mode=None), devices, self.rules)[0]
 
     def experts_in_ram(
         self, params: Params, devices: Sequence[Device], count: int
@@ -360,7 +359,7 @@ class Estimator:
             return tuple(range(count))
         from ..engines.ik_llama.memory import experts_in_ram
 
-        used = model_devices(replace(params, split_mode=None), devices, self.rules)[0]
+        used = self._all_used(params, devices)
         return experts_in_ram(self.model, params, used, self.rules, count)
 
     def script(self, params: Params, devices: Sequence[Device]) -> Steps | None:
@@ -449,7 +448,7 @@ class Estimator:
 
             own = launch(self.model, params, context, devices, self.placer)
             return Loaded(self.model, params, context, *own)
-        placement = self._place(params, devices, context.load_mtp)
+        placement = self.placement(params, devices, context.load_mtp)
         # caches follow the layers' devices, not the experts' overrides
         key = (
             self._cached_alike(context),

@@ -82,11 +82,8 @@ def extras_of(
         buffers: dict[str, int] = {}
         # layer 0 has none
         for il in range(1, hp.n_layer):
-            for where in _devices(placement.dev_layer[il], placement):
-                row = CPU if where == HOST else on(placement.device(where))
-                buffers[where] = buffers.get(where, 0) + row.padded(
-                    "f32", (hp.n_embd, 1, 1, 1), 4 * hp.n_embd
-                )
+            row = "f32", (hp.n_embd, 1, 1, 1), 4 * hp.n_embd
+            _add(buffers, placement.dev_layer[il], placement, *row)
         control_vector = [
             Extra("control vector", device, size, True)
             for device, size in _summed(buffers, placement).items()
@@ -434,19 +431,25 @@ def _lora(header: Header, model: Model, placement: Placement) -> list[Extra]:
             continue
         # llama_adapter_lora_init_impl loads no adapter into a repacked buffer
         target = placement.lookup(base)
-        for where in _devices(
-            HOST if target is None or target.buffer == REPACK else target.buffer, placement
-        ):
-            row = CPU if placement.is_host(where) else on(placement.device(where))
-            buffers[where] = buffers.get(where, 0) + row.padded(info.type, info.ne, info.n_bytes)
+        beside = HOST if target is None or target.buffer == REPACK else target.buffer
+        _add(buffers, beside, placement, info.type, info.ne, info.n_bytes)
     exact = placement.exact and not model.inexact
     return [
         Extra("LoRA", device, size, exact) for device, size in _summed(buffers, placement).items()
     ]
 
 
-def _devices(buffer: str, placement: Placement) -> list[str]:
-    """Return the devices of an adapter's tensors: with -sm tensor every device has a copy."""
-    if placement.slices and not placement.is_host(buffer):
-        return [device.name for device in placement.devices]
-    return [buffer]
+def _add(
+    buffers: dict[str, int],
+    buffer: str,
+    placement: Placement,
+    type_: str,
+    ne: tuple[int, int, int, int],
+    n_bytes: int,
+) -> None:
+    """Add an adapter's tensor: with -sm tensor every device has a copy."""
+    in_ram = placement.is_host(buffer)
+    copies = placement.slices and not in_ram
+    for where in [device.name for device in placement.devices] if copies else [buffer]:
+        backend = CPU if in_ram else on(placement.device(where))
+        buffers[where] = buffers.get(where, 0) + backend.padded(type_, ne, n_bytes)

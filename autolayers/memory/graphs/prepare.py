@@ -11,6 +11,7 @@ from ...records import replace
 from .laid_out import GraphCache, Setting
 from .repeats import Layers
 from .reserve import N_COPIES, structures_of
+from .scheduled import within_block
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def _alike(
             facts: tuple[list[Hashable], list[Hashable], list[Hashable]] = [], [], []
             for name, tensor in group.tensors.items():
                 # "blk.12.ffn_up_exps.weight" -> "ffn_up_exps.weight"
-                short = name.partition(".")[2].partition(".")[2]
+                short = within_block(name)
                 # K quants run on the same kernels, so one stands for all where no bytes are copied
                 info, alike = tensor.info, "K" if tensor.info.type in K_QUANTS else tensor.info.type
                 # op offload copies a weight into the compute buffer: its size, so its type, decides
