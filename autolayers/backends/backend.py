@@ -13,7 +13,7 @@ every operation.
 from __future__ import annotations
 
 from ..builds import NEWEST_RULES, Rules
-from ..ggml.tensor import ENDLESS, Buffer, Tensor, row_size
+from ..ggml.tensor import ENDLESS, Buffer, Ne, Tensor, row_size
 from ..ggml.types import BY_NAME, IK_NAMES, is_quantised
 from ..records import replace
 from ..units import MiB
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 OFFLOAD_MIN_BATCH = 32  # GGML_OP_OFFLOAD_MIN_BATCH
 NVIDIA = ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN")  # words in the names of its GPUs
 # Head sizes of keys and values for which CUDA, Vulkan, Metal and SYCL all have flash attention
-# kernels, whatever the grouping of heads.
+# kernels, whatever the grouping of heads; CUDA has no others without.
 FLASH_ATTN_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
 
 
@@ -253,7 +253,7 @@ class Backend:
         (get_alloc_size)."""
         return tensor.nbytes + self.padding(tensor.type, tensor.ne)
 
-    def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
+    def padding(self, type_: str, ne: Ne) -> int:
         """Return the bytes that fill up a tensor's last row."""
         # kernels read whole tiles of a row: MATRIX_ROW_PADDING of ggml-cuda
         if not self.row_padding or not ne[0] % self.row_padding:
@@ -266,7 +266,7 @@ class Backend:
             else 0
         )
 
-    def padded(self, type_: str, ne: tuple[int, int, int, int], n_bytes: int) -> int:
+    def padded(self, type_: str, ne: Ne, n_bytes: int) -> int:
         """Return the bytes that a weight or cache tensor of `n_bytes` takes in a buffer, alignment
         included (ggml-alloc.c)."""
         # ggml_tallocr_alloc: GGML_PAD of get_alloc_size

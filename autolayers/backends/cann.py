@@ -4,7 +4,7 @@ its rules for weights are modelled, so sizes are an upper bound."""
 
 from __future__ import annotations
 
-from ..ggml.tensor import Tensor, type_size
+from ..ggml.tensor import Ne, Tensor, type_size
 from ..units import pad
 from .cuda import CudaBuffers
 
@@ -31,7 +31,7 @@ class Cann(CudaBuffers):
             return type_ in (*_PLAIN, "q8_0")
         return True
 
-    def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
+    def padding(self, type_: str, ne: Ne) -> int:
         if type_ in ("f32", "f16") and ne[1] > 1 and ne[2] == ne[3] == 1:
             sides = [pad(n, _SQUARE) for n in ne[:2]]
             return type_size(type_) * (sides[0] * sides[1] - ne[0] * ne[1])

@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from ..ggml.tensor import Ne
+
 _GAPS = 4  # of the parts that a quantised weight is cut into
 
 
@@ -32,6 +34,6 @@ class OpenCl(Backend):
     def kind(self) -> Hashable:
         return self.name, self.alignment, self.max_size
 
-    def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
+    def padding(self, type_: str, ne: Ne) -> int:
         row = BY_NAME.get(type_)
         return _GAPS * self.alignment if row is None or row.blck_size > 1 else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..ggml.tensor import Tensor
 from ..units import MiB, pad
-from .backend import OFFLOAD_MIN_BATCH, SIZE, is_part_of
+from .backend import FLASH_ATTN_HEADS, OFFLOAD_MIN_BATCH, SIZE, is_part_of
 from .cuda import CudaBuffers
 from .cuda.fattn import unaligned
 from .kernels import kernels_of, types_of
@@ -26,7 +26,7 @@ _NO_KERNEL = frozenset(("tq1_0", "tq2_0"))
 _FLASH_ATTN = types_of("SYCL", "FLASH_ATTN_EXT")
 _ONEDNN = types_of("SYCL", "ONEDNN")
 # heads of keys, with values of the same size
-_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256, 512))
+_HEADS = FLASH_ATTN_HEADS | {512}
 _PROBED = "onednn_optimized_gemm"
 _TOP_K = 32  # at most this many results of TOP_K, before Rules.sycl_top_k
 _WARP = 16  # GGML_SYCL_WARP_SIZE

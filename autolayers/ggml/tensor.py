@@ -19,6 +19,7 @@ _SIZE = {row.name: row.type_size for row in (*TYPES, *IK_TYPES)}
 _META = {row.name: row.meta for row in (*TYPES, *IK_TYPES)}  # bytes at the start of a row
 # pads dimensions to GGML_MAX_DIMS
 _ONES: tuple[Any, ...] = ((1, 1, 1, 1), (1, 1, 1), (1, 1), (1,), ())
+Ne = tuple[int, int, int, int]  # a tensor's dimensions, or its strides
 VIEW_OPS = frozenset(("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"))
 
 
@@ -103,9 +104,9 @@ class Tensor:
         self,
         op: str,
         type_: str,
-        ne: tuple[int, int, int, int],
+        ne: Ne,
         src: tuple[Tensor, ...] = (),
-        nb: tuple[int, int, int, int] | None = None,
+        nb: Ne | None = None,
         view_src: Tensor | None = None,
         view_offs: int = 0,
         param: object = None,

@@ -26,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ..ggml.tensor import Ne
     from ..model import Hparams, Model
     from ..model.body import Body
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 class CacheTensor:
     name: str  # without the layer's number, as layers alike share it
     type: str
-    ne: tuple[int, int, int, int]
+    ne: Ne
     buffer: str  # a device's name, or CPU
     size: int  # with padding and alignment
 
@@ -168,7 +169,7 @@ class _Builder:
         made = self.tensors[key] = CacheTensor(name, type_, ne, buffer, size)
         return made
 
-    def shape(self, name: str, il: int, ne: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    def shape(self, name: str, il: int, ne: Ne) -> Ne:
         """Return a cache tensor's shape as this build creates it, which decides its padding."""
         rules = self.context.rules
         if rules.engine.one_cache and name.endswith("k"):  # a row of it is one head's

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..flags.params import Params
+    from ..ggml.tensor import Ne
     from ..machine import Device
     from .companions import Companions
     from .meter import Meter
@@ -444,7 +445,7 @@ def _add(
     buffer: str,
     placement: Placement,
     type_: str,
-    ne: tuple[int, int, int, int],
+    ne: Ne,
     n_bytes: int,
 ) -> None:
     """Add an adapter's tensor: with -sm tensor every device has a copy."""

@@ -13,12 +13,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..ggml.tensor import Ne
     from ..model import Model
     from .context import Context
     from .weights import Placement
 
     # (type, ne, bytes of one expert) of a layer's expert tensors
-    Tensors = tuple[tuple[str, tuple[int, int, int, int], int], ...]
+    Tensors = tuple[tuple[str, Ne, int], ...]
 
 _PARTS = ("gate_up", "gate", "up", "down")
 # get_alignment of ggml_backend_cpu_buffer_type, for the maps of slots

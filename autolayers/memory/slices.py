@@ -14,7 +14,7 @@ from math import lcm
 
 from ..builds import NEWEST_RULES, Rules
 from ..errors import LaunchRefused
-from ..ggml.tensor import block_size
+from ..ggml.tensor import Ne, block_size
 from ..gguf import BY_NAME
 from ..tables import rows
 from .split import float32
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from ..model import Model
 
-    Ne = tuple[int, int, int, int]
     # the dimension, and the matrices: the first that exists decides where
     Cut = tuple[int, tuple[str, ...]]
     Segment = tuple[int, list[int]]

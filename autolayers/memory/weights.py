@@ -16,7 +16,7 @@ from __future__ import annotations
 from ..backends import CPU, HOST, REPACK, Backend, Cpu, on, together
 from ..builds import NEWEST_RULES, Rules
 from ..errors import LaunchRefused
-from ..ggml.tensor import Buffer
+from ..ggml.tensor import Buffer, Ne
 from ..gguf import BY_NAME, TensorInfo, n_bytes
 from ..records import dataclass, field, lazy, replace
 from .slices import Slices
@@ -59,7 +59,7 @@ class PlacedTensor:
         return self.info.type
 
     @property
-    def ne(self) -> tuple[int, int, int, int]:
+    def ne(self) -> Ne:
         return self.info.ne
 
 
