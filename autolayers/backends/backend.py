@@ -12,7 +12,7 @@ every operation.
 
 from __future__ import annotations
 
-from ..builds import NEWEST_RULES, Rules
+from ..builds import NEWEST_RULES, Rule, Rules
 from ..ggml.tensor import ENDLESS, Buffer, Ne, Tensor, row_size
 from ..ggml.types import BY_NAME, IK_NAMES, is_quantised
 from ..records import replace
@@ -63,6 +63,8 @@ class Backend:
     # get_max_size of the pinned buffer type, where it has one
     host_max_size = ENDLESS
     # launches
+    row_splits: bool | Rule = False  # whether, or since which rule: splits_rows,
+    async_events: bool | Rule = True  # pipelines
     mmap = True  # False: its presence turns the mapping of files off
     # llama.cpp lists devices that share the system's memory as of another kind
     has_igpu = True
@@ -76,6 +78,7 @@ class Backend:
     caches_experts = False  # the graphs of --moe-cache-mib were compared too
     # sizes computed from all this were compared with llama.cpp's own
     proven = False
+    unproven = ""  # why not, "" where there is no more to say
     own_cards = False  # runs no other backend's cards
     flipped: ClassVar[Mapping[str, int]] = {}  # the limits of the other answer, where `undecided`
     undecided_doubt = ""  # why sizes are a bound where something is `undecided`
@@ -147,12 +150,12 @@ class Backend:
 
     def splits_rows(self) -> bool:
         """Return whether it exports ggml_backend_split_buffer_type, which -sm row needs."""
-        return False
+        return self.rules.says(self.row_splits)
 
     def pipelines(self) -> bool:
         """Return whether its devices report async compute and events; otherwise llama_context does
         not pipeline prompts."""
-        return True
+        return self.rules.says(self.async_events)
 
     def has_kernel(self, op: Tensor) -> bool:
         """Return whether it runs an operation like this one, wherever its sources are."""
@@ -189,7 +192,8 @@ class Backend:
         return (
             ""
             if self.proven
-            else f"backend {name}: sizes are an upper bound, not compared with llama.cpp's own"
+            else self.unproven
+            or f"backend {name}: sizes are an upper bound, not compared with llama.cpp's own"
         )
 
     @property

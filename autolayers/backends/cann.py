@@ -16,10 +16,8 @@ _PLAIN, _BLOCKS = ("f32", "f16", "bf16"), ("q8_0", "q4_0")
 class Cann(CudaBuffers):
     name = "CANN"
     own_cards = True
+    async_events = False
     log_words = ("CANN",)
-
-    def pipelines(self) -> bool:
-        return False
 
     def supports_op(self, op: Tensor) -> bool:
         type_ = op.src[0].type if op.src else ""

@@ -19,6 +19,7 @@ _GAPS = 4  # of the parts that a quantised weight is cut into
 class OpenCl(Backend):
     name = "OpenCL"
     mmap = False
+    async_events = False
     numbered = False
     free_doubt = "free is a guess: total less 1 GiB"
     limits_are = (("mem_base_addr_align", ALIGNMENT), ("max_mem_alloc_size", SIZE))
@@ -26,9 +27,6 @@ class OpenCl(Backend):
     def by_device(self) -> None:
         self.alignment = self.given.get("mem_base_addr_align", 128)
         self.max_size = self.given.get("max_mem_alloc_size", 1 << 30)
-
-    def pipelines(self) -> bool:
-        return False
 
     @property
     def kind(self) -> Hashable:

@@ -6,6 +6,7 @@ Alignment and padding are the server's; a CUDA server's, the largest, is assumed
 
 from __future__ import annotations
 
+from ..builds import Rules
 from .backend import Backend
 from .cuda import CudaBuffers
 
@@ -16,20 +17,14 @@ if TYPE_CHECKING:
 
 class Rpc(CudaBuffers):
     name = "RPC"
+    async_events = Rules.rpc_pipelines
+    unproven = (
+        "backend RPC: sizes are those of a CUDA server, and may differ a little from another one's"
+    )
     modelled = True
     remote = True
     context_first = True
     free_doubt = "as the remote server reports"
-
-    @property
-    def doubt(self) -> str:
-        return (
-            "backend RPC: sizes are those of a CUDA server, and may differ a little from another "
-            "one's"
-        )
-
-    def pipelines(self) -> bool:
-        return self.rules.rpc_pipelines
 
     def margin(self, ops: Ops) -> Parts:
         """Return what the server's own backend takes there, if that is known."""
@@ -47,12 +42,10 @@ class RpcCpu(Backend):
     """A ggml-rpc-server on a machine without a GPU: the CPU's alignment, no padding, no scratch."""
 
     name = "RPC-CPU"
+    async_events = Rules.rpc_pipelines
     alignment = 32
     bandwidth = 38e9
     fp16_per_bandwidth = 16.0
     remote = True
     modelled = True
     proven = True
-
-    def pipelines(self) -> bool:
-        return self.rules.rpc_pipelines

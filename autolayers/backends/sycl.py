@@ -39,6 +39,7 @@ class Sycl(CudaBuffers):
     name = "SYCL"
     makers = ("Intel",)
     also = ("Vulkan",)
+    row_splits = True
     host_buffer = "SYCL_Host"
     modelled = True
     offload_min_batch = OFFLOAD_MIN_BATCH
@@ -62,9 +63,6 @@ class Sycl(CudaBuffers):
     @property
     def kind(self) -> Hashable:
         return self.name, self.max_size, self.one_dnn
-
-    def splits_rows(self) -> bool:
-        return True
 
     def margin(self, ops: Ops) -> Parts:
         """Return what was measured on one card, as bounds: its pool grows with the tokens that a

@@ -404,7 +404,7 @@ def _outputs(params: Params, embeddings: bool, n_batch: int, n_seq_max: int) -> 
     # server_output_limits: an embedding needs the result of every token
     if embeddings or params.pooling not in (None, "none"):
         return n_batch
-    draft = DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
+    draft = drafted(params)
     types = params.spec_type  # a draft model alone is loaded but not used
     # a slot verifies its draft's tokens and one more in a batch
     n_draft = max(
@@ -419,6 +419,11 @@ def _rollback(params: Params, rules: Rules) -> int:
     types = _DRAFT_TYPES if rules.engine.rolls_back else _ROLLBACK_TYPES
     if not any(name in types for name in params.spec_type):
         return 0
+    return drafted(params)
+
+
+def drafted(params: Params) -> int:
+    """Return the tokens that a draft proposes at most."""
     return DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
 
 

@@ -19,7 +19,7 @@ from ..records import replace
 from ..units import MiB
 from .breakdown import Extra
 from .cache import allocate
-from .context import DRAFT_N_MAX, Context, resolve
+from .context import Context, drafted, resolve
 from .graphs.compute import measure
 from .graphs.laid_out import GraphCache
 from .loaded import Loaded
@@ -373,7 +373,7 @@ def _draft_rows(params: Params, draft: Model | None) -> tuple[int, int]:
     rows = 1
     # block drafts (DFlash) have all tokens of a draft in one batch
     if any(name in ("draft-dflash", "draft-dspark") for name in params.spec_type):
-        rows += DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
+        rows += drafted(params)
     # a selector chooses on the CPU
     selects = draft is not None and "selector_hidden.weight" in draft.tensors
     samples = any(name in _SAMPLING for name in params.spec_type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...builds import Rules
 from ...records import lazy
 from ...units import MiB
 from ..backend import NVIDIA, OFFLOAD_MIN_BATCH, Backend
@@ -70,6 +71,7 @@ class Cuda(CudaBuffers):
     makers: tuple[str, ...] = NVIDIA
     vendor = "NVIDIA"
     host_buffer = "CUDA_Host"
+    row_splits = Rules.cuda_splits_rows
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
     modelled = True
@@ -114,9 +116,6 @@ class Cuda(CudaBuffers):
     @lazy
     def kind(self) -> Hashable:
         return self.name, generation(self.cc), self.all_quants
-
-    def splits_rows(self) -> bool:
-        return self.rules.cuda_splits_rows
 
     @property
     def slow_quantised_cache(self) -> bool:

@@ -3,6 +3,7 @@ in place."""
 
 from __future__ import annotations
 
+from ...builds import Rules
 from ...units import MiB
 from ..backend import OFFLOAD_MIN_BATCH, Backend
 from .fusion import add_alloc_deps
@@ -27,6 +28,11 @@ class Metal(Backend):
     own_cards = True
     makers = ("Apple",)
     vendor = "Apple"
+    async_events = Rules.metal_pipelines
+    unproven = (
+        "Metal: sizes follow its source, an upper bound, as none was compared with a launch on a "
+        "Mac"
+    )
     linux = False
     koboldcpp = ()
     alignment = 32
@@ -47,19 +53,9 @@ class Metal(Backend):
     )
     ollama = "metal"
 
-    @property
-    def doubt(self) -> str:
-        return (
-            "Metal: sizes follow its source, an upper bound, as none was compared with a launch on "
-            "a Mac"
-        )
-
     def margin(self, ops: Ops) -> Parts:
         """Return the kernels' part: temporaries are part of the results (sizes.py)."""
         return (("Metal's kernels and command buffers", KERNELS),)
-
-    def pipelines(self) -> bool:
-        return self.rules.metal_pipelines
 
     def offload_op(self, op: Tensor) -> bool:
         # ggml_backend_metal_device_offload_op counts rows of these two alone

@@ -3,6 +3,7 @@ alignments, the largest buffer and which operations it runs: see limits.py."""
 
 from __future__ import annotations
 
+from ...builds import Rules
 from ..backend import ALIGNMENT, COUNT, NVIDIA, OFFLOAD_MIN_BATCH, SIZE, Backend
 from ..ops import TEMPORARIES, Ops, Parts
 from . import pool
@@ -24,6 +25,7 @@ class Vulkan(Backend):
     name = "Vulkan"
     also = ("ROCm", "SYCL")
     host_buffer = "Vulkan_Host"
+    async_events = Rules.vulkan_pipelines
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
     kernels = SUPPORTED
@@ -96,9 +98,6 @@ class Vulkan(Backend):
             return super().offload_op(op)
         # ggml_backend_vk_device_offload_op of older builds
         return op.op != "GET_ROWS" and op.ne[2 if op.op == "MUL_MAT_ID" else 1] >= OFFLOAD_MIN_BATCH
-
-    def pipelines(self) -> bool:
-        return self.rules.vulkan_pipelines
 
     def margin(self, ops: Ops) -> Parts:
         n_sm = self.device.n_sm if self.device else None

@@ -19,14 +19,13 @@ from .split_states import abort
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ...graph import Builder
     from ...model import Model
     from ..context import Context
     from ..loaded import Loaded
     from ..slices import Slices
     from ..weights import Placement
+    from .reserve import Enough
     from .scheduled import Steps
 
 # times today's separate operations of a delta net, where a build has no fused one: its graphs took
@@ -40,7 +39,7 @@ def measure(
     loaded: Loaded,
     cache: GraphCache,
     runtime: bool = False,
-    enough: Callable[[tuple[int, ...], Steps | None], bool] | None = None,
+    enough: Enough | None = None,
     measuring: bool = False,
 ) -> GraphBuffers:
     """Return what llama_context::sched_reserve would allocate, or with `measuring` say before; with
@@ -100,7 +99,7 @@ def _simulated(
     cache: GraphCache,
     runtime: bool,
     build: Builder,
-    enough: Callable[[tuple[int, ...], Steps | None], bool] | None,
+    enough: Enough | None,
     measuring: bool,
 ) -> GraphBuffers:
     """Return what the simulated graphs take, or more where something about them is not known."""
