@@ -19,7 +19,7 @@ from ..records import replace
 from ..units import MiB
 from .breakdown import Extra
 from .cache import allocate
-from .context import Context, drafted, resolve
+from .context import Context, drafted, resolve, speculates
 from .graphs.compute import measure
 from .graphs.laid_out import GraphCache
 from .loaded import Loaded
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from .companions import Companions
     from .meter import Meter
 
-# drafts that sample on their backend
-_SAMPLING = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 _NGRAM_MOD = 16 * MiB  # 4 Mi entries of 4 bytes
 _SMALLEST = 256  # the least bytes of a tensor, with the padding around it
 
@@ -338,7 +336,7 @@ def _outputs_of_draft(
     hp = whose.hparams
     n_vocab, n_embd = hp.n_vocab or model.hparams.n_vocab, model.hparams.n_embd
     # all but a plain draft keep the hidden state of an output for the next token
-    hidden = hp.n_embd_out if any(name in _SAMPLING for name in params.spec_type) else 0
+    hidden = hp.n_embd_out if speculates(params, "samples") else 0
     # if its backend samples: logits, probabilities, candidates and the token again
     row = n_vocab * (4 if sampled else 1) + hidden + (1 if sampled else 0)
     start = context.n_seq_max * row
@@ -372,12 +370,12 @@ def _draft_rows(params: Params, draft: Model | None) -> tuple[int, int]:
     """Return the output rows per sequence of a draft's batch, and how many its backend samples."""
     rows = 1
     # block drafts (DFlash) have all tokens of a draft in one batch
-    if any(name in ("draft-dflash", "draft-dspark") for name in params.spec_type):
+    if speculates(params, "at_once"):
         rows += drafted(params)
     # a selector chooses on the CPU
     selects = draft is not None and "selector_hidden.weight" in draft.tensors
-    samples = any(name in _SAMPLING for name in params.spec_type)
-    return rows, rows if samples and not selects else 0
+    samples = speculates(params, "samples") and not selects
+    return rows, rows if samples else 0
 
 
 def _params_of_draft(params: Params, context: Context, draft: Model | None) -> Params:
