@@ -10,9 +10,12 @@ from ..tables import rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
+    from typing import TypeVar
 
     from ..machine import Device
+
+    Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -225,11 +228,16 @@ def row_of(device: Device) -> str:
     return generation
 
 
-def rates_of(device: Device) -> Rates:
-    """Return the Rates of a device: its generation's under its backend (for a server's device, the
-    server's), otherwise its backend's."""
+def by_card(table: Mapping[tuple[str, str], Row], device: Device, generation: str) -> Row:
+    """Return a table's row of a device: its generation's under its backend (for a server's device,
+    the server's), otherwise its backend's."""
     backend = device.engine or device.backend
-    return RATES.get((backend, row_of(device))) or RATES.get((backend, "")) or RATES["", ""]
+    return table.get((backend, generation)) or table.get((backend, "")) or table["", ""]
+
+
+def rates_of(device: Device) -> Rates:
+    """Return the Rates of a device."""
+    return by_card(RATES, device, row_of(device))
 
 
 def aged(rates: Rates, backend: str, build: int) -> Rates:
