@@ -48,6 +48,18 @@ def linked(nodes: Sequence[Tensor], at: int, pattern: Links) -> int:
     return len(pattern)
 
 
+def adds_up(parts: Sequence[Tensor], sums: Sequence[Tensor]) -> bool:
+    """Return whether these sums add one part after the other, from the left."""
+    if len(sums) != len(parts) - 1:
+        return False
+    left = parts[0]
+    for total, right in zip(sums, parts[1:], strict=True):
+        if total.src[0] is not left or total.src[1] is not right:
+            return False
+        left = total
+    return True
+
+
 def fusible(group: Sequence[Tensor], *outputs: Tensor) -> bool:
     """Return whether nothing inside is used outside, except the outputs
     (ggml_can_fuse_subgraph)."""

@@ -4,7 +4,7 @@ ggml/src/ggml-cuda/ggml-cuda.cu, as modelled."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
-from ..fusing import BIASED, CHOICE, NORMALISED, SCALED, fusible, linked, links
+from ..fusing import BIASED, CHOICE, NORMALISED, SCALED, adds_up, fusible, linked, links
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -188,27 +188,12 @@ def _factors(mul: Tensor) -> tuple[Tensor, Tensor] | None:
 def _sum_of_views(nodes: list[Tensor], weighted: Tensor) -> Tensor | None:
     """Return the last ADD if the nodes add up the parts of `weighted` of all used experts, two or
     more."""
-    used = weighted.ne[1]
-    views: list[Tensor] = []
-    sums: list[Tensor] = []
-    for node in nodes:
-        if node.op == "VIEW":
-            if len(views) >= used or not _is_part(node, weighted, len(views)):
-                return None
-            views.append(node)
-        elif _adds_next(node, views, sums):
-            sums.append(node)
-        else:
-            return None
-    return sums[-1] if len(views) == used and len(sums) == used - 1 else None
-
-
-def _adds_next(node: Tensor, views: list[Tensor], sums: list[Tensor]) -> bool:
-    """Return whether a node adds the next view to the sum of those before it."""
-    if node.op != "ADD" or node.type != "f32" or len(sums) + 1 >= len(views):
-        return False
-    left = sums[-1] if sums else views[0]
-    return node.src[0] is left and node.src[1] is views[len(sums) + 1]
+    views = [node for node in nodes if node.op == "VIEW"]
+    sums = [node for node in nodes if node.op == "ADD" and node.type == "f32"]
+    if len(views) != weighted.ne[1] or len(views) + len(sums) != len(nodes):
+        return None
+    parts = all(_is_part(view, weighted, i) for i, view in enumerate(views))
+    return sums[-1] if parts and adds_up(views, sums) else None
 
 
 def _is_part(view: Tensor, weighted: Tensor, number: int) -> bool:

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from ...builds import Rule, Rules
 from ...ggml.tensor import VIEW_OPS, Tensor
-from ..fusing import CHOICE, NORMALISED, SCALED, fusible, keep_sources, linked
+from ..fusing import CHOICE, NORMALISED, SCALED, adds_up, fusible, keep_sources, linked
 from ..kernels import types_of
 
 TYPE_CHECKING = False
@@ -185,12 +185,7 @@ def _moe_reduce(group: Sequence[Tensor]) -> bool:
     if not all(_is_part(view, mul, i) for i, view in enumerate(views)):
         return False
     # a chain from the left, as build_moe_ffn makes it
-    left = views[0]
-    for add, right in zip(adds, views[1:], strict=True):
-        if add.src[0] is not left or add.src[1] is not right:
-            return False
-        left = add
-    return fusible(group, group[-1])
+    return adds_up(views, adds) and fusible(group, group[-1])
 
 
 def _weights_experts(mul: Tensor, out: Tensor) -> bool:
