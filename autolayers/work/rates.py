@@ -95,14 +95,16 @@ GENERATIONS = tuple([(row["name"], row["capabilities"], row["pattern"]) for row 
 
 NVIDIA = tuple([name for name, capabilities, _ in GENERATIONS if capabilities])
 
+
+def by_generation(column: str) -> dict[str, float]:
+    """Return a figure of generations.tsv, of those that have it."""
+    return {row["name"]: float(row[column]) for row in _GENERATIONS if row[column]}
+
+
 _GEN9 = r"HD Graphics [56]\d\d|\((SKL|KBL|CFL|CML|GLK)\b"  # up to 2020
 
 # dense fp16 TFLOPS per 10**12 bytes per second of bandwidth, for GPUs of unknown compute rate
-FP16_PER_BANDWIDTH = {
-    row["name"]: float(row["fp16_per_bandwidth"])
-    for row in _GENERATIONS
-    if row["fp16_per_bandwidth"]
-}
+FP16_PER_BANDWIDTH = by_generation("fp16_per_bandwidth")
 FP16_UNKNOWN = 150.0
 
 # Flash attention on the CPU before about this build (February 2026): one token's heads shared no
