@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ...builds import Rules
 
-    class Card(Protocol):
+    class _Card(Protocol):
         """A Cuda backend."""
 
         rules: Rules
@@ -33,7 +33,7 @@ _CPY_PAIRS = frozenset(
 )
 
 
-def mul_mat(op: Tensor, card: Card) -> bool:
+def mul_mat(op: Tensor, card: _Card) -> bool:
     a, b = op.src[0], op.src[1]
     # neither factor may be transposed: kernels read whole rows
     if a.nb[0] != type_size(a.type) or b.nb[0] != type_size(b.type):
@@ -57,7 +57,7 @@ def _fwht(op: Tensor) -> bool:
     return b.contiguous() and op.contiguous() and b.ne == op.ne
 
 
-def get_rows(op: Tensor, card: Card) -> bool:
+def get_rows(op: Tensor, card: _Card) -> bool:
     type_ = op.src[0].type
     if not card.rules.gathers_k_quants:
         return type_ in _GET_ROWS_PLAIN
@@ -65,7 +65,7 @@ def get_rows(op: Tensor, card: Card) -> bool:
     return type_ in _GET_ROWS or (type_ in ("iq4_nl", "mxfp4") and op.src[0].ne[0] % 256 == 0)
 
 
-def set_rows(op: Tensor, card: Card) -> bool:
+def set_rows(op: Tensor, card: _Card) -> bool:
     if op.src[1].type not in ("i64", "i32"):
         return False
     source = op.src[0].type
@@ -73,7 +73,7 @@ def set_rows(op: Tensor, card: Card) -> bool:
     return (source == "f32" and op.type in _SET_ROWS) or source == op.type == "f16"
 
 
-def cpy(op: Tensor, card: Card) -> bool:
+def cpy(op: Tensor, card: _Card) -> bool:
     a, b = op.src[0], op.src[1]
     if "bf16" in (a.type, b.type) and not card.rules.copies_bf16:
         return False
@@ -86,7 +86,7 @@ def cpy(op: Tensor, card: Card) -> bool:
     return a.type == b.type and a.contiguous() and b.contiguous()
 
 
-def arithmetic(op: Tensor, card: Card) -> bool:
+def arithmetic(op: Tensor, card: _Card) -> bool:
     a, b, t = op.src[0].type, op.src[1].type, op.type
     # bf16 results need a bf16 first operand
     if "bf16" in (a, b, t):
@@ -94,7 +94,7 @@ def arithmetic(op: Tensor, card: Card) -> bool:
     return a in ("f32", "f16") and b in ("f32", "f16") and t in ("f32", "f16")
 
 
-def concat(op: Tensor, card: Card) -> bool:
+def concat(op: Tensor, card: _Card) -> bool:
     a, b = op.src[0], op.src[1]
     if a.type != b.type or a.type != op.type:
         return False
@@ -107,7 +107,7 @@ def concat(op: Tensor, card: Card) -> bool:
     return straight and a.ne[0] % block_size(a.type) == 0 and b.ne[0] % block_size(a.type) == 0
 
 
-def ssm_scan(op: Tensor, card: Card) -> bool:
+def ssm_scan(op: Tensor, card: _Card) -> bool:
     rules = card.rules
     if not rules.scan_shapes:
         return rules.cuda_scans
@@ -122,7 +122,7 @@ def ssm_scan(op: Tensor, card: Card) -> bool:
     return (d_state, head_dim, op.src[4].ne[1]) == (16, 1, 1) and n_head % 128 == 0
 
 
-def indexer(op: Tensor, card: Card) -> bool:
+def indexer(op: Tensor, card: _Card) -> bool:
     q, k = op.src[0], op.src[1]
     rules = card.rules
     if not rules.cuda_indexer or k.type not in _INDEXER:
@@ -133,31 +133,31 @@ def indexer(op: Tensor, card: Card) -> bool:
     return not unaligned(q) and not unaligned(k)
 
 
-def no_bf16_clamp(op: Tensor, card: Card) -> bool:
+def no_bf16_clamp(op: Tensor, card: _Card) -> bool:
     return not (op.src[0].type == "bf16" and op.param in ("SWIGLU_OAI", "SWIGLU_CLAMP"))
 
 
-def no_bf16_xielu(op: Tensor, card: Card) -> bool:
+def no_bf16_xielu(op: Tensor, card: _Card) -> bool:
     return not (op.param == "XIELU" and op.src[0].type == "bf16")
 
 
-def strided(op: Tensor, card: Card) -> bool:
+def strided(op: Tensor, card: _Card) -> bool:
     return card.rules.strided_unary or op.src[0].contiguous()
 
 
-def strided_rows(op: Tensor, card: Card) -> bool:
+def strided_rows(op: Tensor, card: _Card) -> bool:
     return not card.rules.strided_unary or op.src[0].contiguous_rows()
 
 
-def dense_rows(op: Tensor, card: Card) -> bool:
+def dense_rows(op: Tensor, card: _Card) -> bool:
     return op.src[0].nb[0] == type_size(op.src[0].type)
 
 
-def flash_attn(op: Tensor, card: Card) -> bool:
+def flash_attn(op: Tensor, card: _Card) -> bool:
     return flash_kernel(op, card.cc, card.rules, card.all_quants) != "none"
 
 
-def ssm_conv(op: Tensor, card: Card) -> bool:
+def ssm_conv(op: Tensor, card: _Card) -> bool:
     rules = card.rules
     return op.src[0].ne[1] % 128 == 0 if rules.scan_shapes else rules.cuda_scans
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ...builds import Rules
 
-    class Device(Protocol):
+    class _Metal(Protocol):
         """A Metal backend."""
 
         rules: Rules
@@ -38,7 +38,7 @@ _CPY = {
 _THREADGROUP = 32768  # bytes of threadgroup memory
 
 
-def flash_attn(op: Tensor, device: Device) -> bool:
+def flash_attn(op: Tensor, device: _Metal) -> bool:
     q, k, v = op.src[:3]
     if q.ne[0] not in _FLASH_ATTN_HEADS or k.type != v.type or k.type not in _FLASH_ATTN:
         return False
@@ -48,7 +48,7 @@ def flash_attn(op: Tensor, device: Device) -> bool:
     return k.ne[0] >= v.ne[0] and (k.ne[0] != 72 or v.ne[0] == 72)
 
 
-def mul_mat(op: Tensor, device: Device) -> bool:
+def mul_mat(op: Tensor, device: _Metal) -> bool:
     """Mirror ggml_metal_supports_mul_mat_op."""
     a, b = op.src[0], op.src[1]
     # the one product with half precision activations of an f32 matrix
@@ -84,7 +84,7 @@ def _use_fwht(op: Tensor) -> bool:
     return n in (64, 128, 256, 512) or (n in (1024, 2048, 4096, 8192) and 4 * n <= _THREADGROUP)
 
 
-def indexer(op: Tensor, device: Device) -> bool:
+def indexer(op: Tensor, device: _Metal) -> bool:
     q, k, weights, mask = op.src[:4]
     if not device.rules.indexer_heads and q.ne[1] != 64:
         return False
@@ -92,7 +92,7 @@ def indexer(op: Tensor, device: Device) -> bool:
     return types and q.ne[0] == 128 and all(t.contiguous_rows() for t in (q, k, weights, mask))
 
 
-def hyper_connections(op: Tensor, device: Device) -> bool:
+def hyper_connections(op: Tensor, device: _Metal) -> bool:
     if not all(t.type == "f32" and t.contiguous_rows() for t in op.src) or op.type != "f32":
         return False
     # 24 numbers: 4 pre, 4 post and 4 x 4 comb
@@ -104,16 +104,16 @@ def hyper_connections(op: Tensor, device: Device) -> bool:
     return combined and op.src[1].ne[1] == op.src[2].ne[0] == 4
 
 
-def set_rows(op: Tensor, device: Device) -> bool:
+def set_rows(op: Tensor, device: _Metal) -> bool:
     source = op.src[0].type
     return op.type == "f16" if source == "f16" else source == "f32" and op.type in _SET_ROWS
 
 
-def cpy(op: Tensor, device: Device) -> bool:
+def cpy(op: Tensor, device: _Metal) -> bool:
     return op.type in _CPY.get(op.src[0].type, ())
 
 
-def delta_net(op: Tensor, device: Device) -> bool:
+def delta_net(op: Tensor, device: _Metal) -> bool:
     return op.src[2].ne[0] % 32 == 0
 
 

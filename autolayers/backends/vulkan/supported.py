@@ -11,7 +11,7 @@ from .supported_before import cpy_before, flash_attn_before, get_rows_before, mu
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .limits import Limits
-    from .supported_before import Device
+    from .supported_before import VulkanDevice
 
 _FLOATS = frozenset(("f32", "f16"))
 _MUL_MAT = types_of("Vulkan", "MUL_MAT")
@@ -32,7 +32,7 @@ def largest(op: Tensor) -> int:
     return size
 
 
-def mul_mat(op: Tensor, device: Device) -> bool:
+def mul_mat(op: Tensor, device: VulkanDevice) -> bool:
     a, b = op.src[0], op.src[1]
     if op.op == "MUL_MAT_ID" and op.param == "src1_f32":
         return False
@@ -65,7 +65,7 @@ def _dim01_contiguous(t: Tensor) -> bool:
     )
 
 
-def flash_attn(op: Tensor, device: Device) -> bool:
+def flash_attn(op: Tensor, device: VulkanDevice) -> bool:
     q, k, v = op.src[:3]
     mask = op.param[0]  # type: ignore[index]
     # shaders load eight elements at a time
@@ -84,7 +84,7 @@ def _converts_f32(plain: str, other: str) -> bool:
     return plain == "f32" and other in _CPY
 
 
-def cpy(op: Tensor, device: Device) -> bool:
+def cpy(op: Tensor, device: VulkanDevice) -> bool:
     a = op.src[0].type
     b = op.src[1].type if len(op.src) > 1 else a
     if {a, b} == {"f32", "i32"} or _converts_f32(a, b) or _converts_f32(b, a):
@@ -94,7 +94,7 @@ def cpy(op: Tensor, device: Device) -> bool:
     return block_size(a) == 1 or (op.src[0].contiguous() and op.contiguous())
 
 
-def concat(op: Tensor, device: Device) -> bool:
+def concat(op: Tensor, device: VulkanDevice) -> bool:
     a, b = op.src[0], op.src[1]
     if a.type != b.type or a.type != op.type:
         return False
@@ -103,7 +103,7 @@ def concat(op: Tensor, device: Device) -> bool:
     return a.contiguous_rows() and b.contiguous_rows() and op.contiguous_rows()
 
 
-def soft_max(op: Tensor, device: Device) -> bool:
+def soft_max(op: Tensor, device: VulkanDevice) -> bool:
     masked = isinstance(op.param, tuple) and op.param[0]
     return not masked or op.src[1].type in _FLOATS
 
@@ -112,7 +112,7 @@ def _workgroup_log2(limits: Limits) -> int:
     return limits.max_compute_workgroup_invocations.bit_length() - 1
 
 
-def hyper_connections(op: Tensor, device: Device) -> bool:
+def hyper_connections(op: Tensor, device: VulkanDevice) -> bool:
     limits = device.limits
     if op.op == "DSV4_HC_COMB":
         return (
@@ -123,14 +123,14 @@ def hyper_connections(op: Tensor, device: Device) -> bool:
     return op.src[0 if op.op == "DSV4_HC_PRE" else 1].ne[1] == _HC_STREAMS
 
 
-def solve_tri(op: Tensor, device: Device) -> bool:
+def solve_tri(op: Tensor, device: VulkanDevice) -> bool:
     n, k = op.src[0].ne[0], op.src[1].ne[0]
     limits = device.limits
     few = k <= 1 << _workgroup_log2(limits)
     return few and 4 * (n + k) <= limits.max_compute_shared_memory_size
 
 
-def ssm_scan(op: Tensor, device: Device) -> bool:
+def ssm_scan(op: Tensor, device: VulkanDevice) -> bool:
     """Whether Vulkan runs the scan: Mamba-2 only, whose decays are one per head."""
     s, decays = op.src[0], op.src[3]
     if any(block_size(t.type) > 1 for t in op.src[:6]) or op.src[6].type != "i32":
@@ -143,7 +143,7 @@ def ssm_scan(op: Tensor, device: Device) -> bool:
     return 4 * d_state <= device.limits.max_compute_shared_memory_size
 
 
-def indexer(op: Tensor, device: Device) -> bool:
+def indexer(op: Tensor, device: VulkanDevice) -> bool:
     q, k = op.src[0], op.src[1]
     if k.type not in _INDEXER or not device.limits.shader_float16 or q.ne[0] != 128:
         return False
@@ -158,22 +158,22 @@ def _is_aligned(t: Tensor, alignment: int) -> bool:
     return not any(n % size for n in t.nb[1:])
 
 
-def repeat(op: Tensor, device: Device) -> bool:
+def repeat(op: Tensor, device: VulkanDevice) -> bool:
     return type_size(op.type) == type_size(op.src[0].type) and type_size(op.type) in (2, 4)
 
 
-def add1(op: Tensor, device: Device) -> bool:
+def add1(op: Tensor, device: VulkanDevice) -> bool:
     return (op.src[0].type, op.src[1].type) in (("f32", "f32"), ("f16", "f32"), ("f16", "f16"))
 
 
-def argsort(op: Tensor, device: Device) -> bool:
+def argsort(op: Tensor, device: VulkanDevice) -> bool:
     limits = device.limits
     # large sorts need the memory model; small ones fit into a workgroup
     few = 1 << min(_workgroup_log2(limits), _ARGSORT_LOG2)
     return limits.vulkan_memory_model or op.ne[0] <= few
 
 
-def cumsum(op: Tensor, device: Device) -> bool:
+def cumsum(op: Tensor, device: VulkanDevice) -> bool:
     return device.limits.subgroup_arithmetic and device.limits.compute_full_subgroups
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ...builds import Rules
     from .limits import Limits
 
-    class Device(Protocol):
+    class VulkanDevice(Protocol):
         """A Vulkan backend."""
 
         rules: Rules
@@ -23,7 +23,7 @@ _FLASH_LATER = frozenset(("q4_1", "q5_0", "q5_1", "iq4_nl"))  # Rules.vulkan_fla
 _FLASH_HEADS = frozenset((64, 80, 96, 112, 128, 256))  # before Rules.vulkan_flash_heads
 
 
-def mul_mat_before(op: Tensor, device: Device) -> bool:
+def mul_mat_before(op: Tensor, device: VulkanDevice) -> bool:
     rules = device.rules
     type_ = op.src[0].type
     if type_ == "bf16":
@@ -34,7 +34,7 @@ def mul_mat_before(op: Tensor, device: Device) -> bool:
     )
 
 
-def flash_attn_before(op: Tensor, device: Device) -> bool:
+def flash_attn_before(op: Tensor, device: VulkanDevice) -> bool:
     limits, rules = device.limits, device.rules
     k, v = op.src[1], op.src[2]
     if not (limits.cooperative_matrix2 or rules.vulkan_flash_anywhere):
@@ -61,12 +61,12 @@ def _has_heads(k_head: int, v_head: int, rules: Rules) -> bool:
     return k_head == v_head and k_head in _FLASH_HEADS
 
 
-def cpy_before(op: Tensor, device: Device) -> bool:
+def cpy_before(op: Tensor, device: VulkanDevice) -> bool:
     rules = device.rules
     if op.type == "bf16":
         return rules.vulkan_bf16
     return rules.vulkan_small_types or block_size(op.type) == 1
 
 
-def get_rows_before(op: Tensor, device: Device) -> bool:
+def get_rows_before(op: Tensor, device: VulkanDevice) -> bool:
     return device.rules.vulkan_k_rows or not op.src[0].type.endswith("_K")
