@@ -21,10 +21,9 @@ if TYPE_CHECKING:
         all_quants: bool
 
 
-_MUL_MAT = types_of("CUDA", "MUL_MAT")
 _GET_ROWS_PLAIN = types_of("CUDA", "GET_ROWS")
 _GET_ROWS = _GET_ROWS_PLAIN | types_of("CUDA", "GET_ROWS_K")
-_SET_ROWS, _INDEXER = types_of("CUDA", "SET_ROWS"), types_of("CUDA", "LIGHTNING_INDEXER")
+_SET_ROWS = types_of("CUDA", "SET_ROWS")
 _FLOATS = frozenset(("f32", "bf16", "f16"))
 _CPY_PAIRS = frozenset(
     [("f32", q) for q in (*types_of("CUDA", "CPY_TO"), "i32")]
@@ -41,9 +40,7 @@ def mul_mat(op: Tensor, card: _Card) -> bool:
     if b.type == "f16" and a.type != "f16" and not _fwht(op):
         return False
     # kernels round the activations to f16, which this product must not
-    if op.op == "MUL_MAT_ID" and op.param == "src1_f32":
-        return False
-    return a.type in _MUL_MAT
+    return op.op != "MUL_MAT_ID" or op.param != "src1_f32"
 
 
 def _fwht(op: Tensor) -> bool:
@@ -66,8 +63,6 @@ def get_rows(op: Tensor, card: _Card) -> bool:
 
 
 def set_rows(op: Tensor, card: _Card) -> bool:
-    if op.src[1].type not in ("i64", "i32"):
-        return False
     source = op.src[0].type
     # keys and values come as f32; f16 is stored as it is
     return (source == "f32" and op.type in _SET_ROWS) or source == op.type == "f16"
@@ -96,8 +91,6 @@ def arithmetic(op: Tensor, card: _Card) -> bool:
 
 def concat(op: Tensor, card: _Card) -> bool:
     a, b = op.src[0], op.src[1]
-    if a.type != b.type or a.type != op.type:
-        return False
     if block_size(a.type) == 1:
         return type_size(a.type) in (1, 2, 4, 8)
     # blocks cannot be cut: quantised rows are joined whole
@@ -123,14 +116,8 @@ def ssm_scan(op: Tensor, card: _Card) -> bool:
 
 
 def indexer(op: Tensor, card: _Card) -> bool:
-    q, k = op.src[0], op.src[1]
-    rules = card.rules
-    if not rules.cuda_indexer or k.type not in _INDEXER:
-        return False
-    heads = (4, 32, 64) if rules.indexer_heads else (32, 64)
-    if q.ne[0] != 128 or q.ne[1] not in heads:
-        return False
-    return not unaligned(q) and not unaligned(k)
+    heads = (4, 32, 64) if card.rules.indexer_heads else (32, 64)
+    return op.src[0].ne[1] in heads and not any(map(unaligned, op.src[:2]))
 
 
 def no_bf16_clamp(op: Tensor, card: _Card) -> bool:

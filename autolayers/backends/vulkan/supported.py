@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from .supported_before import VulkanDevice
 
 _FLOATS = frozenset(("f32", "f16"))
-_MUL_MAT = types_of("Vulkan", "MUL_MAT")
-_FLASH_ATTN, _INDEXER = (
-    types_of("Vulkan", "FLASH_ATTN_EXT"),
-    types_of("Vulkan", "LIGHTNING_INDEXER"),
-)
 _CPY = types_of("Vulkan", "CPY")
 _ARGSORT_LOG2 = 10  # num_argsort_pipelines - 1
 _HC_STREAMS = 4
@@ -38,7 +33,7 @@ def mul_mat(op: Tensor, device: VulkanDevice) -> bool:
         return False
     # experts: the ids have the batch
     batched = a if op.op == "MUL_MAT" else op.src[2]
-    if a.type not in _MUL_MAT or batched.ne[3] != b.ne[3]:
+    if batched.ne[3] != b.ne[3]:
         return False
     # whether activations of half precision are multiplied by a matrix of this type
     return (
@@ -66,14 +61,10 @@ def _dim01_contiguous(t: Tensor) -> bool:
 
 
 def flash_attn(op: Tensor, device: VulkanDevice) -> bool:
-    q, k, v = op.src[:3]
+    _, k, v = op.src[:3]
     mask = op.param[0]  # type: ignore[index]
     # shaders load eight elements at a time
-    if k.ne[0] % 8 or v.ne[0] % 8 or not q.type == op.type == "f32":
-        return False
-    if mask is not None and mask.type != "f16":
-        return False
-    if k.type not in _FLASH_ATTN or v.type not in _FLASH_ATTN:
+    if k.ne[0] % 8 or v.ne[0] % 8 or (mask is not None and mask.type != "f16"):
         return False
     # a shader reads both K and V as bf16, or neither
     alike = (k.type == "bf16") == (v.type == "bf16")
@@ -96,8 +87,6 @@ def cpy(op: Tensor, device: VulkanDevice) -> bool:
 
 def concat(op: Tensor, device: VulkanDevice) -> bool:
     a, b = op.src[0], op.src[1]
-    if a.type != b.type or a.type != op.type:
-        return False
     if block_size(a.type) == 1:
         return type_size(a.type) in (1, 2, 4, 8)
     return a.contiguous_rows() and b.contiguous_rows() and op.contiguous_rows()
@@ -135,7 +124,7 @@ def ssm_scan(op: Tensor, device: VulkanDevice) -> bool:
     s, decays = op.src[0], op.src[3]
     if any(block_size(t.type) > 1 for t in op.src[:6]) or op.src[6].type != "i32":
         return False
-    if not s.type == op.type == "f32" or decays.nb[1] != 4:
+    if decays.nb[1] != 4:
         return False
     d_state, head_dim = s.ne[:2]
     if d_state not in (128, 256) or head_dim % 16:
@@ -144,8 +133,7 @@ def ssm_scan(op: Tensor, device: VulkanDevice) -> bool:
 
 
 def indexer(op: Tensor, device: VulkanDevice) -> bool:
-    q, k = op.src[0], op.src[1]
-    if k.type not in _INDEXER or not device.limits.shader_float16 or q.ne[0] != 128:
+    if not device.limits.shader_float16:
         return False
     alignment = device.limits.min_storage_buffer_offset_alignment
     return all(_is_aligned(t, alignment) for t in (*op.src[:4], op))
