@@ -98,6 +98,11 @@ def with_unit(number: str) -> str:
     return f"{number}MiB" if value >= 1024 else f"{number}GiB or {number}MiB"
 
 
+def pad(n: int, to: int) -> int:
+    """Return the least multiple of `to` that is not less than n (GGML_PAD)."""
+    return -(-n // to) * to
+
+
 def in_mib(size: int, decimals: int = 2) -> str:
     """ "1234.56": a cell of a table whose head says MiB."""
     return f"{size / MiB:.{decimals}f}"

@@ -5,7 +5,7 @@ knows a backend by name.
     on(device).padded("q4_0", ne, n)     # a Device, as llama.cpp asks it
     backend_of("Vulkan1")                # by a device's name
 
-To add one: a file with a Backend, and its name in BACKENDS.
+To add one: a file with a Backend, its name in BACKENDS, and what it prints in signs.tsv.
 """
 
 from __future__ import annotations
@@ -98,11 +98,9 @@ def canonical(name: str) -> str:
 
 def signs() -> dict[Sign, tuple[str, ...]]:
     """Return what backends print when something fails, and the names of those that do."""
-    names_by_sign: dict[Sign, tuple[str, ...]] = {}
-    for b in map(backend, BACKENDS):
-        for sign in b.signs:
-            names_by_sign[sign] = (*names_by_sign.get(sign, ()), b.name)
-    return names_by_sign
+    from .sign import signs_of  # planning needs none of this
+
+    return {sign: tuple(row["backends"].split()) for row, sign in signs_of("backends/signs.tsv")}
 
 
 def backend_of(device_name: str) -> type[Backend]:

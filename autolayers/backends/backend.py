@@ -13,36 +13,28 @@ every operation.
 from __future__ import annotations
 
 from ..builds import NEWEST_RULES, Rule, Rules
-from ..ggml.tensor import ENDLESS, Buffer, Tensor, row_size
+from ..ggml.tensor import ENDLESS, Buffer, Ne, Tensor, row_size
 from ..ggml.types import BY_NAME, IK_NAMES, is_quantised
-from ..tables import rows
+from ..records import replace
 from ..units import MiB
 from .ops import DEFAULT_TARGET, Ops, Parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
+    from typing import ClassVar
 
     from ..ggml.scheduler import AddAllocDep
     from ..machine import Device
-    from .sign import Sign
+    from .kernels import Kernels
 
     Limit = tuple[Callable[[int], bool], str]
 
 
-HYPER_CONNECTIONS = ("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST")
 OFFLOAD_MIN_BATCH = 32  # GGML_OP_OFFLOAD_MIN_BATCH
-# activations that all backends have, and those that gate
-_UNARY_TEXT = """
-ABS SGN NEG STEP GELU SILU RELU SIGMOID HARDSIGMOID HARDSWISH GELU_ERF GELU_QUICK TANH EXP EXPM1
-SOFTPLUS ELU XIELU FLOOR CEIL ROUND TRUNC
-"""
-_GLU_TEXT = "REGLU GEGLU SWIGLU SWIGLU_OAI GEGLU_ERF GEGLU_QUICK SWIGLU_CLAMP"
-UNARY, GLU = frozenset(_UNARY_TEXT.split()), frozenset(_GLU_TEXT.split())
-_TYPES = rows("backends/types.tsv")
 NVIDIA = ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN")  # words in the names of its GPUs
 # Head sizes of keys and values for which CUDA, Vulkan, Metal and SYCL all have flash attention
-# kernels, whatever the grouping of heads.
+# kernels, whatever the grouping of heads; CUDA has no others without.
 FLASH_ATTN_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
 
 
@@ -71,20 +63,24 @@ class Backend:
     # get_max_size of the pinned buffer type, where it has one
     host_max_size = ENDLESS
     # launches
+    row_splits: bool | Rule = False  # whether, or since which rule: splits_rows,
+    async_events: bool | Rule = True  # pipelines
     mmap = True  # False: its presence turns the mapping of files off
     # llama.cpp lists devices that share the system's memory as of another kind
     has_igpu = True
     igpu_mmap = True  # the same, of a GPU that shares the system's memory
     # computes operations of this many rows or more whose weight is in RAM; 0: none
     offload_min_batch = 0
-    # operations that older builds of it do not run: the rule of those that do
-    added: Mapping[str, Rule] = {}
+    # by operation, what must hold where it runs it (kernels.py); empty: it runs every one
+    kernels: ClassVar[Kernels] = {}
     # supports_op, alloc_size and graph_optimize are its own rules
     modelled = False
     caches_experts = False  # the graphs of --moe-cache-mib were compared too
     # sizes computed from all this were compared with llama.cpp's own
     proven = False
+    unproven = ""  # why not, "" where there is no more to say
     own_cards = False  # runs no other backend's cards
+    flipped: ClassVar[Mapping[str, int]] = {}  # the limits of the other answer, where `undecided`
     undecided_doubt = ""  # why sizes are a bound where something is `undecided`
     makers: tuple[str, ...] = ()  # of its own cards: words of their descriptions
     vendor = ""  # who makes all of its cards, "" where several do
@@ -130,18 +126,22 @@ class Backend:
     nvidia = False  # its GPUs have a compute capability
     numbered = True  # logs call its devices by name and number
     ollama = ""  # Ollama's name of its library
-    signs: tuple[Sign, ...] = ()  # what it and its driver print when something fails
 
     def __init__(
         self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
     ) -> None:
         """`index`: among the devices of a launch."""
         self.device, self.rules = device, rules
+        self.given: Mapping[str, int] = (device and device.limits) or {}
+        self.by_device()
         name = device.name if device else self.name
         self.buffer = Buffer(name, index, self.alignment, host=False, max_size=self.max_size)
         # an unknown property of the device decided where an operation runs: set by supports_op,
         # and read once the graph is placed, because then `otherwise` is measured too
         self.undecided = False
+
+    def by_device(self) -> None:
+        """Set what depends on the device and on its limits (`given`)."""
 
     @property
     def kind(self) -> Hashable:
@@ -150,17 +150,17 @@ class Backend:
 
     def splits_rows(self) -> bool:
         """Return whether it exports ggml_backend_split_buffer_type, which -sm row needs."""
-        return False
+        return self.rules.says(self.row_splits)
 
     def pipelines(self) -> bool:
         """Return whether its devices report async compute and events; otherwise llama_context does
         not pipeline prompts."""
-        return True
+        return self.rules.says(self.async_events)
 
-    def lacks(self, op: Tensor) -> bool:
-        """Return whether the build is too old for the backend to support an operation."""
-        rule = self.added.get(op.op)
-        return rule is not None and not self.rules.has(rule)
+    def has_kernel(self, op: Tensor) -> bool:
+        """Return whether it runs an operation like this one, wherever its sources are."""
+        holds = self.kernels.get(op.op)
+        return holds is not None and holds(op, self)
 
     @property
     def parts(self) -> tuple[Backend, ...]:
@@ -192,7 +192,8 @@ class Backend:
         return (
             ""
             if self.proven
-            else f"backend {name}: sizes are an upper bound, not compared with llama.cpp's own"
+            else self.unproven
+            or f"backend {name}: sizes are an upper bound, not compared with llama.cpp's own"
         )
 
     @property
@@ -202,7 +203,9 @@ class Backend:
 
     def otherwise(self) -> Device | None:
         """Return a copy with the undecided property flipped; the larger result bounds both."""
-        return self.device
+        if self.device is None or not self.undecided:
+            return self.device
+        return replace(self.device, limits={**self.given, **self.flipped})
 
     def host_buffer_type(self) -> Buffer | None:
         """Return the type of pinned host memory, if any (ggml_backend_dev_host_buffer_type)."""
@@ -215,7 +218,7 @@ class Backend:
 
     def supports_op(self, op: Tensor) -> bool:
         """Return whether it runs this operation, given where its sources are."""
-        return self.reaches(op)
+        return self.has_kernel(op) if self.kernels else self.reaches(op)
 
     def reaches(self, op: Tensor) -> bool:
         """Return whether no source is in another device's memory. Views do not have a buffer yet
@@ -254,7 +257,7 @@ class Backend:
         (get_alloc_size)."""
         return tensor.nbytes + self.padding(tensor.type, tensor.ne)
 
-    def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
+    def padding(self, type_: str, ne: Ne) -> int:
         """Return the bytes that fill up a tensor's last row."""
         # kernels read whole tiles of a row: MATRIX_ROW_PADDING of ggml-cuda
         if not self.row_padding or not ne[0] % self.row_padding:
@@ -267,7 +270,7 @@ class Backend:
             else 0
         )
 
-    def padded(self, type_: str, ne: tuple[int, int, int, int], n_bytes: int) -> int:
+    def padded(self, type_: str, ne: Ne, n_bytes: int) -> int:
         """Return the bytes that a weight or cache tensor of `n_bytes` takes in a buffer, alignment
         included (ggml-alloc.c)."""
         # ggml_tallocr_alloc: GGML_PAD of get_alloc_size
@@ -282,18 +285,6 @@ class Backend:
         """Return the part of this that one more llama_context on the device takes: each has
         its own temporaries."""
         return 0
-
-
-def always(backend: str) -> frozenset[str]:
-    """Return the operations that a backend runs whatever their sources (ops.tsv)."""
-    return frozenset(
-        [row["op"] for row in rows("backends/ops.tsv") if backend in row["backends"].split()]
-    )
-
-
-def types_of(backend: str, op: str) -> frozenset[str]:
-    """Return the types whose line in types.tsv has that word for a backend."""
-    return frozenset([row["type"] for row in _TYPES if op in row[backend].split()])
 
 
 def is_part_of(v: Tensor, k: Tensor) -> bool:

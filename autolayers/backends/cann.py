@@ -4,9 +4,9 @@ its rules for weights are modelled, so sizes are an upper bound."""
 
 from __future__ import annotations
 
-from ..ggml.tensor import Tensor, type_size
+from ..ggml.tensor import Ne, Tensor, type_size
+from ..units import pad
 from .cuda import CudaBuffers
-from .sign import INDEX, MIB, Sign
 
 # elements a side that a matrix is taken to be filled up to, twice the squares' side
 _SQUARE = 32
@@ -16,18 +16,8 @@ _PLAIN, _BLOCKS = ("f32", "f16", "bf16"), ("q8_0", "q4_0")
 class Cann(CudaBuffers):
     name = "CANN"
     own_cards = True
+    async_events = False
     log_words = ("CANN",)
-    signs = (
-        Sign(
-            "oom_device",
-            "aclrtMalloc failed",
-            rf"allocating {MIB} MiB on device {INDEX}: aclrtMalloc failed",
-        ),
-        Sign("oom_device", "CANN error: out of memory", "", "run"),
-    )
-
-    def pipelines(self) -> bool:
-        return False
 
     def supports_op(self, op: Tensor) -> bool:
         type_ = op.src[0].type if op.src else ""
@@ -39,8 +29,8 @@ class Cann(CudaBuffers):
             return type_ in (*_PLAIN, "q8_0")
         return True
 
-    def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
+    def padding(self, type_: str, ne: Ne) -> int:
         if type_ in ("f32", "f16") and ne[1] > 1 and ne[2] == ne[3] == 1:
-            sides = [-(-n // _SQUARE) * _SQUARE for n in ne[:2]]
+            sides = [pad(n, _SQUARE) for n in ne[:2]]
             return type_size(type_) * (sides[0] * sides[1] - ne[0] * ne[1])
         return super().padding(type_, ne)

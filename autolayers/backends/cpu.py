@@ -9,7 +9,6 @@ from __future__ import annotations
 from ..builds import NEWEST_RULES, Rules
 from ..ggml.tensor import VIEW_OPS, Buffer, Tensor
 from .backend import Backend
-from .sign import BYTES, MIB, Sign
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,24 +35,6 @@ class Cpu(Backend):
     name = HOST
     modelled = True
     proven = True
-    signs = (
-        Sign(
-            "oom_host",
-            "insufficient memory (attempted",
-            rf"insufficient memory \(attempted to allocate *{MIB} MB\)",
-        ),
-        Sign(
-            "oom_host",
-            "cpu_buffer_type_alloc_buffer",
-            rf"failed to allocate buffer(?: of size {BYTES})?",
-        ),
-        Sign("oom_host", "ggml_aligned_malloc", r"failed to allocate|insufficient memory"),
-        Sign("oom_host", "paging file is too small"),
-        Sign("oom_host", "bad_alloc", weight=8),
-        Sign("oom_host", "Cannot allocate memory", weight=8),
-        Sign("oom_host", "ggml_malloc", rf"ggml_[mc]alloc: failed to allocate *{MIB} MB", weight=8),
-        Sign("oom_host", "posix_memalign failed", weight=8),
-    )
 
     def __init__(self, buffer: Buffer | None = None, rules: Rules = NEWEST_RULES) -> None:
         super().__init__(rules=rules)

@@ -5,7 +5,7 @@ full size."""
 from __future__ import annotations
 
 from ..builds import NEWEST_RULES, Rules
-from ..ggml.tensor import Buffer, Tensor
+from ..ggml.tensor import Buffer, Ne, Tensor
 from .backend import Backend
 
 TYPE_CHECKING = False
@@ -56,5 +56,5 @@ class Meta(Backend):
     def alloc_size(self, tensor: Tensor) -> int:
         return max(part.alloc_size(tensor) for part in self._unlike)
 
-    def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
+    def padding(self, type_: str, ne: Ne) -> int:
         return max(part.padding(type_, ne) for part in self._unlike)

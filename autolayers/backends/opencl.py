@@ -4,16 +4,14 @@ GPU and are not modelled, so sizes are an upper bound. In a device's `limits`: `
 
 from __future__ import annotations
 
-from ..builds import NEWEST_RULES, Rules
 from ..ggml.types import BY_NAME
 from .backend import ALIGNMENT, SIZE, Backend
-from .sign import MIB, Sign
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from ..machine import Device
+    from ..ggml.tensor import Ne
 
 _GAPS = 4  # of the parts that a quantised weight is cut into
 
@@ -21,47 +19,19 @@ _GAPS = 4  # of the parts that a quantised weight is cut into
 class OpenCl(Backend):
     name = "OpenCL"
     mmap = False
+    async_events = False
     numbered = False
     free_doubt = "free is a guess: total less 1 GiB"
-    signs = (
-        Sign("oom_device", "CL_MEM_OBJECT_ALLOCATION_FAILURE"),
-        Sign(
-            "oom_device",
-            "opencl_buffer_type_alloc_buffer",
-            rf"alloc_buffer: failed to allocate {MIB} MiB",
-        ),
-        Sign(
-            "oom_device", "ggml_opencl:", r"ggml_opencl: .{1,200} error -4 at"
-        ),  # the same by number
-        Sign("buffer_limit", "CL_INVALID_BUFFER_SIZE"),
-        Sign("buffer_limit", "ggml_opencl:", r"ggml_opencl: .{1,200} error -61 at"),
-        Sign("gpu_build", "ggml_opencl: kernel compile error", "", "start"),
-        Sign(
-            "no_gpu",
-            "ggml_opencl:",
-            r"ggml_opencl: (?:platform IDs not available|could find any OpenCL devices"
-            r"|selected platform .{1,80} does not have any devices|unsupported GPU)",
-            "start",
-            weight=6,
-        ),
-    )
     limits_are = (("mem_base_addr_align", ALIGNMENT), ("max_mem_alloc_size", SIZE))
 
-    def __init__(
-        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
-    ) -> None:
-        limits = (device.limits if device is not None else None) or {}
-        self.alignment = limits.get("mem_base_addr_align", 128)
-        self.max_size = limits.get("max_mem_alloc_size", 1 << 30)
-        super().__init__(device, index, rules)
-
-    def pipelines(self) -> bool:
-        return False
+    def by_device(self) -> None:
+        self.alignment = self.given.get("mem_base_addr_align", 128)
+        self.max_size = self.given.get("max_mem_alloc_size", 1 << 30)
 
     @property
     def kind(self) -> Hashable:
         return self.name, self.alignment, self.max_size
 
-    def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
+    def padding(self, type_: str, ne: Ne) -> int:
         row = BY_NAME.get(type_)
         return _GAPS * self.alignment if row is None or row.blck_size > 1 else 0

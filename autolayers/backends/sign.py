@@ -1,5 +1,5 @@
-"""A line that a program prints when something fails: a row of signs, of one backend or of llama.cpp
-and Ollama.
+"""A line that a program prints when something fails: a row of backends/signs.tsv or, of llama.cpp
+and the programs around it, of diagnosis/signs.tsv.
 
     pattern = r"allocating (?P<mib>\\S+) MiB on device (?P<index>\\d+): cudaMalloc"
     Sign("oom_device", "cudaMalloc failed", pattern)
@@ -15,14 +15,24 @@ over its limit.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import re
+import re
+
+from ..tables import rows
 
 BYTES = r"(?P<bytes>\d{1,18})(?!\d)"
 MIB = r"(?P<mib>\d{1,9}[.,]\d{1,6}|\d{1,9})"
 NAME = r"(?P<name>\S{1,80})"
-INDEX = r"(?P<index>\d{1,3})"
+# what <NAME> and the like stand for in a table's pattern
+_PARTS = {
+    "BYTES": BYTES,
+    "MIB": MIB,
+    "NAME": NAME,
+    "INDEX": r"(?P<index>\d{1,3})",
+    # "CUDA error 2 at FILE:LINE: ..." of 2023, "CUDA error: ..." since
+    "AT": r"(?: \d{1,4} at .{1,200})?",
+    "PART": r"[^/\\']{0,120}-\d{5}-of-\d{5}\.gguf",  # of a model in several files
+    "EXIT": r"\b[eE]xit(?:ed)?(?: with)?(?: code| status)?:? ?\(?",  # before a process's code
+}
 
 
 class Sign:
@@ -62,8 +72,6 @@ class Sign:
         if not self.pattern:
             return {}
         if self._compiled is None:
-            import re  # planning needs none of this
-
             self._compiled = re.compile(self.pattern)
         matched = self._compiled.search(text)
         return (
@@ -72,3 +80,22 @@ class Sign:
 
     def __repr__(self) -> str:
         return f"Sign({self.cause!r}, {self.word!r})"
+
+
+def signs_of(table: str) -> list[tuple[dict[str, str], Sign]]:
+    """Return a table's rows, each with its Sign."""
+    found = []
+    for row in rows(table):
+        first, _, last = row["builds"].partition("-")
+        sign = Sign(
+            row["cause"],
+            row["words"],
+            re.sub("<([A-Z]+)>", lambda part: _PARTS[part[1]], row["pattern"]),
+            row["phase"],
+            weight=int(row["weight"] or 9),
+            first=int(first or 0),
+            last=int(last or 0),
+            limit=bool(row.get("limit")),
+        )
+        found.append((row, sign))
+    return found

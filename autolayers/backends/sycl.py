@@ -7,43 +7,28 @@ upper bound."""
 
 from __future__ import annotations
 
-from ..builds import NEWEST_RULES, Rule, Rules
-from ..ggml.tensor import Tensor, block_size
-from ..records import replace
-from ..units import MiB
-from .backend import (
-    GLU,
-    HYPER_CONNECTIONS,
-    OFFLOAD_MIN_BATCH,
-    SIZE,
-    UNARY,
-    always,
-    is_part_of,
-    types_of,
-)
+from ..ggml.tensor import Tensor
+from ..units import MiB, pad
+from .backend import FLASH_ATTN_HEADS, OFFLOAD_MIN_BATCH, SIZE, is_part_of
 from .cuda import CudaBuffers
+from .cuda.fattn import unaligned
+from .kernels import kernels_of, types_of
 from .ops import TEMPORARIES
-from .sign import BYTES, Sign
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
-    from typing import Any
+    from collections.abc import Hashable, Mapping
+    from typing import Any, ClassVar
 
-    from ..machine import Device
     from .ops import Ops, Parts
 
 _NO_KERNEL = frozenset(("tq1_0", "tq2_0"))
-_GET_ROWS = types_of("SYCL", "GET_ROWS")
-_INDEXER, _FLASH_ATTN = (
-    types_of("SYCL", "LIGHTNING_INDEXER"),
-    types_of("SYCL", "FLASH_ATTN_EXT"),
-)
+_FLASH_ATTN = types_of("SYCL", "FLASH_ATTN_EXT")
 _ONEDNN = types_of("SYCL", "ONEDNN")
 # heads of keys, with values of the same size
-_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256, 512))
+_HEADS = FLASH_ATTN_HEADS | {512}
+_PROBED = "onednn_optimized_gemm"
 _TOP_K = 32  # at most this many results of TOP_K, before Rules.sycl_top_k
-_ALWAYS = always("SYCL")
 _WARP = 16  # GGML_SYCL_WARP_SIZE
 # What an Arc Pro B70 had taken beyond llama.cpp's buffers once a model was loaded
 _AT_LOAD = 1220 * MiB
@@ -54,122 +39,30 @@ class Sycl(CudaBuffers):
     name = "SYCL"
     makers = ("Intel",)
     also = ("Vulkan",)
+    row_splits = True
     host_buffer = "SYCL_Host"
-    added: Mapping[str, Rule] = dict.fromkeys(
-        ("LIGHTNING_INDEXER", *HYPER_CONNECTIONS), Rules.sycl_indexer
-    )
     modelled = True
     offload_min_batch = OFFLOAD_MIN_BATCH
     free_is_total = True  # without Level Zero's Sysman
     limits_are = (("max_mem_alloc_size", SIZE),)
+    flipped: ClassVar[Mapping[str, int]] = {_PROBED: 0}
     vendor = "Intel"
     image = "-intel"
     docker_model = False
     llmkube = ("intel", "")
     device_nodes = ("/dev/dri",)
     log_words = ("SYCL", "ggml-sycl", "level_zero", "UR_RESULT", "PI_ERROR")
-    signs = (
-        Sign(
-            "oom_device",
-            "Bytes",
-            rf"can't (?:allocate|malloc) {BYTES} Bytes (?:of )?memory on device",
-            limit=True,
-        ),
-        Sign(
-            "oom_host",
-            "Bytes of memory on host",
-            rf"can't allocate {BYTES} Bytes of memory on host",
-        ),
-        Sign(
-            "oom_device",
-            "OUT_OF_DEVICE_MEMORY",
-            r"(?:UR_RESULT|PI|ZE_RESULT)_ERROR_OUT_OF_DEVICE_MEMORY",
-            "run",
-            limit=True,
-        ),
-        Sign(
-            "oom_device",
-            "OUT_OF_HOST_MEMORY",
-            r"(?:PI_ERROR|UR_RESULT_ERROR)_OUT_OF_HOST_MEMORY",
-            "run",
-        ),
-        # of memory, or of registers for one kernel: decide.py tells them apart
-        Sign("oom_device", "OUT_OF_RESOURCES", "(?:UR_RESULT|PI)_ERROR_OUT_OF_RESOURCES", "run"),
-        Sign("gpu_build", "No kernel named", r"No kernel named \w{1,999} was found", "start"),
-        Sign("op_unsupported", "Not support Flash-Attention", "", "run"),
-        Sign("op_unsupported", "multi-col MMVQ", "unsupported ncols_dst=", "run"),
-        Sign("op_unsupported", "not supported for QK_K", "", "run"),
-        Sign("op_unsupported", "GGML tensor type not supported", "", "run"),
-        Sign(
-            "device_lost",
-            "DEVICE_LOST",
-            r"(?:UR_RESULT_ERROR|ZE_RESULT_ERROR)_DEVICE_LOST|PI_ERROR_DEVICE",
-            "run",
-        ),
-        Sign("device_lost", "error: 20", r"level_zero backend failed with error: 20\b", "run"),
-        Sign("no_gpu", "No device of requested type", r"what\(\): +No device", "start", weight=8),
-        Sign("no_gpu", "can not find preferred GPU platform", "", "start", weight=8),
-        Sign(
-            "no_gpu",
-            "No device of requested type",
-            r"No device of requested type|can't find any SYCL GPU",
-            "start",
-            weight=6,
-        ),
-    )
 
-    def __init__(
-        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
-    ) -> None:
-        limits = (device.limits if device is not None else None) or {}
-        self.max_size = self.host_max_size = limits.get("max_mem_alloc_size", 2 << 30)
-        super().__init__(device, index, rules)
+    def by_device(self) -> None:
+        self.max_size = self.host_max_size = self.given.get("max_mem_alloc_size", 2 << 30)
         # older builds used oneDNN without asking
-        probed = limits.get("onednn_optimized_gemm") if rules.sycl_probes_onednn else True
+        probed = self.given.get(_PROBED) if self.rules.sycl_probes_onednn else True
         self.one_dnn = probed is None or bool(probed)
         self.unprobed = probed is None
 
     @property
     def kind(self) -> Hashable:
         return self.name, self.max_size, self.one_dnn
-
-    def splits_rows(self) -> bool:
-        return True
-
-    def supports_op(self, op: Tensor) -> bool:
-        """Mirror do_ggml_backend_sycl_device_supports_op."""
-        if op.op in _ALWAYS:
-            return True
-        if self.lacks(op) or (op.op == "TOP_K" and op.ne[0] > _TOP_K and not self.rules.sycl_top_k):
-            return False
-        if op.op == "FLASH_ATTN_EXT":
-            self.undecided = self.unprobed
-            # whether ggml_sycl_get_best_fattn_kernel has one; `one_dnn`: including oneDNN's
-            q, k, v = op.src[:3]
-            mask, alibi, softcap = _facts(op)
-            if self.one_dnn and q.ne[1] >= 32 and _one_dnn(op, True):
-                return True
-            grouped = q.ne[2] >= 2 * k.ne[2] and mask is not None and not alibi
-            plain = not softcap and len(op.src) < 5
-            if grouped and plain and _mkl(q, k, v):
-                return True
-            # whether a kernel of llama.cpp's own reads these types and heads
-            if k.type != v.type or k.type not in _FLASH_ATTN:
-                return False
-            if mask is not None and mask.ne[2] != 1:
-                return False
-            if k.ne[0] == 576:
-                return grouped and _latent(q, k, v, mask)
-            return k.ne[0] in _HEADS and v.ne[0] == k.ne[0]
-        rule = _RULES.get(op.op)
-        return rule is not None and rule(op)
-
-    def otherwise(self) -> Device | None:
-        if self.device is None or not self.undecided:
-            return self.device
-        return replace(
-            self.device, limits={**(self.device.limits or {}), "onednn_optimized_gemm": 0}
-        )
 
     def margin(self, ops: Ops) -> Parts:
         """Return what was measured on one card, as bounds: its pool grows with the tokens that a
@@ -188,20 +81,16 @@ class Sycl(CudaBuffers):
         return size + self.padding(tensor.type, tensor.ne)
 
 
-def multiplies(op: Tensor) -> bool:
+def multiplies(op: Tensor, device: object = None) -> bool:
     a, b = op.src[0], op.src[1]
     if a.ne[3] != b.ne[3] or a.type in _NO_KERNEL:
         return False
     if a.type != "f16":
         return True
-    if _permuted(a):
+    if a.permuted:
         return a.contiguous() or 1 in a.ne[2:]
     broadcast = a.ne[2] == 1 and b.ne[2] > 1 and b.ne[3] > 1
-    return not (broadcast and a.ne[0] > 128 and _permuted(b))
-
-
-def _permuted(t: Tensor) -> bool:
-    return t.nb[0] > t.nb[1] or t.nb[1] > t.nb[2] or t.nb[2] > t.nb[3]
+    return not (broadcast and a.ne[0] > 128 and b.permuted)
 
 
 def _facts(op: Tensor) -> tuple[Tensor | None, bool, bool]:
@@ -235,11 +124,7 @@ def _latent(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
     """Return whether the kernel for heads of 576 and 512 reads these tensors."""
     if v.ne[0] != 512 or k.ne[1] % 256:
         return False
-    # Whether rows of plain numbers begin elsewhere than at multiples of 16 bytes.
-    return not any(
-        t is not None and (block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:]))
-        for t in (q, k, v, mask)
-    )
+    return not any(t is not None and unaligned(t) for t in (q, k, v, mask))
 
 
 def _mkl(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -264,7 +149,7 @@ def _with_scratch(op: Tensor, size: int, one_dnn: bool) -> int:
     )
     for halves in copies:
         if halves:
-            size = -(-size // 128) * 128 + 2 * halves
+            size = pad(size, 128) + 2 * halves
     return size
 
 
@@ -286,34 +171,39 @@ def _is_halves(t: Tensor) -> bool:
     return t.type == "f16" and t.nb[0] == 2 and not any(n % 2 for n in t.nb[1:])
 
 
-def _ssm_scan(op: Tensor) -> bool:
+def flash_attn(op: Tensor, sycl: Sycl) -> bool:
+    """Return whether ggml_sycl_get_best_fattn_kernel has one; with `one_dnn` oneDNN's too."""
+    sycl.undecided = sycl.unprobed
+    q, k, v = op.src[:3]
+    mask, alibi, softcap = _facts(op)
+    if sycl.one_dnn and q.ne[1] >= 32 and _one_dnn(op, True):
+        return True
+    grouped = q.ne[2] >= 2 * k.ne[2] and mask is not None and not alibi
+    plain = not softcap and len(op.src) < 5
+    if grouped and plain and _mkl(q, k, v):
+        return True
+    # whether a kernel of llama.cpp's own reads these types and heads
+    if k.type != v.type or k.type not in _FLASH_ATTN:
+        return False
+    if mask is not None and mask.ne[2] != 1:
+        return False
+    if k.ne[0] == 576:
+        return grouped and _latent(q, k, v, mask)
+    return k.ne[0] in _HEADS and v.ne[0] == k.ne[0]
+
+
+def top_k(op: Tensor, sycl: Sycl) -> bool:
+    return op.ne[0] <= _TOP_K or sycl.rules.sycl_top_k
+
+
+def ssm_scan(op: Tensor, sycl: Sycl) -> bool:
     s = op.src[0]
     return op.src[3].ne[0] == 1 and s.ne[0] in (128, 256) and s.ne[1] % _WARP == 0
 
 
-def _all_f32(op: Tensor) -> bool:
-    return all(t.type == "f32" for t in (op, *op.src))
+def solve_tri(op: Tensor, sycl: Sycl) -> bool:
+    return op.src[0].ne[0] <= _SOLVE_TRI and op.src[1].ne[0] <= _SOLVE_TRI
 
 
-_RULES: dict[str, Callable[[Tensor], bool]] = {
-    **dict.fromkeys(("MUL_MAT", "MUL_MAT_ID"), multiplies),
-    **dict.fromkeys((*HYPER_CONNECTIONS, "SET", "CONV_TRANSPOSE_1D"), _all_f32),
-    **dict.fromkeys(("SUM", "SUM_ROWS", "MEAN"), lambda op: op.src[0].contiguous()),
-    **dict.fromkeys(("ROLL", "ARANGE"), lambda op: op.type == "f32"),
-    "UNARY": lambda op: op.param in UNARY,
-    "GLU": lambda op: op.param in GLU and op.src[0].contiguous(1),
-    "OUT_PROD": lambda op: op.type == op.src[0].type == op.src[1].type == "f32",
-    "GET_ROWS": lambda op: op.src[0].type in _GET_ROWS,
-    "SET_ROWS": lambda op: op.type not in _NO_KERNEL and op.src[0].type in ("f32", "f16", "bf16"),
-    "LIGHTNING_INDEXER": lambda op: (
-        op.src[0].type == "f32"
-        and op.src[1].type in _INDEXER
-        and op.src[3].type == "f16"
-        and op.src[0].ne[0] == 8 * _WARP
-    ),
-    "TRI": lambda op: op.type == "f32" and op.src[0].contiguous(),
-    "TOP_K": lambda op: op.src[0].type == "f32" and op.src[0].contiguous(),
-    "SSM_CONV": _all_f32,
-    "SSM_SCAN": _ssm_scan,
-    "SOLVE_TRI": lambda op: op.src[0].ne[0] <= _SOLVE_TRI and op.src[1].ne[0] <= _SOLVE_TRI,
-}
+# do_ggml_backend_sycl_device_supports_op
+Sycl.kernels = kernels_of("SYCL", multiplies, flash_attn, top_k, ssm_scan, solve_tri)

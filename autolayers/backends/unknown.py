@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ggml.tensor import Tensor
+from ..ggml.tensor import Ne, Tensor
 from .backend import OFFLOAD_MIN_BATCH
 from .cann import Cann
 from .cuda import CudaBuffers
@@ -16,7 +16,7 @@ class Unknown(CudaBuffers):
     alignment = 256
     offload_min_batch = OFFLOAD_MIN_BATCH
 
-    def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
+    def padding(self, type_: str, ne: Ne) -> int:
         return max(super().padding(type_, ne), _CANN.padding(type_, ne))
 
     def alloc_size(self, tensor: Tensor) -> int:

@@ -4,39 +4,13 @@ backends, whose drivers print them (backends/).
 
 from __future__ import annotations
 
-import re
-
 from ..backends import signs
-from ..backends.sign import BYTES, MIB, NAME, Sign
-from ..tables import rows
+from ..backends.sign import Sign, signs_of
 
-# what <NAME> and the like stand for in a pattern
-_PARTS = {
-    "BYTES": BYTES,
-    "MIB": MIB,
-    "NAME": NAME,
-    "PART": r"[^/\\']{0,120}-\d{5}-of-\d{5}\.gguf",  # of a model in several files
-    "EXIT": r"\b[eE]xit(?:ed)?(?: with)?(?: code| status)?:? ?\(?",  # before a process's code
-}
 BACKENDS = signs()  # and the names of the backends that print each
 SIGNS: list[Sign] = []
-for _row in rows("diagnosis/signs.tsv"):
-    _first, _, _last = _row["builds"].partition("-")
-    SIGNS += (
-        BACKENDS
-        if _row["cause"] == "backends"
-        else [
-            Sign(
-                _row["cause"],
-                _row["words"],
-                re.sub("<([A-Z]+)>", lambda part: _PARTS[part[1]], _row["pattern"]),
-                _row["phase"],
-                weight=int(_row["weight"] or 9),
-                first=int(_first or 0),
-                last=int(_last or 0),
-            )
-        ]
-    )
+for _row, _sign in signs_of("diagnosis/signs.tsv"):
+    SIGNS += BACKENDS if _row["cause"] == "backends" else [_sign]
 # Lines that sound like a cause and are none: printed before every failed load, or when nothing is
 # wrong
 # (the first: --fit's own dry run failed, and the load fails after it by itself)

@@ -19,6 +19,7 @@ _SIZE = {row.name: row.type_size for row in (*TYPES, *IK_TYPES)}
 _META = {row.name: row.meta for row in (*TYPES, *IK_TYPES)}  # bytes at the start of a row
 # pads dimensions to GGML_MAX_DIMS
 _ONES: tuple[Any, ...] = ((1, 1, 1, 1), (1, 1, 1), (1, 1), (1,), ())
+Ne = tuple[int, int, int, int]  # a tensor's dimensions, or its strides
 VIEW_OPS = frozenset(("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"))
 
 
@@ -103,9 +104,9 @@ class Tensor:
         self,
         op: str,
         type_: str,
-        ne: tuple[int, int, int, int],
+        ne: Ne,
         src: tuple[Tensor, ...] = (),
-        nb: tuple[int, int, int, int] | None = None,
+        nb: Ne | None = None,
         view_src: Tensor | None = None,
         view_offs: int = 0,
         param: object = None,
@@ -193,6 +194,17 @@ class Tensor:
 
     def contiguous_rows(self) -> bool:
         return self.ne[0] == block_size(self.type) or self.nb[0] == type_size(self.type)
+
+    @property
+    def transposed(self) -> bool:
+        """ggml_is_transposed."""
+        return self.nb[0] > self.nb[1]
+
+    @property
+    def permuted(self) -> bool:
+        """ggml_is_permuted."""
+        nb = self.nb
+        return nb[0] > nb[1] or nb[1] > nb[2] or nb[2] > nb[3]
 
     def __repr__(self) -> str:
         return f"{self.op}({self.name or '-'} {self.type}{list(self.ne)})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..backends import HOST, backend
 from ..backends.backend import FLASH_ATTN_HEADS
+from ..units import pad
 from .breakdown import GraphBuffers
 from .graphs.prepare import pipelined
 from .graphs.reserve import N_COPIES
@@ -16,11 +17,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..flags.params import Params
     from ..model import Model
     from ..model.hparams import Hparams
-    from .cache import Cache, Memory
+    from .cache import Cache
     from .context import Context
+    from .loaded import Loaded
     from .weights import Placement
 
 # multiples of what is live at once: tables of tokens and of widths, attention scores, recurrent
@@ -31,20 +32,19 @@ _RECURRENT = 2.5  # a scan's share of its layer's widths, more than attention's
 _ATTENTION = ("attn", "swa", "lid", "idx", "csa", "hca")
 
 
-def upper_bound(
-    model: Model, params: Params, context: Context, placement: Placement, memory: Memory
-) -> GraphBuffers:
+def upper_bound(loaded: Loaded) -> GraphBuffers:
     """Return the bytes per device and, last, the host; llama.cpp is not expected to exceed any of
     them."""
+    model, context, placement = loaded.model, loaded.context, loaded.placement
     hp = model.hparams
     # graph_reserve's rounding: each sequence has as many tokens as the others
-    n = -(-max(min(context.n_ctx, context.n_ubatch), 1) // context.n_seq_max) * context.n_seq_max
+    n = pad(max(min(context.n_ctx, context.n_ubatch), 1), context.n_seq_max)
     f = 4 * n  # one f32 column of all tokens
     devices = placement.devices
-    pipeline = pipelined(model, params, context, placement)
+    pipeline = pipelined(loaded)
     copies = N_COPIES if pipeline else 1
     # those whose cells a graph attends to
-    caches = [cache for cache in memory.caches if cache.kind in _ATTENTION]
+    caches = [cache for cache in loaded.memory.caches if cache.kind in _ATTENTION]
     layers = range(hp.n_layer_all)
 
     width, looked_up = _widths(model)
@@ -69,7 +69,7 @@ def upper_bound(
         # f32, for each pair of token and cell, of each head; then the bias, or the indexer's ranks
         scores = 4 * cells * n * heads * (1 + biased + 10 * indexed)
     inputs = _all_inputs(model, context, caches, n)
-    recurrent = [cache for cache in memory.caches if cache not in caches]
+    recurrent = [cache for cache in loaded.memory.caches if cache not in caches]
     states = _STATES * max(_layer_sizes(recurrent), default=0)
     factor = _WIDTHS * (_RECURRENT if states else 1)
 
@@ -96,7 +96,9 @@ def upper_bound(
         head = logits + 2 * handed
         peak = min(peak, max(at, fed + head) if len(devices) < 2 else fed + max(at, head))
     # anything that may run, or be copied from, in RAM
-    on_host = HOST in placement.dev_layer or bool(params.overrides) or not context.offload_kqv
+    on_host = (
+        HOST in placement.dev_layer or bool(loaded.params.overrides) or not context.offload_kqv
+    )
     copied = (
         _offloaded(context, placement) + 3 * rounds * kv + 2 * hidden if on_host and devices else 0
     )

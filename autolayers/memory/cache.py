@@ -18,13 +18,15 @@ from ..errors import LaunchRefused
 from ..gguf import n_bytes
 from ..model.hparams import CSA_RATIO, HCA_RATIO
 from ..records import dataclass, lazy, replace
-from .context import CELL_BLOCK, Context, cell_block, pad
+from ..units import pad
+from .context import CELL_BLOCK, Context, cell_block
 from .weights import Placement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ..ggml.tensor import Ne
     from ..model import Hparams, Model
     from ..model.body import Body
 
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 class CacheTensor:
     name: str  # without the layer's number, as layers alike share it
     type: str
-    ne: tuple[int, int, int, int]
+    ne: Ne
     buffer: str  # a device's name, or CPU
     size: int  # with padding and alignment
 
@@ -167,7 +169,7 @@ class _Builder:
         made = self.tensors[key] = CacheTensor(name, type_, ne, buffer, size)
         return made
 
-    def shape(self, name: str, il: int, ne: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    def shape(self, name: str, il: int, ne: Ne) -> Ne:
         """Return a cache tensor's shape as this build creates it, which decides its padding."""
         rules = self.context.rules
         if rules.engine.one_cache and name.endswith("k"):  # a row of it is one head's
@@ -189,17 +191,19 @@ class _Builder:
     def attention(
         self,
         kind: str,
-        n_cells: int,
         wanted: Filter,
         *,
+        n_cells: int = 0,
         k_only: bool | None = None,
         n_stream: int = 0,
         width: Callable[[int], int] | None = None,
         v_width: Callable[[int], int] | None = None,
         tag: str = "",
     ) -> None:
-        """Mirror llama_kv_cache over those `wanted` layers that have their own cache."""
+        """Mirror llama_kv_cache over those `wanted` layers that have their own cache, of as many
+        cells as a sequence may use if no other number is given."""
         hp, context = self.hp, self.context
+        n_cells = n_cells or context.n_ctx_seq
         # MLA: what V needs is a part of each cell of K (the compressed row)
         k_only = hp.is_mla and context.rules.mla_keys_only if k_only is None else k_only
         n_stream = n_stream or context.n_stream
@@ -250,16 +254,14 @@ class _Builder:
         unified = context.kv_unified if unified is None else unified
         n_stream = 1 if unified else context.n_seq_max
         cells = self.window_cells(unified)
-        self.attention(
-            "attn",
-            context.n_ctx_seq,
-            lambda il: not hp.is_swa(il) and wanted(il),
-            k_only=k_only,
-            n_stream=n_stream,
-        )
-        self.attention(
-            "swa", cells, lambda il: hp.is_swa(il) and wanted(il), k_only=k_only, n_stream=n_stream
-        )
+        for kind, slides, n_cells in (("attn", False, 0), ("swa", True, cells)):
+            self.attention(
+                kind,
+                lambda il, slides=slides: hp.is_swa(il) == slides and wanted(il),  # type: ignore[misc]
+                n_cells=n_cells,
+                k_only=k_only,
+                n_stream=n_stream,
+            )
 
     def window_cells(self, unified: bool) -> int:
         context = self.context
@@ -285,7 +287,6 @@ class _Builder:
         heads = [hp.head_v(il) for il in range(hp.n_layer_all)]
         self.attention(
             kind,
-            self.context.n_ctx_seq,
             wanted,
             k_only=k_only,
             tag=tag,
@@ -385,7 +386,7 @@ def allocate(
 
     # an MTP block attends to everything, without an indexer or a state
     if mtp and (kind in ("dsa", "dsa-iswa") or (kind == "hybrid" and row.mtp)):
-        build.attention("attn", context.n_ctx_seq, block)
+        build.attention("attn", block)
     elif mtp and kind == "dsv4":
         build.window(block)
     else:
@@ -420,12 +421,12 @@ def _every(il: int) -> bool:
 def _without_cache(build: _Builder, model: Model) -> None:
     """Add the cache that older builds gave an encoder, which needs none."""
     if not build.context.rules.encoders_without_cache:
-        build.attention("attn", build.context.n_ctx_seq, _every)
+        build.attention("attn", _every)
 
 
 def _msa(build: _Builder, model: Model) -> None:
     """Mirror llama_kv_cache with an indexer's keys and values."""
-    build.attention("attn", build.context.n_ctx_seq, _every)
+    build.attention("attn", _every)
     build.indexer("idx", model.hparams.has_indexer, k_only=False)
 
 
@@ -439,7 +440,7 @@ def _dsa(build: _Builder, model: Model) -> None:
     def indexes(il: int) -> bool:
         return hp.has_indexer(il) or (row.trunk_only and blocks_too and il >= n)
 
-    build.attention("attn", context.n_ctx_seq, _every if blocks_too else lambda il: il < n)
+    build.attention("attn", _every if blocks_too else lambda il: il < n)
     # HY V4 also comes without an indexer
     if hp.indexer_top_k or not row.indexer_optional:
         build.indexer("lid", indexes, k_only=hp.is_mla)
@@ -449,10 +450,10 @@ def _dsa_iswa(build: _Builder, model: Model) -> None:
     """Add what `_dsa` adds, with sliding layers, which have no indexer."""
     hp, context = model.hparams, build.context
     n = hp.n_layer
-    build.attention("attn", context.n_ctx_seq, lambda il: il < n and not hp.is_swa(il))
+    build.attention("attn", lambda il: il < n and not hp.is_swa(il))
     build.indexer("lid", hp.has_indexer)
     cells = build.window_cells(context.kv_unified)
-    build.attention("swa", cells, lambda il: il < n and hp.is_swa(il))
+    build.attention("swa", lambda il: il < n and hp.is_swa(il), n_cells=cells)
 
 
 def _plain(build: _Builder, model: Model) -> None:
@@ -467,7 +468,7 @@ def _plain(build: _Builder, model: Model) -> None:
         wanted = (lambda il: il >= n) if context.kind == "mtp" else (lambda il: il < n)
     # before Rules.window_cache sliding layers kept the whole context
     if hp.swa_type == "none" or not rules.window_cache:
-        build.attention("attn", context.n_ctx_seq, wanted)
+        build.attention("attn", wanted)
     elif not hp.is_swa_any:
         raise LaunchRefused(
             "the model has a sliding window but no layer that uses it; llama.cpp aborts"
@@ -482,7 +483,7 @@ def _hybrid(build: _Builder, model: Model) -> None:
     n = hp.n_layer
     # the draft head is a single attention layer with an indexer
     if row.memory == "hybrid-idx" and build.context.kind == "mtp":
-        build.attention("attn", build.context.n_ctx_seq, lambda il: il >= n)
+        build.attention("attn", lambda il: il >= n)
         build.recurrent(lambda il: False)
         build.indexer("idx", lambda il: il >= n, factor=build.pooled(), tag="idx_")
         return
@@ -502,9 +503,8 @@ def _hybrid(build: _Builder, model: Model) -> None:
         attends, recurs = (lambda il: not hp.is_recr(il) and il < trunk), hp.is_recr
     context = build.context
     if hp.swa_type == "none":
-        build.attention(
-            "attn", context.n_ctx_seq if context.rules.hybrid_cells else context.n_ctx, attends
-        )
+        n_cells = context.n_ctx_seq if context.rules.hybrid_cells else context.n_ctx
+        build.attention("attn", attends, n_cells=n_cells)
     else:
         build.window(attends)
     build.recurrent(recurs)
@@ -534,15 +534,15 @@ def _deepseek4(build: _Builder, model: Model) -> None:
     for kind, ratio in (("csa", CSA_RATIO), ("hca", HCA_RATIO)):
         build.attention(
             kind,
-            cells(ratio),
             lambda il, ratio=ratio: ratios[il] == ratio,  # type: ignore[misc]
+            n_cells=cells(ratio),
             k_only=True,
             n_stream=streams,
         )
     build.attention(
         "lid",
-        cells(CSA_RATIO),
         lambda il: ratios[il] == CSA_RATIO,
+        n_cells=cells(CSA_RATIO),
         k_only=True,
         n_stream=streams,
         width=lambda il: hp.indexer_head_size,

@@ -14,7 +14,8 @@ from ..flags.params import N_BATCH, N_PARALLEL, N_UBATCH, POOLING_TYPES, Params
 from ..ggml.types import IK_NAMES
 from ..gguf import BY_NAME
 from ..records import dataclass, replace
-from ..units import MiB
+from ..tables import rows
+from ..units import MiB, pad
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,16 +28,7 @@ CELL_BLOCK = 256  # a context is a multiple of this many cells (GGML_PAD of n_ct
 _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 _TASK_SEQUENCES = 4  # of llama-perplexity's tasks
 DRAFT_N_MAX = 3  # --spec-draft-n-max
-_DRAFT_TYPES = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
-_ROLLBACK_TYPES = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
-# drafts of at most this many tokens; the default for ngram-mod, ngram-cache and the map types
-_NGRAM_N_MAX = {
-    "ngram-simple": 48,
-    "ngram-map-k": 48,
-    "ngram-map-k4v": 48,
-    "ngram-mod": 64,
-    "ngram-cache": 8,
-}
+_SPECULATIVE = {row["type"]: row for row in rows("memory/speculative.tsv")}
 
 
 @dataclass(frozen=True)
@@ -81,10 +73,6 @@ class Context:
     def v_trans(self) -> bool:
         """V is stored transposed only if flash attention is explicitly off; auto counts as on."""
         return self.flash_attn == "off"
-
-
-def pad(n: int, to: int) -> int:
-    return -(-n // to) * to
 
 
 def cell_block(flash_attn: str, rules: Rules) -> int:
@@ -408,21 +396,27 @@ def _outputs(params: Params, embeddings: bool, n_batch: int, n_seq_max: int) -> 
     # server_output_limits: an embedding needs the result of every token
     if embeddings or params.pooling not in (None, "none"):
         return n_batch
-    draft = DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
-    types = params.spec_type  # a draft model alone is loaded but not used
+    # a draft model alone is loaded but not used
+    most = [_SPECULATIVE[t]["tokens"] for t in params.spec_type if t in _SPECULATIVE]
     # a slot verifies its draft's tokens and one more in a batch
-    n_draft = max(
-        (draft if t in _DRAFT_TYPES else _NGRAM_N_MAX.get(t, 0) for t in types), default=0
-    )
+    n_draft = max([drafted(params) if n == "draft" else int(n) for n in most], default=0)
     return max(1, min(n_batch, n_seq_max * (1 + n_draft)))
 
 
 def _rollback(params: Params, rules: Rules) -> int:
     """Return the tokens by which a draft makes a recurrent state go back."""
     # KoboldCpp keeps earlier states for a draft of any kind
-    types = _DRAFT_TYPES if rules.engine.rolls_back else _ROLLBACK_TYPES
-    if not any(name in types for name in params.spec_type):
-        return 0
+    going_back = speculates(params, "drafts" if rules.engine.rolls_back else "rolls_back")
+    return drafted(params) if going_back else 0
+
+
+def speculates(params: Params, column: str) -> bool:
+    """Return whether --spec-type names a kind with that column of speculative.tsv."""
+    return any(_SPECULATIVE.get(name, {}).get(column) for name in params.spec_type)
+
+
+def drafted(params: Params) -> int:
+    """Return the tokens that a draft proposes at most."""
     return DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
 
 

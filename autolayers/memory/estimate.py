@@ -18,13 +18,14 @@ from ..backends import HOST, on
 from ..builds import NEWEST, Build, Rules, rules
 from ..errors import LaunchRefused
 from ..gguf import BY_NAME
-from ..records import dataclass, replace
+from ..records import replace
 from .breakdown import Breakdown, Extra, GraphBuffers, LowerBound, Static, Usage, larger
 from .cache import Memory, allocate
 from .companions import NONE, Companions, layer_inputs, refuse_unfit, wants_extras, with_draft_type
 from .context import Context, refuse_first_token, resolve
 from .graphs.compute import measure, script
 from .graphs.laid_out import GraphCache
+from .loaded import Loaded
 from .margin import margin, matmuls, ops_of
 from .meter import BY_LAYER, PLACED, Meter
 from .saved import state_of
@@ -67,18 +68,6 @@ class Known:
     def __init__(self) -> None:
         # by devices that are alike, the latest
         self.graphs: dict[tuple[Hashable, ...], GraphCache] = {}
-
-
-@dataclass(frozen=True)
-class _Launch:
-    """A launch up to its graphs."""
-
-    params: Params
-    context: Context
-    placement: Placement
-    memory: Memory
-    doubts: tuple[str, ...] = ()  # why sizes are not llama.cpp's own
-    notes: tuple[str, ...] = ()  # what else is worth a warning
 
 
 def _that_loads(model: Model, build: Build | Rules | int | None) -> Build | Rules | int | None:
@@ -253,20 +242,19 @@ class Estimator:
 
     def _measure(
         self,
-        launch: _Launch,
+        launch: Loaded,
         cache: GraphCache,
         runtime: bool,
         halt: Callable[[Sequence[int], Steps | None], bool] | None,
         measuring: bool,
     ) -> GraphBuffers:
         """Return the graph buffers, with the script that prices them."""
-        terms = self.model, launch.params, launch.context, launch.placement, launch.memory
         if self.rules.engine.is_llama_cpp:
-            return measure(*terms, cache, runtime, halt, measuring)
+            return measure(launch, cache, runtime, halt, measuring)
         from ..engines.ik_llama.memory import computed
 
         # ik_llama.cpp builds, splits and allocates its graphs by rules of its own
-        return computed(*terms, cache)
+        return computed(launch, cache)
 
     def layers(self, params: Params, kind: Device) -> tuple[Usage, ...]:
         """Return what each layer takes on a device like `kind`, the output layer last (n_layer + 1
@@ -333,15 +321,11 @@ class Estimator:
         """Raise LaunchRefused for a launch that ends at its first token (see context)."""
         refuse_first_token(self.model, resolve(self.model, params, self.rules))
 
-    def placement(self, params: Params, devices: Sequence[Device]) -> Placement:
-        """Return where these flags put every tensor, at any context."""
-        return self._place(params, devices)
-
-    def _place(
+    def placement(
         self, params: Params, devices: Sequence[Device], load_mtp: bool = False
     ) -> Placement:
-        """Return the Placement of these flags, the same one for launches that differ in their
-        context and their batches alone."""
+        """Return where these flags put every tensor, at any context: the same one for launches that
+        differ in their context and their batches alone."""
         # llama.cpp places weights before it knows the context; ik_llama.cpp's -sm graph does not
         if not self.placer.by_context:
             params = replace(params, n_ctx=None, n_batch=None, n_ubatch=None)
@@ -358,9 +342,12 @@ class Estimator:
         bytes. Without `counts`: the shares of its own split; () if that has none."""
         from ..engines.ik_llama.memory import shares
 
-        # -sm none would leave one device, and the shares are those of all
-        used = model_devices(replace(params, split_mode=None), devices, self.rules)[0]
+        used = self._all_used(params, devices)
         return shares(self.model, params, used, self.rules, counts)
+
+    def _all_used(self, params: Params, devices: Sequence[Device]) -> tuple[Device, ...]:
+        # -sm none would leave one device, and the shares are those of all
+        return model_devices(replace(params, split_mode=None), devices, self.rules)[0]
 
     def experts_in_ram(
         self, params: Params, devices: Sequence[Device], count: int
@@ -372,25 +359,18 @@ class Estimator:
             return tuple(range(count))
         from ..engines.ik_llama.memory import experts_in_ram
 
-        used = model_devices(replace(params, split_mode=None), devices, self.rules)[0]
+        used = self._all_used(params, devices)
         return experts_in_ram(self.model, params, used, self.rules, count)
 
     def script(self, params: Params, devices: Sequence[Device]) -> Steps | None:
         """Return the launch's graphs as steps, and which of its devices lack a kernel for them;
         None if the architecture's graph is unknown. Raises LaunchRefused."""
-        launch = self._launch(params, devices)
-        terms = (
-            launch.params,
-            launch.context,
-            launch.placement,
-            launch.memory,
-            self._cache(tuple(devices)),
-        )
+        launch, cache = self._launch(params, devices), self._cache(tuple(devices))
         if self.rules.engine.is_llama_cpp:
-            return script(self.model, *terms)
+            return script(launch, cache)
         from ..engines.ik_llama.memory import script as own_script
 
-        return own_script(self.model, *terms)
+        return own_script(launch, cache)
 
     def expert_banks(self, params: Params, placement: Placement) -> Banks:
         """Return what --moe-cache-mib keeps on the devices with the layers of this placement,
@@ -453,9 +433,7 @@ class Estimator:
             self._ops[key] = ops
         return margin(device, self.model, params, use, ops, self.companions.draft)
 
-    def _launch(
-        self, params: Params, devices: Sequence[Device], measuring: bool = False
-    ) -> _Launch:
+    def _launch(self, params: Params, devices: Sequence[Device], measuring: bool = False) -> Loaded:
         """Resolve the context and place weights and caches, as this launch would load them. Raises
         LaunchRefused."""
         # the order matters: a draft's file decides the speculative type, and that the outputs
@@ -468,10 +446,9 @@ class Estimator:
         if not self.rules.engine.is_llama_cpp:
             from ..engines.ik_llama.memory import launch
 
-            return _Launch(
-                params, context, *launch(self.model, params, context, devices, self.placer)
-            )
-        placement = self._place(params, devices, context.load_mtp)
+            own = launch(self.model, params, context, devices, self.placer)
+            return Loaded(self.model, params, context, *own)
+        placement = self.placement(params, devices, context.load_mtp)
         # caches follow the layers' devices, not the experts' overrides
         key = (
             self._cached_alike(context),
@@ -515,7 +492,7 @@ class Estimator:
                 doubts += (
                     "--moe-cache-mib: its graph was not compared with llama.cpp on these devices",
                 )
-        return _Launch(params, context, placement, memory, doubts, notes)
+        return Loaded(self.model, params, context, placement, memory, doubts, notes)
 
     def _cached_alike(self, context: Context) -> Context:
         """Return what caches depend on: of the micro-batch only windows do (cache.window_cells)."""
@@ -526,7 +503,7 @@ class Estimator:
     def _facts(
         self,
         kind: type[Answer],
-        launch: _Launch,
+        launch: Loaded,
         devices: Sequence[Device],
         compute: Sequence[int],
         flash_attn: bool | None = None,
@@ -557,7 +534,7 @@ class Estimator:
         if key not in self._server:
             if len(self._server) >= _KEPT:
                 self._server.clear()
-            extras = serving(self.model, params, context, memory, self.rules)[0]
+            extras = serving(launch, self.rules)[0]
             # the memory stays with its number
             self._server[key] = extras, memory
         return kind(
@@ -582,16 +559,11 @@ class Estimator:
         )
 
     def _whole(
-        self, launch: _Launch, devices: Sequence[Device], measured: GraphBuffers, measuring: bool
+        self, launch: Loaded, devices: Sequence[Device], measured: GraphBuffers, measuring: bool
     ) -> Breakdown:
         """Return the breakdown of a measured launch: its graphs, what comes in addition, and
         warnings."""
-        params, context, placement, memory = (
-            launch.params,
-            launch.context,
-            launch.placement,
-            launch.memory,
-        )
+        context, placement = launch.context, launch.placement
         # llama_init_from_model refuses it for -fa off; -fa auto learns it from the graph,
         # so after it
         if not measured.flash_attn and context.type_v not in ("f32", "f16", "bf16"):
@@ -604,30 +576,21 @@ class Estimator:
             exact = False
             warnings.append(measured.warning)
         # a draft's is added by extras_of
-        states = [state_of(self.model.hparams, context, memory)]
+        states = [state_of(self.model.hparams, context, launch.memory)]
         more: tuple[Extra, ...] = ()
-        if wants_extras(params, self.companions):
+        if wants_extras(launch.params, self.companions):
             from .extras import extras_of  # few launches need it
 
             more, doubts = extras_of(
-                self.model,
-                params,
-                devices,
-                context,
-                placement,
-                memory,
-                self.companions,
-                measuring,
-                states,
-                self.meter,
+                launch, devices, self.companions, measuring, states, self.meter
             )
             warnings += doubts
         if not self.rules.engine.is_llama_cpp:
             from ..engines.ik_llama.memory import derived
 
-            more = (*more, *derived(self.model, params, placement, self.rules))
+            more = (*more, *derived(launch))
         # after the extras, as a saved prompt has the draft's state too
-        always, unlimited = serving(self.model, params, context, memory, self.rules, states)
+        always, unlimited = serving(launch, self.rules, states)
         warnings += unlimited
         peak = None
         # `runtime_peak` counts from `compute`

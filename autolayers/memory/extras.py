@@ -1,7 +1,7 @@
 """What a launch holds in addition to the model: projectors, drafts, adapters. llama.cpp's memory
 breakdown does not include it.
 
-    found, warnings = extras_of(model, params, devices, context, placement, memory, companions)
+    found, warnings = extras_of(loaded, devices, companions)
 
 Mirrors, as modelled: tools/mtmd/clip.cpp (mmproj), common/speculative.cpp and
 tools/server/server-context.cpp (drafts), src/llama-adapter.cpp (LoRA, control vectors).
@@ -14,14 +14,15 @@ from ..backends.backend import FLASH_ATTN_HEADS
 from ..errors import LaunchRefused
 from ..gguf import Header
 from ..model import Model
-from ..model.projectors import kind_of, width
+from ..model.projectors import kind_of, kinds, width
 from ..records import replace
 from ..units import MiB
 from .breakdown import Extra
-from .cache import Memory, allocate
-from .context import DRAFT_N_MAX, Context, resolve
+from .cache import allocate
+from .context import Context, drafted, resolve, speculates
 from .graphs.compute import measure
 from .graphs.laid_out import GraphCache
+from .loaded import Loaded
 from .saved import State, state_of
 from .weights import Placement, place_weights
 
@@ -30,80 +31,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..flags.params import Params
+    from ..ggml.tensor import Ne
     from ..machine import Device
     from .companions import Companions
     from .meter import Meter
 
-# drafts that sample on their backend
-_SAMPLING = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 _NGRAM_MOD = 16 * MiB  # 4 Mi entries of 4 bytes
 _SMALLEST = 256  # the least bytes of a tensor, with the padding around it
 
-# tokens of the warm-up image, by projector; the others are warmed up with their own image
-# size
-_WARMUP_TOKENS = {
-    "phi4": 256,
-    "pixtral": 256,
-    "lightonocr": 256,
-    "dots_ocr": 2116,
-    "dots3note_v": 2116,
-    "kimivl": 256,
-    "gemma4v": 256,
-    "gemma4uv": 256,
-    "qwen2vl_merger": 2116,
-    "qwen2.5vl_merger": 2116,
-    "qwen2.5o": 2116,
-    "qwen3vl_merger": 2116,
-    "ling3vl": 2116,
-    "minimax_m3": 256,
-    "muse-glimmer": 1024,
-    "mimovl": 2116,
-    "youtuvl": 256,
-    "glm4v": 2116,
-    "glm5v": 2116,
-    "paddleocr": 784,
-    "hunyuanvl": 1024,
-    "exaone4_5": 2116,
-}
-# those whose graph was compared with logs of CUDA, ROCm and the CPU
-_MEASURED = ("gemma3", "qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger")
-# those whose patches see each other: the others are taken to have a mask (build_inp_attn_mask and
-# the like in tools/mtmd/models of b11549)
-_UNMASKED = (
-    "gemma3",
-    "qwen2vl_merger",
-    "qwen3vl_merger",
-    "ling3vl",
-    "gemma4v",
-    "pixtral",
-    "lightonocr",
-    "dots_ocr",
-    "kimivl",
-    "kimik25",
-    "glm4v",
-    "paddleocr",
-    "internvl",
-    "idefics3",
-    "llama4",
-    "lfm2",
-    "phi4",
-    "cohere2v",
-    "hunyuanvl",
-    "mlp",
-    "ldp",
-    "ldpv2",
-)
 # 30 seconds at 100 frames a second, the window of Whisper's encoders
 _WARMUP_FRAMES = 3000  # audio
 
 
 def extras_of(
-    model: Model,
-    params: Params,
+    loaded: Loaded,
     devices: Sequence[Device],
-    context: Context,
-    placement: Placement,
-    memory: Memory,
     companions: Companions,
     measuring: bool = False,
     states: list[State] | None = None,
@@ -112,47 +54,35 @@ def extras_of(
     """Return everything that was asked for in addition to the model, and warnings about what is not
     exact.
 
-    `context`, `placement` and `memory` are the launch's own. `measuring`: as llama.cpp's measuring
-    says. A draft's State is added to `states`, what its graph costs to `meter`.
+    `measuring`: as llama.cpp's measuring says. A draft's State is added to `states`, what its graph
+    costs to `meter`.
     """
+    params, placement = loaded.params, loaded.placement
     extras: list[Extra] = []
     warnings: list[str] = []
     if companions.mmproj is not None:
         extras += projector(companions.mmproj, params, devices, warnings)
     # without a type llama-server loads -md and uses it for nothing; older ones drafted with it
-    untyped = context.rules.names_draft_type and all(name == "none" for name in params.spec_type)
+    untyped = loaded.context.rules.names_draft_type and all(
+        name == "none" for name in params.spec_type
+    )
     if companions.draft is not None and untyped:
         warnings.append("the draft model is loaded and not used, as no --spec-type says so")
     if companions.draft is not None or "draft-mtp" in params.spec_type:
-        extras += _draft(
-            model,
-            params,
-            devices,
-            context,
-            placement,
-            memory,
-            companions.draft,
-            warnings,
-            measuring,
-            states,
-            meter,
-        )
+        extras += _draft(loaded, devices, companions.draft, warnings, measuring, states, meter)
     if "ngram-mod" in params.spec_type:
         extras.append(Extra("n-gram table", "Host", _NGRAM_MOD, True))
     for header in companions.loras:
-        extras += _lora(header, model, placement)
+        extras += _lora(header, loaded.model, placement)
     if params.control_vector:
         # Mirror llama_adapter_cvec::init: one f32 vector per layer from the second on, for all
         # layers whatever the requested range.
-        hp = model.hparams
+        hp = loaded.model.hparams
         buffers: dict[str, int] = {}
         # layer 0 has none
         for il in range(1, hp.n_layer):
-            for where in _devices(placement.dev_layer[il], placement):
-                row = CPU if where == HOST else on(placement.device(where))
-                buffers[where] = buffers.get(where, 0) + row.padded(
-                    "f32", (hp.n_embd, 1, 1, 1), 4 * hp.n_embd
-                )
+            row = "f32", (hp.n_embd, 1, 1, 1), 4 * hp.n_embd
+            _add(buffers, placement.dev_layer[il], placement, *row)
         control_vector = [
             Extra("control vector", device, size, True)
             for device, size in _summed(buffers, placement).items()
@@ -228,16 +158,22 @@ def _number(header: Header, key: str, default: int) -> int:
     return value if isinstance(value, int) and 0 < value < 1 << 20 else default
 
 
+def _said(kind: str, column: str) -> str:
+    """Return what projectors.tsv says of a kind, "" for nothing."""
+    return kinds().get(kind, {}).get(column, "")
+
+
 def patches_of(header: Header, kind: str) -> int:
     """Return the number of patches of the warm-up image."""
     patch = _number(header, "clip.vision.patch_size", 14)
     side = _number(header, "clip.vision.image_size", 1024)
-    if kind in _WARMUP_TOKENS:
+    tokens = _said(kind, "tokens")
+    if tokens:
         # a token is merge x merge patches
         merge = _number(
             header, "clip.vision.spatial_merge_size", 3 if kind.startswith("gemma4") else 2
         )
-        return _WARMUP_TOKENS[kind] * merge * merge
+        return int(tokens) * merge * merge
     # DeepSeek-OCR's warm-up image has sides of 1024, whatever its file says
     side = 1024 if kind.startswith("deepseekocr") else side
     return (side // patch) ** 2 + 1
@@ -264,8 +200,8 @@ def _vision_graph(header: Header, kind: str, flash: bool) -> int:
     n_embd, heads = _width(header), _heads(header)
     n_ff = _number(header, "clip.vision.feed_forward_length", 4 * n_embd)
     image = _inputs(header, kind)
-    mask = 0 if kind in _UNMASKED else n * n * 6
-    if kind not in _MEASURED:
+    mask = 0 if _said(kind, "mask") == "no" else n * n * 6
+    if not _said(kind, "compared"):
         attention = mask if flash else n * n * heads * 8
         return n * (2 * n_ff + 8 * n_embd) * 4 + attention + 3 * image
     if "v.blk.0.ffn_gate.weight" in header.tensors:
@@ -288,7 +224,7 @@ def _vision_graph(header: Header, kind: str, flash: bool) -> int:
 def _inputs(header: Header, kind: str) -> int:
     """Return the bytes of the warm-up image, of its patches' places and of a mask between them."""
     patch, n = _number(header, "clip.vision.patch_size", 14), patches_of(header, kind)
-    return n * patch * patch * 3 * 4 + n * 4 * 4 + (0 if kind in _UNMASKED else n * n * 4)
+    return n * patch * patch * 3 * 4 + n * 4 * 4 + (0 if _said(kind, "mask") == "no" else n * n * 4)
 
 
 def _audio_graph(header: Header) -> int:
@@ -305,12 +241,8 @@ def _audio_graph(header: Header) -> int:
 
 
 def _draft(
-    model: Model,
-    params: Params,
+    loaded: Loaded,
     devices: Sequence[Device],
-    context: Context,
-    placement: Placement,
-    memory: Memory,
     draft: Model | None,
     warnings: list[str],
     measuring: bool,
@@ -320,6 +252,7 @@ def _draft(
     """Mirror common_speculative_init_result: a separate model, or a second context on the
     target's MTP blocks. Its caches are f16 unless -ctkd and -ctvd say otherwise, whatever the
     target's are."""
+    model, params, context = loaded.model, loaded.params, loaded.context
     extras: list[Extra] = []
     mtp = "draft-mtp" in params.spec_type
     label = "MTP" if draft is None else "draft"
@@ -334,24 +267,20 @@ def _draft(
         n_sampled=sampled,
         backend_sampling=False,
     )
-    their_placement = placement
+    their_placement = loaded.placement
     if draft is not None:
         their_placement = replace(
-            place_weights(draft, theirs, devices, mtp, context.rules), target=placement
+            place_weights(draft, theirs, devices, mtp, context.rules), target=loaded.placement
         )
     # Gemma's assistant reads the target's cache
-    target = None if draft is None else (model.hparams, context, memory)
+    target = None if draft is None else (model.hparams, context, loaded.memory)
     their_memory = allocate(whose, their_context, their_placement, target)
     # a draft that borrows the target's cache saves nothing of its own
     if states is not None and their_memory.owner is None:
         states.append(state_of(whose.hparams, their_context, their_memory))
     # a cache apart: its graphs are another model's
     measured = measure(
-        whose,
-        theirs,
-        their_context,
-        their_placement,
-        their_memory,
+        Loaded(whose, theirs, their_context, their_placement, their_memory),
         GraphCache(meter=meter),
         measuring=measuring,
     )
@@ -407,7 +336,7 @@ def _outputs_of_draft(
     hp = whose.hparams
     n_vocab, n_embd = hp.n_vocab or model.hparams.n_vocab, model.hparams.n_embd
     # all but a plain draft keep the hidden state of an output for the next token
-    hidden = hp.n_embd_out if any(name in _SAMPLING for name in params.spec_type) else 0
+    hidden = hp.n_embd_out if speculates(params, "samples") else 0
     # if its backend samples: logits, probabilities, candidates and the token again
     row = n_vocab * (4 if sampled else 1) + hidden + (1 if sampled else 0)
     start = context.n_seq_max * row
@@ -441,12 +370,12 @@ def _draft_rows(params: Params, draft: Model | None) -> tuple[int, int]:
     """Return the output rows per sequence of a draft's batch, and how many its backend samples."""
     rows = 1
     # block drafts (DFlash) have all tokens of a draft in one batch
-    if any(name in ("draft-dflash", "draft-dspark") for name in params.spec_type):
-        rows += DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
+    if speculates(params, "at_once"):
+        rows += drafted(params)
     # a selector chooses on the CPU
     selects = draft is not None and "selector_hidden.weight" in draft.tensors
-    samples = any(name in _SAMPLING for name in params.spec_type)
-    return rows, rows if samples and not selects else 0
+    samples = speculates(params, "samples") and not selects
+    return rows, rows if samples else 0
 
 
 def _params_of_draft(params: Params, context: Context, draft: Model | None) -> Params:
@@ -501,19 +430,25 @@ def _lora(header: Header, model: Model, placement: Placement) -> list[Extra]:
             continue
         # llama_adapter_lora_init_impl loads no adapter into a repacked buffer
         target = placement.lookup(base)
-        for where in _devices(
-            HOST if target is None or target.buffer == REPACK else target.buffer, placement
-        ):
-            row = CPU if placement.is_host(where) else on(placement.device(where))
-            buffers[where] = buffers.get(where, 0) + row.padded(info.type, info.ne, info.n_bytes)
+        beside = HOST if target is None or target.buffer == REPACK else target.buffer
+        _add(buffers, beside, placement, info.type, info.ne, info.n_bytes)
     exact = placement.exact and not model.inexact
     return [
         Extra("LoRA", device, size, exact) for device, size in _summed(buffers, placement).items()
     ]
 
 
-def _devices(buffer: str, placement: Placement) -> list[str]:
-    """Return the devices of an adapter's tensors: with -sm tensor every device has a copy."""
-    if placement.slices and not placement.is_host(buffer):
-        return [device.name for device in placement.devices]
-    return [buffer]
+def _add(
+    buffers: dict[str, int],
+    buffer: str,
+    placement: Placement,
+    type_: str,
+    ne: Ne,
+    n_bytes: int,
+) -> None:
+    """Add an adapter's tensor: with -sm tensor every device has a copy."""
+    in_ram = placement.is_host(buffer)
+    copies = placement.slices and not in_ram
+    for where in [device.name for device in placement.devices] if copies else [buffer]:
+        backend = CPU if in_ram else on(placement.device(where))
+        buffers[where] = buffers.get(where, 0) + backend.padded(type_, ne, n_bytes)

@@ -17,9 +17,9 @@ from ..backends import on
 from ..backends.ops import Matmul, Ops, Parts, Scan
 from ..gguf import BY_NAME
 from ..records import replace
-from ..units import MiB
+from ..units import MiB, pad
 from .breakdown import CONTEXTS, Breakdown, Static, Usage
-from .context import CELL_BLOCK, pad
+from .context import CELL_BLOCK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,17 +7,19 @@ from __future__ import annotations
 from ..backends import HOST, REPACK, on
 from ..errors import LaunchRefused
 from ..records import dataclass
+from ..units import pad
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..ggml.tensor import Ne
     from ..model import Model
     from .context import Context
     from .weights import Placement
 
     # (type, ne, bytes of one expert) of a layer's expert tensors
-    Tensors = tuple[tuple[str, tuple[int, int, int, int], int], ...]
+    Tensors = tuple[tuple[str, Ne, int], ...]
 
 _PARTS = ("gate_up", "gate", "up", "down")
 # get_alignment of ggml_backend_cpu_buffer_type, for the maps of slots
@@ -90,7 +92,7 @@ def banks(
         if slots < hp.n_expert_used_max:
             continue
         # slot_map: one i32 for each expert of each layer, in RAM
-        maps = len(layers) * -(-4 * tensors[0][1][2] // _HOST_ALIGNMENT) * _HOST_ALIGNMENT
+        maps = len(layers) * pad(4 * tensors[0][1][2], _HOST_ALIGNMENT)
         # measuring (no_alloc) adds alloc_size, a launch what the backend pads it to
         if caches is None:
             size = _banks(tensors, slots, row.alignment)
@@ -160,8 +162,5 @@ def _size(tensors: Tensors) -> int:
 def _banks(tensors: Tensors, slots: int, alignment: int) -> int:
     """Return the bytes of the banks of all tensors of a layer, with one more slot each
     (alloc_size)."""
-    total = 0
-    for _, _, size in tensors:
-        # one slot more: CUDA's MMQ may read past the last expert
-        total += -(-size * (slots + 1) // alignment) * alignment
-    return total
+    # one slot more: CUDA's MMQ may read past the last expert
+    return sum(pad(size * (slots + 1), alignment) for _, _, size in tensors)

@@ -16,10 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..flags.params import Params
-    from ..model import Model
     from .cache import Memory
-    from .context import Context
+    from .loaded import Loaded
 
 CACHE_RAM = 8192  # --cache-ram, MiB
 CTX_CHECKPOINTS = 32  # --ctx-checkpoints, per slot
@@ -30,21 +28,17 @@ _USED_CELL = 90
 
 
 def serving(
-    model: Model,
-    params: Params,
-    context: Context,
-    memory: Memory,
-    rules: Rules = NEWEST_RULES,
-    states: Sequence[State] = (),
+    loaded: Loaded, rules: Rules = NEWEST_RULES, states: Sequence[State] = ()
 ) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
     """Return the output buffer, and what grows up to a limit; and warnings about what has no limit.
     `states`: those of the launch's contexts, its own first."""
+    params, context, memory = loaded.params, loaded.context, loaded.memory
     here = Build(rules.number)
-    states = states or (state_of(model.hparams, context, memory),)
+    states = states or (state_of(loaded.model.hparams, context, memory),)
     checkpoint = checkpoint_of(memory, context, states)
     # 0 turns them off
     n = CTX_CHECKPOINTS if params.ctx_checkpoints is None else max(0, params.ctx_checkpoints)
-    extras = _output(model, params, context)
+    extras = _output(loaded)
     # other programs keep no prompts
     if not context.rules.engine.serves:
         return (*extras, *_bookkeeping(memory)), ()
@@ -91,15 +85,16 @@ def _bookkeeping(memory: Memory) -> list[Extra]:
     return [Extra("cache bookkeeping", "Host", size, False, upper_limit=True)] if cells else []
 
 
-def _output(model: Model, params: Params, context: Context) -> list[Extra]:
+def _output(loaded: Loaded) -> list[Extra]:
     """Mirror llama_context::output_reserve: a row of logits (and of embeddings) per output, pinned
     host memory; first one per slot, more when more are asked for (embeddings, verified drafts)."""
+    model, context = loaded.model, loaded.context
     hp = model.hparams
     output = model.tensors.get("output.weight") or model.tensors.get("token_embd.weight")
     n_vocab = hp.n_vocab or (output.ne[1] if output else 0)
     row = n_vocab + hp.n_embd_out * context.embeddings
     # sampled logits, probabilities, candidates, and the token
-    if params.backend_sampling:
+    if loaded.params.backend_sampling:
         row += 3 * n_vocab + 1
     extras = [Extra("output buffer", "Host", context.n_seq_max * row * 4, True)]
     engine = context.rules.engine

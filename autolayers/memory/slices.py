@@ -9,12 +9,14 @@ rule `cuts_at_128` a slice is one granule larger than that: an upper bound.
 
 from __future__ import annotations
 
+from functools import cache
 from math import lcm
 
 from ..builds import NEWEST_RULES, Rules
 from ..errors import LaunchRefused
-from ..ggml.tensor import block_size
+from ..ggml.tensor import Ne, block_size
 from ..gguf import BY_NAME
+from ..tables import rows
 from .split import float32
 
 TYPE_CHECKING = False
@@ -23,66 +25,32 @@ if TYPE_CHECKING:
 
     from ..model import Model
 
-    Ne = tuple[int, int, int, int]
     # the dimension, and the matrices: the first that exists decides where
     Cut = tuple[int, tuple[str, ...]]
     Segment = tuple[int, list[int]]
 
-_OUT = ("attn_output.weight",)
-_EITHER = ("attn_output.weight", "ssm_out.weight")
-_SSM = ("ssm_out.weight",)
-_DOWN = ("ffn_down.weight", "ffn_down_exps.weight")
-_GROUPS = ("attn_output_a.weight",)
-_SHARED = ("ffn_down_shexp.weight",)
 # blck_size_perf: std::lcm(blck_size, 128)
 _PERFORMANCE = 128  # columns that kernels want a slice to be a multiple of
-
-# A layer's tensors and caches; every device holds all of any other tensor.
-_CUTS: dict[str, Cut] = {
-    **dict.fromkeys(
-        ("attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_qkv.weight", "attn_gate.weight"),
-        (1, _EITHER),
-    ),
-    **dict.fromkeys(("attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias"), (0, _EITHER)),
-    **dict.fromkeys(("attn_q_norm.weight", "attn_k_norm.weight", "attn_v_exps.weight"), (1, _OUT)),
-    **dict.fromkeys(("attn_sinks.weight", "cache_k", "cache_v"), (0, _OUT)),
-    **dict.fromkeys(("attn_output.weight", "ssm_out.weight"), (0, ())),
-    **dict.fromkeys(("ssm_dt.bias", "ssm_a", "cache_r", "cache_s"), (0, _SSM)),
-    **dict.fromkeys(
-        ("ssm_alpha.weight", "ssm_beta.weight", "ssm_ba.weight", "ssm_conv1d.weight"), (1, _SSM)
-    ),
-    **{
-        f"ffn_{kind}{of}.weight": (1, _DOWN)
-        for kind in ("up", "gate", "gate_up")
-        for of in ("", "_exps")
-    },
-    **{f"ffn_{kind}{of}.bias": (0, _DOWN) for kind in ("up", "gate") for of in ("", "_exps")},
-    **dict.fromkeys(_DOWN, (0, _DOWN)),
-}
 _OUTPUT: dict[str, Cut] = {"output.weight": (1, ()), "output.bias": (0, ())}
-
-# DeepSeek-V4: whole groups of heads; its caches and its output matrix are not cut.
-_GROUPED: dict[str, Cut] = {
-    **{name: cut for name, cut in _CUTS.items() if name not in ("cache_k", "cache_v")},
-    "attn_sinks.weight": (0, _GROUPS),
-    "attn_q_b.weight": (1, _GROUPS),
-    "attn_output_a.weight": (2, ()),
-    "attn_output_b.weight": (0, ()),
-    **dict.fromkeys(("ffn_up_shexp.weight", "ffn_gate_shexp.weight"), (1, _SHARED)),
-    _SHARED[0]: (0, _SHARED),
-}
-
 _GATED = ("gated", "gated-apart")
-# tensors of a recurrent layer: columns a head,
-_OF_STATES = {
-    "ssm_dt.bias": 1,
-    "ssm_a": 1,
-    "ssm_alpha.weight": 1,
-    "ssm_beta.weight": 1,
-    "ssm_ba.weight": 2,
-}
-# and those that are cut between heads
-_CUT_BY_STATES = ("attn_qkv.weight", "attn_gate.weight", "ssm_conv1d.weight", "ssm_out.weight")
+
+
+@cache
+def _cuts(grouped: bool) -> dict[str, Cut]:
+    """Return how a layer's tensors and caches are cut; `grouped`: by whole groups of heads
+    (DeepSeek-V4)."""
+    cuts = {}
+    for row in rows("memory/slices.tsv"):
+        axis, *by = ((grouped and row["grouped"]) or row["cut"]).split()
+        if axis != "-":
+            cuts[row["tensor"]] = int(axis), tuple(by)
+    return cuts
+
+
+@cache
+def _multiples(layers: str) -> dict[str, str]:
+    """Return what slices of tensors are multiples of, in recurrent layers or in attention."""
+    return {row["tensor"]: row[layers] for row in rows("memory/slices.tsv") if row[layers]}
 
 
 def _layer_of(name: str) -> tuple[str, str]:
@@ -154,7 +122,7 @@ class Slices:
                     f"-sm tensor cannot cut {name} of a layer without heads; llama.cpp aborts"
                 )
             widths = [0] * len(self.devices)
-            for place, width in self._cuts(length, granule, rotation % len(self.devices)):
+            for place, width in self._places(length, granule, rotation % len(self.devices)):
                 widths[place] += width
             found.append((times, widths))
         return axis, found
@@ -177,7 +145,7 @@ class Slices:
         # LFM2: its short convolution runs whole on each device
         if base in ("cache_r", "cache_s") and self.kind == "states":
             return None, il, base
-        return (_GROUPED if self.grouped else _CUTS).get(base), il, base
+        return _cuts(self.grouped).get(base), il, base
 
     def _type(self, name: str, il: int, by: tuple[str, ...], own: str) -> str:
         """Return the type whose blocks no cut may divide."""
@@ -284,13 +252,16 @@ class Slices:
         head = self.hp.ssm_d_state
         # granularity_qkv
         whole = lcm(lcm(block, _PERFORMANCE), head) if head else 0
-        if base in _OF_STATES:
-            return _OF_STATES[base] * (whole // head) if head else 0
-        if base == "cache_r":
-            return whole * (self.hp.ssm_d_conv - 1)
-        if base == "cache_s":
-            return whole * head
-        return whole if base in _CUT_BY_STATES else 1
+        heads = whole // head if head else 0
+        sizes = {
+            "": 1,
+            "head": heads,  # a column of each head
+            "pair": 2 * heads,  # two columns of each
+            "whole": whole,
+            "convolution": whole * (self.hp.ssm_d_conv - 1),
+            "state": whole * head,
+        }
+        return sizes[_multiples("recurrent").get(base, "")]
 
     def _of_heads(self, base: str, il: int, block: int, count: int, ne: Ne) -> list[int]:
         """Return the granule of attention: whole groups of heads that share a key."""
@@ -332,21 +303,10 @@ class Slices:
             ]
         if not self.rules.cuts_unlike_heads:
             head_v, v = head_k, k
-        return [
-            {
-                "attn_sinks.weight": heads,
-                "attn_output.weight": heads * head_v,
-                "attn_k.weight": k,
-                "attn_k.bias": k,
-                "cache_k": k,
-                "attn_v.weight": v,
-                "attn_v.bias": v,
-                "attn_v_exps.weight": v,
-                "cache_v": v,
-            }.get(base, 1)
-        ]
+        sizes = {"": 1, "heads": heads, "values": heads * head_v, "k": k, "v": v}
+        return [sizes[_multiples("attention").get(base, "")]]
 
-    def _cuts(self, length: int, granule: int, rotation: int) -> list[tuple[int, int]]:
+    def _places(self, length: int, granule: int, rotation: int) -> list[tuple[int, int]]:
         """Return (index of the device, elements): cut at multiples of `granule` below the devices'
         shares, in float32."""
         n = len(self.devices)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..flags.params import Params
+    from ..ggml.tensor import Ne
     from ..machine import Device
 
 _FLOAT = Struct("f")
@@ -158,7 +159,7 @@ def shares_of(params: Params, used: Sequence[Device]) -> dict[str, float]:
 def split_rows(
     shares: dict[str, float],
     type_: str,
-    ne: tuple[int, int, int, int],
+    ne: Ne,
     size: int,
     divisible: bool,
     granule: int = 512,

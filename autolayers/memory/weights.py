@@ -16,7 +16,7 @@ from __future__ import annotations
 from ..backends import CPU, HOST, REPACK, Backend, Cpu, on, together
 from ..builds import NEWEST_RULES, Rules
 from ..errors import LaunchRefused
-from ..ggml.tensor import Buffer
+from ..ggml.tensor import Buffer, Ne
 from ..gguf import BY_NAME, TensorInfo, n_bytes
 from ..records import dataclass, field, lazy, replace
 from .slices import Slices
@@ -59,7 +59,7 @@ class PlacedTensor:
         return self.info.type
 
     @property
-    def ne(self) -> tuple[int, int, int, int]:
+    def ne(self) -> Ne:
         return self.info.ne
 
 
@@ -188,7 +188,8 @@ class WeightPlacer:
         self.model, self.rules = model, rules
         self._tables: dict[bool, _Table] = {}
         # here, not in the table that each of them has: a cycle would outlive its plan
-        self._placings: dict[tuple[bool, _Setting], _Placing] = {}
+        # by all that decides where tensors go but the devices of their layers and the overrides
+        self._placings: dict[Hashable, _Placing] = {}
 
     def place(self, params: Params, devices: Sequence[Device], load_mtp: bool = False) -> Placement:
         """Return the Placement on `devices` (all of the machine's, in registry order). None in
@@ -221,8 +222,7 @@ class WeightPlacer:
             params.tensor_split or (),
             self.rules,
         )
-        setting = self._table(load_mtp).setting(params, devices, used, shares, slices)
-        groups = self._groups(params, load_mtp, setting, dev_of)
+        groups = self._groups(params, load_mtp, devices, used, dev_of, shares, slices)
         # one buffer per type: ggml_backend_alloc_ctx_tensors_from_buft, of one context each
         buffers: dict[str, int] = {}
         for group in groups:
@@ -267,8 +267,8 @@ class WeightPlacer:
         devices = [device, *others]
         sizes = [0] * n
         # the input layer (-1) is never on a device
-        setting = self._table(load_mtp).setting(params, devices, devices)
-        for group in self._groups(params, load_mtp, setting, [device.name] * n, every_copy=True):
+        homes = [device.name] * n
+        for group in self._groups(params, load_mtp, devices, devices, homes, every_copy=True):
             if group.layer >= 0:
                 sizes[group.layer] += group.buffers.get(device.name, 0)
         return sizes
@@ -277,17 +277,54 @@ class WeightPlacer:
         self,
         params: Params,
         load_mtp: bool,
-        setting: _Setting,
+        devices: Sequence[Device],
+        used: Sequence[Device],
         dev_of: Sequence[str],
+        shares: dict[str, float] | None = None,
+        slices: Slices | None = None,
         every_copy: bool = False,
     ) -> list[WeightGroup]:
         """Return all nonempty groups of a launch, with their layers on the devices of `dev_of`.
         `every_copy`: each layer gets its own copy of a tensor that every device copies."""
         table = self._table(load_mtp)
+        parts = {device.name: on(device, rules=self.rules) for device in devices}
+        backends = dict(parts)
+        # -sm tensor: one meta backend for all devices
+        if slices:
+            # the first device's name stands for all: `dev_of` names no other one
+            backends[used[0].name] = together(used, self.rules)
+        pinned = None
+        if not params.no_host:
+            # make_cpu_buft_list: pinned memory of the first device that has such a type; GPUs that
+            # compute large batches with weights in RAM copy them faster from it
+            leading = used[:1] if slices else used
+            pinned = next((backends[d.name] for d in leading if backends[d.name].host_buffer), None)
+        use_mmap = _stays_mapped(params, [(parts[d.name], d) for d in used], slices is not None)
+        # refuse an override to another buffer type, as llama.cpp's handler of -ot refuses it
+        names = [HOST, *backends]
+        for _, target in params.overrides:
+            if target not in names:
+                raise LaunchRefused(
+                    f"unknown buffer type: {target} (there are: {', '.join(names)})"
+                )
+        mine = () if slices else tuple([device.name for device in used])
+        how = params.repack is not False, use_mmap, params.lazy_mode or "auto"
         # launches that differ in layers or overrides alone share all the rest
-        placing = self._placings.get((load_mtp, setting))
+        key = (
+            load_mtp,
+            tuple([(name, backend.kind) for name, backend in backends.items()]),
+            tuple([backend.kind for backend in parts.values()]),
+            mine,
+            pinned and pinned.kind,
+            how,
+            tuple((shares or {}).items()),
+            slices and slices.key,
+        )
+        placing = self._placings.get(key)
         if placing is None:
-            placing = self._placings[load_mtp, setting] = _Placing(table, setting)
+            placing = self._placings[key] = _Placing(
+                table, backends, parts, mine, pinned, *how, shares or {}, slices
+            )
         targets = table.overridden(params.overrides) if params.overrides else {}
         return placing.groups(dev_of, targets, every_copy)
 
@@ -306,24 +343,6 @@ def place_weights(
 ) -> Placement:
     """Place weights for a single launch (WeightPlacer.place)."""
     return WeightPlacer(model, rules).place(params, devices, load_mtp)
-
-
-@dataclass(frozen=True)
-class _Setting:
-    """Everything that decides where a launch's tensors go, except the devices of their layers and
-    the overrides. Backends are named by their kind."""
-
-    # each one's backend; with -sm tensor the first stands for all
-    devices: tuple[tuple[str, Hashable], ...]
-    parts: tuple[tuple[str, Hashable], ...]  # the same, individually
-    mine: tuple[str, ...]  # valid targets of overrides
-    # whose pinned memory takes the weights that stay in RAM; None: none
-    pinned: Hashable
-    repack: bool
-    use_mmap: bool
-    lazy_mode: str
-    shares: tuple[tuple[str, float], ...]  # -sm row
-    slices: Hashable  # Slices.key of -sm tensor; None: another mode
 
 
 def _stays_mapped(params: Params, devices: Sequence[tuple[Backend, Device]], sliced: bool) -> bool:
@@ -363,60 +382,11 @@ class _Table:
             ].append(i)
         # (layer, positions in `created`); a twin is a group by itself
         self.groups = list(together.values())
-        self.backends: dict[Hashable, Backend] = {}  # by kind
-        self.slices: dict[Hashable, Slices | None] = {None: None}  # by key
         self._sizes: dict[Hashable, list[int]] = {}
         self._supported: dict[Hashable, list[bool]] = {}
         self._host: dict[Hashable, list[str]] = {}
         self._overridden: dict[tuple[tuple[str, str], ...], dict[int, tuple[str | None, ...]]] = {}
         self._matcher: TensorMatcher | None = None
-
-    def setting(
-        self,
-        params: Params,
-        devices: Sequence[Device],
-        used: Sequence[Device],
-        shares: dict[str, float] | None = None,
-        slices: Slices | None = None,
-    ) -> _Setting:
-        """Return what decides where a launch's tensors go; its backends and slices are known from
-        then on."""
-        parts: dict[str, Backend] = {
-            device.name: on(device, rules=self.rules) for device in devices
-        }
-        backends = dict(parts)
-        # -sm tensor: one meta backend for all devices
-        if slices:
-            # the first device's name stands for all: `dev_of` names no other one
-            backends[used[0].name] = together(used, self.rules)
-            self.slices[slices.key] = slices
-        pinned = None
-        if not params.no_host:
-            # make_cpu_buft_list: pinned memory of the first device that has such a type; GPUs that
-            # compute large batches with weights in RAM copy them faster from it
-            leading = used[:1] if slices else used
-            pinned = next((backends[d.name] for d in leading if backends[d.name].host_buffer), None)
-        use_mmap = _stays_mapped(params, [(parts[d.name], d) for d in used], slices is not None)
-        # refuse an override to another buffer type, as llama.cpp's handler of -ot refuses it
-        names = [HOST, *backends]
-        for _, target in params.overrides:
-            if target not in names:
-                raise LaunchRefused(
-                    f"unknown buffer type: {target} (there are: {', '.join(names)})"
-                )
-        for backend in (*parts.values(), *backends.values()):
-            self.backends.setdefault(backend.kind, backend)
-        return _Setting(
-            tuple([(name, backend.kind) for name, backend in backends.items()]),
-            tuple([(name, backend.kind) for name, backend in parts.items()]),
-            () if slices else tuple([device.name for device in used]),
-            pinned and pinned.kind,
-            params.repack is not False,
-            use_mmap,
-            params.lazy_mode or "auto",
-            tuple((shares or {}).items()),
-            slices and slices.key,
-        )
 
     def sizes(self, backend: Backend) -> list[int]:
         """Return the bytes that each tensor takes in a buffer of this backend."""
@@ -512,17 +482,31 @@ class _Seen:
 
 
 class _Placing:
-    """The groups of all launches with one _Setting, their only input."""
+    """The groups of all launches that differ in the devices of their layers and in overrides
+    alone."""
 
-    def __init__(self, table: _Table, setting: _Setting) -> None:
-        self.table, self.setting = table, setting
-        self.devices = {name: table.backends[kind] for name, kind in setting.devices}
-        self.parts = {name: table.backends[kind] for name, kind in setting.parts}
-        self.slices, self.shares = table.slices[setting.slices], dict(setting.shares)
-        self.cuts = self.slices is not None or bool(self.shares)
-        pinned = table.backends.get(setting.pinned)
+    def __init__(
+        self,
+        table: _Table,
+        devices: dict[str, Backend],
+        parts: dict[str, Backend],
+        mine: Sequence[str],
+        pinned: Backend | None,
+        repack: bool,
+        use_mmap: bool,
+        lazy_mode: str,
+        shares: dict[str, float],
+        slices: Slices | None,
+    ) -> None:
+        """`devices`: each one's backend, with -sm tensor the first stands for all; `parts`: the
+        same, individually. `mine`: valid targets of overrides. `pinned`: whose pinned memory takes
+        the weights that stay in RAM. `shares`: of -sm row."""
+        self.table, self.devices, self.parts, self.mine = table, devices, parts, mine
+        self.use_mmap, self.lazy_mode = use_mmap, lazy_mode
+        self.slices, self.shares = slices, shares
+        self.cuts = slices is not None or bool(shares)
         # by device of its layer: the buffer type that each tensor gets
-        self.buffers_on = {HOST: table.host_buffers(pinned, setting.repack)}
+        self.buffers_on = {HOST: table.host_buffers(pinned, repack)}
         # by buffer type: the bytes of each tensor in it; CPU is plain host memory of any name
         self.sizes = {name: table.sizes(backend) for name, backend in self.devices.items()}
         self.sizes[HOST] = table.sizes(CPU)
@@ -597,7 +581,7 @@ class _Placing:
         if not on_device:
             needed = self.resident(item.weight.info, buffer, size, seen)
             group.resident += needed
-            if self.setting.use_mmap and buffer != REPACK:
+            if self.use_mmap and buffer != REPACK:
                 group.mapped += needed
 
     def overridden(self, i: int, target: str) -> str:
@@ -607,7 +591,7 @@ class _Placing:
         if target == HOST:
             return self.buffers_on[HOST][i]
         # a weight in memory that no backend of this launch can read
-        if target in self.devices and target not in self.setting.mine:
+        if target in self.devices and target not in self.mine:
             why = (
                 "and -sm tensor has no buffers of one device"
                 if self.slices
@@ -670,7 +654,7 @@ class _Placing:
         if info.name == "per_layer_token_embd.weight" and self.is_lazy(info):
             return 0
         # without the mapping, and repacked, every copy is memory of its own
-        if not self.setting.use_mmap or buffer == REPACK:
+        if not self.use_mmap or buffer == REPACK:
             return size
         if info.name in seen.mapped:
             return 0
@@ -679,7 +663,7 @@ class _Placing:
 
     def is_lazy(self, info: TensorInfo) -> bool:
         """Return whether per-layer embeddings are read row by row from the file (--lazy)."""
-        mode = self.setting.lazy_mode
+        mode = self.lazy_mode
         if mode == "off" or not self.table.model.row.lazy_embd:
             return False
         return mode == "on" or info.n_bytes > _LAZY_MIN_SIZE

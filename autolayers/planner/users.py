@@ -14,9 +14,9 @@ from ..errors import LaunchRefused, UsageError
 from ..flags.params import ALL_LAYERS, FIT_PARAMS_MIN_CTX
 from ..flags.users import Users
 from ..keys import written
-from ..memory.context import CELL_BLOCK, pad, resolve
+from ..memory.context import CELL_BLOCK, resolve
 from ..records import dataclass, replace
-from ..units import human
+from ..units import human, pad
 from ..work.queue import Served, simulate
 from .best_launch import best_launch
 from .evaluate import FULL

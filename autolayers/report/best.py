@@ -37,7 +37,7 @@ def ranking_text(
     n_ctx = wanted_ctx(request)
     title = f"models for {job.name} on {machine_words(request)}, {n_ctx} tokens of context"
     lines = wrap(title, style.width)
-    lines += [style(line, "bold") for line in wrap(_answer(runs, job), style.width)]
+    lines += style.wrapped(_answer(runs, job), "bold")
     marks = {i: "dim" for i, row in enumerate(runs) if row.state == SLOW}
     if runs:
         marks[0] = "bold"

@@ -89,7 +89,7 @@ def choices_text(
     head = ("  file", "GiB", "bits", "on the GPU", "context", "prompts*", "t/s*", "quality")
     lines = [
         *wrap(title, style.width),
-        *[style(line, "bold") for line in wrap(_taken(names, choices, advice, n_ctx), style.width)],
+        *style.wrapped(_taken(names, choices, advice, n_ctx), "bold"),
         "",
         # Where it is too wide the bits go first: the name says them nearly
         *stacked(head, rows, style, (0, 3), marks, less=(2,)),
@@ -204,7 +204,7 @@ def cards_text(
     plans one of them."""
     speed = f" at {min_speed:g} tokens per second or more" if min_speed else ""
     title = f"{name} ({size / GiB:.2f} GiB) with {n_ctx} tokens of context{speed}"
-    lines = [style(line, "bold") for line in wrap(title, style.width)]
+    lines = style.wrapped(title, "bold")
     # Every kind of machine was tried
     if not any(by_kind.values()):
         way = (

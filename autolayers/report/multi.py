@@ -36,10 +36,7 @@ def together_text(together: Together, style: Style = PLAIN, rest: Sequence[str] 
         text = f"{plan.placement}, {context_words(plan)}, {rate}"
         lines += [style(name, "bold"), *wrap(text, style.width, "  ", "    ")]
         if not plan.fits:
-            lines += [
-                style(line, "red")
-                for line in wrap(f"does not fit: {shortage(plan)}", style.width, "  ", "    ")
-            ]
+            lines += style.wrapped(f"does not fit: {shortage(plan)}", "red", "  ", "    ")
         # A whole command for each, to be copied
         lines += [f"  llama-server {shell([*model_words(plan), *plan.flags, *rest])}", ""]
     lines += [*_bill(together, style), ""]

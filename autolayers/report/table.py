@@ -77,6 +77,10 @@ class Style:
         shown = self.painted if name in PLACES else self.on
         return f"\x1b[{PLACES.get(name) or _CODES[name]}m{text}\x1b[0m" if shown and text else text
 
+    def wrapped(self, text: str, name: str, first: str = "", then: str = "") -> list[str]:
+        """Return the text in lines of that style, as `wrap` breaks them."""
+        return [self(line, name) for line in wrap(text, self.width, first, then)]
+
 
 PLAIN = Style()  # on 80 columns, without colour
 
@@ -148,8 +152,7 @@ def titled(title: str, verdict: str, style: Style, colour: str, facts: str = "")
     # Too narrow for both: the verdict below the title
     if room < 16:
         short = shortened(title, style.width - len(facts) - 2)
-        below = [style(line, colour) for line in wrap(verdict, style.width)]
-        return [f"{style(short, 'bold')}{after}".rstrip(), *below]
+        return [f"{style(short, 'bold')}{after}".rstrip(), *style.wrapped(verdict, colour)]
     title = shortened(title, room)
     # By lengths without colour: escapes have no width
     space = style.width - len(title) - len(after) - len(verdict)

@@ -131,7 +131,7 @@ def head_text(
     lines += ["", *command_lines([*command, *plan.flags, *rest], style, look=look)]
     # Instead of the blank line, so that it stands with the command that cannot run
     short = "" if plan.fits else f"does not fit: {shortage(plan)}"
-    lines += [style(line, "red") for line in wrap(short, style.width)]
+    lines += style.wrapped(short, "red")
     return "\n".join(lines) + "\n"
 
 

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from ..errors import LaunchRefused
 from .command import command_lines
 from .picture import filled
-from .table import PLAIN, Style, stacked, tokens, wrap
+from .table import PLAIN, Style, stacked, tokens
 from .text import shortage
 
 TYPE_CHECKING = False
@@ -31,7 +31,7 @@ def yours_text(
         line for row in lined for line in zip_longest(*(c.split(", ") for c in row), fillvalue="")
     ]
     heads = ("", "yours") if same else ("", "yours", "better")
-    lines = [style(line, "bold") for line in wrap(difference(yours, taken), style.width)]
+    lines = style.wrapped(difference(yours, taken), "bold")
     lines += ["", *stacked(heads, lined, style, (0,))]
     if not same:
         lines += ["", *command_lines(words, style)]

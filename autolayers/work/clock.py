@@ -20,6 +20,7 @@ from collections import Counter
 from math import exp, hypot, inf, sqrt
 
 from ..flags.params import N_BATCH, N_UBATCH
+from ..records import dataclass
 from .expert_cache import MOST_TOKENS, PROMPT
 from .rates import SHARED
 from .streams import CPU, SCANNED, touched
@@ -86,47 +87,28 @@ class Sums:
                 self.caches[key] = count
 
 
+@dataclass
 class Clock:
-    """The seconds of one launch's graphs."""
+    """The seconds of one launch's graphs. The fit of the rates changes figures of it."""
 
-    def __init__(
-        self,
-        weights: WeightCosts,
-        work: Work,
-        sums: tuple[Sums, Sums],
-        devices: Mapping[str, Figures],
-        host: HostFigures,
-        shared: Shared = SHARED,
-        *,
-        n_batch: int = N_BATCH,
-        n_ubatch: int = N_UBATCH,
-        pipelined: bool = False,
-        shares: Mapping[str, float] | None = None,
-        reduced: bool = False,
-        missing: float = 0.0,
-        cached: ExpertCache | None = None,
-        apart: float = 0.0,
-        pinned: bool = False,
-    ) -> None:
-        """`sums`: of the token's Load, and of the prompt's."""
-        # measured / predicted rates of prompts and of tokens
-        self.paces = (1.0, 1.0)
-        self.weights = weights
-        self.work = work
-        self.devices = devices
-        self.host = host
-        self.shared = shared
-        self.n_batch = n_batch
-        self.n_ubatch = n_ubatch
-        self.pipelined = pipelined
-        self.shares = shares
-        self.missing = missing
-        self.cached = cached
-        # by the devices themselves (split mode tensor): slices have kernels of their own
-        self.reduced = reduced
-        self.pinned = pinned  # weights in RAM, so that devices copy them without the CPU
-        self.apart = apart  # seconds of a prompt's token in a delta net that is not one op
-        self.tokens, self.prompts = sums
+    weights: WeightCosts
+    work: Work
+    tokens: Sums  # of the token's Load,
+    prompts: Sums  # and of the prompt's
+    devices: Mapping[str, Figures]
+    host: HostFigures
+    n_batch: int = N_BATCH
+    n_ubatch: int = N_UBATCH
+    pipelined: bool = False
+    shares: Mapping[str, float] | None = None
+    # by the devices themselves (split mode tensor): slices have kernels of their own
+    reduced: bool = False
+    missing: float = 0.0
+    cached: ExpertCache | None = None
+    apart: float = 0.0  # seconds of a prompt's token in a delta net that is not one op
+    pinned: bool = False  # weights in RAM, so that devices copy them without the CPU
+    paces: tuple[float, float] = (1.0, 1.0)  # measured / predicted rates of prompts and of tokens
+    shared: Shared = SHARED
 
     @property
     def on_cpu(self) -> bool:
@@ -180,10 +162,8 @@ class Clock:
                 common += kernels * shared.core_kernel * 1e-6
                 continue
             for name, share in self._parts(place):
-                stages[name] += (
-                    self._few(self.devices[name], n, values, share)
-                    if few
-                    else self._on_device(self.devices[name], n, many, chosen, values, share)
+                stages[name] += self._on_device(
+                    self.devices[name], n, many, few, chosen, values, share
                 )
         for (place, lies, cache), count in sums.caches.items():
             # A sliding window reads no more than its own cells.
@@ -247,29 +227,6 @@ class Clock:
         """Return the share of the experts that n tokens read."""
         return touched(self.weights.used, n, spread) if self.weights.n_expert else 1.0
 
-    def _few(self, device: Figures, n: int, sums: Sequence[float], share: float) -> float:
-        """Return the seconds for `share` of each matrix and n tokens that are decoded together."""
-        rates = device.rates
-        streams = device.streams
-        dense, experts, multiplies, expert_multiplies, bf16 = [share * value for value in sums[:5]]
-        bandwidth = device.bandwidth * rates.read
-        rate = device.fp16 * rates.matmul
-        _, slow_experts = self._bf16(rates, bf16, dense + experts * self.weights.used)
-        dense *= self.weights.low_dense
-        # Reading and arithmetic overlap in part: hypot is between the larger one and the sum.
-        seconds = hypot(
-            streams.read(dense / bandwidth, 2 * multiplies / bandwidth, n),
-            2 * n * multiplies / rate,
-        )
-        if experts:
-            chosen = self._chosen(n, streams.spread)
-            chosen *= streams.mixed if n >= streams.matrix else 1.0
-            seconds += slow_experts * hypot(
-                experts * chosen * self.weights.low / (bandwidth * rates.chosen),
-                2 * n * expert_multiplies / (rate * rates.experts),
-            )
-        return seconds + self._kernels(rates.kernel, sums[5], share)
-
     def _bf16(self, rates: Rates, bf16: float, read: float) -> tuple[float, float]:
         """Return how many times slower a prompt's matrices are because of the bytes that are bf16
         among those read, and experts of prompts and tokens. Under Vulkan (llama.cpp 12554) kernels
@@ -283,14 +240,16 @@ class Clock:
         device: Figures,
         n: int,
         many: bool,
-        touched: float,
+        few: bool,
+        chosen: float,
         sums: Sequence[float],
         share: float,
     ) -> float:
         """Return the seconds for `share` of each matrix, plus kernel launches, which do not shrink
-        with the share."""
+        with the share. `many`: by the kernels of prompts; `few`: tokens that are decoded together;
+        `chosen`: the share of the experts that n tokens read."""
         shared = self.shared
-        rates = device.rates
+        rates, streams = device.rates, device.streams
         dense, experts, multiplies, expert_multiplies, bf16 = [share * value for value in sums[:5]]
         kernels = sums[5]
         bandwidth = device.bandwidth * rates.read
@@ -299,16 +258,23 @@ class Clock:
             bandwidth *= shared.prompt_read
         slow, slow_experts = self._bf16(rates, bf16, dense + experts * self.weights.used)
         dense *= 1.0 if many else self.weights.low_dense
-        seconds = hypot(dense / bandwidth, 2 * n * multiplies / rate) * (slow if many else 1.0)
+        reading = dense / bandwidth
+        if few:
+            reading = streams.read(reading, 2 * multiplies / bandwidth, n)
+        # Reading and arithmetic overlap in part: hypot is between the larger one and the sum.
+        seconds = hypot(reading, 2 * n * multiplies / rate) * (slow if many else 1.0)
         if experts:
+            if few:
+                chosen = self._chosen(n, streams.spread)
+                chosen *= streams.mixed if n >= streams.matrix else 1.0
             each = n * self.weights.used  # tokens per expert
             rate *= rates.experts
             if many:
                 rate *= each / (each + rates.tile)
             reading = (
-                experts * touched / (bandwidth * shared.prompt_experts)
+                experts * chosen / (bandwidth * shared.prompt_experts)
                 if many
-                else experts * touched * self.weights.low / (bandwidth * rates.chosen)
+                else experts * chosen * self.weights.low / (bandwidth * rates.chosen)
             )
             seconds += hypot(reading, 2 * n * expert_multiplies / rate) * slow_experts
         if not many:

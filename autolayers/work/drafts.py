@@ -13,7 +13,7 @@ from ..backends import DEFAULT
 from ..builds import NEWEST
 from ..keys import written
 from ..records import dataclass, replace
-from .rates import SHARED, generation_of
+from .rates import SHARED, by_card, generation_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ def checks_of(device: Device | None, build: int = NEWEST, hybrid: bool = False) 
     """Return the row of a device, None for the CPU. `hybrid`: the model has recurrent states."""
     if device is None:
         return CHECKS["", ""]
-    name = device.engine or device.backend
-    checks = CHECKS.get((name, generation_of(device))) or CHECKS.get((name, "")) or CHECKS["", ""]
-    if hybrid and name == DEFAULT.name and build < STATES_BEFORE:
+    checks = by_card(CHECKS, device, generation_of(device))
+    on_cuda = (device.engine or device.backend) == DEFAULT.name
+    if hybrid and on_cuda and build < STATES_BEFORE:
         return replace(checks, more=checks.more + STATES)
     return checks
 

@@ -17,6 +17,7 @@ from .rates import (
     FP16_UNKNOWN,
     OLD_FLASH,
     aged,
+    by_generation,
     generation_of,
     rates_of,
 )
@@ -29,20 +30,8 @@ if TYPE_CHECKING:
 
 # bytes per second of an unknown integrated GPU: two channels of DDR4-3200
 _IGPU_BANDWIDTH = 51e9
-# RAM of desktops and laptops by what was sold with a GPU of that time, at what reading it reaches:
-# DDR4, then DDR5 of
-# 4800 to 6000 MT/s in two channels, which has 77e9 to 96e9 at the peak
-_RAM_BANDWIDTH = {
-    "Pascal": 26e9,
-    "Volta": 30e9,
-    "Turing": 26e9,
-    "Ampere": 42e9,
-    "Ada": 56e9,
-    "Blackwell": 62e9,
-    "RDNA3": 54e9,
-    "RDNA4": 60e9,
-    "Arc": 48e9,
-}
+# GB/s of RAM of desktops and laptops by what was sold with a GPU of that time
+_RAM_BANDWIDTH = by_generation("ram")
 # the same of desktops and laptops without one of those GPUs, by the most cores: two channels of
 # DDR4-2400, of DDR4-3200, of DDR5
 _RAM_BY_CORES = ((6, 30e9), (11, DESKTOP.bandwidth), (1 << 30, 60e9))
@@ -191,7 +180,7 @@ def _usual_ram(machine: Machine, least: int) -> float:
     if kind is not DESKTOP:
         return kind.bandwidth
     local = [device for device in machine.devices if device.kind != "rpc"]
-    sold = max([_RAM_BANDWIDTH.get(generation_of(device), 0) for device in local], default=0)
+    sold = max([_RAM_BANDWIDTH.get(generation_of(device), 0) for device in local], default=0) * 1e9
     # Of desktops by what was sold with their GPU, otherwise by the cores.
     if sold:
         return sold

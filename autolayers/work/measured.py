@@ -25,7 +25,8 @@ from .work import WeightCosts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
 
     from ..model import Model
 
@@ -88,41 +89,35 @@ class MeasuredRate:
         return written("measured.prompt", self)
 
 
+# how a value of the table is read, by its field's type
+_READS: dict[str, Callable[[str], Any]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "int | None": lambda value: int(value) if value else None,
+    "float | None": lambda value: float(value) if value else None,
+    "tuple[str, ...]": lambda value: tuple(filter(None, value.split("+"))),
+}
+
+
 # Read once, when the first plan shows a measurement.
 @cache
 def rows() -> tuple[MeasuredRate, ...]:
     """Return all of them, of launches with stock settings, by llama-bench or a server."""
     import csv  # on demand
 
+    lines = csv.DictReader(text("work/measured.csv").splitlines())
+    columns = {name: _READS[kind] for name, kind in MeasuredRate.__annotations__.items()}
     return tuple(
-        [_row(values) for values in csv.DictReader(text("work/measured.csv").splitlines())]
-    )
-
-
-def _row(values: dict[str, str]) -> MeasuredRate:
-    """Return a line of the table."""
-    return MeasuredRate(
-        values["id"],
-        values["kind"],
-        float(values["rate"]),
-        float(values["predicted"]),
-        values["class"],
-        tuple(filter(None, values["cards"].split("+"))),
-        values["backend"],
-        values["model"],
-        values["architecture"],
-        int(values["active"]),
-        int(values["size"]),
-        float(values["share"]),
-        int(values["prompt"]),
-        int(values["generate"]),
-        int(values["depth"]),
-        values["words"],
-        float(values["ram"]) if values["ram"] else None,
-        int(values["cores"]) if values["cores"] else None,
-        int(values["build"]) if values["build"] else None,
-        values["date"],
-        values["source"],
+        [
+            MeasuredRate(
+                **{
+                    name: read(values["class" if name == "placement" else name])
+                    for name, read in columns.items()
+                }
+            )
+            for values in lines
+        ]
     )
 
 

@@ -10,19 +10,18 @@ PRO 6000 (600 W) at 500 to 200 W, an RTX 3090 at 250 and 200 of 350 W and an RTX
 
 from __future__ import annotations
 
-from .rates import generation_of
+from .rates import by_generation, generation_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..machine import Device
 
-# Shares of the watts as sold from which on a limit is not felt: by generation, of reading
-READING = {"Ampere": 1.0, "Ada": 0.74, "Blackwell": 0.53}
+# Shares of the watts as sold from which on a limit is not felt, of reading, by generation
+READING = by_generation("reading")
 _READING_UNKNOWN = 0.74
 _COMPUTING = 0.72
 _FALLS = 0.8  # a rate falls as this power of the watts
-# the share below which reading falls as the second power: memory of GDDR6X takes its watts first
-STEEP = {"Ampere": 0.71}
+STEEP = by_generation("steep")  # the shares below which reading falls faster
 
 
 def shares(device: Device) -> tuple[float, float]:

@@ -57,43 +57,12 @@ class _Slot:
         self.first = 0.0
 
 
-class _Server:
-    def __init__(self, clock: Clock, n_ctx_seq: int) -> None:
-        self.clock = clock
-        self.n_ctx_seq = n_ctx_seq
-        self._tokens: dict[tuple[int, int], float] = {}
-        self._prompts: dict[tuple[int, int], float] = {}
-
-    def token(self, answering: list[_Slot]) -> float:
-        """Return the seconds of a token for each slot that answers."""
-        n = len(answering)
-        depth = min(sum(slot.depth for slot in answering) / n, self.n_ctx_seq)
-        key = n, round(depth / _DEPTHS)
-        if key not in self._tokens:
-            self._tokens[key] = self.clock.token(key[1] * _DEPTHS, n)
-        return self._tokens[key]
-
-    def batch(self, prompts: list[tuple[_Slot, int]], answering: list[_Slot]) -> float:
-        """Return the seconds of a batch of parts of prompts, and of a token for each slot that
-        answers."""
-        size = sum(part for _, part in prompts)
-        depth = sum(slot.depth * part for slot, part in prompts) / size
-        key = size, round(depth / _DEPTHS)
-        if key not in self._prompts:
-            self._prompts[key] = self.clock.prompt(size, key[1] * _DEPTHS)
-        # the weights are read for the prompt anyway: of the answers their caches are left
-        return self._prompts[key] + max(
-            0.0, self.token(answering) - self.clock.token(0, len(answering)) if answering else 0.0
-        )
-
-
 class _Simulation:
     """People who ask again as soon as they have an answer, on one server."""
 
     def __init__(
         self, clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: int
     ) -> None:
-        self.server = _Server(clock, n_ctx_seq)
         self.clock = clock
         self.work = work
         self.users = users
@@ -111,6 +80,31 @@ class _Simulation:
         self.now = 0.0
         self.begun = 0.0
         self.done = 0
+        # seconds by what they depend on
+        self._tokens: dict[tuple[int, int], float] = {}
+        self._batches: dict[tuple[int, int], float] = {}
+
+    def token(self, answering: list[_Slot]) -> float:
+        """Return the seconds of a token for each slot that answers."""
+        n = len(answering)
+        depth = min(sum(slot.depth for slot in answering) / n, self.n_ctx_seq)
+        key = n, round(depth / _DEPTHS)
+        if key not in self._tokens:
+            self._tokens[key] = self.clock.token(key[1] * _DEPTHS, n)
+        return self._tokens[key]
+
+    def batch(self, prompts: list[tuple[_Slot, int]], answering: list[_Slot]) -> float:
+        """Return the seconds of a batch of parts of prompts, and of a token for each slot that
+        answers."""
+        size = sum(part for _, part in prompts)
+        depth = sum(slot.depth * part for slot, part in prompts) / size
+        key = size, round(depth / _DEPTHS)
+        if key not in self._batches:
+            self._batches[key] = self.clock.prompt(size, key[1] * _DEPTHS)
+        # the weights are read for the prompt anyway: of the answers their caches are left
+        return self._batches[key] + max(
+            0.0, self.token(answering) - self.clock.token(0, len(answering)) if answering else 0.0
+        )
 
     def run(self) -> Served:
         """Run until everyone had ROUNDS answers, and return what they got."""
@@ -138,9 +132,9 @@ class _Simulation:
         prompts = self._prompts(len(answering))
         steps = 1
         if prompts:
-            self.now += self.server.batch(prompts, answering)
+            self.now += self.batch(prompts, answering)
         else:
-            seconds = self.server.token(answering)
+            seconds = self.token(answering)
             steps = self._steps(answering, seconds)
             self.now += steps * seconds
         for slot in answering:

@@ -10,9 +10,12 @@ from ..tables import rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
+    from typing import TypeVar
 
     from ..machine import Device
+
+    Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -92,14 +95,16 @@ GENERATIONS = tuple([(row["name"], row["capabilities"], row["pattern"]) for row 
 
 NVIDIA = tuple([name for name, capabilities, _ in GENERATIONS if capabilities])
 
+
+def by_generation(column: str) -> dict[str, float]:
+    """Return a figure of generations.tsv, of those that have it."""
+    return {row["name"]: float(row[column]) for row in _GENERATIONS if row[column]}
+
+
 _GEN9 = r"HD Graphics [56]\d\d|\((SKL|KBL|CFL|CML|GLK)\b"  # up to 2020
 
 # dense fp16 TFLOPS per 10**12 bytes per second of bandwidth, for GPUs of unknown compute rate
-FP16_PER_BANDWIDTH = {
-    row["name"]: float(row["fp16_per_bandwidth"])
-    for row in _GENERATIONS
-    if row["fp16_per_bandwidth"]
-}
+FP16_PER_BANDWIDTH = by_generation("fp16_per_bandwidth")
 FP16_UNKNOWN = 150.0
 
 # Flash attention on the CPU before about this build (February 2026): one token's heads shared no
@@ -225,11 +230,16 @@ def row_of(device: Device) -> str:
     return generation
 
 
-def rates_of(device: Device) -> Rates:
-    """Return the Rates of a device: its generation's under its backend (for a server's device, the
-    server's), otherwise its backend's."""
+def by_card(table: Mapping[tuple[str, str], Row], device: Device, generation: str) -> Row:
+    """Return a table's row of a device: its generation's under its backend (for a server's device,
+    the server's), otherwise its backend's."""
     backend = device.engine or device.backend
-    return RATES.get((backend, row_of(device))) or RATES.get((backend, "")) or RATES["", ""]
+    return table.get((backend, generation)) or table.get((backend, "")) or table["", ""]
+
+
+def rates_of(device: Device) -> Rates:
+    """Return the Rates of a device."""
+    return by_card(RATES, device, row_of(device))
 
 
 def aged(rates: Rates, backend: str, build: int) -> Rates:

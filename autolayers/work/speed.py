@@ -471,7 +471,8 @@ class CostModel:
         clock = Clock(
             self.weights,
             work,
-            (self._sums(work.token, fused), self._sums(work.prompt, fused)),
+            self._sums(work.token, fused),
+            self._sums(work.prompt, fused),
             devices,
             host,
             n_batch=use.n_batch,
@@ -487,10 +488,8 @@ class CostModel:
         # With an expert cache the pace is another one, which no class of measurements has.
         if self.calibration.measured and cached is None:
             kind = self.kind(clock)
-            clock.paces = (
-                self.calibration.of(kind, "pp").factor,
-                self.calibration.of(kind, "tg").factor,
-            )
+            prompts, tokens = self.calibration.of(kind, "pp"), self.calibration.of(kind, "tg")
+            clock.paces = prompts.factor, tokens.factor
         return clock
 
     def _work(self, params: Params, placement: Placement, of: Placement | None = None) -> Work:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf
 
 from ..records import dataclass
-from .rates import NVIDIA, generation_of
+from .rates import NVIDIA, by_card, generation_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,9 +67,8 @@ CPU = STREAMS["CPU", ""]
 
 
 def streams_of(device: Device) -> Streams:
-    """Return the row of a device; of a server's device, the server's."""
-    name = device.engine or device.backend
-    return STREAMS.get((name, generation_of(device))) or STREAMS.get((name, "")) or STREAMS["", ""]
+    """Return the row of a device."""
+    return by_card(STREAMS, device, generation_of(device))
 
 
 def touched(used: float, n: int, spread: float) -> float:

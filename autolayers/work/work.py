@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 
 from ..backends import REPACK, backend_of
-from ..memory.graphs.scheduled import ATTENTION, CACHE, INPUT, OUTPUT, WEIGHT, Step
+from ..memory.graphs.scheduled import ATTENTION, CACHE, INPUT, OUTPUT, WEIGHT, Step, within_block
 from ..records import dataclass, lazy, replace
 from ..tables import rows
 from .streams import STATE
@@ -138,7 +138,7 @@ class WeightCosts:
         for weight in model.weights:
             info = weight.info
             row = rows.setdefault(weight.block, [])
-            rest = info.name.partition(".")[2].partition(".")[2]
+            rest = within_block(info.name)
             # whether a token reads nothing worth counting of a weight
             # MTP blocks take no part in plain generation
             if weight.layer == "repeating" and weight.block >= self.n_layer:

@@ -43,7 +43,7 @@ def test_the_newest_build_is_the_last_whose_source_is_known() -> None:
 
 def test_every_rule_is_read_by_its_name() -> None:
     """As an attribute, of which a type checker finds typos: `rules.name`, or `Rules.name`; or as a
-    word of an architecture's line, which is looked up when it is read."""
+    word of an architecture's or an operation's line, which is looked up when it is read."""
     paths = (ROOT / "autolayers").rglob("*.py")
     read = {
         node.attr
@@ -52,7 +52,8 @@ def test_every_rule_is_read_by_its_name() -> None:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Attribute)
     }
-    words = set(re.findall(r"\w+", tables.text("model/architectures.tsv")))
+    tables_of_words = ("model/architectures.tsv", "backends/ops.tsv")
+    words = {word for name in tables_of_words for word in re.findall(r"\w+", tables.text(name))}
     assert {row.name for row in Rules.rows()} <= read | words
 
 

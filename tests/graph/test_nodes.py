@@ -29,6 +29,7 @@ from autolayers.memory.cache import allocate
 from autolayers.memory.context import resolve
 from autolayers.memory.graphs.laid_out import GraphCache
 from autolayers.memory.graphs.prepare import prepare
+from autolayers.memory.loaded import Loaded
 from autolayers.memory.weights import place_weights
 from autolayers.model import NAMES, Model, architecture, read_model
 from autolayers.records import replace
@@ -105,7 +106,8 @@ def graph(name: str, mtp: bool, n_tokens: int, fused: bool, build: int | None) -
     build_graph = builder(name, mtp=mtp)
     assert build_graph is not None
     memory = allocate(model, context, placement, target)
-    setting = prepare(model, params, context, placement, memory, build_graph, GraphCache())
+    loaded = Loaded(model, params, context, placement, memory)
+    setting = prepare(loaded, build_graph, GraphCache())
     n_seqs = context.n_seq_max
     llm = Llm(
         setting.hparams,

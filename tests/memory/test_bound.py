@@ -23,6 +23,7 @@ from autolayers.memory.cache import allocate
 from autolayers.memory.context import resolve
 from autolayers.memory.estimate import Estimator
 from autolayers.memory.graphs import compute
+from autolayers.memory.loaded import Loaded
 from autolayers.memory.weights import place_weights
 
 
@@ -44,7 +45,7 @@ def test_it_is_never_below_the_truth(kind: str, whole: bool) -> None:
         )
         context = resolve(m, params, rules(case.get("build")))
         placement = place_weights(m, params, devices, context.load_mtp)
-        bound = upper_bound(m, params, context, placement, allocate(m, context, placement))
+        bound = upper_bound(Loaded(m, params, context, placement, allocate(m, context, placement)))
         for name, size in zip(
             [*(d.name for d in placement.devices), "Host"], bound.sizes, strict=True
         ):

@@ -19,6 +19,7 @@ from autolayers.memory.context import resolve
 from autolayers.memory.estimate import Estimator
 from autolayers.memory.extras import extras_of
 from autolayers.memory.graphs.compute import GraphBuffers
+from autolayers.memory.loaded import Loaded
 from autolayers.memory.server import serving
 from autolayers.memory.weights import place_weights
 from autolayers.model import Model, read_model
@@ -35,8 +36,9 @@ def held(
     context = resolve(target, params)
     placement = place_weights(target, params, devices, context.load_mtp)
     memory = allocate(target, context, placement)
-    found, warnings = extras_of(target, params, devices, context, placement, memory, files)
-    always, unlimited = serving(target, params, context, memory)
+    loaded = Loaded(target, params, context, placement, memory)
+    found, warnings = extras_of(loaded, devices, files)
+    always, unlimited = serving(loaded)
     return {(extra.name, extra.device): extra.size for extra in (*found, *always)}, (
         *warnings,
         *unlimited,

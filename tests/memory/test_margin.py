@@ -152,6 +152,14 @@ def test_backends_of_which_nothing_is_known_keep_llama_cpp_s_default(backend):
     assert total(parts(Device("X0", 1, 1, backend=backend), LLAMA, n_buffers=0)) == 1024 * MiB
 
 
+@pytest.mark.parametrize("engine, mib", [("CUDA", None), ("CPU", 1024), ("RPC", 1024), ("?", 1024)])
+def test_a_server_s_own_backend_says_what_it_takes_there(engine, mib):
+    server = Device("RPC0", 1, 1, backend="RPC", kind="rpc", engine=engine)
+    alone = Device("CUDA0", 1, 1)
+    wanted = mib * MiB if mib else total(parts(alone, LLAMA, n_buffers=0))
+    assert total(parts(server, LLAMA, n_buffers=0)) == wanted
+
+
 # --- for a launch
 # -----------------------------------------------------------------------------------------------
 

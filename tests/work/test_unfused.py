@@ -18,6 +18,7 @@ from autolayers.memory.context import resolve
 from autolayers.memory.graphs.laid_out import GraphCache
 from autolayers.memory.graphs.prepare import prepare
 from autolayers.memory.graphs.reserve import reserve
+from autolayers.memory.loaded import Loaded
 from autolayers.memory.weights import place_weights
 from autolayers.work.unfused import parts
 
@@ -64,15 +65,9 @@ def test_when_it_is_parted_is_what_the_probes_say() -> None:
         whole = model(name).read_by(known)
         context = resolve(whole, params, known)
         placement = place_weights(whole, params, gpus(8192), rules=known)
-        setting = prepare(
-            whole,
-            params,
-            context,
-            placement,
-            allocate(whole, context, placement),
-            builder(whole.architecture),
-            GraphCache(),
-        )  # type: ignore[arg-type]
+        memory = allocate(whole, context, placement)
+        loaded = Loaded(whole, params, context, placement, memory)
+        setting = prepare(loaded, builder(whole.architecture), GraphCache())  # type: ignore[arg-type]
         apart = not reserve(setting).fused["gdn_ch"]
         assert parts(whole, params, known, placement) == apart, (name, words, build)
         found.add(apart)

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from ...builds import NEWEST_RULES, Rules
-from ...records import lazy, replace
+from ...builds import Rules
+from ...records import lazy
 from ...units import MiB
 from ..backend import NVIDIA, OFFLOAD_MIN_BATCH, Backend
 from ..ops import TEMPORARIES, Ops, Parts
-from ..sign import INDEX, MIB, Sign
 from . import pool
-from .fattn import ADA, AMD, generation, with_converted_cache
+from .fattn import ADA, AMD, flash_kernel, generation, with_converted_cache
 from .fusion import add_alloc_deps, with_shared_experts
-from .supported import supports_op
+from .supported import SUPPORTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Mapping
+    from typing import ClassVar
 
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
-    from ...machine import Device
 
 
 _DEVICE = r"^ *Device (?P<index>\d{1,3}): (?P<description>[^,]{1,90}), "
 _VRAM = r"(?:.{0,80}VRAM: (?P<mib>\d{1,12}) MiB)?"
-# "CUDA error 2 at FILE:LINE: ..." of 2023, "CUDA error: ..." since
-_AT = r"(?: \d{1,4} at .{1,200})?"
 
 TURING = 750
 # of a device's limits: is its llama.cpp built with GGML_CUDA_FA_ALL_QUANTS?
@@ -74,10 +71,12 @@ class Cuda(CudaBuffers):
     makers: tuple[str, ...] = NVIDIA
     vendor = "NVIDIA"
     host_buffer = "CUDA_Host"
+    row_splits = Rules.cuda_splits_rows
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
     modelled = True
     proven = True
+    kernels = SUPPORTED
     caches_experts = True
     context_first = True
     image = "-cuda"
@@ -86,102 +85,6 @@ class Cuda(CudaBuffers):
     koboldcpp: tuple[str, ...] | None = ("--usecuda",)
     nixpkgs: str | None = "cudaSupport"
     llmkube: tuple[str, str] | None = ("cuda", "")
-    signs: tuple[Sign, ...] = (
-        Sign(
-            "oom_device",
-            "Malloc failed",
-            rf"allocating {MIB} MiB on device {INDEX}: "
-            r"(?:cuda|hip|musa)Malloc(?:Managed)? failed: out of memory",
-        ),
-        # all that a program which starts llama-server may quote of it
-        Sign(
-            "oom_device",
-            "Malloc failed: out of memory",
-            r"(?:cuda|hip|musa)Malloc(?:Managed|Host)? failed: out of memory"
-            r"(?!.{0,600}buffer of size)",
-        ),
-        # NVIDIA's driver for Tegra, whose memory is the system's
-        Sign("oom_device", "NvMapMem", r"NvMapMem\w{2,40}: ?\S{0,20} error 12\b", weight=8),
-        # any call that fails for lack of memory (graph capture, cuBLAS handles, the pool); its form
-        # of 2023
-        Sign(
-            "oom_device",
-            "out of memory",
-            rf"(?:CUDA|ROCm|MUSA|HIP) error{_AT}: out of memory"
-            r"|ggml-cuda\.cu:\d{1,6}: out of memory",
-            "run",
-        ),
-        Sign("oom_device", "cudaErrorMemoryAllocation", "", "run"),
-        Sign("oom_device", "BLAS_STATUS_ALLOC_FAILED", "", "run"),
-        Sign("oom_device", "BLAS_STATUS_NOT_INITIALIZED", "", "run"),
-        Sign("oom_device", "the resource allocation failed", "", "run"),
-        Sign("gpu_build", "no kernel image is available", "", "start"),
-        Sign("gpu_build", "device kernel image is invalid", "", "start"),
-        Sign("gpu_build", "invalid device function", "", "start"),
-        Sign("gpu_build", "unsupported toolchain", r"provided PTX was compiled with", "start"),
-        Sign(
-            "gpu_build",
-            "no device code compatible",
-            r"has no device code compatible with (?:CUDA|HIP|MUSA) arch",
-            "start",
-        ),
-        # flash attention without a kernel for the cache's types or the heads' size, and others
-        Sign("op_unsupported", "Unsupported KV type combination", "", "run"),
-        Sign("op_unsupported", "op not supported ", r"op not supported \S{1,60} \(", "run"),
-        Sign("op_unsupported", "doesn't support d_state", "", "run"),
-        Sign("op_unsupported", "Only support kernel sizes", "", "run"),
-        Sign("op_unsupported", "expected GQA ratio multiple of", "", "run"),
-        Sign("op_unsupported", "sparse flash attention is only supported", "", "run"),
-        Sign("op_unsupported", "fattn", r"fattn[\w-]{0,20}\.cuh?:\d{1,6}: fatal error", "run"),
-        Sign("device_lost", "fallen off the bus", "", "run"),
-        Sign(
-            "device_lost",
-            "error",
-            rf"(?:CUDA|ROCm|MUSA) error{_AT}: (?:unspecified launch failure|misaligned address"
-            r"|an illegal (?:memory access|instruction)|the launch timed out|uncorrectable ECC "
-            r"error)",
-            "run",
-            weight=8,
-        ),
-        Sign(
-            "no_gpu",
-            "failed to initialize",
-            r"failed to initialize (?:CUDA|ROCm|HIP)(?:: (?P<why>.{1,120}))?",
-            "start",
-            weight=6,
-        ),
-        # of 2023, which ended with it
-        Sign(
-            "no_gpu",
-            "CUDA error",
-            rf"CUDA error{_AT}: (?P<why>(?:CUDA driver version is insufficient|no CUDA-capable "
-            r"device).{0,40})",
-            "start",
-            weight=8,
-        ),
-        Sign(
-            "no_gpu",
-            "-capable device",
-            r"(?P<why>no (?:CUDA|ROCm)-capable device(?: is detected)?)",
-            "start",
-            weight=6,
-        ),
-        Sign(  # cudaErrorDevicesUnavailable
-            "no_gpu",
-            "busy or unavailable",
-            r"(?P<why>CUDA-capable devices?(?:\(s\))? (?:is/)?are busy or unavailable)",
-            "start",
-            weight=8,
-        ),
-        Sign(
-            "no_gpu",
-            "devices found",
-            r"no (?:CUDA|ROCm) devices found",
-            "start",
-            weight=6,
-        ),
-        Sign("bad_combo", "!(split && ne02", "", "run"),
-    )
     log_words: tuple[str, ...] = ("CUDA", "ggml_cuda", "cuda", "CUBLAS", "cublas")
     # ggml_cuda_init
     device_lines: tuple[tuple[str, str], ...] = (
@@ -197,26 +100,22 @@ class Cuda(CudaBuffers):
     # its contexts were measured and the choice of matrix kernels is known
     nvidia = True
     blas = "cuBLAS"
+    flipped: ClassVar[Mapping[str, int]] = {ALL_QUANTS: 1}
     undecided_doubt = (
         "whether this llama.cpp was built with GGML_CUDA_FA_ALL_QUANTS, which flash attention with "
         "these cache types takes before b10878, is not known: the larger of both"
     )
 
-    def __init__(
-        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
-    ) -> None:
-        super().__init__(device, index, rules)
-        if device is not None and device.compute_capability is not None:
+    def by_device(self) -> None:
+        if self.device is not None and self.device.compute_capability is not None:
             # GGML_CUDA_CC_*: 890 is Ada
-            self.cc = 100 * device.compute_capability[0] + 10 * device.compute_capability[1]
-        self.all_quants = bool(((device and device.limits) or {}).get(ALL_QUANTS))
+            major, minor = self.device.compute_capability
+            self.cc = 100 * major + 10 * minor
+        self.all_quants = bool(self.given.get(ALL_QUANTS))
 
     @lazy
     def kind(self) -> Hashable:
         return self.name, generation(self.cc), self.all_quants
-
-    def splits_rows(self) -> bool:
-        return self.rules.cuda_splits_rows
 
     @property
     def slow_quantised_cache(self) -> bool:
@@ -226,17 +125,12 @@ class Cuda(CudaBuffers):
     def supports_op(self, op: Tensor) -> bool:
         if not self.reaches(op):
             return False
-        if supports_op(op, self.rules, self.cc, self.all_quants):
+        if self.has_kernel(op):
             return True
         # only a build with all quantised kernels runs it: nobody says whether this one is
-        if op.op == "FLASH_ATTN_EXT" and supports_op(op, self.rules, self.cc, all_quants=True):
-            self.undecided = ALL_QUANTS not in ((self.device and self.device.limits) or {})
+        if op.op == "FLASH_ATTN_EXT" and flash_kernel(op, self.cc, self.rules, True) != "none":
+            self.undecided = ALL_QUANTS not in self.given
         return False
-
-    def otherwise(self) -> Device | None:
-        if self.device is None or not self.undecided:
-            return self.device
-        return replace(self.device, limits={**(self.device.limits or {}), ALL_QUANTS: 1})
 
     def graph_optimize(
         self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep
@@ -247,11 +141,15 @@ class Cuda(CudaBuffers):
         add_alloc_deps(nodes, after, add_alloc_dep, self.rules)
         return nodes
 
-    def margin(self, ops: Ops) -> Parts:
+    @property
+    def _size(self) -> tuple[tuple[int, int], int | None]:
+        """The compute capability, an Ada's where it is unknown, and the multiprocessors."""
         device = self.device
-        # an unknown card counts as an Ada
         capability = (device and device.compute_capability) or pool.ASSUMED
-        n_sm = device.n_sm if device else None
+        return capability, device.n_sm if device else None
+
+    def margin(self, ops: Ops) -> Parts:
+        capability, n_sm = self._size
         parts = [
             (TEMPORARIES, pool.pool(ops, capability, n_sm, self.nvidia)),
             (self.blas, pool.blas(capability)),
@@ -260,15 +158,14 @@ class Cuda(CudaBuffers):
         if self.nvidia:
             parts.append((f"{self.name} kernels", pool.kernels(capability, n_sm)))
         # --list-devices reads free memory after the context, NVML before it
-        if device is None or not device.includes_context:
+        if self.device is None or not self.device.includes_context:
             context = pool.context(capability, n_sm) if self.nvidia else pool.OTHER_CONTEXT
             parts.insert(0, (f"{self.name} context", context))
         return tuple(parts)
 
     def again(self, ops: Ops) -> int:
-        device = self.device
-        capability = (device and device.compute_capability) or pool.ASSUMED
-        temporaries = pool.pool(ops, capability, device.n_sm if device else None, self.nvidia)
+        capability, n_sm = self._size
+        temporaries = pool.pool(ops, capability, n_sm, self.nvidia)
         return temporaries + pool.workspaces(capability) + pool.GRAPHS
 
 
@@ -293,35 +190,14 @@ class Hip(Cuda):
     log_pattern = r"ROCm|\bhip[A-Z]\w+|\bHIP\b|gfx\d{3,4}|AMD Radeon|AMD Instinct"
     built_from = Cuda.name
     log_not = "Vulkan"
-    signs = (
-        *Cuda.signs,
-        # rocBLAS is used instead
-        Sign("op_unsupported", "blaslt error", "", "start", weight=3),
-        Sign("oom_device", "hipErrorOutOfMemory", "", "run"),
-        Sign(
-            "gpu_build",
-            "hipError",
-            r"hipError(?:NoBinaryForGpu|InvalidDeviceFunction|InvalidKernelFile|InvalidImage"
-            r"|SharedObject\w{4,30})",
-            "start",
-        ),
-        Sign("gpu_build", "Could not initialize Tensile host", "", "start"),
-        Sign("gpu_build", "TensileLibrary", r"Cannot read .{0,200}TensileLibrary", "start"),
-        Sign("device_lost", "Memory access fault by GPU", "", "run"),
-        Sign("device_lost", "Memory critical error by agent", "", "run", weight=8),
-        Sign("device_lost", "GPU Hang", r"HW Exception by GPU.{0,200}GPU Hang", "run"),
-    )
     device_lines = (("MiB", rf"{_DEVICE}gfx{_VRAM}"),)
     ollama = "rocm"
 
-    def __init__(
-        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
-    ) -> None:
-        super().__init__(device, index, rules)
-        limits = (device and device.limits) or {}
+    def by_device(self) -> None:
+        super().by_device()
         # KFD's number, or a guess by the card's name
-        version = limits.get("gfx_target_version", 0) or _version(
-            device.description if device else ""
+        version = self.given.get("gfx_target_version", 0) or _version(
+            self.device.description if self.device else ""
         )
         # GGML_CUDA_CC_OFFSET_AMD: AMD's numbers lie above NVIDIA's
         # The number with the same digits in hexadecimal: 110000 -> 0x1100, 90010 -> 0x90a.

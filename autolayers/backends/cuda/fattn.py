@@ -5,7 +5,9 @@ with themselves)."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
-from ..backend import is_part_of, types_of
+from ...units import pad
+from ..backend import FLASH_ATTN_HEADS, is_part_of
+from ..kernels import types_of
 from .fattn_before import by_head, lacks
 
 TYPE_CHECKING = False
@@ -21,8 +23,6 @@ _FIRST = (0, 700, 750, ADA, AMD, AMD + 1, _CDNA, _RDNA, _RDNA3)
 _KQ_STRIDE = 256  # FATTN_KQ_STRIDE
 _NO_MATRIX_CORES = (40, 72)  # heads that no matrix core computes
 _VECTOR_HEADS = frozenset((64, 128, 256))
-# heads of keys, with values of the same size
-_SAME_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
 # heads of keys that share them: (heads of values, what the number that shares is a multiple of)
 _GROUPED_HEADS = {192: (128, 8), 320: (256, 32), 512: (512, 1), 576: (512, 1)}
 _KV, _VEC = types_of("CUDA", "FLASH_ATTN_EXT"), types_of("CUDA", "VEC")
@@ -48,7 +48,7 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) ->
     # Whether a kernel is compiled for heads of these sizes.
     k_head = k.ne[0]
     v_head = v.ne[0]
-    if k_head in _SAME_HEADS:
+    if k_head in FLASH_ATTN_HEADS:
         has_heads = v_head == k_head
     else:
         row = _GROUPED_HEADS.get(k_head)
@@ -159,5 +159,5 @@ def with_converted_cache(
     for cache in (k,) if is_part_of(v, k) else (k, v):
         read = cache.type != "f32" if all_types else cache.type == "f16"
         if not read:
-            size = -(-size // 128) * 128 + 2 * cache.nelements
+            size = pad(size, 128) + 2 * cache.nelements
     return size

@@ -4,6 +4,7 @@ ggml/src/ggml-cuda/ggml-cuda.cu, as modelled."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
+from ..fusing import BIASED, CHOICE, NORMALISED, SCALED, adds_up, fusible, linked, links
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 # gates that a shared expert is fused with
 _SHARED = ("SWIGLU", "GEGLU", "SWIGLU_OAI", "SWIGLU_CLAMP")
+_SQRT = links("SQRT<1")
 # the first ops of fusions that keep tensors alive
 _FUSED_FIRST = frozenset(("MUL", "UNARY", "SOFT_MAX"))
 
@@ -103,7 +105,7 @@ def _shared_expert(routed: list[Tensor], shared: list[Tensor]) -> bool:
     if not _is_gated(*routed) or not _is_gated(*shared):
         return False
     ours, theirs = routed[2], shared[2]
-    if ours.param != theirs.param or not _fusible([*routed, *shared], (ours, theirs)):
+    if ours.param != theirs.param or not fusible([*routed, *shared], ours, theirs):
         return False
     (experts, source, _), (up, read) = ours.src[1].src, theirs.src[1].src
     quantised = experts.buffer is not None and block_size(experts.type) > 1
@@ -142,29 +144,6 @@ def _same_matrix(experts: Tensor, matrix: Tensor) -> bool:
     return alike and experts.nb[1] == matrix.nb[1]
 
 
-def _fusible(group: list[Tensor], outputs: tuple[Tensor, ...]) -> bool:
-    """Whether nothing inside is used outside, except the outputs (ggml_can_fuse_subgraph)."""
-    # ggml_can_fuse_subgraph asserts fewer than 32 nodes
-    if len(group) > 31:
-        return False
-    # how often the others of a group read each node, by its id
-    reads = {id(node): 0 for node in group}
-    for node in group:
-        for source in node.src:
-            if id(source) in reads:
-                reads[id(source)] += 1
-    return all(_stays_within(node, reads) for node in group if node not in outputs)
-
-
-def _stays_within(node: Tensor, reads: dict[int, int]) -> bool:
-    """Return whether only the group reads a node and the memory that it is a view of."""
-    if node.is_output or reads[id(node)] != node.uses:
-        return False
-    # a view into memory that others see must stay, unless that is a weight
-    root = node.view_src
-    return root is None or root.weight or id(root) in reads
-
-
 def _weighted_reduction(nodes: list[Tensor], start: int) -> tuple[list[Tensor], int] | None:
     """Return the inputs and the length of experts * weights summed over the experts used
     (ggml_cuda_match_moe_weighted_reduction), None where it does not begin here."""
@@ -180,7 +159,7 @@ def _weighted_reduction(nodes: list[Tensor], start: int) -> tuple[list[Tensor], 
     total = _sum_of_views(nodes[start + n_mul : start + length], weighted)
     if total is None or total.ne != (weighted.ne[0], n_tokens, 1, 1):
         return None
-    return (inputs, length) if _fusible(nodes[start : start + length], (total,)) else None
+    return (inputs, length) if fusible(nodes[start : start + length], total) else None
 
 
 def _weighted(first: Tensor, second: Tensor) -> tuple[Tensor, int, list[Tensor]] | None:
@@ -209,27 +188,12 @@ def _factors(mul: Tensor) -> tuple[Tensor, Tensor] | None:
 def _sum_of_views(nodes: list[Tensor], weighted: Tensor) -> Tensor | None:
     """Return the last ADD if the nodes add up the parts of `weighted` of all used experts, two or
     more."""
-    used = weighted.ne[1]
-    views: list[Tensor] = []
-    sums: list[Tensor] = []
-    for node in nodes:
-        if node.op == "VIEW":
-            if len(views) >= used or not _is_part(node, weighted, len(views)):
-                return None
-            views.append(node)
-        elif _adds_next(node, views, sums):
-            sums.append(node)
-        else:
-            return None
-    return sums[-1] if len(views) == used and len(sums) == used - 1 else None
-
-
-def _adds_next(node: Tensor, views: list[Tensor], sums: list[Tensor]) -> bool:
-    """Return whether a node adds the next view to the sum of those before it."""
-    if node.op != "ADD" or node.type != "f32" or len(sums) + 1 >= len(views):
-        return False
-    left = sums[-1] if sums else views[0]
-    return node.src[0] is left and node.src[1] is views[len(sums) + 1]
+    views = [node for node in nodes if node.op == "VIEW"]
+    sums = [node for node in nodes if node.op == "ADD" and node.type == "f32"]
+    if len(views) != weighted.ne[1] or len(views) + len(sums) != len(nodes):
+        return None
+    parts = all(_is_part(view, weighted, i) for i, view in enumerate(views))
+    return sums[-1] if parts and adds_up(views, sums) else None
 
 
 def _is_part(view: Tensor, weighted: Tensor, number: int) -> bool:
@@ -246,19 +210,18 @@ def _top_k_moe(nodes: list[Tensor], start: int) -> int:
     """Return the length of a fusible expert selection that begins here, otherwise 0
     (ggml_cuda_topk_moe_fusion)."""
     # gate, choice, then a division by the sum and a factor, both optional
-    gate_end = _gate_end(nodes, start)
-    selection = _selection(nodes, gate_end) if gate_end else None
-    if selection is None:
+    begin = _gate_end(nodes, start)
+    chosen = begin and (linked(nodes, begin, CHOICE) or linked(nodes, begin, BIASED))
+    if not chosen:
         return 0
-    ids_at, end = selection
-    end = _normalised_end(nodes, end)
-    if _follows(nodes, end, "SCALE", nodes[end - 1]):
-        end += 1
-    if not _fusible(nodes[start:end], (nodes[ids_at], nodes[end - 1])):
+    end = begin + chosen
+    ids = nodes[end - 2]
+    end += linked(nodes, end, NORMALISED)
+    end += linked(nodes, end, SCALED)
+    if not fusible(nodes[start:end], ids, nodes[end - 1]):
         return 0
     # Whether a kernel has this number of experts and this gate (ggml_cuda_should_use_topk_moe).
     gate = nodes[start]
-    ids = nodes[ids_at]
     n_expert = ids.nb[1] // ids.nb[0]
     # instances of the kernel's template: powers of two, and sizes of single models
     power = n_expert & (n_expert - 1) == 0 and n_expert <= 512
@@ -273,47 +236,11 @@ def _top_k_moe(nodes: list[Tensor], start: int) -> int:
     return end - start if top_k_kernel else 0
 
 
-def _follows(nodes: list[Tensor], i: int, op: str, source: Tensor) -> bool:
-    """Return whether node `i` is this operation on `source`."""
-    return i < len(nodes) and nodes[i].op == op and nodes[i].src[0] is source
-
-
 def _gate_end(nodes: list[Tensor], start: int) -> int:
     """Return where the probabilities of the experts are computed; 0 if no kernel has this gate."""
     gate = nodes[start]
     if gate.op != "UNARY":
         return start + 1
-    if gate.param == "SOFTPLUS" and _follows(nodes, start + 1, "SQRT", gate):
+    if gate.param == "SOFTPLUS" and linked(nodes, start + 1, _SQRT):
         return start + 2
     return start + 1 if gate.param == "SIGMOID" else 0
-
-
-def _selection(nodes: list[Tensor], end: int) -> tuple[int, int] | None:
-    """Return the index of the chosen experts' numbers, and the end of the choice after the gate."""
-    probs = nodes[end - 1]
-    if not _follows(nodes, end, "RESHAPE", probs):
-        return None
-    reshaped, i = nodes[end], end + 1
-    biased = _follows(nodes, i, "ADD", probs)
-    ranked = nodes[i] if biased else probs
-    i += biased
-    if not _follows(nodes, i, "ARGSORT", ranked) or not _follows(nodes, i + 1, "VIEW", nodes[i]):
-        return None
-    ids_at, i = i + 1, i + 2
-    if not _follows(nodes, i, "GET_ROWS", reshaped) or nodes[i].src[1] is not nodes[ids_at]:
-        return None
-    return ids_at, i + 1
-
-
-def _normalised_end(nodes: list[Tensor], end: int) -> int:
-    """Return the end of the division by the chosen weights' sum, if it follows, otherwise `end`."""
-    if not _follows(nodes, end, "RESHAPE", nodes[end - 1]):
-        return end
-    weights = nodes[end]
-    if not _follows(nodes, end + 1, "SUM_ROWS", weights):
-        return end
-    if not _follows(nodes, end + 2, "CLAMP", nodes[end + 1]):
-        return end
-    if not _follows(nodes, end + 3, "DIV", weights) or nodes[end + 3].src[1] is not nodes[end + 2]:
-        return end
-    return end + 5 if _follows(nodes, end + 4, "RESHAPE", nodes[end + 3]) else end

@@ -6,8 +6,9 @@ docs/devices.md."""
 
 from __future__ import annotations
 
-from ...units import MiB
-from ..backend import types_of
+from ...tables import rows
+from ...units import MiB, pad
+from ..kernels import types_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ ASSUMED = (8, 9)  # compute capability of an unknown GPU
 # five measured alone (T4 105 MiB, RTX 4060 Ti 127, RTX A6000 285, H100 527, RTX PRO 6000 561) four
 # lie within 1 % of 30 MiB and 1.84 KiB a thread; this line lies above all five.
 _CONTEXT, _CONTEXT_PER_THREAD = 32 * MiB, 2100
-# of a generation with only a total seen (RTX 3090 557 MiB): context and kernels together
-_AT_LEAST = {(8, 6): 500 * MiB}
 # both together where only the memory of a card is known
 _UNKNOWN = 500 * MiB
 
@@ -32,34 +31,16 @@ _UNKNOWN = 500 * MiB
 # H100.
 _LOCAL_PER_THREAD = 304
 
-# Threads that can be resident on a multiprocessor (CUDA's programming guide), of others 2048.
-_THREADS = {
-    (7, 5): 1024,
-    (8, 6): 1536,
-    (8, 7): 1536,
-    (8, 9): 1536,
-    (11, 0): 1536,
-    (12, 0): 1536,
-    (12, 1): 1536,
+# by capability; of others 2048 threads, and as many multiprocessors as any generation has
+_SIZES = {
+    (int(major), int(minor)): row
+    for row in rows("backends/cuda/capabilities.tsv")
+    for major, _, minor in [row["capability"].partition(".")]
 }
+_UNKNOWN_THREADS, _UNKNOWN_SM = 2048, 192
 
 # A cuBLAS handle's own data; 4 MiB on an H100, and less than this in all totals seen.
 _HANDLE = 24 * MiB
-
-# Streaming multiprocessors of a generation's largest GPU, if the device's own are unknown.
-_MOST_SM = {
-    (6, 0): 56,
-    (6, 1): 30,
-    (7, 0): 84,
-    (7, 5): 72,
-    (8, 0): 108,
-    (8, 6): 84,
-    (8, 9): 144,
-    (9, 0): 132,
-    (10, 0): 160,
-    (12, 0): 192,
-}
-_UNKNOWN_SM = 192
 
 # types that ggml_cuda_should_use_mmq knows; other quantised types are expanded for cuBLAS
 _MMQ = types_of("CUDA", "MMQ")
@@ -72,7 +53,7 @@ def context(capability: tuple[int, int], n_sm: int | None = None) -> int:
     of_kernels = kernels(capability, n_sm)
     if n_sm is None and capability == ASSUMED:
         return _UNKNOWN - of_kernels
-    seen = _AT_LEAST.get(capability, 0) - of_kernels
+    seen = _size(capability, "seen") * MiB - of_kernels
     return max(_CONTEXT + _CONTEXT_PER_THREAD * _threads(capability, n_sm), seen)
 
 
@@ -83,8 +64,13 @@ def kernels(capability: tuple[int, int], n_sm: int | None = None) -> int:
 
 def _threads(capability: tuple[int, int], n_sm: int | None) -> int:
     """Return the threads that can be resident on all multiprocessors."""
-    n_sm = n_sm or _MOST_SM.get(capability, _UNKNOWN_SM)
-    return n_sm * _THREADS.get(capability, 2048)
+    n_sm = n_sm or _size(capability, "sm") or _UNKNOWN_SM
+    return n_sm * (_size(capability, "threads") or _UNKNOWN_THREADS)
+
+
+def _size(capability: tuple[int, int], column: str) -> int:
+    """Return what capabilities.tsv says of GPUs of a capability, 0 for nothing."""
+    return int(_SIZES.get(capability, {}).get(column) or 0)
 
 
 def workspaces(capability: tuple[int, int]) -> int:
@@ -113,14 +99,14 @@ def pool(
     Not `nvidia`: ggml_cuda_pool_leg, whose blocks may not fit the next request (half as much
     again), and matrix kernels that depend on the GPU.
     """
-    n_sm = n_sm or _MOST_SM.get(capability, _UNKNOWN_SM)
+    n_sm = n_sm or _size(capability, "sm") or _UNKNOWN_SM
     needs = [_attention(ops, capability, n_sm), _sort(ops), _scan(ops)]
     needs += [_matmul(weight, ops.n_tokens, nvidia, capability, n_sm) for weight in ops.weights]
     # the head is multiplied with the rows that have output
     needs += [_matmul(weight, ops.n_outputs, nvidia, capability, n_sm) for weight in ops.outputs]
     largest = max(needs)
     largest += largest // (10 if nvidia else 2)
-    return -(-largest // PAGE) * PAGE
+    return pad(largest, PAGE)
 
 
 def _matmul(weight: Matmul, n: int, nvidia: bool, cc: tuple[int, int], n_sm: int) -> int:
@@ -133,7 +119,7 @@ def _matmul(weight: Matmul, n: int, nvidia: bool, cc: tuple[int, int], n_sm: int
             reads_directly = weight.type == "f32" and not weight.n_used
         return 0 if reads_directly else _expanded(weight, n, columns, cc)
     # ggml_cuda_mul_mat_q (and mmvq.cu): activations as q8_1 blocks, 36 bytes for 32 elements
-    quantised = columns * -(-weight.k // 512) * 512 * 36 // 32 + 12 * n * weight.n_used
+    quantised = columns * pad(weight.k, 512) * 36 // 32 + 12 * n * weight.n_used
     # MMVQ: a few columns, and no tiles
     if n <= 8:
         return quantised

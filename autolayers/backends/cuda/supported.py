@@ -4,46 +4,35 @@ ggml/src/ggml-cuda/ggml-cuda.cu, as modelled (default build, CUB present)."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size, type_size
-from ..backend import GLU, UNARY, always, types_of
+from ..kernels import kernels_of, types_of
 from .fattn import flash_kernel, unaligned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from typing import Protocol
 
     from ...builds import Rules
 
-_MUL_MAT = types_of("CUDA", "MUL_MAT")
+    class _Card(Protocol):
+        """A Cuda backend."""
+
+        rules: Rules
+        cc: int
+        all_quants: bool
+
+
 _GET_ROWS_PLAIN = types_of("CUDA", "GET_ROWS")
 _GET_ROWS = _GET_ROWS_PLAIN | types_of("CUDA", "GET_ROWS_K")
-_SET_ROWS, _INDEXER = types_of("CUDA", "SET_ROWS"), types_of("CUDA", "LIGHTNING_INDEXER")
+_SET_ROWS = types_of("CUDA", "SET_ROWS")
 _FLOATS = frozenset(("f32", "bf16", "f16"))
 _CPY_PAIRS = frozenset(
     [("f32", q) for q in (*types_of("CUDA", "CPY_TO"), "i32")]
     + [(q, "f32") for q in (*types_of("CUDA", "CPY_FROM"), "i32")]
     + [("i32", "i32")]
 )
-_ALWAYS = always("CUDA")
 
 
-def supports_op(op: Tensor, rules: Rules, cc: int, all_quants: bool = False) -> bool:
-    """Return whether CUDA runs this operation on a card of compute capability `cc`, wherever its
-    sources lie."""
-    kind = op.op
-    if kind in _ALWAYS:
-        return True
-    if kind == "FLASH_ATTN_EXT":
-        return flash_kernel(op, cc, rules, all_quants) != "none"
-    # rules that a build decides too
-    dated = _DATED.get(kind)
-    if dated is not None:
-        return dated(op, rules)
-    # an operation without a row counts as one without a kernel
-    rule = _RULES.get(kind)
-    return rule is not None and rule(op)
-
-
-def _mul_mat(op: Tensor) -> bool:
+def mul_mat(op: Tensor, card: _Card) -> bool:
     a, b = op.src[0], op.src[1]
     # neither factor may be transposed: kernels read whole rows
     if a.nb[0] != type_size(a.type) or b.nb[0] != type_size(b.type):
@@ -51,9 +40,7 @@ def _mul_mat(op: Tensor) -> bool:
     if b.type == "f16" and a.type != "f16" and not _fwht(op):
         return False
     # kernels round the activations to f16, which this product must not
-    if op.op == "MUL_MAT_ID" and op.param == "src1_f32":
-        return False
-    return a.type in _MUL_MAT
+    return op.op != "MUL_MAT_ID" or op.param != "src1_f32"
 
 
 def _fwht(op: Tensor) -> bool:
@@ -67,25 +54,23 @@ def _fwht(op: Tensor) -> bool:
     return b.contiguous() and op.contiguous() and b.ne == op.ne
 
 
-def _get_rows(op: Tensor, rules: Rules) -> bool:
+def get_rows(op: Tensor, card: _Card) -> bool:
     type_ = op.src[0].type
-    if not rules.gathers_k_quants:
+    if not card.rules.gathers_k_quants:
         return type_ in _GET_ROWS_PLAIN
     # rows of whole superblocks only
     return type_ in _GET_ROWS or (type_ in ("iq4_nl", "mxfp4") and op.src[0].ne[0] % 256 == 0)
 
 
-def _set_rows(op: Tensor) -> bool:
-    if op.src[1].type not in ("i64", "i32"):
-        return False
+def set_rows(op: Tensor, card: _Card) -> bool:
     source = op.src[0].type
     # keys and values come as f32; f16 is stored as it is
     return (source == "f32" and op.type in _SET_ROWS) or source == op.type == "f16"
 
 
-def _cpy(op: Tensor, rules: Rules) -> bool:
+def cpy(op: Tensor, card: _Card) -> bool:
     a, b = op.src[0], op.src[1]
-    if "bf16" in (a.type, b.type) and not rules.copies_bf16:
+    if "bf16" in (a.type, b.type) and not card.rules.copies_bf16:
         return False
     # any of the three to any other
     if a.type in _FLOATS and b.type in _FLOATS:
@@ -96,7 +81,7 @@ def _cpy(op: Tensor, rules: Rules) -> bool:
     return a.type == b.type and a.contiguous() and b.contiguous()
 
 
-def _arithmetic(op: Tensor) -> bool:
+def arithmetic(op: Tensor, card: _Card) -> bool:
     a, b, t = op.src[0].type, op.src[1].type, op.type
     # bf16 results need a bf16 first operand
     if "bf16" in (a, b, t):
@@ -104,10 +89,8 @@ def _arithmetic(op: Tensor) -> bool:
     return a in ("f32", "f16") and b in ("f32", "f16") and t in ("f32", "f16")
 
 
-def _concat(op: Tensor) -> bool:
+def concat(op: Tensor, card: _Card) -> bool:
     a, b = op.src[0], op.src[1]
-    if a.type != b.type or a.type != op.type:
-        return False
     if block_size(a.type) == 1:
         return type_size(a.type) in (1, 2, 4, 8)
     # blocks cannot be cut: quantised rows are joined whole
@@ -117,7 +100,8 @@ def _concat(op: Tensor) -> bool:
     return straight and a.ne[0] % block_size(a.type) == 0 and b.ne[0] % block_size(a.type) == 0
 
 
-def _ssm_scan(op: Tensor, rules: Rules) -> bool:
+def ssm_scan(op: Tensor, card: _Card) -> bool:
+    rules = card.rules
     if not rules.scan_shapes:
         return rules.cuda_scans
     s = op.src[0]
@@ -131,70 +115,55 @@ def _ssm_scan(op: Tensor, rules: Rules) -> bool:
     return (d_state, head_dim, op.src[4].ne[1]) == (16, 1, 1) and n_head % 128 == 0
 
 
-def _indexer(op: Tensor, rules: Rules) -> bool:
-    q, k = op.src[0], op.src[1]
-    if not rules.cuda_indexer or k.type not in _INDEXER:
-        return False
-    heads = (4, 32, 64) if rules.indexer_heads else (32, 64)
-    if q.ne[0] != 128 or q.ne[1] not in heads:
-        return False
-    return not unaligned(q) and not unaligned(k)
+def indexer(op: Tensor, card: _Card) -> bool:
+    heads = (4, 32, 64) if card.rules.indexer_heads else (32, 64)
+    return op.src[0].ne[1] in heads and not any(map(unaligned, op.src[:2]))
 
 
-_RULES: dict[str, Callable[[Tensor], bool]] = {
-    "GLU": lambda op: (
-        not (op.src[0].type == "bf16" and op.param in ("SWIGLU_OAI", "SWIGLU_CLAMP"))
-        and op.param in GLU
-        and op.src[0].contiguous(1)
-    ),
-    "MUL_MAT": _mul_mat,
-    "MUL_MAT_ID": _mul_mat,
-    "SET_ROWS": _set_rows,
-    "OUT_PROD": lambda op: op.type == op.src[0].type == op.src[1].type == "f32",
-    "REPEAT": lambda op: op.src[0].type in ("f32", "f16"),
-    "CONCAT": _concat,
-    "CONV_TRANSPOSE_1D": lambda op: op.src[0].type == op.src[1].type == "f32",
-    "NORM": lambda op: op.src[0].contiguous_rows(),
-    "RMS_NORM": lambda op: op.src[0].contiguous_rows(),
-    "L2_NORM": lambda op: op.src[0].contiguous_rows(),
-    "GROUP_NORM": lambda op: op.src[0].contiguous(),
-    "SCALE": lambda op: op.src[0].type in ("f32", "bf16") and op.type == op.src[0].type,
-    "ADD": _arithmetic,
-    "SUB": _arithmetic,
-    "MUL": _arithmetic,
-    "DIV": _arithmetic,
-    "ROLL": lambda op: op.src[0].type == "f32" and op.src[0].contiguous(),
-    "ROPE": lambda op: op.src[0].nb[0] == type_size(op.src[0].type) and op.src[0].contiguous(2),
-    "ROPE_BACK": lambda op: (
-        op.src[0].nb[0] == type_size(op.src[0].type) and op.src[0].contiguous(2)
-    ),
-    "IM2COL": lambda op: op.src[0].contiguous() and op.src[1].contiguous(),
-    "CONV_2D": lambda op: op.src[0].contiguous() and op.src[1].contiguous(),
-    "CONV_2D_DW": lambda op: (
-        op.src[0].type in ("f16", "f32") and op.src[1].type == op.type == "f32"
-    ),
-    "ACC": lambda op: op.src[0].contiguous() and op.src[1].contiguous(),
-    "SUM": lambda op: op.src[0].contiguous_rows(),
-    "SUM_ROWS": lambda op: op.src[0].type == op.type == "f32" and op.src[0].contiguous_rows(),
-    "MEAN": lambda op: op.src[0].type == op.type == "f32" and op.src[0].contiguous_rows(),
-}
-_DATED: dict[str, Callable[[Tensor, Rules], bool]] = {
-    "UNARY": lambda op, rules: (
-        not (op.param == "XIELU" and op.src[0].type == "bf16")
-        and op.param in UNARY
-        and (rules.strided_unary or op.src[0].contiguous())
-    ),
-    "CLAMP": lambda op, rules: not rules.strided_unary or op.src[0].contiguous_rows(),
-    "SET": lambda op, rules: (
-        rules.cuda_sets
-        and op.type in ("f32", "i32")
-        and op.type == op.src[0].type == op.src[1].type
-    ),
-    "CPY": _cpy,
-    "GET_ROWS": _get_rows,
-    "SSM_SCAN": _ssm_scan,
-    "LIGHTNING_INDEXER": _indexer,
-    "SSM_CONV": lambda op, rules: (
-        op.src[0].ne[1] % 128 == 0 if rules.scan_shapes else rules.cuda_scans
-    ),
-}
+def no_bf16_clamp(op: Tensor, card: _Card) -> bool:
+    return not (op.src[0].type == "bf16" and op.param in ("SWIGLU_OAI", "SWIGLU_CLAMP"))
+
+
+def no_bf16_xielu(op: Tensor, card: _Card) -> bool:
+    return not (op.param == "XIELU" and op.src[0].type == "bf16")
+
+
+def strided(op: Tensor, card: _Card) -> bool:
+    return card.rules.strided_unary or op.src[0].contiguous()
+
+
+def strided_rows(op: Tensor, card: _Card) -> bool:
+    return not card.rules.strided_unary or op.src[0].contiguous_rows()
+
+
+def dense_rows(op: Tensor, card: _Card) -> bool:
+    return op.src[0].nb[0] == type_size(op.src[0].type)
+
+
+def flash_attn(op: Tensor, card: _Card) -> bool:
+    return flash_kernel(op, card.cc, card.rules, card.all_quants) != "none"
+
+
+def ssm_conv(op: Tensor, card: _Card) -> bool:
+    rules = card.rules
+    return op.src[0].ne[1] % 128 == 0 if rules.scan_shapes else rules.cuda_scans
+
+
+SUPPORTED = kernels_of(
+    "CUDA",
+    mul_mat,
+    get_rows,
+    set_rows,
+    cpy,
+    arithmetic,
+    concat,
+    ssm_scan,
+    ssm_conv,
+    indexer,
+    flash_attn,
+    strided,
+    strided_rows,
+    dense_rows,
+    no_bf16_clamp,
+    no_bf16_xielu,
+)

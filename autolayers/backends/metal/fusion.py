@@ -5,12 +5,13 @@ left out: no language model has it."""
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 from ...builds import Rule, Rules
 from ...ggml.tensor import VIEW_OPS, Tensor
-from ..backend import types_of
+from ..fusing import CHOICE, NORMALISED, SCALED, adds_up, fusible, keep_sources, linked
+from ..kernels import types_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,25 +27,24 @@ _MOE_MOST_USED = 8  # GGML_METAL_MOE_REDUCE_MAX_EXPERTS
 _MOE_MOST_EXPERTS = 1024  # GGML_METAL_TOPK_MOE_MAX_EXPERTS
 # ggml_metal_mul_mv_mma_type_supported; since Rules.metal_products_of_all the others too
 _PRODUCTS = types_of("MTL", "PRODUCTS")
-_OTHER_PRODUCTS = types_of("MTL", "OTHER_PRODUCTS")
+_OTHER = types_of("MTL", "OTHER_PRODUCTS")
 
 
 class _Fusion:
-    """A sequence of operations: `ops_all` includes the views between them, `ops` does not."""
+    """A sequence of operations: `ops_all` includes the views between them, `ops` does not. `check`
+    gets the nodes, with those views."""
 
     def __init__(
         self,
         ops: str,
-        check: Callable[[_Fusion, Sequence[Tensor], Sequence[int]], bool],
+        check: Callable[[Sequence[Tensor]], bool],
         chain: bool = True,
         rule: Rule | None = None,
-        types: frozenset[str] = frozenset(),
     ) -> None:
         self.ops_all = tuple(ops.split())
         self.ops = tuple(op for op in self.ops_all if op not in EMPTY)
         self.check = check
         self.rule = rule  # builds without this rule lack it
-        self.types = types  # of a product's matrix
         # each node reads the previous one, has its shape and is read only by the next
         self.chain = chain
 
@@ -62,14 +62,7 @@ def add_alloc_deps(nodes: list[Tensor], add_alloc_dep: AddAllocDep, rules: Rules
             if size > length and tuple(ops[i : i + size]) == fusion.ops_all:
                 length = size
         if length:
-            seen: set[int] = set()
-            # what the sequence reads from outside lives until its last node
-            for node in nodes[i : i + length]:
-                for source in node.src:
-                    if id(source) not in seen:
-                        seen.add(id(source))
-                        add_alloc_dep(source, nodes[i + length - 1])
-                seen.add(id(node))
+            keep_sources(nodes[i : i + length], nodes[i + length - 1], add_alloc_dep)
         i += max(1, length)
 
 
@@ -92,13 +85,14 @@ def span(nodes: Sequence[Tensor], real: Sequence[int], at: int, by_first: ByFirs
 
 def _matches(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     """Mirror ggml_metal_fusion_next, for one row of the table."""
-    group = [nodes[i] for i in idxs]
-    for node, op in zip(group, fusion.ops, strict=True):
-        if node.op != op:
-            return False
-    if fusion.chain and not (_is_chain(group) and _fusible(group, (len(group) - 1,))):
+    start, length = idxs[0], len(fusion.ops_all)
+    has_views = length > len(fusion.ops)
+    group = nodes[start : start + length] if has_views else [nodes[i] for i in idxs]
+    if tuple([node.op for node in group]) != fusion.ops_all:
         return False
-    return fusion.check(fusion, nodes, idxs)
+    if fusion.chain and not (_is_chain(group) and fusible(group, group[-1])):
+        return False
+    return fusion.check(group)
 
 
 def _is_chain(group: Sequence[Tensor]) -> bool:
@@ -109,30 +103,9 @@ def _is_chain(group: Sequence[Tensor]) -> bool:
     return True
 
 
-def _fusible(group: Sequence[Tensor], outputs: tuple[int, ...]) -> bool:
-    """Whether what is inside is not used outside, except the outputs
-    (ggml_can_fuse_subgraph_ext)."""
-    inside = {id(node) for node in group}
-    for i, node in enumerate(group):
-        if i in outputs:
-            continue
-        if node.is_output or node.uses != _reads(group[i + 1 :], node):
-            return False
-        root = node.view_src
-        if root is not None and not root.weight and id(root) not in inside:
-            return False
-    return True
-
-
-def _reads(nodes: Sequence[Tensor], read: Tensor) -> int:
-    """Count how often the nodes read a tensor."""
-    return sum(source is read for node in nodes for source in node.src)
-
-
-def _norm(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
-    before = first = nodes[idxs[0]]
-    for i in idxs[1:]:
-        node = nodes[i]
+def _norm(group: Sequence[Tensor]) -> bool:
+    before = first = group[0]
+    for node in group[1:]:
         if node.src[0] is not before or node.type != "f32":
             return False
         if node.op == "SCALE":
@@ -144,14 +117,13 @@ def _norm(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool
     return True
 
 
-def _ssm_conv_silu(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
-    conv, unary = nodes[idxs[0]], nodes[idxs[1]]
+def _ssm_conv_silu(group: Sequence[Tensor]) -> bool:
+    conv, unary = group
     return unary.param == "SILU" and conv.type == unary.type == "f32" and unary.contiguous_rows()
 
 
-def _add_chain(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
-    for i, j in pairwise(idxs):
-        before, node = nodes[i], nodes[j]
+def _add_chain(group: Sequence[Tensor]) -> bool:
+    for before, node in pairwise(group):
         a, b = node.src[1], before.src[1]
         # chains of equal shapes: one kernel with several sources
         if node.src[0] is not before or a.type != b.type or a.ne != b.ne or a.nb != b.nb:
@@ -159,10 +131,10 @@ def _add_chain(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) ->
     return True
 
 
-def _gdn_cache(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
+def _gdn_cache(group: Sequence[Tensor]) -> bool:
     """Return whether these are the states that GATED_DELTA_NET puts after its output, copied to
     the cache."""
-    gdn, cpy = nodes[idxs[0]], nodes[idxs[1]]
+    gdn, cpy = group
     if gdn.is_output or cpy.is_output or gdn.type != "f32":
         return False
     size, heads, n_tokens, n_seqs = gdn.src[2].ne
@@ -179,40 +151,20 @@ def _gdn_cache(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) ->
     return cache.ne == shape and cache.nb[:2] == (4, 4 * width)
 
 
-def _raw(fusion: _Fusion, nodes: Sequence[Tensor], start: int) -> Sequence[Tensor]:
-    """Return the nodes from `start` on with the views between them, if their kinds are `ops_all`;
-    else none."""
-    group = nodes[start : start + len(fusion.ops_all)]
-    return group if tuple([node.op for node in group]) == fusion.ops_all else ()
-
-
-def _topk_moe(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
+def _topk_moe(group: Sequence[Tensor]) -> bool:
     """Mirror ggml_metal_fusion_check_topk_moe: the choice of experts."""
-    group = _raw(fusion, nodes, idxs[0])
-    last = idxs[0] + len(fusion.ops_all) - 1
-    if not group or last - (fusion.ops_all[-1] == "RESHAPE") != idxs[-1]:
-        return False
-    # whether softmax, probabilities, order, ids and weights read one another
-    softmax, probs, order, ids, chosen = group[:5]
-    if len(softmax.src) > 1 or not probs.src[0] is order.src[0] is softmax:
-        chooses = False
-    else:
-        chooses = ids.src[0] is order and chosen.src[0] is probs and chosen.src[1] is ids
-    if not chooses or not _chosen_shapes(group):
-        return False
-    # with the division by the sum: sum, clamp and division are three more
-    normalised = len(idxs) >= 6
-    if normalised and not _normalises(group[4:10]):
-        return False
-    before, out = group[9 if normalised else 4], group[-1]
-    if out.op == "SCALE" and out.src[0] is not before:
-        return False
-    return _fusible(group, (3, len(group) - 1))
-
-
-def _chosen_shapes(group: Sequence[Tensor]) -> bool:
-    """Return whether the kernel has these types, strides and numbers of experts."""
     softmax, ids, out = group[0], group[3], group[-1]
+    chosen = linked(group, 1, CHOICE)
+    if len(softmax.src) > 1 or not chosen or not _chosen_shapes(softmax, ids, out):
+        return False
+    end = 1 + chosen
+    end += linked(group, end, NORMALISED)
+    end += linked(group, end, SCALED)
+    return end == len(group) and fusible(group, ids, out)
+
+
+def _chosen_shapes(softmax: Tensor, ids: Tensor, out: Tensor) -> bool:
+    """Return whether the kernel has these types, strides and numbers of experts."""
     logits = softmax.src[0]
     if not logits.type == softmax.type == out.type == "f32" or logits.ne[2:] != (1, 1):
         return False
@@ -224,32 +176,16 @@ def _chosen_shapes(group: Sequence[Tensor]) -> bool:
     return logits.contiguous() and out.contiguous()
 
 
-def _normalises(group: Sequence[Tensor]) -> bool:
-    """Return whether the chosen weights are divided by their sum."""
-    chosen, weights, total, clamp, div, reshaped = group
-    if weights.src[0] is not chosen or total.src[0] is not weights or clamp.src[0] is not total:
-        return False
-    return div.src[0] is weights and div.src[1] is clamp and reshaped.src[0] is div
-
-
-def _moe_reduce(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
+def _moe_reduce(group: Sequence[Tensor]) -> bool:
     """Mirror ggml_metal_fusion_match_moe_reduce: the weighted sum of the experts' results."""
-    group = _raw(fusion, nodes, idxs[0])
-    if not group or idxs[-1] != idxs[0] + len(group) - 1:
-        return False
-    n = len(idxs)
+    n = len(group) // 2  # the product, a view of each expert, and one addition less
     mul, views, adds = group[0], group[1 : n + 1], group[n + 1 :]
     if mul.src[0].ne[1] != n or not _weights_experts(mul, group[-1]):
         return False
     if not all(_is_part(view, mul, i) for i, view in enumerate(views)):
         return False
     # a chain from the left, as build_moe_ffn makes it
-    left = views[0]
-    for add, right in zip(adds, views[1:], strict=True):
-        if add.src[0] is not left or add.src[1] is not right:
-            return False
-        left = add
-    return _fusible(group, (len(group) - 1,))
+    return adds_up(views, adds) and fusible(group, group[-1])
 
 
 def _weights_experts(mul: Tensor, out: Tensor) -> bool:
@@ -270,16 +206,16 @@ def _is_part(view: Tensor, mul: Tensor, number: int) -> bool:
     return view.ne[:2] == (mul.ne[0], mul.ne[2]) and view.nb[1] == mul.nb[2]
 
 
-def _mul_mat_add(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
+def _mul_mat_add(types: frozenset[str], group: Sequence[Tensor]) -> bool:
     """Mirror ggml_metal_fusion_check_mul_mat_add, as the reordering uses it: a residual, not a
     bias."""
-    product, total = nodes[idxs[0]], nodes[idxs[1]]
+    product, total = group
     if (total.src[0] is product) == (total.src[1] is product):
         return False
     other = total.src[1 if total.src[0] is product else 0]
     floats = other.type == total.type == product.src[1].type == "f32"
     is_bias = (other.view_src or other).weight
-    return floats and not is_bias and product.src[0].type in fusion.types
+    return floats and not is_bias and product.src[0].type in types
 
 
 _SELECTION = "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS"
@@ -301,8 +237,8 @@ _FUSIONS = (
         for n in range(2, _MOE_MOST_USED + 1)
     ),
     _Fusion("SSM_CONV UNARY", _ssm_conv_silu),
-    _Fusion("MUL_MAT ADD", _mul_mat_add, rule=Rules.metal_adds_products, types=_PRODUCTS),
-    _Fusion("MUL_MAT ADD", _mul_mat_add, rule=Rules.metal_products_of_all, types=_OTHER_PRODUCTS),
+    _Fusion("MUL_MAT ADD", partial(_mul_mat_add, _PRODUCTS), rule=Rules.metal_adds_products),
+    _Fusion("MUL_MAT ADD", partial(_mul_mat_add, _OTHER), rule=Rules.metal_products_of_all),
 )
 
 

@@ -5,7 +5,9 @@ modelled."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size
-from ..backend import is_part_of, types_of
+from ...units import pad
+from ..backend import is_part_of
+from ..kernels import types_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
         # Mirror ggml_metal_op_flash_attn_ext_extra_blk: which parts of the mask are empty.
         rows, columns = (_VEC_NQPSG, _VEC_NCPSG) if vector else (_NQPSG, _NCPSG)
         blocks = -(-q.ne[1] // rows) * -(-mask.ne[0] // columns)
-        size += _pad(blocks * mask.ne[2] * mask.ne[3], 32)
+        size += pad(blocks * mask.ne[2] * mask.ne[3], 32)
     # ..._extra_tmp: 32 workgroups' results
     size += 4 * min(q.ne[1], 32) * q.ne[2] * q.ne[3] * 32 * (v.ne[0] + 2)
     if copies:
@@ -83,7 +85,7 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
         if not sparse or not 0 < n_kv_max <= 4096:
             extra_idx = 0
         else:
-            extra_idx = _pad(4 * _pad(n_kv_max, _VEC_NCPSG) * masked, 16)
+            extra_idx = pad(4 * pad(n_kv_max, _VEC_NCPSG) * masked, 16)
         size += _extra_kv_f16(k, v) + extra_idx
     return size
 
@@ -91,9 +93,5 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
 def _extra_kv_f16(k: Tensor, v: Tensor) -> int:
     """Mirror ..._extra_kv_f16: f16 copies of the keys, and of the values if they are not part of
     those."""
-    size = _pad(2 * k.nelements, 16)
-    return size if is_part_of(v, k) else size + _pad(2 * v.nelements, 16)
-
-
-def _pad(n: int, to: int) -> int:
-    return -(-n // to) * to
+    size = pad(2 * k.nelements, 16)
+    return size if is_part_of(v, k) else size + pad(2 * v.nelements, 16)

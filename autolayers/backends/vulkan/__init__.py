@@ -3,43 +3,32 @@ alignments, the largest buffer and which operations it runs: see limits.py."""
 
 from __future__ import annotations
 
-from ...builds import NEWEST_RULES, Rule, Rules
-from ...records import replace
-from ..backend import ALIGNMENT, COUNT, HYPER_CONNECTIONS, NVIDIA, OFFLOAD_MIN_BATCH, SIZE, Backend
+from ...builds import Rules
+from ..backend import ALIGNMENT, COUNT, NVIDIA, OFFLOAD_MIN_BATCH, SIZE, Backend
 from ..ops import TEMPORARIES, Ops, Parts
-from ..sign import BYTES, Sign
 from . import pool
 from .limits import SMALLEST, Limits
 from .reorder import reorder
 from .reorder_before import reorder_before
-from .supported import largest, supports_op
+from .supported import SUPPORTED, largest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
+    from typing import ClassVar
 
     from ...ggml.scheduler import AddAllocDep
     from ...ggml.tensor import Tensor
-    from ...machine import Device
 
 
 class Vulkan(Backend):
     name = "Vulkan"
     also = ("ROCm", "SYCL")
     host_buffer = "Vulkan_Host"
+    async_events = Rules.vulkan_pipelines
     igpu_mmap = False
     offload_min_batch = OFFLOAD_MIN_BATCH
-    added: Mapping[str, Rule] = {
-        "LIGHTNING_INDEXER": Rules.vulkan_indexer,
-        **dict.fromkeys(HYPER_CONNECTIONS, Rules.vulkan_hyper_connections),
-        **dict.fromkeys(("SSM_SCAN", "SSM_CONV"), Rules.vulkan_scans),
-        **dict.fromkeys(
-            ("CUMSUM", "TRI", "SOLVE_TRI", "FILL", "LOG", "ARANGE", "TOP_K"),
-            Rules.vulkan_delta_net_parts,
-        ),
-        **dict.fromkeys(("GATED_DELTA_NET", "SET"), Rules.vulkan_delta_net),
-        "FLASH_ATTN_EXT": Rules.vulkan_flash,
-    }
+    kernels = SUPPORTED
     modelled = True
     free_is_total = True  # without VK_EXT_memory_budget
     image = "-vulkan"
@@ -53,6 +42,11 @@ class Vulkan(Backend):
         ("max_memory_allocation_size", SIZE),
         ("max_compute_workgroup_invocations", COUNT),
     )
+    # the other end of what desktop drivers report
+    flipped: ClassVar[Mapping[str, int]] = {
+        "max_storage_buffer_range": SMALLEST,
+        "shader_64bit_indexing": False,
+    }
     koboldcpp = ("--usevulkan",)
     nixpkgs = "vulkanSupport"
     llmkube = ("vulkan", "vulkan")
@@ -61,48 +55,13 @@ class Vulkan(Backend):
         ("ggml_vulkan: ", r"ggml_vulkan: (?P<index>\d{1,3}) = (?P<description>.{1,90}?) \("),
     )
     ollama = "vulkan"
-    signs = (
-        Sign(
-            "buffer_limit",
-            "Requested buffer size exceeds",
-            r"Requested buffer size exceeds device (?:memory allocation|buffer size) limit",
-        ),
-        Sign(
-            "oom_device",
-            "memory allocation of size",
-            rf"[mM]emory allocation of size {BYTES} failed",
-            limit=True,
-        ),
-        Sign("oom_device", "ErrorOutOfDeviceMemory"),
-        Sign("oom_device", "VK_ERROR_OUT_OF_DEVICE_MEMORY"),
-        # Mesa's driver, before llama.cpp's own line
-        Sign("oom_device", "radv/amdgpu:", rf"radv/amdgpu: +size +: {BYTES} bytes", weight=8),
-        Sign("buffer_limit", "Requested preallocation size is too large", "", "run"),
-        Sign("oom_host", "ErrorOutOfHostMemory"),
-        Sign("device_lost", "DeviceLost", r"ErrorDeviceLost|DeviceLostError", "run"),
-        Sign("device_lost", "VK_ERROR_DEVICE_LOST", "", "run"),
-        Sign("device_lost", "ggml_vulkan: device", r"ggml_vulkan: device (?:lost|fault) on", "run"),
-        Sign("device_lost", "context is lost", "", "run", weight=8),
-        Sign("op_unsupported", "Shared memory size too small for matrix", "", "start"),
-        Sign("no_gpu", "Invalid Vulkan device index", "", "start", weight=8),
-        Sign("device_lost", "waitForFences error", "", "run", weight=8),
-        Sign("device_lost", "getFenceStatus at", "", "run", weight=8),
-        Sign("no_gpu", "ggml_vulkan: No devices found", "", "start", weight=6),
-        # b4549 ended on it
-        Sign("no_gpu", "instance of 'vk::IncompatibleDriverError", "", "start", weight=8),
-        Sign("no_gpu", "ErrorIncompatibleDriver", "", "start", weight=6),
-        Sign("no_gpu", "Vulkan 1.2 required", "", "start", weight=6),
-    )
 
-    def __init__(
-        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
-    ) -> None:
-        self.limits = limits = Limits.of(device)
-        self.proven = limits.known and rules.vulkan_as_modelled
+    def by_device(self) -> None:
+        self.limits = limits = Limits.of(self.given)
+        self.proven = limits.known and self.rules.vulkan_as_modelled
         self.alignment = limits.min_storage_buffer_offset_alignment
         self.host_alignment = limits.min_memory_map_alignment
         self.max_size = self.host_max_size = limits.block_size
-        super().__init__(device, index, rules)
 
     @property
     def doubt(self) -> str:
@@ -127,16 +86,18 @@ class Vulkan(Backend):
         size = largest(op)
         if size > SMALLEST and not self.limits.known:
             self.undecided = True
-        return not self.lacks(op) and supports_op(op, self.limits, size, self.rules)
+        # a binding cannot be larger than the buffer that it is in
+        if size > self.limits.max_buffer_size and self.rules.vulkan_buffer_limit:
+            return False
+        if size > self.limits.largest and op.op != "IM2COL" and self.rules.vulkan_range_limit:
+            return False
+        return self.has_kernel(op)
 
     def offload_op(self, op: Tensor) -> bool:
         if self.rules.vulkan_offloads_rows:
             return super().offload_op(op)
         # ggml_backend_vk_device_offload_op of older builds
         return op.op != "GET_ROWS" and op.ne[2 if op.op == "MUL_MAT_ID" else 1] >= OFFLOAD_MIN_BATCH
-
-    def pipelines(self) -> bool:
-        return self.rules.vulkan_pipelines
 
     def margin(self, ops: Ops) -> Parts:
         n_sm = self.device.n_sm if self.device else None
@@ -165,13 +126,6 @@ class Vulkan(Backend):
             return {bool(self.limits.cooperative_matrix2)}
         capability = (self.device and self.device.compute_capability) or (7, 5)
         return {False, True} if self.may_be_nvidia and capability >= (7, 5) else {False}
-
-    def otherwise(self) -> Device | None:
-        if self.device is None or not self.undecided:
-            return self.device
-        # the other end of what desktop drivers report
-        small = {"max_storage_buffer_range": SMALLEST, "shader_64bit_indexing": False}
-        return replace(self.device, limits={**(self.device.limits or {}), **small})
 
     def graph_optimize(
         self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep

@@ -1,6 +1,6 @@
 """Limits of Vulkan drivers that sizes depend on: the keys of a device's `limits`.
 
-    Limits.of(device).block_size
+    Limits.of(device.limits).block_size
 
 `vulkaninfo` shows them, and autolayers.devices.vulkan queries the driver. If unknown, the driver is
 assumed to align more than desktop drivers do; tensors of more than SMALLEST bytes may or may not
@@ -14,7 +14,7 @@ from ...units import GiB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ...machine import Device
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Limits:
     known: bool = False
 
     @classmethod
-    def of(cls, device: Device | None) -> Limits:
-        given = device.limits if device is not None else None
+    def of(cls, given: Mapping[str, int]) -> Limits:
+        """Return the limits of a device that was `given` these."""
         if not given:
             return ASSUMED
         # some keys are not enough: what is missing could be larger or smaller than assumed

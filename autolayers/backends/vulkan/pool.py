@@ -5,7 +5,7 @@ ggml_vk_flash_attn, ggml_vk_soft_max and ggml_vk_argsort, as modelled."""
 
 from __future__ import annotations
 
-from ...units import MiB
+from ...units import MiB, pad
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def _activations(weight: Matmul, n: int, cooperative_matrix2: bool) -> int:
     """Return the bytes of activations as f16, padded to a tile; q8_1 is smaller. MUL_MAT_ID pads
     each token's rows (1 or `n_used`) if it converts them."""
     if weight.n_used and (cooperative_matrix2 or weight.type == "bf16"):
-        return 2 * weight.k * n * -(-weight.n_used // _ID_TILE) * _ID_TILE
-    return 2 * weight.k * -(-n // _TILE) * _TILE * (weight.n_used or weight.n_mat)
+        return 2 * weight.k * n * pad(weight.n_used, _ID_TILE)
+    return 2 * weight.k * pad(n, _TILE) * (weight.n_used or weight.n_mat)
 
 
 def _attention(ops: Ops, cooperative_matrix2: bool) -> tuple[int, int]:

@@ -5,17 +5,18 @@ order, which changes what is live at the same time."""
 
 from __future__ import annotations
 
-from ...ggml.tensor import Tensor
+from ...ggml.tensor import VIEW_OPS, Tensor
+from ..fusing import keep_sources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Sequence
 
     from ...ggml.scheduler import AddAllocDep
 
-AHEAD, FOLLOWERS = 20, 15  # how far ahead to look for nodes
+AHEAD, _FOLLOWERS = 20, 15  # how far ahead to look for nodes
 
-EMPTY = frozenset(("NONE", "RESHAPE", "TRANSPOSE", "VIEW", "PERMUTE"))
+_EMPTY = VIEW_OPS | {"NONE"}
 
 
 def _ops(text: str) -> tuple[str, ...]:
@@ -57,10 +58,6 @@ _SEQUENCES = (
 )
 _KEEPING = frozenset((*TOPK_MOE, _HC_POST))  # these keep what they read until they are done
 
-_BEGINNING: dict[str, list[tuple[str, ...]]] = {}
-for _sequence in _SEQUENCES:
-    _BEGINNING.setdefault(_sequence[0], []).append(_sequence)
-
 # A node may run directly after the one it reads if both are fused: adjacent, or separated only by
 # views and by nodes that already ran.
 _FUSED_NEXT = frozenset(
@@ -75,29 +72,39 @@ _FUSED_NEXT = frozenset(
 )
 _FUSED_NEAR = frozenset((("RMS_NORM", "MUL"), ("UNARY", "MUL")))
 # what follows a matrix and its bias in one kernel
-FOLLOWS_BIAS = {("MUL_MAT_ID", "ADD_ID"): "MUL", ("MUL_MAT", "ADD"): "ADD"}
+_FOLLOWS_BIAS = {("MUL_MAT_ID", "ADD_ID"): "MUL", ("MUL_MAT", "ADD"): "ADD"}
 _UNARY_MUL = frozenset(("GELU", "SIGMOID", "SILU", "SOFTPLUS"))
 
 
 def reorder(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> list[Tensor]:
     """Return the nodes of one split in their new order."""
-    return _Order(nodes, add_alloc_dep).run()
+    return Order(nodes, add_alloc_dep).run()
 
 
-class _Order:
+class Order:
     """Indices are those of the old order."""
 
-    def __init__(self, nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> None:
+    # what is known to be fused: reorder_before.py has a build's own
+    known: Sequence[tuple[str, ...]] = _SEQUENCES
+    fused_next: Collection[tuple[str, str]] = _FUSED_NEXT
+    fused_near: Collection[tuple[str, str]] = _FUSED_NEAR
+    before_rows: Collection[str] = ("ROPE", "RMS_NORM")  # with a view and SET_ROWS
+
+    def __init__(self, nodes: list[Tensor], add_alloc_dep: AddAllocDep | None = None) -> None:
+        """`add_alloc_dep` None: nothing is kept longer than it is read."""
         self.nodes = nodes
         self.add_alloc_dep = add_alloc_dep
         self.ops = [node.op for node in nodes]
         self.used = bytearray(len(nodes))  # already placed, or pulled forward
         self.placed: set[int] = set()  # by id, from earlier rounds
-        self.sources = _sources(nodes)
+        self.sources = self.must_precede()
         self.sequences: dict[int, list[tuple[str, ...]]] = {}  # by their first node
         self.within_qsa: dict[int, int] = {}  # where the sequence around a node begins
+        beginning: dict[str, list[tuple[str, ...]]] = {}
+        for sequence in self.known:
+            beginning.setdefault(sequence[0], []).append(sequence)
         for i, op in enumerate(self.ops):
-            patterns = [s for s in _BEGINNING.get(op, ()) if tuple(self.ops[i : i + len(s)]) == s]
+            patterns = [s for s in beginning.get(op, ()) if tuple(self.ops[i : i + len(s)]) == s]
             if patterns:
                 self.sequences[i] = patterns
                 if _TOPK_QSA in patterns:
@@ -131,17 +138,11 @@ class _Order:
             end = first + len(ops)
             if not self.whole(first, len(ops)):
                 continue
-            if ops in _KEEPING:
+            if self.add_alloc_dep and ops in _KEEPING:
                 last = end - 1
                 if ops is not _HC_POST and end < len(self.nodes) and self.ops[end] == "SCALE":
                     last = end  # some are fused with it too
-                seen: set[int] = set()
-                for node in self.nodes[first:end]:
-                    for source in node.src:
-                        if id(source) not in seen:
-                            seen.add(id(source))
-                            self.add_alloc_dep(source, self.nodes[last])
-                    seen.add(id(node))
+                keep_sources(self.nodes[first:end], self.nodes[last], self.add_alloc_dep)
             return range(first, end)
         return None
 
@@ -155,7 +156,7 @@ class _Order:
             if used[j]:
                 continue
             op = ops[j]
-            if op in EMPTY:
+            if op in _EMPTY:
                 views.append(j)
                 continue
             for c in sources[j]:
@@ -188,10 +189,10 @@ class _Order:
         if c != last:
             return False
         pair = self.ops[c], self.ops[j]
-        if pair in _FUSED_NEXT:
+        if pair in self.fused_next:
             return j == c + 1
-        return pair in _FUSED_NEAR and all(
-            self.used[i] or self.ops[i] in EMPTY for i in range(c + 1, j)
+        return pair in self.fused_near and all(
+            self.used[i] or self.ops[i] in _EMPTY for i in range(c + 1, j)
         )
 
     def in_sequence(self, j: int) -> bool:
@@ -205,28 +206,28 @@ class _Order:
         rope = j
         if op == "MUL" and before == "RMS_NORM":
             rope = self.pull_rope(j, taken)
-        if self.ops[rope] in ("ROPE", "RMS_NORM"):
+        if self.ops[rope] in self.before_rows:
             self.pull_set_rows(rope, taken)
-        kind = FOLLOWS_BIAS.get((before, op))
+        kind = _FOLLOWS_BIAS.get((before, op))
         if kind:
             self.pull(
                 taken, self.follower(j, kind, lambda t: t.src[0] is node and self.ready(t.src[1]))
             )
-        if op == "ADD" and before == "SSM_CONV":
+        if (before, op) == ("SSM_CONV", "ADD") and (before, op) in self.fused_next:
             self.pull(taken, self.follower(j, "UNARY", lambda t: t.src[0] is node))
-        if op == "UNARY":
+        if op == "UNARY" and (op, "MUL") in self.fused_near:
             self.pull(taken, self.follower(j, "MUL", lambda t: self.is_unary_mul(node, t)))
 
     def pull_rope(self, j: int, taken: list[int]) -> int:
         """Put the ROPE of a normed vector after it, and return where that is; `j` without one."""
         node = self.nodes[j]
-        k = self.follower(j, "ROPE", lambda t: t.src[0] is node and needs_no_other(t))
+        k = self.follower(j, "ROPE", lambda t: t.src[0] is node and _needs_no_other(t))
         self.pull(taken, k)
         return k or j
 
     def follower(self, j: int, op: str, fits: Callable[[Tensor], bool]) -> int:
         """Return the first matching node within reach of `j`, used or not; 0: none."""
-        for k in range(j + 1, min(j + FOLLOWERS, len(self.ops))):
+        for k in range(j + 1, min(j + _FOLLOWERS, len(self.ops))):
             if self.ops[k] == op and fits(self.nodes[k]):
                 return k
         return 0
@@ -256,7 +257,7 @@ class _Order:
         if not rows or not _only_read(self.nodes[start], self.nodes[view]):
             return
         for c in self.sources[rows]:
-            if c > start and c != view and not self.used[c] and self.ops[c] not in EMPTY:
+            if c > start and c != view and not self.used[c] and self.ops[c] not in _EMPTY:
                 return
         self.pull(taken, view)
         self.pull(taken, rows)
@@ -265,7 +266,7 @@ class _Order:
         """Return the view of `start` and the SET_ROWS of that view, within reach; 0 without one."""
         nodes, ops, used = self.nodes, self.ops, self.used
         view = 0
-        for k in range(start + 1, min(start + FOLLOWERS, len(ops))):
+        for k in range(start + 1, min(start + _FOLLOWERS, len(ops))):
             if used[k]:
                 continue
             if not view and ops[k] == "VIEW" and nodes[k].src[0] is nodes[start]:
@@ -273,6 +274,48 @@ class _Order:
             elif view and ops[k] == "SET_ROWS" and nodes[k].src[0] is nodes[view]:
                 return view, k
         return view, 0
+
+    def must_precede(self) -> list[list[int]]:
+        """Return, for each node, the earlier ones within reach that must run before it: what it
+        reads, and what shares memory with it or with what it reads (`is_src_of` of
+        ggml_vk_graph_optimize)."""
+        nodes = self.nodes
+        where: dict[int, int] = {}  # by id of a node
+        # by id of the memory's owner: nodes that are it or view it
+        same: dict[int, list[int]] = {}
+        readers: dict[int, list[int]] = {}  # the same: nodes that read it
+        sources = []
+        for j, node in enumerate(nodes):
+            base = node.view_src or node
+            low = j - AHEAD
+            before = set()
+            mine = same.get(id(base))
+            if mine:
+                before.update([c for c in mine[-AHEAD:] if c > low])
+            if node.op in _EMPTY:
+                for source in node.src:
+                    c = where.get(id(source), -1)
+                    if c > low:
+                        before.add(c)
+            else:
+                theirs = readers.get(id(base))
+                if theirs:
+                    before.update([c for c in theirs[-AHEAD:] if c > low])
+                for source in node.src:
+                    c = where.get(id(source), -1)
+                    if c > low:
+                        before.add(c)
+                    owner = id(source.view_src or source)
+                    shared = same.get(owner)
+                    if shared:
+                        before.update(
+                            [c for c in shared[-AHEAD:] if c > low and nodes[c].op not in _EMPTY]
+                        )
+                    readers.setdefault(owner, []).append(j)
+            where[id(node)] = j
+            same.setdefault(id(base), []).append(j)
+            sources.append(list(before))
+        return sources
 
 
 def _unary_mul_kernel(unary: Tensor, other: Tensor, mul: Tensor) -> bool:
@@ -284,7 +327,7 @@ def _unary_mul_kernel(unary: Tensor, other: Tensor, mul: Tensor) -> bool:
     return other.contiguous(1) and unary.src[0].contiguous(1)
 
 
-def needs_no_other(t: Tensor) -> bool:
+def _needs_no_other(t: Tensor) -> bool:
     """Return whether everything but its first source is there before the graph runs."""
     return all(source.op == "NONE" for source in t.src[1:])
 
@@ -299,44 +342,3 @@ def _only_read(start: Tensor, view: Tensor) -> bool:
     if start.is_output or view.is_output or view.view_src is not start:
         return False
     return start.view_src is None and start.uses == view.uses == 1
-
-
-def _sources(nodes: list[Tensor]) -> list[list[int]]:
-    """Return, for each node, the earlier ones within reach that must run before it: what it reads,
-    and what shares memory with it or with what it reads (`is_src_of` of ggml_vk_graph_optimize)."""
-    where: dict[int, int] = {}  # by id of a node
-    # by id of the memory's owner: nodes that are it or view it
-    same: dict[int, list[int]] = {}
-    readers: dict[int, list[int]] = {}  # the same: nodes that read it
-    sources = []
-    for j, node in enumerate(nodes):
-        base = node.view_src or node
-        low = j - AHEAD
-        before = set()
-        mine = same.get(id(base))
-        if mine:
-            before.update([c for c in mine[-AHEAD:] if c > low])
-        if node.op in EMPTY:
-            for source in node.src:
-                c = where.get(id(source), -1)
-                if c > low:
-                    before.add(c)
-        else:
-            theirs = readers.get(id(base))
-            if theirs:
-                before.update([c for c in theirs[-AHEAD:] if c > low])
-            for source in node.src:
-                c = where.get(id(source), -1)
-                if c > low:
-                    before.add(c)
-                owner = id(source.view_src or source)
-                shared = same.get(owner)
-                if shared:
-                    before.update(
-                        [c for c in shared[-AHEAD:] if c > low and nodes[c].op not in EMPTY]
-                    )
-                readers.setdefault(owner, []).append(j)
-        where[id(node)] = j
-        same.setdefault(id(base), []).append(j)
-        sources.append(list(before))
-    return sources

@@ -7,16 +7,24 @@ from ...ggml.tensor import Tensor, block_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from typing import Protocol
 
     from ...builds import Rules
     from .limits import Limits
+
+    class VulkanDevice(Protocol):
+        """A Vulkan backend."""
+
+        rules: Rules
+        limits: Limits
+
 
 _FLASH_LATER = frozenset(("q4_1", "q5_0", "q5_1", "iq4_nl"))  # Rules.vulkan_flash_types
 _FLASH_HEADS = frozenset((64, 80, 96, 112, 128, 256))  # before Rules.vulkan_flash_heads
 
 
-def _multiplied(op: Tensor, limits: Limits, rules: Rules) -> bool:
+def mul_mat_before(op: Tensor, device: VulkanDevice) -> bool:
+    rules = device.rules
     type_ = op.src[0].type
     if type_ == "bf16":
         return rules.vulkan_bf16
@@ -26,7 +34,8 @@ def _multiplied(op: Tensor, limits: Limits, rules: Rules) -> bool:
     )
 
 
-def _flash_attn(op: Tensor, limits: Limits, rules: Rules) -> bool:
+def flash_attn_before(op: Tensor, device: VulkanDevice) -> bool:
+    limits, rules = device.limits, device.rules
     k, v = op.src[1], op.src[2]
     if not (limits.cooperative_matrix2 or rules.vulkan_flash_anywhere):
         return False
@@ -52,14 +61,12 @@ def _has_heads(k_head: int, v_head: int, rules: Rules) -> bool:
     return k_head == v_head and k_head in _FLASH_HEADS
 
 
-BEFORE: dict[str, Callable[[Tensor, Limits, Rules], bool]] = {
-    "MUL_MAT": _multiplied,
-    "MUL_MAT_ID": _multiplied,
-    "CPY": lambda op, _, rules: (
-        rules.vulkan_bf16
-        if op.type == "bf16"
-        else rules.vulkan_small_types or block_size(op.type) == 1
-    ),
-    "FLASH_ATTN_EXT": _flash_attn,
-    "GET_ROWS": lambda op, _, rules: rules.vulkan_k_rows or not op.src[0].type.endswith("_K"),
-}
+def cpy_before(op: Tensor, device: VulkanDevice) -> bool:
+    rules = device.rules
+    if op.type == "bf16":
+        return rules.vulkan_bf16
+    return rules.vulkan_small_types or block_size(op.type) == 1
+
+
+def get_rows_before(op: Tensor, device: VulkanDevice) -> bool:
+    return device.rules.vulkan_k_rows or not op.src[0].type.endswith("_K")

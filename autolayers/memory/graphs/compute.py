@@ -19,15 +19,13 @@ from .split_states import abort
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ...flags.params import Params
     from ...graph import Builder
     from ...model import Model
-    from ..cache import Memory
     from ..context import Context
+    from ..loaded import Loaded
     from ..slices import Slices
     from ..weights import Placement
+    from .reserve import Enough
     from .scheduled import Steps
 
 # times today's separate operations of a delta net, where a build has no fused one: its graphs took
@@ -38,19 +36,16 @@ _ORDERS = 8  # 1/8: safety margin for a backend whose order of nodes is not mode
 
 
 def measure(
-    model: Model,
-    params: Params,
-    context: Context,
-    placement: Placement,
-    memory: Memory,
+    loaded: Loaded,
     cache: GraphCache,
     runtime: bool = False,
-    enough: Callable[[tuple[int, ...], Steps | None], bool] | None = None,
+    enough: Enough | None = None,
     measuring: bool = False,
 ) -> GraphBuffers:
     """Return what llama_context::sched_reserve would allocate, or with `measuring` say before; with
     `runtime` also what real use may need above it. Where `enough` accepts what the prompt graph
     takes, nothing more is measured."""
+    model, placement = loaded.model, loaded.placement
     # llama.cpp sees one meta device (-sm tensor), so there is one simulated buffer for all
     together = len(placement.devices) if placement.slices else 0
 
@@ -59,9 +54,9 @@ def measure(
         graph."""
         return (sizes[0],) * together + sizes[1:] if together else sizes
 
-    build = builder(model.architecture, mtp=context.kind == "mtp")
+    build = builder(model.architecture, mtp=loaded.context.kind == "mtp")
     between = model.row.rewritten
-    if between and between[0] < context.rules.number < between[1]:
+    if between and between[0] < loaded.context.rules.number < between[1]:
         build = None
     # what the installed program measured is nearer than the rules of other backends
     if model.body is not None and not all(on(row).modelled for row in placement.devices):
@@ -69,9 +64,7 @@ def measure(
     if build is not None:
         halt = None if enough is None else lambda sizes, steps: enough(spread(sizes), steps)
         try:
-            buffers = _simulated(
-                model, params, context, placement, memory, cache, runtime, build, halt, measuring
-            )
+            buffers = _simulated(loaded, cache, runtime, build, halt, measuring)
             return replace(
                 buffers,
                 sizes=spread(buffers.sizes),
@@ -80,7 +73,7 @@ def measure(
         # a broken or unknown file gets the bound instead of a traceback
         except Contradiction:
             pass
-    buffers = upper_bound(model, params, context, placement, memory)
+    buffers = upper_bound(loaded)
     return replace(buffers, sizes=spread(_joined(buffers.sizes))) if together else buffers
 
 
@@ -89,41 +82,31 @@ def _joined(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return max(sizes[:-1]), sizes[-1]
 
 
-def script(
-    model: Model,
-    params: Params,
-    context: Context,
-    placement: Placement,
-    memory: Memory,
-    cache: GraphCache,
-) -> Steps | None:
+def script(loaded: Loaded, cache: GraphCache) -> Steps | None:
     """Return the steps of a launch's graphs (scheduled.script_of); None where the architecture's
     graph is not known."""
-    build = builder(model.architecture, mtp=context.kind == "mtp")
+    build = builder(loaded.model.architecture, mtp=loaded.context.kind == "mtp")
     if build is None:
         return None
     try:
-        return script_of_setting(prepare(model, params, context, placement, memory, build, cache))
+        return script_of_setting(prepare(loaded, build, cache))
     except (Contradiction, *BROKEN):
         return None
 
 
 def _simulated(
-    model: Model,
-    params: Params,
-    context: Context,
-    placement: Placement,
-    memory: Memory,
+    loaded: Loaded,
     cache: GraphCache,
     runtime: bool,
     build: Builder,
-    enough: Callable[[tuple[int, ...], Steps | None], bool] | None,
+    enough: Enough | None,
     measuring: bool,
 ) -> GraphBuffers:
     """Return what the simulated graphs take, or more where something about them is not known."""
+    model, context, placement = loaded.model, loaded.context, loaded.placement
     # a file may contradict itself as late as here, e.g. a head count of 0
     try:
-        setting = prepare(model, params, context, placement, memory, build, cache)
+        setting = prepare(loaded, build, cache)
     except BROKEN as error:
         raise Contradiction(str(error)) from error
     # what use may need above the reserved buffers is asked for only where it can differ
@@ -138,14 +121,15 @@ def _simulated(
     undecided = any(backend.undecided for backend in setting.backends)
     if undecided and not result.stopped:
         placement, again, warning = _other_answer(placement, setting, cache)
-        other = prepare(model, params, context, placement, memory, build, again)
+        loaded = replace(loaded, placement=placement)
+        other = prepare(loaded, build, again)
         # the other answer may be one that llama.cpp refuses: then the first one holds
         with suppress(LaunchRefused):
             sizes = tuple(map(max, sizes, reserve(other, measuring=measuring).sizes))
     # an unknown order of nodes may cost memory: at least the bound, which assumes no order
     modelled = all(backend.modelled for backend in setting.backends)
     if not modelled and not result.stopped:
-        bound = upper_bound(model, params, context, placement, memory).sizes
+        bound = upper_bound(loaded).sizes
         bound = _joined(bound) if placement.slices else bound
         sizes = tuple(
             [max(size + size // _ORDERS, limit) for size, limit in zip(sizes, bound, strict=True)]

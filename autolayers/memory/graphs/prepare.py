@@ -11,12 +11,12 @@ from ...records import replace
 from .laid_out import GraphCache, Setting
 from .repeats import Layers
 from .reserve import N_COPIES, structures_of
+from .scheduled import within_block
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from ...flags.params import Params
     from ...graph import Builder
     from ...graph.llm import Llm
     from ...model import Model
@@ -24,23 +24,26 @@ if TYPE_CHECKING:
     from ..cache import Cache as CacheLayout
     from ..cache import CacheTensor, Memory
     from ..context import Context
+    from ..loaded import Loaded
     from ..weights import Placement
 
 _FEW = 12  # layers of a model whose graph is never shortened
 
 
 def prepare(
-    model: Model,
-    params: Params,
-    context: Context,
-    placement: Placement,
-    memory: Memory,
+    loaded: Loaded,
     build: Builder,
     cache: GraphCache,
     weights: type[Weights] | None = None,
 ) -> Setting:
     """Return everything `reserve` needs, for one launch. `weights`: what looks them up."""
     lookup = weights or Weights
+    model, context, placement, memory = (
+        loaded.model,
+        loaded.context,
+        loaded.placement,
+        loaded.memory,
+    )
     hp = model.hparams
     backends, pinned = _backends(placement, context)
     buffers = _buffers(placement, backends, pinned)
@@ -55,11 +58,11 @@ def prepare(
         caches=_Caches(memory, context, hp, buffers).of,
         backends=backends,
         dev_layer=dev_layer,
-        full_offload=_offloads_all(model, params),
+        full_offload=_offloads_all(loaded),
         cache=cache,
         n_tensors=len(model.tensors),
         places=(*[device.name for device in placement.devices[: len(backends) - 1]], HOST),
-        n_copies=N_COPIES if pipelined(model, params, context, placement) else 1,
+        n_copies=N_COPIES if pipelined(loaded) else 1,
         slots=memory.slots,
         host_buffer=buffers[HOST],
     )
@@ -71,7 +74,7 @@ def prepare(
     outside, many, few, alike = _alike(hp.n_layer, context, placement, memory, cache, hosts)
     # a draft's graph reads its target's tensors too, and slices differ by -ts: no shared results
     if placement.target is not None or memory.owner is not None or placement.slices:
-        outside = params, placement.groups
+        outside = loaded.params, placement.groups
 
     def numbers(rows: Sequence[Hashable]) -> list[int]:
         return [cache.number(key) for key in zip(structures, rows, strict=True)]
@@ -151,7 +154,7 @@ def _alike(
             facts: tuple[list[Hashable], list[Hashable], list[Hashable]] = [], [], []
             for name, tensor in group.tensors.items():
                 # "blk.12.ffn_up_exps.weight" -> "ffn_up_exps.weight"
-                short = name.partition(".")[2].partition(".")[2]
+                short = within_block(name)
                 # K quants run on the same kernels, so one stands for all where no bytes are copied
                 info, alike = tensor.info, "K" if tensor.info.type in K_QUANTS else tensor.info.type
                 # op offload copies a weight into the compute buffer: its size, so its type, decides
@@ -191,22 +194,22 @@ def _caches_of(memory: Memory, il: int) -> Hashable:
     return tuple(rows)
 
 
-def _offloads_all(model: Model, params: Params) -> bool:
+def _offloads_all(loaded: Loaded) -> bool:
     # n_gpu_layers() > n_layer_all: the output layer is counted too; -1 and None mean everything
-    wanted = params.n_gpu_layers
-    return wanted is None or wanted < 0 or wanted > model.hparams.n_layer_all
+    wanted = loaded.params.n_gpu_layers
+    return wanted is None or wanted < 0 or wanted > loaded.model.hparams.n_layer_all
 
 
-def pipelined(model: Model, params: Params, context: Context, placement: Placement) -> bool:
+def pipelined(loaded: Loaded) -> bool:
     """Whether prompts are pipelined over the devices, with copies of each input: pipeline_parallel
     of llama_context's constructor."""
-    devices = placement.devices
+    context, devices = loaded.context, loaded.placement.devices
     if not context.rules.engine.pipelines:
         return False
     # the conditions of llama_context's constructor
     if len(devices) < 2 or context.split_mode != "layer" or not context.offload_kqv:
         return False
-    if params.overrides or context.moe_cache or not _offloads_all(model, params):
+    if loaded.params.overrides or context.moe_cache or not _offloads_all(loaded):
         return False
     # caps.async and caps.events: OpenCL and CANN lack them, others did in older builds
     return all(on(device, rules=context.rules).pipelines() for device in devices)

@@ -7,10 +7,8 @@ full graph is used if it does not hold."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from ...records import dataclass
-from .scheduled import BLOCK
+from .scheduled import BLOCK, block_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,15 +149,8 @@ def block_of(tensor: Tensor) -> int:
     """Return the layer whose weight a node reads, -1 for none."""
     for source in tensor.src:
         if source.weight and source.name.startswith(BLOCK):
-            return _number(source.name)
+            return block_number(source.name)
     return -1
-
-
-@lru_cache(4096)
-def _number(name: str) -> int:
-    """Return the layer of a weight by its name, -1 for none."""
-    number = name[len(BLOCK) :].partition(".")[0]
-    return int(number) if number.isdigit() else -1
 
 
 def _named(source: Tensor) -> Hashable:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from ..context import Context
 
+    # of what the prompt graph takes, by backend, and its steps
+    Enough = Callable[[tuple[int, ...], Steps | None], bool]
+
 N_COPIES = 4  # GGML_SCHED_MAX_COPIES: pipeline parallelism
 _HYPER_CONNECTIONS = ("hc_pre", "hc_comb", "hc_post")
 _DELTA_NETS = ("gdn_ar", "gdn_ch")  # the fused delta net, of one token a sequence and of more
@@ -59,7 +62,7 @@ class _Reserved:
 def reserve(
     setting: Setting,
     pinned: bool = False,
-    enough: Callable[[tuple[int, ...], Steps | None], bool] | None = None,
+    enough: Enough | None = None,
     measuring: bool = False,
 ) -> _Reserved:
     """Return the larger of the prompt and the generation graph per buffer, as a launch allocates
@@ -131,12 +134,10 @@ def reserve(
         fused = generation.fused
     # sched_reserve: the prompt, one token, then the prompt again, so that no micro-batch
     # reallocates
-    sizes = tuple(map(max, prompt.sizes(pins), generation.sizes(keeps_pins)))
+    sizes = _most(prompt.sizes(pins), generation.sizes(keeps_pins))
     # sched_reserve's last step for KIMI_LINEAR and MINIMAX_01, which measuring only splits
     if not measuring and _reserves_alone(setting):
-        sizes = tuple(
-            map(max, sizes, Graphs(setting, n_tokens, 1, n_outputs, fused).sizes(keeps_pins))
-        )
+        sizes = _most(sizes, Graphs(setting, n_tokens, 1, n_outputs, fused).sizes(keeps_pins))
     # without pipeline a micro-batch in use is laid out like the prompt graph with its pins
     base = (prompt.sizes() if setting.n_copies == 1 else sizes) if pinned else None
     return _Reserved(
@@ -147,6 +148,10 @@ def reserve(
         steps=Steps(generation.steps, prompt.steps, setting.places) if walked else None,
         as_measured=measuring or not _launches_differ(setting),
     )
+
+
+def _most(some: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(max, some, others))
 
 
 def _launches_differ(setting: Setting) -> bool:
@@ -215,7 +220,7 @@ def _shorter(
     ]
     highest, lowest = sizes(longest), sizes(shortest)
     # no jump on any device: two graphs were enough
-    peaks = tuple(map(max, highest, lowest))
+    peaks = _most(highest, lowest)
     if all(
         low <= high - (longest - shortest) * (whole - high) // n_seqs + whole // _DRIFT
         # the last: the host
@@ -284,7 +289,7 @@ def runtime_sizes(setting: Setting, reserved: _Reserved) -> tuple[int, ...]:
     if _reserves_one(setting):
         graphs += [(n_tokens, n_seqs, n_outputs, filled), (n_seqs, n_seqs, n_seqs, filled)]
     for tokens, seqs, outputs, fused in graphs:
-        sizes = tuple(map(max, sizes, Graphs(setting, tokens, seqs, outputs, fused).sizes()))
+        sizes = _most(sizes, Graphs(setting, tokens, seqs, outputs, fused).sizes())
     # where all graphs run on the same backends, nothing is planned again after a token
     if not reserved.alternates or n_tokens <= 1:
         return sizes
@@ -292,8 +297,7 @@ def runtime_sizes(setting: Setting, reserved: _Reserved) -> tuple[int, ...]:
     if _has_streams(c):
         batches.append((c.n_seq_max, filled))
     for seqs, fused in batches:
-        shorter = _shorter(setting, n_tokens, seqs, n_outputs, fused, sizes)
-        sizes = tuple(map(max, sizes, shorter))
+        sizes = _most(sizes, _shorter(setting, n_tokens, seqs, n_outputs, fused, sizes))
     return sizes
 
 

@@ -11,6 +11,8 @@ as one kernel (ggml_cuda_can_fuse, ggml_vk_can_fuse).
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ...ggml.tensor import VIEW_OPS, Tensor
 from ...records import lazy
 
@@ -106,10 +108,7 @@ class Walk:
             if step.kind == WEIGHT:
                 # "blk.3.ffn_up.weight" -> "ffn_up.weight", which every layer that
                 # this one stands for has
-                names, rest = (
-                    names_of[step.place][step.few],
-                    step.name.partition(".")[2].partition(".")[2],
-                )
+                names, rest = names_of[step.place][step.few], within_block(step.name)
                 if step.layer in self.numbers and step.name.startswith(BLOCK):
                     names.update([f"{BLOCK}{il}.{rest}" for il in self.numbers[step.layer]])
                 else:
@@ -123,7 +122,7 @@ def _renamed(step: Step, il: int) -> Step:
         return step
     name = step.name
     if name.startswith(BLOCK):
-        name = f"{BLOCK}{il}.{name.partition('.')[2].partition('.')[2]}"
+        name = f"{BLOCK}{il}.{within_block(name)}"
     return Step(step.kind, step.op, name, step.source, il, step.place, step.kernels, step.few)
 
 
@@ -316,14 +315,22 @@ def _read(node: Tensor) -> tuple[str, str, str]:
     return (OTHER, "", "") if node.buffer is None else (CACHE, "", node.buffer.name)
 
 
+@lru_cache(4096)
+def block_number(name: str) -> int:
+    """Return the layer of a weight whose name begins with BLOCK, -1 for none."""
+    number = name[len(BLOCK) :].partition(".")[0]
+    return int(number) if number.isdigit() else -1
+
+
+def within_block(name: str) -> str:
+    """ "blk.12.ffn_up.weight" -> "ffn_up.weight"."""
+    return name.partition(".")[2].partition(".")[2]
+
+
 def _layer(name: str) -> int:
     """Return the block of a weight, or INPUT or OUTPUT."""
     if name.startswith(BLOCK):
-        number = name[len(BLOCK) :].partition(".")[0]
-        return int(number) if number.isdigit() else INPUT
-    return (
-        # read before the first layer, by row
-        INPUT
-        if name.startswith(("token_embd", "per_layer", "position_embd", "token_types"))
-        else OUTPUT
-    )
+        return block_number(name)
+    # read before the first layer, by row
+    before = name.startswith(("token_embd", "per_layer", "position_embd", "token_types"))
+    return INPUT if before else OUTPUT

@@ -242,11 +242,6 @@ def _reshape(tensor: Tensor, sources: Sequence[_State]) -> _State:
     raise _Abort("shape mismatch")
 
 
-def _permuted(tensor: Tensor) -> bool:
-    nb = tensor.nb
-    return nb[0] > nb[1] or nb[1] > nb[2] or nb[2] > nb[3]
-
-
 def _view(tensor: Tensor, sources: Sequence[_State]) -> _State:
     state, of = sources[0], tensor.src[0]
     if tensor.contiguous() and of.contiguous():
@@ -254,7 +249,7 @@ def _view(tensor: Tensor, sources: Sequence[_State]) -> _State:
     long = [dim for dim in range(_DIMS) if tensor.ne[dim] != 1 or of.ne[dim] != 1]
     if all(tensor.nb[dim] == of.nb[dim] for dim in long):
         return _copy(state)
-    if not _permuted(tensor) and not _permuted(of) and state.axis < _DIMS - 1:
+    if not tensor.permuted and not of.permuted and state.axis < _DIMS - 1:
         for dim in range(_DIMS - 1):
             if tensor.nb[dim + 1] == of.nb[state.axis + 1]:
                 return _State(dim)

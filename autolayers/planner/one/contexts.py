@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ...flags.params import FIT_PARAMS_MIN_CTX
-from ...memory.context import CELL_BLOCK, pad
+from ...memory.context import CELL_BLOCK
 from ...records import dataclass
+from ...units import pad
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

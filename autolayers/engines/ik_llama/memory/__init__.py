@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ....memory.cache import Memory
     from ....memory.context import Context
     from ....memory.graphs.scheduled import Steps
+    from ....memory.loaded import Loaded
     from ....memory.weights import Placement, WeightPlacer
     from ....model import Model
 
@@ -61,37 +62,28 @@ def launch(
     )
 
 
-def derived(model: Model, params: Params, placement: Placement, rules: Rules) -> Iterator[Extra]:
-    return bound.derived(model, placement, latent_form(model, params, settings_of(rules)))
+def derived(loaded: Loaded) -> Iterator[Extra]:
+    mla = latent_form(loaded.model, loaded.params, settings_of(loaded.context.rules))
+    return bound.derived(loaded.model, loaded.placement, mla)
 
 
-def computed(
-    model: Model,
-    params: Params,
-    context: Context,
-    placement: Placement,
-    memory: Memory,
-    cache: GraphCache,
-) -> GraphBuffers:
+def computed(loaded: Loaded, cache: GraphCache) -> GraphBuffers:
     """Return the graph buffers: as its own graph takes them, or at most. What prices them is
     llama.cpp's graph."""
+    model, context, placement = loaded.model, loaded.context, loaded.placement
     settings = settings_of(context.rules)
-    mla = latent_form(model, params, settings)
+    mla = latent_form(model, loaded.params, settings)
     try:
-        measured = measure(model, params, context, placement, memory, cache)
+        measured = measure(loaded, cache)
     except (LaunchRefused, ModelError):  # of what llama.cpp has not
-        measured = replace(
-            upper_bound(model, params, context, placement, memory),
-            warning="",
-            steps=script(model, params, context, placement, memory, cache),
-        )
+        measured = replace(upper_bound(loaded), warning="", steps=script(loaded, cache))
     own = allocate(model, context, placement, settings, mla)
     several = len(placement.devices) > 1
-    main = len(placement.devices) - 1 if settings.fit and several else params.main_gpu or 0
+    main = len(placement.devices) - 1 if settings.fit and several else loaded.params.main_gpu or 0
     own_sizes = reserved(model, context, placement, own, settings, mla, main)
     sizes, exact = own_sizes or ((), False)
     if own_sizes is None:
-        sizes = bound.compute(model, context, placement, memory, measured.sizes)
+        sizes = bound.compute(model, context, placement, loaded.memory, measured.sizes)
     if not exact:
         name = context.rules.engine.name
         warning = (
@@ -127,22 +119,13 @@ def experts_in_ram(
     return layers or tuple(range(last, last - count, -1))
 
 
-def script(
-    model: Model,
-    params: Params,
-    context: Context,
-    placement: Placement,
-    memory: Memory,
-    cache: GraphCache,
-) -> Steps | None:
+def script(loaded: Loaded, cache: GraphCache) -> Steps | None:
     """Return the steps of llama.cpp's graph, with the weights that are derived; None where it is
     not known."""
-    build = builder(model.architecture, mtp=context.kind == "mtp")
+    build = builder(loaded.model.architecture, mtp=loaded.context.kind == "mtp")
     if build is None:
         return None
     try:
-        return script_of_setting(
-            prepare(model, params, context, placement, memory, build, cache, IkWeights)
-        )
+        return script_of_setting(prepare(loaded, build, cache, IkWeights))
     except (Contradiction, LaunchRefused, ModelError, *BROKEN):
         return None

@@ -70,8 +70,7 @@ class IkPlacer(WeightPlacer):
         in_ram = any(target == HOST for _, target in overrides)
         load_mode = "none" if in_ram else params.load_mode
         params = replace(params, overrides=overrides, repack=False, load_mode=load_mode)
-        setting = self._table(load_mtp).setting(params, devices, used)
-        groups = self._groups(params, load_mtp, setting, layout.layers)
+        groups = self._groups(params, load_mtp, devices, used, layout.layers)
         heads, modelled, layers = None, True, layout.layers
         several = len(used) > 1 and any(layer != HOST for layer in layers)
         if several and layout.mode == "none":
