@@ -18,6 +18,7 @@ from ..backends import VULKAN
 from ..machine import Device
 from ..programs import NoAnswer, apart
 from ..records import replace
+from .system import MOST_MEMORY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _LIBRARIES = {"win32": "vulkan-1.dll", "darwin": "libvulkan.1.dylib"}
 _TIMEOUT = 10
-_MOST_MEMORY = 1 << 50  # bytes; more than any device has
 _INTEGRATED, _PROCESSOR = 1, 4  # VkPhysicalDeviceType
 _DEVICE_LOCAL = 1  # VkMemoryHeapFlagBits
 _VERSION = 1 << 22 | 3 << 12  # VK_API_VERSION_1_3
@@ -75,7 +75,7 @@ def query(environ: Mapping[str, str] | None = None) -> list[Device]:
             else "free is the card's total: the driver does not say what others use",
         )
         # a driver that reports more than a petabyte is broken
-        for i, row in enumerate(row for row in rows if row["total"] <= _MOST_MEMORY)
+        for i, row in enumerate(row for row in rows if row["total"] <= MOST_MEMORY)
     ]
 
 
