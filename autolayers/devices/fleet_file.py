@@ -26,13 +26,13 @@ from ..files import opened
 from ..records import dataclass, replace
 from ..units import GiB, MiB, human
 from .assumed import host_of
-from .cluster_file import Box, rate_of, time_of
-from .machine_file import parse
+from .cluster_file import Box, description, known, rate_of, time_of
+from .machine_file import described
 from .nodes import nodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from ..machine import Device, Host
@@ -107,11 +107,11 @@ def read(path: str) -> Fleet:
     # a machine file: a fleet of one
     if "machines" not in data and {"devices", "host"} & data.keys():
         return _fleet(path, [_box(path, _stem(path), data, path)])
-    _known(path, data, _TOP, "the file")
+    known(path, data, _TOP, "the file")
     machines = list(_listed(path, data.get("machines")))
     if data.get("link") is None:
         return _fleet(path, machines)
-    _known(path, data["link"], _LINK, "link")
+    known(path, data["link"], _LINK, "link")
     link = (
         rate_of(data["link"].get("bandwidth", LINK[0]), f"{path}: link"),
         time_of(data["link"].get("latency", LINK[1]), f"{path}: link"),
@@ -235,12 +235,13 @@ def _listed(path: str, rows: Any) -> Iterator[Box]:
 
 def _of_row(path: str, name: str, row: dict[str, Any]) -> Iterator[Box]:
     what = f"{path}: machine {name}"
-    _known(path, row, (*_MACHINE, "name"), f"machine {name}")
-    described = _described(path, row, what)
+    known(path, row, (*_MACHINE, "name"), f"machine {name}")
+    own, file = description(path, row, what)
+    data = _json(file, _ONE) if file else own
     address = row.get("address", name if "count" not in row else name + "-{}")
     if not isinstance(address, str) or not re.fullmatch(r"[\w.:{}-]+", address):
         raise UsageError(f"{what}: address must be a host name or an IP address")
-    box = _box(path, name, described, what)
+    box = _box(path, name, data, what)
     if "count" not in row:
         yield replace(box, address=address)
         return
@@ -256,22 +257,11 @@ def _of_row(path: str, name: str, row: dict[str, Any]) -> Iterator[Box]:
         yield replace(box, name=f"{name}-{number}", address=address.replace("{}", str(number)))
 
 
-def _described(path: str, row: dict[str, Any], what: str) -> Any:
-    """Return the description of a row's machine: its own, or that of the file it names."""
-    described = {key: row[key] for key in ("devices", "host") if key in row}
-    file = row.get("machine")
-    if not file:
-        return described
-    if described or not isinstance(file, str):
-        raise UsageError(f"{what}: either a machine file or its devices and host")
-    return _json(os.path.join(os.path.dirname(path), file), _ONE)
-
-
 def _box(path: str, name: str, data: Any, what: str) -> Box:
     """Return one machine. Raises UsageError where it has no memory to plan with."""
     if isinstance(data, dict) and not data.get("devices") and data.get("host") is None:
         raise UsageError(f"{what}: a machine without memory: it has neither devices nor a host")
-    devices, host = parse(json.dumps(data), what)
+    devices, host = described(data, what)
     if host is None:
         shared = next((device.ram for device in devices if device.in_ram and device.ram), None)
         if shared is None:
@@ -308,13 +298,3 @@ def _json(path: str, limit: int = _MAX_SIZE) -> Any:
 
 def _stem(path: str) -> str:
     return os.path.basename(path).rpartition(".")[0] or os.path.basename(path)
-
-
-def _known(path: str, row: Mapping[str, Any], keys: Sequence[str], what: str) -> None:
-    if not isinstance(row, dict):
-        raise UsageError(f"{path}: {what} is not an object")
-    for key in row:
-        if key not in keys:
-            raise UsageError(
-                f"{path}: {what} has an unknown key {str(key)[:40]!r} (known: {', '.join(keys)})"
-            )
