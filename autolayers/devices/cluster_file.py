@@ -112,7 +112,7 @@ class Cluster:
 
 def read(path: str) -> Cluster:
     """Return the cluster of a file. Raises UsageError: one line that names what is wrong."""
-    data = _json(path)
+    data = json_of(path, _MAX_SIZE)
     known(path, data, _TOP, "the file")
     boxes, head = data.get("boxes"), data.get("head")
     if not isinstance(boxes, dict) or not boxes:
@@ -164,13 +164,28 @@ def read(path: str) -> Cluster:
     return cluster
 
 
-def _json(path: str) -> Any:
-    """Return what a JSON file holds. Raises UsageError."""
+def json_of(path: str, limit: int) -> Any:
+    """Return the JSON of a file. Raises UsageError, also for an object that has a key twice."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        # JSON would keep the last of two things with one name, silently
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            # each name takes its value away; a second one finds none
+            left = dict(pairs)
+            twice = next(name for name, _ in pairs if left.pop(name, left) is left)
+            raise UsageError(f"{path}: {twice[:60]} is listed twice: rename one")
+        return values
+
     try:
         with opened(path) as file:
-            return json.loads(file.read(_MAX_SIZE))
+            text = file.read(limit + 1)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
+    if len(text) > limit:
+        raise UsageError(f"{path}: more than {human(limit)}")
+    try:
+        return json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON ({error})") from None
 

@@ -17,16 +17,14 @@ little free memory are one kind, planned once with the least that any of them ha
 
 from __future__ import annotations
 
-import json
 import os
 import re
 
 from ..errors import UsageError
-from ..files import opened
 from ..records import dataclass, replace
 from ..units import GiB, MiB, human
 from .assumed import host_of
-from .cluster_file import Box, description, known, rate_of, time_of
+from .cluster_file import Box, description, json_of, known, rate_of, time_of
 from .machine_file import described
 from .nodes import nodes
 
@@ -98,7 +96,7 @@ def read(path: str) -> Fleet:
     wrong."""
     if os.path.isdir(path):
         return _fleet(path, list(_directory(path)))
-    data = _json(path)
+    data = json_of(path, _MAX_SIZE)
     if not isinstance(data, dict):
         raise UsageError(f"{path}: not an object; see docs/fleet.md")
     if isinstance(data.get("items"), list) or data.get("kind") == "Node":
@@ -206,7 +204,7 @@ def _directory(path: str) -> Iterator[Box]:
         )
     for name in names[: MOST + 1]:
         at = os.path.join(path, name)
-        yield _box(at, _stem(name), _json(at, _ONE), at)
+        yield _box(at, _stem(name), json_of(at, _ONE), at)
 
 
 def _listed(path: str, rows: Any) -> Iterator[Box]:
@@ -237,7 +235,7 @@ def _of_row(path: str, name: str, row: dict[str, Any]) -> Iterator[Box]:
     what = f"{path}: machine {name}"
     known(path, row, (*_MACHINE, "name"), f"machine {name}")
     own, file = description(path, row, what)
-    data = _json(file, _ONE) if file else own
+    data = json_of(file, _ONE) if file else own
     address = row.get("address", name if "count" not in row else name + "-{}")
     if not isinstance(address, str) or not re.fullmatch(r"[\w.:{}-]+", address):
         raise UsageError(f"{what}: address must be a host name or an IP address")
@@ -268,32 +266,6 @@ def _box(path: str, name: str, data: Any, what: str) -> Box:
             raise UsageError(f'{what}: a machine without RAM: add "host": {{"total": BYTES}}')
         host = host_of(shared, devices)
     return Box(name, tuple(devices), host, name)
-
-
-def _json(path: str, limit: int = _MAX_SIZE) -> Any:
-    """Return the JSON of a file. Raises UsageError, also for an object that has a key twice."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        # JSON would keep the last of two machines with one name, silently
-        values = dict(pairs)
-        if len(values) < len(pairs):
-            # each name takes its value away; a second one finds none
-            left = dict(pairs)
-            twice = next(name for name, _ in pairs if left.pop(name, left) is left)
-            raise UsageError(f"{path}: {twice[:60]} is listed twice: rename one")
-        return values
-
-    try:
-        with opened(path) as file:
-            text = file.read(limit + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
-    if len(text) > limit:
-        raise UsageError(f"{path}: more than {human(limit)}")
-    try:
-        return json.loads(text, object_pairs_hook=once)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON ({error})") from None
 
 
 def _stem(path: str) -> str:
