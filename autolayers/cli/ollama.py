@@ -273,7 +273,7 @@ def _plan(command: _Command) -> int:
             )
     # JSON has them under "warnings"
     if "json" not in command.own:
-        _say_all(advice)
+        say_all(advice.notes)
     return 0 if advice.plan.fits else DoesNotFit.exit_code
 
 
@@ -316,8 +316,7 @@ def _modelfile(command: _Command) -> int:
     written = modelfile.minimal(
         source, advice.over(advice.target.parameters), [*advice.summary, *advice.notes, *server]
     )
-    _say_all(advice)
-    _say_server(advice)
+    _say_notes(advice)
     return _written(command, written, advice.summary)
 
 
@@ -336,13 +335,13 @@ def _rewritten(command: _Command) -> int:
     _must_fit(advice)
     # Every byte but those of the parameters stays
     written = modelfile.rewrite(data, advice.over(target.parameters), source)
-    _say_all(advice)
-    _say_server(advice)
+    _say_notes(advice)
     return _written(command, written, advice.summary)
 
 
-def _say_server(advice: OllamaAdvice) -> None:
-    """Say what the server's environment needs, once for all models."""
+def _say_notes(advice: OllamaAdvice) -> None:
+    """Say an advice's notes, and what the server's environment needs, once for all models."""
+    say_all(advice.notes)
     if advice.server:
         say(f"settings of the Ollama server, for every model: {' '.join(advice.server)}")
 
@@ -389,8 +388,7 @@ def _create(command: _Command) -> int:
     _must_fit(advice)
     parameters = advice.over(target.parameters)
     server.create(str(new), str(name), parameters)
-    _say_all(advice)
-    _say_server(advice)
+    _say_notes(advice)
     _print(f"{new}: " + ", ".join(f"{key} {value}" for key, value in parameters.items()))
     return 0
 
@@ -402,7 +400,7 @@ def _verify(command: _Command) -> int:
     # Its own memory would count as used by something else
     server.unload(command.what)
     advice = command.advise(target, remote=True)
-    _say_all(advice)
+    say_all(advice.notes)
     result = verify(
         advice, command.what, server, log=own.get("log"), environ=command.environ, say=say
     )
@@ -516,10 +514,6 @@ def _read(path: str) -> bytes:
             return stream.read(modelfile.MAX_SIZE + 1)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-
-
-def _say_all(advice: OllamaAdvice) -> None:
-    say_all(advice.notes)
 
 
 def _print(*lines: str) -> None:

@@ -11,6 +11,7 @@ from ..errors import UsageError
 from ..flags.check import read
 from ..output import show
 from ..request import meant
+from .words import models_named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,10 +25,7 @@ def main(words: Sequence[str]) -> int:
     if arguments.own.get("version"):
         show(f"autolayers {__version__}\n")
         return 0
-    # The models that are named
-    names = list(arguments.positional)
-    if arguments.params.model and not names:
-        names = [arguments.params.model]
+    names = models_named(arguments)
     if not names:
         raise UsageError("name a model: autolayers MODEL.gguf [flags]; see autolayers --help")
     shown = sys.stdout.isatty() or arguments.own.get("table")  # into a pager or a file, too

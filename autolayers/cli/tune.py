@@ -12,7 +12,7 @@ from ..engines import engine
 from ..errors import AutolayersError, DoesNotFit, UsageError
 from ..flags.check import read
 from ..flags.write import to_words
-from ..launch import calibrate, cannot_start, missing
+from ..launch import calibrate, cannot_start
 from ..launch import command as commands
 from ..launch.bench import BenchFailed, Program, in_its_words, read_program, rest_in_its_words
 from ..launch.calibrate import ratios, runs_of
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     # 126 or 127 where it cannot start, 1 where it is no llama-bench
     except BenchFailed as error:
         if shutil.which(name) is None:
-            return cannot_start(name, missing(name))
+            return cannot_start(name)
         raise AutolayersError(str(error)) from None
     session = Session(command, own, os.environ)
     # Before minutes of measuring: rates of one build say nothing about another

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from ..planner import Plan
 
 
+def models_named(arguments: Arguments) -> list[str]:
+    """Return the models that are named; a pasted llama-server command has its model after -m."""
+    return list(arguments.positional) or list(filter(None, [arguments.params.model]))
+
+
 def other_words(arguments: Arguments) -> list[str]:
     """Return the user's words that do not touch memory, without secrets; a line on stderr says
     where to put those."""
