@@ -16,7 +16,7 @@ from ...flags.table import Argument, lookup
 from ...flags.write import to_words
 from ...net import public
 from ...quoting import printable
-from ...records import replace
+from ...records import dataclass, replace
 from ...tables import listed
 from ...units import MiB, human
 from ...work.figures import DISK, START
@@ -42,6 +42,22 @@ _HERE = ("", "127.0.0.1", "localhost", "::1")  # addresses that only this machin
 _OF_THE_SERVER = frozenset(
     listed("fit fit_target fit_ctx cache_ram ctx_checkpoints cache_reuse warmup")
 )
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How the models of one file share the memory, models by number. `together`: all fit at once;
+    `groups`: those that do; `most`: any so many do; `costs`: what it costs to evict each, relative
+    to the others; `kept`: those that stay loaded beside each group."""
+
+    together: bool = False
+    groups: Sequence[Sequence[int]] = ()
+    most: int = 0
+    costs: Sequence[int] = ()
+    kept: Sequence[int] = ()
+
+
+ALONE = Sharing()
 
 
 class LaunchFile:

@@ -8,7 +8,7 @@ import shlex
 from ...errors import UsageError
 from ...quoting import yaml
 from . import document
-from .launch_file import LaunchFile, named, sizes_note, words_of
+from .launch_file import ALONE, LaunchFile, Sharing, named, sizes_note, words_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,22 +17,16 @@ if TYPE_CHECKING:
     from .document import Document
 
 
-def write(
-    *launches: LaunchFile,
-    together: bool = False,
-    groups: Sequence[Sequence[int]] = (),
-    most: int = 0,
-    kept: Sequence[int] = (),
-) -> str:
-    """`together`: the models fit together, so they form a group whose members stay loaded;
-    `groups`: the launches, by number, that fit together; `kept`: those that no group unloads. A
-    single model is in llama-swap's default group, which unloads all others."""
+def write(*launches: LaunchFile, sharing: Sharing = ALONE) -> str:
+    """Models that fit together form a group whose members stay loaded. A single model is in
+    llama-swap's default group, which unloads all others."""
+    groups, kept = sharing.groups, sharing.kept
     # Of one group nothing makes room for another
     never = (*kept, *(groups[0] if len(groups) == 1 else ()))
     notes, file, models = models_of(launches, sized=bool(groups), kept=never)
     several = [members for members in groups if len(members) > 1]
     sets = {f"group-{number}": members for number, members in enumerate(several, 1)}
-    if together:
+    if sharing.together:
         sets = {"together": range(len(models))}
     if kept:
         sets["kept"] = kept

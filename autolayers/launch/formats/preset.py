@@ -11,7 +11,7 @@ from ...flags.table import LEGACY, Argument
 from ...flags.write import to_words
 from ...quoting import ini
 from ...tables import listed
-from .launch_file import LaunchFile, named, sizes_note
+from .launch_file import ALONE, LaunchFile, Sharing, named, sizes_note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,14 +26,9 @@ _ROUTERS = listed(
 _OVERRIDES = ("-ot", "-cmoe", "-ncmoe", "-ncffn")
 
 
-def write(
-    *launches: LaunchFile,
-    together: bool = False,
-    groups: Sequence[Sequence[int]] = (),
-    most: int = 0,
-) -> str:
+def write(*launches: LaunchFile, sharing: Sharing = ALONE) -> str:
     """Return a section for each model. The router unloads the least recently used model once
-    --models-max are loaded: `most` if any `most` of them fit, all if they fit `together`."""
+    --models-max are loaded: the most that fit, whichever they are, all if they fit together."""
     notes = dict.fromkeys(
         note
         for launch in launches
@@ -42,9 +37,9 @@ def write(
     for launch in launches:
         launch.starts_keyless('LLAMA_API_KEY="${LLAMA_API_KEY:?}" llama-server --models-preset F')
     sections = []
-    sized = bool(most)
+    sized = bool(sharing.most)
     # A preset cannot hold the router's own --models-max: the first line tells the user to give it
-    most = most or (len(launches) if together and len(launches) > 1 else 0)
+    most = sharing.most or (len(launches) if sharing.together and len(launches) > 1 else 0)
     for name, launch in named(launches):
         # For the reader: the router itself counts models, not bytes
         title = f"# {sizes_note(launch)}\n" if sized else ""
