@@ -14,7 +14,6 @@ from ..files import opened
 from ..flags.check import read
 from ..flags.own import COMMANDS
 from ..flags.parse import items
-from ..flags.table import Argument
 from ..ollama import modelfile
 from ..ollama.advice import OllamaAdvice, advise
 from ..ollama.log import Log, ServerLog
@@ -88,7 +87,7 @@ class _Command:
         self.words = [
             word
             for item in items(words, command)
-            if isinstance(item.flag, Argument) or item.name in _PLANNER
+            if item.argument or item.name in _PLANNER
             for word in item.words
         ]
         self.server = OllamaServer.from_environment(environ)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..flags.parse import Arguments, items
-from ..flags.table import Argument
 from ..output import say
 from ..records import replace
 
@@ -36,11 +35,7 @@ def without_verbose(arguments: Arguments) -> tuple[Arguments, bool]:
     where a page is printed it means the whole page."""
     # Read as flags again: a word -v may be another flag's value, as in `--alias -v`
     flags = list(items(arguments.rest, None))
-    others = [
-        item
-        for item in flags
-        if not (isinstance(item.flag, Argument) and item.flag.canonical == "-v")
-    ]
+    others = [item for item in flags if item.canonical != "-v"]
     return replace(arguments, rest=tuple(word for item in others for word in item.words)), len(
         others
     ) < len(flags)

@@ -19,7 +19,7 @@ from ..errors import AutolayersError
 from ..flags.kinds import FLAG
 from ..flags.params import Params
 from ..flags.parse import items, parse
-from ..flags.table import Argument, lookup, rows_of
+from ..flags.table import lookup, rows_of
 from ..programs import NoAnswer, ask
 from ..quoting import printable
 from ..records import dataclass
@@ -159,7 +159,7 @@ def rest_in_its_words(words: Sequence[str], flags: Collection[str]) -> tuple[lis
     same: list[str] = []
     lacking: list[str] = []
     for item in items(words):
-        known_flag = item.flag if isinstance(item.flag, Argument) else None
+        known_flag = item.argument
         # A flag with a field is part of the plan already
         if known_flag is not None and known_flag.field:
             continue

@@ -13,7 +13,6 @@ from ..errors import DeviceError, UsageError
 from ..flags.check import refuse_contradictions, refuse_of_program
 from ..flags.params import N_PARALLEL
 from ..flags.parse import Arguments, config_files, items, parse
-from ..flags.table import Argument
 from ..gguf import first_part
 from ..model import read_model
 from ..output import say, say_all
@@ -111,9 +110,9 @@ class Session:
         of_script = command.container or not known
         if not (of_script or command.bench or build.fork or own.get("strict-flags") == "off"):
             for item in items(command.words):
-                if not isinstance(item.flag, Argument) or item.name in (build.flags or ()):
+                if item.argument is None or item.name in (build.flags or ()):
                     continue
-                if why := build.has_not(item.flag, item.name):
+                if why := build.has_not(item.argument, item.name):
                     raise UsageError(f"{why} (--strict-flags off passes it on)")
         # `said` prints the notes of the request, such as where the devices are from
         self.request = for_model(self.model, request).said()

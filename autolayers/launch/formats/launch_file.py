@@ -12,7 +12,7 @@ from ...backends import HOST, backend_of
 from ...errors import UsageError
 from ...flags.params import Params
 from ...flags.parse import Arguments, Item, applied, items, items_of_fork, parse
-from ...flags.table import Argument, lookup
+from ...flags.table import lookup
 from ...flags.write import to_words
 from ...net import public
 from ...quoting import printable
@@ -330,7 +330,7 @@ def moved(found: Iterable[Item], where: Callable[[str, bool], str]) -> list[Item
     written to)`."""
     new_items: list[Item] = []
     for item in found:
-        kind = item.flag.kind if isinstance(item.flag, Argument) else None
+        kind = item.argument.kind if item.argument else None
         if kind and kind.paths and item.value and not item.value.startswith(_ELSEWHERE):
             # `paths` is the kind's own way to find paths in a value, e.g. FILE:SCALE of
             # --lora-scaled

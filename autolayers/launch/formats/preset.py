@@ -7,7 +7,7 @@ import re
 from ...errors import UsageError
 from ...flags.params import Params
 from ...flags.parse import Item, items, parse
-from ...flags.table import LEGACY, Argument
+from ...flags.table import LEGACY
 from ...flags.write import to_words
 from ...quoting import ini
 from ...tables import listed
@@ -48,7 +48,7 @@ def write(*launches: LaunchFile, sharing: Sharing = ALONE) -> str:
             # without -a if its name is another model's: the router accepts none twice
             words: list[str] = []
             for item in launch.items:
-                flag = item.flag.canonical if isinstance(item.flag, Argument) else ""
+                flag = item.canonical
                 # The first line says --models-max
                 if flag in _ROUTERS and not (flag == "--models-max" and most):
                     launch.warnings.append(
@@ -83,7 +83,7 @@ def section(name: str, words: Sequence[str]) -> str:
     for item in _flat(words):
         key, value = _entry(item)
         # A key stands once in an INI section; llama.cpp splits such values at commas
-        adds = isinstance(item.flag, Argument) and item.flag.accumulates and key in entries
+        adds = item.argument and item.argument.accumulates and key in entries
         entries[key] = f"{entries[key]},{value}" if adds else value
     return "\n".join([*lines, *(f"{key} = {value}" for key, value in entries.items())]) + "\n"
 
@@ -94,14 +94,13 @@ def _flat(words: Sequence[str]) -> Iterator[Item]:
     params = parse(words, command=None).params
     given = list(items(words))
     # Whether overrides must become one argument to keep their meaning
-    names = [item.flag.canonical for item in given if isinstance(item.flag, Argument)]
-    kinds = {name for name in names if name in _OVERRIDES}
+    kinds = {item.canonical for item in given} & set(_OVERRIDES)
     # The first override that matches a tensor counts: mixed kinds lose their order in a preset, and
     # of two -ncmoe one would be lost
     counts = [item.name for item in given if item.name in ("-ncmoe", "-ncffn")]
     mixed = len(kinds) > 1 or len(counts) > 1
     for item in given:
-        flag = item.flag if isinstance(item.flag, Argument) else None
+        flag = item.argument
         if flag is None:
             if not item.name:
                 raise UsageError(
@@ -119,7 +118,8 @@ def _flat(words: Sequence[str]) -> Iterator[Item]:
 
 
 def _entry(item: Item) -> tuple[str, str]:
-    if not isinstance(item.flag, Argument):  # of a newer llama.cpp
+    flag = item.argument
+    if flag is None:  # of a newer llama.cpp
         name, equals, value = item.words[0].partition("=")
         # load_from_ini takes "true" for a switch
         value = value if equals else item.words[1] if len(item.words) > 1 else "true"
@@ -128,10 +128,10 @@ def _entry(item: Item) -> tuple[str, str]:
                 f"{name!r}: not an argument of llama-server, so a preset cannot hold it"
             )
         return name.lstrip("-"), ini(name, value)
-    if item.flag.kind.words > 1:
+    if flag.kind.words > 1:
         raise UsageError(f"{item.name}: a preset cannot hold an argument with two values")
     value = item.value
-    if not item.flag.takes_value:
+    if not flag.takes_value:
         # e.g. --no-mmap: "mmap = false"
         value = "true" if item.positive else "false"
-    return item.flag.names[-1].lstrip("-"), ini(item.name, value)
+    return flag.names[-1].lstrip("-"), ini(item.name, value)
