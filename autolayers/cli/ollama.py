@@ -185,14 +185,7 @@ class _Command:
         advice = self.advise(target, remote=True, own={})
         request, plan = self.request(remote=True), advice.plan
         taken = {row.name: row.used + row.margin for row in plan.devices if row.used}
-        devices = [
-            replace(device, free=max(0, device.free - taken.get(device.name, 0)))
-            for device in request.machine.devices
-        ]
-        host = request.host
-        if host is not None:
-            host = replace(host, available=max(0, host.available - plan.host.taken))
-        self._asked = request.on(devices, host)
+        self._asked = request.less(taken, plan.host.taken)
 
     def advise(
         self, target: Target, remote: bool = False, own: Mapping[str, Any] | None = None

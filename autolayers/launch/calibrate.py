@@ -107,6 +107,24 @@ def _run_of(
     return Run(kind, placement, backend, build or None, rate / predicted)
 
 
+def _predicted(
+    evaluator: Evaluator,
+    params: Params,
+    kind: str,
+    rate: float,
+    test: Trial,
+    build: int,
+    devices: Sequence[Device],
+) -> Run | None:
+    """Return the same of a launch by its flags; None of one that llama.cpp refuses."""
+    use = evaluator.static(params)
+    if use is None:
+        return None
+    cost = evaluator.cost()
+    clock = cost.clock(params, use)
+    return _run_of(kind, rate, clock, cost.kind(clock), test, build, devices)
+
+
 def runs_of(measured: Iterable[TunedLaunch], test: Trial, devices: Sequence[Device]) -> list[Run]:
     """Return two of each measured launch; none of one whose repetitions differ, or that is not
     plausible."""
@@ -149,13 +167,10 @@ def keep_probe(session: Session, plan: Plan, rate: float) -> bool:
         session.model.overridden(request.params.override_kv), request.machine, policy.build
     )
     params = parse(plan.flags, command=None).params
-    use = evaluator.static(params)
-    if use is None:
-        return False
-    cost = evaluator.cost()
-    clock = cost.clock(params, use)
     devices = request.machine.devices
-    run = _run_of("tg", rate, clock, cost.kind(clock), PROBE, session.build.number, devices)
+    run = _predicted(evaluator, params, "tg", rate, PROBE, session.build.number, devices)
+    if run is None:
+        return False
     if run.plausible:
         keep(ratios([run]), devices, session.environ)
     return run.plausible
@@ -239,22 +254,13 @@ def read_bench(
             evaluator = evaluators[key]
             # llama-bench makes each test's context as long as the test
             params = replace(_params(row), n_ctx=prompt + generate + depth)
-            use = evaluator.static(params)
-            if use is None:
+            kind, test = "pp" if prompt else "tg", Trial(prompt, generate, depth)
+            build = _count(row, "build_number")
+            run = _predicted(evaluator, params, kind, rate, test, build, own)
+            if run is None:
                 raise _Left(
                     f"llama.cpp would refuse it: {evaluator.refusal or LaunchRefused('unknown')}"
                 )
-            cost = evaluator.cost()
-            clock = cost.clock(params, use)
-            run = _run_of(
-                "pp" if prompt else "tg",
-                rate,
-                clock,
-                cost.kind(clock),
-                Trial(prompt, generate, depth),
-                _count(row, "build_number"),
-                own,
-            )
             if not run.plausible:
                 raise _Left(
                     f"{rate:.4g} tokens per second are {run.ratio:.3g} of the prediction: not of "

@@ -267,11 +267,9 @@ class Session:
                 "than predicted with these flags; the plan includes it"
             )
         # META: -sm tensor has one line for all devices, so each may have taken it
-        devices = tuple(
-            replace(d, free=max(0, d.free - worse.get(d.name, worse.get(META, 0))))
-            for d in request.machine.devices
-        )
-        return self.planner(self.model, request.on(devices, request.host), advise=advise)
+        everywhere = worse.get(META, 0)
+        taken = {d.name: worse.get(d.name, everywhere) for d in request.machine.devices}
+        return self.planner(self.model, request.less(taken), advise=advise)
 
     def _checked(self, plan: Plan) -> Plan:
         """Return the plan with the results of `autolayers check` for this program."""
