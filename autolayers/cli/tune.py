@@ -8,6 +8,7 @@ import os
 import shutil
 
 from .. import state
+from ..devices.system import cpus
 from ..engines import engine
 from ..errors import AutolayersError, DoesNotFit, UsageError
 from ..flags.check import read
@@ -80,9 +81,7 @@ def main(argv: Sequence[str]) -> int:
         return _calibrated(session, program, of_each_class(problem), own)
     host = session.request.host
     # Logical cores, with SMT twice the physical ones: some machines are faster with them
-    usable = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    usable = cpus()
     more = (usable,) if host is not None and host.cores and usable > host.cores else ()
     # The plan's launch and those that predictions cannot tell from it, five at most
     return _fastest(session, program, rivals(problem, more), own)

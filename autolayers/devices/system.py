@@ -23,6 +23,11 @@ def file_text(root: str, path: str) -> str:
         return ""
 
 
+def cpus() -> int:
+    """Return the CPUs that this process may use, hyperthreads counted."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def entries(folder: str) -> list[str]:
     """Return the names in a folder, sorted; none where it cannot be read."""
     try:

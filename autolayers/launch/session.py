@@ -12,7 +12,7 @@ from ..engines import LLAMA_SERVER, of_program
 from ..errors import DeviceError, UsageError
 from ..flags.check import refuse_contradictions, refuse_of_program
 from ..flags.params import N_PARALLEL
-from ..flags.parse import Arguments, config_files, items, parse
+from ..flags.parse import Arguments, items, parse
 from ..gguf import first_part
 from ..model import read_model
 from ..output import say, say_all
@@ -55,10 +55,7 @@ class Session:
         self.command = command
         self.environ = environ
         self.planner = planner
-        # ~/.config/llama.cpp/config.ini and the like, which llama.cpp reads by itself
-        self.files = config_files(environ) if not command.container else ()
-        # a container does not see this environment, only what its command passes
-        self.seen = {**({} if command.container else environ), **command.environ}
+        self.seen, self.files = command.read_besides(environ)
         read = parse(command.plannable, self.seen, self.files, command=None)
         models = [value for flag, value in read.given if flag in ("-m", "--model")]
         if len(models) > 1:

@@ -242,6 +242,10 @@ class LaunchFile:
         """Return a comment for each omitted secret."""
         return [f"# {name} is read from {where}" for name in self.secrets]
 
+    def comments(self, where: str) -> list[str]:
+        """Return all comments at the top of a file; `where` its secrets are read."""
+        return [*self.notes, *self.secret_notes(where)]
+
     def starts_keyless(self, way: str) -> None:
         """Warn of a key that was given, where the target cannot fail without it; `way`: how it
         can."""

@@ -51,9 +51,7 @@ def models_of(
     """Return the notes, the sections up to `models`, and the models' names. `sized`: they take
     turns, all but the `kept` ones, so each one's memory is there, and when it is idle."""
     notes = dict.fromkeys(
-        note
-        for launch in launches
-        for note in (*launch.notes, *launch.secret_notes("llama-swap's environment"))
+        note for launch in launches for note in launch.comments("llama-swap's environment")
     )
     named_launches = dict(named(launches))
     # The key's variable: llama-swap refuses a file that names one which is not set.

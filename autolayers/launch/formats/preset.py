@@ -30,9 +30,7 @@ def write(*launches: LaunchFile, sharing: Sharing = ALONE) -> str:
     """Return a section for each model. The router unloads the least recently used model once
     --models-max are loaded: the most that fit, whichever they are, all if they fit together."""
     notes = dict.fromkeys(
-        note
-        for launch in launches
-        for note in (*launch.notes, *launch.secret_notes("the router's environment"))
+        note for launch in launches for note in launch.comments("the router's environment")
     )
     for launch in launches:
         launch.starts_keyless('LLAMA_API_KEY="${LLAMA_API_KEY:?}" llama-server --models-preset F')
