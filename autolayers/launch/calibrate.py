@@ -26,7 +26,7 @@ from ..planner.compare.rivals import Trial
 from ..planner.evaluate import Evaluator
 from ..quoting import printable
 from ..records import dataclass, replace
-from .bench import as_server, rows_of_text
+from .bench import ROWS, as_server, rows_of_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,23 +43,6 @@ if TYPE_CHECKING:
 _MAX_SIZE = 16 << 20
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _NO_VALUE = ("", "none", "auto")
-# fields of a row, and llama-bench's flags: with a value,
-_VALUES = (
-    ("n_gpu_layers", "-ngl"),
-    ("n_batch", "-b"),
-    ("n_ubatch", "-ub"),
-    ("type_k", "-ctk"),
-    ("type_v", "-ctv"),
-    ("split_mode", "-sm"),
-    ("main_gpu", "-mg"),
-)
-# and 0 or 1
-_SWITCHES = (
-    ("no_kv_offload", "-nkvo"),
-    ("no_op_offload", "-nopo"),
-    ("no_host", "--no-host"),
-    ("embeddings", "-embd"),
-)
 # by its age a build writes a bool, a number or a word
 _ATTENTION = {"true": "on", "1": "on", "on": "on", "false": "off", "0": "off", "off": "off"}
 PROBE = Trial(1, 32)
@@ -316,12 +299,15 @@ def _params(row: Mapping[str, Any]) -> Params:
     try:
         # The launch, in llama-bench's words.
         words: list[str] = []
-        for name, flag in _VALUES:
-            if name in row:
-                words += [flag, str(row[name])]
-        for name, flag in _SWITCHES:
+        for form in ROWS.values():
+            name, flag = form["json"], form["flag"]
+            if not name:
+                continue
             # llama-bench's switches take 0 or 1
-            words += [flag, str(int(bool(row.get(name))))]
+            if form["how"] in ("on", "off"):
+                words += [flag, str(int(bool(row.get(name))))]
+            elif name in row:
+                words += [flag, str(row[name])]
         if "flash_attn" in row:
             words += ["-fa", _ATTENTION.get(str(row["flash_attn"]).lower(), "auto")]
         if _count(row, "n_cpu_moe"):
