@@ -22,6 +22,7 @@ import re
 
 from ..errors import UsageError
 from ..records import dataclass, replace
+from ..tables import listed
 from ..units import GiB, MiB, human
 from .assumed import host_of
 from .cluster_file import Box, description, json_of, known, rate_of, time_of
@@ -45,6 +46,12 @@ _TOP, _MACHINE, _LINK = (
     ("machine", "devices", "host", "address", "count"),
     ("bandwidth", "latency"),
 )
+# fields of devices and of a host that are equal in machines which one plan serves
+_ALIKE = listed(
+    "backend description total compute_capability bandwidth n_sm fp16_tflops link unified wddm "
+    "display includes_context driver measured"
+)
+_ALIKE_HOST = listed("bandwidth bus cores threads measured expert_upload numa bus_pageable cpu")
 # free memory of a GPU and of the RAM that differs by less is the same
 _STEP = 256 * MiB, GiB
 
@@ -123,40 +130,15 @@ def _likeness(box: Box) -> object:
     assert host is not None
     rows = [
         (
-            device.backend,
-            device.description,
-            device.total,
+            *(getattr(device, name) for name in _ALIKE),
             # in steps: what a desktop holds varies by a few MiB
             device.free // _STEP[0],
-            device.compute_capability,
-            device.bandwidth,
-            device.n_sm,
-            device.fp16_tflops,
-            device.link,
-            device.unified,
-            device.wddm,
-            device.display,
-            device.includes_context,
-            device.driver,
-            device.measured,
             repr(sorted((device.limits or {}).items())),
         )
         for device in box.devices
     ]
-    return (
-        *rows,
-        host.total // MiB,
-        host.available // _STEP[1],
-        host.bandwidth,
-        host.bus,
-        host.cores,
-        host.threads,
-        host.measured,
-        host.expert_upload,
-        host.numa,
-        host.bus_pageable,
-        host.cpu,
-    )
+    same = [getattr(host, name) for name in _ALIKE_HOST]
+    return (*rows, host.total // MiB, host.available // _STEP[1], *same)
 
 
 def _kind(boxes: Sequence[Box]) -> MachineKind:

@@ -31,16 +31,8 @@ _MEMORY = re.compile(r"([0-9]{1,18})(|[KMGTP]i|[kMGTPm])")  # a Kubernetes quant
 _UNITS = {
     "": 1,
     "m": 1e-3,
-    "k": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "T": 1e12,
-    "P": 1e15,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-    "Pi": 2**50,
+    **{unit: 1000**power for power, unit in enumerate("kMGTP", 1)},
+    **{f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", 1)},
 }
 
 
