@@ -140,24 +140,10 @@ def answer() -> Iterator[dict[str, Any]]:
     pointer = ctypes.c_void_p
     instance = pointer()
     # VkApplicationInfo: pNext, name, version, engine's name and version, apiVersion
-    application = _struct(
-        _APPLICATION,
-        (pointer(None), 8),
-        (ctypes.c_uint32(0), 4),
-        (pointer(None), 8),
-        (ctypes.c_uint32(0), 4),
-        (ctypes.c_uint32(_VERSION), 4),
-    )
+    application = _struct(_APPLICATION, (0, 8), (0, 4), (0, 8), (0, 4), (_VERSION, 4))
     # VkInstanceCreateInfo without layers and extensions: flags, application, two empty lists
-    create = _struct(
-        _INSTANCE,
-        (ctypes.c_uint32(0), 8),
-        (pointer(ctypes.addressof(application)), 8),
-        (ctypes.c_uint32(0), 8),
-        (pointer(None), 8),
-        (ctypes.c_uint32(0), 8),
-        (pointer(None), 8),
-    )
+    at = ctypes.addressof(application)
+    create = _struct(_INSTANCE, (0, 8), (at, 8), (0, 8), (0, 8), (0, 8), (0, 8))
     # anything but VK_SUCCESS, such as no driver
     if vulkan.vkCreateInstance(create, None, ctypes.byref(instance)):
         return
@@ -170,7 +156,7 @@ def answer() -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _struct(kind: int, *fields: tuple[Any, int]) -> ctypes.Array[ctypes.c_char]:
+def _struct(kind: int, *fields: tuple[int, int]) -> ctypes.Array[ctypes.c_char]:
     """Return a structure with sType `kind` and no pNext; fields with their sizes, padding
     included."""
     import ctypes
@@ -179,7 +165,7 @@ def _struct(kind: int, *fields: tuple[Any, int]) -> ctypes.Array[ctypes.c_char]:
     for value, size in fields:
         if size == 8 and len(raw) % 8:
             raw += bytes(8 - len(raw) % 8)
-        raw += (value.value or 0).to_bytes(size, "little")
+        raw += value.to_bytes(size, "little")
     return ctypes.create_string_buffer(raw, len(raw) + 8)
 
 
