@@ -2,7 +2,7 @@
 
     plan, arguments = plan_for("systemd", arguments, make)
     write("systemd", plan, arguments)
-    write_several("llama-swap", [plan, other], arguments, Sharing(together=True))
+    write_several("llama-swap", [plan, other], arguments, SharedMemory(together=True))
 
 Secrets are never written: the file names the environment variable that carries them. A launch that
 a format cannot express is refused; a word that does not affect memory is omitted with a warning.
@@ -18,7 +18,7 @@ from ...errors import UsageError
 from ...flags.formats import FORMATS
 from ...output import say
 from ...records import replace
-from .launch_file import LaunchFile, Sharing
+from .launch_file import LaunchFile, SharedMemory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def write_several(
     kind: str,
     plans: Sequence[Plan],
     arguments: Arguments,
-    sharing: Sharing,
+    sharing: SharedMemory,
     environ: Mapping[str, str] | None = None,
     config_files: Sequence[str] = (),
     warn: Callable[[str], None] = say,

@@ -45,7 +45,7 @@ _OF_THE_SERVER = frozenset(
 
 
 @dataclass(frozen=True)
-class Sharing:
+class SharedMemory:
     """How the models of one file share the memory, models by number. `together`: all fit at once;
     `groups`: those that do; `most`: any so many do; `costs`: what it costs to evict each, relative
     to the others; `kept`: those that stay loaded beside each group."""
@@ -57,7 +57,7 @@ class Sharing:
     kept: Sequence[int] = ()
 
 
-ALONE = Sharing()
+ALONE = SharedMemory()
 
 
 class LaunchFile:

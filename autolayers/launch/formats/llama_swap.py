@@ -8,7 +8,7 @@ import shlex
 from ...errors import UsageError
 from ...quoting import yaml
 from . import document
-from .launch_file import ALONE, LaunchFile, Sharing, named, sizes_note, words_of
+from .launch_file import ALONE, LaunchFile, SharedMemory, named, sizes_note, words_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .document import Document
 
 
-def write(*launches: LaunchFile, sharing: Sharing = ALONE) -> str:
+def write(*launches: LaunchFile, sharing: SharedMemory = ALONE) -> str:
     """Models that fit together form a group whose members stay loaded. A single model is in
     llama-swap's default group, which unloads all others."""
     groups, kept = sharing.groups, sharing.kept

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from ...quoting import yaml
 from . import document
-from .launch_file import ALONE, LaunchFile, Sharing
+from .launch_file import ALONE, LaunchFile, SharedMemory
 from .llama_swap import models_of
 
 
-def write(*launches: LaunchFile, sharing: Sharing = ALONE) -> str:
+def write(*launches: LaunchFile, sharing: SharedMemory = ALONE) -> str:
     """Each set of models that fits together may be loaded at once, with those that are kept."""
     everything = range(len(launches))
     # A set allows each of its subsets too; a model in no set would run only alone

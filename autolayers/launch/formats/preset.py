@@ -11,7 +11,7 @@ from ...flags.table import LEGACY
 from ...flags.write import to_words
 from ...quoting import ini
 from ...tables import listed
-from .launch_file import ALONE, LaunchFile, Sharing, named, sizes_note
+from .launch_file import ALONE, LaunchFile, SharedMemory, named, sizes_note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _ROUTERS = listed(
 _OVERRIDES = ("-ot", "-cmoe", "-ncmoe", "-ncffn")
 
 
-def write(*launches: LaunchFile, sharing: Sharing = ALONE) -> str:
+def write(*launches: LaunchFile, sharing: SharedMemory = ALONE) -> str:
     """Return a section for each model. The router unloads the least recently used model once
     --models-max are loaded: the most that fit, whichever they are, all if they fit together."""
     notes = dict.fromkeys(
