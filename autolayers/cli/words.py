@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from ..flags.parse import Arguments, items
 from ..output import say
 from ..records import replace
@@ -14,6 +16,12 @@ if TYPE_CHECKING:
 def models_named(arguments: Arguments) -> list[str]:
     """Return the models that are named; a pasted llama-server command has its model after -m."""
     return list(arguments.positional) or list(filter(None, [arguments.params.model]))
+
+
+def form_of(arguments: Arguments, shown: bool = False) -> str:
+    """Return the format that is asked for: text where a person reads it, otherwise flags."""
+    usual = "text" if shown or sys.stdout.isatty() else "flags"
+    return str(arguments.own.get("format") or usual)
 
 
 def other_words(arguments: Arguments) -> list[str]:
