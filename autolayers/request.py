@@ -186,7 +186,7 @@ class Request:
         return replace(self, machine=_machine(devices, host, self.policy), host=host)
 
     def less(self, taken: Mapping[str, int], ram: int = 0) -> Request:
-        """Return the same with so many bytes less free on each device, and of RAM."""
+        """Return the same with less free: the bytes `taken` of each device, and `ram` of RAM."""
         devices = tuple(
             replace(device, free=max(0, device.free - taken.get(device.name, 0)))
             for device in self.machine.devices

@@ -26,7 +26,10 @@ _SEEN = 0.88  # least share of the advertised memory that a driver shows
 _MOST = 8  # of a question's answers
 
 # Words that people and drivers add, as patterns, and what stands for them in the table of cards
-_SAID = [(row["pattern"], f" {row['meant']} ") for row in rows("devices/names.tsv")]
+_SAID = [
+    (row["pattern"], f" {row['meant']} " if row["meant"] else " ")
+    for row in rows("devices/names.tsv")
+]
 _OPTIONAL = listed("nvidia geforce amd radeon instinct quadro tesla apple intel rtx gtx gt rx")
 # whose GPUs these words are for
 _MAKERS = (

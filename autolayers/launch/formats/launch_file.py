@@ -47,8 +47,8 @@ _OF_THE_SERVER = frozenset(
 @dataclass(frozen=True)
 class SharedMemory:
     """How the models of one file share the memory, models by number. `together`: all fit at once;
-    `groups`: those that do; `most`: any so many do; `costs`: what it costs to evict each, relative
-    to the others; `kept`: those that stay loaded beside each group."""
+    `groups`: those that do; `most`: how many do, whichever they are; `costs`: what it costs to
+    evict each, relative to the others; `kept`: those that stay loaded beside each group."""
 
     together: bool = False
     groups: Sequence[Sequence[int]] = ()
