@@ -27,7 +27,7 @@ from ..machine import MAX_DEVICES, Device, Host
 from ..parallel import in_threads
 from ..records import dataclass, replace
 from ..units import human
-from .machine_file import described, parse
+from .machine_file import of_data, parse
 from .rpc_protocol import ask
 
 TYPE_CHECKING = False
@@ -256,7 +256,7 @@ def _box(path: str, name: str, row: Any, link: tuple[float, float] | None) -> Bo
         except OSError as error:
             raise UsageError(f"{what}: {file}: {error.strerror or error}") from None
     else:
-        devices, host = described(own, what)
+        devices, host = of_data(own, what)
     address, port = row.get("address", ""), row.get("port", PORT)
     bind = row.get("bind", address)
     if not (_is_address(address) and _is_address(bind)):

@@ -26,7 +26,7 @@ from ..tables import listed
 from ..units import GiB, MiB, human
 from .assumed import host_of
 from .cluster_file import Box, description, json_of, known, rate_of, time_of
-from .machine_file import described
+from .machine_file import of_data
 from .nodes import nodes
 
 TYPE_CHECKING = False
@@ -241,7 +241,7 @@ def _box(path: str, name: str, data: Any, what: str) -> Box:
     """Return one machine. Raises UsageError where it has no memory to plan with."""
     if isinstance(data, dict) and not data.get("devices") and data.get("host") is None:
         raise UsageError(f"{what}: a machine without memory: it has neither devices nor a host")
-    devices, host = described(data, what)
+    devices, host = of_data(data, what)
     if host is None:
         shared = next((device.ram for device in devices if device.in_ram and device.ram), None)
         if shared is None:

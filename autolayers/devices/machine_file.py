@@ -71,10 +71,10 @@ def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
         raise UsageError(
             f"{source}: not JSON ({error}); autolayers devices --json writes one"
         ) from None
-    return described(data, source)
+    return of_data(data, source)
 
 
-def described(data: Any, source: str) -> tuple[list[Device], Host | None]:
+def of_data(data: Any, source: str) -> tuple[list[Device], Host | None]:
     """Return what `parse` does, of what the JSON holds. Raises UsageError."""
     try:
         if not isinstance(data, dict):
