@@ -185,6 +185,17 @@ class Request:
         """Return the same with other memory."""
         return replace(self, machine=_machine(devices, host, self.policy), host=host)
 
+    def less(self, taken: Mapping[str, int], ram: int = 0) -> Request:
+        """Return the same with less free: the bytes `taken` of each device, and `ram` of RAM."""
+        devices = tuple(
+            replace(device, free=max(0, device.free - taken.get(device.name, 0)))
+            for device in self.machine.devices
+        )
+        host = self.host
+        if host is not None:
+            host = replace(host, available=max(0, host.available - ram))
+        return self.on(devices, host)
+
     def said(self) -> Request:
         """Return the same without its notes, which are printed now: commands that print several
         plans would repeat them."""

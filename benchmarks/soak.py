@@ -40,11 +40,11 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+import companion_files  # noqa: E402
 import fuzz  # noqa: E402
 import psutil  # noqa: E402
 
 from autolayers import read_model  # noqa: E402
-from autolayers.launch import companion_files  # noqa: E402
 
 FIGURES = ROOT / "benchmarks" / "soak.json"
 MODEL = str(ROOT / "fixtures" / "headers" / "llama-3.2-1b-q8_0.gguf")

@@ -63,8 +63,8 @@ def _prices() -> str:
 def _bench() -> str:
     """llama-server's flags and what llama-bench calls them."""
     rows = [
-        (rows_of(field)[0].canonical, f"`{flag}`{_EXAMPLES.get(field, '')}")
-        for field, (flag, _) in ROWS.items()
+        (rows_of(field)[0].canonical, f"`{row['flag']}`{_EXAMPLES.get(field, '')}")
+        for field, row in ROWS.items()
     ]
     alike = [name for name, said in rows if said == f"`{name}`"] + [*ALIKE]
     other = [(name, said) for name, said in rows if name not in alike]

@@ -24,6 +24,7 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 sys.path[:0] = [str(TESTS.parent), str(TESTS)]
 
+import companion_files  # noqa: E402
 from support import FIXTURES, RECORDED  # noqa: E402
 
 from autolayers.builds import Build  # noqa: E402
@@ -32,7 +33,7 @@ from autolayers.engines import engine  # noqa: E402
 from autolayers.errors import LaunchRefused  # noqa: E402
 from autolayers.flags.parse import parse  # noqa: E402
 from autolayers.gguf import read_header  # noqa: E402
-from autolayers.launch import bench, companion_files  # noqa: E402
+from autolayers.launch import bench  # noqa: E402
 from autolayers.launch.verify import compare  # noqa: E402
 from autolayers.machine import Device  # noqa: E402
 from autolayers.memory.breakdown import Breakdown  # noqa: E402

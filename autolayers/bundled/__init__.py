@@ -4,6 +4,7 @@ architecture.
     models()  # ("bge-m3-f16", ..., "qwen3-8b-q4_k_m", ...): tensors and sizes as published
     architectures()  # ("afmoe-moe", ...): a few MiB each, for `autolayers check`
     mtp()                                # ("mtp/qwen35", ...): the same with MTP blocks
+    data("with/adapter")                 # and with/projector: loaded with one of them
     read("qwen3-8b-q4_k_m")              # a Model
     data("afmoe-moe")                    # the header's bytes
 
@@ -42,13 +43,13 @@ def models() -> tuple[str, ...]:
 
 def architectures() -> tuple[str, ...]:
     """Return the names of the tiny models, one of each architecture and kind (dense, moe)."""
-    # those of mtp() lie in a directory of their own
+    # those of mtp() and with/ lie in directories of their own
     return tuple(name for name in _names() if not _MODEL.search(name) and "/" not in name)
 
 
 def mtp() -> tuple[str, ...]:
     """Return the names of the tiny models with MTP blocks."""
-    return tuple(name for name in _names() if "/" in name)
+    return tuple(name for name in _names() if name.startswith("mtp/"))
 
 
 def data(name: str) -> bytes:

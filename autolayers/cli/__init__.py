@@ -63,11 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         # `autolayers MODEL | head` has what it wanted: nothing to say
         discard()
         return 1
-    except OSError as error:
-        # Of stdout on a full disk, or of a file that a command opens without wrapping its errors
-        say(_of_system(error))
-        discard()
-        return 1
     except ModuleNotFoundError as error:  # autolayers.pyz brings no psutil along
         # A missing module of our own is a defect: its traceback helps
         # Whether the missing module is one of autolayers, or has no name.
@@ -75,8 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         say(f"the Python package {error.name} is missing: pip install {error.name}")
         return 1
-    except (MemoryError, RecursionError) as error:
-        # Python's own limits: still one line, with exit code 1
+    except (OSError, MemoryError, RecursionError) as error:
+        # Of stdout on a full disk, of a file that a command opens without wrapping its errors, or
+        # of Python's own limits: one line, with exit code 1
         say(_of_system(error))
         discard()
         return 1

@@ -39,14 +39,12 @@ def main(words: list[str]) -> int:
         asked = Request.of(replace(arguments, own=own), os.environ, devices=[])
     request = job.asked(asked.said(), "workload" in arguments.own)
     models = best.candidates(job)
-    progress = Progress(len(models), "planning ")
 
     def work(model: Published) -> best.BestRow:
         return best.take(model, request, job)
 
-    progress.show()
-    answers = in_processes(work, models, done=progress.step)
-    progress.clear()
+    with Progress(len(models), "planning ") as progress:
+        answers = in_processes(work, models, done=progress.step)
     for answer in answers:
         if isinstance(answer, AutolayersError):
             raise answer

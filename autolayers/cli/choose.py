@@ -26,7 +26,7 @@ from ..sources.offers import Offer, offers
 from ..units import GiB, human
 from .model import load
 from .progress import Progress
-from .words import other_words
+from .words import models_named, other_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def main(words: list[str]) -> int:
     """Print the table and the advice; 5 if nothing fits."""
     arguments = read("choose", words, os.environ)
     own = arguments.own
-    names = list(arguments.positional) or [name for name in (arguments.params.model,) if name]
+    names = models_named(arguments)
     if not names:
         raise UsageError(
             "name the models: autolayers choose hf:USER/REPO, a directory, files or ollama:; "
@@ -75,15 +75,13 @@ def main(words: list[str]) -> int:
             raise UsageError(
                 f'--quality {path}: no line "Mean KLD"; llama-perplexity --kl-divergence prints one'
             )
-    # A plan for each file, on all cores
-    progress = Progress(len(models), "planning ")
 
+    # A plan for each file, on all cores
     def work(model: Model) -> Choice:
         return assess(model, request, measured)
 
-    progress.show()
-    answers = in_processes(work, models, done=progress.step)
-    progress.clear()
+    with Progress(len(models), "planning ") as progress:
+        answers = in_processes(work, models, done=progress.step)
     answered = []
     for offer, answer in zip(readable, answers, strict=True):
         if not isinstance(answer, AutolayersError):
@@ -206,13 +204,11 @@ def _offered(names: list[str], arguments: Arguments) -> list[Offer]:
 
 def _models(offered: list[Offer], arguments: Arguments) -> tuple[list[Offer], list[Model]]:
     """Return the models whose headers can be read; a line on stderr for each of the others."""
-    progress = Progress(len(offered), "reading header ")
-    progress.show()
-    # Threads, because a header of the Hub is waiting for the network
-    models_or_errors = in_threads(
-        lambda offer: load(offer.source, arguments), offered, progress.step
-    )
-    progress.clear()
+    with Progress(len(offered), "reading header ") as progress:
+        # Threads, because a header of the Hub is waiting for the network
+        models_or_errors = in_threads(
+            lambda offer: load(offer.source, arguments), offered, progress.step
+        )
     read: list[tuple[Offer, Model]] = []
     for offer, model in zip(offered, models_or_errors, strict=True):
         if isinstance(model, AutolayersError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from .. import state
 from ..devices.cluster_file import asked
@@ -18,7 +17,7 @@ from ..report.table import Style
 from ..report.text import shortage
 from ..request import Request
 from .model import load
-from .words import other_words
+from .words import form_of, other_words
 
 
 def main(words: list[str]) -> int:
@@ -49,8 +48,7 @@ def main(words: list[str]) -> int:
     together = plan_cluster(model, request, cluster)
     # The best set is printed even where it does not fit: it says what is missing
     own, best = arguments.own, together.best
-    # The format that is asked for
-    form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
+    form = form_of(arguments)
     if form not in ("compose", "systemd", "kubernetes", "lws") and (
         "output" in own or "image" in own
     ):

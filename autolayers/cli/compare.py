@@ -15,7 +15,6 @@ from ..records import replace
 from ..report.multi import model_words
 from ..report.table import Style
 from ..report.yours import difference, yours_text
-from .help import help_of
 from .words import other_words
 
 TYPE_CHECKING = False
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str]) -> int:
     """Print both launches; 5 if none of them fits. Nothing is started."""
     own = read("compare", argv[: commands.own_end(argv, "compare")]).own
-    if own.get("help"):
-        show(help_of("compare"))
-        return 0
     command = commands.read(argv, "compare")
     # As nothing is started, the program and its devices need not be here
     session = Session(command, {**own, "dry-run": True, "confirm": False}, os.environ)

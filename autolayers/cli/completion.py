@@ -20,7 +20,9 @@ from ..tables import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ..flags.own import OwnFlag
 
 # All of them ask this program, so a new flag needs no new script
 # shell -> the file of the package with its script
@@ -155,13 +157,14 @@ def _summaries(prefix: str = "") -> dict[str, str]:
     }
 
 
+def _own(command: str) -> Mapping[str, OwnFlag]:
+    """Return the own flags of a command; none of llama-server."""
+    return own_flags(command) if command in COMMANDS else {}
+
+
 def _flags(command: str) -> dict[str, str]:
     """Return a command's flags, with their help."""
-    own = (
-        {name: flag.help for name, flag in own_flags(command).items()}
-        if command in COMMANDS
-        else {}
-    )
+    own = {name: flag.help for name, flag in _own(command).items()}
     if command == _LLAMA or (command in COMMANDS and COMMANDS[command].llama):
         # Without help: autolayers has no text for llama-server's own flags
         program = "" if command == _LLAMA else "server"
@@ -172,7 +175,7 @@ def _flags(command: str) -> dict[str, str]:
 
 def _values(command: str, name: str) -> Sequence[str]:
     """Return the words that may follow a flag, () where it takes others or none."""
-    flag = own_flags(command).get(name) if command in COMMANDS else None
+    flag = _own(command).get(name)
     if flag is None:
         # llama-server's flags, e.g. -ctk f16|q8_0|...
         choices = next((row.kind.choices for row in ARGUMENTS if name in row.names), ())
@@ -186,7 +189,7 @@ def _values(command: str, name: str) -> Sequence[str]:
 
 
 def _takes_value(command: str, name: str) -> bool:
-    flag = own_flags(command).get(name) if command in COMMANDS else None
+    flag = _own(command).get(name)
     return (
         flag.takes_value
         if flag is not None

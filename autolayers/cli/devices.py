@@ -14,7 +14,7 @@ from ..machine import Device, ratios
 from ..output import emit_json, say, say_all, show
 from ..quoting import printable
 from ..records import replace
-from ..report.table import Style, wrap
+from ..report.table import Style, table, wrap
 from ..units import human
 from .calibrate import lines
 
@@ -132,20 +132,14 @@ def _table(inventory: Inventory, speeds: dict[str, Any], width: int) -> list[str
     rows.append(("RAM", human(host.total), human(host.available), speed, _HOST[host.source]))
     # The rows in columns; with their facts below their sizes if the lines are too long
     # The last column, the source, may be of any length
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    sizes = [
-        f"{name:{widths[0]}}  {total:>{widths[1]}}  {free:>{widths[2]}}"
-        for name, total, free, _, _ in rows
-    ]
-    lines = [
-        f"{start}  {row[3]:{widths[3]}}  {row[4]}".rstrip()
-        for start, row in zip(sizes, rows, strict=True)
-    ]
+    head, *others = rows
+    lines = table(head, others, left=(0, 3, 4))
     if max(map(len, lines)) <= width:
         return lines
     # Too wide: a device's facts and its source stand below, indented
-    lines = sizes[:1]
-    for start, row in zip(sizes[1:], rows[1:], strict=True):
+    first, *sizes = table(head[:3], [row[:3] for row in others])
+    lines = [first]
+    for start, row in zip(sizes, others, strict=True):
         lines += [
             start,
             *(line for text in row[3:] if text for line in wrap(text, width, "  ", "    ")),

@@ -50,14 +50,12 @@ def main(words: Sequence[str]) -> int:
     # Llama-server's flags among the words, as they were written, without the model's file,
     # which is here
     from ..flags.parse import items
-    from ..flags.table import Argument
 
     # Unknown flags too, which may be a fork's
     flags = [
         item
         for item in items(words, "explain")
-        if item.name
-        and (item.flag is None or (isinstance(item.flag, Argument) and item.flag.field != "model"))
+        if item.name and (item.flag is None or (item.argument and item.argument.field != "model"))
     ]
     answer = explain(
         # Bytes: a log may be in any encoding

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from ..devices.fleet_file import read as read_fleet
 from ..errors import DoesNotFit, UsageError
@@ -21,6 +20,7 @@ from .cluster import write
 from .model import load
 from .progress import Progress
 from .several import weighted
+from .words import form_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def main(words: list[str]) -> int:
             raise UsageError(f"fleet plans each model and its servers: omit {flag}")
     machines, *names = names
     own = arguments.own
-    form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
+    form = form_of(arguments)
     if form not in launches.KINDS and ("output" in own or "image" in own):
         raise UsageError(f"--output and --image need --format {', '.join(launches.KINDS)}")
     fleet = read_fleet(machines)

@@ -9,13 +9,13 @@ from ..output import emit_json, show
 from ..report.inspect import inspect_text
 from ..report.table import Style
 from .model import load
+from .words import models_named
 
 
 def main(words: list[str]) -> int:
     """Print the facts of a model's header and the sizes of its layers."""
     arguments = read("inspect", words)
-    # A pasted llama-server command has its model after -m
-    names = list(arguments.positional) or [name for name in (arguments.params.model,) if name]
+    names = models_named(arguments)
     if len(names) != 1:
         raise UsageError("inspect takes one model: autolayers inspect MODEL.gguf")
     # -c, -ctk and -ctv decide the size of the cache that is shown

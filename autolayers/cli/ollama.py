@@ -14,7 +14,6 @@ from ..files import opened
 from ..flags.check import read
 from ..flags.own import COMMANDS
 from ..flags.parse import items
-from ..flags.table import Argument
 from ..ollama import modelfile
 from ..ollama.advice import OllamaAdvice, advise
 from ..ollama.log import Log, ServerLog
@@ -88,7 +87,7 @@ class _Command:
         self.words = [
             word
             for item in items(words, command)
-            if isinstance(item.flag, Argument) or item.name in _PLANNER
+            if item.argument or item.name in _PLANNER
             for word in item.words
         ]
         self.server = OllamaServer.from_environment(environ)
@@ -186,14 +185,7 @@ class _Command:
         advice = self.advise(target, remote=True, own={})
         request, plan = self.request(remote=True), advice.plan
         taken = {row.name: row.used + row.margin for row in plan.devices if row.used}
-        devices = [
-            replace(device, free=max(0, device.free - taken.get(device.name, 0)))
-            for device in request.machine.devices
-        ]
-        host = request.host
-        if host is not None:
-            host = replace(host, available=max(0, host.available - plan.host.taken))
-        self._asked = request.on(devices, host)
+        self._asked = request.less(taken, plan.host.taken)
 
     def advise(
         self, target: Target, remote: bool = False, own: Mapping[str, Any] | None = None
@@ -273,7 +265,7 @@ def _plan(command: _Command) -> int:
             )
     # JSON has them under "warnings"
     if "json" not in command.own:
-        _say_all(advice)
+        say_all(advice.notes)
     return 0 if advice.plan.fits else DoesNotFit.exit_code
 
 
@@ -316,8 +308,7 @@ def _modelfile(command: _Command) -> int:
     written = modelfile.minimal(
         source, advice.over(advice.target.parameters), [*advice.summary, *advice.notes, *server]
     )
-    _say_all(advice)
-    _say_server(advice)
+    _say_notes(advice)
     return _written(command, written, advice.summary)
 
 
@@ -336,13 +327,13 @@ def _rewritten(command: _Command) -> int:
     _must_fit(advice)
     # Every byte but those of the parameters stays
     written = modelfile.rewrite(data, advice.over(target.parameters), source)
-    _say_all(advice)
-    _say_server(advice)
+    _say_notes(advice)
     return _written(command, written, advice.summary)
 
 
-def _say_server(advice: OllamaAdvice) -> None:
-    """Say what the server's environment needs, once for all models."""
+def _say_notes(advice: OllamaAdvice) -> None:
+    """Say an advice's notes, and what the server's environment needs, once for all models."""
+    say_all(advice.notes)
     if advice.server:
         say(f"settings of the Ollama server, for every model: {' '.join(advice.server)}")
 
@@ -389,8 +380,7 @@ def _create(command: _Command) -> int:
     _must_fit(advice)
     parameters = advice.over(target.parameters)
     server.create(str(new), str(name), parameters)
-    _say_all(advice)
-    _say_server(advice)
+    _say_notes(advice)
     _print(f"{new}: " + ", ".join(f"{key} {value}" for key, value in parameters.items()))
     return 0
 
@@ -402,7 +392,7 @@ def _verify(command: _Command) -> int:
     # Its own memory would count as used by something else
     server.unload(command.what)
     advice = command.advise(target, remote=True)
-    _say_all(advice)
+    say_all(advice.notes)
     result = verify(
         advice, command.what, server, log=own.get("log"), environ=command.environ, say=say
     )
@@ -516,10 +506,6 @@ def _read(path: str) -> bytes:
             return stream.read(modelfile.MAX_SIZE + 1)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-
-
-def _say_all(advice: OllamaAdvice) -> None:
-    say_all(advice.notes)
 
 
 def _print(*lines: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from .. import __version__
 from ..engines import LLAMA_SERVER
@@ -11,6 +10,7 @@ from ..errors import UsageError
 from ..flags.check import read
 from ..output import show
 from ..request import meant
+from .words import form_of, models_named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,14 +24,11 @@ def main(words: Sequence[str]) -> int:
     if arguments.own.get("version"):
         show(f"autolayers {__version__}\n")
         return 0
-    # The models that are named
-    names = list(arguments.positional)
-    if arguments.params.model and not names:
-        names = [arguments.params.model]
+    names = models_named(arguments)
     if not names:
         raise UsageError("name a model: autolayers MODEL.gguf [flags]; see autolayers --help")
-    shown = sys.stdout.isatty() or arguments.own.get("table")  # into a pager or a file, too
-    form = str(arguments.own.get("format") or ("text" if shown else "flags"))
+    # --table: into a pager or a file, too
+    form = form_of(arguments, bool(arguments.own.get("table")))
     keeps = arguments.own.get("swap") or arguments.own.get("stay")
     turns = bool(keeps) or any(map(os.path.isdir, names))
     if turns or len(names) > 1:

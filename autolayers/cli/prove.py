@@ -7,14 +7,13 @@ import shutil
 
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
-from ..launch import cannot_start, missing
+from ..launch import cannot_start
 from ..launch import command as commands
 from ..launch.prove import Prover
 from ..launch.session import Session
 from ..output import emit_json, say, say_all, show
 from ..report.table import Style, stacked, wrap
 from ..units import mib
-from .help import help_of
 from .progress import Progress
 from .words import warnings_of
 
@@ -30,14 +29,11 @@ def main(argv: Sequence[str]) -> int:
     """Start the planned launch, fill it, and print what it took; 0 only if it held, 5 if the plan
     does not fit, 1 if it did not hold, 130 after Ctrl-C."""
     own = read("prove", argv[: commands.own_end(argv, "prove")]).own
-    if own.get("help"):
-        show(help_of("prove"))
-        return 0
     command = commands.read(argv, "prove")
     if command.container or command.bench or not command.program.startswith("llama-server"):
         raise UsageError("prove fills a llama-server: autolayers prove llama-server -m MODEL ...")
     if not shutil.which(program := command.launcher[0]):
-        return cannot_start(program, missing(program))
+        return cannot_start(program)
     quick, form = "quick" in own, own.get("json")
     session = Session(command, {k: v for k, v in own.items() if k != "quick"}, os.environ)
     plan, added = session.plan()

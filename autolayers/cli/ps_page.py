@@ -76,7 +76,7 @@ def block(running: Running, style: Style) -> list[str]:
     # A wrapped second line is a continuation: not bold
     rows[0] = style(rows[0], "bold")
     cells = [
-        [f"  {row.device}", size(row.held), size(row.predicted), size(row.unaccounted)]
+        [f"  {row.name}", size(row.held), size(row.predicted), size(row.unaccounted)]
         for row in running.rows
     ]
     rows += table(("  device", "held", "predicted", "unaccounted"), cells, style) if cells else []

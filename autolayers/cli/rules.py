@@ -9,6 +9,7 @@ from ..errors import UsageError
 from ..flags.check import read
 from ..output import emit_json, say, show
 from ..quoting import printable
+from ..report.table import table
 from ..rules.evaluate import evaluate_all
 from ..rules.exact import Comparison, compare
 from ..rules.inputs import FIELDS, TYPES, flag
@@ -118,19 +119,14 @@ def figure(value: float, unit: str) -> str:
 def _table(rows: dict[str, Comparison], with_exact: bool, explain: bool) -> list[str]:
     # name, figure, exact and error or GiB, GPUs, title
     cells = [_cells(name, row, with_exact) for name, row in rows.items()]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    # A column that no rule has takes no room
+    columns = [column for column in zip(*cells, strict=True) if any(column)]
+    first, *others = zip(*columns, strict=True)
+    # The title comes last and may be of any length
+    texts = table(first, others, left=(0, len(first) - 1))
     lines = []
-    for row, comparison in zip(cells, rows.values(), strict=True):
-        name, *numbers, title = row
-        columns = [name.ljust(widths[0])]
-        columns += [
-            number.rjust(width)
-            for number, width in zip(numbers, widths[1:-1], strict=True)
-            # A column that no rule has takes no room
-            if width
-        ]
-        # The title comes last and may be of any length
-        lines.append("  ".join([*columns, title]).rstrip())
+    for text, comparison in zip(texts, rows.values(), strict=True):
+        lines.append(text)
         if explain:
             rule, working = comparison.result.rule, comparison.result.working
             told = (

@@ -11,7 +11,7 @@ import sys
 from ..engines import of_program
 from ..errors import DoesNotFit, UsageError
 from ..flags.check import read
-from ..launch import cannot_start, forks, missing, router
+from ..launch import cannot_start, forks, router
 from ..launch import command as commands
 from ..launch.attempts import Attempts
 from ..launch.formats import plan_for, write
@@ -64,7 +64,7 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     # on planning
     first = command.launcher[0]
     if not kind and not own.get("dry-run") and not shutil.which(first):
-        return cannot_start(first, missing(first))
+        return cannot_start(first)
     # e.g. llama-server --version
     alone = commands.needs_no_plan(command)
     if alone and not kind:

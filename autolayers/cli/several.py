@@ -9,6 +9,7 @@ import re
 from ..errors import ModelError, UsageError
 from ..flags.parse import Arguments, config_files
 from ..launch.formats import write_several
+from ..launch.formats.launch_file import SharedMemory
 from ..model.models import Models
 from ..output import emit, say, say_all, show
 from ..planner.several.groups import beside_router, plan_routed
@@ -60,7 +61,7 @@ def at_once(names: list[str], arguments: Arguments, form: str) -> int:
     elif form == "flags":
         text = _lines(together.plans, arguments)
     elif form != "text":
-        text = _launch_file(form, together.plans, arguments, together=together.fits)
+        text = _launch_file(form, together.plans, arguments, SharedMemory(together.fits))
     else:
         text = together_text(together, Style.here(), other_words(without_verbose(arguments)[0]))
     _print(text, form, together.plans)
@@ -179,9 +180,11 @@ def _take_turns(
     if not plans:
         raise ModelError("none of these can be planned")
     if form == "preset":
-        text = _launch_file(form, plans, arguments, most=any_of.most)
+        text = _launch_file(form, plans, arguments, SharedMemory(most=any_of.most))
     elif form == "llama-swap-matrix" and not keep:
-        text = _launch_file(form, plans, arguments, groups=matrix.sets, costs=matrix.costs)
+        text = _launch_file(
+            form, plans, arguments, SharedMemory(groups=matrix.sets, costs=matrix.costs)
+        )
     elif form == "flags":
         text = _lines(plans, arguments)
     elif form in ("text", "json"):
@@ -194,7 +197,7 @@ def _take_turns(
         # members count all models, a launch file only those with a plan
         sets = [[place[i] for i in members] for members in groups.members]
         kept = [place[i] for i, _ in groups.kept]
-        text = _launch_file(form, plans, arguments, groups=sets, kept=kept)
+        text = _launch_file(form, plans, arguments, SharedMemory(groups=sets, kept=kept))
     _print(text, form, plans)
     return 0 if fits else 5
 
@@ -216,25 +219,6 @@ def _lines(plans: Sequence[Plan], arguments: Arguments) -> str:
 
 
 def _launch_file(
-    form: str,
-    plans: Sequence[Plan],
-    arguments: Arguments,
-    *,
-    together: bool = False,
-    groups: Sequence[Sequence[int]] = (),
-    most: int = 0,
-    costs: Sequence[int] = (),
-    kept: Sequence[int] = (),
+    form: str, plans: Sequence[Plan], arguments: Arguments, sharing: SharedMemory
 ) -> str:
-    return write_several(
-        form,
-        plans,
-        arguments,
-        together,
-        os.environ,
-        config_files(os.environ),
-        groups=groups,
-        most=most,
-        costs=costs,
-        kept=kept,
-    )
+    return write_several(form, plans, arguments, sharing, os.environ, config_files(os.environ))

@@ -17,6 +17,7 @@ from ..report.table import Style, wrap
 from ..request import Request
 from .model import load
 from .progress import Progress
+from .words import models_named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def main(words: list[str]) -> int:
     """Print the sweep's table, bars, CSV or JSON."""
     arguments = read("sweep", words, os.environ)
     own, params = arguments.own, arguments.params
-    names = list(arguments.positional) or [name for name in (params.model,) if name]
+    names = models_named(arguments)
     if not names:
         raise UsageError("name a model: autolayers sweep MODEL.gguf; see autolayers sweep --help")
     # Two flags that set the same side of the table

@@ -8,11 +8,12 @@ import os
 import shutil
 
 from .. import state
+from ..devices.system import cpus
 from ..engines import engine
 from ..errors import AutolayersError, DoesNotFit, UsageError
 from ..flags.check import read
 from ..flags.write import to_words
-from ..launch import calibrate, cannot_start, missing
+from ..launch import calibrate, cannot_start
 from ..launch import command as commands
 from ..launch.bench import BenchFailed, Program, in_its_words, read_program, rest_in_its_words
 from ..launch.calibrate import ratios, runs_of
@@ -69,78 +70,49 @@ def main(argv: Sequence[str]) -> int:
     # 126 or 127 where it cannot start, 1 where it is no llama-bench
     except BenchFailed as error:
         if shutil.which(name) is None:
-            return cannot_start(name, missing(name))
+            return cannot_start(name)
         raise AutolayersError(str(error)) from None
     session = Session(command, own, os.environ)
     # Before minutes of measuring: rates of one build say nothing about another
     _refuse_other_build(session, program, program.commit)
+    problem = Problem(session.model, session.request)
     if "quick" in own:
-        # Measure one launch of each class for the predictions of every model
-        devices = session.request.machine.devices
-        fastest = of_each_class(Problem(session.model, session.request))
         # One launch a class of placement: its ratio corrects all predictions of that class
-        rest, lacks = _named(session.command, program, fastest)
-        if lacks:
-            say(f"llama-bench has no {', '.join(lacks)}: measuring without")
-        outcome = quick(fastest, _bench(session, program, rest), own.get("limit", _QUICK_LIMIT))
-        if not outcome.measured:
-            if outcome.interrupted:
-                return _INTERRUPTED
-            raise AutolayersError("no launch could be measured")
-        _refuse_other_build(session, program, outcome.measured[0].rates.commit)
-        shared = _share(session, outcome, own.get("share"))
-        # Without runs that are 20 times off, or whose repetitions differ
-        rows = ratios(runs_of(outcome.measured, outcome.test, devices))
-        if not rows:
-            raise AutolayersError(
-                "the measured speeds are not plausible: other programs, or another machine's clock"
-            )
-        calibrate.keep(rows, devices, os.environ)
-        # stdout has the rows then
-        if own.get("share") != "-":
-            answer(rows, bool(own.get("json")))
-        return _INTERRUPTED if outcome.interrupted else 0 if shared else AutolayersError.exit_code
+        return _calibrated(session, program, of_each_class(problem), own)
     host = session.request.host
     # Logical cores, with SMT twice the physical ones: some machines are faster with them
-    usable = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    usable = cpus()
+    more = (usable,) if host is not None and host.cores and usable > host.cores else ()
     # The plan's launch and those that predictions cannot tell from it, five at most
-    return _measured(
-        session,
-        program,
-        rivals(
-            Problem(session.model, session.request),
-            (usable,) if host is not None and host.cores and usable > host.cores else (),
-        ),
-        own,
-    )
+    return _fastest(session, program, rivals(problem, more), own)
 
 
-def _measured(session: Session, program: Program, rivals: list[Rival], own: dict[str, Any]) -> int:
-    limit = own.get("limit", LIMIT)
-    # --share wants the rates themselves, whatever they decide
-    if len(rivals) == 1 and "share" not in own:
-        say(f"nothing to measure: no other launch is predicted close to {rivals[0].placement}")
-        return _answer(session, rivals[0], own)
-    # An older llama-bench lacks flags such as -ncmoe: the launch is measured without
-    rest, missing = _named(session.command, program, rivals)
-    if missing:
-        say(f"llama-bench has no {', '.join(missing)}: measuring without")
-    work = rivals[0].speed.workload
-    if work.requests > 1:
-        say(
-            "llama-bench measures one request at a time: the cost of parallel requests is predicted"
+def _calibrated(
+    session: Session, program: Program, launches: list[Rival], own: dict[str, Any]
+) -> int:
+    """Measure one launch of each class for the predictions of every model."""
+    outcome, shared = _measured(session, program, launches, own)
+    devices = session.request.machine.devices
+    # Without runs that are 20 times off, or whose repetitions differ
+    rows = ratios(runs_of(outcome.measured, outcome.test, devices))
+    if not rows:
+        raise AutolayersError(
+            "the measured speeds are not plausible: other programs, or another machine's clock"
         )
-    outcome = tune(rivals, _bench(session, program, rest), limit)
-    if not outcome.measured:
-        if outcome.interrupted:
-            return _INTERRUPTED
-        raise AutolayersError("no launch could be measured")
-    # Again: some builds say their commit only in their results
-    _refuse_other_build(session, program, outcome.measured[0].rates.commit)
-    # Before anything else can fail: the measurement took minutes
-    shared = _share(session, outcome, own.get("share"))
+    calibrate.keep(rows, devices, os.environ)
+    # stdout has the rows then
+    if own.get("share") != "-":
+        answer(rows, bool(own.get("json")))
+    return _INTERRUPTED if outcome.interrupted else 0 if shared else AutolayersError.exit_code
+
+
+def _fastest(session: Session, program: Program, launches: list[Rival], own: dict[str, Any]) -> int:
+    """Measure the launches of one question, keep the fastest and print it."""
+    # --share wants the rates themselves, whatever they decide
+    if len(launches) == 1 and "share" not in own:
+        say(f"nothing to measure: no other launch is predicted close to {launches[0].placement}")
+        return _answer(session, launches[0], own)
+    outcome, shared = _measured(session, program, launches, own)
     best = outcome.measured[0]
     _keep(session, best, own)
     # Keep the measured speeds for the predictions of every model.
@@ -151,9 +123,38 @@ def _measured(session: Session, program: Program, rivals: list[Rival], own: dict
         )
     except AutolayersError as error:
         say(f"the speeds cannot be kept: {error}")
-    code = _answer(session, best.rival, own, rivals, outcome.measured)
+    code = _answer(session, best.rival, own, launches, outcome.measured)
     # Ctrl-C keeps what was measured, and still says that it was not all
     return _INTERRUPTED if outcome.interrupted else code if shared else AutolayersError.exit_code
+
+
+def _measured(
+    session: Session, program: Program, launches: list[Rival], own: dict[str, Any]
+) -> tuple[Outcome, bool]:
+    """Return what was measured, and whether --share wrote it. Raises AutolayersError, or
+    KeyboardInterrupt, if nothing was."""
+    # An older llama-bench lacks flags such as -ncmoe: the launch is measured without
+    rest, lacks = _named(session.command, program, launches)
+    if lacks:
+        say(f"llama-bench has no {', '.join(lacks)}: measuring without")
+    bench = _bench(session, program, rest)
+    if "quick" in own:
+        outcome = quick(launches, bench, own.get("limit", _QUICK_LIMIT))
+    else:
+        if launches[0].speed.workload.requests > 1:
+            say(
+                "llama-bench measures one request at a time: the cost of parallel requests is "
+                "predicted"
+            )
+        outcome = tune(launches, bench, own.get("limit", LIMIT))
+    if not outcome.measured:
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        raise AutolayersError("no launch could be measured")
+    # Again: some builds say their commit only in their results
+    _refuse_other_build(session, program, outcome.measured[0].rates.commit)
+    # Before anything else can fail: the measurement took minutes
+    return outcome, _share(session, outcome, own.get("share"))
 
 
 def _bench(session: Session, program: Program, rest: Sequence[str]) -> Bench:

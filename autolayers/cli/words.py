@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+
 from ..flags.parse import Arguments, items
-from ..flags.table import Argument
 from ..output import say
 from ..records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..planner import Plan
+
+
+def models_named(arguments: Arguments) -> list[str]:
+    """Return the models that are named; a pasted llama-server command has its model after -m."""
+    return list(arguments.positional) or list(filter(None, [arguments.params.model]))
+
+
+def form_of(arguments: Arguments, shown: bool = False) -> str:
+    """Return the format that is asked for: text where a person reads it, otherwise flags."""
+    usual = "text" if shown or sys.stdout.isatty() else "flags"
+    return str(arguments.own.get("format") or usual)
 
 
 def other_words(arguments: Arguments) -> list[str]:
@@ -31,11 +43,7 @@ def without_verbose(arguments: Arguments) -> tuple[Arguments, bool]:
     where a page is printed it means the whole page."""
     # Read as flags again: a word -v may be another flag's value, as in `--alias -v`
     flags = list(items(arguments.rest, None))
-    others = [
-        item
-        for item in flags
-        if not (isinstance(item.flag, Argument) and item.flag.canonical == "-v")
-    ]
+    others = [item for item in flags if item.canonical != "-v"]
     return replace(arguments, rest=tuple(word for item in others for word in item.words)), len(
         others
     ) < len(flags)

@@ -15,7 +15,7 @@ from ..backends import Hip
 from ..machine import Device
 from ..records import replace
 from ..units import whole
-from .system import meminfo
+from .system import entries, meminfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,10 +51,7 @@ def query(environ: Mapping[str, str], root: str = "/") -> tuple[list[Device], li
 def _cards(root: str) -> list[Device]:
     """Return AMD's GPUs in the kernel's order."""
     base = f"{root.rstrip('/')}/sys/class/drm"
-    try:
-        names = [name for name in os.listdir(base) if re.fullmatch(r"card\d+", name)]
-    except OSError:
-        return []
+    names = [name for name in entries(base) if re.fullmatch(r"card\d+", name)]
     # card10 comes after card9
     names.sort(key=lambda name: int(name[len("card") :]))
     return [card for name in names if (card := _card(f"{base}/{name}/device", root))]
@@ -118,11 +115,7 @@ def _limits(pci: str | None, root: str) -> dict[str, int] | None:
         "location_id": int(bus, 16) << 8 | int(slot, 16) << 3 | int(function),
     }
     nodes = f"{root.rstrip('/')}/sys/class/kfd/kfd/topology/nodes"
-    try:
-        names = os.listdir(nodes)
-    except OSError:
-        return None
-    for name in names:
+    for name in entries(nodes):
         facts = dict(
             re.findall(r"^(\w+) (\d+)$", _text(f"{nodes}/{name}/properties"), re.MULTILINE)
         )
@@ -146,14 +139,10 @@ def _integrated(path: str) -> bool:
 
 def _watts(path: str, name: str) -> int | None:
     """Return a figure of the GPU's power sensor in watts."""
-    try:
-        sensors = sorted(os.listdir(f"{path}/hwmon"))
-    except OSError:
-        return None
-    microwatts = [
-        number for sensor in sensors if (number := _number(f"{path}/hwmon/{sensor}/{name}"))
-    ]
-    return microwatts[0] // 1_000_000 or None if microwatts else None
+    for sensor in entries(f"{path}/hwmon"):
+        if microwatts := _number(f"{path}/hwmon/{sensor}/{name}"):
+            return microwatts // 1_000_000 or None
+    return None
 
 
 def _text(path: str) -> str:

@@ -32,6 +32,8 @@ KINDS = (
     RamKind("server", 1 << 62, 200e9, 32),
 )
 DESKTOP = KINDS[0]
+# fields of a Host that are alike in machines of one kind
+_OF_KIND = ("bandwidth", "bandwidth_source", "cores", "threads", "bus_pageable", "cpu")
 
 _MOST = 192 * GiB  # of two channels
 _MACOS = 7 * GiB // 2  # an idle macOS takes 3 to 4 GiB
@@ -72,16 +74,5 @@ def host_of(ram: int, devices: Sequence[Device] = (), here: Host | None = None) 
     if here is None:
         return Host(ram, available, "given")
     same = kind_of(here.total) is kind_of(ram)
-    return Host(
-        ram,
-        available,
-        "given",
-        here.bandwidth if same else None,
-        here.bus,
-        here.cores if same else None,
-        here.disk,
-        here.bandwidth_source if same else "",
-        here.threads if same else None,
-        bus_pageable=here.bus_pageable if same else None,
-        cpu=here.cpu if same else "",
-    )
+    kept = ("bus", "disk", *(_OF_KIND if same else ()))
+    return Host(ram, available, "given", **{name: getattr(here, name) for name in kept})

@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_RATIO: tuple[str, ...] = Ratio.__record_fields__  # type: ignore[attr-defined]
 _AGAIN = "tune --quick measures again"
 
 
@@ -24,17 +25,11 @@ def speed_of(row: Ratio, devices: Sequence[Device]) -> SpeedRatio:
     """Return a ratio that was measured now with these devices of this machine, to keep it."""
     own = [device for device in devices if row.backend != HOST and device.backend == row.backend]
     return SpeedRatio(
-        state.machine_name(),
-        row.kind,
-        row.placement,
-        row.ratio,
-        row.n,
-        row.backend,
-        row.build,
-        row.date,
-        tuple(device.description for device in own),
-        next((device.driver for device in own), ""),
-        __version__,
+        machine=state.machine_name(),
+        **vars(row),
+        cards=tuple(device.description for device in own),
+        driver=next((device.driver for device in own), ""),
+        version=__version__,
     )
 
 
@@ -56,17 +51,7 @@ def load(
             if why:
                 old.append(f"the measured speeds of {row.date[:10]} are old: {why} ({_AGAIN})")
             else:
-                ratios.append(
-                    Ratio(
-                        row.kind,
-                        row.placement,
-                        row.ratio,
-                        row.n,
-                        row.backend,
-                        row.build,
-                        row.date,
-                    )
-                )
+                ratios.append(Ratio(**{name: getattr(row, name) for name in _RATIO}))
     return tuple(ratios), old[-1:] if not ratios else []
 
 

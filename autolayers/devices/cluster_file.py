@@ -27,7 +27,7 @@ from ..machine import MAX_DEVICES, Device, Host
 from ..parallel import in_threads
 from ..records import dataclass, replace
 from ..units import human
-from .machine_file import parse
+from .machine_file import of_data, parse
 from .rpc_protocol import ask
 
 TYPE_CHECKING = False
@@ -112,8 +112,8 @@ class Cluster:
 
 def read(path: str) -> Cluster:
     """Return the cluster of a file. Raises UsageError: one line that names what is wrong."""
-    data = _json(path)
-    _known(path, data, _TOP, "the file")
+    data = json_of(path, _MAX_SIZE)
+    known(path, data, _TOP, "the file")
     boxes, head = data.get("boxes"), data.get("head")
     if not isinstance(boxes, dict) or not boxes:
         raise UsageError(f'{path}: no "boxes"; write one object for each machine under its name')
@@ -129,7 +129,7 @@ def read(path: str) -> Cluster:
     links: dict[str, tuple[float, float]] = {}
     for number, row in enumerate(rows, 1):
         what = f"{path}: link {number}"
-        _known(path, row, _LINK, f"link {number}")
+        known(path, row, _LINK, f"link {number}")
         ends = row.get("between")
         if (
             not isinstance(ends, list)
@@ -164,13 +164,28 @@ def read(path: str) -> Cluster:
     return cluster
 
 
-def _json(path: str) -> Any:
-    """Return what a JSON file holds. Raises UsageError."""
+def json_of(path: str, limit: int) -> Any:
+    """Return the JSON of a file. Raises UsageError, also for an object that has a key twice."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        # JSON would keep the last of two things with one name, silently
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            # each name takes its value away; a second one finds none
+            left = dict(pairs)
+            twice = next(name for name, _ in pairs if left.pop(name, left) is left)
+            raise UsageError(f"{path}: {twice[:60]} is listed twice: rename one")
+        return values
+
     try:
         with opened(path) as file:
-            return json.loads(file.read(_MAX_SIZE))
+            text = file.read(limit + 1)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
+    if len(text) > limit:
+        raise UsageError(f"{path}: more than {human(limit)}")
+    try:
+        return json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON ({error})") from None
 
@@ -218,25 +233,30 @@ def _is_address(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[\w.:-]*", value) is not None
 
 
-def _machine_text(path: str, what: str) -> bytes:
-    """Return the bytes of a machine file. Raises UsageError if it cannot be read."""
-    try:
-        with opened(path) as stream:
-            return stream.read(_MAX_SIZE)
-    except OSError as error:
-        raise UsageError(f"{what}: {path}: {error.strerror or error}") from None
+def description(path: str, row: dict[str, Any], what: str) -> tuple[dict[str, Any], str]:
+    """Return how a machine is described: by itself, or "" and by which machine file, which lies
+    next to the file at `path`. Raises UsageError for both."""
+    own: dict[str, Any] = {key: row[key] for key in ("devices", "host") if key in row}
+    file = row.get("machine")
+    if not file:
+        return own, ""
+    if own or not isinstance(file, str):
+        raise UsageError(f"{what}: either a machine file or its devices and host")
+    return {}, os.path.join(os.path.dirname(path), file)
 
 
 def _box(path: str, name: str, row: Any, link: tuple[float, float] | None) -> Box:
     what = f"{path}: box {name}"
-    _known(path, row, _BOX, f"box {name}")
-    machine = {key: row[key] for key in ("devices", "host") if key in row}
-    text: bytes | str = json.dumps(machine)
-    if file := row.get("machine"):
-        if machine or not isinstance(file, str):
-            raise UsageError(f"{what}: either a machine file or its devices and host")
-        text = _machine_text(os.path.join(os.path.dirname(path), file), what)
-    devices, host = parse(text, what)
+    known(path, row, _BOX, f"box {name}")
+    own, file = description(path, row, what)
+    if file:
+        try:
+            with opened(file) as stream:
+                devices, host = parse(stream.read(_MAX_SIZE), what)
+        except OSError as error:
+            raise UsageError(f"{what}: {file}: {error.strerror or error}") from None
+    else:
+        devices, host = of_data(own, what)
     address, port = row.get("address", ""), row.get("port", PORT)
     bind = row.get("bind", address)
     if not (_is_address(address) and _is_address(bind)):
@@ -270,7 +290,8 @@ def time_of(value: Any, what: str) -> float:
     return float(value)
 
 
-def _known(path: str, row: Any, keys: Sequence[str], what: str) -> None:
+def known(path: str, row: Any, keys: Sequence[str], what: str) -> None:
+    """Raise UsageError for what is no object, or has another key than these."""
     if not isinstance(row, dict):
         raise UsageError(f"{path}: {what} is not an object")
     for key in row:

@@ -17,22 +17,21 @@ little free memory are one kind, planned once with the least that any of them ha
 
 from __future__ import annotations
 
-import json
 import os
 import re
 
 from ..errors import UsageError
-from ..files import opened
 from ..records import dataclass, replace
+from ..tables import listed
 from ..units import GiB, MiB, human
 from .assumed import host_of
-from .cluster_file import Box, rate_of, time_of
-from .machine_file import parse
+from .cluster_file import Box, description, json_of, known, rate_of, time_of
+from .machine_file import of_data
 from .nodes import nodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from ..machine import Device, Host
@@ -47,6 +46,12 @@ _TOP, _MACHINE, _LINK = (
     ("machine", "devices", "host", "address", "count"),
     ("bandwidth", "latency"),
 )
+# fields of devices and of a host that are equal in machines which one plan serves
+_ALIKE = listed(
+    "backend description total compute_capability bandwidth n_sm fp16_tflops link unified wddm "
+    "display includes_context driver measured"
+)
+_ALIKE_HOST = listed("bandwidth bus cores threads measured expert_upload numa bus_pageable cpu")
 # free memory of a GPU and of the RAM that differs by less is the same
 _STEP = 256 * MiB, GiB
 
@@ -98,7 +103,7 @@ def read(path: str) -> Fleet:
     wrong."""
     if os.path.isdir(path):
         return _fleet(path, list(_directory(path)))
-    data = _json(path)
+    data = json_of(path, _MAX_SIZE)
     if not isinstance(data, dict):
         raise UsageError(f"{path}: not an object; see docs/fleet.md")
     if isinstance(data.get("items"), list) or data.get("kind") == "Node":
@@ -107,11 +112,11 @@ def read(path: str) -> Fleet:
     # a machine file: a fleet of one
     if "machines" not in data and {"devices", "host"} & data.keys():
         return _fleet(path, [_box(path, _stem(path), data, path)])
-    _known(path, data, _TOP, "the file")
+    known(path, data, _TOP, "the file")
     machines = list(_listed(path, data.get("machines")))
     if data.get("link") is None:
         return _fleet(path, machines)
-    _known(path, data["link"], _LINK, "link")
+    known(path, data["link"], _LINK, "link")
     link = (
         rate_of(data["link"].get("bandwidth", LINK[0]), f"{path}: link"),
         time_of(data["link"].get("latency", LINK[1]), f"{path}: link"),
@@ -125,40 +130,15 @@ def _likeness(box: Box) -> object:
     assert host is not None
     rows = [
         (
-            device.backend,
-            device.description,
-            device.total,
+            *(getattr(device, name) for name in _ALIKE),
             # in steps: what a desktop holds varies by a few MiB
             device.free // _STEP[0],
-            device.compute_capability,
-            device.bandwidth,
-            device.n_sm,
-            device.fp16_tflops,
-            device.link,
-            device.unified,
-            device.wddm,
-            device.display,
-            device.includes_context,
-            device.driver,
-            device.measured,
             repr(sorted((device.limits or {}).items())),
         )
         for device in box.devices
     ]
-    return (
-        *rows,
-        host.total // MiB,
-        host.available // _STEP[1],
-        host.bandwidth,
-        host.bus,
-        host.cores,
-        host.threads,
-        host.measured,
-        host.expert_upload,
-        host.numa,
-        host.bus_pageable,
-        host.cpu,
-    )
+    same = [getattr(host, name) for name in _ALIKE_HOST]
+    return (*rows, host.total // MiB, host.available // _STEP[1], *same)
 
 
 def _kind(boxes: Sequence[Box]) -> MachineKind:
@@ -206,7 +186,7 @@ def _directory(path: str) -> Iterator[Box]:
         )
     for name in names[: MOST + 1]:
         at = os.path.join(path, name)
-        yield _box(at, _stem(name), _json(at, _ONE), at)
+        yield _box(at, _stem(name), json_of(at, _ONE), at)
 
 
 def _listed(path: str, rows: Any) -> Iterator[Box]:
@@ -235,12 +215,13 @@ def _listed(path: str, rows: Any) -> Iterator[Box]:
 
 def _of_row(path: str, name: str, row: dict[str, Any]) -> Iterator[Box]:
     what = f"{path}: machine {name}"
-    _known(path, row, (*_MACHINE, "name"), f"machine {name}")
-    described = _described(path, row, what)
+    known(path, row, (*_MACHINE, "name"), f"machine {name}")
+    own, file = description(path, row, what)
+    data = json_of(file, _ONE) if file else own
     address = row.get("address", name if "count" not in row else name + "-{}")
     if not isinstance(address, str) or not re.fullmatch(r"[\w.:{}-]+", address):
         raise UsageError(f"{what}: address must be a host name or an IP address")
-    box = _box(path, name, described, what)
+    box = _box(path, name, data, what)
     if "count" not in row:
         yield replace(box, address=address)
         return
@@ -256,22 +237,11 @@ def _of_row(path: str, name: str, row: dict[str, Any]) -> Iterator[Box]:
         yield replace(box, name=f"{name}-{number}", address=address.replace("{}", str(number)))
 
 
-def _described(path: str, row: dict[str, Any], what: str) -> Any:
-    """Return the description of a row's machine: its own, or that of the file it names."""
-    described = {key: row[key] for key in ("devices", "host") if key in row}
-    file = row.get("machine")
-    if not file:
-        return described
-    if described or not isinstance(file, str):
-        raise UsageError(f"{what}: either a machine file or its devices and host")
-    return _json(os.path.join(os.path.dirname(path), file), _ONE)
-
-
 def _box(path: str, name: str, data: Any, what: str) -> Box:
     """Return one machine. Raises UsageError where it has no memory to plan with."""
     if isinstance(data, dict) and not data.get("devices") and data.get("host") is None:
         raise UsageError(f"{what}: a machine without memory: it has neither devices nor a host")
-    devices, host = parse(json.dumps(data), what)
+    devices, host = of_data(data, what)
     if host is None:
         shared = next((device.ram for device in devices if device.in_ram and device.ram), None)
         if shared is None:
@@ -280,41 +250,5 @@ def _box(path: str, name: str, data: Any, what: str) -> Box:
     return Box(name, tuple(devices), host, name)
 
 
-def _json(path: str, limit: int = _MAX_SIZE) -> Any:
-    """Return the JSON of a file. Raises UsageError, also for an object that has a key twice."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        # JSON would keep the last of two machines with one name, silently
-        values = dict(pairs)
-        if len(values) < len(pairs):
-            # each name takes its value away; a second one finds none
-            left = dict(pairs)
-            twice = next(name for name, _ in pairs if left.pop(name, left) is left)
-            raise UsageError(f"{path}: {twice[:60]} is listed twice: rename one")
-        return values
-
-    try:
-        with opened(path) as file:
-            text = file.read(limit + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
-    if len(text) > limit:
-        raise UsageError(f"{path}: more than {human(limit)}")
-    try:
-        return json.loads(text, object_pairs_hook=once)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON ({error})") from None
-
-
 def _stem(path: str) -> str:
     return os.path.basename(path).rpartition(".")[0] or os.path.basename(path)
-
-
-def _known(path: str, row: Mapping[str, Any], keys: Sequence[str], what: str) -> None:
-    if not isinstance(row, dict):
-        raise UsageError(f"{path}: {what} is not an object")
-    for key in row:
-        if key not in keys:
-            raise UsageError(
-                f"{path}: {what} has an unknown key {str(key)[:40]!r} (known: {', '.join(keys)})"
-            )

@@ -12,6 +12,8 @@ import os
 from contextlib import suppress
 
 from ..units import GiB, KiB, MiB
+from .nvml import initialised
+from .system import entries
 
 _UNITS = {"": 1, "KiB": KiB, "MiB": MiB, "GiB": GiB}
 _MOST = 4096  # file descriptors that are looked at
@@ -26,12 +28,8 @@ def held(pid: int, root: str = "/") -> dict[str, int]:
 
 
 def _drm(folder: str) -> dict[str, int]:
-    try:
-        names = os.listdir(folder)[:_MOST]
-    except OSError:
-        return {}
     clients: dict[tuple[str, str], int] = {}
-    for name in names:
+    for name in entries(folder)[:_MOST]:
         try:
             with open(os.path.join(folder, name), encoding="ascii", errors="replace") as file:
                 text = file.read(1 << 14)
@@ -76,14 +74,8 @@ def _memory(fields: dict[str, str]) -> int:
 
 def _nvml(pid: int) -> dict[str, int]:
     """Return the bytes that a process holds on each of NVIDIA's GPUs, by PCI address."""
-    try:
-        import ctypes
-
-        ctypes.CDLL("libnvidia-ml.so.1")
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # no driver, or none that answers: devices.nvml says which
+    pynvml, _ = initialised()
+    if pynvml is None:
         return {}
     held_here: dict[str, int] = {}
     try:

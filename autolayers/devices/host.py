@@ -16,12 +16,19 @@ from ..machine import Host
 from ..units import whole
 from . import processor
 from .smbios import bandwidth
-from .system import file_text, meminfo
-from .threads import group_folders, quota, threads
+from .system import control_groups, file_text, meminfo
+from .threads import quota, threads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# by the version of control groups: the files of its limits and its use, and the key of the page
+# cache in memory.stat
+_MEMORY = {
+    1: (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"),
+    2: (("memory.max", "memory.high"), "memory.current", "inactive_file"),
+}
 
 
 def read(root: str = "/") -> Host:
@@ -128,31 +135,15 @@ def _psutil() -> tuple[int, int, str]:
 def _limits(root: str) -> Iterator[tuple[int, int]]:
     """Yield (limit, used) of every control group above this process. Used excludes page cache that
     can be dropped."""
-    for line in file_text(root, "proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        names: tuple[str, ...]
-        if number == "0" and not controllers:
-            base, names = "sys/fs/cgroup", ("memory.max", "memory.high")
-            usage, cache = "memory.current", "inactive_file"
-        elif "memory" in controllers.split(","):
-            base, names = "sys/fs/cgroup/memory", ("memory.limit_in_bytes",)
-            usage, cache = "memory.usage_in_bytes", "total_inactive_file"
-        else:
-            continue
-        parts = group_folders(path)
-        # up to the mount's root: inside a container the path may be the host's, and the container's
-        # limit is at the root
-        for depth in range(len(parts), -1, -1):
-            group = "/".join([base, *parts[:depth]])
-            # The numbers that are all of a file's text; a limit may be the word max.
-            files = [f"{group}/{name}" for name in names]
-            texts = [file_text(root, file).strip() for file in files]
-            limits = [size for text in texts if (size := whole(text, 20)) is not None]
-            taken = whole(file_text(root, f"{group}/{usage}").strip())
-            if limits and taken is not None:
-                # a group does not need its pages of files: the kernel drops them at the limit
-                yield min(limits), max(0, taken - _statistic(root, group, cache))
+    for version, group in control_groups(root, "memory"):
+        names, usage, cache = _MEMORY[version]
+        # The numbers that are all of a file's text; a limit may be the word max.
+        texts = [file_text(root, f"{group}/{name}").strip() for name in names]
+        limits = [size for text in texts if (size := whole(text, 20)) is not None]
+        taken = whole(file_text(root, f"{group}/{usage}").strip())
+        if limits and taken is not None:
+            # a group does not need its pages of files: the kernel drops them at the limit
+            yield min(limits), max(0, taken - _statistic(root, group, cache))
 
 
 def _statistic(root: str, group: str, name: str) -> int:

@@ -24,6 +24,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+# what NVML knows and the listing does not say
+_OF_DRIVER = (
+    *("uuid", "pci_id", "compute_capability", "display", "bandwidth", "n_sm", "kind", "driver"),
+    *("power_limit", "power_default"),
+)
 _MOST = 4 * MAX_DEVICES  # under as many backends as a build may have
 _LINE = re.compile(
     r"^  (?P<name>\S+): (?P<description>.*) \((?P<total>\d{1,9}) MiB, "
@@ -189,18 +194,6 @@ def enrich(devices: list[Device], cards: list[Device]) -> list[Device]:
         card = by_name.get(device.name)
         # positions alone would join different cards where a mask is set
         if card and card.description == device.description:
-            device = replace(
-                device,
-                uuid=card.uuid,
-                pci_id=card.pci_id,
-                compute_capability=card.compute_capability,
-                display=card.display,
-                bandwidth=card.bandwidth,
-                n_sm=card.n_sm,
-                kind=card.kind,
-                driver=card.driver,
-                power_limit=card.power_limit,
-                power_default=card.power_default,
-            )
+            device = replace(device, **{name: getattr(card, name) for name in _OF_DRIVER})
         result.append(device)
     return result

@@ -23,9 +23,9 @@ from ..errors import UsageError
 from ..files import opened
 from ..machine import CLASSES, KINDS, MAX_DEVICES, Device, Host, Ratio, ratios
 from ..records import replace
-from ..units import MiB, whole
+from ..tables import rows
+from ..units import whole
 from .calibrated import with_ratios
-from .measure import BUS
 from .names import completed, find
 
 TYPE_CHECKING = False
@@ -34,50 +34,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MAX_SIZE = 1 << 20
-_RECORDED: tuple[str, ...] = Device.__record_fields__  # type: ignore[attr-defined]
 _OF_HERE = frozenset(("measured", "beside"))  # of a device, on this machine alone
-_DEVICE = frozenset((*_RECORDED, "card", "sure")) - _OF_HERE
-# what devices --json says for a reader alone
-_FIELDS: tuple[str, ...] = Host.__record_fields__  # type: ignore[attr-defined]
-_ONLY_READ = tuple(name for name in BUS if name not in _FIELDS)
-_HOST = frozenset((*_FIELDS, "measured", *_ONLY_READ))
-_TOP = frozenset(("schema", "autolayers", "devices", "host", "notes", "measured"))
-_MEASURED = frozenset(("kind", "class", "backend", "build", "ratio", "n", "date"))
-_RATE = 1e7, 1e15  # the most bytes per second of anything
+_KEYS: dict[str, dict[str, dict[str, str]]] = {}  # of what, then by key
+for _row in rows("devices/machine_keys.tsv"):
+    _KEYS.setdefault(_row["of"], {})[_row["key"]] = _row
+_TYPES: dict[str, tuple[type, str]] = {"switch": (bool, "true or false"), "text": (str, "a text")}
 _RATIO = 0.01, 100.0  # of a measured rate to its prediction
 _ROWS = 1000
-_SIZE = 1, 1 << 60
-# key -> the least and the most
-_DEVICE_SIZES = {
-    "total": _SIZE,
-    "free": (0, 1 << 60),
-    "ram": _SIZE,
-    "n_sm": (1, 4096),
-    "power_limit": (1, 100_000),
-    "power_default": (1, 100_000),
-}
-_DEVICE_RATES = {
-    "bandwidth": _RATE,
-    "link": _RATE,
-    "fp16_tflops": (0.01, 1e5),
-    "latency": (0.0, 10.0),
-}
-_DEVICE_SWITCHES = ("unified", "includes_context", "wddm", "display")
-_DEVICE_TEXTS = (
-    "name",
-    "description",
-    "backend",
-    "kind",
-    "uuid",
-    "pci_id",
-    "source",
-    "warning",
-    "engine",
-    "driver",
-)
-_HOST_SIZES = {"total": (MiB, 1 << 60), "available": (0, 1 << 60)}
-_HOST_RATES = dict.fromkeys(("bandwidth", "bus", "bus_pageable", "disk", "expert_upload"), _RATE)
-_HOST_COUNTS = {"cores": (1, 4096), "threads": (1, 4096), "numa": (1, 4096)}
 
 
 class _Wrong(Exception):
@@ -108,11 +71,16 @@ def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
         raise UsageError(
             f"{source}: not JSON ({error}); autolayers devices --json writes one"
         ) from None
+    return of_data(data, source)
+
+
+def of_data(data: Any, source: str) -> tuple[list[Device], Host | None]:
+    """Return what `parse` does, of what the JSON holds. Raises UsageError."""
     try:
         if not isinstance(data, dict):
             raise _Wrong("not a JSON object; autolayers devices --json writes one")
         # an unknown key is most likely a misspelt one: it must not be ignored
-        _known(data, _TOP, "the file")
+        _known(data, "the file", "the file")
         value = data.get("devices", [])
         if not isinstance(value, list):
             raise _Wrong("devices must be a list")
@@ -128,10 +96,11 @@ def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
         host = _host(data["host"]) if data.get("host") is not None else None
         if not devices and host is None:
             raise _Wrong("neither devices nor a host")
-        rows = tuple(
-            _measured(row, f"measured {i}") for i, row in enumerate(_rows(data.get("measured")), 1)
-        )
-        return with_ratios(devices, host, rows)
+        measured = data.get("measured")
+        if measured is not None and (not isinstance(measured, list) or len(measured) > _ROWS):
+            raise _Wrong(f"measured must be a list of at most {_ROWS}")
+        seen = [_measured(row, f"measured {i}") for i, row in enumerate(measured or (), 1)]
+        return with_ratios(devices, host, seen)
     except _Wrong as error:
         raise UsageError(f"{source}: {error}") from None
 
@@ -140,7 +109,7 @@ def to_dict(devices: Sequence[Device], host: Host | None) -> dict[str, Any]:
     """Return what `parse` reads back, JSON-ready: `autolayers devices --json` adds notes to it."""
     from dataclasses import asdict
 
-    rows = list(map(ratio_row, ratios(devices, host)))
+    measured = list(map(ratio_row, ratios(devices, host)))
     return {
         "schema": 1,
         "autolayers": __version__,
@@ -156,7 +125,7 @@ def to_dict(devices: Sequence[Device], host: Host | None) -> dict[str, Any]:
             for device in devices
         ],
         "host": _without(asdict(host)) if host else None,
-        **({"measured": rows} if rows else {}),
+        **({"measured": measured} if measured else {}),
     }
 
 
@@ -170,22 +139,10 @@ def _without(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _device(row: Any, what: str, before: list[Device]) -> Device:
-    if not isinstance(row, dict):
-        raise _Wrong(f"{what} is not an object")
     # errors name the device as the file does, where it does
-    if isinstance(row.get("name"), str):
+    if isinstance(row, dict) and isinstance(row.get("name"), str):
         what = f"device {row['name']}"
-    _known(row, _DEVICE, what)
-    values = {
-        key: value
-        for key, value in row.items()
-        if value is not None and key not in ("card", "sure")
-    }
-    # in this order: numbers, switches, texts, then what depends on them
-    _check_numbers(values, _DEVICE_SIZES, what, whole=True)
-    _check_numbers(values, _DEVICE_RATES, what)
-    _check_type(values, _DEVICE_SWITCHES, bool, "true or false", what)
-    _check_type(values, _DEVICE_TEXTS, str, "a text", what)
+    values = _checked(row, "device", what)
     if "compute_capability" in values:
         values["compute_capability"] = _capability(values["compute_capability"], what)
     # Raise _Wrong if a backend's limits are no object of whole numbers and switches.
@@ -225,25 +182,25 @@ def _device(row: Any, what: str, before: list[Device]) -> Device:
     return completed(Device(**values)) if card is None else _changed(card, values)
 
 
-def _check_numbers(
-    values: dict[str, Any],
-    limits: Mapping[str, tuple[float, float]],
-    what: str,
-    whole: bool = False,
-) -> None:
-    """Replace the values of these keys by numbers. Raises _Wrong for one outside its limits."""
-    for key, (low, high) in limits.items():
-        if key in values:
-            values[key] = _number(values[key], low, high, f"{what}: {key}", whole=whole)
-
-
-def _check_type(
-    values: Mapping[str, Any], keys: Sequence[str], kind: type, name: str, what: str
-) -> None:
-    """Raise _Wrong if the value of one of these keys is of another type."""
-    for key in keys:
-        if key in values and not isinstance(values[key], kind):
-            raise _Wrong(f"{what}: {key} must be {name}")
+def _checked(row: Any, of: str, what: str) -> dict[str, Any]:
+    """Return the fields of a device or a host that say something, by machine_keys.tsv. Raises
+    _Wrong."""
+    _known(row, of, what)
+    values = {key: value for key, value in row.items() if value is not None}
+    for key, known in _KEYS[of].items():
+        kind = known["kind"]
+        if key not in values:
+            continue
+        if kind == "apart":
+            del values[key]
+        elif kind in _TYPES:
+            type_, name = _TYPES[kind]
+            if not isinstance(values[key], type_):
+                raise _Wrong(f"{what}: {key} must be {name}")
+        elif kind != "own":
+            low, high = float(known["least"]), float(known["most"])
+            values[key] = _number(values[key], low, high, f"{what}: {key}", kind == "whole")
+    return values
 
 
 def _changed(card: Device, values: dict[str, Any]) -> Device:
@@ -282,18 +239,7 @@ def _memory(card: Device | None, values: dict[str, Any], what: str) -> tuple[int
 
 
 def _host(row: Any) -> Host:
-    if not isinstance(row, dict):
-        raise _Wrong("host is not an object")
-    _known(row, _HOST, "host")
-    values = {
-        key: value
-        for key, value in row.items()
-        if value is not None and key not in ("measured", *_ONLY_READ)
-    }
-    _check_numbers(values, _HOST_SIZES, "host", whole=True)
-    _check_numbers(values, _HOST_RATES, "host")
-    _check_numbers(values, _HOST_COUNTS, "host", whole=True)
-    _check_type(values, ("source", "bandwidth_source", "cpu"), str, "a text", "host")
+    values = _checked(row, "host", "host")
     # one of the two will do
     total = values.get("total", values.get("available"))
     if total is None:
@@ -304,16 +250,8 @@ def _host(row: Any) -> Host:
     return Host(**{"source": "given", **values, "total": total, "available": available})
 
 
-def _rows(value: Any) -> list[Any]:
-    if value is not None and (not isinstance(value, list) or len(value) > _ROWS):
-        raise _Wrong(f"measured must be a list of at most {_ROWS}")
-    return value or []
-
-
 def _measured(row: Any, what: str) -> Ratio:
-    if not isinstance(row, dict):
-        raise _Wrong(f"{what} is not an object")
-    _known(row, _MEASURED, what)
+    _known(row, "measured", what)
     for key, names in (("kind", KINDS), ("class", CLASSES)):
         if row.get(key) not in names:
             raise _Wrong(f"{what}: {key} must be one of {', '.join(names)}")
@@ -355,9 +293,11 @@ def _capability(value: Any, what: str) -> tuple[int, int]:
     return major or 0, minor or 0
 
 
-def _known(row: dict[str, Any], keys: frozenset[str], what: str) -> None:
+def _known(row: Any, of: str, what: str) -> None:
+    """Raise _Wrong for what is no object, or has another key than those of the table."""
+    if not isinstance(row, dict):
+        raise _Wrong(f"{what} is not an object")
     for key in row:
-        if key not in keys:
-            raise _Wrong(
-                f"{what} has an unknown key {str(key)[:40]!r} (known: {', '.join(sorted(keys))})"
-            )
+        if key not in _KEYS[of]:
+            known = ", ".join(sorted(_KEYS[of]))
+            raise _Wrong(f"{what} has an unknown key {str(key)[:40]!r} (known: {known})")

@@ -15,6 +15,7 @@ from functools import partial
 
 from .. import state
 from ..errors import AutolayersError
+from .system import cpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,9 +117,7 @@ def ram(size: int) -> float:
     import ctypes
     from concurrent.futures import ThreadPoolExecutor
 
-    count = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    count = cpus()
     # a buffer for each CPU: one core cannot use all channels of the memory
     share = max(1 << 20, size // count)
     library = ctypes.CDLL("msvcrt") if os.name == "nt" else ctypes.CDLL(None)

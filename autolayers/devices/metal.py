@@ -11,6 +11,7 @@ import sys
 from ..backends import METAL
 from ..machine import Device
 from ..programs import NoAnswer, apart
+from .system import MOST_MEMORY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 
 _TIMEOUT = 10
-_MOST_MEMORY = 1 << 50  # bytes; more than any device has
 
 
 def query(available: int, platform: str = sys.platform, read: Reader | None = None) -> list[Device]:
@@ -29,7 +29,7 @@ def query(available: int, platform: str = sys.platform, read: Reader | None = No
     if platform != "darwin":
         return []
     answer = (read or _ask)()
-    if answer is None or answer[1] > _MOST_MEMORY:
+    if answer is None or answer[1] > MOST_MEMORY:
         return []
     name, limit, unified = answer
     free = min(limit, available) if unified else limit

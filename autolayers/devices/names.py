@@ -10,6 +10,7 @@ from __future__ import annotations
 from ..backends import DEFAULT, backend
 from ..errors import UsageError
 from ..records import replace
+from ..tables import listed, rows
 from ..units import GiB, MiB, is_whole_size
 from .cards import CARDS, Card
 from .integrated import has_no_memory
@@ -24,44 +25,12 @@ if TYPE_CHECKING:
 _SEEN = 0.88  # least share of the advertised memory that a driver shows
 _MOST = 8  # of a question's answers
 
-# Words that people and drivers add, and what stands for them in this table. Drivers name the chip
-# in parentheses.
-_SAID = (
-    (r"\((r|tm|c)\)|[®™]", " "),
-    (r".*\b(gfx1151|8060s)\b.*", " strix halo "),
-    (r"\((mtl|pascal|\d+ *gi?b)\)", r" \1 "),
-    (r"\(.*", " "),
-    (r"[-_,/]", " "),
-    (r"\bmac ?os ?\d+\b", " "),
-    (r"\b((apple )?mac( ?book)?( (pro|air|studio|mini))?|imac)\b", " "),
-    (r"\b(ryzen )?(ai )?max ?\+? ?(pro )?395\b\+?", " strix halo "),
-    (r"\bframework desktop\b", " strix halo "),
-    (r"\b(ryzen )?(ai )?max ?\+? ?(pro )?3(85|90)\b", " radeon 8050s "),
-    (r"\b(nvidia )?(dgx )?spark\b|\b(asus )?(ascent )?gx10\b", " gb10 "),
-    (r"\bjetson thor\b|\bthor\b", " jetson thor "),
-    (r"\bcustom gpu 0(405|932)\b", " steam deck "),
-    (r"\blaptop gpu\b|\bmobile\b", " laptop "),
-    (
-        r"\b(blackwell|workstation|generation|edition|graphics|series|unified "
-        r"memory|vram|memory|gpu|mesa|vf)\b",
-        " ",
-    ),
-)
-_OPTIONAL = (
-    "nvidia",
-    "geforce",
-    "amd",
-    "radeon",
-    "instinct",
-    "quadro",
-    "tesla",
-    "apple",
-    "intel",
-    "rtx",
-    "gtx",
-    "gt",
-    "rx",
-)
+# Words that people and drivers add, as patterns, and what stands for them in the table of cards
+_SAID = [
+    (row["pattern"], f" {row['meant']} " if row["meant"] else " ")
+    for row in rows("devices/names.tsv")
+]
+_OPTIONAL = listed("nvidia geforce amd radeon instinct quadro tesla apple intel rtx gtx gt rx")
 # whose GPUs these words are for
 _MAKERS = (
     ("NVIDIA", r"nvidia|geforce|[gr]tx|quadro|tesla|jetson"),
@@ -70,9 +39,7 @@ _MAKERS = (
     ("Apple", r"apple|macbook|imac"),
 )
 # of a key, what a name of the same GPU may lack
-_FAMILIES = frozenset(
-    ("rtx", "gtx", "gt", "rx", "radeon", "arc", "pro", "ai", "jetson", "agx", "tesla", "quadro")
-)
+_FAMILIES = frozenset(listed("rtx gtx gt rx radeon arc pro ai jetson agx tesla quadro"))
 # of one GPU's boards, whose figures are nearly the same
 _FORMS = r"sxm\d?|pcie?|hbm\d?e?|\d+g"
 

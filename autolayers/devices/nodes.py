@@ -31,16 +31,8 @@ _MEMORY = re.compile(r"([0-9]{1,18})(|[KMGTP]i|[kMGTPm])")  # a Kubernetes quant
 _UNITS = {
     "": 1,
     "m": 1e-3,
-    "k": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "T": 1e12,
-    "P": 1e15,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-    "Pi": 2**50,
+    **{unit: 1000**power for power, unit in enumerate("kMGTP", 1)},
+    **{f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", 1)},
 }
 
 
@@ -109,27 +101,24 @@ def _part(row: Mapping[str, Any], key: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _of_type(row: Mapping[str, Any], key: str, type_: str) -> list[dict[str, Any]]:
+    """Return the entries of that type in a list of a node's status."""
+    found = _part(row, "status").get(key)
+    entries = found if isinstance(found, list) else []
+    return [each for each in entries if isinstance(each, dict) and each.get("type") == type_]
+
+
 def _unusable(row: Mapping[str, Any]) -> str:
     """Return why no pod is scheduled there; "": pods are."""
     if _part(row, "spec").get("unschedulable") is True:
         return "cordoned"
-    conditions = _part(row, "status").get("conditions")
-    for condition in conditions if isinstance(conditions, list) else []:
-        if (
-            isinstance(condition, dict)
-            and condition.get("type") == "Ready"
-            and condition.get("status") != "True"
-        ):
-            return "not ready"
-    return ""
+    ready = _of_type(row, "conditions", "Ready")
+    return "" if all(condition.get("status") == "True" for condition in ready) else "not ready"
 
 
 def _address(row: Mapping[str, Any]) -> str:
-    addresses = _part(row, "status").get("addresses")
-    for address in addresses if isinstance(addresses, list) else []:
-        if isinstance(address, dict) and address.get("type") == "InternalIP":
-            return str(address.get("address", ""))[:60]
-    return ""
+    inside = _of_type(row, "addresses", "InternalIP")
+    return str(inside[0].get("address", ""))[:60] if inside else ""
 
 
 def _gpus(path: str, name: str, row: Mapping[str, Any]) -> tuple[tuple[Device, ...], str]:

@@ -20,7 +20,7 @@ from ..machine import Device
 from ..programs import NoAnswer, apart
 from ..records import replace
 from . import visible
-from .system import meminfo, platform, unified_available
+from .system import MOST_MEMORY, meminfo, platform, unified_available
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,27 +48,9 @@ _INIT = {
 _NO_LIBRARY = 12
 
 _MOST_GPUS, _MOST_INSTANCES = 64, 16  # a count above is no answer
-_MOST_MEMORY = 1 << 50  # bytes
 _MOST_CORES, _MOST_CAPABILITY = 1 << 20, 99
 _MOST_RATE = 1 << 17  # MHz, bits of a bus
 _FAILURES = 4  # GPUs that may end or block the process that asks them
-_SENT = (
-    "total",
-    "free",
-    "description",
-    "uuid",
-    "pci_id",
-    "compute_capability",
-    "display",
-    "bandwidth",
-    "n_sm",
-    "kind",
-    "unified",
-    "warning",
-    "driver",
-    "power_limit",
-    "power_default",
-)
 
 
 def query(
@@ -123,13 +105,8 @@ def _ask(
 
 
 def _device(row: Mapping[str, Any]) -> Device:
-    capability = row["compute_capability"]
-    return Device(
-        name="",
-        backend=Cuda.name,
-        source="nvml",
-        **{**row, "compute_capability": capability and tuple(capability)},
-    )
+    capability = row.get("compute_capability")
+    return Device(**{**row, "compute_capability": capability and tuple(capability)})
 
 
 # --- in the child process
@@ -138,7 +115,7 @@ def _device(row: Mapping[str, Any]) -> Device:
 def answers(root: str, first: str) -> Iterator[dict[str, Any]]:
     """Yield {"gpu": number} before each GPU is asked, {"cards", "notes"} after it, {"end"} after
     the last."""
-    nvml, problem = _initialised()
+    nvml, problem = initialised()
     if problem:
         yield {"notes": [problem]}
     if nvml is not None:
@@ -150,7 +127,7 @@ def answers(root: str, first: str) -> Iterator[dict[str, Any]]:
             if count > _MOST_GPUS and not cards:  # of a wrong count, this is the end
                 break
             yield {
-                "cards": [{name: getattr(card, name) for name in _SENT} for card in cards],
+                "cards": [_said(card) for card in cards],
                 "notes": driver.notes,
             }
             driver.notes = []
@@ -158,7 +135,12 @@ def answers(root: str, first: str) -> Iterator[dict[str, Any]]:
     yield {"end": True}
 
 
-def _initialised() -> tuple[Any, str]:
+def _said(card: Device) -> dict[str, Any]:
+    """Return what is known of a card, as JSON has it."""
+    return {name: value for name, value in vars(card).items() if value not in (None, ())}
+
+
+def initialised() -> tuple[Any, str]:
     """Return the library ready to be asked, or None and what is wrong, "" without one."""
     if sys.platform.startswith("linux"):
         import ctypes
@@ -238,7 +220,7 @@ class _Driver:
             self.notes.append(f"GPU {index} is left out: its answers make no sense (NVML: {error})")
             return []
         # a lost GPU may answer with all bits set
-        if any(card.total > _MOST_MEMORY for card in devices):
+        if any(card.total > MOST_MEMORY for card in devices):
             self.notes.append(
                 f"GPU {index} is left out: it reports {devices[0].total} bytes (NVML)"
             )

@@ -22,41 +22,32 @@ _LOOPBACK = 2e9, 3e-5
 def query(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
     """Return the devices of these servers, and a note for each server that does not answer, which
     counts as one device of unknown memory (0). Raises UsageError for anything but host:port."""
-    devices: list[Device] = []
-    answers, notes = _ask(endpoints)
-    for endpoint, served in zip(endpoints, answers, strict=True):
-        # llama.cpp gives a dead server one device, so the numbers after it stay right
-        for one in served or (None,):
-            device = Device(
-                f"{Rpc.name}{len(devices)}",
-                0,
-                0,
-                endpoint,
-                Rpc.name,
-                "rpc",
-                includes_context=True,
-                source="rpc",
-                warning="it does not answer: its memory is unknown",
-            )
-            devices.append(_with(replace(device, warning=""), one, endpoint) if one else device)
-    alive = ",".join(
-        endpoint for endpoint, served in zip(endpoints, answers, strict=True) if served
-    )
+    answers = _answers(endpoints)
+    devices = []
+    for number, (served, endpoint) in enumerate(_served(endpoints, answers)):
+        device = Device(
+            f"{Rpc.name}{number}",
+            0,
+            0,
+            endpoint,
+            Rpc.name,
+            "rpc",
+            includes_context=True,
+            source="rpc",
+            warning="" if served else "it does not answer: its memory is unknown",
+        )
+        devices.append(_with(device, served, endpoint) if served else device)
+    answered = zip(endpoints, answers, strict=True)
+    alive = ",".join(endpoint for endpoint, answer in answered if isinstance(answer, list))
     instead = f"; to use only the others: --rpc {alive}" if alive else ""
+    notes = [answer for answer in answers if not isinstance(answer, list)]
     return devices, [f"{note}: the plan does not use it{instead}" for note in notes]
 
 
 def refine(devices: Iterable[Device], endpoints: Sequence[str]) -> list[Device]:
     """Return listed RPC devices completed by their servers; a device whose server does not answer
     stays as it is. Raises UsageError for anything but host:port."""
-    answers, _ = _ask(endpoints)
-    remaining = iter(
-        [
-            (one, endpoint)
-            for endpoint, served in zip(endpoints, answers, strict=True)
-            for one in served or (None,)
-        ]
-    )
+    remaining = iter(_served(endpoints, _answers(endpoints)))
     refined = []
     for device in devices:
         answer, endpoint = next(remaining, (None, "")) if device.kind == "rpc" else (None, "")
@@ -83,13 +74,16 @@ def _with(device: Device, served: ServedDevice, endpoint: str) -> Device:
     return device if device.total else replace(device, free=served.free, total=served.total)
 
 
-def _ask(endpoints: Sequence[str]) -> tuple[list[list[ServedDevice] | None], list[str]]:
-    """Return each server's devices, None if it cannot be asked, and a line for each of those."""
-    answers = _answers(endpoints)
-    return (
-        [answer if isinstance(answer, list) else None for answer in answers],
-        [str(answer) for answer in answers if not isinstance(answer, list)],
-    )
+def _served(
+    endpoints: Sequence[str], answers: Sequence[list[ServedDevice] | AutolayersError]
+) -> list[tuple[ServedDevice | None, str]]:
+    """Return each device with its server. llama.cpp gives a server without an answer one device,
+    None here, so the numbers after it stay right."""
+    return [
+        (one, endpoint)
+        for endpoint, answer in zip(endpoints, answers, strict=True)
+        for one in (answer if isinstance(answer, list) else (None,))
+    ]
 
 
 def _answers(endpoints: Sequence[str]) -> Sequence[list[ServedDevice] | AutolayersError]:

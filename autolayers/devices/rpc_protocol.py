@@ -13,6 +13,7 @@ from ..errors import DeviceError
 from ..machine import MAX_DEVICES
 from ..net import Limit, one_line
 from ..records import dataclass
+from .system import MOST_MEMORY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 PATIENCE = 3.0  # seconds for all questions to one server
 _GET_ALIGNMENT, _GET_DEVICE_MEMORY, _HELLO, _DEVICE_COUNT = 1, 11, 14, 15
 _CAPABILITIES = 24  # bytes of offered transports: none
-_MAX_MEMORY = 1 << 50  # bytes; more than any device has
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _device(connection: socket.socket, limit: Limit, index: int) -> ServedDevice
     alignment = int.from_bytes(_command(connection, limit, _GET_ALIGNMENT, which, 8), "little")
     memory = _command(connection, limit, _GET_DEVICE_MEMORY, which, 16)
     free, total = (int.from_bytes(memory[at : at + 8], "little") for at in (0, 8))
-    if not 0 < total < _MAX_MEMORY:
+    if not 0 < total < MOST_MEMORY:
         raise ValueError(f"its device {index} has {total} bytes of memory")
     return ServedDevice(alignment, min(free, total), total)
 

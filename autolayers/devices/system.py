@@ -3,7 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST_MEMORY = 1 << 50  # bytes; more than any device has
 
 
 def file_text(root: str, path: str) -> str:
@@ -14,6 +21,40 @@ def file_text(root: str, path: str) -> str:
             return file.read(1 << 20)
     except OSError:
         return ""
+
+
+def cpus() -> int:
+    """Return the CPUs that this process may use, hyperthreads counted."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def entries(folder: str) -> list[str]:
+    """Return the names in a folder, sorted; none where it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def control_groups(root: str, controller: str) -> Iterator[tuple[int, str]]:
+    """Yield (version, folder below `root`) of each control group above this process that has a
+    controller, such as "memory", its own first.
+
+    Up to the mount's root: inside a container the path may be the host's, and the container's
+    limit is at the root.
+    """
+    for line in file_text(root, "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            version, base = 2, "sys/fs/cgroup"
+        elif controller in controllers.split(","):
+            version, base = 1, f"sys/fs/cgroup/{controller}"
+        else:
+            continue
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for depth in range(len(parts), -1, -1):
+            yield version, "/".join([base, *parts[:depth]])
 
 
 def meminfo(root: str = "/") -> dict[str, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from .system import file_text
+from .system import control_groups, file_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,39 +64,15 @@ def _capacity(root: str, cpu: int) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def group_folders(path: str) -> list[str]:
-    """Return the folders of a control group's path."""
-    return [part for part in path.split("/") if part not in ("", "..")]
-
-
 def quota(root: str) -> int:
     """Return the whole number of CPUs that this process's control groups allow at once."""
     smallest = 1 << 30
-    for line in file_text(root, "proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        parts = group_folders(path)
-        if number == "0" and not controllers:
-            read = _quota_words
-        elif "cpu" in controllers.split(","):
-            read = _quota_words_v1
-        else:
-            continue
-        # each group above may have a limit of its own: the smallest holds
-        for depth in range(len(parts), -1, -1):
-            words = read(root, parts[:depth])
-            if len(words) == 2 and all(map(str.isdecimal, words)) and int(words[1]):
-                # "200000 100000" is two CPUs' time; "max" has no number
-                smallest = min(smallest, max(1, int(words[0]) // int(words[1])))
+    # each group above may have a limit of its own: the smallest holds
+    for version, group in control_groups(root, "cpu"):
+        files = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        # the quota and the period, in microseconds
+        words = " ".join(file_text(root, f"{group}/{file}") for file in files).split()
+        if len(words) == 2 and all(map(str.isdecimal, words)) and int(words[1]):
+            # "200000 100000" is two CPUs' time; "max" has no number
+            smallest = min(smallest, max(1, int(words[0]) // int(words[1])))
     return smallest
-
-
-def _quota_words(root: str, group: list[str]) -> list[str]:
-    """Return the quota and the period of a group, in microseconds."""
-    return file_text(root, "/".join(["sys/fs/cgroup", *group, "cpu.max"])).split()
-
-
-def _quota_words_v1(root: str, group: list[str]) -> list[str]:
-    """Return the same of a group of version 1."""
-    path = "/".join(["sys/fs/cgroup/cpu", *group])
-    return [file_text(root, f"{path}/cpu.cfs_{name}_us").strip() for name in ("quota", "period")]

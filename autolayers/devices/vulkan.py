@@ -18,6 +18,7 @@ from ..backends import VULKAN
 from ..machine import Device
 from ..programs import NoAnswer, apart
 from ..records import replace
+from .system import MOST_MEMORY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _LIBRARIES = {"win32": "vulkan-1.dll", "darwin": "libvulkan.1.dylib"}
 _TIMEOUT = 10
-_MOST_MEMORY = 1 << 50  # bytes; more than any device has
 _INTEGRATED, _PROCESSOR = 1, 4  # VkPhysicalDeviceType
 _DEVICE_LOCAL = 1  # VkMemoryHeapFlagBits
 _VERSION = 1 << 22 | 3 << 12  # VK_API_VERSION_1_3
@@ -75,7 +75,7 @@ def query(environ: Mapping[str, str] | None = None) -> list[Device]:
             else "free is the card's total: the driver does not say what others use",
         )
         # a driver that reports more than a petabyte is broken
-        for i, row in enumerate(row for row in rows if row["total"] <= _MOST_MEMORY)
+        for i, row in enumerate(row for row in rows if row["total"] <= MOST_MEMORY)
     ]
 
 
@@ -140,24 +140,10 @@ def answer() -> Iterator[dict[str, Any]]:
     pointer = ctypes.c_void_p
     instance = pointer()
     # VkApplicationInfo: pNext, name, version, engine's name and version, apiVersion
-    application = _struct(
-        _APPLICATION,
-        (pointer(None), 8),
-        (ctypes.c_uint32(0), 4),
-        (pointer(None), 8),
-        (ctypes.c_uint32(0), 4),
-        (ctypes.c_uint32(_VERSION), 4),
-    )
+    application = _struct(_APPLICATION, (0, 8), (0, 4), (0, 8), (0, 4), (_VERSION, 4))
     # VkInstanceCreateInfo without layers and extensions: flags, application, two empty lists
-    create = _struct(
-        _INSTANCE,
-        (ctypes.c_uint32(0), 8),
-        (pointer(ctypes.addressof(application)), 8),
-        (ctypes.c_uint32(0), 8),
-        (pointer(None), 8),
-        (ctypes.c_uint32(0), 8),
-        (pointer(None), 8),
-    )
+    at = ctypes.addressof(application)
+    create = _struct(_INSTANCE, (0, 8), (at, 8), (0, 8), (0, 8), (0, 8), (0, 8))
     # anything but VK_SUCCESS, such as no driver
     if vulkan.vkCreateInstance(create, None, ctypes.byref(instance)):
         return
@@ -170,7 +156,7 @@ def answer() -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _struct(kind: int, *fields: tuple[Any, int]) -> ctypes.Array[ctypes.c_char]:
+def _struct(kind: int, *fields: tuple[int, int]) -> ctypes.Array[ctypes.c_char]:
     """Return a structure with sType `kind` and no pNext; fields with their sizes, padding
     included."""
     import ctypes
@@ -179,7 +165,7 @@ def _struct(kind: int, *fields: tuple[Any, int]) -> ctypes.Array[ctypes.c_char]:
     for value, size in fields:
         if size == 8 and len(raw) % 8:
             raw += bytes(8 - len(raw) % 8)
-        raw += (value.value or 0).to_bytes(size, "little")
+        raw += value.to_bytes(size, "little")
     return ctypes.create_string_buffer(raw, len(raw) + 8)
 
 

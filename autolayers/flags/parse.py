@@ -193,9 +193,14 @@ class Item:
         self.positive = positive
 
     @property
+    def argument(self) -> Argument | None:
+        """llama-server's flag; None of other words and of own flags."""
+        return self.flag if isinstance(self.flag, Argument) else None
+
+    @property
     def canonical(self) -> str:
         """The name that llama-server's flag has everywhere; "" of other words."""
-        return self.flag.canonical if isinstance(self.flag, Argument) else ""
+        return self.argument.canonical if self.argument else ""
 
 
 _SWITCHES_OF_FORK = ("--fit", "-dr", "-co", "--color")

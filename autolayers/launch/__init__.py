@@ -11,18 +11,13 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit codes, as a shell's
 LLAMA_CPP = "https://github.com/ggml-org/llama.cpp/releases"
 
 
-def missing(program: str) -> OSError:
-    """Return why a program is not in PATH, or not executable where a path is given: a file of the
-    name here is neither."""
-    return (
-        PermissionError()
-        if os.path.dirname(program) and os.path.exists(program)
-        else FileNotFoundError()
-    )
-
-
-def cannot_start(program: str, error: OSError) -> int:
-    """Prints why a program cannot be started; returns the exit code."""
+def cannot_start(program: str, error: OSError | None = None) -> int:
+    """Prints why a program cannot be started, by default because it is not in PATH, or not
+    executable where a path is given; returns the exit code."""
+    if error is None:
+        # a file of the name here is neither
+        is_there = os.path.dirname(program) and os.path.exists(program)
+        error = PermissionError() if is_there else FileNotFoundError()
     reason = {FileNotFoundError: "not found", PermissionError: "cannot be executed"}.get(
         type(error)
     )

@@ -285,14 +285,12 @@ class Attempts:
 
             pid, outcome = background.run(words, environ, at.port, ready)
             if pid:
-                key = given.value("--api-key") or environ.get("LLAMA_API_KEY")
+                authorization = wait.authorization(given, environ)
                 rate = None
-                if own or not key:  # a key goes to nobody else
-                    # --api-key takes a list
-                    first_key = key.split(",")[0] if key else None
+                if own or not authorization:  # a key goes to nobody else
                     # Two tokens show that it works; a rate that is kept needs more
                     tokens = calibrate.PROBE.generate if self.verify else 2
-                    rate = wait.speed(own[0] if own else at, first_key, tokens)
+                    rate = wait.speed(own[0] if own else at, authorization, tokens)
                 if rate and self.verify and direct:
                     self._keep_rate(rate)
                 speed = f", {rate:.1f} tokens/s" if rate else ""
@@ -317,9 +315,8 @@ class Attempts:
         if self.session.program() is None or len(self.session.command.launcher) > 1:
             return
         # Whether the server answers those alone who have its key.
-        in_words = given.value("--api-key") or given.value("--api-key-file")
-        has_key = bool(in_words or self.session.environ.get("LLAMA_API_KEY"))
-        if has_key or not wait.is_known(given):
+        key = given.value("--api-key-file") or wait.authorization(given, self.session.environ)
+        if key or not wait.is_known(given):
             return
         at = wait.Address.of(given, self.session.build.default_port)
         until = time.monotonic() + _PATIENCE
@@ -328,7 +325,7 @@ class Attempts:
             if time.monotonic() > until:
                 return
             time.sleep(0.5)
-        rate = wait.speed(at, None, calibrate.PROBE.generate, self.probe_limit)
+        rate = wait.speed(at, "", calibrate.PROBE.generate, self.probe_limit)
         if rate:
             say(f"{calibrate.PROBE.generate} tokens of it: {rate:.1f} tokens/s")
             self._keep_rate(rate)

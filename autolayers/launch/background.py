@@ -4,7 +4,6 @@ ready, and ended with us until then, however we end."""
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,13 +15,13 @@ from ..errors import AutolayersError
 from ..output import say
 from ..quoting import printable
 from ..units import human
-from .supervise import Adopter, Ended, Watcher, end_group, handled
+from .supervise import Ended, end_group, handled, keeping, own_group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
-    from typing import Any, BinaryIO
+    from typing import BinaryIO
 
 _PAUSE = 0.2  # seconds between two polls
 _TAIL = 4000  # bytes of the log that are shown when it fails
@@ -49,50 +48,35 @@ def run(
     def stop(number: int, _: FrameType | None) -> None:
         stopped.append(number)
 
-    # the handlers are there before the server, which may signal its parent at once
-    before = {number: signal.signal(number, stop) for number in handled()}
     child: subprocess.Popen[bytes] | None = None
-    watcher: Watcher | None = None
     reader = LogReader()
     ready = False
-    try:
-        # What the server leaves in a session of its own is found by this process as its parent
-        with Adopter() as adopter:
-            try:
-                with state.create(path) as output:
+    # What the server leaves in a session of its own is found by this process as its parent
+    with keeping(handled(), stop) as adopter:
+        try:
+            with state.create(path) as output:
+                child = subprocess.Popen(
+                    list(words),
+                    env=dict(environ),
+                    # The terminal's input belongs to what the user types next
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
                     # A child that outlives us, once the watcher is dismissed
-                    apart: dict[str, Any] = {
-                        "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
-                    }
-                    watcher = Watcher() if os.name == "posix" else None
-                    if watcher is not None:
-                        apart = {"start_new_session": True, "preexec_fn": watcher.watched}
-                    child = subprocess.Popen(
-                        list(words),
-                        env=dict(environ),
-                        # The terminal's input belongs to what the user types next
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                        **apart,
-                    )
-                with open(path, "rb") as log, _Progress() as progress:
-                    # Once it is ready the watcher is dismissed below, and the server lives on
-                    ready = _until_ready(child, log, reader, stopped, healthy, progress)
-                    if ready:
-                        return child.pid, Ended(0, reader.finish(), False, False, False)
-                    end_group(child)
-                    # what it printed last, before it was ended
-                    reader.feed(log.read(_PIECE))
-            finally:
-                if child is not None and not ready:
-                    end_group(child)
-                    adopter.end_all(watcher.pid if watcher is not None else 0)
-    finally:
-        if watcher is not None:
-            watcher.dismiss()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+                    **own_group(adopter.watcher, lives_on=True),
+                )
+            with open(path, "rb") as log, _Progress() as progress:
+                # Once it is ready the watcher is dismissed, and the server lives on
+                ready = _until_ready(child, log, reader, stopped, healthy, progress)
+                if ready:
+                    return child.pid, Ended(0, reader.finish(), False, False, False)
+                end_group(child)
+                # what it printed last, before it was ended
+                reader.feed(log.read(_PIECE))
+        finally:
+            if child is not None and not ready:
+                end_group(child)
+                adopter.end_all()
     code = child.wait()
     with open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - _TAIL))

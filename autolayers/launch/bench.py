@@ -19,11 +19,12 @@ from ..errors import AutolayersError
 from ..flags.kinds import FLAG
 from ..flags.params import Params
 from ..flags.parse import items, parse
-from ..flags.table import Argument, lookup, rows_of
+from ..flags.table import lookup, rows_of
 from ..programs import NoAnswer, ask
 from ..quoting import printable
 from ..records import dataclass
 from ..tables import listed
+from ..tables import rows as rows_of_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,35 +33,19 @@ if TYPE_CHECKING:
 
     from ..planner.compare.rivals import Trial
 
-# llama-bench's form of a field of Params: (flag, its value), and older builds' name
-# Lists are separated by slashes and rules by semicolons: a comma starts the next test
-ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "model": ("-m", str),
+ROWS = {row["field"]: row for row in rows_of_table("launch/bench.tsv")}
+# how a value is written; lists are separated by slashes and rules by semicolons: a comma starts the
+# next test
+_WRITTEN: dict[str, Callable[[Any], str]] = {
+    "": str,
     # -2 is "all", a word that it does not take
-    "n_gpu_layers": ("-ngl", lambda n: "999" if n == -2 else str(n)),
-    "n_batch": ("-b", str),
-    "n_ubatch": ("-ub", str),
-    "flash_attn": ("-fa", str),
-    "cache_type_k": ("-ctk", str),
-    "cache_type_v": ("-ctv", str),
-    "kv_offload": ("-nkvo", lambda on: str(int(not on))),
-    "op_offload": ("-nopo", lambda on: str(int(not on))),
-    "split_mode": ("-sm", str),
-    "tensor_split": ("-ts", lambda shares: "/".join(f"{share:g}" for share in shares)),
-    "main_gpu": ("-mg", str),
-    "device": ("-dev", lambda names: "/".join(names) or "none"),
-    "rpc": ("-rpc", ",".join),
-    "overrides": (
-        "-ot",
-        lambda pairs: ";".join(f"{pattern}={buffer}" for pattern, buffer in pairs),
-    ),
-    "load_mode": ("-lm", str),
-    "lazy_mode": ("-lzm", str),
-    "repack": ("--repack", lambda on: str(int(on))),
-    "no_host": ("--no-host", lambda on: str(int(on))),
-    "embedding": ("-embd", lambda on: str(int(on))),
-    "numa": ("--numa", str),
-    "n_threads": ("-t", str),
+    "layers": lambda n: "999" if n == -2 else str(n),
+    "off": lambda on: str(int(not on)),
+    "on": lambda on: str(int(on)),
+    "shares": lambda shares: "/".join(f"{share:g}" for share in shares),
+    "names": lambda names: "/".join(names) or "none",
+    "list": ",".join,
+    "rules": lambda pairs: ";".join(f"{pattern}={buffer}" for pattern, buffer in pairs),
 }
 # set by the test, or always fixed by a plan
 _OF_TESTS = frozenset(
@@ -128,8 +113,7 @@ def in_its_words(params: Params, flags: Collection[str]) -> tuple[list[str], lis
         # No devices, `()`, is -dev none
         if value is None or (value == () and name != "device") or name in _OF_TESTS:
             continue
-        row = ROWS.get(name)
-        pair = _flag_and_value(row[0], row[1](value), flags) if row else []
+        pair = _flag_and_value(*_pair(name, value), flags) if name in ROWS else []
         # A sign that llama-bench separates rules or launches by
         if pair and not (
             name == "overrides" and any(set(",;") & set(part) for pair in value for part in pair)
@@ -138,6 +122,12 @@ def in_its_words(params: Params, flags: Collection[str]) -> tuple[list[str], lis
         else:
             lacking.append(rows_of(name)[0].canonical)
     return words, lacking
+
+
+def _pair(field: str, value: Any) -> tuple[str, str]:
+    """Return llama-bench's flag of a field of Params, and its value."""
+    row = ROWS[field]
+    return row["flag"], _WRITTEN[row["how"]](value)
 
 
 def _flag_and_value(flag: str, value: str, flags: Collection[str]) -> list[str]:
@@ -159,7 +149,7 @@ def rest_in_its_words(words: Sequence[str], flags: Collection[str]) -> tuple[lis
     same: list[str] = []
     lacking: list[str] = []
     for item in items(words):
-        known_flag = item.flag if isinstance(item.flag, Argument) else None
+        known_flag = item.argument
         # A flag with a field is part of the plan already
         if known_flag is not None and known_flag.field:
             continue
@@ -339,8 +329,7 @@ def for_bench(name: str, words: list[str]) -> list[str]:
     value = getattr(parse(words, command=None).params, name)
     if name == "n_gpu_layers":
         return words
-    flag, say = ROWS[name]
-    return [flag, say(value)]
+    return [*_pair(name, value)]
 
 
 def as_server(words: Sequence[str]) -> tuple[str, ...]:

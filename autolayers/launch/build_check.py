@@ -27,7 +27,6 @@ from ..gguf import read_header
 from ..quoting import printable
 from ..records import dataclass, replace
 from ..tables import listed
-from .companion_files import adapter, projector
 from .supervise import end_group, own_group
 from .verify import compare, in_use
 
@@ -133,14 +132,11 @@ def check(
 
 def companions(names: Sequence[str] = ()) -> list[_Job]:
     """Return the launches with companions, of all models or those `names`."""
-    drafted, seeing = read(DRAFTED), read(SEEING)
+    drafted = (("-md", data(DRAFTED)), ("--lora", data("with/adapter")))
+    seeing = (("--mmproj", data("with/projector")),)
     jobs = [
-        _Job(
-            DRAFTED,
-            "with a draft and an adapter",
-            files=(("-md", data(DRAFTED)), ("--lora", adapter(drafted))),
-        ),
-        _Job(SEEING, "with a projector", files=(("--mmproj", projector(seeing)),), warm=True),
+        _Job(DRAFTED, "with a draft and an adapter", files=drafted),
+        _Job(SEEING, "with a projector", files=seeing, warm=True),
         *(_Job(name, "that drafts", drafts=True) for name in mtp()),
     ]
     return [job for job in jobs if not names or job.name in names]

@@ -26,7 +26,7 @@ from ..planner.compare.rivals import Trial
 from ..planner.evaluate import Evaluator
 from ..quoting import printable
 from ..records import dataclass, replace
-from .bench import as_server, rows_of_text
+from .bench import ROWS, as_server, rows_of_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,23 +43,6 @@ if TYPE_CHECKING:
 _MAX_SIZE = 16 << 20
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _NO_VALUE = ("", "none", "auto")
-# fields of a row, and llama-bench's flags: with a value,
-_VALUES = (
-    ("n_gpu_layers", "-ngl"),
-    ("n_batch", "-b"),
-    ("n_ubatch", "-ub"),
-    ("type_k", "-ctk"),
-    ("type_v", "-ctv"),
-    ("split_mode", "-sm"),
-    ("main_gpu", "-mg"),
-)
-# and 0 or 1
-_SWITCHES = (
-    ("no_kv_offload", "-nkvo"),
-    ("no_op_offload", "-nopo"),
-    ("no_host", "--no-host"),
-    ("embeddings", "-embd"),
-)
 # by its age a build writes a bool, a number or a word
 _ATTENTION = {"true": "on", "1": "on", "on": "on", "false": "off", "0": "off", "off": "off"}
 PROBE = Trial(1, 32)
@@ -107,6 +90,24 @@ def _run_of(
     return Run(kind, placement, backend, build or None, rate / predicted)
 
 
+def _predicted(
+    evaluator: Evaluator,
+    params: Params,
+    kind: str,
+    rate: float,
+    test: Trial,
+    build: int,
+    devices: Sequence[Device],
+) -> Run | None:
+    """Return the same of a launch by its flags; None of one that llama.cpp refuses."""
+    use = evaluator.static(params)
+    if use is None:
+        return None
+    cost = evaluator.cost()
+    clock = cost.clock(params, use)
+    return _run_of(kind, rate, clock, cost.kind(clock), test, build, devices)
+
+
 def runs_of(measured: Iterable[TunedLaunch], test: Trial, devices: Sequence[Device]) -> list[Run]:
     """Return two of each measured launch; none of one whose repetitions differ, or that is not
     plausible."""
@@ -149,13 +150,10 @@ def keep_probe(session: Session, plan: Plan, rate: float) -> bool:
         session.model.overridden(request.params.override_kv), request.machine, policy.build
     )
     params = parse(plan.flags, command=None).params
-    use = evaluator.static(params)
-    if use is None:
-        return False
-    cost = evaluator.cost()
-    clock = cost.clock(params, use)
     devices = request.machine.devices
-    run = _run_of("tg", rate, clock, cost.kind(clock), PROBE, session.build.number, devices)
+    run = _predicted(evaluator, params, "tg", rate, PROBE, session.build.number, devices)
+    if run is None:
+        return False
     if run.plausible:
         keep(ratios([run]), devices, session.environ)
     return run.plausible
@@ -239,22 +237,13 @@ def read_bench(
             evaluator = evaluators[key]
             # llama-bench makes each test's context as long as the test
             params = replace(_params(row), n_ctx=prompt + generate + depth)
-            use = evaluator.static(params)
-            if use is None:
+            kind, test = "pp" if prompt else "tg", Trial(prompt, generate, depth)
+            build = _count(row, "build_number")
+            run = _predicted(evaluator, params, kind, rate, test, build, own)
+            if run is None:
                 raise _Left(
                     f"llama.cpp would refuse it: {evaluator.refusal or LaunchRefused('unknown')}"
                 )
-            cost = evaluator.cost()
-            clock = cost.clock(params, use)
-            run = _run_of(
-                "pp" if prompt else "tg",
-                rate,
-                clock,
-                cost.kind(clock),
-                Trial(prompt, generate, depth),
-                _count(row, "build_number"),
-                own,
-            )
             if not run.plausible:
                 raise _Left(
                     f"{rate:.4g} tokens per second are {run.ratio:.3g} of the prediction: not of "
@@ -310,12 +299,15 @@ def _params(row: Mapping[str, Any]) -> Params:
     try:
         # The launch, in llama-bench's words.
         words: list[str] = []
-        for name, flag in _VALUES:
-            if name in row:
-                words += [flag, str(row[name])]
-        for name, flag in _SWITCHES:
+        for form in ROWS.values():
+            name, flag = form["json"], form["flag"]
+            if not name:
+                continue
             # llama-bench's switches take 0 or 1
-            words += [flag, str(int(bool(row.get(name))))]
+            if form["how"] in ("on", "off"):
+                words += [flag, str(int(bool(row.get(name))))]
+            elif name in row:
+                words += [flag, str(row[name])]
         if "flash_attn" in row:
             words += ["-fa", _ATTENTION.get(str(row["flash_attn"]).lower(), "auto")]
         if _count(row, "n_cpu_moe"):

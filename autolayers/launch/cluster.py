@@ -29,7 +29,7 @@ from .formats.reach import Reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ..flags.parse import Arguments
     from ..machine import Device
@@ -74,15 +74,8 @@ def files(
 ) -> dict[str, str]:
     """Path -> text, the head's last. Raises UsageError for a machine that this kind of file cannot
     start, and for two machines whose files would have the same name."""
-    name_of = kubernetes.label if kind in ("kubernetes", "lws") else _folder
-    # Two names may become one: characters that a file's name should not have are dashes there
-    names: dict[str, str] = {}
-    for box in (*use.boxes, cluster.head):
-        if (other := names.setdefault(name_of(box.name), box.name)) != box.name:
-            raise UsageError(
-                f"the files of the boxes {other!r} and {box.name!r} would have the same names: "
-                "rename one"
-            )
+    name_of = kubernetes.label if kind in ("kubernetes", "lws") else folder
+    refuse_same(name_of, "boxes", (*use.boxes, cluster.head))
     return _KINDS[kind](use, cluster, arguments, image)
 
 
@@ -92,9 +85,22 @@ def _head(use: Use, arguments: Arguments, image: str = "") -> LaunchFile:
     return launch
 
 
-def _folder(box: str) -> str:
-    """Return the directory of a machine's files, never a parent directory."""
-    return plain_name(box).lstrip(".") or "box"
+def folder(name: str, bare: str = "box") -> str:
+    """Return the directory of a machine's files, never a parent directory; `bare`: of one whose
+    name is nothing but dots."""
+    return plain_name(name).lstrip(".") or bare
+
+
+def refuse_same(name_of: Callable[[str], str], what: str, boxes: Iterable[Box]) -> None:
+    """Raise UsageError for two machines whose files would have the same name."""
+    # Two names may become one: characters that a file's name should not have are dashes there
+    names: dict[str, str] = {}
+    for box in boxes:
+        if (other := names.setdefault(name_of(box.name), box.name)) != box.name:
+            raise UsageError(
+                f"the files of the {what} {other!r} and {box.name!r} would have the same names: "
+                "rename one"
+            )
 
 
 def _comment() -> list[str]:
@@ -155,8 +161,8 @@ def _systemd(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
                 "[Install]",
                 "WantedBy=multi-user.target",
             ]
-            texts[f"{_folder(box.name)}/llama-rpc-{i}.service"] = "\n".join(lines) + "\n"
-    texts[f"{_folder(cluster.head.name)}/llama-server.service"] = systemd_file.write(
+            texts[f"{folder(box.name)}/llama-rpc-{i}.service"] = "\n".join(lines) + "\n"
+    texts[f"{folder(cluster.head.name)}/llama-server.service"] = systemd_file.write(
         _head(use, arguments)
     )
     return texts
@@ -214,12 +220,12 @@ def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
                 # Also after a reboot of that machine
                 "restart": "unless-stopped",
             }
-        texts[f"{_folder(box.name)}/compose.yaml"] = document.write(
+        texts[f"{folder(box.name)}/compose.yaml"] = document.write(
             {"services": services, "volumes": {"rpc-cache": ""}},
             notes=[*_comment(), f"# {_image_note(image)}"],
         )
     head = compose_file.write(_head(use, arguments, image))
-    texts[f"{_folder(cluster.head.name)}/compose.yaml"] = f"# {_image_note(image)}\n{head}"
+    texts[f"{folder(cluster.head.name)}/compose.yaml"] = f"# {_image_note(image)}\n{head}"
     return texts
 
 

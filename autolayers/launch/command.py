@@ -23,7 +23,7 @@ from ..errors import UsageError
 from ..flags.check import refuse_unknown
 from ..flags.own import own_flags
 from ..flags.params import Params, Scaled
-from ..flags.parse import items_of_fork, parse
+from ..flags.parse import config_files, items_of_fork, parse
 from ..flags.table import lookup
 from ..flags.write import to_words
 from ..records import dataclass, replace
@@ -107,6 +107,14 @@ class WrappedCommand:
         return {
             name: value for name, equals, value in pairs if equals and name.startswith("LLAMA_ARG_")
         }
+
+    def read_besides(self, environ: Mapping[str, str]) -> tuple[Mapping[str, str], tuple[str, ...]]:
+        """Return the environment and the config files that llama.cpp reads besides its words; a
+        container does not see this environment, only what its command passes."""
+        if self.container:
+            return self.environ, ()
+        # ~/.config/llama.cpp/config.ini and the like
+        return {**environ, **self.environ}, tuple(config_files(environ))
 
     def here(self, path: str) -> str:
         """Return a path of the command, as a path of this machine."""

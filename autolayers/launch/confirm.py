@@ -263,32 +263,23 @@ class Referee:
             for name, row in seen.items()
         }
         planned = {**plan.breakdown.devices, HOST_ROW: plan.breakdown.host}
+        shortage = difference
         if plan.model.body is not None:
-            return (
-                answer.build,
-                difference,
-                {
-                    name: self._of_bounds(plan, row, answer.printed[name][-1], planned[name])
-                    for name, row in difference.items()
-                },
-            )
-        if not any(map(any, difference.values())):
-            return answer.build, difference, difference
-        return (
-            answer.build,
-            difference,
-            {
+            shortage = {
+                name: self._of_bounds(plan, row, answer.printed[name][-1], planned[name])
+                for name, row in difference.items()
+            }
+        elif any(map(any, difference.values())):
+            # llama-server picks few rows in the last layer, the tool none: its graph is laid out
+            # otherwise, and took up to a tenth of this more
+            more = 4 * use.n_ubatch * plan.model.hparams.n_embd
+            shortage = {
                 name: _short(
-                    answer.printed[name],
-                    seen[name],
-                    planned[name],
-                    # llama-server picks few rows in the last layer, the tool none: its graph is
-                    # laid out otherwise, and took up to a tenth of this more
-                    0 if name == HOST_ROW else 4 * use.n_ubatch * plan.model.hparams.n_embd,
+                    answer.printed[name], row, planned[name], 0 if name == HOST_ROW else more
                 )
-                for name in seen
-            },
-        )
+                for name, row in seen.items()
+            }
+        return answer.build, difference, shortage
 
     def _of_bounds(
         self, plan: Plan, difference: tuple[int, ...], printed: int, planned: Usage
@@ -495,16 +486,8 @@ def _added(usage: Any, row: tuple[int, ...]) -> dict[str, Any]:
 
 def _without(request: Request, shortage: Mapping[str, tuple[int, ...]]) -> Request:
     """Return the request on a machine without the memory that is short, or with what is left."""
-    devices = tuple(
-        replace(d, free=max(0, d.free - sum(shortage.get(d.name, _NOTHING))))
-        for d in request.machine.devices
-    )
-    host = request.host
-    more = sum(shortage.get(HOST_ROW, _NOTHING))
-    if host is not None and host.available is not None:
-        host = replace(host, available=max(0, host.available - more))
+    sizes = {name: sum(row) for name, row in shortage.items()}
     budget = tuple(
-        (name, max(0, size - sum(shortage.get(name, _NOTHING))))
-        for name, size in request.policy.budget
+        (name, max(0, size - sizes.get(name, 0))) for name, size in request.policy.budget
     )
-    return request.with_goals(budget=budget).on(devices, host)
+    return request.with_goals(budget=budget).less(sizes, sizes.get(HOST_ROW, 0))

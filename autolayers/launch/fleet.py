@@ -52,6 +52,7 @@ _NODES = (
     "Pod Security's baseline refuses both"
 )
 _RPC = ("compose", "kubernetes")
+folder = partial(cluster.folder, bare="machine")
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,7 @@ def files(
     if arguments.own.get("gpumem") and kind != "kubernetes":
         raise UsageError(f"--gpumem is for --format kubernetes, not {kind}")
     name_of = kubernetes.label if kind in ("kubernetes", "llmkube") else folder
-    names: dict[str, str] = {}
-    for box in plan.fleet.machines:
-        if (other := names.setdefault(name_of(box.name), box.name)) != box.name:
-            raise UsageError(
-                f"the files of the machines {other!r} and {box.name!r} would have the same names: "
-                "rename one"
-            )
+    cluster.refuse_same(name_of, "machines", plan.fleet.machines)
     instances = list(_instances(plan, paths, arguments))
     found = KINDS[kind](plan, instances, arguments)
     for warning in dict.fromkeys(warning for each in instances for warning in each.launch.warnings):
@@ -120,11 +115,6 @@ def files(
     if kind in ("compose", "kubernetes", "llama-swap"):
         say(_OPEN)
     return found
-
-
-def folder(name: str) -> str:
-    """Return the directory of a machine's files, never a parent directory."""
-    return plain_name(name).lstrip(".") or "machine"
 
 
 def _instances(

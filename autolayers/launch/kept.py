@@ -11,7 +11,6 @@ import contextlib
 
 from .. import __version__, state, store
 from ..errors import AutolayersError
-from ..flags.parse import parse
 from ..flags.write import to_words
 from ..planner.plan import Faster, Reasons, Smaller
 from ..records import replace
@@ -93,17 +92,13 @@ def find(
 
 def _literal(earlier: Planned, request: Request, again: Callable[[Request], Plan]) -> Plan | None:
     """Return the kept launch on the memory that is free now, None if it does not fit."""
-    arguments = request.arguments
-    params = replace(parse(earlier.flags, command=None).params, model=arguments.params.model)
-    # Own flags that the kept flags answer, such as --ctx, would be solved again
-    own = {name: value for name, value in arguments.own.items() if name not in tuned.ANSWERED}
     try:
         faster = Faster.of(earlier.faster) if earlier.faster else None
         smaller = Smaller.of(earlier.smaller) if earlier.smaller else None
     except (KeyError, TypeError, ValueError):  # anybody may have written the file
         return None
     with contextlib.suppress(AutolayersError):
-        plan = again(request.asking(replace(arguments, params=params, own=own)))
+        plan = again(request.asking(tuned.with_all(request.arguments, earlier.flags)))
         # Other flags mean that something which `question_of` does not know has changed
         if plan.fits and plan.flags == earlier.flags:
             return replace(

@@ -135,8 +135,7 @@ class Prover(Attempts):
                 probe.bind(("127.0.0.1", 0))
                 self.at = replace(self.at, port=int(probe.getsockname()[1]))
             self.added = [*added, "--port", str(self.at.port)]
-        key = given.value("--api-key")  # or LLAMA_API_KEY
-        self.authorization = f"Bearer {key.split(',')[0]}" if key else ""
+        self.authorization = wait.authorization(given, session.environ)
         use = plan.breakdown
         self.slots = use.n_seq_max
         # with one cache for all slots they share its context

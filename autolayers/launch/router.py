@@ -17,7 +17,7 @@ import os
 
 from .. import state
 from ..errors import LaunchRefused, ModelError, UsageError
-from ..flags.parse import Arguments, config_files, parse
+from ..flags.parse import Arguments, parse
 from ..gguf import first_part
 from ..model import read_model
 from ..model.models import Models
@@ -68,10 +68,7 @@ def read_router(command: WrappedCommand, environ: Mapping[str, str]) -> Argument
     other command."""
     if not command.program.startswith("llama-server"):
         return None
-    seen = {**({} if command.container else environ), **command.environ}
-    read = parse(
-        command.plannable, seen, () if command.container else config_files(environ), command=None
-    )
+    read = parse(command.plannable, *command.read_besides(environ), command=None)
     return None if read.params.model is not None or read.positional else read
 
 

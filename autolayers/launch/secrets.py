@@ -9,7 +9,6 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from ..flags.parse import Item, items_of_fork
-from ..flags.table import Argument
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def public_items(found: Iterable[Item]) -> tuple[list[Item], list[str]]:
     public: list[Item] = []
     names: list[str] = []
     for item in found:
-        row = item.flag if isinstance(item.flag, Argument) else None
+        row = item.argument
         # e.g. -mu https://user:password@host/model.gguf
         if row and (
             row.canonical in _FLAGS

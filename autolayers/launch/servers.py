@@ -24,7 +24,7 @@ from ..planner import fit_choice
 from ..records import dataclass, field, replace
 from ..request import Request, companions_of
 from .secrets import without_secrets
-from .wait import Address, listening
+from .wait import Address, authorization, listening
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Server:
 class ServerRow:
     """Bytes on one device, None where nothing tells."""
 
-    device: str
+    name: str
     held: int | None
     predicted: int | None
 
@@ -101,15 +101,7 @@ class Running:
             "state": self.state,
             "slots": None if self.slots is None else {"busy": self.slots[0], "all": self.slots[1]},
             "n_ctx": self.n_ctx,
-            "devices": [
-                {
-                    "name": row.device,
-                    "held": row.held,
-                    "predicted": row.predicted,
-                    "unaccounted": row.unaccounted,
-                }
-                for row in self.rows
-            ],
+            "devices": [{**vars(row), "unaccounted": row.unaccounted} for row in self.rows],
             "grows": dict(self.grows),
             "notes": list(self.notes),
         }
@@ -263,17 +255,9 @@ def _props_and_slots(server: Server, arguments: Arguments) -> tuple[dict[str, An
     if host is None:
         return {}, []
     base = replace(at, host=host).url
-    # The header's value with the first of its keys, "" if it has none.
-    keys = arguments.value("--api-key") or server.environ.get("LLAMA_API_KEY", "")
-    key = keys.partition(",")[0]
-    authorization = f"Bearer {key}" if key else ""
-    props = _ask(base + "/props", authorization)
-    slots = _ask(base + "/slots", authorization)
-    if not isinstance(props, dict):
-        props = {}
-    if not isinstance(slots, list):
-        slots = []
-    return props, slots
+    key = authorization(arguments, server.environ)
+    props, slots = _ask(base + "/props", key), _ask(base + "/slots", key)
+    return props if isinstance(props, dict) else {}, slots if isinstance(slots, list) else []
 
 
 def _ask(address: str, authorization: str) -> object:
@@ -349,7 +333,7 @@ def _predicted(
 def free_memory(inventory: Inventory, stopped: Running | None = None) -> dict[str, int]:
     """Return the bytes that are free now, or would be without one of the servers: what another
     launch may take."""
-    freed = {row.device: row.held or 0 for row in stopped.rows} if stopped else {}
+    freed = {row.name: row.held or 0 for row in stopped.rows} if stopped else {}
     free = {
         device.name: device.free + freed.get(device.name, 0)
         for device in inventory.devices

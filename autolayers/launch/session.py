@@ -12,8 +12,7 @@ from ..engines import LLAMA_SERVER, of_program
 from ..errors import DeviceError, UsageError
 from ..flags.check import refuse_contradictions, refuse_of_program
 from ..flags.params import N_PARALLEL
-from ..flags.parse import Arguments, config_files, items, parse
-from ..flags.table import Argument
+from ..flags.parse import Arguments, items, parse
 from ..gguf import first_part
 from ..model import read_model
 from ..output import say, say_all
@@ -56,10 +55,7 @@ class Session:
         self.command = command
         self.environ = environ
         self.planner = planner
-        # ~/.config/llama.cpp/config.ini and the like, which llama.cpp reads by itself
-        self.files = config_files(environ) if not command.container else ()
-        # a container does not see this environment, only what its command passes
-        self.seen = {**({} if command.container else environ), **command.environ}
+        self.seen, self.files = command.read_besides(environ)
         read = parse(command.plannable, self.seen, self.files, command=None)
         models = [value for flag, value in read.given if flag in ("-m", "--model")]
         if len(models) > 1:
@@ -111,9 +107,9 @@ class Session:
         of_script = command.container or not known
         if not (of_script or command.bench or build.fork or own.get("strict-flags") == "off"):
             for item in items(command.words):
-                if not isinstance(item.flag, Argument) or item.name in (build.flags or ()):
+                if item.argument is None or item.name in (build.flags or ()):
                     continue
-                if why := build.has_not(item.flag, item.name):
+                if why := build.has_not(item.argument, item.name):
                     raise UsageError(f"{why} (--strict-flags off passes it on)")
         # `said` prints the notes of the request, such as where the devices are from
         self.request = for_model(self.model, request).said()
@@ -268,11 +264,9 @@ class Session:
                 "than predicted with these flags; the plan includes it"
             )
         # META: -sm tensor has one line for all devices, so each may have taken it
-        devices = tuple(
-            replace(d, free=max(0, d.free - worse.get(d.name, worse.get(META, 0))))
-            for d in request.machine.devices
-        )
-        return self.planner(self.model, request.on(devices, request.host), advise=advise)
+        everywhere = worse.get(META, 0)
+        taken = {d.name: worse.get(d.name, everywhere) for d in request.machine.devices}
+        return self.planner(self.model, request.less(taken), advise=advise)
 
     def _checked(self, plan: Plan) -> Plan:
         """Return the plan with the results of `autolayers check` for this program."""

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from .tune import TunedLaunch
 
 _TEXTS = listed("id source date model class kind quality group note")
+# Fields of Device in their order in a row
+_OF_DEVICE = listed(
+    "name description backend total free bandwidth compute_capability fp16_tflops n_sm unified "
+    "power_limit power_default"
+)
 # Fields of Params whose values name files or addresses, or that llama-bench's tests replace
 _LEFT_OUT: dict[str, Any] = {
     name: getattr(Params(), name)
@@ -130,22 +135,12 @@ def _device(device: Device) -> dict[str, Any]:
     card = None if remote else described(device.description, device.total >> 20)
     # e.g. "rtx-3090"
     name = next((name for name, row in CARDS.items() if row is card), None)
+    capability = device.compute_capability
     return {
         "card": name or ("rpc" if remote else "unknown"),
-        "name": device.name,
+        **{key: getattr(device, key) for key in _OF_DEVICE},
         "description": "" if remote else device.description,
-        "backend": device.backend,
-        "total": device.total,
-        "free": device.free,
-        "bandwidth": device.bandwidth,
-        "compute_capability": list(device.compute_capability)
-        if device.compute_capability
-        else None,
-        "fp16_tflops": device.fp16_tflops,
-        "n_sm": device.n_sm,
-        "unified": device.unified,
-        "power_limit": device.power_limit,
-        "power_default": device.power_default,
+        "compute_capability": list(capability) if capability else None,
     }
 
 

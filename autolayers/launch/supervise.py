@@ -12,7 +12,6 @@ which ends it with the rest.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import subprocess
@@ -81,7 +80,6 @@ def run(
     # Read before the start: a count that grew while the child ran may be its own kill
     kills = _oom_kills()
     child: subprocess.Popen[bytes] | None = None
-    watcher: Watcher | None = None
     early: list[int] = []  # signals that came before the child was there
     # signals that end it; a list, because a handler that a second signal interrupts in the middle
     # of Event.set would wait for its own lock for ever
@@ -98,32 +96,19 @@ def run(
             _signal(child, number)
 
     # handlers can be set in the main thread alone
-    before = (
-        {number: signal.signal(number, forward) for number in handled(_FORWARDED)}
-        if (threading.current_thread() is threading.main_thread())
-        else {}
-    )
-    try:
-        with Adopter() as adopter:
-            watcher = Watcher() if os.name == "posix" else None
-            child = subprocess.Popen(
-                list(words),
-                env=dict(environ),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                **own_group(watcher),
-            )
-            for number in early:
-                _signal(child, number)
-            # The watcher is a child of this process too, and no part of the launch
-            end = functools.partial(adopter.end_all, watcher.pid if watcher is not None else 0)
-            code, launch, log = _supervised(child, end, requested, on_ready, out, err)
-    finally:
-        if watcher is not None:
-            watcher.dismiss()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    main = threading.current_thread() is threading.main_thread()
+    with keeping(handled(_FORWARDED) if main else (), forward) as adopter:
+        child = subprocess.Popen(
+            list(words),
+            env=dict(environ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            **own_group(adopter.watcher),
+        )
+        for number in early:
+            _signal(child, number)
+        code, launch, log = _supervised(child, adopter.end_all, requested, on_ready, out, err)
     # 137: a shell between us and the server
     killed = code in (-9, 137) and not requested
     return Ended(
@@ -219,6 +204,26 @@ def handled(signals: Sequence[int] = _ENDING) -> list[int]:
     ]
 
 
+@contextlib.contextmanager
+def keeping(
+    signals: Sequence[int], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[Adopter]:
+    """While a child is started and watched, these signals go to `handler`, and nothing of the
+    child outlives us: see Adopter and Watcher."""
+    # the handlers are there before the child, which may signal its parent at once
+    before = {number: signal.signal(number, handler) for number in signals}
+    adopter = Adopter()
+    try:
+        with adopter:
+            adopter.watcher = Watcher() if os.name == "posix" else None
+            yield adopter
+    finally:
+        if adopter.watcher is not None:
+            adopter.watcher.dismiss()
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
 class Adopter:
     """Makes this process the parent of descendants whose own parent has ended (prctl(2),
     PR_SET_CHILD_SUBREAPER, Linux), so that one that left the child's group can be found and
@@ -226,6 +231,7 @@ class Adopter:
 
     def __init__(self) -> None:
         self._before: set[int] = set()
+        self.watcher: Watcher | None = None  # of the child's group
 
     def __enter__(self) -> Adopter:
         # Such as another session's server in a long-lived library process
@@ -236,12 +242,12 @@ class Adopter:
     def __exit__(self, *_: object) -> None:
         self._adopt(False)
 
-    def end_all(self, watcher: int) -> None:
-        """End every descendant that this process has not had before, except the `watcher`."""
+    def end_all(self) -> None:
+        """End every descendant that this process has not had before."""
         import psutil
 
-        # what this process had before is not the child's
-        own = {*self._before, watcher}
+        # what this process had before is not the child's, and the watcher no part of the launch
+        own = {*self._before, self.watcher.pid if self.watcher else 0}
         left = [each for each in self._children() if each.pid not in own]
         for each in left:
             with contextlib.suppress(psutil.Error):
@@ -285,14 +291,14 @@ def _signals_to_this_thread() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def own_group(watcher: Watcher | None = None) -> dict[str, Any]:
-    """Return Popen's options for a child in its own process group that ends with us, and that a
-    watcher knows."""
+def own_group(watcher: Watcher | None = None, lives_on: bool = False) -> dict[str, Any]:
+    """Return Popen's options for a child in its own process group that ends with us, unless it
+    `lives_on`, and that a watcher knows."""
 
     def before_exec() -> None:
         # Between fork and exec: Linux ends the child when its parent dies (prctl(2),
         # PR_SET_PDEATHSIG = 1).
-        if sys.platform == "linux" and _prctl is not None:
+        if _prctl is not None and not lives_on:
             _prctl(1, signal.SIGTERM)
         if watcher is not None:
             watcher.watched()

@@ -73,48 +73,45 @@ class Outcome:
 def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
     """Measure each launch once, then those near the best again while there is time; a line on
     stderr for each. A short test of the first launch determines the length of the tests."""
+
+    def test_of(end: float) -> tuple[Trial, float]:
+        slower = _probe(rivals, bench, end)
+        return _test(rivals, slower, end), slower
+
+    return _rounds(rivals, bench, limit, ROUNDS, test_of)
+
+
+def quick(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
+    """Measure each launch once by a short test, in order, while there is time; a line on stderr for
+    each."""
+    n_ctx = min(rival.n_ctx_seq for rival in rivals)
+    prompt = max(1, min(QUICK.prompt, n_ctx - QUICK.generate))
+    test = Trial(prompt, min(QUICK.generate, max(1, n_ctx // 2)))
+    return _rounds(rivals, bench, limit, 1, lambda end: (test, 1.0))
+
+
+def _rounds(
+    rivals: Sequence[Rival],
+    bench: Bench,
+    limit: float,
+    rounds: int,
+    test_of: Callable[[float], tuple[Trial, float]],
+) -> Outcome:
+    """Measure all launches, then in further rounds those near the best. `test_of` says for the time
+    of the end which test is measured, and how many times slower than predicted launches are."""
     end = time.monotonic() + limit
     measured: dict[int, TunedLaunch] = {}
     took: dict[int, float] = {}
     test = PROBE
     try:
-        work = rivals[0].speed.workload
-        slower = _probe(rivals, bench, end)
-        # The test that the slowest launch should finish in its share of the limit, if all
-        # are `slower` times slower than predicted: the workload's depth and prompt,
-        # shortened if they take too long, the prompt never below a micro-batch. It fits
-        # in every launch's context, so that llama-bench needs no larger cache than the
-        # launch.
-        n_ctx = min(rival.n_ctx_seq for rival in rivals)
-        generate = min(work.generate, TOKENS, max(1, n_ctx // 2))
-        prompt = max(1, min(work.prompt, n_ctx - generate))
-        widest = max(rival.params.n_ubatch or N_UBATCH for rival in rivals)
-        shortest = min(prompt, widest)
-        trial = Trial(prompt, generate, min(work.depth, max(0, n_ctx - prompt - generate)))
-        # One share is left for repetitions of the closest
-        share = (max(1.0, end - time.monotonic())) / (len(rivals) + 1)
-        while slower * max(_seconds(rival, trial) for rival in rivals) > share:
-            # A shorter test, whose prompt has `shortest` tokens at least; the same if it is
-            # the shortest
-            # First the depth, which is a prompt of its own before the test
-            if trial.depth:
-                shorter = replace(trial, depth=trial.depth // 2 if trial.depth > 512 else 0)
-            elif trial.prompt > shortest:
-                shorter = replace(trial, prompt=max(shortest, trial.prompt // 2))
-            elif trial.generate > 16:
-                shorter = replace(trial, generate=trial.generate // 2)
-            else:
-                shorter = trial
-            if shorter == trial:
-                break
-            trial = shorter
-        test = trial
+        test, slower = test_of(end)
+        depth = f", {test.depth} before them" if rounds > 1 else ""
         say(
-            f"measuring {len(rivals)} launches: prompts of {test.prompt} tokens, {test.generate} "
-            f"generated, {test.depth} before them; at most {limit:g} s"
+            f"measuring {len(rivals)} launch{'es' * (len(rivals) > 1)}: prompts of {test.prompt} "
+            f"tokens, {test.generate} generated{depth}; at most {limit:g} s"
         )
         # Turn 0 measures all of them, the later ones those that are close to the best or doubtful
-        for turn in range(ROUNDS):
+        for turn in range(rounds):
             best = min((launch.seconds for launch in measured.values()), default=0.0)
             near = [i for i in sorted(measured) if measured[i].again(best)]
             near = near if turn else [*range(len(rivals))]
@@ -133,48 +130,44 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
                 begin = time.monotonic()
                 result = _measure(i, rivals, bench, test, left, slower)
                 took[i] = time.monotonic() - begin
-                if result is not None:
-                    # Combine two measurements of a launch
-                    before = measured.get(i)
-                    if before is None:
-                        better = result
-                    else:
-                        quicker = before if before.seconds <= result.seconds else result
-                        # Other programs make a run slower, never faster
-                        better = replace(quicker, runs=before.runs + 1)
-                    measured[i] = better
-    except KeyboardInterrupt:
-        say(f"interrupted: {len(measured)} of {len(rivals)} measured")
-        return _outcome(measured, test, interrupted=True)
-    return _outcome(measured, test)
-
-
-def quick(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
-    """Measure each launch once by a short test, in order, while there is time; a line on stderr for
-    each."""
-    end = time.monotonic() + limit
-    measured: dict[int, TunedLaunch] = {}
-    n_ctx = min(rival.n_ctx_seq for rival in rivals)
-    test = Trial(
-        max(1, min(QUICK.prompt, n_ctx - QUICK.generate)), min(QUICK.generate, max(1, n_ctx // 2))
-    )
-    say(
-        f"measuring {len(rivals)} launch{'es' * (len(rivals) > 1)}: prompts of {test.prompt} "
-        f"tokens, {test.generate} generated; at most {limit:g} s"
-    )
-    try:
-        for i in range(len(rivals)):
-            left = end - time.monotonic()
-            if left <= 0:
-                say(f"the time limit of {limit:g} s is reached: {i} of {len(rivals)} measured")
-                break
-            result = _measure(i, rivals, bench, test, left, 1.0)
-            if result is not None:
+                if result is None:
+                    continue
+                if before := measured.get(i):
+                    # Other programs make a run slower, never faster
+                    quicker = min(before, result, key=lambda launch: launch.seconds)
+                    result = replace(quicker, runs=before.runs + 1)
                 measured[i] = result
     except KeyboardInterrupt:
         say(f"interrupted: {len(measured)} of {len(rivals)} measured")
         return _outcome(measured, test, interrupted=True)
     return _outcome(measured, test)
+
+
+def _test(rivals: Sequence[Rival], slower: float, end: float) -> Trial:
+    """Return the test that the slowest launch should finish in its share of the time, if all are
+    `slower` times slower than predicted: the workload's depth and prompt, shortened if they take
+    too long, the prompt never below a micro-batch. It fits in every launch's context, so that
+    llama-bench needs no larger cache than the launch."""
+    work = rivals[0].speed.workload
+    n_ctx = min(rival.n_ctx_seq for rival in rivals)
+    generate = min(work.generate, TOKENS, max(1, n_ctx // 2))
+    prompt = max(1, min(work.prompt, n_ctx - generate))
+    widest = max(rival.params.n_ubatch or N_UBATCH for rival in rivals)
+    shortest = min(prompt, widest)
+    trial = Trial(prompt, generate, min(work.depth, max(0, n_ctx - prompt - generate)))
+    # One share is left for repetitions of the closest
+    share = (max(1.0, end - time.monotonic())) / (len(rivals) + 1)
+    while slower * max(_seconds(rival, trial) for rival in rivals) > share:
+        # First the depth, which is a prompt of its own before the test
+        if trial.depth:
+            trial = replace(trial, depth=trial.depth // 2 if trial.depth > 512 else 0)
+        elif trial.prompt > shortest:
+            trial = replace(trial, prompt=max(shortest, trial.prompt // 2))
+        elif trial.generate > 16:
+            trial = replace(trial, generate=trial.generate // 2)
+        else:
+            break
+    return trial
 
 
 def _outcome(

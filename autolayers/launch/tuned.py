@@ -20,7 +20,7 @@ from ..store import Tuned, digest, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from ..builds import Build
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ..planner import Plan
 
 # --ctx, --kv-types and the like say how to search; a complete launch has nothing left to search
-ANSWERED = ("ctx", "ctx-min", "kv-types", "strategy")  # own flags that a complete launch answers
-_AIMS = (*ANSWERED, "workload", "margin", "budget")
+_ANSWERED = ("ctx", "ctx-min", "kv-types", "strategy")  # own flags that a complete launch answers
+_AIMS = (*_ANSWERED, "workload", "margin", "budget")
 
 
 def key(build: Build) -> str:
@@ -52,6 +52,13 @@ def question_of(params: Params, own: Mapping[str, Any]) -> str:
     return " ".join([*to_words(replace(params, model=None)), *aims])
 
 
+def with_all(arguments: Arguments, flags: Sequence[str]) -> Arguments:
+    """Return the arguments with all flags of a launch that was kept: nothing is left to search."""
+    params = replace(parse(flags, command=None).params, model=arguments.params.model)
+    own = {name: value for name, value in arguments.own.items() if name not in _ANSWERED}
+    return replace(arguments, params=params, own=own)
+
+
 def measured_plan(
     plan: Plan,
     model: Model,
@@ -68,7 +75,8 @@ def measured_plan(
     answer = find(model, devices, arguments, build, environ)
     if answer is None or not plan.fits:
         return plan, ""
-    params = replace(parse(answer.flags, command=None).params, model=arguments.params.model)
+    complete = with_all(arguments, answer.flags)
+    params = complete.params
     rates = f"{answer.token:.1f} tokens/s, prompts {answer.prompt:.0f}"
     line = f"measured by autolayers tune on {answer.date[:10]}: {rates}"
     # `-q` prints n_gpu_layers alone: it must not name one that holds only with other flags
@@ -81,9 +89,8 @@ def measured_plan(
             )
         if plan.n_gpu_layers == params.n_gpu_layers:
             return plan, line
-    own = {name: value for name, value in arguments.own.items() if name not in ANSWERED}
     # Planned again with all flags given: the memory that is free may be less than then
-    measured = again(replace(arguments, params=params, own=own))
+    measured = again(complete)
     if not measured.fits:
         return (
             plan,

@@ -12,7 +12,9 @@ from ..units import MiB, mib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Sequence
+
+    from ..memory.breakdown import Extra
 
 
 PARTS = ("model", "context", "compute")
@@ -193,16 +195,7 @@ def _companions(launch: LaunchLog, predicted: Breakdown) -> list[VerifiedPart]:
         names = [name for name in buffers if launch.device_of(name) == extra.device]
         # A mapped range is no allocation
         if names and not any(name.endswith("_Mapped") for name in names):
-            sizes = [size for name in names for size in buffers[name]]
-            lines.append(
-                VerifiedPart(
-                    extra.device,
-                    extra.name,
-                    extra.size,
-                    round(sum(sizes) * MiB),
-                    int(_ROUNDING * MiB * len(sizes)) + 1,
-                )
-            )
+            lines.append(_of_extra(extra, [size for name in names for size in buffers[name]]))
     return lines
 
 
@@ -215,17 +208,14 @@ def _projector(launch: LaunchLog, predicted: Breakdown) -> list[VerifiedPart]:
             extra.device
         )
         if sizes:
-            lines.append(
-                VerifiedPart(
-                    extra.device,
-                    extra.name,
-                    extra.size,
-                    round(sum(sizes) * MiB),
-                    int(_ROUNDING * MiB * len(sizes)) + 1,
-                    at_most=not extra.exact,
-                )
-            )
+            lines.append(replace(_of_extra(extra, sizes), at_most=not extra.exact))
     return lines
+
+
+def _of_extra(extra: Extra, sizes: Sequence[float]) -> VerifiedPart:
+    """Return what the log's sizes (MiB) make of it; each of them is rounded by itself."""
+    seen, tolerance = round(sum(sizes) * MiB), int(_ROUNDING * MiB * len(sizes)) + 1
+    return VerifiedPart(extra.device, extra.name, extra.size, seen, tolerance)
 
 
 def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int], bool]:

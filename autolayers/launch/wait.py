@@ -15,6 +15,7 @@ from ..records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from ..flags.parse import Arguments
@@ -54,6 +55,13 @@ class Address:
 def is_known(given: Arguments) -> bool:
     """Return whether a server's port is known before it starts: 0 is any free one."""
     return given.value("--port") != "0" and not (given.value("--host") or "").endswith(".sock")
+
+
+def authorization(given: Arguments, environ: Mapping[str, str]) -> str:
+    """Return the header for who has the first of a server's keys, "" where it has none."""
+    # --api-key takes a list
+    key = (given.value("--api-key") or environ.get("LLAMA_API_KEY", "")).partition(",")[0]
+    return f"Bearer {key}" if key else ""
 
 
 def _reachable(host: str) -> str:
@@ -100,20 +108,14 @@ def healthy(at: Address) -> bool:
 
 
 def speed(
-    at: Address, key: str | None = None, n: int = 2, limit: Limit | None = None
+    at: Address, authorization: str = "", n: int = 2, limit: Limit | None = None
 ) -> float | None:
     """Return the tokens per second of n tokens generated after a short prompt; None without an
     answer within the limit, 60 s by default."""
     # nothing from an earlier prompt; with more than two tokens, all of them are generated
     # /completion, not /v1/completions: its answer has `timings`
     body = {"prompt": "Hello", "n_predict": n, "cache_prompt": False, "ignore_eos": n > 2}
-    said, _ = answer(
-        "POST",
-        at.url + "/completion",
-        limit or Limit(60),
-        body,
-        f"Bearer {key}" if key else "",
-    )
+    said, _ = answer("POST", at.url + "/completion", limit or Limit(60), body, authorization)
     try:
         content: Any = json.loads(said or b"")
         return float(content["timings"]["predicted_per_second"])

@@ -22,9 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from companion_files import adapter
 from support import HEADERS, ROOT, gguf, model, requantised, says, slow, write_gguf
 
-from autolayers.launch.companion_files import adapter
 from autolayers.quoting import systemd
 
 NOWHERE = "/dev/null/home"  # where nobody, root included, can make a directory

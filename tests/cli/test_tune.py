@@ -15,10 +15,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support import TESTS, few_rows, gguf, says, slow, until, write_gguf
 
+from autolayers.launch import tune
 from autolayers.launch.speed_rows import check
 
 pytestmark = pytest.mark.skipif(
@@ -257,6 +260,17 @@ def test_an_interrupt_keeps_what_is_known(fakes: Fakes) -> None:
 
 
 @pytest.mark.slow
+def test_a_launch_that_failed_is_not_counted_as_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = iter((0.0, 1.0, 1.0, 2.0, 11.0))
+    monkeypatch.setattr(tune, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr(tune, "_measure", lambda *_: None)
+    rivals: Any = [SimpleNamespace(n_ctx_seq=4096)] * 2
+    outcome = tune.quick(rivals, SimpleNamespace(), limit=10)  # type: ignore[arg-type]
+    assert outcome.measured == () and "0 of 2 measured" in capsys.readouterr().err
+
+
 def test_a_launch_whose_logits_have_no_room_in_llama_bench_is_not_measured(fakes: Fakes) -> None:
     """llama-server keeps logits of one token a slot; llama-bench of -ub 2048 tokens, 1002 MiB for
     this vocabulary."""

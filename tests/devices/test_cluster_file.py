@@ -55,6 +55,21 @@ def test_the_head_sees_rpc_devices_before_its_own(tmp_path: Path) -> None:
     assert [d.name for d in found.devices([])] == ["CUDA0"] and found.head.host.total == 64 * GiB
 
 
+def test_a_box_that_is_listed_twice_is_refused_not_lost(tmp_path: Path) -> None:
+    text = json.dumps(cluster()).replace('"shed": {', '"shed": {"port": 7000}, "shed": {', 1)
+    path = written(tmp_path, text)
+    with pytest.raises(UsageError) as error:
+        read(path)
+    assert str(error.value) == f"{path}: shed is listed twice: rename one"
+
+
+def test_a_cluster_file_that_is_too_large_says_so(tmp_path: Path) -> None:
+    path = written(tmp_path, json.dumps(cluster()) + " " * (1 << 20))
+    with pytest.raises(UsageError) as error:
+        read(path)
+    assert str(error.value) == f"{path}: more than 1.00 MiB"
+
+
 def test_machine_files_of_boxes_are_read_from_where_the_cluster_file_is(tmp_path: Path) -> None:
     (tmp_path / "shed.json").write_text(json.dumps({"devices": [{"card": "rtx-3060"}]}))
     data = cluster()

@@ -14,10 +14,10 @@ import subprocess
 import sys
 
 import pytest
+from companion_files import projector
 from support import HEADERS, TESTS, slow
 
 from autolayers import read_model
-from autolayers.launch.companion_files import projector
 from autolayers.launch.router import listed
 
 TINY = TESTS.parent / "fixtures" / "tiny"

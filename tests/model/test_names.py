@@ -24,7 +24,6 @@ OTHERS = {
     "flags/own.py": {"llama"},  # an attribute
     "launch/checked_builds.py": {"llama"},  # a library
     "bundled/projectors.py": {"clip"},  # a projector's architecture
-    "launch/companion_files.py": {"clip", "gemma3"},  # a kind of projector
     "launch/command.py": {"llama"},  # the program
     # kinds of tokenizers
     "model/keys.py": {"llama", "bert", "gpt2", "gemma4", "t5", "plamo2", "plamo3"},

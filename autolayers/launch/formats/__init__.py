@@ -2,7 +2,7 @@
 
     plan, arguments = plan_for("systemd", arguments, make)
     write("systemd", plan, arguments)
-    write_several("llama-swap", [plan, other], arguments, together=True)
+    write_several("llama-swap", [plan, other], arguments, SharedMemory(together=True))
 
 Secrets are never written: the file names the environment variable that carries them. A launch that
 a format cannot express is refused; a word that does not affect memory is omitted with a warning.
@@ -10,6 +10,7 @@ a format cannot express is refused; a word that does not affect memory is omitte
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 
 from ...engines import LLAMA_SERVER, engine, of_program
@@ -17,7 +18,7 @@ from ...errors import UsageError
 from ...flags.formats import FORMATS
 from ...output import say
 from ...records import replace
-from .launch_file import LaunchFile
+from .launch_file import LaunchFile, SharedMemory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -119,41 +120,21 @@ def write_several(
     kind: str,
     plans: Sequence[Plan],
     arguments: Arguments,
-    together: bool,
+    sharing: SharedMemory,
     environ: Mapping[str, str] | None = None,
     config_files: Sequence[str] = (),
     warn: Callable[[str], None] = say,
-    *,
-    groups: Sequence[Sequence[int]] = (),
-    most: int = 0,
-    costs: Sequence[int] = (),
-    kept: Sequence[int] = (),
 ) -> str:
-    """Return one file for several models; `together`: they fit together; `groups`: the plans, by
-    number, that fit together; `most`: any `most` of them do; `costs`: what it costs to evict each;
-    `kept`: those that stay loaded beside each group.
-    Raises UsageError as `write` does."""
+    """Return one file for several models. Raises UsageError as `write` does."""
     writer = _writer(kind, tuple(row.name for row in FORMATS.values() if row.several))
     launches = [LaunchFile.of_plan(plan, arguments, None, environ, config_files) for plan in plans]
-    return _written(
-        writer,
-        launches,
-        warn,
-        together=together,
-        groups=groups,
-        most=most,
-        **({"costs": costs} if costs else {}),
-        **({"kept": kept} if kept else {}),
-    )
+    return _written(partial(writer, sharing=sharing), launches, warn)
 
 
 def _written(
-    writer: Callable[..., str],
-    launches: Sequence[LaunchFile],
-    warn: Callable[[str], None],
-    **options: object,
+    writer: Callable[..., str], launches: Sequence[LaunchFile], warn: Callable[[str], None]
 ) -> str:
-    text = writer(*launches, **options)
+    text = writer(*launches)
     # Launches of one directory mostly share their warnings: each is said once
     for warning in dict.fromkeys(warning for launch in launches for warning in launch.warnings):
         warn(warning)

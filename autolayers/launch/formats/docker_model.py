@@ -8,7 +8,6 @@ import os
 from ...errors import UsageError
 from ...flags.params import Params
 from ...flags.parse import Item
-from ...flags.table import Argument
 from ...model.quantisation import named
 from ...quoting import shell
 from ...tables import listed
@@ -63,7 +62,7 @@ def write(launch: LaunchFile) -> str:
 def _words(launch: LaunchFile, item: Item) -> Iterator[str]:
     """Yield an argument as it takes it; nothing with a warning. Raises UsageError for what changes
     the memory and is not taken."""
-    row = item.flag if isinstance(item.flag, Argument) else None
+    row = item.argument
     if [*item.words] == ["--moe-cache-mib", "0"]:
         return  # none, as without it
     if row and row.field == "load_mode" and item.value in _LOADS:

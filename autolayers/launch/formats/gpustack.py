@@ -30,8 +30,7 @@ def write(launch: LaunchFile) -> str:
     else:
         source = ["source: local_path", f"local_path: {yaml(launch.model)}"]
     lines = [
-        *launch.notes,
-        *launch.secret_notes("env of the deployment"),
+        *launch.comments("env of the deployment"),
         f"name: {yaml(launch.name)}",
         *source,
         # A backend that the administrator adds: version 2 has no llama.cpp of its own

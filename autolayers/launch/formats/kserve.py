@@ -43,5 +43,5 @@ def write(launch: LaunchFile) -> str:
         "metadata": {"name": name, "annotations": {_MODE: "RawDeployment"}},
         "spec": {"predictor": {"minReplicas": 1, "model": model}},
     }
-    notes = [*launch.notes, *launch.secret_notes("the Secret llama-server")]
+    notes = launch.comments("the Secret llama-server")
     return document.write(runtime, service, notes=notes)

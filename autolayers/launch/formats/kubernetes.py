@@ -321,7 +321,7 @@ def write(launch: LaunchFile) -> str:
     launch that they cannot express."""
     name = name_of(launch.name)
     pod = pod_of(launch, launch.shares)
-    notes = [*launch.notes, *launch.secret_notes("the Secret llama-server")]
+    notes = launch.comments("the Secret llama-server")
     if pod.mounts:
         notes.append(
             "# hostPath: for nodes that have the files; Pod Security's baseline refuses it"

@@ -12,11 +12,11 @@ from ...backends import HOST, backend_of
 from ...errors import UsageError
 from ...flags.params import Params
 from ...flags.parse import Arguments, Item, applied, items, items_of_fork, parse
-from ...flags.table import Argument, lookup
+from ...flags.table import lookup
 from ...flags.write import to_words
 from ...net import public
 from ...quoting import printable
-from ...records import replace
+from ...records import dataclass, replace
 from ...tables import listed
 from ...units import MiB, human
 from ...work.figures import DISK, START
@@ -42,6 +42,22 @@ _HERE = ("", "127.0.0.1", "localhost", "::1")  # addresses that only this machin
 _OF_THE_SERVER = frozenset(
     listed("fit fit_target fit_ctx cache_ram ctx_checkpoints cache_reuse warmup")
 )
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """How the models of one file share the memory, models by number. `together`: all fit at once;
+    `groups`: those that do; `most`: how many do, whichever they are; `costs`: what it costs to
+    evict each, relative to the others; `kept`: those that stay loaded beside each group."""
+
+    together: bool = False
+    groups: Sequence[Sequence[int]] = ()
+    most: int = 0
+    costs: Sequence[int] = ()
+    kept: Sequence[int] = ()
+
+
+ALONE = SharedMemory()
 
 
 class LaunchFile:
@@ -226,6 +242,10 @@ class LaunchFile:
         """Return a comment for each omitted secret."""
         return [f"# {name} is read from {where}" for name in self.secrets]
 
+    def comments(self, where: str) -> list[str]:
+        """Return all comments at the top of a file; `where` its secrets are read."""
+        return [*self.notes, *self.secret_notes(where)]
+
     def starts_keyless(self, way: str) -> None:
         """Warn of a key that was given, where the target cannot fail without it; `way`: how it
         can."""
@@ -314,7 +334,7 @@ def moved(found: Iterable[Item], where: Callable[[str, bool], str]) -> list[Item
     written to)`."""
     new_items: list[Item] = []
     for item in found:
-        kind = item.flag.kind if isinstance(item.flag, Argument) else None
+        kind = item.argument.kind if item.argument else None
         if kind and kind.paths and item.value and not item.value.startswith(_ELSEWHERE):
             # `paths` is the kind's own way to find paths in a value, e.g. FILE:SCALE of
             # --lora-scaled

@@ -8,7 +8,7 @@ import shlex
 from ...errors import UsageError
 from ...quoting import yaml
 from . import document
-from .launch_file import LaunchFile, named, sizes_note, words_of
+from .launch_file import ALONE, LaunchFile, SharedMemory, named, sizes_note, words_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,22 +17,16 @@ if TYPE_CHECKING:
     from .document import Document
 
 
-def write(
-    *launches: LaunchFile,
-    together: bool = False,
-    groups: Sequence[Sequence[int]] = (),
-    most: int = 0,
-    kept: Sequence[int] = (),
-) -> str:
-    """`together`: the models fit together, so they form a group whose members stay loaded;
-    `groups`: the launches, by number, that fit together; `kept`: those that no group unloads. A
-    single model is in llama-swap's default group, which unloads all others."""
+def write(*launches: LaunchFile, sharing: SharedMemory = ALONE) -> str:
+    """Models that fit together form a group whose members stay loaded. A single model is in
+    llama-swap's default group, which unloads all others."""
+    groups, kept = sharing.groups, sharing.kept
     # Of one group nothing makes room for another
     never = (*kept, *(groups[0] if len(groups) == 1 else ()))
     notes, file, models = models_of(launches, sized=bool(groups), kept=never)
     several = [members for members in groups if len(members) > 1]
     sets = {f"group-{number}": members for number, members in enumerate(several, 1)}
-    if together:
+    if sharing.together:
         sets = {"together": range(len(models))}
     if kept:
         sets["kept"] = kept
@@ -57,9 +51,7 @@ def models_of(
     """Return the notes, the sections up to `models`, and the models' names. `sized`: they take
     turns, all but the `kept` ones, so each one's memory is there, and when it is idle."""
     notes = dict.fromkeys(
-        note
-        for launch in launches
-        for note in (*launch.notes, *launch.secret_notes("llama-swap's environment"))
+        note for launch in launches for note in launch.comments("llama-swap's environment")
     )
     named_launches = dict(named(launches))
     # The key's variable: llama-swap refuses a file that names one which is not set.

@@ -40,8 +40,7 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
     launch.refuse_unreached("llmkube")
     gpus = own_gpus(launch.plan)
     lines = [
-        *launch.notes,
-        *launch.secret_notes("the Secret llama-server"),
+        *launch.comments("the Secret llama-server"),
         "apiVersion: inference.llmkube.dev/v1alpha1",
         "kind: Model",
         "metadata:",

@@ -51,8 +51,7 @@ def write(launch: LaunchFile) -> str:
         key, value = line.split("=")
         unit.append(f'serviceConfig.{key} = "{value}";')
     lines = [
-        *launch.notes,
-        *launch.secret_notes("the environment file (mode 600)"),
+        *launch.comments("the environment file (mode 600)"),
         "{ lib, pkgs, ... }:",
         "{",
         "  services.llama-cpp = {",

@@ -7,11 +7,11 @@ import re
 from ...errors import UsageError
 from ...flags.params import Params
 from ...flags.parse import Item, items, parse
-from ...flags.table import LEGACY, Argument
+from ...flags.table import LEGACY
 from ...flags.write import to_words
 from ...quoting import ini
 from ...tables import listed
-from .launch_file import LaunchFile, named, sizes_note
+from .launch_file import ALONE, LaunchFile, SharedMemory, named, sizes_note
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,25 +26,18 @@ _ROUTERS = listed(
 _OVERRIDES = ("-ot", "-cmoe", "-ncmoe", "-ncffn")
 
 
-def write(
-    *launches: LaunchFile,
-    together: bool = False,
-    groups: Sequence[Sequence[int]] = (),
-    most: int = 0,
-) -> str:
+def write(*launches: LaunchFile, sharing: SharedMemory = ALONE) -> str:
     """Return a section for each model. The router unloads the least recently used model once
-    --models-max are loaded: `most` if any `most` of them fit, all if they fit `together`."""
+    --models-max are loaded: the most that fit, whichever they are, all if they fit together."""
     notes = dict.fromkeys(
-        note
-        for launch in launches
-        for note in (*launch.notes, *launch.secret_notes("the router's environment"))
+        note for launch in launches for note in launch.comments("the router's environment")
     )
     for launch in launches:
         launch.starts_keyless('LLAMA_API_KEY="${LLAMA_API_KEY:?}" llama-server --models-preset F')
     sections = []
-    sized = bool(most)
+    sized = bool(sharing.most)
     # A preset cannot hold the router's own --models-max: the first line tells the user to give it
-    most = most or (len(launches) if together and len(launches) > 1 else 0)
+    most = sharing.most or (len(launches) if sharing.together and len(launches) > 1 else 0)
     for name, launch in named(launches):
         # For the reader: the router itself counts models, not bytes
         title = f"# {sizes_note(launch)}\n" if sized else ""
@@ -53,7 +46,7 @@ def write(
             # without -a if its name is another model's: the router accepts none twice
             words: list[str] = []
             for item in launch.items:
-                flag = item.flag.canonical if isinstance(item.flag, Argument) else ""
+                flag = item.canonical
                 # The first line says --models-max
                 if flag in _ROUTERS and not (flag == "--models-max" and most):
                     launch.warnings.append(
@@ -88,7 +81,7 @@ def section(name: str, words: Sequence[str]) -> str:
     for item in _flat(words):
         key, value = _entry(item)
         # A key stands once in an INI section; llama.cpp splits such values at commas
-        adds = isinstance(item.flag, Argument) and item.flag.accumulates and key in entries
+        adds = item.argument and item.argument.accumulates and key in entries
         entries[key] = f"{entries[key]},{value}" if adds else value
     return "\n".join([*lines, *(f"{key} = {value}" for key, value in entries.items())]) + "\n"
 
@@ -99,14 +92,13 @@ def _flat(words: Sequence[str]) -> Iterator[Item]:
     params = parse(words, command=None).params
     given = list(items(words))
     # Whether overrides must become one argument to keep their meaning
-    names = [item.flag.canonical for item in given if isinstance(item.flag, Argument)]
-    kinds = {name for name in names if name in _OVERRIDES}
+    kinds = {item.canonical for item in given} & set(_OVERRIDES)
     # The first override that matches a tensor counts: mixed kinds lose their order in a preset, and
     # of two -ncmoe one would be lost
     counts = [item.name for item in given if item.name in ("-ncmoe", "-ncffn")]
     mixed = len(kinds) > 1 or len(counts) > 1
     for item in given:
-        flag = item.flag if isinstance(item.flag, Argument) else None
+        flag = item.argument
         if flag is None:
             if not item.name:
                 raise UsageError(
@@ -124,7 +116,8 @@ def _flat(words: Sequence[str]) -> Iterator[Item]:
 
 
 def _entry(item: Item) -> tuple[str, str]:
-    if not isinstance(item.flag, Argument):  # of a newer llama.cpp
+    flag = item.argument
+    if flag is None:  # of a newer llama.cpp
         name, equals, value = item.words[0].partition("=")
         # load_from_ini takes "true" for a switch
         value = value if equals else item.words[1] if len(item.words) > 1 else "true"
@@ -133,10 +126,10 @@ def _entry(item: Item) -> tuple[str, str]:
                 f"{name!r}: not an argument of llama-server, so a preset cannot hold it"
             )
         return name.lstrip("-"), ini(name, value)
-    if item.flag.kind.words > 1:
+    if flag.kind.words > 1:
         raise UsageError(f"{item.name}: a preset cannot hold an argument with two values")
     value = item.value
-    if not item.flag.takes_value:
+    if not flag.takes_value:
         # e.g. --no-mmap: "mmap = false"
         value = "true" if item.positive else "false"
-    return item.flag.names[-1].lstrip("-"), ini(item.name, value)
+    return flag.names[-1].lstrip("-"), ini(item.name, value)

@@ -1,4 +1,5 @@
-"""Tiny f32 headers of files that are loaded with a model, for `autolayers check`."""
+"""Tiny f32 headers of files that are loaded with a model, for `autolayers check` (bundle.py) and
+tests."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..model import Model
+    from autolayers.model import Model
 
     Key = tuple[str, int, bytes]  # name, type, value as in the file
     Shape = tuple[int, ...]
