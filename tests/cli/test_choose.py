@@ -23,6 +23,7 @@ from support import (
     few,
     few_rows,
     requantised,
+    seldom,
     slow,
     write_gguf,
 )
@@ -362,7 +363,7 @@ def few_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autolayers.planner.compare.cards.CARDS", FEW_CARDS)
 
 
-@pytest.mark.slow
+@seldom
 def test_for_cards_lists_the_cards_that_run_a_model(chosen) -> None:
     code, out, err = chosen(QWEN, "--ctx", "32k", "--for", "cards")
     lines = out.splitlines()
@@ -406,6 +407,7 @@ def test_what_for_cards_refuses(
     assert found == code and said in err and err.count("\n") <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", few(3, [70, 80, 120]))
 def test_the_table_is_laid_out_for_the_width(
     width: int, chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -444,6 +444,7 @@ class TestCommands:
         flags = [line for line in lines if "-ngl" in line]
         assert len(flags) == 4 and all(line.startswith("    -ngl") for line in flags)
 
+    @pytest.mark.slow
     def test_a_sweep_has_a_point_for_each_combination(self) -> None:
         found = run(
             "sweep",

@@ -80,6 +80,7 @@ def test_a_modelfile_is_changed_in_place(run, tmp_path):
     assert b"num_gpu 33 of 33, num_ctx 8192" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_modelfile_goes_to_standard_output_or_to_a_file(run, tmp_path):
     source = f"FROM {LLAMA}\n".encode()
     (tmp_path / "Modelfile").write_bytes(source)
@@ -323,6 +324,7 @@ def test_create_never_pulls(run, fake):
     assert not [path for path, _ in fake.requests if path == "/api/create"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),
     few_rows(

@@ -250,6 +250,7 @@ def test_a_gpu_of_which_all_is_free_drives_no_display() -> None:
         assert empty not in " ".join(plan_text(plan).split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpu", "words", "said"),
     few_rows(

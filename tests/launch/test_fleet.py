@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from served import balancer_of
-from support import PLAIN
+from support import PLAIN, seldom
 
 from autolayers.devices.fleet_file import read
 from autolayers.errors import UsageError
@@ -230,7 +230,7 @@ def test_models_that_share_a_gpu_need_a_scheduler_for_it(tmp_path: Path) -> None
         written("llmkube", found)
 
 
-@pytest.mark.slow
+@seldom
 def test_a_model_over_two_machines_gets_files_for_both(tmp_path: Path) -> None:
     large = str(PLAIN / "llama-3.3-70b-q4_k_m.gguf")
     card = {"card": "rtx-3090"}

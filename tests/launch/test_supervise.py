@@ -48,6 +48,7 @@ def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_defect_behind_the_log_does_not_stall_the_child() -> None:
     """What the child says goes on being copied: it would wait for ever at a full pipe."""
     code = (

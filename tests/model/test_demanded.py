@@ -48,6 +48,7 @@ def test_a_key_that_is_given_is_there() -> None:
     assert estimate(given, ["-c", "512"], devices=gpus(24576)).devices["CUDA0"].model > 0
 
 
+@pytest.mark.slow
 def test_no_file_that_loads_is_refused() -> None:
     asked = 0
     for path in FILES.values():

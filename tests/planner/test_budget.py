@@ -7,7 +7,7 @@ so.
 from __future__ import annotations
 
 import pytest
-from support import model
+from support import model, seldom
 
 import autolayers
 from autolayers.flags.parse import parse
@@ -67,7 +67,7 @@ def test_what_is_compared_with_a_plan_is_within_its_budget_too(
     assert SAID not in plan.warnings and NO_MORE in plan.warnings
 
 
-@pytest.mark.slow
+@seldom
 def test_a_reason_that_needs_more_than_its_share_gets_what_the_others_left() -> None:
     """Otherwise a machine with two cores compares less than one with a single core."""
     words = ["--gpu", "rtx-3090,rtx-3060,gtx-1070", "--ram", "64GiB"]

@@ -42,6 +42,7 @@ LITTLE = Box("desk", (Device.hypothetical("1GiB"),), HEAD.host)
 FEW = (box("shed", "1GiB", (3e8, 2.5e-4), 2), box("attic", "1500MiB", (2.5e7, 4e-3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "head", "boxes"),
     [

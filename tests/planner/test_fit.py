@@ -112,6 +112,7 @@ class TestItsSteps:
         found = answer(name, "-np 1", gpu(gib))
         assert (found.n_ctx, found.n_gpu_layers) == (n_ctx, layers)
 
+    @pytest.mark.slow
     def test_a_layer_may_overflow_to_the_next_device(self) -> None:
         found = answer("gpt-oss-20b-mxfp4", "-c 8192 -fitt 0", gpu(4, 0), gpu(6, 1))
         assert sum(found.tensor_split or ()) == 25

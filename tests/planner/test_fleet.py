@@ -336,7 +336,7 @@ def test_a_model_has_what_another_leaves_of_the_only_gpu(plan) -> None:
     assert all(server.rate > 30 for server in found.servers)
 
 
-@pytest.mark.slow
+@seldom
 @pytest.mark.parametrize(("rate", "left_out"), [(5.0, []), (30.0, [0])])
 def test_as_many_models_as_can_be_are_served(rate: float, left_out: list[int], plan) -> None:
     """On one small GPU the mixture has what the small models leave, with fewer users and fewer

@@ -110,6 +110,7 @@ def test_without_a_solver_no_server_is_left_that_is_not_needed(
             assert fewer is None or fewer[0] > mine[0]
 
 
+@pytest.mark.slow
 def test_few_servers_with_many_slots_are_preferred() -> None:
     """Two of 60 slots rather than ten of ten, one to spare; for a third model there is one."""
     sorts = [

@@ -75,6 +75,7 @@ def test_the_processor_alone_is_planned_where_it_is_faster_by_more_than_predicti
     assert plan(E2B, "-c 8192", igpu(RADEON)).flags == ("-ngl", "36", "-c", "8192")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", few(2, ["-ngl 99", "-dev Vulkan0", "-ot exps=CPU", "--strategy layers"])
 )

@@ -167,6 +167,7 @@ class TestDevices:
         assert given.breakdown.devices == free.breakdown.devices
         assert given.params.tensor_split == free.params.tensor_split
 
+    @pytest.mark.slow
     def test_an_order_that_is_given_stays_and_one_of_them_alone_is_a_choice(self) -> None:
         words = ("--gpu", "1070,3060,3090", "-dev", "CUDA2,CUDA1,CUDA0")
         found, free = plan("qwen3-30b-a3b-q4_k_m", *words), plan("qwen3-30b-a3b-q4_k_m", *words[:2])

@@ -256,6 +256,7 @@ def test_no_pair_is_of_a_card_that_runs_a_small_model_alone() -> None:
     assert small[ONE] and not small[TWO]
 
 
+@pytest.mark.slow
 def test_a_machine_has_the_ram_that_its_launch_needs() -> None:
     """DeepSeek V3.1 needs 359 GiB, which no desktop of two channels has: it was called as slow."""
     words = ["--gpu", "rtx-3090", "-c", "4096"]

@@ -63,6 +63,7 @@ def test_more_experts_in_ram_than_needed_are_told_of() -> None:
     assert better.speed.request == pytest.approx(other.speed.request, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     few(

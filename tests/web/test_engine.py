@@ -17,7 +17,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from support import FIXTURES, HEADERS, ROOT, few, few_rows, model, slow
+from support import FIXTURES, HEADERS, ROOT, few, few_rows, model, seldom, slow
 
 import autolayers
 from autolayers import bundled
@@ -374,6 +374,7 @@ def test_the_verdict_knows_the_ram(question: dict[str, str], state: str, title: 
     assert (verdict["state"], verdict["title"]) == (state, title)
 
 
+@pytest.mark.slow
 def test_the_verdict_is_for_everybody() -> None:
     verdict = ask("plan", model=MODELS[1], gpu="3060", ram="32")["verdict"]
     assert verdict["parts"] == [
@@ -666,7 +667,7 @@ def test_a_list_is_the_ranker_that_best_and_choose_have() -> None:
     assert "for: expected one of chat, code" in ask("take", model="x", **{"for": "y"})["error"]
 
 
-@pytest.mark.slow
+@seldom
 def test_a_row_of_a_list_says_what_is_poor_or_slow() -> None:
     three = ask("take", model="qwen3.6-35b-a3b-q8_0", gpu="rtx-4060", ram="16")
     assert three["worth"] == pytest.approx(three["index"] - best.POOR_COSTS, abs=0.01)
@@ -686,6 +687,7 @@ def test_a_list_says_which_models_read_pictures() -> None:
     assert ask("row", model="gemma-3-4b-q4_k_m", gpu="rtx-3060", ram="32")["vision"] is True
 
 
+@pytest.mark.slow
 def test_lm_studio_gets_a_share_of_layers() -> None:
     question = {"model": "qwen3-32b-q4_k_m", "ram": "64", "ctx": "8192", "format": "lm-studio"}
     plan = autolayers.plan(

@@ -112,6 +112,7 @@ def test_the_range_is_wider_until_the_class_was_measured_there(tmp_path: Path) -
     assert known["generation_uncertainty_factor"] < plain["generation_uncertainty_factor"]
 
 
+@pytest.mark.slow
 def test_a_plan_says_it(tmp_path: Path) -> None:
     file = machine(tmp_path, "rtx-3060", wddm=True)
     text = says(MOE, "--machine", file, *IN_RAM.split(), "--format", "text").stdout
