@@ -111,6 +111,13 @@ def test_biases_of_experts_are_added_where_each_device_has_what_it_needs(
     assert (why in found) if why else not found
 
 
+def test_the_number_by_itself_has_no_layer_that_ends_a_server() -> None:
+    words = ["-sm", "tensor", "-c", "8192"]
+    done = says(path(NEXT), "-q", *words, "--gpu", "3x24GiB", "--ram", "128GiB")
+    assert (done.returncode, done.stdout) == (0, "2\n")
+    assert [bool(ends(NEXT, f"-c 8192 -ngl {n}", (24, 24, 24))) for n in (2, 3)] == [False, True]
+
+
 @pytest.mark.slow
 def test_a_plan_says_why_no_gpu_is_used() -> None:
     plan = autolayers.plan(
