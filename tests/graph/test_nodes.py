@@ -178,6 +178,18 @@ def test_graphs_are_as_recorded(name: str) -> None:
     assert not differs and found.keys() == recorded.keys(), "\n".join(differs)
 
 
+def test_a_temperature_of_attention_scales_each_layers_queries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ministral 3: build_inp_attn_scale of llama-graph.cpp, which the recorded header lacks."""
+    name, plain = "mistral3", models()[0]["mistral3"]
+    before = graph(name, False, 3, True, None)
+    monkeypatch.setattr(plain.hparams, "f_attn_temp_scale", 0.1)
+    after = graph(name, False, 3, True, None)
+    layers = plain.hparams.n_layer
+    assert int(after["MUL"].split()[0]) == int(before["MUL"].split()[0]) + layers
+
+
 def test_all_are_recorded() -> None:
     if WRITES:
         rows = [

@@ -6,6 +6,8 @@ the machine.
 """
 
 import json
+import math
+import re
 from pathlib import Path
 from statistics import mean
 
@@ -16,6 +18,7 @@ import autolayers
 from autolayers.devices.given import hypothetical, numbered
 from autolayers.flags.parse import parse
 from autolayers.flags.workload import Workload
+from autolayers.ggml.tensor import row_size
 from autolayers.machine import Host, Machine
 from autolayers.planner.evaluate import Evaluator
 from autolayers.work.expert_cache import DOUBT, LEAST, OFF, POWER, RATE, hit_rate, loses
@@ -140,3 +143,14 @@ def test_it_is_not_used_where_it_lost(tmp_path: Path) -> None:
     assert given.params.moe_cache_mib == 900 and any(
         "on AMD GPUs" in warning for warning in given.warnings
     )
+
+
+def test_what_is_not_there_is_uploaded() -> None:
+    """Of the experts that a token uses, those that miss."""
+    moe = model(MODEL)
+    words = ["--gpu", "rtx-3060", "-cmoe", "-c", "4096", "--moe-cache-mib", "900"]
+    said = " ".join(autolayers.plan(moe, words).reasons)
+    hit, sent = re.search(r"about (\d+) % .* are there, ([\d.]+) MiB are uploaded", said).groups()
+    experts = [tensor for name, tensor in moe.header.tensors.items() if "_exps" in name]
+    used = sum(row_size(t.type, t.ne[0]) * math.prod(t.ne[1:]) for t in experts) * 8 / 128
+    assert float(sent) * 2**20 / used == pytest.approx(1 - int(hit) / 100, abs=0.006)
