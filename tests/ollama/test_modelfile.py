@@ -83,6 +83,8 @@ def test_rewriting_the_cases_changes_only_the_parameters(case):
             b'FROM m\nSYSTEM """\nPARAMETER num_gpu 9\n"""\n',
             b'FROM m\nPARAMETER num_gpu 33\nSYSTEM """\nPARAMETER num_gpu 9\n"""\n',
         ),
+        # nothing between two quotes: the value is over
+        (b'FROM m\nSYSTEM ""\nPARAMETER num_gpu 9', b'FROM m\nSYSTEM ""\nPARAMETER num_gpu 33'),
         (
             b"PARAMETER model m\nPARAMETER system hi\n",
             b"PARAMETER model m\nPARAMETER num_gpu 33\nPARAMETER system hi\n",
