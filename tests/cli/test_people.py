@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 made = importlib.import_module("make_best")
 
 
-@pytest.mark.parametrize("person", swept(made.PEOPLE, 3))
+@pytest.mark.parametrize("person", swept(made.PEOPLE, 6))
 def test_the_answer_is_on_the_first_screen(person: Any, tmp_path: Path) -> None:
     at, said = made.answer(person, made.screen(person, tmp_path))
     assert 0 < at <= made.FIRST_SCREEN, said

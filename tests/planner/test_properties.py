@@ -120,6 +120,7 @@ test_the_flags_fed_back_are_the_same_launch = many(
     test_the_flags_fed_back_are_the_same_launch,
     questions(),
     st.one_of(st.none(), st.floats(0.1, 2)),
+    parts=2,
 )
 
 
@@ -170,7 +171,6 @@ def _used(plan: Plan) -> int:
     return sum(use.model > 0 for use in plan.breakdown.devices.values())
 
 
-@pytest.mark.slow
 def test_no_plan_is_predicted_slower_than_what_fit_would_do(
     question: tuple[autolayers.Model, list[str], list[Device]],
 ) -> None:
@@ -199,12 +199,11 @@ def test_no_plan_is_predicted_slower_than_what_fit_would_do(
         assert found.speed.compared <= rival.speed.compared * PARTS.factor
 
 
-test_no_plan_is_predicted_slower_than_what_fit_would_do, test_more_plans_are_not = few_and_many(
-    6, 60, test_no_plan_is_predicted_slower_than_what_fit_would_do, questions()
+test_no_plan_is_predicted_slower_than_what_fit_would_do = many(
+    60, test_no_plan_is_predicted_slower_than_what_fit_would_do, questions(), parts=2
 )
 
 
-@pytest.mark.slow
 def test_no_device_loses_its_margin(
     question: tuple[autolayers.Model, list[str], list[Device]],
 ) -> None:
@@ -216,9 +215,7 @@ def test_no_device_loses_its_margin(
     assert found.fits == roomy
 
 
-test_no_device_loses_its_margin, test_more_devices_lose_none = few_and_many(
-    5, 60, test_no_device_loses_its_margin, questions()
-)
+test_no_device_loses_its_margin = many(60, test_no_device_loses_its_margin, questions(), parts=2)
 
 
 def test_a_split_is_the_fastest_there_is(

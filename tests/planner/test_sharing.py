@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support import hypothetical_gpus, model, requested, slow
+from support import hypothetical_gpus, model, requested, seldom
 
 import autolayers
 from autolayers.flags.policy import read
@@ -53,8 +53,8 @@ def test_contexts_of_processes_are_too_many_where_they_exceed_the_devices(
     assert not _too_many(99, requested(params, policy))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [3, slow(12)])
+@seldom
+@pytest.mark.parametrize("count", [3, 12])
 def test_a_search_that_has_spent_its_budget_ends_with_what_fits(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
