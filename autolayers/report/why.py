@@ -42,7 +42,7 @@ def why_text(why: Why, style: Style = _PIPE) -> str:
     counted = f"the request's seconds count times {', '.join(prices)}" if prices else ""
     # Slots and caches for people
     each = ", ".join([f"{what} {seconds:.2f} s" for what, seconds in why.decided[:_SLOTS]])
-    slots = f"all have an answer, with the prices of people: {each}" if "," in each else ""
+    slots = f"until all have an answer, prices counted: {each}" if len(why.decided) > 1 else ""
     texts = [text for text in (slots, counted, why.more, why.smaller) if text]
     # On a pipe a fact is a line, without a label
     lines += labelled("with", texts, style) if style.bounded else texts
